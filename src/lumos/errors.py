@@ -1,0 +1,23 @@
+"""The errors that Lumos raises on purpose.
+
+Every message says which file (or argument), where in it, what is wrong and what to do about it, because a user
+reads the message alone: the command line prints it without a traceback and exits with status 1.
+"""
+
+from __future__ import annotations
+
+
+class LumosError(Exception):
+    """An input cannot give the answer asked for. The message is complete: file, place, reason, remedy."""
+
+
+class TraceError(LumosError):
+    """A file cannot be read as a trace (absent, truncated, malformed, hostile, of an unknown format)."""
+
+
+class GraphError(LumosError):
+    """A dependency graph has no schedule: a cycle, or a rendezvous that never completes."""
+
+
+class UsageError(LumosError):
+    """An argument is wrong in itself (unknown name, impossible combination); the command line exits with status 2."""

@@ -1,0 +1,156 @@
+"""What one rank's profiler recorded, as columns; and the job, which is the traces of all ranks.
+
+A `Trace` holds every row of the file once, in file order, in NumPy columns of integer nanoseconds and table indices.
+Rows are not only work: flows, instants, counters and annotations stay in the table under their own `Category`, so
+nothing is lost and nothing but work is ever counted as work. Arguments are sparse columns by key, because each kind of
+row carries its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.diagnostics import Diagnostic
+
+Int8 = NDArray[np.uint8]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+#: Value of an integer column where the row has no such field.
+ABSENT = -1
+
+
+class Category(IntEnum):
+    """What a row is, whatever its generation of category names or its vendor called it."""
+
+    OTHER = 0
+    OPERATOR = 1  # cpu_op, Operator
+    ANNOTATION = 2  # user_annotation: ProfilerStep#…, DDP and FSDP labels, nccl:… labels
+    PYTHON = 3  # python_function
+    RUNTIME = 4  # cuda_runtime, cuda_driver, hip…, mtia_runtime, Runtime: a host call into the device's runtime
+    KERNEL = 5  # kernel, Kernel, and the work rows of devices that are neither CUDA nor HIP
+    MEMCPY = 6
+    MEMSET = 7
+    SYNC = 8  # cuda_sync: says which work a synchronising call awaited; not work
+    EVENT_RECORD = 9  # cuda_event: an event recorded on a stream; not work
+    GPU_ANNOTATION = 10  # derived from ANNOTATION by the profiler; not work
+    OVERHEAD = 11  # the profiler's own cost
+    SPAN = 12  # the row that spans the whole recording
+    MEMORY = 13  # [memory] instants: allocations and frees
+    LAUNCH_FLOW_START = 14  # ac2g and its older names: from a runtime call …
+    LAUNCH_FLOW_END = 15  # … to device work; the flow's id is in `correlation`
+    BACKWARD_FLOW_START = 16  # fwdbwd: from a forward operator …
+    BACKWARD_FLOW_END = 17  # … to its backward operator
+    INSTANT = 18
+    COUNTER = 19
+
+
+#: Categories that are device work.
+DEVICE_WORK = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One argument where it is present: `values[i]` belongs to row `rows[i]`; rows ascend.
+
+    `kind` is "int" (int64), "float" (float64) or "string" (int64 index into `Trace.strings`; arrays and objects are
+    stored as their compact JSON text, e.g. Input Dims as "[[8,1024],[]]").
+    """
+
+    rows: Int32
+    values: NDArray[Any]
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One (pid, tid) pair of the file. `device` and `stream` are set where the lane is a device queue."""
+
+    pid: str
+    tid: str
+    process_name: str = ""
+    thread_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One rank's recording. Columns have one entry per row of the file, in file order.
+
+    start, duration: int64 nanoseconds; `start` is absolute (baseTimeNanoseconds added), exact from the digits.
+    name: int32 index into `strings`. category: uint8 `Category`. lane: int32 index into `lanes`.
+    correlation: int64 launch-to-work id, or the flow id on flow rows; ABSENT where none.
+    external_id: int64 operator-to-work id; ABSENT where none.
+    args: sparse columns by canonical key ("stream", "device", "grid", "Input Dims", "wait_on_stream", …).
+    """
+
+    path: str
+    rank: int
+    rank_source: str  # "distributedInfo", "file name" or "assumed"
+    world_size: int | None
+    strings: Sequence[str]
+    start: Int64
+    duration: Int64
+    name: Int32
+    category: Int8
+    lane: Int32
+    correlation: Int64
+    external_id: Int64
+    args: Mapping[str, Column]
+    lanes: Sequence[Lane]
+    #: header objects as parsed: deviceProperties, distributedInfo, versions, traceName, …
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the columns and strings."""
+        columns = [self.start, self.duration, self.name, self.category, self.lane, self.correlation, self.external_id]
+        for column in self.args.values():
+            columns += [column.rows, column.values]
+        return sum(c.nbytes for c in columns) + sum(map(len, self.strings))
+
+    def dense(self, key: str, default: int = ABSENT) -> Int64:
+        """Argument `key` over all rows: int64 (string indices for string columns), `default` where the row lacks it."""
+        out = np.full(len(self), default, np.int64)
+        column = self.args.get(key)
+        if column is not None:
+            out[column.rows] = column.values
+        return out
+
+    def is_any(self, *categories: Category) -> NDArray[np.bool_]:
+        """Rows of any of the categories, as a mask."""
+        wanted = np.zeros(256, bool)
+        wanted[list(categories)] = True
+        mask: NDArray[np.bool_] = wanted[self.category]
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """A communicator: its name as the profiler prints it and its global ranks in order (empty = unknown)."""
+
+    name: str
+    ranks: tuple[int, ...]
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """The traces of all ranks given, ascending by rank, and the process groups that they name."""
+
+    traces: tuple[Trace, ...]
+    groups: tuple[ProcessGroup, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(t.rank for t in self.traces)
