@@ -1,0 +1,177 @@
+"""Tasks and the dependencies between them, as columns.
+
+The order of tasks on one processor is implicit: a CPU thread runs its tasks in ascending id, and a stream runs its
+tasks in the order in which their launches enqueue them (ascending id where a graph is frozen). All other dependencies
+are edges from the end of one task to the start of another, kept as predecessors in CSR form. An edge carries no lag of
+its own: the delay it adds is a constant of its kind and of the successor's rank (`lag`), because a replay may take at
+most a few named constants per rank from a trace and nothing per task.
+
+Three dependencies are known only while simulating and have tables of their own: a return that waits for whatever is
+queued on a stream by then (`waits`), a launch that waits for room in the queue (`queue_depth`), and kernels that share
+the SMs (`occupancy`). `simulate.freeze` turns the first two into edges where the order on every processor is fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.diagnostics import Diagnostic
+from lumos.trace.table import Int8, Int32, Int64
+
+
+class Kind(IntEnum):
+    """What a task is."""
+
+    OPERATOR = 0  # self-time of an operator (or annotation) on a CPU thread
+    HOST = 1  # CPU time between operators: Python, data loading
+    LAUNCH = 2  # a runtime call that enqueues device work
+    RUNTIME = 3  # any other runtime call
+    SYNC = 4  # a synchronising call: its own cost, without the wait
+    RETURN = 5  # the moment a blocking call returns: zero duration, behind what it waits for
+    KERNEL = 6
+    MEMCPY = 7
+    MEMSET = 8
+    COLLECTIVE = 9  # a collective or point-to-point transfer, on a stream or (gloo) on a CPU thread
+
+
+#: Kinds that run on a device stream. (COLLECTIVE runs on either: ask the processor.)
+DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE)
+
+
+class Dependency(IntEnum):
+    """Why one task waits for another. COPY is a synchronisation with a return constant of its own."""
+
+    THREAD_ORDER = 0
+    HAND_OFF = 1
+    LAUNCH = 2
+    STREAM_ORDER = 3
+    STREAM_WAIT = 4
+    SYNC = 5
+    COPY = 6
+    QUEUE_DEPTH = 7
+    OCCUPANCY = 8
+    RENDEZVOUS = 9
+    DATA = 10
+
+
+#: The names on the command line (`replay --ignore KIND`) and the dependencies each stands for.
+DEPENDENCY_NAMES: Mapping[str, tuple[Dependency, ...]] = {
+    "thread-order": (Dependency.THREAD_ORDER,),
+    "hand-off": (Dependency.HAND_OFF,),
+    "launch": (Dependency.LAUNCH,),
+    "stream-order": (Dependency.STREAM_ORDER,),
+    "stream-wait": (Dependency.STREAM_WAIT,),
+    "sync": (Dependency.SYNC, Dependency.COPY),
+    "queue-depth": (Dependency.QUEUE_DEPTH,),
+    "occupancy": (Dependency.OCCUPANCY,),
+    "rendezvous": (Dependency.RENDEZVOUS,),
+    "data": (Dependency.DATA,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What runs tasks one at a time: a CPU thread or a device stream."""
+
+    rank: int  # global rank
+    is_stream: bool
+    name: str  # "thread 1234 (python)" or "stream 7"
+    device: int = -1  # device number of a stream; -1 for a thread
+    stream: int = -1  # stream id of a stream; -1 for a thread
+    lane: int = -1  # index into the rank's Trace.lanes for a thread; -1 if none
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waits:
+    """Returns that wait for device work known only at run time.
+
+    task[i] (kind RETURN) starts no earlier than the end of the last task enqueued, by the time its predecessor on the
+    thread has started, on stream processor `target[i]`, or on every stream of the task's rank where `target[i]` is -1.
+    """
+
+    task: Int32
+    target: Int32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Occupancy:
+    """How much of a device's SMs each listed kernel takes, and for how long.
+
+    Kernel task[i] takes the fraction share[i] (0..1] of its device's SM slots from its start for hold[i] ns; it may
+    start only while the shares held on its device (by other streams) sum to less than 1.
+    """
+
+    task: Int32
+    share: NDArray[np.float32]
+    hold: Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collectives:
+    """Facts of collective and point-to-point tasks; row i describes task[i].
+
+    kind: index into `kinds`. nbytes: input bytes of this rank (ABSENT unknown). group: index into `groups` (ABSENT
+    unknown). sequence: number within the group (ABSENT unknown). peer: the other rank of a send or receive, else ABSENT.
+    """
+
+    task: Int32
+    kind: Int32
+    nbytes: Int64
+    group: Int32
+    sequence: Int64
+    peer: Int32
+    kinds: Sequence[str]
+    groups: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """The dependency graph of a whole job; n tasks, m edges.
+
+    duration: int64[n] ns. processor: int32[n], index into `processors`. kind: uint8[n] `Kind`.
+    name: int32[n], index into `names`. event: int32[n], row of the rank's Trace that the task came from; -1 if none.
+    pred_offset: int64[n + 1]; pred: int32[m]; pred_kind: uint8[m] `Dependency`: the predecessors of task t are
+    pred[pred_offset[t]:pred_offset[t + 1]], each of which must end (plus the kind's lag) before t starts.
+    CPU tasks of a rank ascend in id with their measured (or assembled) start, whatever their thread; the tasks of a
+    stream ascend in id in issue order. A device task's launch is its predecessor of kind LAUNCH.
+    lag: int64[ranks, len(Dependency)] ns: the constant that each kind of dependency adds, by position in `ranks`.
+    release_task, release_time: tasks that may not start before a time (boundary conditions of the window).
+    rendezvous_offset, rendezvous_task: CSR sets of tasks that transfer together: all of a set's members run from the
+    moment the last became ready, each for its own duration.
+    queue_depth: int32[ranks]; launches of one rank that may be outstanding at a time; 0 = no limit.
+    measured_start, measured_end: int64[n], where the task was measured; None for assembled graphs.
+    ignored: dependencies switched off (`--ignore`).
+    """
+
+    ranks: tuple[int, ...]
+    processors: tuple[Processor, ...]
+    names: Sequence[str]
+    duration: Int64
+    processor: Int32
+    kind: Int8
+    name: Int32
+    event: Int32
+    pred_offset: Int64
+    pred: Int32
+    pred_kind: Int8
+    lag: Int64
+    release_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    release_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    rendezvous_offset: Int64 = field(default_factory=lambda: np.zeros(1, np.int64))
+    rendezvous_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    queue_depth: Int32 | None = None
+    waits: Waits | None = None
+    occupancy: Occupancy | None = None
+    collectives: Collectives | None = None
+    measured_start: Int64 | None = None
+    measured_end: Int64 | None = None
+    ignored: frozenset[Dependency] = frozenset()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.duration)

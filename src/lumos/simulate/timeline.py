@@ -1,0 +1,30 @@
+"""When every task of a graph ran: measured, or simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lumos.errors import GraphError
+from lumos.graph.table import Graph
+from lumos.trace.table import Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """Start and end of every task of `graph`, int64[n] ns. A collective's start is its arrival, so it includes waiting."""
+
+    graph: Graph
+    start: Int64
+    end: Int64
+    source: str  # "measured" or "replayed"
+
+    @property
+    def nbytes(self) -> int:
+        return self.start.nbytes + self.end.nbytes
+
+
+def measured(graph: Graph) -> Timeline:
+    """The run that the graph was built from. GraphError where the graph was assembled and never ran."""
+    if graph.measured_start is None or graph.measured_end is None:
+        raise GraphError("this graph was assembled from a configuration and was never measured: simulate it instead")
+    return Timeline(graph, graph.measured_start, graph.measured_end, "measured")
