@@ -129,6 +129,20 @@ class Collectives:
     groups: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step of one rank as its profiler marked it (ProfilerStep#…), or the whole recording where it did not.
+
+    start, end: absolute ns of the mark. CPU tasks of the rank that start in [start, end) belong to it, and the device
+    tasks that they launch, wherever these end.
+    """
+
+    rank: int
+    name: str
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """The dependency graph of a whole job; n tasks, m edges.
@@ -145,6 +159,8 @@ class Graph:
     moment the last became ready, each for its own duration.
     queue_depth: int32[ranks]; launches of one rank that may be outstanding at a time; 0 = no limit.
     measured_start, measured_end: int64[n], where the task was measured; None for assembled graphs.
+    kept_task, kept_time: CPU tasks whose duration still contains kept_time ns of waiting that no rule explained.
+    steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step.
     ignored: dependencies switched off (`--ignore`).
     """
 
@@ -170,6 +186,9 @@ class Graph:
     collectives: Collectives | None = None
     measured_start: Int64 | None = None
     measured_end: Int64 | None = None
+    kept_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    kept_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    steps: tuple[Step, ...] = ()
     ignored: frozenset[Dependency] = frozenset()
     diagnostics: tuple[Diagnostic, ...] = ()
 
