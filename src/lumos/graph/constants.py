@@ -22,6 +22,8 @@ from lumos.trace.table import Int64, Trace
 LAUNCHED_EARLY = 5_000
 #: A longer pause between two pieces of queued work has a cause of its own and says nothing of the usual gap (ns).
 LONGEST_GAP = 20_000
+#: A launch onto an idle stream that takes longer met something else: module loading, profiler start-up (ns).
+LONGEST_LATENCY = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +66,16 @@ def constants(
     previous_end = np.full(len(work), np.iinfo(np.int64).min)
     same = work.stream[1:] == work.stream[:-1]
     previous_end[1:][same] = work.end[:-1][same]
-    idle = ordinary & (previous_end <= work.call_start)
+    idle = ordinary & (previous_end <= work.issued)
     queued = ordinary & (call_end + LAUNCHED_EARLY < previous_end)
     gap = (work.start - previous_end)[queued]
+    latency = (work.start - call_end)[idle]
     waited = syncs.waited
     returned = (trace.start[syncs.row] + trace.duration[syncs.row])[waited] - syncs.awaited_end[waited]
     call = work.call[copies.work]
     after_copy = trace.start[call] + trace.duration[call] - work.end[copies.work]
     return Constants(
-        launch_latency=_median((work.start - call_end)[idle]),
+        launch_latency=_median(latency[latency < LONGEST_LATENCY]),
         kernel_gap=_median(gap[gap < LONGEST_GAP]),
         sync_return=_median(returned[(returned >= 0) & (returned < WAKE_UP)]),
         copy_return=_median(after_copy[after_copy >= 0]),
