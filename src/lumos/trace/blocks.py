@@ -32,12 +32,12 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
             parts.append(block)
             if sum(map(len, parts)) >= size:
                 break
-    except Truncated:
+    except TruncatedError:
         pass
     return b"".join(parts)[:size]
 
 
-class Truncated(TraceError):
+class TruncatedError(TraceError):
     """A gzip file ends before its data does; the blocks before the end were good."""
 
 
@@ -45,7 +45,7 @@ def blocks(path: Path, progress: Callable[[int], None] | None = None) -> Iterato
     """The file's bytes in blocks, unpacked where it starts with gzip's magic bytes.
 
     `progress` is called with the bytes of the file itself read so far. Raises TraceError: no such file, no permission, a
-    directory, damaged gzip data, a gzip file that unpacks beyond all reason; Truncated at the end of a cut-off gzip file.
+    directory, damaged gzip data, a gzip file that unpacks beyond all reason; TruncatedError at the end of a cut-off gzip file.
     """
     try:
         with path.open("rb", buffering=0) as file:
@@ -78,13 +78,13 @@ def _unpack(path: Path, packed: bytes, read: Callable[[], bytes], progress: Call
                 if progress is not None:
                     progress(taken)
                 if not packed:
-                    raise Truncated(
+                    raise TruncatedError(
                         f"{path}: the gzip data ends at byte {taken} of the file (byte {made} unpacked) before it is complete: "
                         "the file was cut off; copy or record it again, or pass --repair to read the rows before the cut"
                     )
             try:
                 block = member.decompress(packed, BLOCK)
-            except igzip_lib.IsalError as error:
+            except igzip_lib.IsalError as error:  # type: ignore[misc]  # declared as an instance in its stub
                 raise TraceError(
                     f"{path}: the gzip data is damaged before byte {taken} of the file (byte {made} unpacked): {error}; "
                     "copy or record the file again"

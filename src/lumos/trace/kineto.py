@@ -19,8 +19,8 @@ from lumos._scan import ScanError, Scanner
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.trace import kineto_schema as schema
-from lumos.trace.blocks import Truncated, blocks
-from lumos.trace.reader import NotATrace
+from lumos.trace.blocks import TruncatedError, blocks
+from lumos.trace.reader import NotATraceError
 from lumos.trace.string_table import StringTable
 from lumos.trace.table import Category, Column, Int8, Int32, Int64, Lane, Trace
 
@@ -121,7 +121,7 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
                     raise TraceError(
                         f"{path}: {scanner.rows} events in {scanner.offset} bytes: rows this short come from no profiler; refused"
                     )
-        except Truncated as error:
+        except TruncatedError as error:
             if not repair:
                 raise
             truncated = str(error).removeprefix(f"{path}: ").split(":")[0]
@@ -129,7 +129,7 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
     except ScanError as error:
         offset, reason = error.args
         if not scanner.saw_document:
-            raise NotATrace(
+            raise NotATraceError(
                 f"{path}: not a profiler trace: neither JSON nor gzip of it ({reason} at byte {offset}); give the profiler's file"
             ) from None
         raise TraceError(_malformed(path, offset, reason, repair)) from None
@@ -143,7 +143,7 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
         truncated = truncated or place
     if not scanner.saw_events:
         keys = ", ".join(repr(key.decode("utf-8", "replace")) for key, _ in scanner.take()["header"][:6]) or "none"
-        raise NotATrace(f"{path}: not a profiler trace: JSON without traceEvents (its keys: {keys}); give the profiler's file")
+        raise NotATraceError(f"{path}: not a profiler trace: JSON without traceEvents (its keys: {keys}); give the profiler's file")
     return scanner, truncated
 
 
@@ -164,7 +164,7 @@ def _line(path: Path, offset: int) -> int:
             left -= len(block)
             if left <= 0:
                 break
-    except Truncated:
+    except TruncatedError:
         pass
     return line
 

@@ -14,7 +14,7 @@ from lumos.errors import TraceError
 from lumos.trace import kineto
 from lumos.trace.blocks import Progress, head
 from lumos.trace.collectives import process_groups
-from lumos.trace.reader import NotATrace, Reader, ReadFile
+from lumos.trace.reader import NotATraceError, Reader, ReadFile
 from lumos.trace.table import Job, Trace
 
 
@@ -118,7 +118,7 @@ def _read_all(files: list[_File], repair: bool, progress: Progress | None, diagn
     for file in files:
         try:
             traces.append(file.read(file.path, repair=repair, progress=_shifted(progress, before, total)))
-        except NotATrace as error:
+        except NotATraceError as error:
             if file.named:
                 raise
             diagnostics.append(Diagnostic("file-left-out", f"{error}"))

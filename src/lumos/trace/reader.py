@@ -11,7 +11,7 @@ from lumos.errors import TraceError
 from lumos.trace.table import Trace
 
 
-class NotATrace(TraceError):  # noqa: N818 - it is what the file is
+class NotATraceError(TraceError):
     """A file turns out, once read, to be of another kind than its first bytes suggested."""
 
 
