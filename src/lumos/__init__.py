@@ -20,9 +20,12 @@ if TYPE_CHECKING:
     from lumos.analyze import breakdown, probes, replay
     from lumos.diagnostics import Diagnostic
     from lumos.errors import GraphError, LumosError, TraceError, UsageError
-    from lumos.graph import Graph, build
-    from lumos.simulate import Timeline, measured, simulate
-    from lumos.trace import Job, Trace, read
+    from lumos.graph import build
+    from lumos.graph.table import Graph
+    from lumos.simulate import simulate
+    from lumos.simulate.timeline import Timeline, measured
+    from lumos.trace import read
+    from lumos.trace.table import Job, Trace
 
 __all__ = [
     "Diagnostic",
@@ -46,17 +49,17 @@ __all__ = [
 #: Where each public name is defined.
 _HOMES = {
     "Diagnostic": "lumos.diagnostics",
-    "Graph": "lumos.graph",
+    "Graph": "lumos.graph.table",
     "GraphError": "lumos.errors",
-    "Job": "lumos.trace",
+    "Job": "lumos.trace.table",
     "LumosError": "lumos.errors",
-    "Timeline": "lumos.simulate",
-    "Trace": "lumos.trace",
+    "Timeline": "lumos.simulate.timeline",
+    "Trace": "lumos.trace.table",
     "TraceError": "lumos.errors",
     "UsageError": "lumos.errors",
     "breakdown": "lumos.analyze",
     "build": "lumos.graph",
-    "measured": "lumos.simulate",
+    "measured": "lumos.simulate.timeline",
     "probes": "lumos.analyze",
     "read": "lumos.trace",
     "replay": "lumos.analyze",

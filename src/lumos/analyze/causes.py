@@ -22,7 +22,7 @@ NEVER = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Causes:
-    """Device tasks by stream and issue order, and when each cause let them start; int64 ns, NEVER where there is none.
+    """Device tasks by stream and start, and when each cause let them start; int64 ns, NEVER where there is none.
 
     task: int64[d]. launch: the launch call. previous: the task before on the stream. wait: every other dependency, and
     release times.
@@ -54,7 +54,7 @@ def causes(timeline: Timeline, owners: Members) -> Causes:
     released = graph.release_task
     wait[released] = np.maximum(wait[released], graph.release_time)
     device = np.flatnonzero(owners.on_device)
-    device = device[np.argsort(graph.processor[device], kind="stable")]
+    device = device[np.lexsort((timeline.start[device], graph.processor[device]))]
     previous = np.full(len(device), NEVER)
     if Dependency.STREAM_ORDER not in graph.ignored:
         follows = np.flatnonzero(graph.processor[device[1:]] == graph.processor[device[:-1]]) + 1

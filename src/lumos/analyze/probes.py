@@ -6,21 +6,18 @@ the CPU's time doubles although the GPU sets the pace, and slows no rank but the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.steps import Members, members, spans
 from lumos.graph.table import Graph, Kind
-from lumos.simulate.timeline import Timeline
+from lumos.simulate import Timeline, simulate
 from lumos.trace.table import Int64
 
 #: By how much `slow_rank` stretches a rank's CPU work.
 SLOW = 1.5
-
-Simulate = Callable[[Graph, Int64], Timeline]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +33,18 @@ class Probes:
     slow_rank: tuple[float | None, ...]
 
 
-def probes(graph: Graph, timeline: Timeline | None = None, simulate: Simulate | None = None) -> Probes:
+def probes(graph: Graph, timeline: Timeline | None = None) -> Probes:
     """Replay the graph under each counterfactual. `timeline`: its plain replay, simulated here where not given."""
-    if simulate is None:
-        from lumos.simulate import simulate as simulate_graph
-
-        def simulate(graph: Graph, durations: Int64) -> Timeline:
-            return simulate_graph(graph, durations=durations)
-
     owners = members(graph)
     base = step_times(timeline or simulate(graph, graph.duration), owners)
     device, cpu = owners.on_device, cpu_work(owners)
 
-    def stretched(tasks: NDArray[np.bool_], factor: float, changed: Graph = graph) -> Int64:
+    def stretched(tasks: NDArray[np.bool_], factor: float) -> Int64:
         durations = np.where(tasks, np.rint(graph.duration * factor), graph.duration).astype(np.int64)
-        return step_times(simulate(changed, durations), owners)
+        return step_times(simulate(graph, durations), owners)
 
     return Probes(
-        gpu_zero=_ratio(stretched(device, 0.0, _without_occupancy(graph)), base) if device.any() else None,
+        gpu_zero=_ratio(stretched(device, 0.0), base) if device.any() else None,
         cpu_double=_ratio(stretched(cpu, 2.0), base) if cpu.any() else None,
         slow_rank=tuple(
             _others(stretched(cpu & (owners.rank == rank), SLOW), base, owners.step_rank() != rank) if len(graph.ranks) > 1 else None
@@ -70,7 +61,8 @@ def step_times(timeline: Timeline, owners: Members) -> Int64:
 
 def cpu_work(owners: Members) -> NDArray[np.bool_]:
     """Tasks that are work of a CPU: all but device tasks and collectives."""
-    return ~owners.on_device & (owners.graph.kind != Kind.COLLECTIVE)
+    work: NDArray[np.bool_] = ~owners.on_device & (owners.graph.kind != Kind.COLLECTIVE)
+    return work
 
 
 def _ratio(changed: Int64, base: Int64) -> float | None:
@@ -81,10 +73,3 @@ def _ratio(changed: Int64, base: Int64) -> float | None:
 def _others(changed: Int64, base: Int64, others: NDArray[np.bool_]) -> float | None:
     counted = others & (base > 0)
     return float((changed[counted] / base[counted]).mean()) if counted.any() else None
-
-
-def _without_occupancy(graph: Graph) -> Graph:
-    """Kernels that take no time hold no SMs either."""
-    if graph.occupancy is None:
-        return graph
-    return replace(graph, occupancy=replace(graph.occupancy, hold=np.zeros_like(graph.occupancy.hold)))

@@ -14,7 +14,7 @@ from lumos.analyze.utilization import busy_curves, difference
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind
-from lumos.simulate.timeline import Timeline, measured
+from lumos.simulate import Timeline, measured, simulate
 from lumos.trace.table import Int64
 
 #: What the constant of each kind of dependency is called.
@@ -84,10 +84,7 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
     Raises GraphError where the graph was never measured or has no schedule, or where no step owns a task.
     """
     truth = measured(graph)
-    if timeline is None:
-        from lumos.simulate import simulate
-
-        timeline = simulate(graph)
+    timeline = timeline or simulate(graph)
     owners = members(graph)
     if not owners.steps:
         raise GraphError("no step contains any task, so there is nothing to compare: the profiler window may have cut every step")

@@ -64,15 +64,13 @@ def by_stream(measured: Timeline, replayed: Timeline, owners: Members) -> dict[s
     return _by(measured, replayed, owners, [f"rank {p.rank} {p.name}" for p in graph.processors], graph.processor)
 
 
-def _by(
-    measured: Timeline, replayed: Timeline, owners: Members, labels: list[str], label: NDArray[np.integer]
-) -> dict[str, GroupError]:
+def _by(measured: Timeline, replayed: Timeline, owners: Members, labels: list[str], label: NDArray[np.integer]) -> dict[str, GroupError]:
     errors = start_errors(measured, replayed, owners)
     tasks = np.flatnonzero(owners.on_device & (owners.step >= 0))
     tasks = tasks[np.argsort(label[tasks], kind="stable")]
     out: dict[str, GroupError] = {}
     for group in np.split(tasks, np.flatnonzero(np.diff(label[tasks])) + 1):
         if len(group):
-            times = (int((t.end[group] - t.start[group]).sum()) for t in (measured, replayed))
-            out[labels[int(label[group[0]])]] = GroupError(len(group), *times, summary(errors[group]))
+            actual, predicted = (int((t.end[group] - t.start[group]).sum()) for t in (measured, replayed))
+            out[labels[int(label[group[0]])]] = GroupError(len(group), actual, predicted, summary(errors[group]))
     return out

@@ -23,9 +23,7 @@ def busy_curves(timeline: Timeline, owners: Members) -> tuple[NDArray[np.float64
     start, end = spans(timeline, owners)
     step_rank = owners.step_rank()
     busy = {int(rank): _busy(timeline, owners, int(rank)) for rank in np.unique(step_rank)}
-    return tuple(
-        curve(busy[int(step_rank[i])], int(start[i]), int(end[i])) for i in range(len(owners.steps))
-    )
+    return tuple(curve(busy[int(step_rank[i])], int(start[i]), int(end[i])) for i in range(len(owners.steps)))
 
 
 def curve(busy: Union, start: int, end: int) -> NDArray[np.float64]:

@@ -32,7 +32,8 @@ def command(
     from lumos.analyze import probes as run_probes
     from lumos.analyze import replay
     from lumos.graph import build
-    from lumos.simulate import measured, simulate
+    from lumos.simulate import simulate
+    from lumos.simulate.timeline import measured
     from lumos.trace import read
 
     clock = Clock()
@@ -52,6 +53,6 @@ def command(
     if json:
         write_json({**plain(result), **({"probes": probed} if probed else {}), **seconds})
         return
-    from lumos.report.text import print_replay
+    from lumos.report.replay_text import print_replay
 
     print_replay(console(), result, probed, seconds)
