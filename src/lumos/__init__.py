@@ -17,10 +17,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lumos.analyze import breakdown, probes, replay
+    from lumos.analyze.breakdown import breakdown
+    from lumos.analyze.probes import probes
+    from lumos.analyze.replay import replay
     from lumos.diagnostics import Diagnostic
     from lumos.errors import GraphError, LumosError, TraceError, UsageError
-    from lumos.graph import build
+    from lumos.graph.build import build
     from lumos.graph.table import Graph
     from lumos.simulate import simulate
     from lumos.simulate.timeline import Timeline, measured
@@ -57,12 +59,12 @@ _HOMES = {
     "Trace": "lumos.trace.table",
     "TraceError": "lumos.errors",
     "UsageError": "lumos.errors",
-    "breakdown": "lumos.analyze",
-    "build": "lumos.graph",
+    "breakdown": "lumos.analyze.breakdown",
+    "build": "lumos.graph.build",
     "measured": "lumos.simulate.timeline",
-    "probes": "lumos.analyze",
+    "probes": "lumos.analyze.probes",
     "read": "lumos.trace",
-    "replay": "lumos.analyze",
+    "replay": "lumos.analyze.replay",
     "simulate": "lumos.simulate",
 }
 

@@ -2,7 +2,8 @@
 
 A step owns the CPU tasks of its rank that were measured to start inside its mark, and the device tasks that these
 launch, wherever they run; device tasks whose launch is missing belong where they were measured to start. A step's time
-in any timeline is the latest end minus the earliest start over the tasks that it owns. Device work launched before the
+in any timeline is the latest end minus the earliest start over the tasks that it owns, but for time between operators:
+a thread that pauses until the next step, or for good, does not make its step longer. Device work launched before the
 window (`prefix`) belongs to no step: nobody knows what it waited for.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.graph.table import Dependency, Graph, Step
+from lumos.graph.table import Dependency, Graph, Kind, Step
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int32, Int64
 
@@ -22,7 +23,7 @@ from lumos.trace.table import Int32, Int64
 class Members:
     """Who runs each of a graph's n tasks, who launched it and which step owns it.
 
-    steps: the steps that own any task, by rank and start. step: int32[n], index into `steps`, -1 none.
+    steps: the steps that own any work, by rank and start. step: int32[n], index into `steps`, -1 none.
     rank: int32[n], position in `graph.ranks`. on_device: bool[n]. launch: int32[n], the launching task, -1 none.
     prefix: bool[n], device work launched before the window.
     order, offset: step i owns tasks order[offset[i]:offset[i + 1]], in ascending id.
@@ -62,7 +63,10 @@ def members(graph: Graph) -> Members:
         marked = tuple(Step(r, "step", 0, 0) for r in graph.ranks)
         step = rank.copy()
     step[prefix] = -1
-    owning, step[step >= 0] = np.unique(step[step >= 0], return_inverse=True)
+    owning = np.unique(step[(step >= 0) & (graph.kind != Kind.HOST)])
+    number = np.full(len(marked) + 1, -1, np.int32)  # the last is what index -1 finds
+    number[owning] = np.arange(len(owning))
+    step = number[step]
     order = np.argsort(step, kind="stable")
     order = order[np.searchsorted(step[order], 0) :]
     offset = np.searchsorted(step[order], np.arange(len(owning) + 1)).astype(np.int64)
@@ -81,9 +85,11 @@ def spans(timeline: Timeline, owners: Members) -> tuple[Int64, Int64]:
     """Start and end of every step of `owners` in the timeline, int64[steps] ns."""
     if not owners.steps:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    first = owners.offset[:-1]
-    start: Int64 = np.minimum.reduceat(timeline.start[owners.order], first)
-    end: Int64 = np.maximum.reduceat(timeline.end[owners.order], first)
+    first, tasks = owners.offset[:-1], owners.order
+    pause = owners.graph.kind[tasks] == Kind.HOST
+    latest, earliest = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    start: Int64 = np.minimum.reduceat(np.where(pause, latest, timeline.start[tasks]), first)
+    end: Int64 = np.maximum.reduceat(np.where(pause, earliest, timeline.end[tasks]), first)
     return start, end
 
 

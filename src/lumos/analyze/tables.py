@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.analyze.attribution import has_modules, modules, operators
+from lumos.analyze.attribution import MODULE_PREFIX, has_modules, modules, operators
 from lumos.analyze.breakdown import FourWay, four_way, working
 from lumos.analyze.causes import causes
 from lumos.analyze.idle import Idle, device_idle, split
@@ -134,7 +134,11 @@ def by_module(timeline: Timeline, owners: Members, job: Job) -> tuple[ModuleRow,
     labels, label = _names(job, owners, modules(job, owners))
     number, time = _totals(timeline, label, owners.on_device & (owners.step >= 0), len(labels))
     everything = int(time.sum()) or 1
-    rows = [ModuleRow(name, int(number[i]), int(time[i]), int(time[i]) / everything) for i, name in enumerate(labels) if number[i]]
+    rows = [
+        ModuleRow(name.removeprefix(MODULE_PREFIX), int(number[i]), int(time[i]), int(time[i]) / everything)
+        for i, name in enumerate(labels)
+        if number[i]
+    ]
     return tuple(sorted(rows, key=lambda r: (-r.device_ns, r.name)))
 
 

@@ -31,7 +31,7 @@ def command(
     from lumos.analyze.steps import members
     from lumos.analyze.tables import tabulate
     from lumos.analyze.variability import variability
-    from lumos.graph import build
+    from lumos.graph.build import build
     from lumos.simulate import measured, simulate
     from lumos.trace import read
 

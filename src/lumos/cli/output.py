@@ -22,7 +22,7 @@ PATIENCE_S = 1.0
 
 
 def write_json(value: Any) -> None:
-    """Write one JSON object and nothing else to standard output. Dataclasses and named tuples become objects."""
+    """Write one JSON object and nothing else to standard output."""
     import msgspec
 
     encoded = msgspec.json.encode(plain(value))
@@ -30,7 +30,7 @@ def write_json(value: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """The value with named tuples and dataclasses as dicts, by field name."""
+    """The value as JSON can hold it: named tuples and dataclasses as objects, by field name."""
     from dataclasses import fields, is_dataclass
 
     if hasattr(value, "_asdict"):
@@ -41,6 +41,8 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
+    if isinstance(value, str):  # names may hold half a surrogate pair, which JSON cannot
+        return value.encode("utf-8", "replace").decode()
     return value
 
 

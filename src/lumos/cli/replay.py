@@ -29,9 +29,9 @@ def command(
 
     kinds = [check_choice(kind, DEPENDENCY_NAMES, "a kind of dependency") for kind in ignore or ()]
 
-    from lumos.analyze import probes as run_probes
-    from lumos.analyze import replay
-    from lumos.graph import build
+    from lumos.analyze.probes import probes as run_probes
+    from lumos.analyze.replay import replay
+    from lumos.graph.build import build
     from lumos.simulate import simulate
     from lumos.simulate.timeline import measured
     from lumos.trace import read

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -13,7 +13,7 @@ from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, Row, StreamRow
 from lumos.analyze.variability import Variability
 from lumos.diagnostics import Diagnostic
 from lumos.report.replay_text import PARTS
-from lumos.report.text import count, duration, heading, percent, print_diagnostics, table
+from lumos.report.text import count, duration, heading, kernel_name, percent, print_diagnostics, table
 
 IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
 
@@ -83,56 +83,38 @@ def _print_idle(console: Console, steps: Sequence[StepBreakdown]) -> None:
 def _print_rows(console: Console, rows: Sequence[Row]) -> None:
     if not rows:
         console.print("  nothing to show")
-    elif isinstance(rows[0], TimeRow):
-        cells = [
-            (r.name, f"{r.tasks:,}", duration(r.total_ns), percent(r.share, decimals=1), duration(r.mean_ns))
-            for r in rows
-            if isinstance(r, TimeRow)
-        ]
-        table(console, ("name", "count", "total", "share", "mean"), cells)
-    elif isinstance(rows[0], OperatorRow):
-        cells = [
-            (r.name, f"{r.device_tasks:,}", duration(r.device_ns), percent(r.device_share, decimals=1), duration(r.cpu_ns))
-            for r in rows
-            if isinstance(r, OperatorRow)
-        ]
-        table(console, ("operator", "kernels", "device", "share", "own CPU"), cells)
-    elif isinstance(rows[0], ModuleRow):
-        cells = [
-            (r.name, f"{r.device_tasks:,}", duration(r.device_ns), percent(r.device_share, decimals=1))
-            for r in rows
-            if isinstance(r, ModuleRow)
-        ]
-        table(console, ("module", "kernels", "device", "share"), cells)
-    elif isinstance(rows[0], StreamRow):
-        _print_streams(console, [r for r in rows if isinstance(r, StreamRow)])
-    else:
-        _print_ranks(console, [r for r in rows if isinstance(r, RankRow)])
+        return
+    columns, left = COLUMNS[type(rows[0])]
+    table(console, columns, [_cells(row) for row in rows], left)
+    if isinstance(rows[0], StreamRow):
+        console.print("  idle because of the host, the gap between kernels, or a wait for other work")
 
 
-def _print_streams(console: Console, rows: Sequence[StreamRow]) -> None:
-    cells = [
-        (
-            f"{r.rank}",
-            r.name,
-            f"{r.tasks:,}",
-            percent(r.share, decimals=1),
-            duration(r.idle.host_bound_ns),
-            duration(r.idle.kernel_gap_ns),
-            duration(r.idle.wait_ns),
-        )
-        for r in rows
-    ]
-    table(console, ("rank", "stream", "tasks", "busy", "host", "gap", "wait"), cells, left=(1,))
-    console.print("  idle because of the host, the gap between kernels, or a wait for other work")
+#: Column names of each kind of row, and which of them are text.
+COLUMNS: Mapping[type[Row], tuple[tuple[str, ...], tuple[int, ...]]] = {
+    TimeRow: (("name", "count", "total", "share", "mean"), (0,)),
+    OperatorRow: (("operator", "kernels", "device", "share", "own CPU"), (0,)),
+    ModuleRow: (("module", "kernels", "device", "share"), (0,)),
+    StreamRow: (("rank", "stream", "tasks", "busy", "host", "gap", "wait"), (1,)),
+    RankRow: (("rank", "steps", "time", "compute", "both", "comm.", "neither"), ()),
+}
 
 
-def _print_ranks(console: Console, rows: Sequence[RankRow]) -> None:
-    cells = [
-        (f"{r.rank}", f"{r.steps}", duration(r.duration_ns), *(percent(part / max(r.duration_ns, 1), decimals=1) for part in r.breakdown))
-        for r in rows
-    ]
-    table(console, ("rank", "steps", "time", "compute", "both", "comm.", "neither"), cells, left=())
+def _cells(row: Row) -> tuple[str, ...]:
+    match row:
+        case TimeRow():
+            return kernel_name(row.name), f"{row.tasks:,}", duration(row.total_ns), percent(row.share, decimals=1), duration(row.mean_ns)
+        case OperatorRow():
+            share = percent(row.device_share, decimals=1)
+            return row.name, f"{row.device_tasks:,}", duration(row.device_ns), share, duration(row.cpu_ns)
+        case ModuleRow():
+            return row.name, f"{row.device_tasks:,}", duration(row.device_ns), percent(row.device_share, decimals=1)
+        case StreamRow():
+            causes = (row.idle.host_bound_ns, row.idle.kernel_gap_ns, row.idle.wait_ns)
+            return f"{row.rank}", row.name, f"{row.tasks:,}", percent(row.share, decimals=1), *map(duration, causes)
+        case RankRow():
+            parts = (percent(part / max(row.duration_ns, 1), decimals=1) for part in row.breakdown)
+            return f"{row.rank}", f"{row.steps}", duration(row.duration_ns), *parts
 
 
 def _print_achieved(console: Console, achieved: Sequence[Achieved]) -> None:

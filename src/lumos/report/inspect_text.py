@@ -9,7 +9,7 @@ from rich.text import Text
 
 from lumos.analyze.contents import FEATURES, Contents
 from lumos.diagnostics import Diagnostic
-from lumos.report.text import MOST_ROWS, count, duration, heading, percent, print_diagnostics, size, table
+from lumos.report.text import MOST_ROWS, count, duration, heading, paragraph, percent, print_diagnostics, size, table
 from lumos.trace.table import ProcessGroup
 
 
@@ -78,7 +78,7 @@ def _print_missing(console: Console, files: Sequence[Contents]) -> None:
         return
     heading(console, "Not recorded")
     for name, remedy in missing:
-        console.print(f"  • {name.replace('_', ' ')}: {remedy}", markup=False)
+        paragraph(console, f"• {name.replace('_', ' ')}: {remedy}")
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:

@@ -90,6 +90,7 @@ def _names(timeline: Timeline, place: int, places: int) -> Iterator[dict[str, An
 def _tasks(timeline: Timeline, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
     graph = timeline.graph
     kinds = [kind.name.lower() for kind in Kind]
+    names = {int(i): graph.names[int(i)].encode("utf-8", "replace").decode() for i in np.unique(graph.name)}
     pids = _pids(timeline, place, places)
     start, end = timeline.start - origin, timeline.end - origin
     shown = np.flatnonzero((end > start) | (graph.kind != Kind.RETURN))
@@ -98,7 +99,7 @@ def _tasks(timeline: Timeline, place: int, places: int, origin: int) -> Iterator
         yield {
             "ph": "X",
             "cat": kinds[kind],
-            "name": graph.names[name],
+            "name": names[name],
             "pid": pids[tid],
             "tid": tid,
             "ts": begin / 1000,

@@ -22,10 +22,8 @@ PARTS = {
 def print_replay(console: Console, result: ReplayResult, probes: Probes | None, seconds: Mapping[str, float]) -> None:
     """The whole report."""
     console.print(Text(headline(result), style="bold"))
-    console.print(
-        f"{count(result.tasks, 'task')}, {result.dependencies:,} dependencies; "
-        f"read in {seconds['read_s']:.2f} s, built in {seconds['build_s']:.2f} s, simulated in {seconds['simulate_s']:.3f} s"
-    )
+    console.print(f"{count(result.tasks, 'task')}, {result.dependencies:,} dependencies")
+    console.print(f"read in {seconds['read_s']:.2f} s, built in {seconds['build_s']:.2f} s, simulated in {seconds['simulate_s']:.3f} s")
     if result.ignored:
         console.print(Text(f"Ignored dependencies: {', '.join(result.ignored)}", style="yellow"))
     _print_steps(console, result)
@@ -64,7 +62,7 @@ def _print_steps(console: Console, result: ReplayResult) -> None:
     ]
     table(console, ("rank", "step", "measured", "replayed", "error", "start p95", "busy"), rows, left=(1,))
     console.print("  start p95: 95 % of kernels start at most this share of the step off;")
-    console.print("  busy: mean difference of the devices' busy fraction, millisecond by millisecond")
+    console.print("  busy: mean difference of the devices' busy share, by millisecond")
     if result.collective_start_error.median is not None:
         errors = result.collective_start_error
         console.print(f"  collectives start {percent(errors.median)} of the step off (median), {percent(errors.p95)} (95 %)")

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: Rows of a table before the rest is only counted.
 MOST_ROWS = 24
 
+#: Columns before a table or paragraph.
+INDENT = 2
+
 
 def duration(ns: float | None) -> str:
     """A time in the unit that suits it."""
@@ -41,7 +44,7 @@ def percent(fraction: float | None, *, signed: bool = False, decimals: int = 2) 
     if fraction is None:
         return "–"
     sign = "+" if signed else ""
-    return f"{100 * fraction:{sign}.{decimals}f} %"
+    return f"{round(100 * fraction, decimals) + 0.0:{sign}.{decimals}f} %"
 
 
 def count(number: int, noun: str) -> str:
@@ -55,32 +58,59 @@ def heading(console: Console, text: str) -> None:
 
 
 def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], left: Iterable[int] = (0,)) -> None:
-    """A table; numbers right-aligned, the columns in `left` (text) left-aligned and cut where the width ends."""
+    """A table: numbers right-aligned and whole; the columns in `left` (text) left-aligned, and cut where the width ends."""
+    left, shown = set(left), rows[:MOST_ROWS]
+    widths = _widths(console.width - INDENT, columns, shown, left)
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", show_edge=False)
-    left = set(left)
     for i, name in enumerate(columns):
-        justify: Literal["left", "right"]
-        justify, least = ("left", 6) if i in left else ("right", len(name))
-        grid.add_column(Text(name), justify=justify, no_wrap=True, overflow="ellipsis", min_width=least)
-    for row in rows[:MOST_ROWS]:
+        justify: Literal["left", "right"] = "left" if i in left else "right"
+        grid.add_column(Text(name), justify=justify, no_wrap=True, overflow="ellipsis", width=widths[i])
+    for row in shown:
         grid.add_row(*(Text(cell) for cell in row))
-    console.print(Padding(grid, (0, 0, 0, 2)))
+    console.print(Padding(grid, (0, 0, 0, INDENT), expand=False))
     if len(rows) > MOST_ROWS:
         console.print(f"  … and {len(rows) - MOST_ROWS:,} more; --json lists all")
 
 
+def paragraph(console: Console, *parts: str | tuple[str, str]) -> None:
+    """Indented text that wraps; a part may be (text, style)."""
+    console.print(Padding(Text.assemble(*parts), (0, 0, 0, INDENT), expand=False))
+
+
+def kernel_name(name: str) -> str:
+    """A kernel's name without the words that most kernels' names begin with."""
+    for word in ("void ", "at::native::", "(anonymous namespace)::"):
+        name = name.replace(word, "")
+    return name
+
+
 def print_diagnostics(console: Console, diagnostics: Sequence[Diagnostic]) -> None:
-    """What is odd or missing, one finding a paragraph."""
+    """What is odd or missing, a paragraph for each kind of finding: the first of it, and how many more there are."""
     if not diagnostics:
         return
     heading(console, "What is odd or missing in the input")
-    for finding in diagnostics[:MOST_ROWS]:
-        line = Text("• ")
-        line.append(finding.code, style="yellow")
-        line.append(f": {finding.message}")
-        console.print(Padding(line, (0, 0, 0, 2)))
-    if len(diagnostics) > MOST_ROWS:
-        console.print(f"  … and {len(diagnostics) - MOST_ROWS:,} more; --json lists all")
+    first: dict[str, Diagnostic] = {}
+    for finding in diagnostics:
+        first.setdefault(finding.code, finding)
+    for code, finding in first.items():
+        others = sum(d.code == code for d in diagnostics) - 1
+        more = f" (and {others} more like it; --json lists all)" if others else ""
+        paragraph(console, "• ", (code, "yellow"), f": {finding.message}{more}")
+
+
+def _widths(room: int, columns: Sequence[str], rows: Sequence[Sequence[str]], text: set[int]) -> list[int]:
+    """Width of each column: that of its longest cell; the widest columns of text give way where `room` is too small."""
+    widths = [max(len(name), *(len(row[i]) for row in rows), 0) for i, name in enumerate(columns)]
+    over = sum(widths) + 2 * len(columns) - room
+    while over > 0 and text:
+        widest = max(text, key=lambda i: widths[i])
+        second = max((widths[i] for i in text if widths[i] < widths[widest]), default=0)
+        cut = min(over, widths[widest] - max(second, len(columns[widest]), 1))
+        if cut <= 0:
+            break
+        widths[widest] -= cut
+        over -= cut
+    return widths
 
 
 def _decimals(value: float) -> int:
