@@ -20,6 +20,7 @@ from lumos.graph.edges import Edges
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.kept import kept_calls, kept_gaps
 from lumos.graph.launches import DeviceWork, device_work
+from lumos.graph.occupancy import occupancy
 from lumos.graph.steps import is_step_mark, steps
 from lumos.graph.streams import StreamWaits, stream_waits
 from lumos.graph.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
@@ -87,6 +88,7 @@ def rank_graph(trace: Trace) -> Graph:
             _returns(planned, tasks, syncs.row[on_stream]).astype(np.int32),
             np.where(target < 0, -1, target + len(lanes)).astype(np.int32),
         ),
+        occupancy=occupancy(trace, work, first_work),
         collectives=collectives(trace, work, first_work),
         measured_start=np.concatenate((tasks.start, work.start)),
         measured_end=np.concatenate((tasks.end, work.end)),
