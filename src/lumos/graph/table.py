@@ -117,6 +117,7 @@ class Collectives:
 
     kind: index into `kinds`. nbytes: input bytes of this rank (ABSENT unknown). group: index into `groups` (ABSENT
     unknown). sequence: number within the group (ABSENT unknown). peer: the other rank of a send or receive, else ABSENT.
+    size: ranks in the group (ABSENT unknown); None where nothing is known of any.
     """
 
     task: Int32
@@ -127,6 +128,7 @@ class Collectives:
     peer: Int32
     kinds: Sequence[str]
     groups: Sequence[str]
+    size: Int32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
