@@ -23,6 +23,7 @@ from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.kept import kept_calls, kept_gaps
 from lumos.graph.launches import DeviceWork, device_work
 from lumos.graph.occupancy import occupancy
+from lumos.graph.ranks import join
 from lumos.graph.steps import steps
 from lumos.graph.streams import StreamWaits, stream_waits
 from lumos.graph.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
@@ -35,8 +36,9 @@ BETWEEN = "(between operators)"
 
 
 def build(job: Job) -> Graph:
-    """The dependency graph of a job. GraphError where a trace holds no work at all."""
-    return concatenate([rank_graph(trace) for trace in job.traces])
+    """The dependency graph of a job, its ranks joined. GraphError where a trace holds no work at all."""
+    world = max((trace.world_size for trace in job.traces if trace.world_size is not None), default=None)
+    return join(concatenate([rank_graph(trace) for trace in job.traces]), world)
 
 
 def rank_graph(trace: Trace) -> Graph:

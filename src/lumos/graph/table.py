@@ -162,6 +162,7 @@ class Graph:
     queue_depth: int32[ranks]; launches of one rank that may be outstanding at a time; 0 = no limit.
     measured_start, measured_end: int64[n], where the task was measured; None for assembled graphs.
     kept_task, kept_time: CPU tasks whose duration still contains kept_time ns of waiting that no rule explained.
+    waiting_unknown: collective tasks that keep their measured duration, waiting included, because peers were not recorded.
     steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step.
     ignored: dependencies switched off (`--ignore`).
     """
@@ -190,6 +191,7 @@ class Graph:
     measured_end: Int64 | None = None
     kept_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     kept_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    waiting_unknown: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     steps: tuple[Step, ...] = ()
     ignored: frozenset[Dependency] = frozenset()
     diagnostics: tuple[Diagnostic, ...] = ()
