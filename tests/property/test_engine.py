@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -61,13 +60,13 @@ def jobs(draw: st.DrawFn, fixed_order: bool = False) -> Graph:
         return task
 
     def kernel(stream: int, launch: int | None) -> int:
-        task = add(stream, Kind.KERNEL, launch=launch)
+        task = add(stream, Kind.KERNEL, duration=draw(st.integers(0, 40)), launch=launch)
         if not fixed_order and draw(st.booleans()):
             share = draw(st.sampled_from([1.0, 0.5, 1 / 3, 0.25, 0.7]))
             occupancy.append((task, share, draw(st.integers(0, tasks[task][2]))))
         return task
 
-    for _ in range(draw(st.integers(1, 14))):
+    for _ in range(draw(st.integers(1, 20))):
         r = draw(st.integers(0, ranks - 1))
         thread = draw(st.sampled_from(thread_at[r]))
         mine = own_streams(r, thread)
@@ -361,3 +360,117 @@ def test_the_event_loop_follows_the_rules_as_plain_python_states_them(graph: Gra
     if data.draw(st.booleans()):
         durations = np.array([data.draw(st.integers(0, 9)) for _ in durations], np.int64)
     assert run(graph, durations) == Reference(graph, durations.tolist()).run()
+
+
+# ---- properties of frozen graphs, and of both forms together ----
+
+#: What may be switched off without making the order depend on timing.
+REMOVABLE = st.sets(st.sampled_from([D.HAND_OFF, D.STREAM_WAIT, D.SYNC, D.COPY, D.DATA, D.RENDEZVOUS, D.QUEUE_DEPTH]), max_size=3)
+
+
+def members(graph: Graph) -> set[int]:
+    return set() if D.RENDEZVOUS in graph.ignored else set(graph.rendezvous_task.tolist())
+
+
+@settings(max_examples=300, deadline=None)
+@given(jobs(fixed_order=True), REMOVABLE)
+def test_where_the_order_is_fixed_the_event_loop_and_the_sweep_agree(graph: Graph, ignored: set[Dependency]) -> None:
+    graph = replace(graph, ignored=frozenset(ignored))
+    live = run(graph)
+    try:
+        frozen = freeze(graph)
+    except GraphError:
+        assert live is None
+        return
+    assert frozen.exact
+    timeline = sweep(frozen)
+    assert (timeline.start.tolist(), timeline.end.tolist()) == live
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs())
+def test_a_frozen_order_is_topological_and_holds_every_task_once(graph: Graph) -> None:
+    try:
+        frozen = freeze(graph)
+    except GraphError:
+        assume(False)
+    assert sorted(frozen.order.tolist()) == list(range(len(graph)))
+    position = {t: i for i, t in enumerate(frozen.order.tolist())}
+    for i in range(len(graph)):
+        assert all(position[p] < i for p in frozen.pred[frozen.pred_offset[i] : frozen.pred_offset[i + 1]].tolist())
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs())
+def test_time_is_conserved_and_no_processor_runs_two_tasks_at_once(graph: Graph) -> None:
+    once = run(graph)
+    assume(once is not None)
+    assert once is not None
+    assert run(graph) == once  # deterministic
+    start, end = np.array(once[0]), np.array(once[1])
+    alone = np.array([t not in members(graph) for t in range(len(graph))])
+    assert (end - start == graph.duration)[alone].all()
+    assert (end - start >= graph.duration).all()
+    for p in range(len(graph.processors)):
+        mine = np.flatnonzero(graph.processor == p)
+        by_start = mine[np.lexsort((end[mine], start[mine]))]
+        assert (end[by_start][:-1] <= start[by_start][1:]).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs(), st.data())
+def test_a_longer_task_never_makes_anything_of_a_frozen_graph_earlier(graph: Graph, data: st.DataObject) -> None:
+    try:
+        frozen = freeze(graph)
+    except GraphError:
+        assume(False)
+    longer = graph.duration.copy()
+    longer[data.draw(st.integers(0, len(graph) - 1))] += data.draw(st.integers(1, 50))
+    before, after = sweep(frozen), sweep(frozen, longer)
+    assert (after.start >= before.start).all()
+    assert (after.end >= before.end).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs(fixed_order=True))
+def test_half_of_every_time_is_half_of_the_makespan(graph: Graph) -> None:
+    double = replace(graph, duration=graph.duration * 2, lag=graph.lag * 2, release_time=graph.release_time * 2)
+    whole, half = run(double), run(graph)
+    assume(half is not None and whole is not None)
+    assert half is not None
+    assert whole is not None
+    assert max(whole[1]) == 2 * max(half[1])
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs(), st.integers(1, 17), st.data())
+def test_configurations_swept_together_give_what_each_gives_alone(graph: Graph, count: int, data: st.DataObject) -> None:
+    try:
+        frozen = freeze(graph)
+    except GraphError:
+        assume(False)
+    seed = data.draw(st.integers(0, 1000))
+    durations = np.random.default_rng(seed).integers(0, 50, (count, len(graph)))
+    alone = [sweep(frozen, row) for row in durations]
+    assert sweep_many(frozen, durations, ends=True).tolist() == [t.end.tolist() for t in alone]
+    assert sweep_many(frozen, durations).tolist() == [int(t.end.max() - t.start.min()) for t in alone]
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs(fixed_order=True), st.integers(1, 1000), st.data())
+def test_one_late_member_holds_all_of_its_rendezvous(graph: Graph, late: int, data: st.DataObject) -> None:
+    assume(len(graph.rendezvous_offset) > 1)
+    chosen = data.draw(st.integers(0, len(graph.rendezvous_offset) - 2))
+    tasks = graph.rendezvous_task[graph.rendezvous_offset[chosen] : graph.rendezvous_offset[chosen + 1]]
+    before = run(graph)
+    assume(before is not None)
+    assert before is not None
+    latest = max(before[0][t] for t in tasks) + late
+    delayed = replace(
+        graph,
+        release_task=np.append(graph.release_task, tasks[0]),
+        release_time=np.append(graph.release_time, latest),
+    )
+    after = run(delayed)
+    assert after is not None
+    assert [after[1][t] for t in tasks] == [latest + int(graph.duration[t]) for t in tasks]
