@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
-from lumos.graph.calls import Call, classify
+from lumos.graph.calls import classify
 from lumos.graph.collectives import collectives, is_communication
 from lumos.graph.concatenate import concatenate
 from lumos.graph.constants import constants
@@ -49,8 +49,8 @@ def rank_graph(trace: Trace) -> Graph:
     slices = host_slices(trace, anchors)
     if not len(slices) and not len(work):
         raise GraphError(f"{trace.path}: rank {trace.rank} has neither operators nor device work; record with CPU and CUDA activities on")
-    timers = _timers(trace, calls)
-    handed = hand_offs(slices, timers)
+    timers = _timers(trace, anchors)
+    handed = hand_offs(trace, slices, timers)
     delays = constants(trace, work, _marked(len(work), waits.work), syncs, copies)
 
     planned = plan(trace, slices)
@@ -111,12 +111,12 @@ def _full_queue(work: DeviceWork) -> tuple[int, Int64]:
     return depth, order[outstanding >= depth] if depth else order[:0]
 
 
-def _timers(trace: Trace, calls: Int8) -> NDArray[np.bool_]:
-    """Lanes that run no operator and only poll (NCCL's watchdog and its like): they wake by the clock."""
-    rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.RUNTIME))
-    timers = np.zeros(len(trace.lanes), bool)
-    timers[trace.lane[rows]] = True
-    timers[trace.lane[rows[calls[rows] != Call.QUERY]]] = False
+def _timers(trace: Trace, anchors: Int32) -> NDArray[np.bool_]:
+    """Lanes that run no operator, launch nothing and await nothing (NCCL's watchdog and its like): they wake by the clock."""
+    runtime, operators = (trace.lane[trace.category == c] for c in (Category.RUNTIME, Category.OPERATOR))
+    timers = _marked(len(trace.lanes), runtime)
+    timers[operators] = False
+    timers[trace.lane[anchors]] = False
     return timers
 
 

@@ -27,7 +27,7 @@ class DeviceWork:
     stream: Int32
     start: Int64
     end: Int64
-    call_start: Int64  # start of the launching call; the work's own start for orphans
+    issued: Int64  # start of the launching call; orphans: of the launch before it on the stream, before all time without one
     streams: tuple[tuple[int, int], ...]
 
     def __len__(self) -> int:
@@ -57,13 +57,16 @@ def device_work(trace: Trace) -> DeviceWork:
     index = np.zeros(len(rows), np.int32)
     index[changes] = 1
     rows, start = rows[order], start[order]
+    issued = np.where(call[order] >= 0, call_start[order], np.iinfo(np.int64).min)
+    for low, high in zip(first, np.append(changes, len(rows))[: len(first)], strict=True):
+        np.maximum.accumulate(issued[low:high], out=issued[low:high])
     return DeviceWork(
         row=rows,
         call=call[order],
         stream=np.cumsum(index, dtype=np.int32),
         start=start,
         end=start + trace.duration[rows],
-        call_start=call_start[order],
+        issued=issued,
         streams=tuple((int(device[i]), int(stream[i])) for i in first),
     )
 

@@ -70,7 +70,7 @@ class Issued:
     def last_before(self, stream: int, time: int) -> int:
         """Index of the last work on `stream` whose call started before `time`; ABSENT if none."""
         low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
-        at = int(np.searchsorted(self.work.call_start[low:high], time, "left"))
+        at = int(np.searchsorted(self.work.issued[low:high], time, "left"))
         return low + at - 1 if at else ABSENT
 
     def last_of_all_before(self, time: int) -> int:
@@ -146,7 +146,7 @@ def _likely_stream(issued: Issued, begin: int, finish: int) -> int:
         last = issued.last_before(stream, begin)
         if last == ABSENT:
             continue
-        end, call = int(issued.work.end[last]), int(issued.work.call_start[last])
+        end, call = int(issued.work.end[last]), int(issued.work.issued[last])
         if best_end < end <= finish:
             best, best_end = stream, end
         if call > latest_call:
@@ -234,8 +234,8 @@ def queue_depth(work: DeviceWork) -> tuple[int, Int64, Int64]:
     the same, largest count.
     """
     launched = np.flatnonzero(work.call >= 0)
-    order = launched[np.argsort(work.call_start[launched], kind="stable")]
-    outstanding = np.arange(len(order)) - np.searchsorted(np.sort(work.end[order]), work.call_start[order], "left")
+    order = launched[np.argsort(work.issued[launched], kind="stable")]
+    outstanding = np.arange(len(order)) - np.searchsorted(np.sort(work.end[order]), work.issued[order], "left")
     if not len(order):
         return 0, order, outstanding
     most = int(outstanding.max())
