@@ -91,3 +91,82 @@ def shifted():
         return replace(truth, start=start, end=end, source="replayed")
 
     return shift
+
+
+@pytest.fixture(scope="session")
+def record():
+    """A Trace of rows (category, name, lane, start, duration, {argument: value}); times in ns."""
+    from lumos.trace.table import ABSENT, Column, Lane, Trace
+
+    def trace(*rows, rank=0, metadata=None):
+        strings: dict[str, int] = {}
+
+        def intern(text):
+            return strings.setdefault(text, len(strings))
+
+        found: dict[str, tuple[list, list, str]] = {}
+        for i, row in enumerate(rows):
+            for key, value in (row[5] if len(row) > 5 else {}).items():
+                if key in ("correlation", "external_id"):
+                    continue
+                at, values, _ = found.setdefault(key, ([], [], "string" if isinstance(value, str) else "int"))
+                at.append(i)
+                values.append(intern(value) if isinstance(value, str) else value)
+        args = {key: Column(np.array(at, np.int32), np.array(values, np.int64), kind) for key, (at, values, kind) in found.items()}
+
+        def ids(key):
+            return np.array([row[5].get(key, ABSENT) if len(row) > 5 else ABSENT for row in rows], np.int64)
+
+        name = np.array([intern(row[1]) for row in rows], np.int32)
+        return Trace(
+            path="hand.json",
+            rank=rank,
+            rank_source="assumed",
+            world_size=None,
+            strings=list(strings),
+            start=np.array([row[3] for row in rows], np.int64),
+            duration=np.array([row[4] for row in rows], np.int64),
+            name=name,
+            category=np.array([row[0] for row in rows], np.uint8),
+            lane=np.array([row[2] for row in rows], np.int32),
+            correlation=ids("correlation"),
+            external_id=ids("external_id"),
+            args=args,
+            lanes=[Lane("1", str(i)) for i in range(1 + max((row[2] for row in rows), default=0))],
+            metadata=metadata or {},
+        )
+
+    return trace
+
+
+@pytest.fixture
+def launched(record):
+    """A job of one rank whose two kernels are launched from an operator inside an operator, and from its backward:
+
+    linear 0–100 (sequence 7) inside module Linear_0, in it mm 10–60, in it the launch 20–30 → kernel 30–90
+    MmBackward 200–300 (sequence 7) on another thread, in it mm 210–260, in it the launch 220–230 → kernel 230–330
+    """
+    from lumos.trace.table import Category, Job
+
+    shapes = {"Input Dims": "[[8,4],[4,2]]"}
+    trace = record(
+        (Category.PYTHON, "nn.Module: Linear_0", 0, 0, 110),
+        (Category.OPERATOR, "aten::linear", 0, 0, 100, {"Sequence number": 7}),
+        (Category.OPERATOR, "aten::mm", 0, 10, 50, shapes),
+        (Category.RUNTIME, "cudaLaunchKernel", 0, 20, 10, {"correlation": 1}),
+        (Category.KERNEL, "gemm", 2, 30, 60, {"correlation": 1}),
+        (Category.OPERATOR, "MmBackward0", 1, 200, 100, {"Sequence number": 7}),
+        (Category.OPERATOR, "aten::mm", 1, 210, 50, shapes),
+        (Category.RUNTIME, "cudaLaunchKernel", 1, 220, 10, {"correlation": 2}),
+        (Category.KERNEL, "gemm", 2, 230, 100, {"correlation": 2}),
+    )
+    processors = [Processor(0, False, "thread 1"), Processor(0, False, "thread 2"), Processor(0, True, "stream 7", 0, 7)]
+    tasks = [
+        (0, Kind.OPERATOR, "aten::mm", 10, 20),
+        (0, Kind.LAUNCH, "cudaLaunchKernel", 20, 30),
+        (1, Kind.LAUNCH, "cudaLaunchKernel", 220, 230),
+        (2, Kind.KERNEL, "gemm", 30, 90),
+        (2, Kind.KERNEL, "gemm", 230, 330),
+    ]
+    graph = draw(processors, tasks, [(1, 3, Dependency.LAUNCH), (2, 4, Dependency.LAUNCH)], (Step(0, "s", 0, 400 * US),))
+    return Job((trace,)), replace(graph, event=np.array([2, 3, 7, 4, 8], np.int32))
