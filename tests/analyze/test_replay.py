@@ -38,7 +38,9 @@ def test_only_scored_steps_are_averaged(two_steps):
 def scored(draw_graph, communicate=True):
     processors = [Processor(0, False, "t"), Processor(0, True, "stream 7", 0, 7)]
     kinds = [Kind.COLLECTIVE if communicate and i == 0 else Kind.KERNEL for i in range(60)]
-    tasks = [(0, Kind.OPERATOR, "op", 2 * i, 2 * i + 1) for i in range(60)] + [(1, kind, "k", 2 * i, 2 * i + 2) for i, kind in enumerate(kinds)]
+    tasks = [(0, Kind.OPERATOR, "op", 2 * i, 2 * i + 1) for i in range(60)] + [
+        (1, kind, "k", 2 * i, 2 * i + 2) for i, kind in enumerate(kinds)
+    ]
     return draw_graph(processors, tasks, steps=(Step(0, "s", 0, 10_000 * US),))
 
 

@@ -16,7 +16,7 @@ def test_errors_are_relative_to_the_step_and_a_fraction_of_it(two_steps, shifted
 
 
 def test_a_step_late_as_a_whole_has_no_start_error(two_steps, shifted):
-    late = shifted(two_steps, {task: (33, 33) for task in (6, 7, 9)})
+    late = shifted(two_steps, dict.fromkeys((6, 7, 9), (33, 33)))
     errors = start_errors(measured(two_steps), late, members(two_steps))
     assert errors[9] == 0
 

@@ -47,7 +47,9 @@ def test_work_launched_before_the_window_belongs_to_no_step(draw_graph):
 
 def test_a_rank_that_shows_no_launch_has_no_prefix(draw_graph):
     stream = Processor(0, True, "stream 7", 0, 7)
-    graph = draw_graph([stream], [(0, Kind.KERNEL, "k", 0, 5), (0, Kind.KERNEL, "l", 6, 9)], steps=(Step(0, "s", 0, 9000),), release=[(0, 0)])
+    graph = draw_graph(
+        [stream], [(0, Kind.KERNEL, "k", 0, 5), (0, Kind.KERNEL, "l", 6, 9)], steps=(Step(0, "s", 0, 9000),), release=[(0, 0)]
+    )
     assert members(graph).tasks(0).tolist() == [0, 1]
 
 
