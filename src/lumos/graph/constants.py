@@ -55,9 +55,7 @@ CONSTANT_NAMES = {
 }
 
 
-def constants(
-    trace: Trace, work: DeviceWork, waiting: NDArray[np.bool_], syncs: Synchronisations, copies: BlockingCopies
-) -> Constants:
+def constants(trace: Trace, work: DeviceWork, waiting: NDArray[np.bool_], syncs: Synchronisations, copies: BlockingCopies) -> Constants:
     """Estimate the constants of one rank. `waiting` marks work that also waits for another stream."""
     if not len(work):
         return Constants()

@@ -119,7 +119,9 @@ def _through_flows(trace: Trace, rows: Int32, out: Int32, missing: Int64, calls:
     starts = np.flatnonzero(trace.category == Category.LAUNCH_FLOW_START)
     if not len(ends) or not len(starts):
         return out
-    at_work = _latest_before(trace.start[ends], trace.lane[ends].astype(np.int64), trace.start[rows[missing]], trace.lane[rows[missing]].astype(np.int64))
+    at_work = _latest_before(
+        trace.start[ends], trace.lane[ends].astype(np.int64), trace.start[rows[missing]], trace.lane[rows[missing]].astype(np.int64)
+    )
     same_lane = (at_work >= 0) & (trace.lane[ends[at_work]] == trace.lane[rows[missing]])
     flow = np.where(same_lane, trace.correlation[ends[at_work]], ABSENT)
     source = _latest_before(trace.correlation[starts], trace.start[starts], flow, trace.start[rows[missing]])

@@ -18,7 +18,7 @@ import numpy as np
 
 from lumos.graph.launches import DeviceWork
 from lumos.graph.table import Occupancy
-from lumos.trace.table import ABSENT, Category, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
 #: Limits of an SM where the trace has no device properties: those of compute capability 8.0.
 DEFAULT_LIMITS = {"maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 167936}
@@ -63,7 +63,7 @@ def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | No
 
 
 def _capacity(
-    trace: Trace, rows: Int64, device: Int64, blocks: Int64, threads: Int64, registers: Int64, shared: Int64
+    trace: Trace, rows: Int32, device: Int64, blocks: Int64, threads: Int64, registers: Int64, shared: Int64
 ) -> tuple[Int64, Int64]:
     """SMs of each kernel's device (0 unknown) and blocks of the kernel that one SM holds (at least 1)."""
     properties: dict[int, dict[str, Any]] = {

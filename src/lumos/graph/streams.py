@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from lumos.graph.calls import Call
 from lumos.graph.collectives import is_communication
 from lumos.graph.launches import DeviceWork
-from lumos.graph.syncs import Issued, _note_stream, _Note, _sync_notes
-from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
+from lumos.graph.syncs import Issued, Note, note_stream, record_time, sync_notes
+from lumos.trace.table import ABSENT, Category, Int8, Int64, Trace
 
 #: The launch that a wait is for follows within so many launches (an autograd thread waits, the main thread launches).
 LAUNCHES_AHEAD = 8
@@ -50,7 +50,7 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     if not len(waits) or not len(work):
         return StreamWaits(np.empty(0, np.int64), np.empty(0, np.int64), 0, 0, len(waits))
     issued = Issued(work)
-    notes = _sync_notes(trace)
+    notes = sync_notes(trace)
     records = np.sort(trace.start[calls == Call.EVENT_RECORD])
     launched = np.flatnonzero(work.call >= 0)
     by_call = launched[np.argsort(work.issued[launched], kind="stable")]
@@ -76,16 +76,16 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     return StreamWaits(found[:, 0], found[:, 1], exact, len(pairs) - exact, unresolved)
 
 
-def _exact(trace: Trace, issued: Issued, note: _Note, time: int) -> tuple[int, int] | None:
+def _exact(trace: Trace, issued: Issued, note: Note, time: int) -> tuple[int, int] | None:
     """The pair that a Stream Wait Event row names; None where either stream shows no work there."""
     stream_of = {pair: i for i, pair in enumerate(issued.work.streams)}
-    waiting = _note_stream(stream_of, note.device, note.stream)
-    awaited = _note_stream(stream_of, note.device, note.source_stream)
+    waiting = note_stream(stream_of, note.device, note.stream)
+    awaited = note_stream(stream_of, note.device, note.source_stream)
     if waiting is None or awaited is None:
         return None
-    record = np.flatnonzero((trace.correlation == note.record) & (trace.category == Category.RUNTIME)) if note.record != ABSENT else []
-    source = issued.last_before(awaited, int(trace.start[record[0]]) if len(record) else time)
-    follower = issued.last_before(waiting, time) + 1 if issued.last_before(waiting, time) != ABSENT else int(issued.bounds[waiting])
+    source = issued.last_before(awaited, record_time(trace, note, time))
+    before = issued.last_before(waiting, time)
+    follower = int(issued.bounds[waiting]) if before == ABSENT else before + 1
     if source == ABSENT or follower >= issued.bounds[waiting + 1]:
         return None
     return follower, source

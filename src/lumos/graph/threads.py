@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos import _slices
+from lumos.graph.collectives import is_cpu_collective, issuers
 from lumos.graph.steps import is_step_mark
 from lumos.trace.table import Category, Int32, Int64, Trace
 
@@ -59,7 +60,7 @@ def host_slices(trace: Trace, work_calls: Int32) -> HostSlices:
     `work_calls` are the runtime rows that later rules refer to (launches, synchronisations): they keep a slice even where
     a clock of whole microseconds gave them no duration.
     """
-    rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.RUNTIME) & ~is_step_mark(trace))
+    rows = np.flatnonzero((trace.is_any(Category.OPERATOR, Category.RUNTIME) & ~is_step_mark(trace)) | is_cpu_collective(trace))
     start = trace.start[rows]
     end = start + trace.duration[rows]
     lane = trace.lane[rows]
@@ -82,7 +83,7 @@ def hand_offs(trace: Trace, slices: HostSlices, timers: NDArray[np.bool_]) -> Ha
     The source of a wait is the work that fell idle last, before the waiting thread went on, on any other thread that
     stayed idle until then. A thread's first slice waits like a gap that began with the recording. A thread that goes on
     with a node of the backward pass may have been given it by a thread that stays busy: its source is then the last
-    top-level operator that had ended there.
+    top-level operator that had ended there. A collective on a CPU thread waits for the operator that issued it.
     """
     n = len(slices)
     if n == 0:
@@ -109,8 +110,25 @@ def hand_offs(trace: Trace, slices: HostSlices, timers: NDArray[np.bool_]) -> Ha
         done = ends[np.maximum(np.searchsorted(slices.end[ends], resumes, "right") - 1, 0)]
         _take_later(handing, handing_end, done, slices.end[done], elsewhere & (slices.end[done] <= resumes))
     source = np.where((idle < 0) & _starts_node(trace, slices)[np.minimum(waiting + 1, n - 1)] & gap[waiting], handing, idle)
+    issued = _issues(trace, slices)[np.where(gap[waiting], np.minimum(waiting + 1, n - 1), waiting)]
+    source = np.where((issued >= 0) & (slices.end[issued] <= resumes), issued, source)
     found = source >= 0
     return HandOffs(waiting[found], source[found])
+
+
+def _issues(trace: Trace, slices: HostSlices) -> Int64:
+    """For slices that begin a CPU collective the last slice that its issuing thread had done by then; -1 elsewhere.
+
+    That is the operator that issued it, or what came before where the other thread was quicker than the operator's end.
+    """
+    out = np.full(len(slices), -1, np.int64)
+    begins = np.flatnonzero((slices.row >= 0) & is_cpu_collective(trace)[slices.row])
+    for slice_, issuer in zip(begins, issuers(trace, slices.row[begins]), strict=True):
+        if issuer >= 0:
+            low, high = np.searchsorted(slices.lane, (trace.lane[issuer], trace.lane[issuer] + 1))
+            done = int(np.searchsorted(slices.end[low:high], slices.start[slice_], "right"))
+            out[slice_] = low + done - 1 if done else -1
+    return out
 
 
 def _take_later(best: Int64, best_end: Int64, candidate: Int64, end: Int64, allowed: NDArray[np.bool_]) -> None:
