@@ -30,6 +30,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -419,11 +421,8 @@ def points(scale: str) -> list[Point]:
 def gemm_points(small: bool) -> Iterator[Point]:
     rows = (16, 64) if small else (64, 256, 1024, 2048, 4096, 8192, 16384)
     widths = (32, 96) if small else (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384)
-    for m in rows:
-        for n in widths:
-            for k in widths:
-                for form in ("fwd", "dgrad", "wgrad"):
-                    yield Point("gemm.csv", f"gemm-{form}-{m}-{n}-{k}", lambda d, a=(form, m, n, k): gemm(d, *a))
+    for m, n, k, form in product(rows, widths, widths, ("fwd", "dgrad", "wgrad")):
+        yield Point("gemm.csv", f"gemm-{form}-{m}-{n}-{k}", partial(gemm, form=form, tokens=m, out=n, inner=k))
 
 
 def gemm(device: torch.device, form: str, tokens: int, out: int, inner: int) -> dict[str, Any]:
@@ -444,16 +443,12 @@ def attention_points(small: bool) -> Iterator[Point]:
     batches = (1, 2) if small else (1, 2, 4, 8, 16)
     heads = (4,) if small else (6, 12, 24, 48)
     dims = (16,) if small else (64, 128)
-    for seq in seqs:
-        for batch in batches:
-            if batch * seq > 32768:
-                continue
-            for h in heads:
-                for d in dims:
-                    for causal in ("yes", "no"):
-                        for direction in ("fwd", "bwd", "fwd+bwd"):
-                            shape = (direction, causal, batch, seq, h, d)
-                            yield Point("attention.csv", "attention-" + "-".join(map(str, shape)), lambda dev, a=shape: attention(dev, *a))
+    for seq, batch, h, d in product(seqs, batches, heads, dims):
+        if batch * seq > 32768:
+            continue
+        for causal, direction in product(("yes", "no"), ("fwd", "bwd", "fwd+bwd")):
+            measure = partial(attention, direction=direction, causal=causal, batch=batch, seq=seq, heads=h, dim=d)
+            yield Point("attention.csv", f"attention-{direction}-{causal}-{batch}-{seq}-{h}-{d}", measure)
 
 
 def attention(device: torch.device, direction: str, causal: str, batch: int, seq: int, heads: int, dim: int) -> dict[str, Any]:
@@ -479,14 +474,11 @@ def attention(device: torch.device, direction: str, causal: str, batch: int, seq
 
 
 def normalisation_points(small: bool) -> Iterator[Point]:
-    for rows in (16, 64) if small else (256, 1024, 4096, 16384, 65536):
-        for width in (64,) if small else (1024, 2048, 3072, 4096, 6144, 9216, 12288):
-            for direction in ("fwd", "bwd"):
-                yield Point(
-                    "normalisation.csv",
-                    f"layer_norm-{direction}-{rows}-{width}",
-                    lambda d, a=(direction, rows, width): normalisation(d, *a),
-                )
+    rows = (16, 64) if small else (256, 1024, 4096, 16384, 65536)
+    widths = (64,) if small else (1024, 2048, 3072, 4096, 6144, 9216, 12288)
+    for r, width, direction in product(rows, widths, ("fwd", "bwd")):
+        measure = partial(normalisation, direction=direction, rows=r, width=width)
+        yield Point("normalisation.csv", f"layer_norm-{direction}-{r}-{width}", measure)
 
 
 def normalisation(device: torch.device, direction: str, rows: int, width: int) -> dict[str, Any]:
@@ -509,9 +501,9 @@ def normalisation(device: torch.device, direction: str, rows: int, width: int) -
 
 
 def copy_points(small: bool) -> Iterator[Point]:
-    for exponent in (12, 14) if small else range(12, 31, 2):
-        for kind in ("device-to-device", "pinned-to-device", "device-to-pinned", "pageable-to-device", "device-to-pageable"):
-            yield Point("copy.csv", f"copy-{kind}-{1 << exponent}", lambda d, a=(kind, 1 << exponent): copy(d, *a))
+    kinds = ("device-to-device", "pinned-to-device", "device-to-pinned", "pageable-to-device", "device-to-pageable")
+    for exponent, kind in product((12, 14) if small else range(12, 31, 2), kinds):
+        yield Point("copy.csv", f"copy-{kind}-{1 << exponent}", partial(copy, kind=kind, size=1 << exponent))
 
 
 def copy(device: torch.device, kind: str, size: int) -> dict[str, Any]:
