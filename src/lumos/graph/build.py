@@ -74,7 +74,7 @@ def rank_graph(trace: Trace) -> Graph:
     kept = np.concatenate((tasks.of_slice[gap], tasks.of_slice[planned.last_of_row[syncs.row[call]]]))
     return Graph(
         ranks=(trace.rank,),
-        processors=_processors(trace, lanes, work),
+        processors=_processors(trace, lanes, timers, work),
         names=(*trace.strings, BETWEEN),
         duration=np.concatenate((tasks.duration, work.end - work.start)),
         processor=np.concatenate((np.searchsorted(lanes, tasks.lane), len(lanes) + work.stream)).astype(np.int32),
@@ -180,8 +180,11 @@ def _boundary(tasks: HostTasks, work: DeviceWork, lanes: Int32) -> tuple[Int32, 
     )
 
 
-def _processors(trace: Trace, lanes: Int32, work: DeviceWork) -> tuple[Processor, ...]:
-    threads = [Processor(trace.rank, False, trace.lanes[i].thread_name or f"thread {trace.lanes[i].tid}", lane=int(i)) for i in lanes]
+def _processors(trace: Trace, lanes: Int32, timers: NDArray[np.bool_], work: DeviceWork) -> tuple[Processor, ...]:
+    threads = [
+        Processor(trace.rank, False, trace.lanes[i].thread_name or f"thread {trace.lanes[i].tid}", lane=int(i), timer=bool(timers[i]))
+        for i in lanes
+    ]
     streams = [Processor(trace.rank, True, f"stream {stream}", device, stream) for device, stream in work.streams]
     return (*threads, *streams)
 

@@ -84,6 +84,7 @@ class Processor:
     device: int = -1  # device number of a stream; -1 for a thread
     stream: int = -1  # stream id of a stream; -1 for a thread
     lane: int = -1  # index into the rank's Trace.lanes for a thread; -1 if none
+    timer: bool = False  # a thread that only polls by the clock: part of no step, waited for by no one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
