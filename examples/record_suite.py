@@ -24,6 +24,7 @@ import json
 import math
 import platform
 import random
+import shlex
 import statistics
 import subprocess
 import sys
@@ -573,7 +574,7 @@ def claim(folder: Path, found: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "recording.json"
     if not path.exists():
-        command = "python " + " ".join([f"examples/{Path(__file__).name}", *sys.argv[1:]])
+        command = shlex.join(["python", f"examples/{Path(__file__).name}", *sys.argv[1:]])
         path.write_text(json.dumps({**found, "command": command}, indent=1) + "\n")
         return
     before = json.loads(path.read_text())
