@@ -23,7 +23,7 @@ from lumos.analyze.replay import replay as compare
 from lumos.analyze.steps import members, spans
 from lumos.errors import LumosError
 from lumos.graph.build import build
-from lumos.graph.table import DEPENDENCY_NAMES, Graph, Kind
+from lumos.graph.table import DEPENDENCY_NAMES, DEVICE_KINDS, Graph, Kind
 from lumos.simulate import simulate
 from lumos.simulate.timeline import measured
 from lumos.trace import read
@@ -32,6 +32,8 @@ from tools.document import ROOT, markdown_table, write_section
 
 #: Kinds whose worth the table of `--ignore` shows; thread order and launch are what every replay has.
 IGNORED = ("hand-off", "stream-order", "stream-wait", "sync", "queue-depth", "occupancy", "rendezvous")
+#: Kinds that two steps must share one by one before their durations can be exchanged.
+ANCHORS = (Kind.LAUNCH, Kind.SYNC, *DEVICE_KINDS)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def _transplant(graph: Graph, source: Int64, target: Int64) -> Int64 | None:
     processors = np.union1d(graph.processor[source], graph.processor[target])
     for processor in processors:
         ours, theirs = source[graph.processor[source] == processor], target[graph.processor[target] == processor]
-        anchored = [np.flatnonzero(graph.kind[t] >= Kind.LAUNCH) for t in (ours, theirs)]
+        anchored = [np.flatnonzero(np.isin(graph.kind[t], ANCHORS)) for t in (ours, theirs)]
         names = [graph.name[t[a]] for t, a in zip((ours, theirs), anchored, strict=True)]
         if len(names[0]) != len(names[1]) or (names[0] != names[1]).any():
             return None
@@ -256,7 +258,7 @@ def _constants_row(case: Case) -> tuple[str, ...]:
 
     return (
         case.name,
-        *(constant(n) for n in ("launch_latency", "kernel_gap", "sync_return", "copy_return")),
+        *(constant(n) for n in ("launch_latency_ns", "kernel_gap_ns", "sync_return_ns", "copy_return_ns")),
         multiple(case.probed.gpu_zero),
         multiple(case.probed.cpu_double),
         _percent(case.exchanged),
