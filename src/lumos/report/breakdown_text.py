@@ -12,7 +12,7 @@ from lumos.analyze.flops import Achieved
 from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, Row, StreamRow, TimeRow
 from lumos.analyze.variability import Variability
 from lumos.diagnostics import Diagnostic
-from lumos.report.replay_text import PARTS
+from lumos.report.replay_text import PARTS, who
 from lumos.report.text import count, duration, heading, kernel_name, percent, print_diagnostics, table
 
 IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
@@ -50,12 +50,10 @@ def headline(of: str, steps: Sequence[StepBreakdown]) -> str:
     total = sum(s.duration_ns for s in steps)
     parts = {label: sum(getattr(s.breakdown, key) for s in steps) for key, label in PARTS.items()}
     largest = max(parts, key=lambda label: parts[label])
-    ranks = sorted({s.rank for s in steps})
-    who = f"rank {ranks[0]}" if len(ranks) == 1 else count(len(ranks), "rank")
     if not total:
-        return f"{who}: no step contains any work"
+        return f"{who(steps)}, none of which contains any work"
     mean = duration(total / len(steps))
-    return f"{who}: {count(len(steps), 'step')}, {mean} each as {of}; {percent(parts[largest] / total, decimals=0)} is {largest}"
+    return f"{who(steps)}, {mean} a step as {of}; {percent(parts[largest] / total, decimals=0)} is {largest}"
 
 
 def _print_steps(console: Console, steps: Sequence[StepBreakdown]) -> None:

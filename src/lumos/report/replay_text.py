@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
+from lumos.analyze.breakdown import StepBreakdown
 from lumos.analyze.probes import Probes
 from lumos.analyze.replay import ReplayResult, StepReplay
 from lumos.report.text import count, duration, heading, percent, print_diagnostics, table
@@ -37,13 +39,21 @@ def print_replay(console: Console, result: ReplayResult, probes: Probes | None, 
 
 def headline(result: ReplayResult) -> str:
     """The answer in one sentence: means over the steps."""
-    who = f"rank {result.steps[0].rank}" if result.ranks == 1 else count(result.ranks, "rank")
-    measured = sum(s.measured_ns for s in result.steps)
-    replayed = sum(s.replayed_ns for s in result.steps)
     number = len(result.steps)
-    each = "" if number == 1 else " a step"
+    measured, replayed = sum(s.measured_ns for s in result.steps), sum(s.replayed_ns for s in result.steps)
     error = percent((replayed - measured) / measured, signed=True) if measured else "–"
-    return f"{who}: {count(number, 'step')}, {duration(measured / number)}{each} measured, {duration(replayed / number)} replayed, {error}"
+    each = "" if number == 1 else " a step"
+    return f"{who(result.steps)}, {duration(measured / number)}{each} measured, {duration(replayed / number)} replayed, {error}"
+
+
+def who(steps: Sequence[StepReplay | StepBreakdown]) -> str:
+    """Whose steps, and how many: "rank 3: 5 steps", "8 ranks: 2 steps each"."""
+    per_rank = Counter(step.rank for step in steps)
+    if len(per_rank) == 1:
+        return f"rank {steps[0].rank}: {count(len(steps), 'step')}"
+    numbers = set(per_rank.values())
+    each = f"{count(numbers.pop(), 'step')} each" if len(numbers) == 1 else count(len(steps), "step")
+    return f"{count(len(per_rank), 'rank')}: {each}"
 
 
 def _print_steps(console: Console, result: ReplayResult) -> None:
