@@ -65,7 +65,7 @@ def rows(steps=2, per_step=60):
                     "tid": 7,
                     "ts": at + 5,
                     "dur": 6,
-                    "args": {**args, "device": 0, "stream": 7},
+                    "args": {**args, **queue},
                 },
             ]
     return found
