@@ -57,7 +57,7 @@ def headline(of: str, steps: Sequence[StepBreakdown]) -> str:
 
 
 def _print_steps(console: Console, steps: Sequence[StepBreakdown]) -> None:
-    heading(console, "Steps: devices run")
+    heading(console, "Steps: devices run" if any(s.idle for s in steps) else "Steps: threads run")
     rows = [
         (f"{s.rank}", s.name, duration(s.duration_ns), *(percent(part / max(s.duration_ns, 1), decimals=1) for part in s.breakdown))
         for s in steps
@@ -82,10 +82,18 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
     if not rows:
         console.print("  nothing to show")
         return
+    if all(isinstance(row, OperatorRow) and not row.device_tasks for row in rows):
+        _print_cpu_operators(console, [row for row in rows if isinstance(row, OperatorRow)])
+        return
     columns, left = COLUMNS[type(rows[0])]
     table(console, columns, [_cells(row) for row in rows], left)
     if isinstance(rows[0], StreamRow):
         console.print("  idle because of the host, the gap between kernels, or a wait for other work")
+
+
+def _print_cpu_operators(console: Console, rows: Sequence[OperatorRow]) -> None:
+    cells = [(row.name, duration(row.cpu_ns), percent(row.cpu_share, decimals=1)) for row in rows]
+    table(console, ("operator", "own CPU", "share"), cells)
 
 
 #: Column names of each kind of row, and which of them are text.
@@ -117,5 +125,5 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _print_achieved(console: Console, achieved: Sequence[Achieved]) -> None:
     heading(console, "Achieved by products and attention")
-    cells = [(a.operator, f"{a.calls:,}", duration(a.device_ns), f"{a.flops_per_s / 1e12:.1f}", a.shapes) for a in achieved]
-    table(console, ("operator", "calls", "device", "TFLOP/s", "shapes"), cells, left=(0, 4))
+    cells = [(a.operator, f"{a.calls:,}", duration(a.time_ns), f"{a.flops_per_s / 1e12:.3g}", a.shapes) for a in achieved]
+    table(console, ("operator", "calls", "time", "TFLOP/s", "shapes"), cells, left=(0, 4))
