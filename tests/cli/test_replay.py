@@ -78,7 +78,7 @@ def test_several_ranks_are_one_job(lumos, trace, tmp_path):
     trace("rank0.json", 0, 2)
     trace("rank1.json", 1, 2)
     answer = lumos("replay", tmp_path, "--probes", "--json").json
-    assert answer["ranks"] == 2
+    assert (answer["ranks"], answer["rank_numbers"]) == (2, [0, 1])
     assert [s["rank"] for s in answer["steps"]] == [0, 0, 1, 1]
     assert len(answer["constants"]["launch_latency_ns"]) == 2
     assert len(answer["probes"]["slow_rank"]) == 2

@@ -61,10 +61,11 @@ class ReplayResult:
     """A replayed job compared with its measurement; field names are those of `lumos replay --json`.
 
     mean_abs_error, max_abs_error, exposed_communication_error: over scored steps. collective_start_error: over the
-    collectives in the steps of all ranks. constants: by name, one value per rank, in the order of `Graph.ranks`.
+    collectives in the steps of all ranks. constants: by name, one value per rank, in the order of rank_numbers.
     """
 
     ranks: int
+    rank_numbers: tuple[int, ...]
     tasks: int
     dependencies: int
     steps: tuple[StepReplay, ...]
@@ -95,6 +96,7 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
     errors = [abs(s.error) for s in scored if s.error is not None]
     return ReplayResult(
         ranks=len(graph.ranks),
+        rank_numbers=graph.ranks,
         tasks=len(graph),
         dependencies=dependencies(graph),
         steps=steps,

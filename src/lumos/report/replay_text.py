@@ -33,7 +33,7 @@ def print_replay(console: Console, result: ReplayResult, probes: Probes | None, 
     _print_honesty(console, result)
     _print_constants(console, result)
     if probes is not None:
-        _print_probes(console, probes)
+        _print_probes(console, probes, result.rank_numbers)
     print_diagnostics(console, result.diagnostics)
 
 
@@ -121,18 +121,18 @@ def _print_constants(console: Console, result: ReplayResult) -> None:
     table(console, ("", "value"), rows)
 
 
-def _print_probes(console: Console, probes: Probes) -> None:
+def _print_probes(console: Console, probes: Probes, ranks: Sequence[int]) -> None:
     heading(console, "Probes (replayed step, as a multiple of the plain replay)")
     rows = [
         ("GPU work takes no time", _ratio(probes.gpu_zero)),
         ("CPU work takes twice as long", _ratio(probes.cpu_double)),
-        *((f"CPU of the {_nth(i)} rank × 1.5: the others", _ratio(r)) for i, r in enumerate(probes.slow_rank) if r is not None),
+        *(
+            (f"CPU of rank {rank} × 1.5: the other ranks", _ratio(r))
+            for rank, r in zip(ranks, probes.slow_rank, strict=True)
+            if r is not None
+        ),
     ]
     table(console, ("", "step"), rows)
-
-
-def _nth(index: int) -> str:
-    return {0: "1st", 1: "2nd", 2: "3rd"}.get(index, f"{index + 1}th")
 
 
 def _ratio(value: float | None) -> str:
