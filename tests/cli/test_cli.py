@@ -64,8 +64,9 @@ def test_an_input_without_an_answer_is_status_1_and_one_message(lumos, verb, tmp
     assert "Traceback" not in done.err
 
 
-def test_a_reader_that_leaves_is_no_error(trace):
-    command = f"{sys.executable} -c 'from lumos.cli import main; main()' replay {trace()} --json | true"
+@pytest.mark.parametrize("how", ["--json", ""])
+def test_a_reader_that_leaves_is_no_error(trace, how):
+    command = f"{sys.executable} -c 'from lumos.cli import main; main()' replay {trace()} {how} | true"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode == 141
