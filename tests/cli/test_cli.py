@@ -81,3 +81,20 @@ def test_an_interrupt_leaves_without_a_traceback(lumos, monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.import_module("lumos.trace"), "read", interrupted)
     done = lumos("inspect", tmp_path)
     assert (done.status, done.out, done.err) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("lumos re", ["replay"]),
+        ("lumos replay --pro", ["--probes"]),
+        ("lumos replay --ignore stream-", ["stream-order", "stream-wait"]),
+        ("lumos breakdown --by mo", ["module"]),
+        ("lumos breakdown --of r", ["replayed"]),
+    ],
+)
+def test_the_shell_completes_verbs_options_and_words(lumos, monkeypatch, words, expected):
+    monkeypatch.setenv("_LUMOS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert lumos().out.split() == expected

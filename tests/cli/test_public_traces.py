@@ -12,7 +12,7 @@ ROOT = os.environ.get("LUMOS_TRACES")
 if ROOT is None:
     pytest.skip("LUMOS_TRACES is not set: the public traces are not here", allow_module_level=True)
 
-TRACES = sorted(p for p in Path(ROOT).rglob("*.json.gz")) + [Path(ROOT) / "dlrm-8xv100"]
+TRACES = [*sorted(Path(ROOT).rglob("*.json.gz")), Path(ROOT) / "dlrm-8xv100"]
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -88,6 +88,13 @@ def test_structure(runs, tmp_path):
             assert any(e["pid"] == arrow["pid"] and e["tid"] == arrow["tid"] and e["ts"] <= arrow["ts"] <= e["ts"] + e["dur"] for e in rows)
 
 
+def test_the_queue_is_a_counter_of_each_group(runs, tmp_path):
+    write_perfetto(str(tmp_path / "both.json"), runs)
+    counters = [e for e in load(tmp_path / "both.json") if e["ph"] == "C"]
+    assert [(e["ts"], e["args"]["launches"]) for e in counters if e["pid"] == 0] == [(2.001, 1), (9.003, 0)]
+    assert {e["pid"] for e in counters} == {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("tasks", [4095, 4096, 4097])
 def test_blocks_join_into_one_document(runs, tmp_path, tasks):
     graph = runs[0].graph
