@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from tools.document import ROOT, markdown_table, write_section
 
 from lumos.analyze.probes import Probes, probes
 from lumos.analyze.replay import ReplayResult, StepReplay
@@ -28,7 +29,6 @@ from lumos.simulate import simulate
 from lumos.simulate.timeline import measured
 from lumos.trace import read
 from lumos.trace.table import DEVICE_WORK, Category, Int64
-from tools.document import ROOT, markdown_table, write_section
 
 #: Kinds whose worth the table of `--ignore` shows; thread order and launch are what every replay has.
 IGNORED = ("hand-off", "stream-order", "stream-wait", "sync", "queue-depth", "occupancy", "rendezvous")
@@ -174,7 +174,9 @@ def _section(cases: Sequence[Case]) -> str:
     busy = [s.utilization_error for s in scored if s.utilization_error is not None]
     probed = {case.name.split("/")[0]: case.probed for case in cases}
     swapped = next((case.exchanged for case in cases if case.name.startswith("resnet50-v100-old-schema")), None)
-    own = [abs(s.error) for case in cases if case.name.startswith("examples/gpt-2rank-cpu") for s in case.result.steps if s.error is not None]
+    own = [
+        abs(s.error) for case in cases if case.name.startswith("examples/gpt-2rank-cpu") for s in case.result.steps if s.error is not None
+    ]
 
     def probe(trace: str, what: str) -> str:
         value = getattr(probed[trace], what) if trace in probed else None
@@ -189,7 +191,11 @@ def _section(cases: Sequence[Case]) -> str:
             ("kernel start error, 95th percentile: median over traces", "≤ 0.3 %", _percent(statistics.median(per_trace))),
             ("kernel start error, 95th percentile: worst step", "≤ 1.5 %", _percent(max(late))),
             ("waiting kept as CPU work, worst scored step", "≤ 1 %", _percent(max(s.kept_wait or 0.0 for s in scored))),
-            ("`gpu_zero` on vgg13-h100, resnet-v100", "≤ 0.3, ≤ 0.5", f"{probe('vgg13-h100', 'gpu_zero')}, {probe('resnet-v100', 'gpu_zero')}"),
+            (
+                "`gpu_zero` on vgg13-h100, resnet-v100",
+                "≤ 0.3, ≤ 0.5",
+                f"{probe('vgg13-h100', 'gpu_zero')}, {probe('resnet-v100', 'gpu_zero')}",
+            ),
             ("`cpu_double` on the same", "≤ 1.1", f"{probe('vgg13-h100', 'cpu_double')}, {probe('resnet-v100', 'cpu_double')}"),
             ("one step's durations in another's graph (resnet50-v100-old-schema)", "≤ 0.5 %", _percent(swapped)),
             ("utilization error, mean; worst step", "≤ 0.02", f"{statistics.fmean(busy):.4f}; {max(busy):.4f}"),
