@@ -48,6 +48,10 @@ def join(graph: Graph, world: int | None) -> Graph:
     if not matches:
         return _mark_lone(graph, world)
     graph, offsets = _align_clocks(graph, matches)
+    matches, apart = _overlapping(graph, matches)
+    partial = np.concatenate((partial, apart))
+    if not matches:
+        return _mark_unknown(graph, partial)
     graph = _meet(graph, matches)
     confidence = min(m.confidence for m in matches)
     joined = sum(m.task.size for m in matches)
@@ -155,6 +159,22 @@ def _match_pairs(
         found.append(Matches(np.array([source, target], np.int32), facts.task[rows].astype(np.int32), False, confidence))
         paired += rows.ravel().tolist()
     return found, np.setdiff1d(index, paired)
+
+
+def _overlapping(graph: Graph, matches: list[Matches]) -> tuple[list[Matches], Int32]:
+    """Matches whose members were under way at one time, and the tasks of the others.
+
+    What meets must overlap. A set matched by order that does not was matched wrongly (rows are missing, or a window cuts
+    the ranks differently). Sequence numbers are believed all the same: if they cannot meet, the job is at fault.
+    """
+    start, end = _measured(graph)
+    kept, apart = [], [np.empty(0, np.int32)]
+    for match in matches:
+        meets = (start[match.task].max(axis=1) < end[match.task].min(axis=1)) | (match.confidence == 1.0)
+        if meets.any():
+            kept.append(replace(match, task=match.task[meets]))
+        apart.append(match.task[~meets].ravel())
+    return kept, np.concatenate(apart).astype(np.int32)
 
 
 def _measured(graph: Graph) -> tuple[Int64, Int64]:
