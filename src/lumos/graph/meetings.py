@@ -67,17 +67,17 @@ def meetings(ops: Operations) -> Meetings:
         label, expected = known
         group[i] = groups.setdefault(label, len(groups))
         if expected > 1:
-            key = (step, label, _collective(ops.names[name]), sequence)
+            key: tuple[object, ...] = (step, label, _collective(ops.names[name]), sequence)
             found.setdefault(key, []).append(i)
             size[key] = expected
     complete = [key for key, members in found.items() if len(members) == size[key]]
     meeting = np.full(len(ops), -1, np.int64)
-    for number, key in enumerate(complete):
-        meeting[found[key]] = number
+    for number, whole in enumerate(complete):
+        meeting[found[whole]] = number
     incomplete = np.zeros(len(ops), bool)
-    for key, members in found.items():
-        incomplete[members] |= len(members) != size[key]
-    members = np.concatenate([np.array(found[key], np.int64) for key in complete]) if complete else np.empty(0, np.int64)
+    for key, here in found.items():
+        incomplete[here] |= len(here) != size[key]
+    members: Int64 = np.concatenate([np.array(found[key], np.int64) for key in complete]) if complete else np.empty(0, np.int64)
     offset = np.concatenate(([0], np.cumsum([size[key] for key in complete]))).astype(np.int64)
     transfer, cleaned = _transfers(ops, meeting, offset, members)
     return Meetings(meeting, group, tuple(groups), offset, members, incomplete, transfer, cleaned)

@@ -2,12 +2,12 @@
 
 Every rank runs its calls in program order; what ranks do together (`graph.meetings`) starts when the last has arrived,
 so waiting emerges. Taken from the recording: the durations of compute, the transfer part of communication, the order of
-calls, where each rank entered each step (steps are recordings of their own, laid end to end), and one constant for each
+calls, when each rank entered each step (steps are recordings of their own, laid end to end), and one constant for each
 operation kind: the launch delay behind it, the median gap between the end of such a call and the start of the next.
 Where a recording has no transfers, one constant for all of them: the median over the meetings of two ranks in one call.
 
 Limits: a rank makes blocking calls one after another, but for gradient and parameter collectives that the job overlaps;
-a step does not wait for the step before it.
+a step begins when the step before it has ended on all ranks, because recordings do not say how steps overlap.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
@@ -28,8 +29,11 @@ from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, S
 from lumos.trace.operations import LANES, STEP_MARK
 from lumos.trace.table import ABSENT, Int64, Job
 
-#: Name of the tasks that stand for the launch delay behind a call.
-DELAY = "(launch delay)"
+#: Names of the tasks that stand for the host's time: the start of a step, the time until a rank comes to its first
+#: operation, the launch delay behind a call.
+BEGIN, ENTRY, DELAY = HOST_NAMES = ("(next step)", "(step entry)", "(launch delay)")
+
+Mask = NDArray[np.bool_]
 
 #: A shorter delay is below what the recording's timers resolve, ns.
 LEAST_DELAY_NS = 1_000
@@ -69,7 +73,7 @@ def operations_graph(job: Job, fitted_on: Collection[int] | None = None) -> Grap
     return _graph(job, ops, joined, before, after, constants)
 
 
-def _transfer(ops: Operations, fitted: np.ndarray) -> int:
+def _transfer(ops: Operations, fitted: Mask) -> int:
     """The usual transfer: over receives that share their call with a send, so that both arrivals are known."""
     joined = meetings(ops)
     key = (ops.rank * len(ops.steps) + ops.step) * (int(ops.call.max()) + 1) + ops.call
@@ -82,7 +86,7 @@ def _transfer(ops: Operations, fitted: np.ndarray) -> int:
     return _hop(ops, fitted)
 
 
-def _hop(ops: Operations, fitted: np.ndarray) -> int:
+def _hop(ops: Operations, fitted: Mask) -> int:
     """Without meetings (interleaved): the shortest tenth of the gaps from a pass to the pass that takes its output."""
     source, target = _fed(ops)
     gap = ops.start[target] - ops.end[source]
@@ -151,9 +155,9 @@ def _fed(ops: Operations) -> tuple[Int64, Int64]:
     return np.array(source, np.int64), np.array(target, np.int64)
 
 
-def _delays(ops: Operations, before: Int64, after: Int64, in_fit: np.ndarray) -> dict[str, int]:
+def _delays(ops: Operations, before: Int64, after: Int64, in_fit: Mask) -> dict[str, int]:
     """The launch delay behind each operation kind: the median gap to the next call of the rank, where the timers see one."""
-    chain = (ops.rank[before] == ops.rank[after]) & ~ops.aside[before] & ~ops.aside[after]
+    chain = _between_recorded(ops, before, after)
     ended = np.full(len(ops), -1, np.int64)
     np.maximum.at(ended, after[chain], ops.end[before[chain]])
     behind = np.full(len(ops), -1, np.int64)
@@ -167,76 +171,121 @@ def _delays(ops: Operations, before: Int64, after: Int64, in_fit: np.ndarray) ->
     return out
 
 
+def _between_recorded(ops: Operations, before: Int64, after: Int64) -> Mask:
+    """Edges from one recorded call of a rank to the next. A transfer that was not recorded has whatever delay in its time."""
+    one_rank = (ops.rank[before] == ops.rank[after]) & ~ops.aside[before] & ~ops.aside[after]
+    out: Mask = one_rank & (ops.row[before] >= 0) & (ops.row[after] >= 0)
+    return out
+
+
 def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: Int64, constants: Constants) -> Graph:
-    """Tasks (operations, and a delay before each call that has one) and edges as columns."""
-    chain = (ops.rank[before] == ops.rank[after]) & ~ops.aside[before] & ~ops.aside[after]
-    delay_of_name = np.array([constants.delay.get(name, 0) for name in ops.names], np.int64)
-    delay = np.zeros(len(ops), np.int64)
-    np.maximum.at(delay, after[chain], delay_of_name[ops.name[before[chain]]])
-    ended = ops.start.copy()
-    ended[after[chain]] = 0
-    np.maximum.at(ended, after[chain], ops.end[before[chain]])
-    delayed = np.flatnonzero(delay > 0)
+    """Operations, and the host's time before some of them, as tasks; edges as columns."""
+    chain = _between_recorded(ops, before, after)
+    host = _host_tasks(ops, before[chain], after[chain], np.setdiff1d(np.arange(len(ops)), after), constants)
+    n = len(ops) + len(host.before)
+    # The host's time stands before its operation, so that the tasks of a rank ascend with the time at which they began.
+    position = np.arange(len(ops)) + np.searchsorted(host.before, np.arange(len(ops)), side="right")
+    at = host.before + np.arange(len(host.before))
 
-    # A delay stands before its operation, so that the tasks of a rank ascend with the time at which they began.
-    position = np.arange(len(ops)) + np.searchsorted(delayed, np.arange(len(ops)), side="right")
-    host = position[delayed] - 1
-    n = len(ops) + len(delayed)
-    length = np.array([int(ops.end[ops.step == s].max()) for s in range(len(ops.steps))], np.int64)
-    origin = np.concatenate(([0], np.cumsum(length)))
-    lanes = np.array([LANES.index(name) for name in LANES])
-    processors = tuple(
-        Processor(rank, False, name, lane=lane if name in LANES else -1)
-        for rank in job.ranks
-        for lane, name in enumerate((*LANES, "host"))
-    )
-    per_rank = len(lanes) + 1
-
-    def spread(of_operation: Int64, of_delay: Int64) -> Int64:
+    def spread(of_operation: Int64, of_host: Int64) -> Int64:
         out = np.empty(n, np.int64)
-        out[position], out[host] = of_operation, of_delay
+        out[position], out[at] = of_operation, of_host
         return out
 
-    base = origin[ops.step]
-    measured = ops.end - ops.start
-    known = joined.meeting >= 0
-    duration = np.where(known, joined.transfer, measured)
+    base, measured = host.origin[ops.step], ops.end - ops.start
+    duration = np.where(joined.meeting >= 0, joined.transfer, measured)
     if constants.transfer is not None:
         duration = np.where(ops.row < 0, constants.transfer, duration)
-    edges = Edges()
-    edges.add(position[before], position[after], Dependency.DATA)
-    order = np.flatnonzero(delay[after] * chain > 0)
-    edges.add(position[before[order]], position[after[order]] - 1, Dependency.DATA)
-    edges.add(host, position[delayed], Dependency.LAUNCH)
-    offset, pred, pred_kind = edges.predecessors(n)
+    offset, pred, pred_kind = _edges(ops, host, position, at, before, after).predecessors(n)
     is_transfer = np.array([name in KIND_OF for name in ops.names], bool)[ops.name]
-    kind = np.where(is_transfer, int(Kind.COLLECTIVE), int(Kind.OPERATOR))
-    free = np.setdiff1d(np.flatnonzero(~ops.aside | ops.is_named("params-all-gather")), after)
+    lanes = (*LANES, "steps")
     return Graph(
         ranks=job.ranks,
-        processors=processors,
-        names=(*ops.names, DELAY),
-        duration=spread(duration, delay[delayed]),
-        processor=spread(ops.rank * per_rank + ops.lane, ops.rank[delayed] * per_rank + len(lanes)).astype(np.int32),
-        kind=spread(kind, np.full(len(delayed), int(Kind.HOST))).astype(np.uint8),
-        name=spread(ops.name, np.full(len(delayed), len(ops.names))).astype(np.int32),
-        event=spread(ops.row, np.full(len(delayed), -1)).astype(np.int32),
+        processors=tuple(Processor(rank, False, name, lane=lane) for rank in job.ranks for lane, name in enumerate(lanes)),
+        names=(*ops.names, *HOST_NAMES),
+        duration=spread(duration, host.duration),
+        processor=spread(ops.rank * len(lanes) + ops.lane, ops.rank[host.before] * len(lanes) + host.lane).astype(np.int32),
+        kind=spread(np.where(is_transfer, int(Kind.COLLECTIVE), int(Kind.OPERATOR)), np.full(len(at), int(Kind.HOST))).astype(np.uint8),
+        name=spread(ops.name, len(ops.names) + host.name).astype(np.int32),
+        event=spread(ops.row, np.full(len(at), -1)).astype(np.int32),
         pred_offset=offset,
         pred=pred,
         pred_kind=pred_kind,
         lag=np.zeros((len(job.ranks), len(Dependency)), np.int64),
-        release_task=position[free].astype(np.int32),
-        release_time=(base + ops.start)[free],
         rendezvous_offset=joined.offset,
         rendezvous_task=position[joined.members].astype(np.int32),
         collectives=_collectives(ops, joined, position),
-        measured_start=spread(base + ops.start, (base + np.minimum(ended, ops.start))[delayed]),
-        measured_end=spread(base + ops.end, (base + ops.start)[delayed]),
+        measured_start=spread(base + ops.start, base[host.before] + host.start),
+        measured_end=spread(base + ops.end, base[host.before] + host.end),
         steps=tuple(
-            Step(rank, f"{STEP_MARK}{number}", int(origin[i]), int(origin[i + 1])) for rank in job.ranks for i, number in enumerate(ops.steps)
+            Step(rank, f"{STEP_MARK}{number}", int(low), int(high))
+            for rank in job.ranks
+            for number, (low, high) in zip(ops.steps, pairwise(host.origin.tolist()), strict=True)
         ),
         diagnostics=(*job.diagnostics, *(d for t in job.traces for d in t.diagnostics), *_findings(ops, joined, constants)),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Host:
+    """The host's time before operations: task i stands before operation before[i], ascending.
+
+    name: index into HOST_NAMES. start, end: as measured, ns from the step's origin. origin: of every step and of the end.
+    """
+
+    before: Int64
+    name: Int64
+    lane: Int64
+    duration: Int64
+    start: Int64
+    end: Int64
+    origin: Int64
+
+
+def _host_tasks(ops: Operations, called: Int64, following: Int64, free: Int64, constants: Constants) -> _Host:
+    """One task for the start of each step but the first, for each operation that nothing in its step precedes (`free`:
+    how long after the step's origin its rank came to it), and for each launch delay (calls `called`, then `following`)."""
+    delay_of_name = np.array([constants.delay.get(name, 0) for name in ops.names], np.int64)
+    delay, ended = np.zeros((2, len(ops)), np.int64)
+    np.maximum.at(delay, following, delay_of_name[ops.name[called]])
+    np.maximum.at(ended, following, ops.end[called])
+    delayed = np.flatnonzero(delay)
+    length = np.array([int(ops.end[ops.step == s].max()) for s in range(len(ops.steps))], np.int64)
+    first = np.array([int(np.flatnonzero(ops.step == s)[0]) for s in range(1, len(ops.steps))], np.int64)
+    before = np.concatenate((first, free, delayed))
+    nothing, waited = np.zeros(len(first), np.int64), np.minimum(ended, ops.start)[delayed]
+    name = np.repeat(np.arange(3), (len(first), len(free), len(delayed)))
+    order = np.lexsort((name, before))
+    return _Host(
+        before=before[order],
+        name=name[order],
+        lane=np.concatenate((nothing + len(LANES), ops.lane[free], ops.lane[delayed]))[order],
+        duration=np.concatenate((nothing, ops.start[free], delay[delayed]))[order],
+        start=np.concatenate((nothing, free * 0, waited))[order],
+        end=np.concatenate((nothing, ops.start[free], ops.start[delayed]))[order],
+        origin=np.concatenate(([0], np.cumsum(length))),
+    )
+
+
+def _edges(ops: Operations, host: _Host, position: Int64, at: Int64, before: Int64, after: Int64) -> Edges:
+    """Between operations as given; into and out of the host's tasks; from the end of a step to the start of the next."""
+    edges = Edges()
+    edges.add(position[before], position[after], Dependency.DATA)
+    task = np.full(len(ops), -1, np.int64)
+    delay = host.name == HOST_NAMES.index(DELAY)
+    task[host.before[delay]] = at[delay]
+    chain = _between_recorded(ops, before, after)
+    edges.add(position[before[chain]], task[after[chain]], Dependency.DATA)
+    edges.add(at[delay], position[host.before[delay]], Dependency.LAUNCH)
+    entry = host.name == HOST_NAMES.index(ENTRY)
+    edges.add(at[entry], position[host.before[entry]], Dependency.DATA)
+    start_of = np.full(len(ops.steps) + 1, -1, np.int64)
+    begins = host.name == HOST_NAMES.index(BEGIN)
+    start_of[ops.step[host.before[begins]]] = at[begins]
+    edges.add(start_of[ops.step[host.before[entry]]], at[entry], Dependency.DATA)
+    last = np.setdiff1d(np.arange(len(ops)), before)
+    edges.add(position[last], start_of[ops.step[last] + 1], Dependency.DATA)
+    return edges
 
 
 def _collectives(ops: Operations, joined: Meetings, position: Int64) -> Collectives | None:
@@ -286,8 +335,8 @@ def _findings(ops: Operations, joined: Meetings, constants: Constants) -> list[D
                 "duration, so a change elsewhere does not reach them",
             )
         )
-    if joined.cleaned:
+    if joined.cleaned and constants.transfer is None:
         found.append(
-            Diagnostic("transfer-negative", f"{joined.cleaned} transfers end before their last rank arrives (clocks); each took its kind's median")
+            Diagnostic("transfer-negative", f"{joined.cleaned} transfers end before their last rank arrives; each took its kind's median")
         )
     return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def with_transfers(operations: Operations, transfer: int = 0) -> Operations:
             _overlapped(rows, [_pass(operations, i) for i in range(low, high)], transfer)
     added = np.array(rows.columns, np.int64).reshape(-1, len(COLUMNS)).T
     call = np.array(rows.call, np.int64)
-    columns = {key: np.concatenate((getattr(operations, key), added[i])) for i, key in enumerate(COLUMNS)}
+    columns: dict[str, Any] = {key: np.concatenate((getattr(operations, key), added[i])) for i, key in enumerate(COLUMNS)}
     columns["call"][: len(operations)] = call
     order = np.lexsort((columns["lane"], columns["call"], columns["step"], columns["rank"]))
     columns = {key: values[order] for key, values in columns.items()}

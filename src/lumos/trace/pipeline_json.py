@@ -138,6 +138,6 @@ def _indices(where: str, key: str, iteration: Mapping[str, Any], count: int) -> 
     values = iteration.get(key)
     if not values:
         return None
-    if not isinstance(values, list) or len(values) != count or not all(type(v) is int and ABSENT < v for v in values):
+    if not isinstance(values, list) or len(values) != count or not all(type(v) is int and v > ABSENT for v in values):
         raise TraceError(f"{where}: {key} must list {count} whole numbers, one a pass; record it again")
     return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -81,7 +81,7 @@ class _File:
     named: bool  # by the user, not found in a folder: then it must be a trace
 
 
-def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterable[_File]:
+def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterator[_File]:
     """The files to read and their readers; what a folder holds besides goes to the diagnostics."""
     for path in paths:
         if not path.is_dir():
@@ -118,7 +118,9 @@ def _check_alike(traces: list[Trace]) -> None:
             one, other = (first, trace) if is_operations(first) else (trace, first)
             raise TraceError(f"{one.path} lists operations and {other.path} is a profiler trace: one job cannot mix them; give one kind")
         if is_operations(trace) and plan_of(trace) != plan_of(first):
-            raise TraceError(f"{first.path} and {trace.path} are of different jobs ({plan_of(first)}, {plan_of(trace)}); give one job's files")
+            raise TraceError(
+                f"{first.path} and {trace.path} are of different jobs ({plan_of(first)}, {plan_of(trace)}); give the files of one job"
+            )
 
 
 def _listed(folder: Path) -> list[Path]:

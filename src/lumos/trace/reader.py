@@ -18,9 +18,7 @@ class NotATraceError(TraceError):
 class ReadFile(Protocol):
     """Reads one file: one rank's trace, or those of all ranks that it holds. `progress` is called with the bytes read so far."""
 
-    def __call__(
-        self, path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None
-    ) -> Trace | tuple[Trace, ...]: ...
+    def __call__(self, path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None) -> Trace | tuple[Trace, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)

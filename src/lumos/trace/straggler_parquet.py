@@ -59,7 +59,7 @@ def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | 
     place_of_rank = _places(path, rank, stage, dp)
     plan = Plan("StragglerAnalysis", int(stage.max()) + 1, int(dp.max()) + 1, max(int(integers["mc"].max()) + 1, 1))
     findings = _findings(path, plan, place_of_rank)
-    traces = []
+    traces: list[Trace] = []
     for number in place_of_rank:
         rows = np.flatnonzero(rank == number)
         place = {
