@@ -30,8 +30,8 @@ from lumos.trace.operations import LANES, STEP_MARK
 from lumos.trace.table import ABSENT, Int64, Job
 
 #: Names of the tasks that stand for the host's time: the start of a step, the time until a rank comes to its first
-#: operation, the launch delay behind a call.
-BEGIN, ENTRY, DELAY = HOST_NAMES = ("(next step)", "(step entry)", "(launch delay)")
+#: operation, and, followed by its kind, the launch delay behind a call.
+BEGIN, ENTRY, DELAY = "(next step)", "(step entry)", "(launch delay) behind "
 
 Mask = NDArray[np.bool_]
 
@@ -71,6 +71,25 @@ def operations_graph(job: Job, fitted_on: Collection[int] | None = None) -> Grap
     delay = _delays(ops, before, after, in_fit)
     constants = Constants(delay, transfer)
     return _graph(job, ops, joined, before, after, constants)
+
+
+def constants(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """The constants in an operation-level graph by name, one value per rank in the order of `graph.ranks`; ns, 0 where unused."""
+    place = {rank: i for i, rank in enumerate(graph.ranks)}
+    rank = np.array([place[p.rank] for p in graph.processors], np.int64)[graph.processor]
+    label = np.array([_constant_name(name) for name in graph.names], object)[graph.name]
+    label[(graph.kind == Kind.COLLECTIVE) & (graph.event < 0)] = "transfer_ns"
+    out = {}
+    for name in sorted(set(label) - {""}):
+        tasks = np.flatnonzero(label == name)
+        values = np.zeros(len(graph.ranks), np.int64)
+        values[rank[tasks]] = graph.duration[tasks]
+        out[str(name)] = tuple(values.tolist())
+    return out
+
+
+def _constant_name(name: str) -> str:
+    return f"launch_delay_behind_{name.removeprefix(DELAY).replace('-', '_')}_ns" if name.startswith(DELAY) else ""
 
 
 def _transfer(ops: Operations, fitted: Mask) -> int:
@@ -202,7 +221,7 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
     return Graph(
         ranks=job.ranks,
         processors=tuple(Processor(rank, False, name, lane=lane) for rank in job.ranks for lane, name in enumerate(lanes)),
-        names=(*ops.names, *HOST_NAMES),
+        names=(*ops.names, BEGIN, ENTRY, *(DELAY + name for name in ops.names)),
         duration=spread(duration, host.duration),
         processor=spread(ops.rank * len(lanes) + ops.lane, ops.rank[host.before] * len(lanes) + host.lane).astype(np.int32),
         kind=spread(np.where(is_transfer, int(Kind.COLLECTIVE), int(Kind.OPERATOR)), np.full(len(at), int(Kind.HOST))).astype(np.uint8),
@@ -230,7 +249,7 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
 class _Host:
     """The host's time before operations: task i stands before operation before[i], ascending.
 
-    name: index into HOST_NAMES. start, end: as measured, ns from the step's origin. origin: of every step and of the end.
+    name: 0 BEGIN, 1 ENTRY, from 2 on DELAY behind the operation kind of that number less 2. start, end: as measured, ns from the step's origin. origin: of every step and of the end.
     """
 
     before: Int64
@@ -246,15 +265,16 @@ def _host_tasks(ops: Operations, called: Int64, following: Int64, free: Int64, c
     """One task for the start of each step but the first, for each operation that nothing in its step precedes (`free`:
     how long after the step's origin its rank came to it), and for each launch delay (calls `called`, then `following`)."""
     delay_of_name = np.array([constants.delay.get(name, 0) for name in ops.names], np.int64)
-    delay, ended = np.zeros((2, len(ops)), np.int64)
-    np.maximum.at(delay, following, delay_of_name[ops.name[called]])
+    delay, ended, behind = np.zeros((3, len(ops)), np.int64)
+    behind[following] = ops.name[called]
+    delay[following] = delay_of_name[behind[following]]
     np.maximum.at(ended, following, ops.end[called])
     delayed = np.flatnonzero(delay)
     length = np.array([int(ops.end[ops.step == s].max()) for s in range(len(ops.steps))], np.int64)
     first = np.array([int(np.flatnonzero(ops.step == s)[0]) for s in range(1, len(ops.steps))], np.int64)
     before = np.concatenate((first, free, delayed))
     nothing, waited = np.zeros(len(first), np.int64), np.minimum(ended, ops.start)[delayed]
-    name = np.repeat(np.arange(3), (len(first), len(free), len(delayed)))
+    name = np.concatenate((nothing, free * 0 + 1, behind[delayed] + 2))
     order = np.lexsort((name, before))
     return _Host(
         before=before[order],
@@ -272,15 +292,15 @@ def _edges(ops: Operations, host: _Host, position: Int64, at: Int64, before: Int
     edges = Edges()
     edges.add(position[before], position[after], Dependency.DATA)
     task = np.full(len(ops), -1, np.int64)
-    delay = host.name == HOST_NAMES.index(DELAY)
+    delay = host.name >= 2
     task[host.before[delay]] = at[delay]
     chain = _between_recorded(ops, before, after)
     edges.add(position[before[chain]], task[after[chain]], Dependency.DATA)
     edges.add(at[delay], position[host.before[delay]], Dependency.LAUNCH)
-    entry = host.name == HOST_NAMES.index(ENTRY)
+    entry = host.name == 1
     edges.add(at[entry], position[host.before[entry]], Dependency.DATA)
     start_of = np.full(len(ops.steps) + 1, -1, np.int64)
-    begins = host.name == HOST_NAMES.index(BEGIN)
+    begins = host.name == 0
     start_of[ops.step[host.before[begins]]] = at[begins]
     edges.add(start_of[ops.step[host.before[entry]]], at[entry], Dependency.DATA)
     last = np.setdiff1d(np.arange(len(ops)), before)
