@@ -217,7 +217,7 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
         duration = np.where(ops.row < 0, constants.transfer, duration)
     offset, pred, pred_kind = _edges(ops, host, position, at, before, after).predecessors(n)
     is_transfer = np.array([name in KIND_OF for name in ops.names], bool)[ops.name]
-    lanes = (*LANES, "steps")
+    lanes = (*LANES, "host")
     return Graph(
         ranks=job.ranks,
         processors=tuple(Processor(rank, False, name, lane=lane) for rank in job.ranks for lane, name in enumerate(lanes)),
@@ -249,7 +249,8 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
 class _Host:
     """The host's time before operations: task i stands before operation before[i], ascending.
 
-    name: 0 BEGIN, 1 ENTRY, from 2 on DELAY behind the operation kind of that number less 2. start, end: as measured, ns from the step's origin. origin: of every step and of the end.
+    name: 0 BEGIN, 1 ENTRY, from 2 on DELAY behind the operation kind of that number less 2. start, end: as measured, ns
+    from the step's origin. origin: of every step and of the end.
     """
 
     before: Int64
@@ -263,13 +264,14 @@ class _Host:
 
 def _host_tasks(ops: Operations, called: Int64, following: Int64, free: Int64, constants: Constants) -> _Host:
     """One task for the start of each step but the first, for each operation that nothing in its step precedes (`free`:
-    how long after the step's origin its rank came to it), and for each launch delay (calls `called`, then `following`)."""
+    how long after the step's origin its rank came to it), and for the launch delay before each call (after `called` comes
+    `following`), on the host's lane."""
     delay_of_name = np.array([constants.delay.get(name, 0) for name in ops.names], np.int64)
     delay, ended, behind = np.zeros((3, len(ops)), np.int64)
     behind[following] = ops.name[called]
     delay[following] = delay_of_name[behind[following]]
     np.maximum.at(ended, following, ops.end[called])
-    delayed = np.flatnonzero(delay)
+    delayed = np.flatnonzero((delay > 0) & ~_joins(ops))
     length = np.array([int(ops.end[ops.step == s].max()) for s in range(len(ops.steps))], np.int64)
     first = np.array([int(np.flatnonzero(ops.step == s)[0]) for s in range(1, len(ops.steps))], np.int64)
     before = np.concatenate((first, free, delayed))
@@ -279,12 +281,20 @@ def _host_tasks(ops: Operations, called: Int64, following: Int64, free: Int64, c
     return _Host(
         before=before[order],
         name=name[order],
-        lane=np.concatenate((nothing + len(LANES), ops.lane[free], ops.lane[delayed]))[order],
+        lane=np.concatenate((nothing + len(LANES), ops.lane[free], delayed * 0 + len(LANES)))[order],
         duration=np.concatenate((nothing, ops.start[free], delay[delayed]))[order],
         start=np.concatenate((nothing, free * 0, waited))[order],
         end=np.concatenate((nothing, ops.start[free], ops.start[delayed]))[order],
         origin=np.concatenate(([0], np.cumsum(length))),
     )
+
+
+def _joins(ops: Operations) -> Mask:
+    """Operations in the same call as the operation before them."""
+    out = np.zeros(len(ops), bool)
+    same = (np.diff(ops.rank) == 0) & (np.diff(ops.step) == 0) & (np.diff(ops.call) == 0)
+    out[1:] = same & ~ops.aside[1:] & ~ops.aside[:-1]
+    return out
 
 
 def _edges(ops: Operations, host: _Host, position: Int64, at: Int64, before: Int64, after: Int64) -> Edges:
@@ -294,9 +304,12 @@ def _edges(ops: Operations, host: _Host, position: Int64, at: Int64, before: Int
     task = np.full(len(ops), -1, np.int64)
     delay = host.name >= 2
     task[host.before[delay]] = at[delay]
+    joins = np.flatnonzero(_joins(ops))
+    task[joins] = task[joins - 1]
     chain = _between_recorded(ops, before, after)
     edges.add(position[before[chain]], task[after[chain]], Dependency.DATA)
-    edges.add(at[delay], position[host.before[delay]], Dependency.LAUNCH)
+    delayed = np.flatnonzero(task >= 0)
+    edges.add(task[delayed], position[delayed], Dependency.LAUNCH)
     entry = host.name == 1
     edges.add(at[entry], position[host.before[entry]], Dependency.DATA)
     start_of = np.full(len(ops.steps) + 1, -1, np.int64)
