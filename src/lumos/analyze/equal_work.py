@@ -39,8 +39,10 @@ _CPU_CLASSES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """What each of a graph's n tasks belongs to. label: index into `labels`, the operation classes. stage: by position in
-    `graph.ranks`, None where the job does not say. delay: tasks that are launch delays, int64[n] masks below.
+    """What each of a graph's n tasks belongs to.
+
+    label: int64[n], index into `labels`, the operation classes. stage: int64[ranks], None where the job does not say.
+    delay: bool[n], tasks that are launch delays of an operation-level job.
     """
 
     labels: tuple[str, ...]
@@ -69,7 +71,8 @@ def work(graph: Graph, owners: Members, job: Job | None) -> Work:
 def ideal_durations(graph: Graph, owners: Members, of: Work, counted: NDArray[np.bool_], rule: str) -> Int64:
     """The durations, int64[n] ns, of the job in which equal work takes equal time.
 
-    counted: tasks of the steps to learn from; the others keep their durations. rule: one of RULES.
+    counted: tasks of the steps to learn from; the others keep their durations, as do collectives whose peers are unknown,
+    because their durations hold waiting. rule: one of RULES.
     """
     communicates = graph.kind == Kind.COLLECTIVE
     pooled = rule == "pooled-mean"
@@ -78,6 +81,9 @@ def ideal_durations(graph: Graph, owners: Members, of: Work, counted: NDArray[np
         key = _number(stage, of.label)
     else:
         key = _number(*_matched(graph, owners))
+        joined = np.zeros(len(graph), bool)
+        joined[graph.rendezvous_task] = True
+        counted = counted & (joined | ~communicates)
     out = graph.duration.copy()
     tasks = np.flatnonzero(counted & ~of.delay)
     order = tasks[np.lexsort((graph.duration[tasks], key[tasks]))]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.analyze.equal_work import DELAY_CLASS, RULES, ideal_durations, work
+from lumos.analyze.equal_work import RULES, ideal_durations, work
 from lumos.analyze.steps import Members, members, spans
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
@@ -32,8 +32,8 @@ OUTLIER = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One rank, stage or class. work_ns, ideal_work_ns: its own tasks' time a step, waiting left out, as it is and in the
-    ideal job. slowdown: of the ideal step, if this one alone kept its times. worth_ns: what its ideal times would save a step."""
+    """One rank, stage or class. work_ns, ideal_work_ns: its own tasks' time a step as it is and in the ideal job; that of a
+    rank or stage without communication, that of a class without waiting. slowdown: of the ideal step, if this one alone kept its times. worth_ns: what its ideal times would save a step."""
 
     work_ns: int
     ideal_work_ns: int
@@ -103,21 +103,21 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
     best = ideal_durations(graph, owners, of, counted, ideal)
     trial = _Trial(graph, steps, best)
     no_delay = trial.step(np.where(of.delay, 0, graph.duration)) if of.delay.any() else None
-    own = counted & ~of.delay
+    own, computes = counted & ~of.delay, graph.kind != Kind.COLLECTIVE
 
-    def share(tasks: NDArray[np.bool_]) -> tuple[int, int, float, int]:
-        count = steps.number
+    def share(tasks: NDArray[np.bool_], works: NDArray[np.bool_] | None = None) -> tuple[int, int, float, int]:
+        works, count = tasks if works is None else tasks & works, steps.number
         return (
-            int(graph.duration[tasks & counted].sum() / count),
-            int(best[tasks & counted].sum() / count),
+            int(graph.duration[works].sum() / count),
+            int(best[works].sum() / count),
             trial.step(np.where(tasks, graph.duration, best)) / trial.ideal,
             round(trial.base - trial.step(np.where(tasks, best, graph.duration))),
         )
 
     stage_of = [None] * len(graph.ranks) if of.stage is None else of.stage.tolist()
-    by_rank = [RankShare(*share(own & (owners.rank == i)), rank, stage_of[i]) for i, rank in enumerate(graph.ranks)]
+    by_rank = [RankShare(*share(own & (owners.rank == i), computes), rank, stage_of[i]) for i, rank in enumerate(graph.ranks)]
     stages = [] if of.stage is None else np.unique(of.stage).tolist()
-    by_stage = [StageShare(*share(own & (of.stage[owners.rank] == s)), s) for s in stages if of.stage is not None]
+    by_stage = [StageShare(*share(own & (of.stage[owners.rank] == s), computes), s) for s in stages if of.stage is not None]
     by_class = [ClassShare(*share(counted & (of.label == i)), of.labels[i]) for i in np.unique(of.label[_worked(graph, counted)])]
     return Stragglers(
         ranks=len(graph.ranks),
@@ -193,6 +193,3 @@ class _Trial:
         """The mean step, ns."""
         durations = durations.astype(np.int64)
         return self._steps.mean(simulate(self._graph, durations) if self._frozen is None else sweep(self._frozen, durations))
-
-
-__all__ = ["DELAY_CLASS", "RULES", "ClassShare", "RankShare", "Share", "StageShare", "Stragglers", "stragglers"]
