@@ -32,8 +32,12 @@ OUTLIER = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One rank, stage or class. work_ns, ideal_work_ns: its own tasks' time a step as it is and in the ideal job; that of a
-    rank or stage without communication, that of a class without waiting. slowdown: of the ideal step, if this one alone kept its times. worth_ns: what its ideal times would save a step."""
+    """One rank, stage or class.
+
+    work_ns, ideal_work_ns: its own tasks' time a step as it is and in the ideal job; that of a rank or stage without
+    communication, that of a class without waiting. slowdown: of the ideal step, if this one alone kept its times.
+    worth_ns: what its ideal times would save a step.
+    """
 
     work_ns: int
     ideal_work_ns: int

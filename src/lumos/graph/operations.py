@@ -175,10 +175,11 @@ def _fed(ops: Operations) -> tuple[Int64, Int64]:
 
 
 def _delays(ops: Operations, before: Int64, after: Int64, in_fit: Mask) -> dict[str, int]:
-    """The launch delay behind each operation kind: the median gap to the next call of the rank, where the timers see one."""
+    """The launch delay behind each operation kind: the median time from when the next call of the rank could have started
+    (all that it follows, on any rank, had ended) to when it did, where the timers see one."""
     chain = _between_recorded(ops, before, after)
     ended = np.full(len(ops), -1, np.int64)
-    np.maximum.at(ended, after[chain], ops.end[before[chain]])
+    np.maximum.at(ended, after, ops.end[before])
     behind = np.full(len(ops), -1, np.int64)
     behind[after[chain]] = ops.name[before[chain]]
     out: dict[str, int] = {}
@@ -214,7 +215,7 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
     base, measured = host.origin[ops.step], ops.end - ops.start
     duration = np.where(joined.meeting >= 0, joined.transfer, measured)
     if constants.transfer is not None:
-        duration = np.where(ops.row < 0, constants.transfer, duration)
+        duration = np.where((ops.row < 0) & ~joined.incomplete, constants.transfer, duration)
     offset, pred, pred_kind = _edges(ops, host, position, at, before, after).predecessors(n)
     is_transfer = np.array([name in KIND_OF for name in ops.names], bool)[ops.name]
     lanes = (*LANES, "host")
