@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from lumos.errors import GraphError
@@ -26,16 +25,9 @@ def table(operation_jobs, tmp_path):
 
 def tasks(graph, name, rank=None):
     """Tasks of an operation, by measured start."""
-    found = [
-        i for i in range(len(graph)) if graph.names[graph.name[i]] == name and rank in (None, graph.processors[graph.processor[i]].rank)
-    ]
+    of_rank = [rank in (None, p.rank) for p in graph.processors]
+    found = [i for i in range(len(graph)) if graph.names[graph.name[i]] == name and of_rank[graph.processor[i]]]
     return sorted(found, key=lambda i: graph.measured_start[i])
-
-
-def ends(graph, timeline):
-    """When the operations of each rank end in a timeline, ms, in the order in which they were measured to end."""
-    work = np.flatnonzero(graph.kind != Kind.HOST)
-    return (np.sort(timeline.end[work]) / MS).tolist()
 
 
 def test_a_pipeline_replays_as_measured_with_the_waiting_left_out(table, operation_jobs):

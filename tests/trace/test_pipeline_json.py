@@ -99,13 +99,13 @@ def test_a_config_without_stages(folder):
 
 
 def test_a_rank_beyond_the_stages(folder):
-    with pytest.raises(TraceError, match="pipeline rank 1, but config.json has pp_size 1"):
+    with pytest.raises(TraceError, match=r"pipeline rank 1, but config\.json has pp_size 1"):
         read(folder(pp_size=1))
 
 
 def test_the_rank_must_be_in_the_name(folder):
     path = folder() / "pp_rank_0.json"
-    with pytest.raises(TraceError, match="must end in pp_rank_N.json"):
+    with pytest.raises(TraceError, match=r"must end in pp_rank_N\.json"):
         read(path.rename(path.with_name("passes.json")))
 
 
