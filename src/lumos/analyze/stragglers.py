@@ -106,7 +106,7 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
     counted = steps.counted[owners.step] & (owners.step >= 0)
     best = ideal_durations(graph, owners, of, counted, ideal)
     trial = _Trial(graph, steps, best)
-    no_delay = trial.step(np.where(of.delay, 0, graph.duration)) if of.delay.any() else None
+    no_delay = trial.step(np.where(of.delay, 0, graph.duration)) if graph.duration[of.delay].any() else None
     own, computes = counted & ~of.delay, graph.kind != Kind.COLLECTIVE
 
     def share(tasks: NDArray[np.bool_], works: NDArray[np.bool_] | None = None) -> tuple[int, int, float, int]:
