@@ -68,7 +68,7 @@ def _straggler(job: Job, published: dict[str, dict[str, float]]) -> str:
             (
                 "ideal step against the published",
                 "within 1 %",
-                "+" * (result.ideal_step_ns > ideal * 1e9) + _percent(result.ideal_step_ns / 1e9 / ideal - 1),
+                _percent(result.ideal_step_ns / 1e9 / ideal - 1, signed=True),
             ),
             (f"measured / ideal (published {base / ideal:.3f})", "1.201 ± 0.01", f"{result.slowdown:.3f}"),
             ("without launch delay / ideal", "1.179 ± 0.01", f"{result.slowdown_without_launch_delay:.3f}"),
@@ -112,8 +112,8 @@ def _number(name: str) -> int:
     return int(name.rpartition("#")[2])
 
 
-def _percent(value: float) -> str:
-    return f"{value:.2%}".replace("%", " %")
+def _percent(value: float, signed: bool = False) -> str:
+    return f"{value:+.2%}".replace("%", " %") if signed else f"{value:.2%}".replace("%", " %")
 
 
 if __name__ == "__main__":

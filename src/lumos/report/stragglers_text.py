@@ -20,7 +20,7 @@ def print_stragglers(console: Console, result: Stragglers) -> None:
     if result.slowdown_without_launch_delay is not None:
         console.print(f"without launch delays {result.slowdown_without_launch_delay:.3f} times the ideal")
     step = result.replayed_step_ns
-    if result.by_stage:
+    if 0 < len(result.by_stage) < result.ranks:  # else a stage is a rank
         heading(console, "Stages")
         _print_shares(console, ("stage",), [((f"{s.stage}",), s) for s in result.by_stage], step)
     heading(console, "Ranks")
