@@ -66,6 +66,15 @@ def test_a_missing_rank_is_named(table, operation_jobs):
     assert [d.code for d in found] == ["rank-missing"] and "stage 0 dp rank 1: 1 of 4 ranks" in found[0].message
 
 
+def test_the_meta_file_knows_of_a_last_stage_that_is_missing(table, tmp_path):
+    (tmp_path / "meta.yaml").write_text("trial_name: t\ndp_size: 1\npp_size: 3\n")
+    trace = read(table()).traces[0]
+    assert plan_of(trace).stages == 3 and "stage 2 dp rank 0: 1 of 3 ranks" in trace.diagnostics[0].message
+    (tmp_path / "meta.yaml").write_text("trial_name: t\npp_size: 1\n")
+    with pytest.raises(TraceError, match="has pp_size 1, the table needs 2; give the meta file of this job"):
+        read(table())
+
+
 @pytest.mark.parametrize("keep", [0.3, 0.99])
 def test_a_truncated_table(table, keep):
     path = table()

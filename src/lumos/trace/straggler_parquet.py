@@ -3,7 +3,8 @@
 One row an operation of one rank in one step, with these columns, documented in that project's readme: `rank`, `dp_rank`,
 `stage`, `step`, `optype`, `start_ts` and `duration` (seconds as float32, from the step's own origin: good to 0.2 µs),
 `seq_id` (number among the operations of this type, rank and step), `mc` (model chunk within the stage) and `mb_id`
-(microbatch); -1 where an operation has none. The plan's sizes are read off the table; `meta.yaml` repeats them.
+(microbatch); -1 where an operation has none. `meta.yaml` beside it (`meta-X.yaml` beside `trace-X.parquet`) has the sizes
+of the plan; without it they are read off the table, which then cannot tell that its last stage is missing.
 
 Limits: microseconds are what such timers resolve, so times that should meet can miss each other by some.
 """
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
+from lumos.trace.blocks import blocks
 from lumos.trace.operations import LANE_OF, Plan, operation_trace
 from lumos.trace.table import Int64, Trace
 
@@ -57,7 +59,9 @@ def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | 
         if integers[key].min() < 0:
             raise TraceError(f"{path}: row {int(integers[key].argmin())}: {key} is {int(integers[key].min())}; it must be 0 or more")
     place_of_rank = _places(path, rank, stage, dp)
-    plan = Plan("StragglerAnalysis", int(stage.max()) + 1, int(dp.max()) + 1, max(int(integers["mc"].max()) + 1, 1))
+    sizes = _sizes(path)
+    stages, dp_size = (_size(path, sizes, key, int(column.max()) + 1) for key, column in (("pp_size", stage), ("dp_size", dp)))
+    plan = Plan("StragglerAnalysis", stages, dp_size, max(int(integers["mc"].max()) + 1, 1))
     findings = _findings(path, plan, place_of_rank)
     traces: list[Trace] = []
     for number in place_of_rank:
@@ -85,6 +89,26 @@ def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | 
             )
         )
     return tuple(traces)
+
+
+def _sizes(path: Path) -> dict[str, str]:
+    """The keys and values of the `meta.yaml` beside the table: flat lines `key: value`; empty where there is none."""
+    meta = path.with_name(f"{path.stem.replace('trace', 'meta', 1)}.yaml")
+    if not meta.is_file() or meta == path:
+        return {}
+    text = b"".join(blocks(meta)).decode("utf-8", "replace")
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def _size(path: Path, sizes: dict[str, str], key: str, least: int) -> int:
+    """One size of the plan; `least` is what the table needs, and what holds where `sizes` lacks it."""
+    text = sizes.get(key)
+    if text is None:
+        return least
+    if not text.isdecimal() or len(text) > 6 or int(text) < least:
+        raise TraceError(f"{path}: the meta file beside it has {key} {text}, the table needs {least}; give the meta file of this job")
+    return int(text)
 
 
 def _table(path: Path) -> dict[str, Any]:
