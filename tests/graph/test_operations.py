@@ -9,7 +9,8 @@ import pytest
 
 from lumos.errors import GraphError
 from lumos.graph.build import build
-from lumos.graph.operations import constants, operations_graph
+from lumos.graph.operation_host import constants
+from lumos.graph.operations import operations_graph
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate import measured, simulate
 from lumos.trace import read
@@ -125,6 +126,13 @@ def test_a_step_starts_when_the_last_rank_has_ended_and_each_rank_as_late_as_it_
     assert timeline.start[tasks(graph, "forward-compute")].tolist() == [0, 0, 22 * MS, 22 * MS]
 
 
+def test_an_operation_without_duration_at_the_end_of_a_step_stays_in_it(table, operation_jobs):
+    rows = [*delayed(operation_jobs, (0, 0)), operation_jobs.Operation(0, 0, 0, 0, "gc", 0, 14, 14)]
+    graph = build(table(rows))
+    [collection] = tasks(graph, "gc")
+    assert graph.measured_start[collection] < graph.steps[0].end <= graph.measured_start[tasks(graph, "params-all-gather")[1]]
+
+
 def test_overlapped_gradients_do_not_hold_the_passes_back(table, operation_jobs):
     """With separate-grads-all-reduce the job overlaps its reduce-scatter: it hangs between the last backward pass of its
     chunk and the tail; parameters hang before the first forward pass."""
@@ -154,6 +162,17 @@ def test_what_meets_an_absent_rank_keeps_its_duration(table, operation_jobs):
     assert sorted(graph.duration[graph.kind == Kind.COLLECTIVE].tolist()) == [MS, 11 * MS, 21 * MS, 21 * MS]
     found = {d.code: d.message for d in graph.diagnostics}
     assert "4 transfers" in found["waiting-unknown"]
+
+
+def test_a_lost_row_leaves_its_link_unmatched_in_that_step_alone(table, operation_jobs):
+    """Stage 1's first receive of step 0 is lost, so its second has number 0 and would meet the wrong send: none of that link
+    is matched in step 0, all in step 1."""
+    rows = [o for o in operation_jobs.pipeline(steps=(0, 1)) if (o.stage, o.step, o.name, o.sequence) != (1, 0, "forward-recv", 0)]
+    rows = [o._replace(sequence=0) if (o.stage, o.step, o.name) == (1, 0, "forward-recv") else o for o in rows]
+    graph = build(table(rows))
+    assert graph.duration[tasks(graph, "forward-send", 0)].tolist() == [MS, 21 * MS, MS, MS]
+    assert graph.duration[tasks(graph, "backward-recv", 0)].tolist() == [MS, MS, MS, MS]
+    assert "3 transfers" in next(d.message for d in graph.diagnostics if d.code == "waiting-unknown")
 
 
 def test_a_transfer_that_ends_before_its_last_rank_arrives_takes_the_usual_time(table, operation_jobs):

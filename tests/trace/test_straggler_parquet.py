@@ -43,11 +43,11 @@ def test_rows_become_operations_on_lanes_with_their_place(table):
 
 
 def test_steps_are_marked_and_laid_end_to_end(table, operation_jobs):
-    """Rank 0's step takes 93 ms from its origin; step 7 starts where step 3 ends."""
+    """Rank 0's step takes 93 ms from its origin; step 7 starts behind it, 1 ns apart."""
     trace = read(table(operation_jobs.pipeline(steps=(3, 7)))).traces[0]
     marks = trace.category == Category.ANNOTATION
     assert [trace.strings[i] for i in trace.name[marks]] == ["ProfilerStep#3", "ProfilerStep#7"]
-    assert trace.start[marks].tolist() == [0, 93_000_000] and trace.duration[marks].tolist() == [93_000_000] * 2
+    assert trace.start[marks].tolist() == [0, 93_000_001] and trace.duration[marks].tolist() == [93_000_000] * 2
 
 
 def test_the_table_wins_over_what_was_derived_from_it(table, tmp_path):

@@ -15,7 +15,7 @@ from lumos.analyze.steps import Members, members, spans
 from lumos.analyze.utilization import busy_curves, difference
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
-from lumos.graph.operations import constants as operation_constants
+from lumos.graph.operation_host import constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.simulate import Timeline, measured, simulate
 from lumos.trace.table import Int64

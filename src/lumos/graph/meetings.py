@@ -1,7 +1,8 @@
 """Which operations of an operation-level job transfer together, and how long a transfer takes once all have arrived.
 
 A send meets its receive; a collective meets the same collective of its group: parameters and gradients over the
-data-parallel ranks of a stage, embedding gradients over the first and the last stage, the gradient norm over all ranks.
+data-parallel ranks of a stage, embedding gradients over the first and the last stage, the gradient norm over all ranks;
+the k-th of a kind in a step with the k-th.
 Transfer = end − latest arrival, the rest of a measured duration is waiting. Where a rank is absent from the recording,
 arrivals cannot be known, and what would have met it keeps its measured duration.
 """
@@ -70,13 +71,15 @@ def meetings(ops: Operations) -> Meetings:
             key: tuple[object, ...] = (step, label, _collective(ops.names[name]), sequence)
             found.setdefault(key, []).append(i)
             size[key] = expected
-    complete = [key for key, members in found.items() if len(members) == size[key]]
+    # A lost row shifts the numbers behind it: where one is missing, nothing of that kind, group and step is matched.
+    broken = {key[:3] for key, members in found.items() if len(members) != size[key]}
+    complete = [key for key in found if key[:3] not in broken]
     meeting = np.full(len(ops), -1, np.int64)
     for number, whole in enumerate(complete):
         meeting[found[whole]] = number
     incomplete = np.zeros(len(ops), bool)
     for key, here in found.items():
-        incomplete[here] |= len(here) != size[key]
+        incomplete[here] = key[:3] in broken
     members: Int64 = np.concatenate([np.array(found[key], np.int64) for key in complete]) if complete else np.empty(0, np.int64)
     offset = np.concatenate(([0], np.cumsum([size[key] for key in complete]))).astype(np.int64)
     transfer, cleaned = _transfers(ops, meeting, offset, members)

@@ -9,12 +9,13 @@ of two operations, told by their equal times. Gradient and parameter collectives
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.trace.operations import LANES, PLACE, STEP_MARK, Plan, plan_of
-from lumos.trace.table import Category, Int32, Int64, Job
+from lumos.trace.operations import PLACE, STEP_MARK, Plan, plan_of
+from lumos.trace.table import ABSENT, Category, Int64, Job
 
 #: Point-to-point operations: the direction of the passes, and which end this is.
 SENDS = ("forward-send", "backward-send")
@@ -32,7 +33,7 @@ class Operations:
     """n operations by rank, step and call.
 
     rank: position in `ranks`. step: index into `steps` (their numbers, ascending). call: number of the call within rank
-    and step. name: index into `names`. lane: index into LANES. start, end: ns from the step's origin. row: row of the
+    and step. name: index into `names`. lane: index into `trace.operations.LANES`. start, end: ns from the step's origin. row: row of the
     rank's trace, -1 where the operation was not recorded. stage, dp, microbatch, chunk, sequence: the place in the plan,
     ABSENT where it has none. aside: not in the chain of blocking calls. recorded_transfers: whether sends and receives were recorded.
     """
@@ -74,14 +75,16 @@ COLUMNS = ("rank", "step", "call", "name", "lane", "start", "end", "row", "stage
 def recorded(job: Job) -> Operations:
     """The operations of a job, as recorded."""
     names: dict[str, int] = {}
-    columns: dict[str, list[NDArray[np.integer]]] = {key: [] for key in ("rank", "step", "name", "lane", "start", "end", "row", *PLACE)}
+    columns: dict[str, list[NDArray[Any]]] = {key: [] for key in ("rank", "step", "name", "lane", "start", "end", "row", *PLACE)}
     for position, trace in enumerate(job.traces):
         rows = np.flatnonzero(trace.category == Category.OPERATOR)
         marks = np.flatnonzero(trace.category == Category.ANNOTATION)
         number = np.array([int(trace.strings[i].removeprefix(STEP_MARK)) for i in trace.name[marks]], np.int64)
         mark = np.searchsorted(trace.start[marks], trace.start[rows], side="right") - 1
         start = trace.start[rows] - trace.start[marks[mark]]
-        renumbered = np.array([names.setdefault(text, len(names)) for text in trace.strings], np.int64)
+        renumbered = np.full(len(trace.strings), ABSENT, np.int64)
+        for i in np.unique(trace.name[rows]).tolist():
+            renumbered[i] = names.setdefault(trace.strings[i], len(names))
         found = (np.full(len(rows), position), number[mark], renumbered[trace.name[rows]], trace.lane[rows])
         for key, values in zip(("rank", "step", "name", "lane"), found, strict=True):
             columns[key].append(values)
@@ -124,11 +127,3 @@ def _calls(table: dict[str, Int64], transfer: NDArray[np.bool_]) -> Int64:
     origin = np.maximum.accumulate(np.where(first, number, 0))
     out: Int64 = (number - origin).astype(np.int64)
     return out
-
-
-def lanes_of(operations: Operations) -> Int32:
-    """The lanes in use, ascending."""
-    return np.unique(operations.lane).astype(np.int32)
-
-
-__all__ = ["COLUMNS", "LANES", "RECEIVES", "SENDS", "Operations", "lanes_of", "recorded"]

@@ -23,15 +23,13 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import Edges
 from lumos.graph.meetings import KIND_OF, Meetings, meetings
+from lumos.graph.operation_host import BEGIN, DELAY, ENTRY, Host, host_tasks, joins
+from lumos.graph.operation_order import fed, program_order
 from lumos.graph.operation_table import Operations, recorded
 from lumos.graph.pipeline_transfers import with_transfers
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Step
 from lumos.trace.operations import LANES, STEP_MARK
 from lumos.trace.table import ABSENT, Int64, Job
-
-#: Names of the tasks that stand for the host's time: the start of a step, the time until a rank comes to its first
-#: operation, and, followed by its kind, the launch delay behind a call.
-BEGIN, ENTRY, DELAY = "(next step)", "(step entry)", "(launch delay) behind "
 
 Mask = NDArray[np.bool_]
 
@@ -67,29 +65,10 @@ def operations_graph(job: Job, fitted_on: Collection[int] | None = None) -> Grap
         ops = with_transfers(ops, transfer)
         in_fit = fitted[ops.step]
     joined = meetings(ops)
-    before, after = _program_order(ops)
+    before, after = program_order(ops)
     delay = _delays(ops, before, after, in_fit)
     constants = Constants(delay, transfer)
     return _graph(job, ops, joined, before, after, constants)
-
-
-def constants(graph: Graph) -> dict[str, tuple[int, ...]]:
-    """The constants in an operation-level graph by name, one value per rank in the order of `graph.ranks`; ns, 0 where unused."""
-    place = {rank: i for i, rank in enumerate(graph.ranks)}
-    rank = np.array([place[p.rank] for p in graph.processors], np.int64)[graph.processor]
-    label = np.array([_constant_name(name) for name in graph.names], object)[graph.name]
-    label[(graph.kind == Kind.COLLECTIVE) & (graph.event < 0)] = "transfer_ns"
-    out = {}
-    for name in sorted(set(label) - {""}):
-        tasks = np.flatnonzero(label == name)
-        values = np.zeros(len(graph.ranks), np.int64)
-        values[rank[tasks]] = graph.duration[tasks]
-        out[str(name)] = tuple(values.tolist())
-    return out
-
-
-def _constant_name(name: str) -> str:
-    return f"launch_delay_behind_{name.removeprefix(DELAY).replace('-', '_')}_ns" if name.startswith(DELAY) else ""
 
 
 def _transfer(ops: Operations, fitted: Mask) -> int:
@@ -107,71 +86,10 @@ def _transfer(ops: Operations, fitted: Mask) -> int:
 
 def _hop(ops: Operations, fitted: Mask) -> int:
     """Without meetings (interleaved): the shortest tenth of the gaps from a pass to the pass that takes its output."""
-    source, target = _fed(ops)
+    source, target = fed(ops)
     gap = ops.start[target] - ops.end[source]
     gap = gap[(gap >= 0) & fitted[ops.step[target]]]
     return int(np.quantile(gap, 0.1)) if len(gap) else 0
-
-
-def _program_order(ops: Operations) -> tuple[Int64, Int64]:
-    """Edges before[i] -> after[i] between operations: the calls of each rank, what stands aside, and overlapped passes."""
-    before: list[int] = []
-    after: list[int] = []
-    bounds = np.flatnonzero(np.diff(ops.rank * len(ops.steps) + ops.step)) + 1
-    call, aside = ops.call.tolist(), ops.aside.tolist()
-    for low, high in pairwise([0, *bounds.tolist(), len(ops)]):
-        previous: list[int] = []
-        current: list[int] = []
-        for i in (i for i in range(low, high) if not aside[i]):
-            if current and call[i] != call[current[0]]:
-                previous, current = current, []
-            current.append(i)
-            before += previous
-            after += [i] * len(previous)
-        _attach(ops, low, high, before, after)
-    source, target = _fed(ops)
-    return np.array([*before, *source], np.int64), np.array([*after, *target], np.int64)
-
-
-def _attach(ops: Operations, low: int, high: int, before: list[int], after: list[int]) -> None:
-    """Hang what stands aside in one rank's step between the calls that it needs and those that need it."""
-    named = [ops.names[n] for n in ops.name[low:high]]
-    for i in range(low, high):
-        if not ops.aside[i]:
-            continue
-        name, chunk = named[i - low], ops.chunk[i]
-        of_chunk = [j for j in range(low, high) if ops.chunk[j] == chunk]
-        if name == "params-all-gather":
-            needs = [j for j in of_chunk if named[j - low] == "forward-compute"][:1]
-            before += [i] * len(needs)
-            after += needs
-        elif name == "grads-reduce-scatter":
-            last = [j for j in of_chunk if named[j - low] == "backward-compute"][-1:]
-            tail = [j for j in range(low, high) if KIND_OF.get(named[j - low]) == "all-reduce"][:1]
-            before += [*last, *([i] * len(tail))]
-            after += [*([i] * len(last)), *tail]
-        else:  # a send that overlaps with compute leaves its pass
-            passed = [j for j in of_chunk if not ops.aside[j] and ops.call[j] == ops.call[i]]
-            before += passed
-            after += [i] * len(passed)
-
-
-def _fed(ops: Operations) -> tuple[Int64, Int64]:
-    """(send, pass that takes its output) where sends stand aside; edges between ranks without a meeting."""
-    stages, sends = ops.plan.stages, np.flatnonzero(ops.aside & ops.is_named("forward-send", "backward-send"))
-    passes: dict[tuple[object, ...], int] = {}
-    for i in np.flatnonzero(ops.is_named("forward-compute", "backward-compute")) if len(sends) else ():
-        place = int(ops.chunk[i]) * stages + int(ops.stage[i])
-        passes[ops.names[ops.name[i]].partition("-")[0], int(ops.step[i]), int(ops.dp[i]), int(ops.microbatch[i]), place] = int(i)
-    source, target = [], []
-    for i in sends:
-        direction = ops.names[ops.name[i]].partition("-")[0]
-        place = int(ops.chunk[i]) * stages + int(ops.stage[i]) + (1 if direction == "forward" else -1)
-        to = passes.get((direction, int(ops.step[i]), int(ops.dp[i]), int(ops.microbatch[i]), place))
-        if to is not None:
-            source.append(int(i))
-            target.append(to)
-    return np.array(source, np.int64), np.array(target, np.int64)
 
 
 def _delays(ops: Operations, before: Int64, after: Int64, in_fit: Mask) -> dict[str, int]:
@@ -201,7 +119,7 @@ def _between_recorded(ops: Operations, before: Int64, after: Int64) -> Mask:
 def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: Int64, constants: Constants) -> Graph:
     """Operations, and the host's time before some of them, as tasks; edges as columns."""
     chain = _between_recorded(ops, before, after)
-    host = _host_tasks(ops, before[chain], after[chain], np.setdiff1d(np.arange(len(ops)), after), constants)
+    host = host_tasks(ops, before[chain], after[chain], np.setdiff1d(np.arange(len(ops)), after), constants.delay)
     n = len(ops) + len(host.before)
     # The host's time stands before its operation, so that the tasks of a rank ascend with the time at which they began.
     position = np.arange(len(ops)) + np.searchsorted(host.before, np.arange(len(ops)), side="right")
@@ -246,67 +164,15 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Host:
-    """The host's time before operations: task i stands before operation before[i], ascending.
-
-    name: 0 BEGIN, 1 ENTRY, from 2 on DELAY behind the operation kind of that number less 2. start, end: as measured, ns
-    from the step's origin. origin: of every step and of the end.
-    """
-
-    before: Int64
-    name: Int64
-    lane: Int64
-    duration: Int64
-    start: Int64
-    end: Int64
-    origin: Int64
-
-
-def _host_tasks(ops: Operations, called: Int64, following: Int64, free: Int64, constants: Constants) -> _Host:
-    """One task for the start of each step but the first, for each operation that nothing in its step precedes (`free`:
-    how long after the step's origin its rank came to it), and for the launch delay before each call (after `called` comes
-    `following`), on the host's lane."""
-    delay_of_name = np.array([constants.delay.get(name, 0) for name in ops.names], np.int64)
-    delay, ended, behind = np.zeros((3, len(ops)), np.int64)
-    behind[following] = ops.name[called]
-    delay[following] = delay_of_name[behind[following]]
-    np.maximum.at(ended, following, ops.end[called])
-    delayed = np.flatnonzero((delay > 0) & ~_joins(ops))
-    length = np.array([int(ops.end[ops.step == s].max()) for s in range(len(ops.steps))], np.int64)
-    first = np.array([int(np.flatnonzero(ops.step == s)[0]) for s in range(1, len(ops.steps))], np.int64)
-    before = np.concatenate((first, free, delayed))
-    nothing, waited = np.zeros(len(first), np.int64), np.minimum(ended, ops.start)[delayed]
-    name = np.concatenate((nothing, free * 0 + 1, behind[delayed] + 2))
-    order = np.lexsort((name, before))
-    return _Host(
-        before=before[order],
-        name=name[order],
-        lane=np.concatenate((nothing + len(LANES), ops.lane[free], delayed * 0 + len(LANES)))[order],
-        duration=np.concatenate((nothing, ops.start[free], delay[delayed]))[order],
-        start=np.concatenate((nothing, free * 0, waited))[order],
-        end=np.concatenate((nothing, ops.start[free], ops.start[delayed]))[order],
-        origin=np.concatenate(([0], np.cumsum(length))),
-    )
-
-
-def _joins(ops: Operations) -> Mask:
-    """Operations in the same call as the operation before them."""
-    out = np.zeros(len(ops), bool)
-    same = (np.diff(ops.rank) == 0) & (np.diff(ops.step) == 0) & (np.diff(ops.call) == 0)
-    out[1:] = same & ~ops.aside[1:] & ~ops.aside[:-1]
-    return out
-
-
-def _edges(ops: Operations, host: _Host, position: Int64, at: Int64, before: Int64, after: Int64) -> Edges:
+def _edges(ops: Operations, host: Host, position: Int64, at: Int64, before: Int64, after: Int64) -> Edges:
     """Between operations as given; into and out of the host's tasks; from the end of a step to the start of the next."""
     edges = Edges()
     edges.add(position[before], position[after], Dependency.DATA)
     task = np.full(len(ops), -1, np.int64)
     delay = host.name >= 2
     task[host.before[delay]] = at[delay]
-    joins = np.flatnonzero(_joins(ops))
-    task[joins] = task[joins - 1]
+    within = np.flatnonzero(joins(ops))
+    task[within] = task[within - 1]
     chain = _between_recorded(ops, before, after)
     edges.add(position[before[chain]], task[after[chain]], Dependency.DATA)
     delayed = np.flatnonzero(task >= 0)

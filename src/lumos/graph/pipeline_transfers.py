@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lumos.graph.operation_table import COLUMNS, LANES, RECEIVES, SENDS, Operations
-from lumos.trace.operations import LANE_OF
+from lumos.graph.operation_table import COLUMNS, RECEIVES, SENDS, Operations
+from lumos.trace.operations import LANE_OF, LANES
 from lumos.trace.table import ABSENT
 
 FORWARD, BACKWARD = 0, 1

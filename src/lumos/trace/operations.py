@@ -44,6 +44,9 @@ PLACE = ("microbatch", "chunk", "sequence", "stage", "dp rank")
 
 STEP_MARK = "ProfilerStep#"
 
+#: Between two steps, so that an operation without duration at the end of one is not at the start of the next.
+STEP_GAP_NS = 1
+
 
 class Plan(NamedTuple):
     """The format of a recording and the parallel plan that it was made under."""
@@ -87,7 +90,7 @@ def operation_trace(
     order = np.lexsort((duration, start, step))
     steps = np.unique(step)
     length = np.array([int((start + duration)[step == s].max()) for s in steps], np.int64)
-    origin = np.concatenate(([0], np.cumsum(length)[:-1]))
+    origin = np.concatenate(([0], np.cumsum(length + STEP_GAP_NS)[:-1]))
     names = tuple(dict.fromkeys(operation[i] for i in order))
     index = {name: i for i, name in enumerate(names)}
     rows = len(steps) + np.arange(len(order), dtype=np.int32)
