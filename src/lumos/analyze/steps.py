@@ -80,6 +80,17 @@ def members(graph: Graph) -> Members:
     return Members(graph, tuple(marked[i] for i in owning), step, rank, on_device, launch, prefix, *by_step, *by_rank)
 
 
+def job_steps(owners: Members) -> dict[str, list[int]]:
+    """Steps of the job: the indices of those of all ranks with one name, in order; a name that a rank repeats is told apart
+    by number, "step (2)"."""
+    found: dict[str, list[int]] = {}
+    seen: dict[tuple[int, str], int] = {}
+    for i, step in enumerate(owners.steps):
+        again = seen[step.rank, step.name] = seen.get((step.rank, step.name), 0) + 1
+        found.setdefault(step.name if again == 1 else f"{step.name} ({again})", []).append(i)
+    return found
+
+
 def launches(graph: Graph) -> Int32:
     """The task that launched each device task, int32[n]; -1 where none is known."""
     edge = np.flatnonzero(graph.pred_kind == Dependency.LAUNCH)
