@@ -16,23 +16,15 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos.analyze.binding import Causes, find_causes
-from lumos.analyze.kernel_class import CLASSES, kernel_classes
+from lumos.analyze.kernel_class import CLASSES
 from lumos.analyze.steps import Members, job_steps, members
+from lumos.analyze.task_class import CPU_CLASSES, TRANSFER, WAITING_UNKNOWN, task_classes
 from lumos.analyze.waiting import Waiting
-from lumos.graph.table import Dependency, Graph, Kind
+from lumos.graph.table import Dependency, Kind
 from lumos.simulate.freeze import Frozen, freeze
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int32, Int64
 
-#: What a CPU task on the path counts as.
-_CPU = {
-    Kind.OPERATOR: "cpu operators",
-    Kind.HOST: "cpu between operators",
-    Kind.LAUNCH: "launch calls",
-    Kind.RUNTIME: "runtime calls",
-    Kind.SYNC: "synchronising calls",
-    Kind.RETURN: "synchronising calls",
-}
 #: What the delay that a dependency adds counts as.
 _DELAY = {
     Dependency.HAND_OFF: "thread hand-offs",
@@ -46,12 +38,10 @@ _DELAY = {
 OTHER_DELAY = "other delays"
 IDLE = "idle"
 LATE_START = "late start of the rank"
-TRANSFER = "transfer"
-WAITING_UNKNOWN = "communication, waiting unknown"
 
 #: What bounds a step, in few words, and the classes that each stands for.
 GROUPS = {
-    "CPU work": (*dict.fromkeys(_CPU.values()), "thread hand-offs"),
+    "CPU work": (*dict.fromkeys(CPU_CLASSES.values()), "thread hand-offs"),
     "kernels": tuple(name for name in CLASSES if name != "collective"),
     "communication": (TRANSFER, WAITING_UNKNOWN),
     "launches and gaps": ("launch latency", "kernel gaps", "stream waits", "full launch queue", OTHER_DELAY),
@@ -113,7 +103,7 @@ def critical_paths(timeline: Timeline, owners: Members | None = None, *, frozen:
     graph = timeline.graph
     owners = owners or members(graph)
     causes = find_causes(timeline, frozen or freeze(graph))
-    labels = _labels(graph)
+    labels = task_classes(graph)
     return tuple(_path_of(name, timeline, owners, causes, labels, parts) for name, parts in job_steps(owners).items())
 
 
@@ -140,22 +130,16 @@ def attribute(links: Sequence[Link]) -> dict[str, int]:
     """ns of links by what they went to, the largest first."""
     shares: dict[str, int] = {}
     for link in links:
-        delay = OTHER_DELAY if link.cause is None else _DELAY.get(link.cause, OTHER_DELAY)
-        idle = LATE_START if link.cause is None else IDLE
-        for label, time in ((link.label, link.end_ns - link.start_ns), (delay, link.delay_ns), (idle, link.idle_ns)):
+        for label, time in (*before_work(link), (link.label, link.end_ns - link.start_ns)):
             shares[label] = shares.get(label, 0) + time
     return dict(sorted(((label, time) for label, time in shares.items() if time), key=lambda item: -item[1]))
 
 
-def _labels(graph: Graph) -> tuple[list[str], Int32]:
-    """What the work of a task counts as: labels, and each task's index into them, int32[n]."""
-    classes, label = kernel_classes(graph)
-    labels = [*classes, TRANSFER, WAITING_UNKNOWN, *_CPU.values()]
-    for i, kind in enumerate(_CPU):
-        label[graph.kind == kind] = len(classes) + 2 + i
-    label[graph.kind == Kind.COLLECTIVE] = len(classes)
-    label[graph.waiting_unknown] = len(classes) + 1
-    return labels, label
+def before_work(link: Link) -> tuple[tuple[str, int], tuple[str, int]]:
+    """What the time before a link's work went to, in order, and ns of each: the delay of its dependency, and what is unexplained."""
+    if link.cause is None:
+        return (OTHER_DELAY, link.delay_ns), (LATE_START, link.idle_ns)
+    return (_DELAY.get(link.cause, OTHER_DELAY), link.delay_ns), (IDLE, link.idle_ns)
 
 
 def _walk(timeline: Timeline, owners: Members, causes: Causes, labels: tuple[list[str], Int32], final: int, first: int) -> tuple[Link, ...]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from lumos import _path
 from lumos.analyze.binding import Causes, find_causes
-from lumos.analyze.kernel_class import kernel_classes
 from lumos.analyze.steps import Members, job_steps, members
+from lumos.analyze.task_class import task_classes
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate.freeze import Frozen, freeze
 from lumos.simulate.timeline import Timeline
@@ -107,11 +107,9 @@ def _holders(causes: Causes) -> tuple[Int32, Int64]:
 
 
 def by_class(found: Slack, owners: Members) -> dict[str, ClassSlack]:
-    """Slack by class of task (kinds of CPU work, classes of kernels) over the steps, those with most time first."""
+    """Slack by class of task over the steps, those with most time first."""
     graph = found.timeline.graph
-    classes, label = kernel_classes(graph)
-    labels = [*classes, *(kind.name.lower() for kind in Kind)]
-    label = np.where(owners.on_device | (graph.kind == Kind.COLLECTIVE), label, len(classes) + graph.kind)
+    labels, label = task_classes(graph)
     tasks = np.flatnonzero((owners.step >= 0) & (graph.kind != Kind.RETURN))
     tasks = tasks[np.argsort(label[tasks], kind="stable")]
     rows = {}

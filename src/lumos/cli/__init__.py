@@ -32,6 +32,8 @@ VERBS = {
     "inspect": Verb("lumos.cli.inspect", "What is in the traces, what is missing, and what that costs."),
     "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
     "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
+    "critical-path": Verb("lumos.cli.critical_path", "The chain that sets the step, and whom the ranks wait for."),
+    "compare": Verb("lumos.cli.compare", "Two jobs, or two steps: what changed, by what it costs."),
 }
 
 #: Statuses that a shell gives to a command ended by SIGINT or SIGPIPE.

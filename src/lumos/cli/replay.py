@@ -55,9 +55,11 @@ def command(
     result = replay(graph, timeline)
     probed = run_probes(graph, timeline) if probes else None
     if perfetto is not None:
+        from lumos.analyze.critical_path import critical_paths
         from lumos.report.perfetto import write_perfetto
 
-        write_perfetto(perfetto, (measured(graph), timeline))
+        runs = (measured(graph), timeline)
+        write_perfetto(perfetto, runs, [critical_paths(run) for run in runs])
     if json:
         write_json({**plain(result), **({"probes": probed} if probed else {}), **seconds})
         return
