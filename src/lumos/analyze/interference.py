@@ -1,9 +1,10 @@
 """How much slower compute kernels run beside a collective than alone.
 
 A collective takes SMs and memory bandwidth from the kernels of other streams of its device. Kernels of one name, launch shape
-(grid, block, shared memory) and, where the launching operator's are known, input shapes do equal work, so those that ran inside a
-collective compare with those that ran beside none. Only kernels whose time alone is steady count: where it varies by itself, a
-difference would say nothing. Measured from the trace; never part of a replay, which keeps each kernel's measured duration.
+(grid, block, shared memory) and input shapes (of the operator that launched them) do equal work, so those that ran inside a
+collective compare with those that ran beside none. A launch shape alone does not tell the work: one grid serves matrices of many
+depths. So a trace without input shapes says nothing here. Nor do kernels whose time alone varies by itself. Measured from the
+trace; no part of a replay, which keeps each kernel's measured duration.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from lumos.analyze.attribution import innermost
 from lumos.analyze.intervals import union, within
 from lumos.analyze.kernel_class import classify
 from lumos.graph.collectives import is_communication
@@ -54,15 +55,14 @@ def interference(traces: Sequence[Trace]) -> tuple[Interference, ...]:
 def _groups(trace: Trace) -> list[tuple[str, Int64, Int64]]:
     """Kernels that do equal work and ran both ways: their name, durations inside collectives, durations alone."""
     kernels, covered = _covered(trace)
-    if not len(kernels) or not covered.any():
+    if not covered.any():
         return []
+    shapes = _shapes(trace, kernels)
+    kernels, covered, shapes = (column[shapes >= 0] for column in (kernels, covered, shapes))
     time = trace.duration[kernels]
     inside, alone = covered >= INSIDE * time, covered == 0
-    columns = [
-        trace.name[kernels],
-        *(trace.dense(key)[kernels] for key in ("device", "grid", "block", "shared memory")),
-        _shapes(trace, kernels),
-    ]
+    launch = [trace.dense(key)[kernels] for key in ("device", "grid", "block", "shared memory")]
+    columns: list[Int64] = [trace.name[kernels].astype(np.int64), *launch, shapes]
     _, work = np.unique(np.stack(columns), axis=1, return_inverse=True)
     order = np.argsort(work.reshape(-1), kind="stable")
     out = []
@@ -97,14 +97,18 @@ def _covered(trace: Trace) -> tuple[Int64, Int64]:
 
 
 def _shapes(trace: Trace, kernels: Int64) -> Int64:
-    """Input shapes of the operator that launched each kernel, as an index into the strings; ABSENT where unknown."""
+    """Input shapes of the innermost operator around each kernel's launch that has any, as an index into the strings; ABSENT
+    where unknown. (Kernels carry an operator's id in some traces only, so the call says which it was.)"""
+    out = np.full(len(kernels), ABSENT, np.int64)
     dims = trace.args.get("Input Dims")
-    if dims is None:
-        return np.full(len(kernels), ABSENT, np.int64)
-    operators = dims.rows[(trace.category[dims.rows] == Category.OPERATOR) & (trace.external_id[dims.rows] >= 0)]
-    if not len(operators):
-        return np.full(len(kernels), ABSENT, np.int64)
-    known, first = np.unique(trace.external_id[operators], return_index=True)
-    place = np.minimum(np.searchsorted(known, trace.external_id[kernels]), len(known) - 1)
-    found: NDArray[np.bool_] = known[place] == trace.external_id[kernels]
-    return np.where(found, trace.dense("Input Dims")[operators[first][place]], ABSENT)
+    calls = np.flatnonzero(trace.is_any(Category.RUNTIME) & (trace.correlation >= 0))
+    if dims is None or not len(calls):
+        return out
+    known, first = np.unique(trace.correlation[calls], return_index=True)
+    place = np.minimum(np.searchsorted(known, trace.correlation[kernels]), len(known) - 1)
+    launched = np.flatnonzero(known[place] == trace.correlation[kernels])
+    speaks = np.array([any(map(str.isdigit, text)) for text in trace.strings], bool)
+    shaped = dims.rows[(trace.category[dims.rows] == Category.OPERATOR) & speaks[dims.values]].astype(np.int64)
+    operator = innermost(trace, shaped, calls[first][place[launched]])
+    out[launched] = np.where(operator >= 0, trace.dense("Input Dims")[operator], ABSENT)
+    return out
