@@ -33,7 +33,11 @@ VERBS = {
     "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
     "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
     "critical-path": Verb("lumos.cli.critical_path", "The chain that sets the step, and whom the ranks wait for."),
+    "stragglers": Verb("lumos.cli.stragglers", "What each slow rank, stage and class of operations costs."),
     "compare": Verb("lumos.cli.compare", "Two jobs, or two steps: what changed, by what it costs."),
+    "cost": Verb("lumos.cli.cost", "What one piece of work takes."),
+    "calibrate": Verb("lumos.cli.calibrate", "Fit the cost models to your measurements or a trace."),
+    "clusters": Verb("lumos.cli.clusters", "The clusters that Lumos knows."),
 }
 
 #: Statuses that a shell gives to a command ended by SIGINT or SIGPIPE.
