@@ -1,6 +1,6 @@
 """How fast a graph is simulated: ns a task of the sweep, the batched sweep and the event loop, beside two alternatives.
 
-Run `python benchmarks/simulate.py` to measure and to write the table into docs/performance.md.
+Run `python -m benchmarks.simulate` to measure and to write the table into docs/performance.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How well the cost models predict what they never saw; writes the tables of docs/cost-models.md.
 
-    LUMOS_MEASURED=… LUMOS_TRACES=… python validation/cost.py [--plots DIR]
+    LUMOS_MEASURED=… LUMOS_TRACES=… python -m validation.cost [--plots DIR]
 
 Every row of the published measurements is predicted once by coefficients fitted without its group: its (n, k) pair
 (GEMM), its heads (attention), its size (collectives in a node), its source (collectives across nodes), its shapes

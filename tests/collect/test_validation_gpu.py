@@ -68,4 +68,4 @@ def test_running_it_twice_changes_nothing(run: Callable[[], str], tmp_path: Path
 
 def test_a_page_without_the_markers_gets_the_section(run: Callable[[], str], tmp_path: Path) -> None:
     (tmp_path / "accuracy.md").write_text("# Accuracy\n\ntext\n")
-    assert run().startswith("# Accuracy\n\ntext\n\n## On real GPUs\n\n<!-- gpu -->\nNo GPU recording yet")
+    assert run().startswith("# Accuracy\n\ntext\n\n<!-- gpu -->\nNo GPU recording yet")
