@@ -1,0 +1,209 @@
+"""A job's traces to one dependency graph.
+
+One rank at a time: cut the threads into slices, match device work with its calls, find what waits for what, then lay the
+tasks out as columns. Every duration, order and constant comes from the trace by the rules of the design's section 3;
+no start time, wait or leftover does, but for the boundary conditions listed in `Graph.release_task`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.diagnostics import Diagnostic
+from lumos.errors import GraphError
+from lumos.graph.calls import Call, classify
+from lumos.graph.collectives import collectives, is_communication
+from lumos.graph.concatenate import concatenate
+from lumos.graph.constants import constants
+from lumos.graph.edges import Edges
+from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
+from lumos.graph.kept import kept_calls, kept_gaps
+from lumos.graph.launches import DeviceWork, device_work
+from lumos.graph.steps import is_step_mark, steps
+from lumos.graph.streams import StreamWaits, stream_waits
+from lumos.graph.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
+from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
+from lumos.graph.threads import HandOffs, hand_offs, host_slices
+from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Job, Trace
+
+#: Name of the tasks that are a thread's time between operators.
+BETWEEN = "(between operators)"
+
+
+def build(job: Job) -> Graph:
+    """The dependency graph of a job. GraphError where a trace holds no work at all."""
+    return concatenate([rank_graph(trace) for trace in job.traces])
+
+
+def rank_graph(trace: Trace) -> Graph:
+    """The dependency graph of one rank's trace, on its own."""
+    calls = classify(trace)
+    work = device_work(trace)
+    syncs = synchronisations(trace, calls, work)
+    copies = blocking_copies(trace, calls, work)
+    waits = stream_waits(trace, calls, work)
+    depth, full = _full_queue(work)
+    anchors = np.concatenate((work.call[work.call >= 0], syncs.row)).astype(np.int32)
+    slices = host_slices(trace, anchors)
+    if not len(slices) and not len(work):
+        raise GraphError(f"{trace.path}: rank {trace.rank} has neither operators nor device work; record with CPU and CUDA activities on")
+    timers = _timers(trace, calls)
+    handed = hand_offs(slices, timers)
+    delays = constants(trace, work, _marked(len(work), waits.work), syncs, copies)
+
+    planned = plan(trace, slices)
+    _plan_launches(planned, work, copies, full, delays.launch_latency)
+    awaiting = np.flatnonzero((syncs.target != NONE) | (syncs.event >= 0))
+    planned.cut(syncs.row[awaiting], Kind.SYNC, syncs.own[awaiting])
+    tasks = host_tasks(planned, handed)
+
+    first_work = len(tasks)
+    offset, pred, pred_kind = _edges(planned, tasks, work, syncs, copies, waits).predecessors(first_work + len(work))
+    lanes = np.unique(slices.lane)
+    release_task, release_time = _boundary(tasks, work, lanes)
+    on_stream = np.flatnonzero(syncs.target != NONE)
+    target = syncs.target[on_stream]
+    gap, gap_time = kept_gaps(slices, work, handed, timers)
+    call, call_time = kept_calls(syncs)
+    kept = np.concatenate((tasks.of_slice[gap], tasks.of_slice[planned.last_of_row[syncs.row[call]]]))
+    return Graph(
+        ranks=(trace.rank,),
+        processors=_processors(trace, lanes, work),
+        names=(*trace.strings, BETWEEN),
+        duration=np.concatenate((tasks.duration, work.end - work.start)),
+        processor=np.concatenate((np.searchsorted(lanes, tasks.lane), len(lanes) + work.stream)).astype(np.int32),
+        kind=np.concatenate((tasks.kind, _device_kinds(trace, work))),
+        name=_names(trace, tasks, work),
+        event=np.concatenate((tasks.row, work.row)),
+        pred_offset=offset,
+        pred=pred,
+        pred_kind=pred_kind,
+        lag=delays.lags()[None, :],
+        release_task=release_task,
+        release_time=release_time,
+        queue_depth=np.array([depth], np.int32) if depth else None,
+        waits=Waits(
+            _returns(planned, tasks, syncs.row[on_stream]).astype(np.int32),
+            np.where(target < 0, -1, target + len(lanes)).astype(np.int32),
+        ),
+        collectives=collectives(trace, work, first_work),
+        measured_start=np.concatenate((tasks.start, work.start)),
+        measured_end=np.concatenate((tasks.end, work.end)),
+        kept_task=kept.astype(np.int32),
+        kept_time=np.concatenate((gap_time, call_time)),
+        steps=steps(trace),
+        diagnostics=(*trace.diagnostics, *_findings(trace, work, syncs, waits, depth)),
+    )
+
+
+def _marked(length: int, index: Int64) -> NDArray[np.bool_]:
+    mask = np.zeros(length, bool)
+    mask[index] = True
+    return mask
+
+
+def _full_queue(work: DeviceWork) -> tuple[int, Int64]:
+    """The queue's depth (0: none seen) and the work whose launch met it full."""
+    depth, order, outstanding = queue_depth(work)
+    return depth, order[outstanding >= depth] if depth else order[:0]
+
+
+def _timers(trace: Trace, calls: Int8) -> NDArray[np.bool_]:
+    """Lanes that run no operator and only poll (NCCL's watchdog and its like): they wake by the clock."""
+    rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.RUNTIME))
+    timers = np.zeros(len(trace.lanes), bool)
+    timers[trace.lane[rows]] = True
+    timers[trace.lane[rows[calls[rows] != Call.QUERY]]] = False
+    return timers
+
+
+def _plan_launches(planned: HostPlan, work: DeviceWork, copies: BlockingCopies, full: Int64, latency: int) -> None:
+    """Launch calls: as measured, but for those that waited inside: for their copy, or for room in the queue."""
+    launched = work.call[work.call >= 0]
+    at = planned.last_of_row[launched]
+    planned.kind[at] = Kind.LAUNCH
+    planned.cut(work.call[copies.work], Kind.LAUNCH, np.maximum(copies.own - latency, 0))
+    if len(full):
+        blocked = planned.last_of_row[work.call[full]]
+        free = np.setdiff1d(at, blocked)
+        usual = int(np.median(planned.duration[free])) if len(free) else 0
+        planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])
+        planned.begin[blocked] = planned.finish[blocked] - planned.duration[blocked]
+
+
+def _returns(planned: HostPlan, tasks: HostTasks, rows: Int32) -> Int64:
+    """The RETURN behind each call, -1 without one."""
+    return tasks.return_of_slice[planned.last_of_row[rows]]
+
+
+def _edges(planned: HostPlan, tasks: HostTasks, work: DeviceWork, syncs: Synchronisations, copies: BlockingCopies, waits: StreamWaits) -> Edges:
+    """All edges of one rank but those of processor order."""
+    first_work = len(tasks)
+    edges = Edges()
+    launched = np.flatnonzero(work.call >= 0)
+    edges.add(tasks.of_slice[planned.last_of_row[work.call[launched]]], first_work + launched, Dependency.LAUNCH)
+    edges.add(first_work + waits.source, first_work + waits.work, Dependency.STREAM_WAIT)
+    edges.add(first_work + copies.work, _returns(planned, tasks, work.call[copies.work]), Dependency.COPY)
+    on_event = np.flatnonzero(syncs.event >= 0)
+    edges.add(first_work + syncs.event[on_event].astype(np.int64), _returns(planned, tasks, syncs.row[on_event]), Dependency.SYNC)
+    edges.add(tasks.hand_off_source, tasks.hand_off_task, Dependency.HAND_OFF)
+    return edges
+
+
+def _boundary(tasks: HostTasks, work: DeviceWork, lanes: Int32) -> tuple[Int32, Int64]:
+    """Start times that the window imposes: threads that nothing in it starts, and device work launched before it.
+
+    Orphans ahead of a stream's first launched work were queued before the recording began. Where nothing on the rank
+    was launched inside the window, only each stream's first work is known to have started by itself.
+    """
+    first = np.array([int(np.flatnonzero(tasks.lane == lane)[0]) for lane in lanes], np.int64)
+    first = first[~np.isin(first, tasks.hand_off_task)]
+    bounds = work.bounds()
+    early: list[Int64] = []
+    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+        launched = np.flatnonzero(work.call[low:high] >= 0)
+        count = int(launched[0]) if len(launched) else (int(high - low) if (work.call >= 0).any() else 1)
+        early.append(np.arange(low, low + count))
+    queued = np.concatenate(early).astype(np.int64) if early else np.empty(0, np.int64)
+    return (
+        np.concatenate((first, len(tasks) + queued)).astype(np.int32),
+        np.concatenate((tasks.start[first], work.start[queued])),
+    )
+
+
+def _processors(trace: Trace, lanes: Int32, work: DeviceWork) -> tuple[Processor, ...]:
+    threads = [Processor(trace.rank, False, trace.lanes[i].thread_name or f"thread {trace.lanes[i].tid}", lane=int(i)) for i in lanes]
+    streams = [Processor(trace.rank, True, f"stream {stream}", device, stream) for device, stream in work.streams]
+    return (*threads, *streams)
+
+
+def _device_kinds(trace: Trace, work: DeviceWork) -> Int8:
+    of_category = np.full(256, Kind.KERNEL, np.uint8)
+    of_category[Category.MEMCPY] = Kind.MEMCPY
+    of_category[Category.MEMSET] = Kind.MEMSET
+    return np.where(is_communication(trace)[work.row], Kind.COLLECTIVE, of_category[trace.category[work.row]]).astype(np.uint8)
+
+
+def _names(trace: Trace, tasks: HostTasks, work: DeviceWork) -> Int32:
+    host = np.where(tasks.row >= 0, trace.name[tasks.row], len(trace.strings))
+    return np.concatenate((host, trace.name[work.row])).astype(np.int32)
+
+
+def _findings(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: StreamWaits, depth: int) -> list[Diagnostic]:
+    """What the graph had to infer or could not know."""
+    where = f"rank {trace.rank}"
+    found = []
+    orphans = int((work.call == ABSENT).sum())
+    if orphans:
+        found.append(Diagnostic("launch-missing", f"{where}: {orphans} of {len(work)} pieces of device work have no launch call in the trace; they follow the order of their stream alone"))
+    if not len(work):
+        found.append(Diagnostic("no-device-work", f"{where}: no device work recorded; the replay covers the CPU threads alone"))
+    if waits.inferred or waits.unresolved:
+        found.append(Diagnostic("stream-waits-inferred", f"{where}: {waits.inferred} waits between streams were inferred from the order of calls, {waits.unresolved} led nowhere; record with CUDA sync events to know them"))
+    if depth:
+        found.append(Diagnostic("queue-full", f"{where}: launches wait for room in a queue of {depth}"))
+    unknown = int(((syncs.target == NONE) & (syncs.event < 0)).sum())
+    if unknown:
+        found.append(Diagnostic("sync-unknown", f"{where}: {unknown} synchronising calls await no work that the trace shows; they keep their measured time"))
+    return found

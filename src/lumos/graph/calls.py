@@ -1,0 +1,44 @@
+"""What a runtime call does, from its name: CUDA runtime and driver, HIP, and the plain names of other devices."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+import numpy as np
+
+from lumos.trace.table import Category, Int8, Trace
+
+
+class Call(IntEnum):
+    """The calls whose meaning the dependency rules need; every other call is CPU work, or a launch if work carries its id."""
+
+    OTHER = 0
+    DEVICE_SYNC = 1
+    STREAM_SYNC = 2
+    EVENT_SYNC = 3
+    STREAM_WAIT = 4
+    EVENT_RECORD = 5
+    QUERY = 6
+    BLOCKING_COPY = 7  # copies that return only when done, whatever the memory
+
+
+_PATTERNS = (
+    (Call.DEVICE_SYNC, re.compile(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize|cuda_?ThreadSynchronize")),
+    (Call.STREAM_SYNC, re.compile(r"(cuda|hip|cu)StreamSynchronize(_ptsz)?")),
+    (Call.EVENT_SYNC, re.compile(r"(cuda|hip|cu)EventSynchronize")),
+    (Call.STREAM_WAIT, re.compile(r"(cuda|hip|cu)StreamWaitEvent(_ptsz)?")),
+    (Call.EVENT_RECORD, re.compile(r"(cuda|hip|cu)EventRecord(WithFlags)?(_ptsz)?")),
+    (Call.QUERY, re.compile(r"(cuda|hip|cu)(Event|Stream)Query(_ptsz)?")),
+    (Call.BLOCKING_COPY, re.compile(r"(cuda|hip)Memcpy(2D|3D)?|hipMemcpy(WithStream|DtoH|HtoD|DtoD)|cuMemcpy(DtoH|HtoD|DtoD)(_v2)?")),
+)
+
+
+def classify(trace: Trace) -> Int8:
+    """The `Call` of every row; OTHER for rows that are not runtime calls."""
+    of_name = np.zeros(max(1, len(trace.strings)), np.uint8)
+    runtime = trace.category == Category.RUNTIME
+    for name in np.unique(trace.name[runtime]):
+        text = trace.strings[name]
+        of_name[name] = next((call for call, pattern in _PATTERNS if pattern.fullmatch(text)), Call.OTHER)
+    return np.where(runtime, of_name[trace.name], 0).astype(np.uint8)

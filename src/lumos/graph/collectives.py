@@ -1,0 +1,153 @@
+"""Collectives and point-to-point transfers: which tasks they are, of what kind, how many bytes, in which group.
+
+The facts are read where the profiler left them, best first: arguments copied to the kernel; the `record_param_comms`
+operator that encloses the launching call; an `nccl:…` annotation around it with input shapes; the kernel's name alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.graph.launches import DeviceWork
+from lumos.graph.table import Collectives
+from lumos.trace.table import ABSENT, Category, Int64, Trace
+
+#: Kernels that communicate: NCCL and RCCL of all generations, MSCCL, DeepEP, NVSHMEM, the custom all-reduces of servers.
+_COMMUNICATION = re.compile(r"(?i)nccl(dev)?kernel|^nccl|mscclkernel|deep_ep::|nvshmem|cross_device_reduce|symm_mem|one_?ccl")
+
+#: Spelling -> kind; the first pattern found in a name decides, so longer words stand before the words they contain.
+_KINDS = (
+    (re.compile(r"(?i)reduce_?scatter"), "reduce-scatter"),
+    (re.compile(r"(?i)all_?reduce|cross_device_reduce"), "all-reduce"),
+    (re.compile(r"(?i)all_?gather"), "all-gather"),
+    (re.compile(r"(?i)all_?to_?all|deep_ep"), "all-to-all"),
+    (re.compile(r"(?i)broadcast"), "broadcast"),
+    (re.compile(r"(?i)send_?recv"), "send-receive"),
+    (re.compile(r"(?i)(^|[^a-z])send"), "send"),
+    (re.compile(r"(?i)(^|[^a-z])recv|receive"), "receive"),
+    (re.compile(r"(?i)barrier"), "barrier"),
+    (re.compile(r"(?i)gather"), "gather"),
+    (re.compile(r"(?i)scatter"), "scatter"),
+    (re.compile(r"(?i)reduce"), "reduce"),
+)
+
+#: Bytes of an element by the names that PyTorch gives its types.
+ELEMENT_BYTES = {
+    "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4, "long": 8, "long int": 8, "int64": 8, "double": 8, "float64": 8,
+    "half": 2, "float16": 2, "c10::half": 2, "bfloat16": 2, "c10::bfloat16": 2, "short": 2, "int16": 2, "byte": 1, "uint8": 1,
+    "char": 1, "int8": 1, "bool": 1, "unsigned char": 1, "signed char": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
+    "c10::float8_e4m3fn": 1, "c10::float8_e5m2": 1, "complexfloat": 8, "complexdouble": 16,
+}  # fmt: skip
+
+
+def kind_of(name: str) -> str:
+    """The kind of collective that a kernel, operator or annotation name speaks of; "unknown" where none."""
+    return next((kind for pattern, kind in _KINDS if pattern.search(name)), "unknown")
+
+
+def is_communication(trace: Trace) -> NDArray[np.bool_]:
+    """Rows of device work that communicate between ranks, by kernel name or by the profiler's collective arguments."""
+    speaks = np.array([bool(_COMMUNICATION.search(name)) for name in trace.strings] or [False])
+    mask = speaks[trace.name]
+    facts = trace.args.get("Collective name")
+    if facts is not None:
+        mask[facts.rows] = True
+    result: NDArray[np.bool_] = mask & (trace.category == Category.KERNEL)
+    return result
+
+
+def collectives(trace: Trace, work: DeviceWork, first_task: int) -> Collectives | None:
+    """Facts of the collectives among a rank's device work; entry i of `work` is task first_task + i. None if there are none."""
+    index = np.flatnonzero(is_communication(trace)[work.row])
+    if not len(index):
+        return None
+    rows = work.row[index]
+    source = _fact_rows(trace, rows, work.call[index])
+    kinds: dict[str, int] = {}
+    groups: dict[str, int] = {}
+    facts = [_facts(trace, int(row), int(fact)) for row, fact in zip(rows, source, strict=True)]
+    return Collectives(
+        task=(first_task + index).astype(np.int32),
+        kind=np.array([kinds.setdefault(f[0], len(kinds)) for f in facts], np.int32),
+        nbytes=np.array([f[1] for f in facts], np.int64),
+        group=np.array([ABSENT if f[2] is None else groups.setdefault(f[2], len(groups)) for f in facts], np.int32),
+        sequence=np.array([f[3] for f in facts], np.int64),
+        peer=np.array([f[4] for f in facts], np.int32),
+        kinds=tuple(kinds),
+        groups=tuple(groups),
+    )
+
+
+def _fact_rows(trace: Trace, rows: Int64, calls: Int64) -> Int64:
+    """The row that holds each collective's facts: itself, or the operator or annotation around its launching call."""
+    out = np.full(len(rows), ABSENT, np.int64)
+    own = trace.args.get("Collective name")
+    if own is not None:
+        out[np.isin(rows, own.rows)] = rows[np.isin(rows, own.rows)]
+    for wanted in ("record_param_comms", "nccl:"):
+        named = np.array([name.startswith(wanted) for name in trace.strings] or [False])
+        around = np.flatnonzero(named[trace.name] & trace.is_any(Category.OPERATOR, Category.ANNOTATION))
+        around = around[np.lexsort((trace.start[around], trace.lane[around]))]
+        for i in np.flatnonzero((out == ABSENT) & (calls >= 0)):
+            lane, time = trace.lane[calls[i]], trace.start[calls[i]]
+            low, high = np.searchsorted(trace.lane[around], (lane, lane + 1))
+            at = int(np.searchsorted(trace.start[around[low:high]], time, "right")) - 1
+            if at >= 0 and time <= trace.start[around[low + at]] + trace.duration[around[low + at]]:
+                out[i] = around[low + at]
+    return out
+
+
+def _facts(trace: Trace, row: int, fact: int) -> tuple[str, int, str | None, int, int]:
+    """(kind, bytes, group, sequence, peer) of one collective kernel."""
+    own = kind_of(trace.strings[trace.name[row]])
+    if fact == ABSENT:
+        return own, ABSENT, None, ABSENT, ABSENT
+    text = _text(trace, fact, "Collective name") or trace.strings[trace.name[fact]]
+    named = kind_of(text)
+    elements = _integer(trace, fact, "In msg nelems")
+    kind_name = (_text(trace, fact, "dtype") or "").lower()
+    nbytes = elements * ELEMENT_BYTES[kind_name] if elements != ABSENT and kind_name in ELEMENT_BYTES else _shape_bytes(trace, fact)
+    group = _text(trace, fact, "Process Group Name") or _text(trace, fact, "Process Group ID")
+    peer = max(_integer(trace, fact, "Src Rank"), _integer(trace, fact, "Dst Rank")) if named in ("send", "receive") else ABSENT
+    return (own if named == "unknown" else named), nbytes, group, _integer(trace, fact, "Seq"), peer
+
+
+def _shape_bytes(trace: Trace, row: int) -> int:
+    """Bytes of a row's first input, from its shapes and types; ABSENT where the trace has none."""
+    dims, types = _text(trace, row, "Input Dims"), _text(trace, row, "Input type")
+    if dims is None or types is None:
+        return ABSENT
+    shapes, names = json.loads(dims), json.loads(types)
+    if not shapes or not names or not all(isinstance(d, int) for d in shapes[0]):
+        return ABSENT
+    size = ELEMENT_BYTES.get(str(names[0]).lower())
+    return ABSENT if size is None else int(np.prod(shapes[0], dtype=np.int64)) * size
+
+
+def _integer(trace: Trace, row: int, key: str) -> int:
+    column = trace.args.get(key)
+    if column is None:
+        return ABSENT
+    at = int(np.searchsorted(column.rows, row))
+    if at >= len(column.rows) or column.rows[at] != row:
+        return ABSENT
+    value = int(column.values[at])
+    if column.kind != "string":
+        return value
+    text = trace.strings[value]
+    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else ABSENT
+
+
+def _text(trace: Trace, row: int, key: str) -> str | None:
+    column = trace.args.get(key)
+    if column is None:
+        return None
+    at = int(np.searchsorted(column.rows, row))
+    if at >= len(column.rows) or column.rows[at] != row:
+        return None
+    value = int(column.values[at])
+    return trace.strings[value] if column.kind == "string" else str(value)

@@ -1,0 +1,116 @@
+"""CPU tasks: the slices of all threads of a rank, with the returns of blocking calls and of hand-offs put between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.graph.table import Kind
+from lumos.graph.threads import HandOffs, HostSlices
+from lumos.trace.table import Category, Int8, Int32, Int64, Trace
+
+
+@dataclass(slots=True, eq=False)
+class HostPlan:
+    """What becomes of every slice: its kind, its own time, and whether a return follows it. Filled in rule by rule.
+
+    kind: uint8 `Kind`; duration: ns of CPU work; begin: measured start of that work; returns: a RETURN follows.
+    """
+
+    slices: HostSlices
+    kind: Int8
+    duration: Int64
+    begin: Int64
+    finish: Int64
+    returns: NDArray[np.bool_]
+    last_of_row: Int32  # last slice of each row of the trace, -1 without one
+
+    def cut(self, rows: Int32, kind: Kind, own: Int64) -> None:
+        """The calls in `rows` cost `own` ns and then wait: their slice shrinks, a return follows it."""
+        at = self.last_of_row[rows]
+        self.kind[at] = kind
+        self.duration[at] = np.minimum(own, self.duration[at])
+        self.finish[at] = self.begin[at] + self.duration[at]
+        self.returns[at] = True
+
+
+def plan(trace: Trace, slices: HostSlices) -> HostPlan:
+    """Every slice as plain CPU work."""
+    kind = np.full(len(slices), Kind.OPERATOR, np.uint8)
+    real = np.flatnonzero(slices.row >= 0)
+    kind[slices.row < 0] = Kind.HOST
+    kind[real[trace.category[slices.row[real]] == Category.RUNTIME]] = Kind.RUNTIME
+    last = np.full(len(trace), -1, np.int32)
+    last[slices.row[real]] = real
+    return HostPlan(slices, kind, slices.end - slices.start, slices.start.copy(), slices.end.copy(), np.zeros(len(slices), bool), last)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostTasks:
+    """CPU tasks of one rank, by measured start.
+
+    kind, row (of the Trace, -1 none), lane, duration, start, end: columns, one entry per task.
+    of_slice: task of each slice. return_of_slice: RETURN behind each slice, -1 without one.
+    hand_off_task, hand_off_source: RETURN tasks that wait for another thread's task.
+    """
+
+    kind: Int8
+    row: Int32
+    lane: Int32
+    duration: Int64
+    start: Int64
+    end: Int64
+    of_slice: Int64
+    return_of_slice: Int64
+    hand_off_task: Int64
+    hand_off_source: Int64
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def host_tasks(planned: HostPlan, handed: HandOffs) -> HostTasks:
+    """Lay the tasks out. A hand-off puts a RETURN at the end of the other thread's work, and what the thread still did
+    on its own between that and its next row after it."""
+    slices = planned.slices
+    n = len(slices)
+    resumed = slices.end[handed.source]
+    in_gap = slices.row[handed.slice] < 0
+    gaps, first = handed.slice[in_gap], handed.slice[~in_gap]
+    begin, duration = planned.begin.copy(), planned.duration.copy()
+    begin[gaps] = resumed[in_gap]
+    duration[gaps] = slices.end[gaps] - resumed[in_gap]
+    after = np.flatnonzero(planned.returns)
+    every = np.arange(n)
+    source_slice = np.concatenate((handed.slice, first, every, after))
+    place = np.repeat((0, 1, 2, 3), (len(handed.slice), len(first), n, len(after)))
+    none = np.zeros(len(handed.slice) + len(first), np.int64)
+    kind = np.concatenate((np.full(len(handed.slice), Kind.RETURN), np.full(len(first), Kind.HOST), planned.kind, np.full(len(after), Kind.RETURN)))
+    row = np.concatenate((none - 1, slices.row, slices.row[after]))
+    first_resumed = resumed[~in_gap]
+    start = np.concatenate((resumed, first_resumed, begin, slices.end[after]))
+    end = np.concatenate((resumed, slices.start[first], planned.finish, slices.end[after]))
+    time = np.concatenate((none[: len(handed.slice)], slices.start[first] - first_resumed, duration, np.zeros(len(after), np.int64)))
+    along = np.argsort(4 * source_slice + place, kind="stable")
+    order = along[np.argsort(start[along], kind="stable")]
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    split = np.cumsum((len(handed.slice), len(first), n))
+    return_of_slice = np.full(n, -1, np.int64)
+    return_of_slice[after] = position[split[2] :]
+    of_slice = position[split[1] : split[2]]
+    behind = np.where(return_of_slice >= 0, return_of_slice, of_slice)
+    return HostTasks(
+        kind=kind[order].astype(np.uint8),
+        row=row[order].astype(np.int32),
+        lane=slices.lane[source_slice[order]],
+        duration=time[order],
+        start=start[order],
+        end=end[order],
+        of_slice=of_slice,
+        return_of_slice=return_of_slice,
+        hand_off_task=position[: split[0]],
+        hand_off_source=behind[handed.source],
+    )

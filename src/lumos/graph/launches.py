@@ -1,0 +1,132 @@
+"""Device work and the runtime calls that launched it.
+
+Work and call carry the same correlation id, which is unique among the calls of one process: one call may launch
+several pieces of work (a graph launch: hundreds). Where the ids are absent the launch flows (`ac2g` and its older
+names) tie the two together. Work whose call has no row is kept, as an orphan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceWork:
+    """The device work of one rank, sorted by (device, stream, issue); entry i is one kernel, copy or memset.
+
+    row: row of the Trace. call: row of the runtime call that launched it, ABSENT for an orphan.
+    stream: index into `streams`, the (device, stream) pairs in ascending order.
+    """
+
+    row: Int32
+    call: Int32
+    stream: Int32
+    start: Int64
+    end: Int64
+    call_start: Int64  # start of the launching call; the work's own start for orphans
+    streams: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def bounds(self) -> Int64:
+        """First index of every stream's work, and the total: int64[streams + 1]."""
+        bounds: Int64 = np.searchsorted(self.stream, np.arange(len(self.streams) + 1)).astype(np.int64)
+        return bounds
+
+
+def device_work(trace: Trace) -> DeviceWork:
+    """The device work of a trace in issue order per stream, each piece with the call that launched it.
+
+    A stream starts its work in the order in which it was issued, so the order of measured starts is the issue order,
+    also where several threads launch to one stream; calls order only what rounding made simultaneous.
+    """
+    rows = np.flatnonzero(trace.is_any(*DEVICE_WORK)).astype(np.int32)
+    call = _launching_calls(trace, rows)
+    start = trace.start[rows]
+    call_start = np.where(call >= 0, trace.start[call], start)
+    device, stream = _queues(trace, rows)
+    order = np.lexsort((call_start, start, stream, device))
+    device, stream = device[order], stream[order]
+    changes = np.flatnonzero((np.diff(device) != 0) | (np.diff(stream) != 0)) + 1
+    first = np.concatenate((np.zeros(min(1, len(rows)), np.int64), changes))
+    index = np.zeros(len(rows), np.int32)
+    index[changes] = 1
+    rows, start = rows[order], start[order]
+    return DeviceWork(
+        row=rows,
+        call=call[order],
+        stream=np.cumsum(index, dtype=np.int32),
+        start=start,
+        end=start + trace.duration[rows],
+        call_start=call_start[order],
+        streams=tuple((int(device[i]), int(stream[i])) for i in first),
+    )
+
+
+def _queues(trace: Trace, rows: Int32) -> tuple[Int64, Int64]:
+    """Device and stream of each row, from its arguments, else from the lane that it is drawn on."""
+    stream, device = trace.dense("stream")[rows], trace.dense("device")[rows]
+    lane = trace.lane[rows]
+    if (stream == ABSENT).any():
+        stream = np.where(stream == ABSENT, np.array([_number(item.tid) for item in trace.lanes] or [0])[lane], stream)
+    if (device == ABSENT).any():
+        device = np.where(device == ABSENT, np.array([_number(item.pid) for item in trace.lanes] or [0])[lane], device)
+    return device, stream
+
+
+def _number(text: str) -> int:
+    """The number in a lane's name ("7", "stream 7"), 0 where it has none."""
+    digits = "".join(c for c in text if c.isdigit())
+    return int(digits[:9]) if digits else 0
+
+
+def _launching_calls(trace: Trace, rows: Int32) -> Int32:
+    """For each row of device work the runtime call with its correlation id: the last that started before it ended."""
+    calls = np.flatnonzero(trace.category == Category.RUNTIME)
+    found = _latest_before(trace.correlation[calls], trace.start[calls], trace.correlation[rows], trace.start[rows] + trace.duration[rows])
+    out = np.where(found >= 0, calls[found], ABSENT).astype(np.int32) if len(calls) else np.full(len(rows), ABSENT, np.int32)
+    missing = np.flatnonzero(out == ABSENT)
+    return _through_flows(trace, rows, out, missing, calls) if len(missing) else out
+
+
+def _latest_before(key: Int64, time: Int64, wanted_key: Int64, wanted_time: Int64) -> Int64:
+    """Index of the entry with the wanted key and the latest time <= wanted time, else the first with that key, else -1."""
+    order = np.lexsort((time, key))
+    sorted_key, sorted_time = key[order], time[order]
+    if len(key) == 0:
+        return np.full(len(wanted_key), -1, np.int64)
+    low = np.searchsorted(sorted_key, wanted_key, "left")
+    high = np.searchsorted(sorted_key, wanted_key, "right")
+    many = np.flatnonzero(high - low > 1)
+    at = low.copy()
+    for i in many:  # an id used twice: rare, so a loop
+        at[i] += max(int(np.searchsorted(sorted_time[low[i] : high[i]], wanted_time[i], "right")) - 1, 0)
+    present = (high > low) & (wanted_key != ABSENT)
+    return np.where(present, order[np.minimum(at, len(order) - 1)], -1)
+
+
+def _through_flows(trace: Trace, rows: Int32, out: Int32, missing: Int64, calls: Int64) -> Int32:
+    """Fill in calls by launch flows: flow start inside a call of its lane, flow end at the work's start."""
+    ends = np.flatnonzero(trace.category == Category.LAUNCH_FLOW_END)
+    starts = np.flatnonzero(trace.category == Category.LAUNCH_FLOW_START)
+    if not len(ends) or not len(starts):
+        return out
+    at_work = _latest_before(trace.start[ends], trace.lane[ends].astype(np.int64), trace.start[rows[missing]], trace.lane[rows[missing]].astype(np.int64))
+    same_lane = (at_work >= 0) & (trace.lane[ends[at_work]] == trace.lane[rows[missing]])
+    flow = np.where(same_lane, trace.correlation[ends[at_work]], ABSENT)
+    source = _latest_before(trace.correlation[starts], trace.start[starts], flow, trace.start[rows[missing]])
+    order = np.lexsort((trace.start[calls], trace.lane[calls]))
+    by_lane = calls[order]
+    for i in np.flatnonzero(source >= 0):
+        row = starts[source[i]]
+        lane, time = trace.lane[row], trace.start[row]
+        low, high = np.searchsorted(trace.lane[by_lane], (lane, lane + 1))
+        k = int(np.searchsorted(trace.start[by_lane[low:high]], time, "right")) - 1
+        if k >= 0 and time <= trace.start[by_lane[low + k]] + trace.duration[by_lane[low + k]]:
+            out[missing[i]] = by_lane[low + k]
+    return out

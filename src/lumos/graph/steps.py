@@ -1,0 +1,33 @@
+"""The training steps that the profiler marked."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.graph.table import Step
+from lumos.trace.table import Category, Trace
+
+#: What torch.profiler calls the range of one step; the oldest traces file it among the operators.
+MARK = "ProfilerStep"
+
+
+def is_step_mark(trace: Trace) -> NDArray[np.bool_]:
+    """Rows that mark a step. They are ranges over work, never work."""
+    marks = np.array([name.startswith(MARK) for name in trace.strings] or [False])
+    mask: NDArray[np.bool_] = marks[trace.name] & trace.is_any(Category.ANNOTATION, Category.OPERATOR)
+    return mask
+
+
+def steps(trace: Trace) -> tuple[Step, ...]:
+    """The marked steps by start; the whole recording as one step where none is marked."""
+    rows = np.flatnonzero(is_step_mark(trace))
+    if not len(rows):
+        work = trace.is_any(Category.OPERATOR, Category.RUNTIME, Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+        begin = int(trace.start[work].min(initial=np.iinfo(np.int64).max))
+        finish = int((trace.start[work] + trace.duration[work]).max(initial=0))
+        return (Step(trace.rank, "whole trace", begin, finish + 1),) if work.any() else ()
+    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    return tuple(
+        Step(trace.rank, trace.strings[trace.name[r]], int(trace.start[r]), int(trace.start[r] + trace.duration[r])) for r in rows
+    )
