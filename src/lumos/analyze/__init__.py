@@ -1,0 +1,1 @@
+"""Numbers about a timeline, measured or simulated. Nothing here prints or draws."""

@@ -1,0 +1,113 @@
+"""The command line: `lumos VERB …`.
+
+Each verb is a module of its own, imported only when it is called, so that `lumos --help` and a verb's start cost what
+they need and no more. A verb module defines either a function `command` (its parameters become arguments and options)
+or, where it has verbs of its own, a `typer.Typer` named `app`. To add one: write the module and add its line to VERBS.
+
+Exit status: 0 done, 1 the input cannot give an answer (LumosError), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+from lumos.errors import LumosError, UsageError
+
+
+class Verb(NamedTuple):
+    """Where a verb is defined and what it does, in a line."""
+
+    module: str
+    summary: str
+
+
+#: In the order of the help text.
+VERBS = {
+    "inspect": Verb("lumos.cli.inspect", "What is in the traces, what is missing, and what that costs."),
+    "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
+    "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
+}
+
+#: Statuses that a shell gives to a command ended by SIGINT or SIGPIPE.
+INTERRUPTED, BROKEN_PIPE = 130, 141
+
+
+class Verbs(TyperGroup):
+    """A group of commands that imports a verb's module only when the verb is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return load(cmd_name) if cmd_name in VERBS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in VERBS and not args[0].startswith("-"):
+            from lumos.cli.choices import suggestion
+
+            ctx.fail(f"no verb {args[0]!r}{suggestion(args[0], VERBS)}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except LumosError as error:
+            print(f"lumos: {error}", file=sys.stderr)
+            ctx.exit(2 if isinstance(error, UsageError) else 1)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # The reader has left: keep the interpreter from flushing into the pipe once more at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(BROKEN_PIPE)
+
+
+def load(name: str) -> Any:
+    """The command of a verb, from its module."""
+    module = import_module(VERBS[name].module)
+    app = getattr(module, "app", None)
+    if app is None:
+        app = new_app()
+        app.command(name)(module.command)
+    command = typer.main.get_command(app)
+    command.name = name
+    return command
+
+
+def new_app(**settings: Any) -> typer.Typer:
+    """A Typer with the settings that every verb shares: plain help, plain errors."""
+    return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"lumos {version('lumos-trace')}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    """Predict how long a distributed training step takes, and why, from profiler traces."""
+
+
+def main() -> None:
+    """The entry point of the `lumos` command."""
+    app = typer.Typer(
+        cls=Verbs, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True, subcommand_metavar="VERB [ARGS]..."
+    )
+    app.callback()(_root)
+    typer.main.get_command(app)(prog_name="lumos")

@@ -1,0 +1,18 @@
+"""What a training script imports to record a trace that Lumos can replay.
+
+    import lumos.collect
+
+    with lumos.collect.profile("out/", steps=3, warmup=2) as p:
+        for batch in batches:
+            train(batch)
+            p.step()
+
+This package imports nothing of Lumos but its errors, so that it can be dropped into any training environment. torch is
+imported when a recording starts, not before.
+"""
+
+from __future__ import annotations
+
+from lumos.collect.window import Recording, profile
+
+__all__ = ["Recording", "profile"]

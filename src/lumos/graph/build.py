@@ -7,12 +7,14 @@ no start time, wait or leftover does, but for the boundary conditions listed in 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
-from lumos.graph.calls import Call, classify
+from lumos.graph.calls import classify
 from lumos.graph.collectives import collectives, is_communication
 from lumos.graph.concatenate import concatenate
 from lumos.graph.constants import constants
@@ -20,11 +22,12 @@ from lumos.graph.edges import Edges
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.kept import kept_calls, kept_gaps
 from lumos.graph.launches import DeviceWork, device_work
-from lumos.graph.steps import is_step_mark, steps
+from lumos.graph.occupancy import occupancy
+from lumos.graph.steps import steps
 from lumos.graph.streams import StreamWaits, stream_waits
 from lumos.graph.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
-from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
-from lumos.graph.threads import HandOffs, hand_offs, host_slices
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Waits
+from lumos.graph.threads import hand_offs, host_slices
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Job, Trace
 
 #: Name of the tasks that are a thread's time between operators.
@@ -48,8 +51,8 @@ def rank_graph(trace: Trace) -> Graph:
     slices = host_slices(trace, anchors)
     if not len(slices) and not len(work):
         raise GraphError(f"{trace.path}: rank {trace.rank} has neither operators nor device work; record with CPU and CUDA activities on")
-    timers = _timers(trace, calls)
-    handed = hand_offs(slices, timers)
+    timers = _timers(trace, anchors)
+    handed = hand_offs(trace, slices, timers)
     delays = constants(trace, work, _marked(len(work), waits.work), syncs, copies)
 
     planned = plan(trace, slices)
@@ -87,7 +90,8 @@ def rank_graph(trace: Trace) -> Graph:
             _returns(planned, tasks, syncs.row[on_stream]).astype(np.int32),
             np.where(target < 0, -1, target + len(lanes)).astype(np.int32),
         ),
-        collectives=collectives(trace, work, first_work),
+        occupancy=occupancy(trace, work, first_work),
+        collectives=_collectives(trace, tasks, work),
         measured_start=np.concatenate((tasks.start, work.start)),
         measured_end=np.concatenate((tasks.end, work.end)),
         kept_task=kept.astype(np.int32),
@@ -109,12 +113,12 @@ def _full_queue(work: DeviceWork) -> tuple[int, Int64]:
     return depth, order[outstanding >= depth] if depth else order[:0]
 
 
-def _timers(trace: Trace, calls: Int8) -> NDArray[np.bool_]:
-    """Lanes that run no operator and only poll (NCCL's watchdog and its like): they wake by the clock."""
-    rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.RUNTIME))
-    timers = np.zeros(len(trace.lanes), bool)
-    timers[trace.lane[rows]] = True
-    timers[trace.lane[rows[calls[rows] != Call.QUERY]]] = False
+def _timers(trace: Trace, anchors: Int32) -> NDArray[np.bool_]:
+    """Lanes that run no operator, launch nothing and await nothing (NCCL's watchdog and its like): they wake by the clock."""
+    runtime, operators = (trace.lane[trace.category == c] for c in (Category.RUNTIME, Category.OPERATOR))
+    timers = _marked(len(trace.lanes), runtime)
+    timers[operators] = False
+    timers[trace.lane[anchors]] = False
     return timers
 
 
@@ -137,7 +141,9 @@ def _returns(planned: HostPlan, tasks: HostTasks, rows: Int32) -> Int64:
     return tasks.return_of_slice[planned.last_of_row[rows]]
 
 
-def _edges(planned: HostPlan, tasks: HostTasks, work: DeviceWork, syncs: Synchronisations, copies: BlockingCopies, waits: StreamWaits) -> Edges:
+def _edges(
+    planned: HostPlan, tasks: HostTasks, work: DeviceWork, syncs: Synchronisations, copies: BlockingCopies, waits: StreamWaits
+) -> Edges:
     """All edges of one rank but those of processor order."""
     first_work = len(tasks)
     edges = Edges()
@@ -161,7 +167,7 @@ def _boundary(tasks: HostTasks, work: DeviceWork, lanes: Int32) -> tuple[Int32, 
     first = first[~np.isin(first, tasks.hand_off_task)]
     bounds = work.bounds()
     early: list[Int64] = []
-    for low, high in zip(bounds[:-1], bounds[1:], strict=True):
+    for low, high in pairwise(bounds):
         launched = np.flatnonzero(work.call[low:high] >= 0)
         count = int(launched[0]) if len(launched) else (int(high - low) if (work.call >= 0).any() else 1)
         early.append(np.arange(low, low + count))
@@ -185,6 +191,15 @@ def _device_kinds(trace: Trace, work: DeviceWork) -> Int8:
     return np.where(is_communication(trace)[work.row], Kind.COLLECTIVE, of_category[trace.category[work.row]]).astype(np.uint8)
 
 
+def _collectives(trace: Trace, tasks: HostTasks, work: DeviceWork) -> Collectives | None:
+    """Collectives on CPU threads, then those on streams."""
+    on_cpu = np.flatnonzero(tasks.kind == Kind.COLLECTIVE)
+    on_stream = np.flatnonzero(is_communication(trace)[work.row])
+    rows = np.concatenate((tasks.row[on_cpu], work.row[on_stream]))
+    calls = np.concatenate((np.full(len(on_cpu), ABSENT, np.int32), work.call[on_stream]))
+    return collectives(trace, np.concatenate((on_cpu, len(tasks) + on_stream)), rows, calls)
+
+
 def _names(trace: Trace, tasks: HostTasks, work: DeviceWork) -> Int32:
     host = np.where(tasks.row >= 0, trace.name[tasks.row], len(trace.strings))
     return np.concatenate((host, trace.name[work.row])).astype(np.int32)
@@ -196,14 +211,31 @@ def _findings(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: St
     found = []
     orphans = int((work.call == ABSENT).sum())
     if orphans:
-        found.append(Diagnostic("launch-missing", f"{where}: {orphans} of {len(work)} pieces of device work have no launch call in the trace; they follow the order of their stream alone"))
+        found.append(
+            Diagnostic(
+                "launch-missing",
+                f"{where}: {orphans} of {len(work)} pieces of device work have no launch call in the trace;"
+                " they follow the order of their stream alone",
+            )
+        )
     if not len(work):
         found.append(Diagnostic("no-device-work", f"{where}: no device work recorded; the replay covers the CPU threads alone"))
     if waits.inferred or waits.unresolved:
-        found.append(Diagnostic("stream-waits-inferred", f"{where}: {waits.inferred} waits between streams were inferred from the order of calls, {waits.unresolved} led nowhere; record with CUDA sync events to know them"))
+        found.append(
+            Diagnostic(
+                "stream-waits-inferred",
+                f"{where}: {waits.inferred} waits between streams were inferred from the order of calls,"
+                f" {waits.unresolved} led nowhere; record with CUDA sync events to know them",
+            )
+        )
     if depth:
         found.append(Diagnostic("queue-full", f"{where}: launches wait for room in a queue of {depth}"))
     unknown = int(((syncs.target == NONE) & (syncs.event < 0)).sum())
     if unknown:
-        found.append(Diagnostic("sync-unknown", f"{where}: {unknown} synchronising calls await no work that the trace shows; they keep their measured time"))
+        found.append(
+            Diagnostic(
+                "sync-unknown",
+                f"{where}: {unknown} synchronising calls await no work that the trace shows; they keep their measured time",
+            )
+        )
     return found

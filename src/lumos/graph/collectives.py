@@ -12,9 +12,8 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.graph.launches import DeviceWork
 from lumos.graph.table import Collectives
-from lumos.trace.table import ABSENT, Category, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
 #: Kernels that communicate: NCCL and RCCL of all generations, MSCCL, DeepEP, NVSHMEM, the custom all-reduces of servers.
 _COMMUNICATION = re.compile(r"(?i)nccl(dev)?kernel|^nccl|mscclkernel|deep_ep::|nvshmem|cross_device_reduce|symm_mem|one_?ccl")
@@ -60,18 +59,48 @@ def is_communication(trace: Trace) -> NDArray[np.bool_]:
     return result
 
 
-def collectives(trace: Trace, work: DeviceWork, first_task: int) -> Collectives | None:
-    """Facts of the collectives among a rank's device work; entry i of `work` is task first_task + i. None if there are none."""
-    index = np.flatnonzero(is_communication(trace)[work.row])
-    if not len(index):
+#: Ranges in which a CPU thread carries out a collective (gloo, MPI, UCC); NCCL's like-named ranges only enqueue.
+_ON_CPU = re.compile(r"(gloo|mpi|ucc):")
+
+
+def is_cpu_collective(trace: Trace) -> NDArray[np.bool_]:
+    """Annotations under which a CPU thread moves the bytes of a collective: work, unlike all other annotations."""
+    named = np.array([bool(_ON_CPU.match(name)) for name in trace.strings] or [False])
+    mask: NDArray[np.bool_] = named[trace.name] & (trace.category == Category.ANNOTATION)
+    return mask
+
+
+def issuers(trace: Trace, rows: Int32) -> Int32:
+    """The `c10d::` operator that issued each CPU collective in `rows`; ABSENT without one.
+
+    The k-th collective of a kind and size was issued by the k-th operator of that kind and size before it.
+    """
+    named = np.array([name.startswith("c10d::") for name in trace.strings] or [False])
+    operators = np.flatnonzero(named[trace.name] & (trace.category == Category.OPERATOR))
+    queues: dict[tuple[str, int], list[int]] = {}
+    for row in operators[np.argsort(trace.start[operators], kind="stable")]:
+        queues.setdefault((kind_of(trace.strings[trace.name[row]]), _shape_bytes(trace, int(row))), []).append(int(row))
+    out = np.full(len(rows), ABSENT, np.int32)
+    for i in np.argsort(trace.start[rows], kind="stable"):
+        queue = queues.get((kind_of(trace.strings[trace.name[rows[i]]]), _shape_bytes(trace, int(rows[i]))))
+        if queue and trace.start[queue[0]] <= trace.start[rows[i]]:
+            out[i] = queue.pop(0)
+    return out
+
+
+def collectives(trace: Trace, task: Int64, rows: Int32, calls: Int32) -> Collectives | None:
+    """Facts of the collectives of one rank: task[i] is row rows[i] of the trace, launched by calls[i] (ABSENT none).
+
+    None if there are none.
+    """
+    if not len(rows):
         return None
-    rows = work.row[index]
-    source = _fact_rows(trace, rows, work.call[index])
+    source = _fact_rows(trace, rows, calls)
     kinds: dict[str, int] = {}
     groups: dict[str, int] = {}
     facts = [_facts(trace, int(row), int(fact)) for row, fact in zip(rows, source, strict=True)]
     return Collectives(
-        task=(first_task + index).astype(np.int32),
+        task=task.astype(np.int32),
         kind=np.array([kinds.setdefault(f[0], len(kinds)) for f in facts], np.int32),
         nbytes=np.array([f[1] for f in facts], np.int64),
         group=np.array([ABSENT if f[2] is None else groups.setdefault(f[2], len(groups)) for f in facts], np.int32),
@@ -82,9 +111,9 @@ def collectives(trace: Trace, work: DeviceWork, first_task: int) -> Collectives 
     )
 
 
-def _fact_rows(trace: Trace, rows: Int64, calls: Int64) -> Int64:
+def _fact_rows(trace: Trace, rows: Int32, calls: Int32) -> Int64:
     """The row that holds each collective's facts: itself, or the operator or annotation around its launching call."""
-    out = np.full(len(rows), ABSENT, np.int64)
+    out = np.where(is_cpu_collective(trace)[rows], rows, ABSENT).astype(np.int64)
     own = trace.args.get("Collective name")
     if own is not None:
         out[np.isin(rows, own.rows)] = rows[np.isin(rows, own.rows)]
@@ -122,10 +151,13 @@ def _shape_bytes(trace: Trace, row: int) -> int:
     if dims is None or types is None:
         return ABSENT
     shapes, names = json.loads(dims), json.loads(types)
-    if not shapes or not names or not all(isinstance(d, int) for d in shapes[0]):
+    if not shapes or not names:
         return ABSENT
-    size = ELEMENT_BYTES.get(str(names[0]).lower())
-    return ABSENT if size is None else int(np.prod(shapes[0], dtype=np.int64)) * size
+    first = shapes[0] if shapes[0] and isinstance(shapes[0][0], list) else [shapes[0]]  # a list of tensors, or one
+    size = ELEMENT_BYTES.get(str(names[0]).lower(), 4 if names[0] == "TensorList" else None)
+    if size is None or not all(isinstance(d, int) for shape in first for d in shape):
+        return ABSENT
+    return sum(int(np.prod(shape, dtype=np.int64)) for shape in first) * size
 
 
 def _integer(trace: Trace, row: int, key: str) -> int:

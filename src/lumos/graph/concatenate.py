@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
     def shifted(column: str, by: Int64) -> Int32:
         return np.concatenate([getattr(g, column) + np.int32(b) for g, b in zip(graphs, by, strict=False)]).astype(np.int32)
 
-    def joined(column: str) -> np.ndarray:  # type: ignore[type-arg]
+    def joined(column: str) -> Any:
         return np.concatenate([getattr(g, column) for g in graphs])
 
     return Graph(

@@ -1,8 +1,9 @@
-"""The four constants that a replay takes from one rank's trace, each a median over many gaps.
+"""The four constants that a replay takes from one rank's trace, each from many gaps.
 
 launch_latency: end of a launch call to the start of its work, on a stream that had been idle.
-kernel_gap: end of work to the start of the next on its stream, where the next had long been launched.
-sync_return: end of awaited work to the return of the synchronising call.
+kernel_gap: end of work to the start of the next on its stream, where the next had long been launched. The mean, since
+gaps come in two sizes on some devices (ROCm: 1 ns and 3.5 us) and a median would make a full stream run fast.
+The others are medians. sync_return: end of awaited work to the return of the synchronising call.
 copy_return: end of a blocking copy to the return of its call.
 """
 
@@ -21,7 +22,9 @@ from lumos.trace.table import Int64, Trace
 #: Work launched at least this long before the previous work ended was waiting for it, not for its launch (ns).
 LAUNCHED_EARLY = 5_000
 #: A longer pause between two pieces of queued work has a cause of its own and says nothing of the usual gap (ns).
-LONGEST_GAP = 20_000
+LONGEST_GAP = 10_000
+#: A launch onto an idle stream that takes longer met something else: module loading, profiler start-up (ns).
+LONGEST_LATENCY = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,7 @@ CONSTANT_NAMES = {
 }
 
 
-def constants(
-    trace: Trace, work: DeviceWork, waiting: NDArray[np.bool_], syncs: Synchronisations, copies: BlockingCopies
-) -> Constants:
+def constants(trace: Trace, work: DeviceWork, waiting: NDArray[np.bool_], syncs: Synchronisations, copies: BlockingCopies) -> Constants:
     """Estimate the constants of one rank. `waiting` marks work that also waits for another stream."""
     if not len(work):
         return Constants()
@@ -64,16 +65,17 @@ def constants(
     previous_end = np.full(len(work), np.iinfo(np.int64).min)
     same = work.stream[1:] == work.stream[:-1]
     previous_end[1:][same] = work.end[:-1][same]
-    idle = ordinary & (previous_end <= work.call_start)
+    idle = ordinary & (previous_end <= work.issued)
     queued = ordinary & (call_end + LAUNCHED_EARLY < previous_end)
     gap = (work.start - previous_end)[queued]
+    latency = (work.start - call_end)[idle]
     waited = syncs.waited
     returned = (trace.start[syncs.row] + trace.duration[syncs.row])[waited] - syncs.awaited_end[waited]
     call = work.call[copies.work]
     after_copy = trace.start[call] + trace.duration[call] - work.end[copies.work]
     return Constants(
-        launch_latency=_median((work.start - call_end)[idle]),
-        kernel_gap=_median(gap[gap < LONGEST_GAP]),
+        launch_latency=_median(latency[latency < LONGEST_LATENCY]),
+        kernel_gap=_mean(gap[gap < LONGEST_GAP]),
         sync_return=_median(returned[(returned >= 0) & (returned < WAKE_UP)]),
         copy_return=_median(after_copy[after_copy >= 0]),
     )
@@ -82,3 +84,8 @@ def constants(
 def _median(values: Int64) -> int:
     """Median, not below zero (an effect never precedes its cause); zero where nothing was seen."""
     return max(0, int(np.median(values))) if len(values) else 0
+
+
+def _mean(values: Int64) -> int:
+    """Mean, on the same terms."""
+    return max(0, int(np.mean(values))) if len(values) else 0

@@ -25,7 +25,9 @@ class Edges:
 
     def predecessors(self, tasks: int) -> tuple[Int64, Int32, Int8]:
         """(pred_offset, pred, pred_kind) over all edges added, as `Graph` holds them."""
-        before, after, kind = (np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in (self._before, self._after, self._kind))
+        before, after, kind = (
+            np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in (self._before, self._after, self._kind)
+        )
         order = np.argsort(after, kind="stable")
         offset = np.zeros(tasks + 1, np.int64)
         np.cumsum(np.bincount(after, minlength=tasks), out=offset[1:])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lumos.graph.collectives import is_cpu_collective
 from lumos.graph.table import Kind
 from lumos.graph.threads import HandOffs, HostSlices
 from lumos.trace.table import Category, Int8, Int32, Int64, Trace
@@ -42,6 +43,7 @@ def plan(trace: Trace, slices: HostSlices) -> HostPlan:
     real = np.flatnonzero(slices.row >= 0)
     kind[slices.row < 0] = Kind.HOST
     kind[real[trace.category[slices.row[real]] == Category.RUNTIME]] = Kind.RUNTIME
+    kind[real[is_cpu_collective(trace)[slices.row[real]]]] = Kind.COLLECTIVE
     last = np.full(len(trace), -1, np.int32)
     last[slices.row[real]] = real
     return HostPlan(slices, kind, slices.end - slices.start, slices.start.copy(), slices.end.copy(), np.zeros(len(slices), bool), last)
@@ -87,7 +89,9 @@ def host_tasks(planned: HostPlan, handed: HandOffs) -> HostTasks:
     source_slice = np.concatenate((handed.slice, first, every, after))
     place = np.repeat((0, 1, 2, 3), (len(handed.slice), len(first), n, len(after)))
     none = np.zeros(len(handed.slice) + len(first), np.int64)
-    kind = np.concatenate((np.full(len(handed.slice), Kind.RETURN), np.full(len(first), Kind.HOST), planned.kind, np.full(len(after), Kind.RETURN)))
+    kind = np.concatenate(
+        (np.full(len(handed.slice), Kind.RETURN), np.full(len(first), Kind.HOST), planned.kind, np.full(len(after), Kind.RETURN))
+    )
     row = np.concatenate((none - 1, slices.row, slices.row[after]))
     first_resumed = resumed[~in_gap]
     start = np.concatenate((resumed, first_resumed, begin, slices.end[after]))

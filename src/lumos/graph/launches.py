@@ -27,7 +27,7 @@ class DeviceWork:
     stream: Int32
     start: Int64
     end: Int64
-    call_start: Int64  # start of the launching call; the work's own start for orphans
+    issued: Int64  # start of the launching call; orphans: of the launch before it on the stream, before all time without one
     streams: tuple[tuple[int, int], ...]
 
     def __len__(self) -> int:
@@ -57,13 +57,16 @@ def device_work(trace: Trace) -> DeviceWork:
     index = np.zeros(len(rows), np.int32)
     index[changes] = 1
     rows, start = rows[order], start[order]
+    issued = np.where(call[order] >= 0, call_start[order], np.iinfo(np.int64).min)
+    for low, high in zip(first, np.append(changes, len(rows))[: len(first)], strict=True):
+        np.maximum.accumulate(issued[low:high], out=issued[low:high])
     return DeviceWork(
         row=rows,
         call=call[order],
         stream=np.cumsum(index, dtype=np.int32),
         start=start,
         end=start + trace.duration[rows],
-        call_start=call_start[order],
+        issued=issued,
         streams=tuple((int(device[i]), int(stream[i])) for i in first),
     )
 
@@ -116,7 +119,9 @@ def _through_flows(trace: Trace, rows: Int32, out: Int32, missing: Int64, calls:
     starts = np.flatnonzero(trace.category == Category.LAUNCH_FLOW_START)
     if not len(ends) or not len(starts):
         return out
-    at_work = _latest_before(trace.start[ends], trace.lane[ends].astype(np.int64), trace.start[rows[missing]], trace.lane[rows[missing]].astype(np.int64))
+    at_work = _latest_before(
+        trace.start[ends], trace.lane[ends].astype(np.int64), trace.start[rows[missing]], trace.lane[rows[missing]].astype(np.int64)
+    )
     same_lane = (at_work >= 0) & (trace.lane[ends[at_work]] == trace.lane[rows[missing]])
     flow = np.where(same_lane, trace.correlation[ends[at_work]], ABSENT)
     source = _latest_before(trace.correlation[starts], trace.start[starts], flow, trace.start[rows[missing]])

@@ -28,6 +28,4 @@ def steps(trace: Trace) -> tuple[Step, ...]:
         finish = int((trace.start[work] + trace.duration[work]).max(initial=0))
         return (Step(trace.rank, "whole trace", begin, finish + 1),) if work.any() else ()
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    return tuple(
-        Step(trace.rank, trace.strings[trace.name[r]], int(trace.start[r]), int(trace.start[r] + trace.duration[r])) for r in rows
-    )
+    return tuple(Step(trace.rank, trace.strings[trace.name[r]], int(trace.start[r]), int(trace.start[r] + trace.duration[r])) for r in rows)

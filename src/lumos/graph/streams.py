@@ -5,18 +5,25 @@ Elsewhere inferred from the order of calls, as a reader of the program would: th
 launch after the wait goes to; the awaited work is the last that was issued to another stream before the event was
 recorded, or before the wait where the trace has no records. Measured times only ever refute such a pair (work that
 started before the other ended did not wait for it), never suggest one.
+
+Some profilers (ROCm's) record neither waits nor records. There the frameworks' own rule stands in: a collective waits for
+the work issued before it (torch.distributed makes its stream wait for the caller's), and whoever uses its result waits at
+an operator that says so (a recorded wait, DDP's copy of a bucket to the gradients, wait_tensor).
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.graph.calls import Call
+from lumos.graph.collectives import is_communication
 from lumos.graph.launches import DeviceWork
-from lumos.graph.syncs import Issued, _note_stream, _Note, _sync_notes
-from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
+from lumos.graph.syncs import Issued, Note, note_stream, record_time, sync_notes
+from lumos.trace.table import ABSENT, Category, Int8, Int64, Trace
 
 #: The launch that a wait is for follows within so many launches (an autograd thread waits, the main thread launches).
 LAUNCHES_AHEAD = 8
@@ -37,14 +44,17 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     """The waits between the streams of one rank."""
     waits = np.flatnonzero(calls == Call.STREAM_WAIT)
     waits = waits[np.argsort(trace.start[waits], kind="stable")]
+    communicates = is_communication(trace)[work.row]
+    if not len(waits) and communicates.any():
+        return _collective_waits(trace, work, communicates)
     if not len(waits) or not len(work):
         return StreamWaits(np.empty(0, np.int64), np.empty(0, np.int64), 0, 0, len(waits))
     issued = Issued(work)
-    notes = _sync_notes(trace)
+    notes = sync_notes(trace)
     records = np.sort(trace.start[calls == Call.EVENT_RECORD])
     launched = np.flatnonzero(work.call >= 0)
-    by_call = launched[np.argsort(work.call_start[launched], kind="stable")]
-    by_call_start = work.call_start[by_call]
+    by_call = launched[np.argsort(work.issued[launched], kind="stable")]
+    by_call_start = work.issued[by_call]
     pairs: list[tuple[int, int]] = []
     exact = unresolved = 0
     for row in waits:
@@ -66,16 +76,16 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     return StreamWaits(found[:, 0], found[:, 1], exact, len(pairs) - exact, unresolved)
 
 
-def _exact(trace: Trace, issued: Issued, note: _Note, time: int) -> tuple[int, int] | None:
+def _exact(trace: Trace, issued: Issued, note: Note, time: int) -> tuple[int, int] | None:
     """The pair that a Stream Wait Event row names; None where either stream shows no work there."""
     stream_of = {pair: i for i, pair in enumerate(issued.work.streams)}
-    waiting = _note_stream(stream_of, note.device, note.stream)
-    awaited = _note_stream(stream_of, note.device, note.source_stream)
+    waiting = note_stream(stream_of, note.device, note.stream)
+    awaited = note_stream(stream_of, note.device, note.source_stream)
     if waiting is None or awaited is None:
         return None
-    record = np.flatnonzero((trace.correlation == note.record) & (trace.category == Category.RUNTIME)) if note.record != ABSENT else []
-    source = issued.last_before(awaited, int(trace.start[record[0]]) if len(record) else time)
-    follower = issued.last_before(waiting, time) + 1 if issued.last_before(waiting, time) != ABSENT else int(issued.bounds[waiting])
+    source = issued.last_before(awaited, record_time(trace, note, time))
+    before = issued.last_before(waiting, time)
+    follower = int(issued.bounds[waiting]) if before == ABSENT else before + 1
     if source == ABSENT or follower >= issued.bounds[waiting + 1]:
         return None
     return follower, source
@@ -89,13 +99,60 @@ def _inferred(issued: Issued, ahead: Int64, time: int, records: Int64) -> tuple[
     for follower in ahead:
         candidates = []
         for stream in range(len(work.streams)):
-            if stream == work.stream[follower]:
-                continue
-            source = issued.last_before(stream, recorded)
-            while source != ABSENT and work.end[source] > work.start[follower]:
-                source = source - 1 if source > issued.bounds[stream] else ABSENT
+            source = _unrefuted(issued, stream, recorded, int(follower)) if stream != work.stream[follower] else ABSENT
             if source != ABSENT:
                 candidates.append(source)
         if candidates:
-            return int(follower), max(candidates, key=lambda i: int(work.call_start[i]))
+            return int(follower), max(candidates, key=lambda i: int(work.issued[i]))
     return None
+
+
+def _unrefuted(issued: Issued, stream: int, time: int, follower: int) -> int:
+    """The last work issued to `stream` before `time` that had ended when `follower` started; ABSENT if none."""
+    source = issued.last_before(stream, time)
+    while source != ABSENT and issued.work.end[source] > issued.work.start[follower]:
+        source = source - 1 if source > issued.bounds[stream] else ABSENT
+    return source
+
+
+#: Operators at which the result of a collective is awaited (torch.distributed, DDP, functional collectives).
+_AWAITS = re.compile(r"copy_bucket_to_grad|wait_tensor|c10d::.*wait")
+
+
+def _collective_waits(trace: Trace, work: DeviceWork, communicates: NDArray[np.bool_]) -> StreamWaits:
+    """The waits around collectives where the trace records no waits at all."""
+    issued = Issued(work)
+    speaks = np.zeros(len(work.streams), bool)
+    speaks[work.stream[communicates]] = True
+    compute, transfer = np.flatnonzero(~speaks), np.flatnonzero(speaks)
+    pairs: set[tuple[int, int]] = set()
+    unresolved = 0
+    launched = np.flatnonzero(work.call >= 0)
+    for index in launched[communicates[launched]]:
+        sources = [i for s in compute if (i := _unrefuted(issued, int(s), int(work.issued[index]), int(index))) != ABSENT]
+        if sources:
+            pairs.add((int(index), max(sources, key=lambda i: int(work.issued[i]))))
+    users = launched[~speaks[work.stream[launched]]]
+    users = users[np.argsort(work.issued[users], kind="stable")]
+    for time in _await_times(trace):
+        at = int(np.searchsorted(work.issued[users], time, "left"))
+        if at == len(users):
+            continue
+        sources = [i for s in transfer if (i := _unrefuted(issued, int(s), int(time), int(users[at]))) != ABSENT]
+        if sources:
+            pairs.add((int(users[at]), max(sources, key=lambda i: int(work.issued[i]))))
+        else:
+            unresolved += 1
+    found = np.array(sorted(pairs), np.int64).reshape(-1, 2)
+    return StreamWaits(found[:, 0], found[:, 1], 0, len(found), unresolved)
+
+
+def _await_times(trace: Trace) -> Int64:
+    """When operators that await a collective began."""
+    named = np.array([bool(_AWAITS.search(name)) for name in trace.strings] or [False])
+    awaits = named[trace.name] & trace.is_any(Category.OPERATOR, Category.ANNOTATION)
+    recorded = trace.args.get("Collective name")
+    if recorded is not None and recorded.kind == "string":
+        words = np.array([trace.strings[v] == "wait" for v in recorded.values])
+        awaits[recorded.rows[words]] = True
+    return np.sort(trace.start[awaits])

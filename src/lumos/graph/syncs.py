@@ -70,7 +70,7 @@ class Issued:
     def last_before(self, stream: int, time: int) -> int:
         """Index of the last work on `stream` whose call started before `time`; ABSENT if none."""
         low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
-        at = int(np.searchsorted(self.work.call_start[low:high], time, "left"))
+        at = int(np.searchsorted(self.work.issued[low:high], time, "left"))
         return low + at - 1 if at else ABSENT
 
     def last_of_all_before(self, time: int) -> int:
@@ -84,7 +84,7 @@ def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisa
     rows = np.flatnonzero((calls >= Call.DEVICE_SYNC) & (calls <= Call.EVENT_SYNC)).astype(np.int32)
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
     issued = Issued(work)
-    notes = _sync_notes(trace)
+    notes = sync_notes(trace)
     stream_of = {pair: i for i, pair in enumerate(work.streams)}
     count = len(rows)
     target, event = np.full(count, NONE, np.int32), np.full(count, ABSENT, np.int32)
@@ -96,7 +96,7 @@ def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisa
             target[i] = ALL
             awaited[i] = issued.last_of_all_before(begin)
         elif calls[row] == Call.STREAM_SYNC:
-            known = None if note is None else _note_stream(stream_of, note.device, note.stream)
+            known = None if note is None else note_stream(stream_of, note.device, note.stream)
             stream = _likely_stream(issued, begin, finish) if known is None else known
             target[i] = stream
             awaited[i] = issued.last_before(stream, begin) if stream >= 0 else ABSENT
@@ -109,7 +109,7 @@ def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisa
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
+class Note:
     """A `cuda_sync` row: what a synchronising call, or a stream's wait, refers to."""
 
     device: int
@@ -118,21 +118,32 @@ class _Note:
     record: int  # correlation of the event's record call, ABSENT if unknown
 
 
-def _sync_notes(trace: Trace) -> dict[int, _Note]:
+def sync_notes(trace: Trace) -> dict[int, Note]:
     """`cuda_sync` rows by the correlation of their call."""
     rows = np.flatnonzero(trace.category == Category.SYNC)
     if not len(rows):
         return {}
     columns = [trace.dense(key)[rows] for key in ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")]
-    return {int(c): _Note(*map(int, values)) for c, *values in zip(trace.correlation[rows], *columns, strict=True)}
+    return {int(c): Note(*map(int, values)) for c, *values in zip(trace.correlation[rows], *columns, strict=True)}
 
 
-def _note_stream(stream_of: dict[tuple[int, int], int], device: int, stream: int) -> int | None:
+def note_stream(stream_of: dict[tuple[int, int], int], device: int, stream: int) -> int | None:
     """The stream a note names; None where it names none that this trace shows work on."""
     if (device, stream) in stream_of:
         return stream_of[device, stream]
     same = [i for (_, s), i in stream_of.items() if s == stream]
     return same[0] if len(same) == 1 else None
+
+
+def record_time(trace: Trace, note: Note, otherwise: int) -> int:
+    """When the event that a note refers to was recorded; `otherwise` where the trace has no row of that call."""
+    record = (
+        np.flatnonzero((trace.correlation == note.record) & (trace.category == Category.RUNTIME)) if note.record != ABSENT else _NO_ROWS
+    )
+    return int(trace.start[record[0]]) if len(record) else otherwise
+
+
+_NO_ROWS = np.empty(0, np.int64)
 
 
 def _likely_stream(issued: Issued, begin: int, finish: int) -> int:
@@ -146,7 +157,7 @@ def _likely_stream(issued: Issued, begin: int, finish: int) -> int:
         last = issued.last_before(stream, begin)
         if last == ABSENT:
             continue
-        end, call = int(issued.work.end[last]), int(issued.work.call_start[last])
+        end, call = int(issued.work.end[last]), int(issued.work.issued[last])
         if best_end < end <= finish:
             best, best_end = stream, end
         if call > latest_call:
@@ -154,14 +165,11 @@ def _likely_stream(issued: Issued, begin: int, finish: int) -> int:
     return best if best != NONE else latest
 
 
-def _behind_event(issued: Issued, note: _Note | None, trace: Trace, stream_of: dict[tuple[int, int], int], begin: int, finish: int) -> int:
+def _behind_event(issued: Issued, note: Note | None, trace: Trace, stream_of: dict[tuple[int, int], int], begin: int, finish: int) -> int:
     """The work behind the event that a call awaits: exact from a note, else the last issued work that ended before the return."""
     if note is not None and note.source_stream != ABSENT:
-        stream = _note_stream(stream_of, note.device, note.source_stream)
-        record = np.flatnonzero((trace.correlation == note.record) & (trace.category == Category.RUNTIME)) if note.record != ABSENT else []
-        if stream is None:
-            return ABSENT
-        return issued.last_before(stream, int(trace.start[record[0]]) if len(record) else begin)
+        stream = note_stream(stream_of, note.device, note.source_stream)
+        return ABSENT if stream is None else issued.last_before(stream, record_time(trace, note, begin))
     stream = _likely_stream(issued, begin, finish)
     last = issued.last_before(stream, begin) if stream >= 0 else ABSENT
     return last if last != ABSENT and issued.work.end[last] <= finish else ABSENT
@@ -234,8 +242,8 @@ def queue_depth(work: DeviceWork) -> tuple[int, Int64, Int64]:
     the same, largest count.
     """
     launched = np.flatnonzero(work.call >= 0)
-    order = launched[np.argsort(work.call_start[launched], kind="stable")]
-    outstanding = np.arange(len(order)) - np.searchsorted(np.sort(work.end[order]), work.call_start[order], "left")
+    order = launched[np.argsort(work.issued[launched], kind="stable")]
+    outstanding = np.arange(len(order)) - np.searchsorted(np.sort(work.end[order]), work.issued[order], "left")
     if not len(order):
         return 0, order, outstanding
     most = int(outstanding.max())

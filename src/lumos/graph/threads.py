@@ -12,12 +12,14 @@ idle since. The gap is then a return behind that thread's last work, followed by
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lumos import _slices
+from lumos.graph.collectives import is_cpu_collective, issuers
 from lumos.graph.steps import is_step_mark
 from lumos.trace.table import Category, Int32, Int64, Trace
 
@@ -58,7 +60,7 @@ def host_slices(trace: Trace, work_calls: Int32) -> HostSlices:
     `work_calls` are the runtime rows that later rules refer to (launches, synchronisations): they keep a slice even where
     a clock of whole microseconds gave them no duration.
     """
-    rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.RUNTIME) & ~is_step_mark(trace))
+    rows = np.flatnonzero((trace.is_any(Category.OPERATOR, Category.RUNTIME) & ~is_step_mark(trace)) | is_cpu_collective(trace))
     start = trace.start[rows]
     end = start + trace.duration[rows]
     lane = trace.lane[rows]
@@ -74,12 +76,14 @@ def host_slices(trace: Trace, work_calls: Int32) -> HostSlices:
     return HostSlices(row, lanes, begin, finish)
 
 
-def hand_offs(slices: HostSlices, timers: NDArray[np.bool_]) -> HandOffs:
+def hand_offs(trace: Trace, slices: HostSlices, timers: NDArray[np.bool_]) -> HandOffs:
     """Find the slices that wait for another thread.
 
     `timers` marks lanes that only poll: they wake by the clock, wait for no one and are no one's predecessor.
     The source of a wait is the work that fell idle last, before the waiting thread went on, on any other thread that
-    stayed idle until then. A thread's first slice waits like a gap that began with the recording.
+    stayed idle until then. A thread's first slice waits like a gap that began with the recording. A thread that goes on
+    with a node of the backward pass may have been given it by a thread that stays busy: its source is then the last
+    top-level operator that had ended there. A collective on a CPU thread waits for the operator that issued it.
     """
     n = len(slices)
     if n == 0:
@@ -87,24 +91,58 @@ def hand_offs(slices: HostSlices, timers: NDArray[np.bool_]) -> HandOffs:
     first = np.ones(n, bool)
     first[1:] = slices.lane[1:] != slices.lane[:-1]
     gap = (slices.row < 0) & (slices.end - slices.start >= SHORTEST_HAND_OFF)
-    lanes = np.unique(slices.lane)
-    busy = {int(lane): np.flatnonzero((slices.lane == lane) & (slices.row >= 0)) for lane in lanes if not timers[lane]}
-    waiting, sources = [], []
-    candidates = np.flatnonzero(gap | first)
-    times = np.where(gap[candidates], slices.end[candidates], slices.start[candidates])
-    since = np.where(gap[candidates], slices.start[candidates], np.iinfo(np.int64).min)
-    best = np.full(len(candidates), -1, np.int64)
-    best_end = since.copy()
-    for lane, work in busy.items():
-        # The lane's last slice that started before the waiter went on: it must have ended by then, and after the gap began.
-        at = np.searchsorted(slices.start[work], times, "left") - 1
-        known = (at >= 0) & (slices.lane[candidates] != lane)
-        last = work[np.maximum(at, 0)]
-        end = slices.end[last]
-        better = known & (end <= times) & (end > best_end)
-        best[better], best_end[better] = last[better], end[better]
-    for candidate, source in zip(candidates, best, strict=True):
-        if source >= 0 and not timers[slices.lane[candidate]]:
-            waiting.append(candidate)
-            sources.append(source)
-    return HandOffs(np.array(waiting, np.int64), np.array(sources, np.int64))
+    waiting = np.flatnonzero((gap | first) & ~timers[slices.lane])
+    resumes = np.where(gap[waiting], slices.end[waiting], slices.start[waiting])
+    since = np.where(gap[waiting], slices.start[waiting], np.iinfo(np.int64).min)
+    lanes = [int(lane) for lane in np.unique(slices.lane) if not timers[lane]]
+    idle, handing = np.full(len(waiting), -1, np.int64), np.full(len(waiting), -1, np.int64)
+    idle_end, handing_end = since.copy(), since.copy()
+    last_of_operator = (slices.row >= 0) & np.append((slices.row[1:] < 0) | first[1:], True)
+    for lane in lanes:
+        elsewhere = slices.lane[waiting] != lane
+        work = np.flatnonzero((slices.lane == lane) & (slices.row >= 0))
+        if not len(work):
+            continue
+        # The lane's last slice that had started when the waiter went on must have ended by then, and after the gap began.
+        last = work[np.maximum(np.searchsorted(slices.start[work], resumes, "left") - 1, 0)]
+        _take_later(idle, idle_end, last, slices.end[last], elsewhere & (slices.end[last] <= resumes))
+        ends = np.flatnonzero((slices.lane == lane) & last_of_operator)
+        done = ends[np.maximum(np.searchsorted(slices.end[ends], resumes, "right") - 1, 0)]
+        _take_later(handing, handing_end, done, slices.end[done], elsewhere & (slices.end[done] <= resumes))
+    source = np.where((idle < 0) & _starts_node(trace, slices)[np.minimum(waiting + 1, n - 1)] & gap[waiting], handing, idle)
+    issued = _issues(trace, slices)[np.where(gap[waiting], np.minimum(waiting + 1, n - 1), waiting)]
+    source = np.where((issued >= 0) & (slices.end[issued] <= resumes), issued, source)
+    found = source >= 0
+    return HandOffs(waiting[found], source[found])
+
+
+def _issues(trace: Trace, slices: HostSlices) -> Int64:
+    """For slices that begin a CPU collective the last slice that its issuing thread had done by then; -1 elsewhere.
+
+    That is the operator that issued it, or what came before where the other thread was quicker than the operator's end.
+    """
+    out = np.full(len(slices), -1, np.int64)
+    begins = np.flatnonzero((slices.row >= 0) & is_cpu_collective(trace)[slices.row])
+    for slice_, issuer in zip(begins, issuers(trace, slices.row[begins]), strict=True):
+        if issuer >= 0:
+            low, high = np.searchsorted(slices.lane, (trace.lane[issuer], trace.lane[issuer] + 1))
+            done = int(np.searchsorted(slices.end[low:high], slices.start[slice_], "right"))
+            out[slice_] = low + done - 1 if done else -1
+    return out
+
+
+def _take_later(best: Int64, best_end: Int64, candidate: Int64, end: Int64, allowed: NDArray[np.bool_]) -> None:
+    """Replace entries of `best` by candidates that ended later (and after the gap began: `best_end` starts there)."""
+    better = allowed & (end > best_end)
+    best[better], best_end[better] = candidate[better], end[better]
+
+
+#: Operators that are nodes of the backward pass, in the names of all generations.
+_NODE = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$")
+
+
+def _starts_node(trace: Trace, slices: HostSlices) -> NDArray[np.bool_]:
+    """Slices that belong to a node of the backward pass."""
+    named = np.array([bool(_NODE.match(name)) for name in trace.strings] or [False])
+    mask: NDArray[np.bool_] = (slices.row >= 0) & named[trace.name[slices.row]]
+    return mask

@@ -1,0 +1,9 @@
+"""Profiler files to a `Job`: the traces of all ranks, as columns."""
+
+from __future__ import annotations
+
+from lumos.trace.read import read
+from lumos.trace.string_table import StringTable
+from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Column, Job, Lane, ProcessGroup, Trace
+
+__all__ = ["ABSENT", "DEVICE_WORK", "Category", "Column", "Job", "Lane", "ProcessGroup", "StringTable", "Trace", "read"]

@@ -1,0 +1,52 @@
+# Each target sets up what it needs in a virtual environment of the project's own.
+#   make demo      replay the recorded job in examples/
+#   make test      lint, types and tests
+#   make test-all  the same with the optional libraries (torch, Ray, plotly, ...) installed
+#   make sanitize  fuzz the native code under the address and undefined-behaviour sanitizers
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := CMakeLists.txt pyproject.toml $(wildcard native/*)
+TRACES ?= examples/gpt-2rank-cpu
+
+.PHONY: demo test test-all sanitize lint clean
+
+demo: $(VENV)/.installed
+	$(BIN)/lumos replay $(TRACES)
+
+test: $(VENV)/.dev lint
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/.all lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check src tests validation benchmarks tools examples
+	$(BIN)/mypy
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo "Lumos needs Python 3.11 or newer: name one with make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "Lumos needs Python's venv module (Debian: apt install python3-venv)"; exit 1; }
+
+# A compiler that can read C++17 is asked for before pip buries its absence in a long log.
+$(VENV)/.installed: $(VENV)/bin/python $(NATIVE)
+	@echo 'int main() { if constexpr (true) return 0; }' | $${CXX:-c++} -std=c++17 -x c++ -fsyntax-only - 2>/dev/null || \
+	  { echo "Lumos needs a C++17 compiler: install one (Debian: apt install g++) or name it with CXX=..."; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.all: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[report,serve,arrow,chakra]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch>=2.1' --index-url https://download.pytorch.org/whl/cpu \
+	  || echo "no CPU build of torch to be had here: its tests will be skipped"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[distributed]' \
+	  || echo "no Ray to be had here: its tests will be skipped"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build

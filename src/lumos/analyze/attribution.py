@@ -1,0 +1,109 @@
+"""Which operator, and which module, a piece of device work was launched from.
+
+Device work belongs to the innermost operator on whose thread, and inside which, its launch call began. A module is the
+innermost `nn.Module: …` row around the launch; work launched in the backward pass belongs to the module of the forward
+operator that has the same sequence number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lumos.analyze.steps import Members
+from lumos.graph.table import Kind
+from lumos.trace.table import ABSENT, Category, Int64, Job, Trace
+
+#: How the profiler names the rows of modules (with_stack or with_modules).
+MODULE_PREFIX = "nn.Module: "
+
+
+def innermost(trace: Trace, among: Int64, rows: Int64) -> Int64:
+    """For each of `rows`, the row of `among` on its lane that began last before it and contains its start; -1 if none."""
+    out = np.full(len(rows), -1, np.int64)
+    among = among[trace.duration[among] > 0]
+    for lane in np.unique(trace.lane[rows]):
+        asked = np.flatnonzero(trace.lane[rows] == lane)
+        spans = among[trace.lane[among] == lane]
+        if len(spans):
+            out[asked] = _innermost(trace, spans, trace.start[rows[asked]])
+    return out
+
+
+def _innermost(trace: Trace, spans: Int64, time: Int64) -> Int64:
+    """Spans nest, so the innermost at a time is the last to begin among those at the depth that is then open."""
+    start, end = trace.start[spans], trace.start[spans] + trace.duration[spans]
+    order = np.lexsort((-end, start))
+    spans, start, end = spans[order], start[order], end[order]
+    ends = np.sort(end)
+    depth = np.arange(len(spans)) - np.searchsorted(ends, start, side="right")
+    wanted = np.searchsorted(start, time, side="right") - np.searchsorted(ends, time, side="right") - 1
+    out = np.full(len(time), -1, np.int64)
+    for level in np.unique(wanted[wanted >= 0]):
+        asked, here = np.flatnonzero(wanted == level), np.flatnonzero(depth == level)
+        found = np.searchsorted(start[here], time[asked], side="right") - 1
+        usable = found >= 0
+        inside = here[found[usable]]
+        out[asked[usable]] = np.where(end[inside] > time[asked[usable]], spans[inside], -1)
+    return out
+
+
+def operators(job: Job, owners: Members) -> Int64:
+    """The operator row (of its rank's Trace) of every task, int64[n]: for device work, of its launch. -1 where none."""
+    graph = owners.graph
+    out = np.where(graph.kind == Kind.OPERATOR, graph.event, ABSENT).astype(np.int64)
+    for trace, tasks, calls in _launched(job, owners):
+        out[tasks] = innermost(trace, np.flatnonzero(trace.is_any(Category.OPERATOR)), calls)
+    cpu_collectives = np.flatnonzero((graph.kind == Kind.COLLECTIVE) & ~owners.on_device)
+    out[cpu_collectives] = graph.event[cpu_collectives]
+    return out
+
+
+def modules(job: Job, owners: Members) -> Int64:
+    """The module row (of its rank's Trace) that each device task was launched from, int64[n]; -1 where none."""
+    out = np.full(len(owners.graph), -1, np.int64)
+    for trace, tasks, calls in _launched(job, owners):
+        python = np.flatnonzero(trace.is_any(Category.PYTHON))
+        is_module = np.array([text.startswith(MODULE_PREFIX) for text in trace.strings], bool)
+        among = python[is_module[trace.name[python]]]
+        found = innermost(trace, among, calls)
+        lost = found < 0
+        found[lost] = _forward_module(trace, among, calls[lost])
+        out[tasks] = found
+    return out
+
+
+def has_modules(job: Job) -> bool:
+    """Whether any trace names modules."""
+    return any(text.startswith(MODULE_PREFIX) for trace in job.traces for text in trace.strings)
+
+
+def _forward_module(trace: Trace, modules: Int64, calls: Int64) -> Int64:
+    """The module around the forward operator with the sequence number of the backward operator around each call."""
+    column = trace.args.get("Sequence number")
+    if column is None or len(calls) == 0:
+        return np.full(len(calls), -1, np.int64)
+    numbered = column.rows.astype(np.int64)[column.values >= 0]
+    number = trace.dense("Sequence number")
+    around = innermost(trace, modules, numbered)
+    forward = around >= 0
+    known, last = np.unique(number[numbered[forward]][::-1], return_index=True)
+    module = around[forward][::-1][last]
+    backward = innermost(trace, numbered, calls)
+    wanted = np.where(backward >= 0, number[backward], ABSENT)
+    place = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
+    if len(known) == 0:
+        return np.full(len(calls), -1, np.int64)
+    out: Int64 = np.where(known[place] == wanted, module[place], -1)
+    return out
+
+
+def _launched(job: Job, owners: Members) -> list[tuple[Trace, Int64, Int64]]:
+    """For each rank: its trace, its launched device tasks, and the rows of their launch calls."""
+    graph = owners.graph
+    found = []
+    for position, trace in enumerate(job.traces):
+        tasks = np.flatnonzero((owners.rank == position) & (owners.launch >= 0))
+        calls = graph.event[owners.launch[tasks]].astype(np.int64)
+        known = calls >= 0
+        found.append((trace, tasks[known], calls[known]))
+    return found

@@ -1,0 +1,89 @@
+"""Where a step's time goes, four ways.
+
+At every moment of a step, a rank's devices run communication, other work, both, or neither. The four parts sum exactly
+to the step. All work of the rank inside the step's window counts, also what an earlier step launched. A rank without
+device work is judged by its CPU: operators compute, collectives (gloo) communicate.
+
+The step's device idle time is split by cause in `analyze.idle`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.analyze.idle import Idle, device_idle
+from lumos.analyze.intervals import either, union, within
+from lumos.analyze.steps import Members, members, spans
+from lumos.graph.table import Kind
+from lumos.simulate.timeline import Timeline
+from lumos.trace.table import Int64
+
+
+class FourWay(NamedTuple):
+    """A step's time; the four sum to it. ns."""
+
+    exposed_compute_ns: int
+    overlapped_ns: int
+    exposed_communication_ns: int
+    other_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepBreakdown:
+    """One step's four parts, and its device idle time by cause (None for a rank without device work)."""
+
+    rank: int
+    name: str
+    duration_ns: int
+    breakdown: FourWay
+    idle: Idle | None
+
+
+def breakdown(timeline: Timeline, owners: Members | None = None) -> tuple[StepBreakdown, ...]:
+    """Every step's breakdown, by rank and start."""
+    owners = owners or members(timeline.graph)
+    start, end = spans(timeline, owners)
+    idle = device_idle(timeline, owners)
+    return tuple(
+        StepBreakdown(step.rank, step.name, int(end[i] - start[i]), parts, idle[i])
+        for i, (step, parts) in enumerate(zip(owners.steps, four_way(timeline, owners), strict=True))
+    )
+
+
+def four_way(timeline: Timeline, owners: Members) -> tuple[FourWay, ...]:
+    """The four parts of every step of `owners`."""
+    computes, communicates = working(owners)
+    start, end = spans(timeline, owners)
+    step_rank = owners.step_rank()
+    parts = np.empty((len(owners.steps), 4), np.int64)
+    for rank in np.unique(step_rank):
+        steps = np.flatnonzero(step_rank == rank)
+        here = owners.rank == rank
+        compute, communication = (union(timeline.start[m], timeline.end[m]) for m in (here & computes, here & communicates))
+        window = start[steps], end[steps]
+        both = within(either(compute, communication), *window)
+        alone = within(compute, *window), within(communication, *window)
+        parts[steps, 0] = both - alone[1]
+        parts[steps, 1] = alone[0] + alone[1] - both
+        parts[steps, 2] = both - alone[0]
+        parts[steps, 3] = window[1] - window[0] - both
+    return tuple(FourWay(*row) for row in parts.tolist())
+
+
+def working(owners: Members) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Masks over tasks: computing, communicating. On ranks without device work the CPU's operators compute."""
+    graph = owners.graph
+    communicates = graph.kind == Kind.COLLECTIVE
+    has_device = np.zeros(len(graph.ranks), bool)
+    has_device[owners.rank[owners.on_device]] = True
+    on_cpu = (graph.kind == Kind.OPERATOR) & ~has_device[owners.rank]
+    return (owners.on_device & ~communicates) | on_cpu, communicates
+
+
+def exposed_communication(parts: tuple[FourWay, ...]) -> Int64:
+    """Time that steps spend communicating alone, ns."""
+    return np.array([p.exposed_communication_ns for p in parts], np.int64)

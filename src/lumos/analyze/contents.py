@@ -1,0 +1,125 @@
+"""What one trace holds, and what it lacks that a replay would use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumos.analyze.memory import memory_curves
+from lumos.trace.table import DEVICE_WORK, Category, Int64, Trace
+
+#: How the profiler marks steps.
+STEP_PREFIX = "ProfilerStep#"
+
+#: What a recording can have beyond rows of work, and what is worse without it.
+FEATURES = {
+    "shapes": "record_shapes=True: without it, no FLOP/s and no cost by shape",
+    "sync_rows": "enable_cuda_sync_events: without it, waits between streams are inferred from the order of calls",
+    "sequence_numbers": "a torch that writes Seq: without it, collectives of different ranks are joined by their order",
+    "call_stacks": "with_stack or with_modules=True: without it, no breakdown by module",
+    "memory_rows": "profile_memory=True: without it, no memory over time",
+    "steps": "prof.step() in the loop: without it, the whole recording is one step",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StepMark:
+    """A step as the profiler marked it, ns."""
+
+    name: str
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """One trace. rows: by category. features: whether it has each of FEATURES. unlinked: share of device work whose
+    launch call has no row; None without device work. overhead_ns: the profiler's own cost, where it reports it."""
+
+    path: str
+    rank: int
+    rank_source: str
+    world_size: int | None
+    events: int
+    memory_bytes: int
+    duration_ns: int
+    rows: dict[str, int]
+    threads: int
+    streams: int
+    devices: tuple[str, ...]
+    steps: tuple[StepMark, ...]
+    features: dict[str, bool]
+    unlinked: float | None
+    first_work_gap_ns: int | None
+    overhead_ns: int
+    peak_memory_bytes: dict[str, int]
+
+
+def contents(trace: Trace) -> Contents:
+    """Look through one trace."""
+    device = np.flatnonzero(trace.is_any(*DEVICE_WORK))
+    host = trace.is_any(Category.OPERATOR, Category.RUNTIME, Category.PYTHON)
+    work = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, *DEVICE_WORK))
+    start, end = trace.start[work], trace.start[work] + trace.duration[work]
+    marks = _marks(trace)
+    counts = np.bincount(trace.category, minlength=len(Category))
+    return Contents(
+        path=trace.path,
+        rank=trace.rank,
+        rank_source=trace.rank_source,
+        world_size=trace.world_size,
+        events=len(trace),
+        memory_bytes=trace.nbytes,
+        duration_ns=int(end.max() - start.min()) if len(work) else 0,
+        rows={c.name.lower(): int(counts[c]) for c in Category if counts[c]},
+        threads=len(np.unique(trace.lane[host])),
+        streams=len(np.unique(trace.lane[device])),
+        devices=_devices(trace),
+        steps=tuple(StepMark(trace.strings[trace.name[row]], int(trace.duration[row])) for row in marks),
+        features={
+            "shapes": "Input Dims" in trace.args,
+            "sync_rows": bool(counts[Category.SYNC]),
+            "sequence_numbers": "Seq" in trace.args,
+            "call_stacks": bool(counts[Category.PYTHON]),
+            "memory_rows": bool(counts[Category.MEMORY]),
+            "steps": bool(marks),
+        },
+        unlinked=unlinked(trace),
+        first_work_gap_ns=_first_work_gap(trace, start, device),
+        overhead_ns=int(trace.duration[trace.is_any(Category.OVERHEAD)].sum()),
+        peak_memory_bytes={curve.name: curve.peak_bytes for curve in memory_curves(trace)},
+    )
+
+
+def unlinked(trace: Trace) -> float | None:
+    """Share of device work whose correlation no runtime call has, nor a launch flow; None without device work."""
+    device = np.flatnonzero(trace.is_any(*DEVICE_WORK))
+    if len(device) == 0:
+        return None
+    calls = trace.correlation[trace.is_any(Category.RUNTIME, Category.LAUNCH_FLOW_START)]
+    linked = np.isin(trace.correlation[device], calls[calls >= 0])
+    return float(1 - linked.mean())
+
+
+def _marks(trace: Trace) -> list[int]:
+    """Rows of the step marks, by start; their copies on devices are derived, so they do not count."""
+    rows = np.flatnonzero(trace.is_any(Category.ANNOTATION, Category.OPERATOR))
+    is_step = np.array([text.startswith(STEP_PREFIX) for text in trace.strings], bool)
+    rows = rows[is_step[trace.name[rows]]] if len(rows) else rows
+    marks: list[int] = rows[np.argsort(trace.start[rows], kind="stable")].tolist()
+    return marks
+
+
+def _first_work_gap(trace: Trace, work_start: Int64, device: Int64) -> int | None:
+    """From the first row of work to the first device work: a long one is the profiler's or the driver's start-up."""
+    if len(device) == 0:
+        return None
+    return int(trace.start[device].min() - work_start.min())
+
+
+def _devices(trace: Trace) -> tuple[str, ...]:
+    """Names of the accelerators in the header; empty where it has none."""
+    properties = trace.metadata.get("deviceProperties")
+    if not isinstance(properties, list):
+        return ()
+    return tuple(str(p["name"]) for p in properties if isinstance(p, dict) and "name" in p)

@@ -1,0 +1,140 @@
+"""Achieved FLOP/s of matrix products and attention, where the trace gives their shapes (record_shapes=True).
+
+A product of [m, k] by [k, n] counts 2·m·n·k operations. Attention counts 4·b·h·q·k·d forward (two products of that
+size) and 2.5 times as many backward (five products), half of either where it is causal (Dao, FlashAttention-2, 2023,
+section 4.1). Only operators whose signature is known here are counted; the time is that of all device work launched
+from the operator.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from lumos.analyze.attribution import innermost
+from lumos.analyze.steps import Members
+from lumos.simulate.timeline import Timeline
+from lumos.trace.table import Category, Job, Trace
+
+Shape = list[int]
+
+
+class Achieved(NamedTuple):
+    """Calls of one operator with one set of shapes. flops: operations of one call; device_ns: time of all calls."""
+
+    operator: str
+    shapes: str
+    calls: int
+    flops: float
+    device_ns: int
+    flops_per_s: float
+
+
+class _Attention(NamedTuple):
+    """Position of the query among the inputs, of the causal flag, and the cost against the forward pass."""
+
+    query: int
+    causal: int
+    factor: float
+
+
+_ATTENTION = {
+    "aten::_scaled_dot_product_flash_attention": _Attention(0, 4, 1.0),
+    "aten::_scaled_dot_product_flash_attention_backward": _Attention(1, 11, 2.5),
+    "aten::_scaled_dot_product_efficient_attention": _Attention(0, 6, 1.0),
+    "aten::_scaled_dot_product_efficient_attention_backward": _Attention(1, 11, 2.5),
+    "aten::_scaled_dot_product_cudnn_attention": _Attention(0, 6, 1.0),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(1, 14, 2.5),
+}
+
+
+def _product(a: Shape, b: Shape) -> float | None:
+    """Operations of the (batched) product of two matrices."""
+    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
+        return None
+    return 2.0 * math.prod(a) * b[-1]
+
+
+#: Operators that are one product, and where its two factors stand among the inputs.
+_PRODUCTS = {
+    "aten::mm": (0, 1),
+    "aten::bmm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::baddbmm": (1, 2),
+    "aten::_addmm_activation": (1, 2),
+    "aten::_scaled_mm": (0, 1),
+}
+
+
+def operator_flops(name: str, shapes: list[Shape], inputs: list[str]) -> float | None:
+    """Operations of one call by its input shapes and values; None where the operator or its shapes are not known."""
+    if name in _PRODUCTS:
+        a, b = _PRODUCTS[name]
+        return _product(shapes[a], shapes[b]) if len(shapes) > b else None
+    if name in _ATTENTION:
+        query, causal, factor = _ATTENTION[name]
+        if len(shapes) < query + 2 or len(shapes[query]) != 4 or len(shapes[query + 1]) != 4:
+            return None
+        batch, heads, length, width = shapes[query]
+        keys = shapes[query + 1][2]
+        half = 0.5 if len(inputs) > causal and inputs[causal] == "True" else 1.0
+        return 4.0 * batch * heads * length * keys * width * factor * half
+    return None
+
+
+def achieved_flops(timeline: Timeline, owners: Members, job: Job) -> tuple[Achieved, ...]:
+    """Products and attention in all steps by operator and shapes, the longest first; empty where shapes are absent."""
+    found: dict[tuple[str, str], tuple[set[tuple[int, int]], float, int]] = {}
+    for position, trace in enumerate(job.traces):
+        counted = _counted(trace)
+        if not counted:
+            continue
+        tasks = np.flatnonzero((owners.rank == position) & (owners.launch >= 0) & (owners.step >= 0))
+        calls = timeline.graph.event[owners.launch[tasks]].astype(np.int64)
+        rows = innermost(trace, np.array(sorted(counted), np.int64), calls)
+        time = timeline.end[tasks] - timeline.start[tasks]
+        for row, ns in zip(rows.tolist(), time.tolist(), strict=True):
+            if row >= 0:
+                text, flops = counted[row]
+                key = (trace.strings[trace.name[row]], text)
+                ids, _, total = found.setdefault(key, (set(), flops, 0))
+                ids.add((position, row))
+                found[key] = (ids, flops, total + ns)
+    out = [
+        Achieved(name, text, len(ids), flops, ns, flops * len(ids) / (ns / 1e9)) for (name, text), (ids, flops, ns) in found.items() if ns
+    ]
+    return tuple(sorted(out, key=lambda a: -a.device_ns))
+
+
+def _counted(trace: Trace) -> dict[int, tuple[str, float]]:
+    """Operator rows whose operations are known: their shapes as text, and the operations."""
+    dims, values = trace.args.get("Input Dims"), trace.dense("Concrete Inputs")
+    if dims is None:
+        return {}
+    known = np.array([text in _PRODUCTS or text in _ATTENTION for text in trace.strings], bool)
+    chosen = known[trace.name[dims.rows]] & (trace.category[dims.rows] == Category.OPERATOR)
+    flops: Callable[[str, str, str], float | None] = _cached_flops({})
+    out = {}
+    for row, text_index in zip(dims.rows[chosen].tolist(), dims.values[chosen].tolist(), strict=True):
+        text = trace.strings[text_index]
+        inputs = trace.strings[int(values[row])] if values[row] >= 0 else "[]"
+        amount = flops(trace.strings[trace.name[row]], text, inputs)
+        if amount:
+            out[row] = (text, amount)
+    return out
+
+
+def _cached_flops(memory: dict[tuple[str, str, str], float | None]) -> Callable[[str, str, str], float | None]:
+    """operator_flops on the profiler's JSON text, each distinct text parsed once."""
+
+    def flops(name: str, shapes: str, inputs: str) -> float | None:
+        key = (name, shapes, inputs)
+        if key not in memory:
+            memory[key] = operator_flops(name, json.loads(shapes), json.loads(inputs))
+        return memory[key]
+
+    return flops

@@ -1,0 +1,98 @@
+"""What a replay of a step did not explain: the figures to read before its error.
+
+kept_wait: waiting that stayed in the durations of CPU tasks, because no rule explained it. prefix: time covered by
+device work that was launched before the window, whose start is taken from the trace. unexplained_idle: time in which a
+stream with work to do stood idle more than 20 µs after the latest cause that the graph knows. All are shares of the
+step as measured. A step with too little in it, or too much unexplained, is not scored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumos.analyze.causes import NEVER, causes
+from lumos.analyze.idle import TOLERANCE_NS
+from lumos.analyze.intervals import union, within
+from lumos.analyze.steps import Members, spans
+from lumos.graph.table import Kind
+from lumos.simulate.timeline import Timeline
+from lumos.trace.table import Int64
+
+#: What a step must contain, and may leave unexplained, to be scored.
+LEAST_ROWS = 50
+MOST_UNEXPLAINED = 0.01
+MOST_PREFIX = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Honesty:
+    """Shares of the measured step, and whether the step counts. `reason` says why not; empty where it does."""
+
+    kept_wait: float
+    unexplained_idle: float
+    prefix: float
+    reason: str
+
+    @property
+    def scored(self) -> bool:
+        return not self.reason
+
+
+def honesty(timeline: Timeline, owners: Members) -> tuple[Honesty, ...]:
+    """The figures of every step of `owners`, from the measured timeline."""
+    graph = timeline.graph
+    start, end = spans(timeline, owners)
+    length = np.maximum(end - start, 1)
+    step = owners.step[graph.kept_task]
+    kept = np.bincount(step[step >= 0], weights=graph.kept_time[step >= 0], minlength=len(owners.steps)) / length
+    idle = _within_ranks(owners, *_unexplained(timeline, owners), start, end) / length
+    prefix = np.flatnonzero(owners.prefix)
+    before = _within_ranks(owners, prefix, timeline.start[prefix], timeline.end[prefix], start, end) / length
+    return tuple(
+        Honesty(float(kept[i]), float(idle[i]), float(before[i]), _reason(owners, i, float(idle[i]), float(before[i])))
+        for i in range(len(owners.steps))
+    )
+
+
+def _unexplained(timeline: Timeline, owners: Members) -> tuple[Int64, Int64, Int64]:
+    """Tasks that started more than the tolerance after their latest known cause; from the cause to the start."""
+    found = causes(timeline, owners)
+    since, start = found.latest, timeline.start[found.task]
+    late = (since != NEVER) & (start - np.where(since == NEVER, start, since) > TOLERANCE_NS)
+    return found.task[late], since[late], start[late]
+
+
+def _within_ranks(owners: Members, task: Int64, start: Int64, end: Int64, opens: Int64, closes: Int64) -> Int64:
+    """Time that the intervals of tasks cover in the windows of the steps of their rank, ns, int64[steps]."""
+    out = np.zeros(len(owners.steps), np.int64)
+    step_rank = owners.step_rank()
+    for rank in np.unique(owners.rank[task]):
+        steps, here = np.flatnonzero(step_rank == rank), owners.rank[task] == rank
+        out[steps] = within(union(start[here], end[here]), opens[steps], closes[steps])
+    return out
+
+
+def _reason(owners: Members, step: int, idle: float, prefix: float) -> str:
+    """Why the step is not scored, or nothing."""
+    graph, tasks = owners.graph, owners.tasks(step)
+    device = int(owners.on_device[tasks].sum())
+    operators = _rows(owners, tasks[graph.kind[tasks] == Kind.OPERATOR])
+    collectives = int((graph.kind[tasks] == Kind.COLLECTIVE).sum())
+    rank_has_device = bool((owners.on_device & (owners.rank == owners.rank[tasks[0]])).any())
+    if rank_has_device and min(device, operators) < LEAST_ROWS:
+        return f"{device} GPU rows and {operators} operators, fewer than {LEAST_ROWS}"
+    if not rank_has_device and operators + collectives < LEAST_ROWS:
+        return f"{operators + collectives} operators, fewer than {LEAST_ROWS}"
+    if idle > MOST_UNEXPLAINED:
+        return f"{idle:.1%} of the step is idle without a known cause"
+    if prefix > MOST_PREFIX:
+        return f"{prefix:.0%} of the step runs work launched before the window"
+    return ""
+
+
+def _rows(owners: Members, tasks: Int64) -> int:
+    """Operators among tasks: an operator cut into several slices counts once."""
+    event = owners.graph.event[tasks]
+    return len(np.unique(event[event >= 0])) + int((event < 0).sum())

@@ -1,0 +1,75 @@
+"""Counterfactuals that look through a copy of the measurement.
+
+A replay that copies its waiting from the trace still shows the measured step when the GPU costs nothing, doubles when
+the CPU's time doubles although the GPU sets the pace, and slows no rank but the one whose CPU slows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.analyze.steps import Members, members, spans
+from lumos.graph.table import Graph, Kind
+from lumos.simulate import Timeline, simulate
+from lumos.trace.table import Int64
+
+#: By how much `slow_rank` stretches a rank's CPU work.
+SLOW = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Ratios to the replayed steps; None over nothing.
+
+    gpu_zero: all steps with every device duration at zero. cpu_double: with all CPU work twice as long. slow_rank: by
+    slowed rank, in the order of `Graph.ranks`: the mean over the other ranks, with that rank's CPU work × 1.5.
+    """
+
+    gpu_zero: float | None
+    cpu_double: float | None
+    slow_rank: tuple[float | None, ...]
+
+
+def probes(graph: Graph, timeline: Timeline | None = None) -> Probes:
+    """Replay the graph under each counterfactual. `timeline`: its plain replay, simulated here where not given."""
+    owners = members(graph)
+    base = step_times(timeline or simulate(graph, graph.duration), owners)
+    device, cpu = owners.on_device, cpu_work(owners)
+
+    def stretched(tasks: NDArray[np.bool_], factor: float) -> Int64:
+        durations = np.where(tasks, np.rint(graph.duration * factor), graph.duration).astype(np.int64)
+        return step_times(simulate(graph, durations), owners)
+
+    return Probes(
+        gpu_zero=_ratio(stretched(device, 0.0), base) if device.any() else None,
+        cpu_double=_ratio(stretched(cpu, 2.0), base) if cpu.any() else None,
+        slow_rank=tuple(
+            _others(stretched(cpu & (owners.rank == rank), SLOW), base, owners.step_rank() != rank) if len(graph.ranks) > 1 else None
+            for rank in range(len(graph.ranks))
+        ),
+    )
+
+
+def step_times(timeline: Timeline, owners: Members) -> Int64:
+    """The time of every step of `owners`, int64[steps] ns."""
+    start, end = spans(timeline, owners)
+    return end - start
+
+
+def cpu_work(owners: Members) -> NDArray[np.bool_]:
+    """Tasks that are work of a CPU: all but device tasks and collectives."""
+    work: NDArray[np.bool_] = ~owners.on_device & (owners.graph.kind != Kind.COLLECTIVE)
+    return work
+
+
+def _ratio(changed: Int64, base: Int64) -> float | None:
+    total = int(base.sum())
+    return int(changed.sum()) / total if total else None
+
+
+def _others(changed: Int64, base: Int64, others: NDArray[np.bool_]) -> float | None:
+    counted = others & (base > 0)
+    return float((changed[counted] / base[counted]).mean()) if counted.any() else None

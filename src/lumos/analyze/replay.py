@@ -1,0 +1,181 @@
+"""A replay against its measurement: the errors, and how much of them the replay earned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumos.analyze.breakdown import FourWay, four_way
+from lumos.analyze.honesty import honesty
+from lumos.analyze.start_error import GroupError, StartError, by_class, by_stream, start_errors, summary
+from lumos.analyze.steps import Members, members, spans
+from lumos.analyze.utilization import busy_curves, difference
+from lumos.diagnostics import Diagnostic
+from lumos.errors import GraphError
+from lumos.graph.table import Dependency, Graph, Kind
+from lumos.simulate import Timeline, measured, simulate
+from lumos.trace.table import Int64
+
+#: What the constant of each kind of dependency is called.
+CONSTANT_NAMES = {
+    Dependency.LAUNCH: "launch_latency_ns",
+    Dependency.STREAM_ORDER: "kernel_gap_ns",
+    Dependency.STREAM_WAIT: "stream_wait_ns",
+    Dependency.SYNC: "sync_return_ns",
+    Dependency.COPY: "copy_return_ns",
+    Dependency.HAND_OFF: "hand_off_ns",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BothRuns:
+    """The four parts of a step, measured and replayed."""
+
+    measured: FourWay
+    replayed: FourWay
+
+
+@dataclass(frozen=True, slots=True)
+class StepReplay:
+    """One step of one rank. Errors are fractions, signed where a time is compared; None over nothing."""
+
+    rank: int
+    name: str
+    measured_ns: int
+    replayed_ns: int
+    error: float | None
+    breakdown: BothRuns
+    utilization_error: float | None
+    kernel_start_error: StartError
+    kept_wait: float
+    unexplained_idle: float
+    prefix: float
+    scored: bool
+    unscored_reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """A replayed job compared with its measurement; field names are those of `lumos replay --json`.
+
+    mean_abs_error, max_abs_error, exposed_communication_error: over scored steps. collective_start_error: over the
+    collectives in the steps of all ranks. constants: by name, one value per rank, in the order of `Graph.ranks`.
+    """
+
+    ranks: int
+    tasks: int
+    dependencies: int
+    steps: tuple[StepReplay, ...]
+    mean_abs_error: float | None
+    max_abs_error: float | None
+    exposed_communication_error: float | None
+    collective_start_error: StartError
+    start_error_by_class: dict[str, GroupError]
+    start_error_by_stream: dict[str, GroupError]
+    constants: dict[str, tuple[int, ...]]
+    ignored: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
+    """Compare a measured graph with its replay (`timeline`, else simulated here).
+
+    Raises GraphError where the graph was never measured or has no schedule, or where no step owns a task.
+    """
+    truth = measured(graph)
+    timeline = timeline or simulate(graph)
+    owners = members(graph)
+    if not owners.steps:
+        raise GraphError("no step contains any task, so there is nothing to compare: the profiler window may have cut every step")
+    steps = _steps(truth, timeline, owners)
+    scored = [s for s in steps if s.scored and s.error is not None]
+    errors = [abs(s.error) for s in scored if s.error is not None]
+    return ReplayResult(
+        ranks=len(graph.ranks),
+        tasks=len(graph),
+        dependencies=dependencies(graph),
+        steps=steps,
+        mean_abs_error=float(np.mean(errors)) if errors else None,
+        max_abs_error=max(errors, default=None),
+        exposed_communication_error=_exposed_communication_error(graph, scored),
+        collective_start_error=_collective_start_error(truth, timeline, owners),
+        start_error_by_class=by_class(truth, timeline, owners),
+        start_error_by_stream=by_stream(truth, timeline, owners),
+        constants=constants(graph),
+        ignored=tuple(sorted(kind.name.lower().replace("_", "-") for kind in graph.ignored)),
+        diagnostics=graph.diagnostics,
+    )
+
+
+def constants(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """The constants that a replay uses, by name, one value per rank: lags that are not zero, and a limited queue."""
+    out: dict[str, tuple[int, ...]] = {}
+    for kind in Dependency:
+        if graph.lag[:, kind].any():
+            name = CONSTANT_NAMES.get(kind, f"{kind.name.lower()}_ns")
+            out[name] = tuple(graph.lag[:, kind].tolist())
+    if graph.queue_depth is not None and graph.queue_depth.any():
+        out["queue_depth"] = tuple(graph.queue_depth.tolist())
+    return out
+
+
+def dependencies(graph: Graph) -> int:
+    """Edges, the implicit order on each processor, run-time waits and rendezvous memberships."""
+    per_processor = np.bincount(graph.processor, minlength=len(graph.processors))
+    order = int(np.maximum(per_processor - 1, 0).sum())
+    waits = len(graph.waits.task) if graph.waits is not None else 0
+    return len(graph.pred) + order + waits + len(graph.rendezvous_task)
+
+
+def relative(predicted: int, actual: int) -> float | None:
+    """(predicted − actual) / actual; None over nothing."""
+    return (predicted - actual) / actual if actual else None
+
+
+def _steps(truth: Timeline, timeline: Timeline, owners: Members) -> tuple[StepReplay, ...]:
+    lengths = [_lengths(t, owners) for t in (truth, timeline)]
+    parts = [four_way(t, owners) for t in (truth, timeline)]
+    curves = [busy_curves(t, owners) for t in (truth, timeline)]
+    errors = start_errors(truth, timeline, owners)
+    out = []
+    for i, (step, figures) in enumerate(zip(owners.steps, honesty(truth, owners), strict=True)):
+        tasks = owners.tasks(i)
+        actual, predicted = int(lengths[0][i]), int(lengths[1][i])
+        out.append(
+            StepReplay(
+                rank=step.rank,
+                name=step.name,
+                measured_ns=actual,
+                replayed_ns=predicted,
+                error=relative(predicted, actual),
+                breakdown=BothRuns(parts[0][i], parts[1][i]),
+                utilization_error=difference(curves[0][i], curves[1][i]),
+                kernel_start_error=summary(errors[tasks[owners.on_device[tasks]]]),
+                kept_wait=figures.kept_wait,
+                unexplained_idle=figures.unexplained_idle,
+                prefix=figures.prefix,
+                scored=figures.scored,
+                unscored_reason=figures.reason,
+            )
+        )
+    return tuple(out)
+
+
+def _lengths(timeline: Timeline, owners: Members) -> Int64:
+    start, end = spans(timeline, owners)
+    return end - start
+
+
+def _exposed_communication_error(graph: Graph, scored: list[StepReplay]) -> float | None:
+    if not scored or not (graph.kind == Kind.COLLECTIVE).any():
+        return None
+    runs = [s.breakdown for s in scored]
+    shift = [abs(r.replayed.exposed_communication_ns - r.measured.exposed_communication_ns) for r in runs]
+    return float(np.mean([d / s.measured_ns for d, s in zip(shift, scored, strict=True)]))
+
+
+def _collective_start_error(truth: Timeline, timeline: Timeline, owners: Members) -> StartError:
+    errors = start_errors(truth, timeline, owners)
+    collectives = (owners.graph.kind == Kind.COLLECTIVE) & (owners.step >= 0)
+    return summary(errors[collectives])

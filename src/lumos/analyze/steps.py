@@ -1,0 +1,123 @@
+"""Which tasks belong to which training step, and when a step begins and ends.
+
+A step owns the CPU tasks of its rank that were measured to start inside its mark, and the device tasks that these
+launch, wherever they run; device tasks whose launch is missing belong where they were measured to start. A step's time
+in any timeline is the latest end minus the earliest start over the tasks that it owns, but for time between operators:
+a thread that pauses until the next step, or for good, does not make its step longer. Device work launched before the
+window (`prefix`) belongs to no step: nobody knows what it waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.graph.table import Dependency, Graph, Kind, Step
+from lumos.simulate.timeline import Timeline
+from lumos.trace.table import Int32, Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Members:
+    """Who runs each of a graph's n tasks, who launched it and which step owns it.
+
+    steps: the steps that own any work, by rank and start. step: int32[n], index into `steps`, -1 none.
+    rank: int32[n], position in `graph.ranks`. on_device: bool[n]. launch: int32[n], the launching task, -1 none.
+    prefix: bool[n], device work launched before the window.
+    order, offset: step i owns tasks order[offset[i]:offset[i + 1]], in ascending id.
+    """
+
+    graph: Graph
+    steps: tuple[Step, ...]
+    step: Int32
+    rank: Int32
+    on_device: NDArray[np.bool_]
+    launch: Int32
+    prefix: NDArray[np.bool_]
+    order: Int64
+    offset: Int64
+
+    def tasks(self, step: int) -> Int64:
+        """The tasks that a step owns, in ascending id."""
+        return self.order[self.offset[step] : self.offset[step + 1]]
+
+    def step_rank(self) -> Int64:
+        """Position in `graph.ranks` of every step's rank."""
+        place = {rank: i for i, rank in enumerate(self.graph.ranks)}
+        return np.array([place[s.rank] for s in self.steps], np.int64)
+
+
+def members(graph: Graph) -> Members:
+    """Assign every task of the graph to its step. A graph without marked steps is one step per rank."""
+    place = {rank: i for i, rank in enumerate(graph.ranks)}
+    rank = np.array([place[p.rank] for p in graph.processors], np.int32)[graph.processor]
+    on_device = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
+    launch = launches(graph)
+    prefix = _prefix(graph, rank, on_device, launch)
+    if graph.steps and graph.measured_start is not None:
+        marked = graph.steps
+        step = _assign(graph, graph.measured_start, rank, on_device, launch)
+    else:
+        marked = tuple(Step(r, "step", 0, 0) for r in graph.ranks)
+        step = rank.copy()
+    step[prefix] = -1
+    owning = np.unique(step[(step >= 0) & (graph.kind != Kind.HOST)])
+    number = np.full(len(marked) + 1, -1, np.int32)  # the last is what index -1 finds
+    number[owning] = np.arange(len(owning))
+    step = number[step]
+    order = np.argsort(step, kind="stable")
+    order = order[np.searchsorted(step[order], 0) :]
+    offset = np.searchsorted(step[order], np.arange(len(owning) + 1)).astype(np.int64)
+    return Members(graph, tuple(marked[i] for i in owning), step, rank, on_device, launch, prefix, order, offset)
+
+
+def launches(graph: Graph) -> Int32:
+    """The task that launched each device task, int32[n]; -1 where none is known."""
+    edge = np.flatnonzero(graph.pred_kind == Dependency.LAUNCH)
+    launch = np.full(len(graph), -1, np.int32)
+    launch[np.searchsorted(graph.pred_offset, edge, side="right") - 1] = graph.pred[edge]
+    return launch
+
+
+def spans(timeline: Timeline, owners: Members) -> tuple[Int64, Int64]:
+    """Start and end of every step of `owners` in the timeline, int64[steps] ns."""
+    if not owners.steps:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    first, tasks = owners.offset[:-1], owners.order
+    pause = owners.graph.kind[tasks] == Kind.HOST
+    latest, earliest = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    start: Int64 = np.minimum.reduceat(np.where(pause, latest, timeline.start[tasks]), first)
+    end: Int64 = np.maximum.reduceat(np.where(pause, earliest, timeline.end[tasks]), first)
+    return start, end
+
+
+def _prefix(graph: Graph, rank: Int32, on_device: NDArray[np.bool_], launch: Int32) -> NDArray[np.bool_]:
+    """Released device tasks without a launch, on ranks that show launches at all (elsewhere every task is one)."""
+    released = np.zeros(len(graph), bool)
+    released[graph.release_task] = True
+    shows_launches = np.zeros(len(graph.ranks), bool)
+    shows_launches[rank[launch >= 0]] = True
+    return released & on_device & (launch < 0) & shows_launches[rank]
+
+
+def _assign(graph: Graph, measured_start: Int64, rank: Int32, on_device: NDArray[np.bool_], launch: Int32) -> Int32:
+    """Index into graph.steps by measured start, then device tasks by their launch."""
+    step = np.full(len(graph), -1, np.int32)
+    by_rank = np.argsort(rank, kind="stable")
+    bound = np.searchsorted(rank[by_rank], np.arange(len(graph.ranks) + 1))
+    for position, number in enumerate(graph.ranks):
+        marks = [i for i, s in enumerate(graph.steps) if s.rank == number]
+        if not marks:
+            continue
+        tasks = by_rank[bound[position] : bound[position + 1]]
+        start = np.array([graph.steps[i].start for i in marks], np.int64)
+        end = np.array([graph.steps[i].end for i in marks], np.int64)
+        time = measured_start[tasks]
+        found = np.searchsorted(start, time, side="right") - 1
+        inside = (found >= 0) & (time < end[found])
+        step[tasks[inside]] = np.array(marks, np.int32)[found[inside]]
+    launched = on_device & (launch >= 0)
+    step[launched] = step[launch[launched]]
+    return step

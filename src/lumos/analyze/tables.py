@@ -1,0 +1,208 @@
+"""Where the time goes, by kernel, operator, module, stream or rank: over the tasks of all steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.analyze.attribution import MODULE_PREFIX, has_modules, modules, operators
+from lumos.analyze.breakdown import FourWay, four_way, working
+from lumos.analyze.causes import causes
+from lumos.analyze.idle import Idle, device_idle, split
+from lumos.analyze.intervals import union, within
+from lumos.analyze.steps import Members, spans
+from lumos.errors import TraceError
+from lumos.simulate.timeline import Timeline
+from lumos.trace.table import Int64, Job
+
+#: What time can be grouped by.
+GROUPINGS = ("kernel", "operator", "module", "stream", "rank")
+
+
+class TimeRow(NamedTuple):
+    """Tasks of one name: how many, their time in total, at the least, on average and at the most, ns."""
+
+    name: str
+    tasks: int
+    total_ns: int
+    share: float
+    mean_ns: float
+    min_ns: int
+    max_ns: int
+
+
+class OperatorRow(NamedTuple):
+    """An operator: the device work launched from it, and its own CPU time, ns."""
+
+    name: str
+    device_tasks: int
+    device_ns: int
+    device_share: float
+    cpu_tasks: int
+    cpu_ns: int
+
+
+class ModuleRow(NamedTuple):
+    """A module: the device work launched from it, forward and backward, ns."""
+
+    name: str
+    device_tasks: int
+    device_ns: int
+    device_share: float
+
+
+class StreamRow(NamedTuple):
+    """A stream of one rank over the windows of its steps, ns; `share` is busy time over the windows."""
+
+    rank: int
+    name: str
+    tasks: int
+    busy_ns: int
+    share: float
+    idle: Idle
+
+
+class RankRow(NamedTuple):
+    """A rank over all of its steps, ns."""
+
+    rank: int
+    steps: int
+    duration_ns: int
+    breakdown: FourWay
+    idle: Idle | None
+
+
+Row = TimeRow | OperatorRow | ModuleRow | StreamRow | RankRow
+
+
+def tabulate(timeline: Timeline, owners: Members, by: str, job: Job) -> tuple[Row, ...]:
+    """The rows of a grouping, the largest first (ranks in order). `by` is one of GROUPINGS."""
+    if by == "kernel":
+        return by_kernel(timeline, owners)
+    if by == "operator":
+        return by_operator(timeline, owners, job)
+    if by == "module":
+        return by_module(timeline, owners, job)
+    if by == "stream":
+        return by_stream(timeline, owners)
+    return by_rank(timeline, owners)
+
+
+def by_kernel(timeline: Timeline, owners: Members) -> tuple[TimeRow, ...]:
+    """Device work by name; on ranks without any, CPU operators and collectives by name."""
+    graph = timeline.graph
+    computes, communicates = working(owners)
+    tasks = np.flatnonzero((computes | communicates) & (owners.step >= 0))
+    time = timeline.end[tasks] - timeline.start[tasks]
+    order = np.argsort(graph.name[tasks], kind="stable")
+    tasks, time = tasks[order], time[order]
+    first = np.flatnonzero(np.concatenate(([True], np.diff(graph.name[tasks]) != 0))) if len(tasks) else np.empty(0, np.int64)
+    total, least, most = (op.reduceat(time, first) if len(first) else time for op in (np.add, np.minimum, np.maximum))
+    number = np.diff(np.append(first, len(tasks)))
+    everything = int(time.sum()) or 1
+    rows = [
+        TimeRow(graph.names[name], n, t, t / everything, t / n, low, high)
+        for name, n, t, low, high in zip(
+            graph.name[tasks[first]].tolist(), number.tolist(), total.tolist(), least.tolist(), most.tolist(), strict=True
+        )
+    ]
+    return tuple(sorted(rows, key=lambda r: (-r.total_ns, r.name)))
+
+
+def by_operator(timeline: Timeline, owners: Members, job: Job) -> tuple[OperatorRow, ...]:
+    """Device work by the operator that launched it, beside the operator's own CPU time."""
+    labels, label = _names(job, owners, operators(job, owners))
+    device = _totals(timeline, label, owners.on_device & (owners.step >= 0), len(labels))
+    cpu = _totals(timeline, label, ~owners.on_device & (label > 0) & (owners.step >= 0), len(labels))
+    everything = int(device[1].sum()) or 1
+    rows = [
+        OperatorRow(name, int(device[0][i]), int(device[1][i]), int(device[1][i]) / everything, int(cpu[0][i]), int(cpu[1][i]))
+        for i, name in enumerate(labels)
+        if device[0][i] or cpu[0][i]
+    ]
+    return tuple(sorted(rows, key=lambda r: (-r.device_ns, -r.cpu_ns, r.name)))
+
+
+def by_module(timeline: Timeline, owners: Members, job: Job) -> tuple[ModuleRow, ...]:
+    """Device work by the module that launched it. TraceError where no trace names modules."""
+    if not has_modules(job):
+        remedy = "record with with_stack=True or with_modules=True to break time down by module"
+        raise TraceError(f"{job.traces[0].path}: no row names a module; {remedy}")
+    labels, label = _names(job, owners, modules(job, owners))
+    number, time = _totals(timeline, label, owners.on_device & (owners.step >= 0), len(labels))
+    everything = int(time.sum()) or 1
+    rows = [
+        ModuleRow(name.removeprefix(MODULE_PREFIX), int(number[i]), int(time[i]), int(time[i]) / everything)
+        for i, name in enumerate(labels)
+        if number[i]
+    ]
+    return tuple(sorted(rows, key=lambda r: (-r.device_ns, r.name)))
+
+
+def by_stream(timeline: Timeline, owners: Members) -> tuple[StreamRow, ...]:
+    """Each stream's busy time and its idle time by cause."""
+    graph = timeline.graph
+    found = causes(timeline, owners)
+    start, end = spans(timeline, owners)
+    step_rank = owners.step_rank()
+    rows = []
+    for place in np.unique(graph.processor[found.task]):
+        processor = graph.processors[int(place)]
+        here = np.flatnonzero(graph.processor[found.task] == place)
+        tasks = found.task[here]
+        steps = np.flatnonzero(step_rank == owners.rank[tasks[0]])
+        busy = int(within(union(timeline.start[tasks], timeline.end[tasks]), start[steps], end[steps]).sum())
+        idle = [split(timeline, found, here, int(start[i]), int(end[i])) for i in steps]
+        window = int((end[steps] - start[steps]).sum()) or 1
+        owned = int((owners.step[tasks] >= 0).sum())
+        rows.append(StreamRow(processor.rank, processor.name, owned, busy, busy / window, Idle(*_sums(idle, 4))))
+    return tuple(sorted(rows, key=lambda r: (r.rank, -r.busy_ns)))
+
+
+def by_rank(timeline: Timeline, owners: Members) -> tuple[RankRow, ...]:
+    """Each rank's steps together."""
+    start, end = spans(timeline, owners)
+    step_rank = owners.step_rank()
+    parts, idle = four_way(timeline, owners), device_idle(timeline, owners)
+    rows = []
+    for position, rank in enumerate(timeline.graph.ranks):
+        steps = np.flatnonzero(step_rank == position).tolist()
+        stood = [idle[i] for i in steps]
+        known = [i for i in stood if i is not None]
+        rows.append(
+            RankRow(
+                rank,
+                len(steps),
+                int((end[steps] - start[steps]).sum()),
+                FourWay(*_sums([parts[i] for i in steps], 4)),
+                Idle(*_sums(known, 4)) if known else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _sums(rows: Sequence[tuple[int, ...]], width: int) -> list[int]:
+    return [sum(row[i] for row in rows) for i in range(width)]
+
+
+def _names(job: Job, owners: Members, row: Int64) -> tuple[list[str], Int64]:
+    """Names of all ranks' rows together: labels, and each task's index into them; 0 is "(none)"."""
+    labels = {"(none)": 0}
+    out = np.zeros(len(row), np.int64)
+    for position, trace in enumerate(job.traces):
+        tasks = np.flatnonzero((owners.rank == position) & (row >= 0))
+        names, inverse = np.unique(trace.name[row[tasks]], return_inverse=True)
+        of_name = [labels.setdefault(trace.strings[int(i)], len(labels)) for i in names]
+        out[tasks] = np.array(of_name, np.int64)[inverse]
+    return list(labels), out
+
+
+def _totals(timeline: Timeline, label: Int64, tasks: NDArray[np.bool_], size: int) -> tuple[Int64, Int64]:
+    """Number and time of the tasks of each label."""
+    chosen = np.flatnonzero(tasks)
+    time = np.zeros(size, np.int64)
+    np.add.at(time, label[chosen], timeline.end[chosen] - timeline.start[chosen])
+    return np.bincount(label[chosen], minlength=size), time

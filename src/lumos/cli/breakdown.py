@@ -1,0 +1,62 @@
+"""`lumos breakdown`: where the time goes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lumos.cli.choices import check_choice
+from lumos.cli.output import Json, Paths, Repair, console, progress, write_json
+
+RUNS = ("measured", "replayed")
+
+
+def command(
+    paths: Paths,
+    by: Annotated[str, typer.Option(metavar="NAME", help="kernel, operator, module, stream or rank.")] = "kernel",
+    of: Annotated[str, typer.Option(metavar="RUN", help="measured or replayed.")] = "measured",
+    repair: Repair = False,
+    json: Json = False,
+) -> None:
+    """Where the time goes: each step four ways, and its device idle time by cause; then by kernel, operator, module,
+    stream or rank."""
+    check_choice(of, RUNS, "a run (--of)")
+    from lumos.analyze.tables import GROUPINGS
+
+    check_choice(by, GROUPINGS, "a grouping (--by)")
+    from lumos.analyze.breakdown import breakdown
+    from lumos.analyze.flops import achieved_flops
+    from lumos.analyze.queue import queue_lengths
+    from lumos.analyze.steps import members
+    from lumos.analyze.tables import tabulate
+    from lumos.analyze.variability import variability
+    from lumos.graph.build import build
+    from lumos.simulate import measured, simulate
+    from lumos.trace import read
+
+    job = read(*paths, repair=repair, progress=progress("reading"))
+    graph = build(job)
+    timeline = measured(graph) if of == "measured" else simulate(graph)
+    owners = members(graph)
+    steps = breakdown(timeline, owners)
+    rows = tabulate(timeline, owners, by, job)
+    achieved = achieved_flops(timeline, owners, job)
+    spread = variability(timeline, owners)
+    if json:
+        answer = {
+            "ranks": len(graph.ranks),
+            "of": of,
+            "steps": steps,
+            "by": by,
+            "rows": rows,
+            "queue": queue_lengths(timeline, owners),
+            "achieved_flops": achieved,
+            "variability": spread,
+            "diagnostics": graph.diagnostics,
+        }
+        write_json(answer)
+        return
+    from lumos.report.breakdown_text import print_breakdown
+
+    print_breakdown(console(), of, steps, by, rows, achieved, spread, graph.diagnostics)

@@ -1,0 +1,23 @@
+"""Words that a user may give, and the nearest valid one to a wrong word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from lumos.errors import UsageError
+
+
+def suggestion(word: str, valid: Iterable[str]) -> str:
+    """What to append to "no such …": the nearest valid word, or all of them where none is near."""
+    valid = list(valid)
+    near = get_close_matches(word.lower(), valid, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; valid are {', '.join(valid)}"
+
+
+def check_choice(word: str, valid: Iterable[str], what: str) -> str:
+    """The word, if it is valid; else UsageError that names the nearest valid one. `what`: "a value of --by", …"""
+    valid = list(valid)
+    if word not in valid:
+        raise UsageError(f"{word!r} is not {what}{suggestion(word, valid)}")
+    return word

@@ -1,0 +1,80 @@
+"""What every verb writes: one JSON object, or text for people; and progress, on a terminal only."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Arguments that verbs share.
+Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Trace files, or a folder with one file per rank.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Write one JSON object instead of text.")]
+Repair = Annotated[bool, typer.Option("--repair", help="Read files that are not quite JSON, mending what can be mended.")]
+
+#: Work shorter than this shows no progress, s.
+PATIENCE_S = 1.0
+
+
+def write_json(value: Any) -> None:
+    """Write one JSON object and nothing else to standard output."""
+    import msgspec
+
+    encoded = msgspec.json.encode(plain(value))
+    sys.stdout.buffer.write(msgspec.json.format(encoded, indent=2) + b"\n")
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it: named tuples and dataclasses as objects, by field name."""
+    from dataclasses import fields, is_dataclass
+
+    if hasattr(value, "_asdict"):
+        return {key: plain(item) for key, item in value._asdict().items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, str):  # names may hold half a surrogate pair, which JSON cannot
+        return value.encode("utf-8", "replace").decode()
+    return value
+
+
+def console() -> Console:
+    """Where text for people goes: standard output, at the terminal's width, without colour where there is none."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=False)
+
+
+class Clock:
+    """Seconds since the last lap."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        now = time.perf_counter()
+        self._last, elapsed = now, now - self._last
+        return elapsed
+
+
+def progress(what: str) -> Callable[[int, int], None] | None:
+    """A callback (done, total) that shows a percentage on standard error; None where that is not a terminal."""
+    if not sys.stderr.isatty():
+        return None
+    began = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        if time.monotonic() - began > PATIENCE_S and total:
+            end = "\r\x1b[K" if done >= total else ""
+            sys.stderr.write(f"\r{what} {done / total:4.0%}{end}")
+            sys.stderr.flush()
+
+    return show

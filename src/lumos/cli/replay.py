@@ -1,0 +1,58 @@
+"""`lumos replay`: simulate the measured job and compare with the measurement."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lumos.cli.choices import check_choice
+from lumos.cli.output import Clock, Json, Paths, Repair, console, plain, progress, write_json
+
+
+def command(
+    paths: Paths,
+    ignore: Annotated[list[str] | None, typer.Option(metavar="KIND", help="Drop a kind of dependency; repeatable.")] = None,
+    probes: Annotated[bool, typer.Option("--probes", help="Also replay counterfactuals that look through a copy.")] = False,
+    perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write both runs as one trace for ui.perfetto.dev.")] = None,
+    repair: Repair = False,
+    json: Json = False,
+) -> None:
+    """Simulate the measured job and compare with the measurement.
+
+    Kinds of dependency: thread-order, hand-off, launch, stream-order, stream-wait, sync, queue-depth, occupancy,
+    rendezvous, data.
+    """
+    from dataclasses import replace
+
+    from lumos.graph.table import DEPENDENCY_NAMES
+
+    kinds = [check_choice(kind, DEPENDENCY_NAMES, "a kind of dependency") for kind in ignore or ()]
+
+    from lumos.analyze.probes import probes as run_probes
+    from lumos.analyze.replay import replay
+    from lumos.graph.build import build
+    from lumos.simulate import simulate
+    from lumos.simulate.timeline import measured
+    from lumos.trace import read
+
+    clock = Clock()
+    job = read(*paths, repair=repair, progress=progress("reading"))
+    seconds = {"read_s": clock.lap()}
+    graph = build(job)
+    graph = replace(graph, ignored=graph.ignored.union(*(DEPENDENCY_NAMES[kind] for kind in kinds)))
+    seconds["build_s"] = clock.lap()
+    timeline = simulate(graph)
+    seconds["simulate_s"] = clock.lap()
+    result = replay(graph, timeline)
+    probed = run_probes(graph, timeline) if probes else None
+    if perfetto is not None:
+        from lumos.report.perfetto import write_perfetto
+
+        write_perfetto(perfetto, (measured(graph), timeline))
+    if json:
+        write_json({**plain(result), **({"probes": probed} if probed else {}), **seconds})
+        return
+    from lumos.report.replay_text import print_replay
+
+    print_replay(console(), result, probed, seconds)

@@ -1,0 +1,118 @@
+"""How much of a device's streaming multiprocessors (SMs) each kernel takes, and until when.
+
+SMs are a processor that all streams share. A kernel's blocks are placed as slots fall free; while blocks of it still
+wait, no other kernel's are placed. So a kernel of many waves holds other streams back until its last wave has begun,
+and a smaller one leaves room for others. Everything comes from the launch configuration (grid, block, registers, shared
+memory) and the device's limits, never from measured overlap: the profiler's own occupancy estimate can be 0.
+
+Residency follows the CUDA occupancy calculator (CUDA C++ Programming Guide, "Compute Capabilities"): blocks per SM are
+limited by threads, registers (allocated per warp in units of 256), shared memory (1 KiB reserved per block) and 32 slots.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from lumos.graph.launches import DeviceWork
+from lumos.graph.table import Occupancy
+from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
+
+#: Limits of an SM where the trace has no device properties: those of compute capability 8.0.
+DEFAULT_LIMITS = {"maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 167936}
+MOST_BLOCKS = 32
+REGISTER_UNIT = 256
+RESERVED_SHARED = 1024
+#: How long before its end a kernel of many waves has placed its last block, in waves: blocks differ in length, so the tail
+#: is longer than one wave. Median over the kernels that another stream's work was seen to wait for in the public
+#: HolisticTraceAnalysis DLRM trace (25 cases, 8 to 146 waves).
+TAIL_WAVES = 1.5
+MANY_WAVES = 3.0
+
+
+def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | None:
+    """Share and hold of every kernel with a known launch configuration; None where streams never share a device.
+
+    Entry i of `work` is task first_task + i. The hold is the part of the kernel's duration before its last wave: all of
+    it where one wave suffices (the share is then less than 1), 1 - 1/waves of it otherwise (TAIL_WAVES in place of 1 from MANY_WAVES on).
+    """
+    if len(work.streams) < 2:
+        return None
+    kernels = np.flatnonzero(trace.category[work.row] == Category.KERNEL)
+    rows = work.row[kernels]
+    blocks, threads = _product(trace, "grid")[rows], _product(trace, "block")[rows]
+    registers = trace.dense("registers per thread")[rows]
+    shared = trace.dense("shared memory", 0)[rows]
+    known = (blocks > 0) & (threads > 0) & (registers > 0)
+    if not known.any():
+        return None
+    kernels, rows = kernels[known], rows[known]
+    device = np.array([d for d, _ in work.streams])[work.stream[kernels]]
+    multiprocessors, resident = _capacity(trace, rows, device, blocks[known], threads[known], registers[known], shared[known])
+    able = multiprocessors > 0
+    waves = blocks[known][able] / (multiprocessors[able] * resident[able])
+    duration = (work.end - work.start)[kernels[able]]
+    tail = np.where(waves >= MANY_WAVES, TAIL_WAVES, 1.0)
+    return Occupancy(
+        task=(first_task + kernels[able]).astype(np.int32),
+        share=np.minimum(waves, 1.0).astype(np.float32),
+        hold=np.where(waves > 1, duration * (1 - tail / np.maximum(waves, 1)), duration).astype(np.int64),
+    )
+
+
+def _capacity(
+    trace: Trace, rows: Int32, device: Int64, blocks: Int64, threads: Int64, registers: Int64, shared: Int64
+) -> tuple[Int64, Int64]:
+    """SMs of each kernel's device (0 unknown) and blocks of the kernel that one SM holds (at least 1)."""
+    properties: dict[int, dict[str, Any]] = {
+        int(p["id"]): p for p in trace.metadata.get("deviceProperties") or [] if isinstance(p, dict) and "id" in p
+    }
+    limits = {d: {**DEFAULT_LIMITS, **properties.get(d, {})} for d in np.unique(device).tolist()}
+
+    def limit(key: str) -> Int64:
+        return np.array([int(limits[d][key]) for d in device.tolist()], np.int64)
+
+    count = np.array([int(properties.get(d, {}).get("numSms", 0)) for d in device.tolist()], np.int64)
+    if (count == 0).any():
+        per_sm = _number(trace, "blocks per SM")[rows]
+        derived = np.where(per_sm > 0, np.rint(blocks / np.where(per_sm > 0, per_sm, 1)), 0).astype(np.int64)
+        count = np.where(count == 0, derived, count)
+    warps = -(-threads // 32)
+    per_warp = -(-registers * 32 // REGISTER_UNIT) * REGISTER_UNIT
+    resident = np.minimum.reduce(
+        [
+            limit("maxThreadsPerMultiprocessor") // (warps * 32),
+            limit("regsPerMultiprocessor") // (warps * per_warp),
+            limit("sharedMemPerMultiprocessor") // (np.maximum(shared, 0) + RESERVED_SHARED),
+            np.full(len(rows), MOST_BLOCKS, np.int64),
+        ]
+    )
+    return count, np.maximum(resident, 1)
+
+
+def _product(trace: Trace, key: str) -> Int64:
+    """Product of a three-number argument such as grid [8,1,4]; ABSENT where a row lacks it."""
+    out = np.full(len(trace), ABSENT, np.int64)
+    column = trace.args.get(key)
+    if column is None or column.kind != "string":
+        return out
+    products = {int(i): _dimensions(trace.strings[i]) for i in np.unique(column.values)}
+    out[column.rows] = [products[int(v)] for v in column.values]
+    return out
+
+
+def _dimensions(text: str) -> int:
+    numbers = re.findall(r"\d+", text)
+    return int(np.prod([int(n) for n in numbers], dtype=object)) if 1 <= len(numbers) <= 3 else ABSENT
+
+
+def _number(trace: Trace, key: str) -> Any:
+    """A numeric argument as float64, NaN where a row lacks it."""
+    out = np.full(len(trace), np.nan)
+    column = trace.args.get(key)
+    if column is not None:
+        values = column.values
+        out[column.rows] = [float(trace.strings[v]) for v in values] if column.kind == "string" else values
+    return out

@@ -1,0 +1,93 @@
+"""`lumos inspect` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from lumos.analyze.contents import FEATURES, Contents
+from lumos.diagnostics import Diagnostic
+from lumos.report.text import MOST_ROWS, count, duration, heading, paragraph, percent, print_diagnostics, size, table
+from lumos.trace.table import ProcessGroup
+
+
+def print_contents(
+    console: Console, files: Sequence[Contents], groups: Sequence[ProcessGroup], diagnostics: Sequence[Diagnostic], read_s: float
+) -> None:
+    """The whole report."""
+    events, held = sum(f.events for f in files), sum(f.memory_bytes for f in files)
+    names = [f"rank {f.rank}" for f in files] if len(files) == 1 else [count(len(files), "rank")]
+    worlds = {f.world_size for f in files if f.world_size is not None}
+    of = f" of {max(worlds)}" if worlds else ""
+    console.print(Text(f"{names[0]}{of}: {count(events, 'row')}, {size(held)} in memory, read in {read_s:.2f} s", style="bold"))
+    _print_files(console, files)
+    _print_rows(console, files)
+    _print_missing(console, files)
+    if groups:
+        heading(console, "Process groups")
+        rows = [(g.name, _ranks(g.ranks), g.description) for g in groups]
+        table(console, ("group", "ranks", "description"), rows, left=(0, 1, 2))
+    print_diagnostics(console, diagnostics)
+
+
+def _print_files(console: Console, files: Sequence[Contents]) -> None:
+    heading(console, "Ranks")
+    rows = [
+        (
+            f"{f.rank}",
+            f.rank_source,
+            duration(f.duration_ns),
+            f"{len(f.steps)}",
+            f"{f.threads}",
+            f"{f.streams}",
+            percent(f.unlinked, decimals=1),
+        )
+        for f in files
+    ]
+    table(console, ("rank", "known from", "recorded", "steps", "threads", "streams", "unlinked"), rows, left=(1,))
+    console.print("  unlinked: device work whose launch call has no row")
+    for f in files[:MOST_ROWS]:
+        if f.devices:
+            console.print(f"  rank {f.rank} runs on {_together(f.devices)}", markup=False)
+        if f.steps:
+            lengths = [s.duration_ns for s in f.steps]
+            span = duration(lengths[0]) if len(lengths) == 1 else f"{duration(min(lengths))} to {duration(max(lengths))}"
+            console.print(f"  rank {f.rank} marks {count(len(lengths), 'step')} of {span}", markup=False)
+        for device, peak in f.peak_memory_bytes.items():
+            console.print(f"  rank {f.rank} allocates at most {size(peak)} on {device}", markup=False)
+
+
+def _print_rows(console: Console, files: Sequence[Contents]) -> None:
+    heading(console, "Rows")
+    total: dict[str, int] = {}
+    for f in files:
+        for category, number in f.rows.items():
+            total[category] = total.get(category, 0) + number
+    rows = [(category.replace("_", " "), f"{number:,}") for category, number in sorted(total.items(), key=lambda kv: -kv[1])]
+    table(console, ("category", "rows"), rows)
+    overhead = sum(f.overhead_ns for f in files)
+    if overhead:
+        console.print(f"  the profiler itself took {duration(overhead)}")
+
+
+def _print_missing(console: Console, files: Sequence[Contents]) -> None:
+    missing = [(name, remedy) for name, remedy in FEATURES.items() if not all(f.features[name] for f in files)]
+    if not missing:
+        return
+    heading(console, "Not recorded")
+    for name, remedy in missing:
+        paragraph(console, f"• {name.replace('_', ' ')}: {remedy}")
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return "unknown"
+    if len(ranks) > 1 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}–{ranks[-1]}"
+    return ", ".join(map(str, ranks))
+
+
+def _together(devices: tuple[str, ...]) -> str:
+    return ", ".join(f"{devices.count(d)} × {d}" if devices.count(d) > 1 else d for d in dict.fromkeys(devices))

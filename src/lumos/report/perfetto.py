@@ -1,0 +1,125 @@
+"""Timelines as one Chrome trace that ui.perfetto.dev opens.
+
+Each rank of each timeline is a process group, and the groups of one rank are neighbours; threads and streams have the
+same names in each. Times are µs with three decimals, from the start of the earliest task of the first timeline.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+
+from lumos.analyze.steps import launches
+from lumos.errors import LumosError
+from lumos.graph.table import Kind
+from lumos.simulate.timeline import Timeline
+
+#: Events encoded at a time.
+BLOCK = 4096
+
+
+def write_perfetto(path: str, timelines: Sequence[Timeline]) -> None:
+    """Write the timelines of one graph to `path` (.json or .json.gz), beside it first and then renamed.
+
+    LumosError where the name has another ending or the file cannot be written.
+    """
+    target = Path(path)
+    if not path.endswith((".json", ".json.gz")):
+        raise LumosError(f"{path}: a Perfetto trace is written as .json or .json.gz; give the file such a name")
+    try:
+        descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise LumosError(f"{path}: cannot write there ({error.strerror}); name a file in a folder that exists and is writable") from error
+    try:
+        with os.fdopen(descriptor, "wb") as raw:
+            if path.endswith(".gz"):
+                with gzip.GzipFile(target.name, "wb", compresslevel=5, fileobj=raw, mtime=0) as packed:
+                    _write(packed, timelines)
+            else:
+                _write(raw, timelines)
+        Path(beside).chmod(0o644)
+        Path(beside).replace(target)
+    except OSError as error:
+        Path(beside).unlink(missing_ok=True)
+        raise LumosError(f"{path}: cannot be written ({error.strerror}); free some space or name another file") from error
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def events(timelines: Sequence[Timeline]) -> Iterator[dict[str, Any]]:
+    """The trace's events: names and order of the process groups and threads, then tasks, then launch arrows."""
+    origin = min((int(t.start.min()) for t in timelines[:1] if len(t.start)), default=0)
+    for place, timeline in enumerate(timelines):
+        yield from _names(timeline, place, len(timelines))
+        yield from _tasks(timeline, place, len(timelines), origin)
+
+
+def _write(out: IO[bytes] | gzip.GzipFile, timelines: Sequence[Timeline]) -> None:
+    encoder = msgspec.json.Encoder()
+    out.write(b'{"displayTimeUnit":"ns","traceEvents":[')
+    block: list[bytes] = []
+    first = True
+    for event in events(timelines):
+        block.append(encoder.encode(event))
+        if len(block) == BLOCK:
+            out.write((b"" if first else b",\n") + b",\n".join(block))
+            first, block = False, []
+    out.write((b"" if first or not block else b",\n") + b",\n".join(block) + b"]}\n")
+
+
+def _names(timeline: Timeline, place: int, places: int) -> Iterator[dict[str, Any]]:
+    graph = timeline.graph
+    for position, rank in enumerate(graph.ranks):
+        pid = position * places + place
+        yield _meta("process_name", pid, 0, name=f"rank {rank} {timeline.source}")
+        yield _meta("process_sort_index", pid, 0, sort_index=pid)
+    pids = _pids(timeline, place, places)
+    for tid, processor in enumerate(graph.processors):
+        yield _meta("thread_name", pids[tid], tid, name=processor.name)
+        yield _meta("thread_sort_index", pids[tid], tid, sort_index=tid)
+
+
+def _tasks(timeline: Timeline, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
+    graph = timeline.graph
+    kinds = [kind.name.lower() for kind in Kind]
+    names = {int(i): graph.names[int(i)].encode("utf-8", "replace").decode() for i in np.unique(graph.name)}
+    pids = _pids(timeline, place, places)
+    start, end = timeline.start - origin, timeline.end - origin
+    shown = np.flatnonzero((end > start) | (graph.kind != Kind.RETURN))
+    rows = (c[shown].tolist() for c in (graph.name, graph.kind, graph.processor, start, end))
+    for task, name, kind, tid, begin, finish in zip(shown.tolist(), *rows, strict=True):
+        yield {
+            "ph": "X",
+            "cat": kinds[kind],
+            "name": names[name],
+            "pid": pids[tid],
+            "tid": tid,
+            "ts": begin / 1000,
+            "dur": (finish - begin) / 1000,
+            "args": {"task": task},
+        }
+    launch = launches(graph)
+    for task in np.flatnonzero(launch >= 0).tolist():
+        call = int(launch[task])
+        arrow = {"cat": "launch", "name": "launch", "id": task * places + place}
+        tid = int(graph.processor[call])
+        yield {"ph": "s", **arrow, "pid": pids[tid], "tid": tid, "ts": int(start[call]) / 1000}
+        tid = int(graph.processor[task])
+        yield {"ph": "f", "bp": "e", **arrow, "pid": pids[tid], "tid": tid, "ts": int(start[task]) / 1000}
+
+
+def _pids(timeline: Timeline, place: int, places: int) -> list[int]:
+    position = {rank: i for i, rank in enumerate(timeline.graph.ranks)}
+    return [position[p.rank] * places + place for p in timeline.graph.processors]
+
+
+def _meta(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}

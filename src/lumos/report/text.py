@@ -1,0 +1,117 @@
+"""Results as text for people: a sentence that says the answer, then tables that fit 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from lumos.diagnostics import Diagnostic
+
+#: Rows of a table before the rest is only counted.
+MOST_ROWS = 24
+
+#: Columns before a table or paragraph.
+INDENT = 2
+
+
+def duration(ns: float | None) -> str:
+    """A time in the unit that suits it."""
+    if ns is None:
+        return "–"
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if abs(ns) >= size:
+            return f"{ns / size:.{_decimals(abs(ns) / size)}f} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def size(nbytes: float) -> str:
+    """An amount of memory in the binary unit that suits it."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.{_decimals(nbytes / scale)}f} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+def percent(fraction: float | None, *, signed: bool = False, decimals: int = 2) -> str:
+    """A fraction in percent; a dash over nothing."""
+    if fraction is None:
+        return "–"
+    sign = "+" if signed else ""
+    return f"{round(100 * fraction, decimals) + 0.0:{sign}.{decimals}f} %"
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun, in the plural where it is one."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def heading(console: Console, text: str) -> None:
+    console.print()
+    console.print(Text(text, style="bold"))
+
+
+def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], left: Iterable[int] = (0,)) -> None:
+    """A table: numbers right-aligned and whole; the columns in `left` (text) left-aligned, and cut where the width ends."""
+    left, shown = set(left), rows[:MOST_ROWS]
+    widths = _widths(console.width - INDENT, columns, shown, left)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", show_edge=False)
+    for i, name in enumerate(columns):
+        justify: Literal["left", "right"] = "left" if i in left else "right"
+        grid.add_column(Text(name), justify=justify, no_wrap=True, overflow="ellipsis", width=widths[i])
+    for row in shown:
+        grid.add_row(*(Text(cell) for cell in row))
+    console.print(Padding(grid, (0, 0, 0, INDENT), expand=False))
+    if len(rows) > MOST_ROWS:
+        console.print(f"  … and {len(rows) - MOST_ROWS:,} more; --json lists all")
+
+
+def paragraph(console: Console, *parts: str | tuple[str, str]) -> None:
+    """Indented text that wraps; a part may be (text, style)."""
+    console.print(Padding(Text.assemble(*parts), (0, 0, 0, INDENT), expand=False))
+
+
+def kernel_name(name: str) -> str:
+    """A kernel's name without the words that most kernels' names begin with."""
+    for word in ("void ", "at::native::", "(anonymous namespace)::"):
+        name = name.replace(word, "")
+    return name
+
+
+def print_diagnostics(console: Console, diagnostics: Sequence[Diagnostic]) -> None:
+    """What is odd or missing, a paragraph for each kind of finding: the first of it, and how many more there are."""
+    if not diagnostics:
+        return
+    heading(console, "What is odd or missing in the input")
+    first: dict[str, Diagnostic] = {}
+    for finding in diagnostics:
+        first.setdefault(finding.code, finding)
+    for code, finding in first.items():
+        others = sum(d.code == code for d in diagnostics) - 1
+        more = f" (and {others} more like it; --json lists all)" if others else ""
+        paragraph(console, "• ", (code, "yellow"), f": {finding.message}{more}")
+
+
+def _widths(room: int, columns: Sequence[str], rows: Sequence[Sequence[str]], text: set[int]) -> list[int]:
+    """Width of each column: that of its longest cell; the widest columns of text give way where `room` is too small."""
+    widths = [max(len(name), *(len(row[i]) for row in rows), 0) for i, name in enumerate(columns)]
+    over = sum(widths) + 2 * len(columns) - room
+    while over > 0 and text:
+        widest = max(text, key=lambda i: widths[i])
+        second = max((widths[i] for i in text if widths[i] < widths[widest]), default=0)
+        cut = min(over, widths[widest] - max(second, len(columns[widest]), 1))
+        if cut <= 0:
+            break
+        widths[widest] -= cut
+        over -= cut
+    return widths
+
+
+def _decimals(value: float) -> int:
+    return 1 if value >= 100 else 2

@@ -1,0 +1,111 @@
+"""A file as blocks of bytes, unpacked where it is gzip, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from lumos.errors import TraceError
+
+#: Called with the bytes read so far and the bytes of all files together.
+Progress = Callable[[int, int], None]
+
+#: Bytes handed on at a time. Small enough to stay in a core's second-level cache between unpacking and scanning.
+BLOCK = 1 << 18
+
+#: Compressed bytes read at a time.
+_PACKED = 1 << 16
+
+#: Profiler traces unpack to 10–40 times their size, repetitive ones to 100 times; deflate's limit is 1,032. A file beyond
+#: MAX_EXPANSION is refused once it has unpacked to more than FREE_EXPANSION bytes.
+MAX_EXPANSION = 250
+FREE_EXPANSION = 64 << 20
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+def head(path: Path, size: int = 1 << 16) -> bytes:
+    """The first `size` bytes (unpacked), or all where the file is shorter. Raises TraceError where it cannot be read."""
+    parts: list[bytes] = []
+    try:
+        for block in blocks(path):
+            parts.append(block)
+            if sum(map(len, parts)) >= size:
+                break
+    except TruncatedError:
+        pass
+    return b"".join(parts)[:size]
+
+
+class TruncatedError(TraceError):
+    """A gzip file ends before its data does; the blocks before the end were good."""
+
+
+def blocks(path: Path, progress: Callable[[int], None] | None = None) -> Iterator[bytes]:
+    """The file's bytes in blocks, unpacked where it starts with gzip's magic bytes.
+
+    `progress` is called with the bytes of the file itself read so far. Raises TraceError: no such file, no permission, a
+    directory, damaged gzip data, a gzip file that unpacks beyond all reason; TruncatedError at the end of a cut-off gzip file.
+    """
+    try:
+        with path.open("rb", buffering=0) as file:
+            first = file.read(_PACKED)
+            if first.startswith(_GZIP_MAGIC):
+                yield from _unpack(path, first, lambda: file.read(_PACKED), progress)
+                return
+            done = len(first)
+            while first:
+                if progress is not None:
+                    progress(done)
+                yield first
+                first = file.read(BLOCK)
+                done += len(first)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror or error}); check the path and its permissions") from error
+
+
+def _unpack(path: Path, packed: bytes, read: Callable[[], bytes], progress: Callable[[int], None] | None) -> Iterator[bytes]:
+    from isal import igzip_lib
+
+    taken = len(packed)  # bytes of the file read so far
+    made = 0  # bytes unpacked so far
+    while True:  # one member of the file at a time
+        member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+        while not member.eof:
+            if member.needs_input and not packed:
+                packed = read()
+                taken += len(packed)
+                if progress is not None:
+                    progress(taken)
+                if not packed:
+                    raise TruncatedError(
+                        f"{path}: the gzip data ends at byte {taken} of the file (byte {made} unpacked) before it is complete: "
+                        "the file was cut off; copy or record it again, or pass --repair to read the rows before the cut"
+                    )
+            try:
+                block = member.decompress(packed, BLOCK)
+            except igzip_lib.IsalError as error:  # type: ignore[misc]  # declared as an instance in its stub
+                raise TraceError(
+                    f"{path}: the gzip data is damaged before byte {taken} of the file (byte {made} unpacked): {error}; "
+                    "copy or record the file again"
+                ) from error
+            packed = b""
+            made += len(block)
+            if made > FREE_EXPANSION and made > MAX_EXPANSION * taken:
+                raise TraceError(
+                    f"{path}: unpacks to more than {MAX_EXPANSION} times its size ({made} bytes from the first {taken}), which no "
+                    "profiler trace does: refused; unpack it yourself if you trust it"
+                )
+            if block:
+                yield block
+        packed = member.unused_data or read()
+        if not member.unused_data:
+            taken += len(packed)
+        while packed and not packed.strip(b"\0"):  # zero padding behind the last member, as gzip itself allows
+            packed = read()
+            taken += len(packed)
+        if not packed:
+            return
+        packed = packed.lstrip(b"\0")
+        if not packed.startswith(_GZIP_MAGIC[: len(packed)]):
+            raise TraceError(f"{path}: bytes behind the end of the gzip data, before byte {taken} of the file; copy the file again")

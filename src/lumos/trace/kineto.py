@@ -1,0 +1,316 @@
+"""Kineto JSON, as PyTorch's profiler writes it (and the Chrome trace events it is made of), to a `Trace`.
+
+The native scanner reads the bytes; this module says what its columns mean. The document is an object with `traceEvents`
+anywhere in it, or a bare array of events.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos._scan import ScanError, Scanner
+from lumos.diagnostics import Diagnostic
+from lumos.errors import TraceError
+from lumos.trace import kineto_schema as schema
+from lumos.trace.blocks import TruncatedError, blocks
+from lumos.trace.reader import NotATraceError
+from lumos.trace.string_table import StringTable
+from lumos.trace.table import Category, Column, Int8, Int32, Int64, Lane, Trace
+
+#: Shorter rows on average, over many of them, are no profiler's: refused, because the columns would outgrow the file.
+_MIN_ROW_BYTES = 16
+_MANY_ROWS = 1 << 20
+
+_RANK_IN_NAME = re.compile(r"(?:rank|worker|workers)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_NUMBER_AT_END = re.compile(r"[-_](\d{1,6})(?:\.pt\.trace)?\.json(?:\.gz)?$", re.IGNORECASE)
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file that starts with `head` may be a Kineto trace: JSON, and nothing in it says otherwise."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.startswith(b"["):
+        return text[1:].lstrip().startswith((b"{", b"]"))
+    return text.startswith(b"{")
+
+
+def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None) -> Trace:
+    """Read one Kineto file, plain or gzip.
+
+    `repair` mends text that is not quite JSON (raw control characters, bare quotes and lone backslashes inside strings,
+    trailing commas, nan and inf, bytes that are not UTF-8) and keeps the rows before a cut, each with a diagnostic.
+    Raises TraceError: unreadable, damaged or cut-off file, not JSON (with byte, line and reason), not a trace.
+    """
+    scanner, truncated = _scan(path, repair, progress)
+    columns = scanner.take()
+    found = _Findings(path)
+    if truncated:
+        found.add("truncated", f"{truncated}; kept the {len(columns['start'])} rows before it")
+    _report_repairs(columns["repairs"], found)
+    _report_counts(columns["counts"], found)
+
+    metadata = _metadata(columns["header"], found)
+    strings = StringTable(*columns["strings"])
+    args = _args(columns["columns"], found)
+    start: Int64 = columns["start"]
+    _add_base(start, metadata, found)
+    classes = [tuple(text.split("\x1f", 1)) for text in StringTable(*columns["classes"])]
+    category = _categories(columns["class"], classes, columns["name"], strings, args, found)
+    lanes = _lanes(columns, classes, strings, args.pop("name", None))
+    rank, rank_source, world_size = _rank(path, metadata, found)
+    return Trace(
+        path=str(path),
+        rank=rank,
+        rank_source=rank_source,
+        world_size=world_size,
+        strings=strings,
+        start=start,
+        duration=columns["duration"],
+        name=columns["name"],
+        category=category,
+        lane=columns["lane"],
+        correlation=columns["correlation"],
+        external_id=columns["external_id"],
+        args=args,
+        lanes=lanes,
+        metadata=metadata,
+        diagnostics=tuple(found),
+    )
+
+
+class _Findings(list[Diagnostic]):
+    """The diagnostics of one file; each message starts with its path."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def add(self, code: str, message: str) -> None:
+        self.append(Diagnostic(code, f"{self._path}: {message}"))
+
+
+def new_scanner(repair: bool = False) -> Scanner:
+    """A scanner for the arguments of `kineto_schema`; its columns come in the order of `column_names()`."""
+    names = column_names()
+    index = {name: i for i, (name, _) in enumerate(names)}
+    keys = [*index.items(), *((spelling, index[name]) for spelling, name in schema.SPELLINGS.items())]
+    keys += [(spelling, -1) for spelling in schema.CORRELATION] + [(spelling, -2) for spelling in schema.EXTERNAL_ID]
+    return Scanner([kind for _, kind in names], keys, index["id"], repair)
+
+
+def column_names() -> list[tuple[str, str]]:
+    """The sparse columns and their kinds."""
+    return [(name, kind) for kind, names in schema.COLUMNS.items() for name in names]
+
+
+def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> tuple[Scanner, str]:
+    """The file scanned to its end, and under repair what cut it short ("" where nothing did)."""
+    scanner = new_scanner(repair)
+    truncated = ""
+    try:
+        try:
+            for block in blocks(path, progress):
+                scanner.feed(block)
+                if scanner.rows > _MANY_ROWS and scanner.offset < _MIN_ROW_BYTES * scanner.rows:
+                    raise TraceError(
+                        f"{path}: {scanner.rows} events in {scanner.offset} bytes: rows this short come from no profiler; refused"
+                    )
+        except TruncatedError as error:
+            if not repair:
+                raise
+            truncated = str(error).removeprefix(f"{path}: ").split(":")[0]
+        whole = scanner.finish()
+    except ScanError as error:
+        offset, reason = error.args
+        if not scanner.saw_document:
+            raise NotATraceError(
+                f"{path}: not a profiler trace: neither JSON nor gzip of it ({reason} at byte {offset}); give the profiler's file"
+            ) from None
+        raise TraceError(_malformed(path, offset, reason, repair)) from None
+    if scanner.offset == 0:
+        raise TraceError(f"{path}: the file is empty; record it again")
+    if not whole:
+        place = f"the JSON ends at byte {scanner.offset} (line {_line(path, scanner.offset)}) before it is complete"
+        if not (repair and scanner.saw_events):
+            remedy = "copy or record it again" + ("" if repair else ", or pass --repair to read the rows before the cut")
+            raise TraceError(f"{path}: {place}: the file was cut off; {remedy}")
+        truncated = truncated or place
+    if not scanner.saw_events:
+        keys = ", ".join(repr(key.decode("utf-8", "replace")) for key, _ in scanner.take()["header"][:6]) or "none"
+        raise NotATraceError(f"{path}: not a profiler trace: JSON without traceEvents (its keys: {keys}); give the profiler's file")
+    return scanner, truncated
+
+
+def _malformed(path: Path, offset: int, reason: str, repair: bool) -> str:
+    place = f"not valid JSON at byte {offset} (line {_line(path, offset)}): {reason}"
+    if repair:
+        return f"{path}: {place}, beyond what --repair can mend; record it again"
+    return f"{path}: {place}; pass --repair to read it all the same"
+
+
+def _line(path: Path, offset: int) -> int:
+    """The line (from 1) of a byte of the unpacked file."""
+    line = 1
+    left = offset
+    try:
+        for block in blocks(path):
+            line += block.count(b"\n", 0, left)
+            left -= len(block)
+            if left <= 0:
+                break
+    except TruncatedError:
+        pass
+    return line
+
+
+def _report_repairs(repairs: Mapping[str, int], found: _Findings) -> None:
+    mended = [f"{count} {what}" for what, count in repairs.items() if count]
+    if mended:
+        found.add("repaired", f"not quite JSON; repaired {', '.join(mended)}")
+
+
+def _report_counts(counts: Mapping[str, int], found: _Findings) -> None:
+    messages = {
+        "ignored": ("not-an-event", "{} elements of traceEvents are no events; left out"),
+        "no_start": ("missing-start", "{} rows have no readable ts; kept with a start of 0"),
+        "no_duration": ("missing-duration", "{} complete events have no readable dur; kept with a duration of 0"),
+        "negative_duration": ("negative-duration", "{} rows have a negative dur; kept with a duration of 0"),
+        "id_overflow": ("id-too-large", "{} correlation, external or flow ids exceed 64 bits; those rows are not linked"),
+        "id_unreadable": ("id-unreadable", "{} correlation, external or flow ids are no integers; those rows are not linked"),
+    }
+    for key, (code, message) in messages.items():
+        if counts[key]:
+            found.add(code, message.format(counts[key]))
+
+
+def _metadata(header: Sequence[tuple[bytes, bytes]], found: _Findings) -> dict[str, Any]:
+    """Every top-level value but the events, parsed; of a key given twice the last, as in `json`."""
+    out: dict[str, Any] = {}
+    for raw_key, raw in header:
+        key = raw_key.decode("utf-8", "surrogatepass")
+        try:
+            out[key] = json.loads(raw)
+        except ValueError as error:  # an integer of more digits than Python converts
+            found.add("metadata-unreadable", f"the value of {key!r} cannot be read ({error}); left out")
+    return out
+
+
+def _args(columns: Sequence[tuple[Int32, NDArray[Any], int, int]], found: _Findings) -> dict[str, Column]:
+    args: dict[str, Column] = {}
+    for (name, kind), (rows, values, unreadable, overflow) in zip(column_names(), columns, strict=True):
+        if len(rows):
+            args[name] = Column(rows, values, kind)
+        if unreadable:
+            what = "integer" if kind == "int" else "number"
+            found.add("argument-unreadable", f"{unreadable} values of {name!r} are no {what}; left out")
+        if overflow:
+            found.add("argument-too-large", f"{overflow} values of {name!r} exceed 64 bits; left out")
+    return args
+
+
+def _add_base(start: Int64, metadata: Mapping[str, Any], found: _Findings) -> None:
+    """Make starts absolute, in place."""
+    base = metadata.get("baseTimeNanoseconds", 0)
+    if isinstance(base, str) and base.strip().isdigit():
+        base = int(base)
+    if isinstance(base, float) and base.is_integer():
+        base = int(base)
+    if not isinstance(base, int) or not 0 <= base < 1 << 62:
+        found.add("base-time-unreadable", f"baseTimeNanoseconds is {base!r}; taken as 0")
+        base = 0
+    if len(start):
+        if int(start.max()) + base >= 1 << 63:
+            found.add("base-time-unreadable", f"baseTimeNanoseconds {base} does not fit the timestamps; taken as 0")
+            base = 0
+        start += base
+        negative = int(np.count_nonzero(start < 0))
+        if negative:
+            found.add("negative-start", f"{negative} rows start before time 0; kept as they are")
+
+
+def _categories(
+    classes_of_rows: Int32,
+    classes: Sequence[tuple[str, ...]],
+    name: Int32,
+    strings: StringTable,
+    args: Mapping[str, Column],
+    found: _Findings,
+) -> Int8:
+    """Category of every row from its (ph, cat), and where that is not enough from its name or arguments."""
+    known = [schema.category(phase, cat) for phase, cat in classes]
+    table = np.array([Category.OTHER if c is None else c for c in known], np.uint8)
+    category: Int8 = table[classes_of_rows] if len(classes) else np.zeros(0, np.uint8)
+
+    unknown = [i for i, c in enumerate(known) if c is None]
+    if unknown:
+        rows = np.bincount(classes_of_rows, minlength=len(classes))
+        with_stream = np.zeros(len(classes), np.int64)
+        if "stream" in args:
+            with_stream = np.bincount(classes_of_rows[args["stream"].rows], minlength=len(classes))
+        device = [i for i in unknown if 0 < rows[i] == with_stream[i]]
+        category[np.isin(classes_of_rows, device)] = Category.KERNEL
+        other = [i for i in unknown if i not in device]
+        for taken, some in (("device work, because all name a stream", device), ("neither operators nor device work", other)):
+            if some:
+                names = ", ".join(repr(classes[i][1]) for i in some)
+                found.add("unknown-category", f"{rows[some].sum()} rows of unknown categories ({names}) are taken as {taken}")
+
+    if Category.INSTANT in known:
+        memory = next((i for i, text in enumerate(strings) if text == schema.MEMORY_NAME), None)
+        if memory is not None:
+            category[(name == memory) & (category == Category.INSTANT)] = Category.MEMORY
+    return category
+
+
+def _lanes(columns: Mapping[str, Any], classes: Sequence[tuple[str, ...]], strings: StringTable, names: Column | None) -> tuple[Lane, ...]:
+    """The (pid, tid) pairs in order of appearance, named by the metadata rows (ph "M")."""
+    pairs = [tuple(text.split("\x1f", 1)) for text in StringTable(*columns["lanes"])]
+    process: dict[str, str] = {}
+    thread: dict[int, str] = {}
+    if names is not None:
+        metadata_classes = [i for i, (phase, _) in enumerate(classes) if phase == "M"]
+        is_metadata = np.isin(columns["class"][names.rows], metadata_classes)
+        rows = names.rows[is_metadata]
+        for kind, lane, value in zip(
+            columns["name"][rows].tolist(), columns["lane"][rows].tolist(), names.values[is_metadata].tolist(), strict=True
+        ):
+            what = strings[kind]
+            if what == "process_name":
+                process[pairs[lane][0]] = strings[value]
+            elif what == "thread_name":
+                thread[lane] = strings[value]
+    return tuple(Lane(pid, tid, process.get(pid, ""), thread.get(i, "")) for i, (pid, tid) in enumerate(pairs))
+
+
+def _rank(path: Path, metadata: Mapping[str, Any], found: _Findings) -> tuple[int, str, int | None]:
+    """The rank, where it is from, and the number of ranks (None where unknown)."""
+    info = metadata.get("distributedInfo")
+    info = info if isinstance(info, dict) else {}
+    world = _whole(info.get("world_size"))
+    rank = _whole(info.get("rank"))
+    if rank is not None:
+        return rank, "distributedInfo", world
+    in_name = next(_ranks_in_name(path.name), None)
+    if in_name is not None:
+        return in_name, "file name", world
+    found.add("rank-assumed", "neither distributedInfo nor the file name gives a rank; taken as rank 0")
+    return 0, "assumed", world
+
+
+def _ranks_in_name(name: str) -> Iterator[int]:
+    for pattern in (_RANK_IN_NAME, _NUMBER_AT_END):
+        for match in pattern.finditer(name):
+            yield int(match.group(1))
+
+
+def _whole(value: object) -> int | None:
+    """A non-negative integer, also as text; None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,131 @@
+"""Files and folders to a `Job`. Which reader takes a file is decided by its content, never by its name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from lumos.diagnostics import Diagnostic
+from lumos.errors import TraceError
+from lumos.trace import kineto
+from lumos.trace.blocks import Progress, head
+from lumos.trace.collectives import process_groups
+from lumos.trace.reader import NotATraceError, Reader, ReadFile
+from lumos.trace.table import Job, Trace
+
+
+def _is_execution_trace(first: bytes) -> bool:
+    text = first.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return text.startswith(b"{") and all(re.search(key, text) for key in (rb'"schema"\s*:\s*"', rb'"nodes"\s*:\s*\['))
+
+
+def _is_workload_graph(first: bytes) -> bool:
+    return re.match(rb'\s*\{\s*"workload_graph"\s*:', first) is not None
+
+
+EXECUTION_TRACE = Reader(
+    "a PyTorch execution trace",
+    _is_execution_trace,
+    None,
+    "its clock and durations are no timeline; give the profiler's (Kineto) file of the same run, or a folder that holds both",
+)
+
+#: Tried in this order; the first that takes a file reads it. Kineto comes last because it has no signature.
+READERS: tuple[Reader, ...] = (
+    EXECUTION_TRACE,
+    Reader("a Chakra workload graph as JSON", _is_workload_graph, None, "give the profiler's (Kineto) file"),
+    Reader("Kineto", kineto.sniff, kineto.read),
+)
+
+
+def read(*paths: str | os.PathLike[str], repair: bool = False, progress: Progress | None = None) -> Job:
+    """Read a job: one file, several files, or a folder with one file per rank.
+
+    `repair` also reads traces that are not quite JSON or were cut off, with a diagnostic. `progress(done, total)` is called
+    with bytes of the files. In a folder, execution traces are set aside and files that no reader takes are left out, each
+    with a diagnostic. Raises TraceError: no file, an unreadable or malformed file, two files of one rank.
+    """
+    if not paths:
+        raise TraceError("no trace given; name a file, several files, or a folder with one file per rank")
+    diagnostics: list[Diagnostic] = []
+    files = list(_choose(map(Path, paths), diagnostics))
+    traces = _read_all(files, repair, progress, diagnostics)
+    if not traces:
+        left_out = "; ".join(d.message for d in diagnostics[:3]) or "the folder is empty"
+        raise TraceError(f"{', '.join(map(str, paths))}: holds no trace ({left_out}); give the profiler's files")
+    traces.sort(key=lambda trace: trace.rank)
+    for one, other in pairwise(traces):
+        if one.rank == other.rank:
+            raise TraceError(
+                f"{one.path} and {other.path} are both of rank {one.rank} (from: {one.rank_source}, {other.rank_source}); "
+                "name the one to read, or give each rank's number in its file name (rank0.json)"
+            )
+    return Job(tuple(traces), process_groups(traces), tuple(diagnostics))
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    size: int
+    read: ReadFile
+    named: bool  # by the user, not found in a folder: then it must be a trace
+
+
+def _choose(paths: Iterable[Path], diagnostics: list[Diagnostic]) -> Iterable[_File]:
+    """The files to read and their readers; what a folder holds besides goes to the diagnostics."""
+    for path in paths:
+        if not path.is_dir():
+            reader = _reader_of(path)
+            if reader is None:
+                raise TraceError(f"{path}: not a profiler trace (no reader knows its content); give the profiler's file")
+            if reader.read is None:
+                raise TraceError(f"{path}: {reader.name}; {reader.remedy}")
+            yield _File(path, path.stat().st_size, reader.read, named=True)
+            continue
+        for file in _listed(path):
+            reader = _reader_of(file)
+            if reader is None:
+                diagnostics.append(Diagnostic("file-left-out", f"{file}: no reader knows its content; left out"))
+            elif reader.read is None:
+                code = "execution-trace-set-aside" if reader is EXECUTION_TRACE else "file-left-out"
+                diagnostics.append(Diagnostic(code, f"{file}: {reader.name}; set aside"))
+            else:
+                yield _File(file, file.stat().st_size, reader.read, named=False)
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    except OSError as error:
+        raise TraceError(f"{folder}: cannot be listed ({error.strerror or error}); check its permissions") from error
+
+
+def _reader_of(path: Path) -> Reader | None:
+    first = head(path)
+    if not first:
+        raise TraceError(f"{path}: the file is empty; record it again")
+    return next((reader for reader in READERS if reader.sniff(first)), None)
+
+
+def _read_all(files: list[_File], repair: bool, progress: Progress | None, diagnostics: list[Diagnostic]) -> list[Trace]:
+    total = sum(file.size for file in files)
+    traces: list[Trace] = []
+    before = 0
+    for file in files:
+        try:
+            traces.append(file.read(file.path, repair=repair, progress=_shifted(progress, before, total)))
+        except NotATraceError as error:
+            if file.named:
+                raise
+            diagnostics.append(Diagnostic("file-left-out", f"{error}"))
+        before += file.size
+    return traces
+
+
+def _shifted(progress: Progress | None, before: int, total: int) -> Callable[[int], None] | None:
+    """The progress of one file as a share of all files."""
+    return None if progress is None else lambda done: progress(before + done, total)

@@ -1,0 +1,135 @@
+"""Recording a window of a training loop: what is in the file, and that nothing it does can stop the loop."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lumos.collect
+from lumos.collect import window
+from lumos.errors import LumosError, UsageError
+
+torch = pytest.importorskip("torch", reason="torch is not installed, and the collector records with its profiler")
+
+
+def train(recording: lumos.collect.Recording, steps: int) -> None:
+    weight = torch.ones(16, 16, requires_grad=True)
+    for _ in range(steps):
+        (weight @ weight).sum().backward()
+        recording.step()
+
+
+def events(path: Path | None) -> list[dict[str, Any]]:
+    assert path is not None
+    with gzip.open(path, "rt") as file:
+        rows: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    return rows
+
+
+def test_records_the_steps_after_the_warm_up_and_no_others(tmp_path: Path) -> None:
+    with lumos.collect.profile(tmp_path, steps=2, warmup=1, wait=1) as recording:
+        train(recording, 6)
+    assert recording.path == tmp_path / "rank0.json.gz"
+    names = [e["name"] for e in events(recording.path)]
+    assert [n for n in names if n.startswith("ProfilerStep")] == ["ProfilerStep#2", "ProfilerStep#3"]
+    assert names.count("aten::mm") == 6  # one forward and two backward products in each recorded step
+
+
+def test_operators_carry_shapes_and_no_stacks(tmp_path: Path) -> None:
+    with lumos.collect.profile(tmp_path, steps=1, warmup=1) as recording:
+        train(recording, 2)
+    rows = events(recording.path)
+    assert [[16, 16], [16, 16]] in [e["args"].get("Input Dims") for e in rows if e["name"] == "aten::mm"]
+    assert not [e for e in rows if e.get("cat") == "python_function"]
+
+
+def test_the_file_says_how_it_came_to_be(tmp_path: Path) -> None:
+    with lumos.collect.profile(tmp_path, steps=1, warmup=1) as recording:
+        train(recording, 2)
+    with gzip.open(tmp_path / "rank0.json.gz", "rt") as file:
+        provenance = json.load(file)["lumos_collect"]
+    assert provenance["torch"] == torch.__version__
+    assert (provenance["rank"], provenance["world_size"], provenance["steps"]) == (0, 1, 1)
+
+
+def test_the_profiler_is_gone_after_the_window(tmp_path: Path) -> None:
+    with lumos.collect.profile(tmp_path, steps=1, warmup=1) as recording:
+        train(recording, 2)
+        assert recording._profiler is None
+        assert [p.name for p in tmp_path.iterdir()] == ["rank0.json.gz"]
+        train(recording, 2)
+
+
+def test_a_loop_that_ends_early_keeps_what_there_is_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with lumos.collect.profile(tmp_path, steps=3, warmup=1) as recording:
+        train(recording, 2)
+    assert "1 of 3 steps are whole" in capsys.readouterr().err
+    assert [e for e in events(recording.path) if e["name"] == "ProfilerStep#1"]
+
+
+def test_a_loop_that_ends_before_the_window_records_nothing_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with lumos.collect.profile(tmp_path, steps=1, warmup=3) as recording:
+        train(recording, 1)
+    assert recording.path is None
+    assert "0 of 1 steps are whole" in capsys.readouterr().err
+
+
+def test_an_error_of_the_training_passes_through(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), lumos.collect.profile(tmp_path, steps=1, warmup=0) as recording:
+        train(recording, 0)
+        raise ZeroDivisionError
+
+
+def test_a_profiler_that_fails_is_reported_once_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(self: object, path: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", broken)
+    with lumos.collect.profile(tmp_path, steps=1, warmup=1) as recording:
+        train(recording, 5)
+    assert recording.path is None
+    assert "No space left" in (recording.failure or "")
+    assert capsys.readouterr().err.count("the training goes on") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_made_does_not_stop_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with lumos.collect.profile(tmp_path / "file" / "out", steps=1, warmup=1) as recording:
+        train(recording, 3)
+    assert recording.failure is not None
+    assert "the training goes on" in capsys.readouterr().err
+
+
+def test_the_launcher_names_the_rank_where_there_is_no_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "5")
+    with lumos.collect.profile(tmp_path, steps=1, warmup=1) as recording:
+        train(recording, 2)
+    assert recording.path == tmp_path / "rank5.json.gz"
+
+
+@pytest.mark.parametrize("numbers", [{"steps": 0}, {"warmup": -1}, {"wait": -1}])
+def test_impossible_numbers_are_refused_before_training(tmp_path: Path, numbers: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="at least"):
+        lumos.collect.profile(tmp_path, **numbers)  # type: ignore[arg-type]
+
+
+def test_without_torch_the_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(LumosError, match=r"pip install 'lumos-trace\[torch\]'"):
+        lumos.collect.profile(tmp_path)
+    assert "pip install" in window.INSTALL
+
+
+def test_importing_the_collector_loads_neither_torch_nor_the_rest_of_lumos() -> None:
+    code = "import sys, lumos.collect; print(*sorted(m for m in sys.modules if m.startswith(('torch', 'numpy', 'lumos.'))))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == ["lumos.collect", "lumos.collect.torch_features", "lumos.collect.window", "lumos.errors"]
