@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lumos.analyze.causes import NEVER, causes
+from lumos.analyze.causes import causes
 from lumos.analyze.idle import TOLERANCE_NS
 from lumos.analyze.intervals import union, within
+from lumos.analyze.occupied import NEVER
 from lumos.analyze.steps import Members, spans
 from lumos.graph.table import Kind
 from lumos.simulate.timeline import Timeline

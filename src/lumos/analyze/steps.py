@@ -3,7 +3,8 @@
 A step owns the CPU tasks of its rank that were measured to start inside its mark, and the device tasks that these
 launch, wherever they run; device tasks whose launch is missing belong where they were measured to start. A step's time
 in any timeline is the latest end minus the earliest start over the tasks that it owns, but for time between operators:
-a thread that pauses until the next step, or for good, does not make its step longer. Device work launched before the
+a thread that pauses until the next step, or for good, does not make its step longer, nor does one that only polls by the
+clock. Device work launched before the
 window (`prefix`) belongs to no step: nobody knows what it waited for.
 """
 
@@ -62,7 +63,7 @@ def members(graph: Graph) -> Members:
     else:
         marked = tuple(Step(r, "step", 0, 0) for r in graph.ranks)
         step = rank.copy()
-    step[prefix] = -1
+    step[prefix | np.array([p.timer for p in graph.processors], bool)[graph.processor]] = -1
     owning = np.unique(step[(step >= 0) & (graph.kind != Kind.HOST)])
     number = np.full(len(marked) + 1, -1, np.int32)  # the last is what index -1 finds
     number[owning] = np.arange(len(owning))
