@@ -21,6 +21,7 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gemm, attention, traffic (element-wise kernels), collective: kernels inside a step / alone. host: factor on the profiles' host times. contention:
     share of the time of communication beside compute that the compute loses (SMs and memory bandwidth taken). jitter:
     growth of the step per doubling of the nodes beyond one (the slowest of many). step: factor on the profiles' step_us.
+    spread: half-width of the 80 % interval that the cost models' own intervals lack.
     """
 
     gemm: float = 1.0
@@ -31,6 +32,7 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contention: float = 0.1
     jitter: float = 0.002
     step: float = 1.0
+    spread: float = 0.03
 
 
 @cache
