@@ -19,8 +19,8 @@ from lumos.errors import LumosError
 
 #: Residual (on the logarithmic scale) from which the loss grows linearly.
 LOSS_SCALE = 0.05
-#: Weight of the pull towards the prior: an e-fold costs as much as one row off by 5 %.
-PRIOR_WEIGHT = 0.05
+#: Weight of the pull towards the prior: an e-fold away costs as much as one row off by 15 %.
+PRIOR_WEIGHT = 0.15
 FOLDS = 3
 #: The interval holds this share of the held-out rows.
 INTERVAL_SHARE = 0.8

@@ -4,7 +4,7 @@ For each candidate tile (tm × tn, split s ways along k) the library could choos
 
     compute = ceil(tiles · s / cores) · (2 · tm · tn · k/s · cores / peak · (1 + overhead + tile overhead) + prologue)
     memory  = (A + B + C bytes) / memory bandwidth · (1 + memory overhead)
-    cache   = tiles · (tm + tn) · k · bytes / (bytes per clock and core · cores · clock)
+    cache   = ceil(tiles · s / cores) · (tm + tn) · k/s · bytes / (bytes per clock and core · clock)
     time    = launch + min over candidates of sqrt(compute² + memory² + cache²)
 
 the minimum because the library's heuristic picks well, the root of squares because the three overlap but not fully.
@@ -220,25 +220,25 @@ def _seconds(s: _Shapes, w: GemmWork, c: GemmCoefficients) -> tuple[Float64, Flo
     memory2 = np.square(stream * (1 + c.memory_overhead))
     slowdown = (1 + c.throttle * np.log1p(np.minimum(ideal, THROTTLE_END_S) / THROTTLE_START_S)) / w.clock
     per_element = 2.0 * w.cores / w.peak_flops * (1 + c.compute_overhead) * slowdown
-    cache_rate = c.cache_bytes_per_clock_core * w.cores * w.clock_hz
+    core_rate = c.cache_bytes_per_clock_core * w.clock_hz
     best = np.full(len(rows), np.inf)
     compute_part = np.zeros(len(rows))
     cache_part = np.zeros(len(rows))
     for tile, overhead in zip(TILES, c.tile_overhead, strict=True):
         row_tiles = np.ceil(s.m[:, 0] / tile.m) if groups == 1 else np.ceil(s.m / tile.m).sum(1)
         tiles = row_tiles * np.ceil(s.n / tile.n) * s.batch
-        cache_seconds = tiles * s.k * ((tile.m + tile.n) * w.in_bytes / cache_rate)
-        cache2 = np.square(cache_seconds)
         for split in tile.splits:
-            steps = np.ceil(s.k / (split * K_STEP)) * (K_STEP * tile.m * tile.n * (1 + overhead))
             waves = np.ceil(tiles * (split / w.cores))
-            compute = waves * (steps * per_element + (c.prologue_us * 1e-6 if split == 1 else 2e-6 * c.prologue_us))
+            deep = waves * np.ceil(s.k / (split * K_STEP))
+            compute = deep * (K_STEP * tile.m * tile.n * (1 + overhead)) * per_element
+            compute += waves * ((1e-6 if split == 1 else 2e-6) * c.prologue_us)
+            cache_seconds = deep * (K_STEP * (tile.m + tile.n) * w.in_bytes / core_rate)
             total = compute * compute
             if split == 1:
                 total += memory2
             else:  # partial sums in fp32, written and read once more
-                total += np.square(np.sqrt(memory2) + tiles * (tile.m * tile.n * 8.0 * split / cache_rate))
-            total += cache2
+                total += np.square(np.sqrt(memory2) + tiles * (tile.m * tile.n * 8.0 * split / (core_rate * w.cores)))
+            total += cache_seconds * cache_seconds
             better = total < best
             np.copyto(best, total, where=better)
             np.copyto(compute_part, compute, where=better)

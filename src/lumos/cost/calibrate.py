@@ -1,0 +1,150 @@
+"""From tables of measured times to coefficients: the shipped ones and a user's own go through the same code.
+
+A table is a CSV with a header; its kind is known by its columns:
+
+    gemm        gpu, dtype, m, n, k, time_us
+    attention   gpu, dtype, direction (fwd, fwd+bwd), causal (yes, no), batch, seq_len, heads, kv_heads, head_dim, time_us
+    collective  gpu, n_gpus, n_nodes, collective, size_bytes, time_us
+
+Other columns are ignored but `kernel`, which names the attention kernel. Rows without a time, or of an accelerator or
+dtype that Lumos does not know, are left out and counted in the diagnostics.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lumos.cost.cluster import Cluster, dtype_name, load_cluster
+from lumos.cost.coefficients import GENERIC, Book, Coefficients
+from lumos.cost.estimate import Float64
+from lumos.cost.fit_gemm import GemmRows, fit_gemm
+from lumos.cost.fit_gemm import fit_generic as fit_generic_gemm
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError
+
+KINDS = {
+    "gemm": ("gpu", "dtype", "m", "n", "k", "time_us"),
+    "attention": ("gpu", "dtype", "direction", "causal", "batch", "seq_len", "heads", "kv_heads", "head_dim", "time_us"),
+    "collective": ("gpu", "n_gpus", "n_nodes", "collective", "size_bytes", "time_us"),
+}
+#: Fewer rows than this do not determine a set.
+FEWEST_ROWS = 20
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Measured rows of one kind, as read; `diagnostics` say what was left out."""
+
+    kind: str
+    path: str
+    rows: tuple[Row, ...]
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def read_table(path: Path) -> Table:
+    """The table of a CSV file. Raises LumosError naming the columns that are missing, or the row that is malformed."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            columns = set(reader.fieldnames or ())
+            rows = list(reader)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise LumosError(f"{path}: cannot be read as a CSV file ({error})") from error
+    missing = {kind: [c for c in wanted if c not in columns] for kind, wanted in KINDS.items()}
+    kind = min(missing, key=lambda name: len(missing[name]))
+    if missing[kind]:
+        forms = "; ".join(f"{name}: {', '.join(wanted)}" for name, wanted in KINDS.items())
+        raise LumosError(f"{path}: columns {', '.join(missing[kind])} are missing for a {kind} table; tables have: {forms}")
+    kept, left_out = _usable(rows, kind, path)
+    notes = tuple(Diagnostic("rows-left-out", f"{path}: {n} rows left out: {why}") for why, n in left_out.items())
+    return Table(kind, str(path), tuple(kept), notes)
+
+
+def _usable(rows: Iterable[Row], kind: str, path: Path) -> tuple[list[Row], Counter[str]]:
+    """Rows with every number that the kind needs, of known accelerators; and why others are not."""
+    numbers = {"gemm": "m n k time_us", "attention": "batch seq_len heads kv_heads head_dim time_us"}
+    needed = numbers.get(kind, "n_gpus n_nodes size_bytes time_us").split()
+    kept, left_out = [], Counter[str]()
+    for line, row in enumerate(rows, 2):
+        if None in row.values():
+            raise LumosError(f"{path}: line {line} has fewer fields than the header")
+        if any(not row[c].strip() for c in needed):
+            left_out["a number is blank"] += 1
+            continue
+        for c in needed:
+            _number(row[c], c, path, line)
+        try:
+            load_cluster(row["gpu"])
+            if "dtype" in row and kind != "collective":
+                dtype_name(row["dtype"].split("/")[-1])
+        except LumosError:
+            left_out[f"{row['gpu']} {row.get('dtype', '')}: accelerator or dtype not known".replace("  ", " ")] += 1
+            continue
+        kept.append(row)
+    return kept, left_out
+
+
+def _number(text: str, column: str, path: Path, line: int) -> float:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise LumosError(f"{path}: line {line}: {column} = {text!r} is not a number") from error
+    if not value > 0:
+        raise LumosError(f"{path}: line {line}: {column} = {text} must be positive")
+    return value
+
+
+def column(rows: Sequence[Row], key: str) -> Float64:
+    """One column as numbers."""
+    return np.array([float(r[key]) for r in rows])
+
+
+def grouped(rows: Sequence[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, ...], list[Row]]:
+    """Rows by key, in the order in which the keys first appear."""
+    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return dict(groups)
+
+
+def gemm_tables(table: Table) -> list[GemmRows]:
+    """A GEMM table by accelerator and dtype. Only sets of at least `FEWEST_ROWS` rows."""
+    found = []
+    for (gpu, dtype), rows in grouped(table.rows, lambda r: (cluster_of(r).accelerator.name, dtype_name(r["dtype"]))).items():
+        if len(rows) >= FEWEST_ROWS:
+            sizes = (column(rows, c) for c in "mnk")
+            found.append(GemmRows(load_cluster(gpu).accelerator, dtype, *sizes, column(rows, "time_us") * 1e-6))
+    return found
+
+
+def cluster_of(row: Row) -> Cluster:
+    """The cluster that a row's `gpu` names."""
+    return load_cluster(row["gpu"])
+
+
+def fit_tables(tables: Sequence[Table], generic: bool = False) -> Book:
+    """Coefficients of every model, accelerator and variant that the tables have enough rows of.
+
+    generic: also the sets over all accelerators together. Raises LumosError where no table has enough rows.
+    """
+    book: dict[str, dict[str, dict[str, Coefficients]]] = {}
+    for table in tables:
+        if table.kind == "gemm":
+            sets = gemm_tables(table)
+            for rows in sets:
+                book.setdefault("gemm", {}).setdefault(rows.accelerator.name, {})[rows.dtype] = fit_gemm(rows)[0]
+            for dtype in sorted({s.dtype for s in sets}) if generic else ():
+                fitted = fit_generic_gemm([s for s in sets if s.dtype == dtype])[0]
+                book["gemm"].setdefault(GENERIC, {})[dtype] = fitted
+    if not book:
+        counts = ", ".join(f"{t.path}: {len(t.rows)} usable rows" for t in tables)
+        raise LumosError(f"calibrate: no set of {FEWEST_ROWS} rows of one accelerator and dtype ({counts})")
+    return book

@@ -1,0 +1,50 @@
+"""Fit the coefficients that ship with Lumos to the published measurements and write them, with their residuals.
+
+    LUMOS_MEASURED=… python tools/fit.py
+
+reads gemm.csv, attention.csv and collectives.csv there, and writes src/lumos/cost/data/coefficients.toml.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from lumos.cost.calibrate import Table, fit_tables, read_table
+from lumos.cost.coefficients import write
+from lumos.errors import LumosError
+
+TARGET = Path(__file__).parents[1] / "src/lumos/cost/data/coefficients.toml"
+HEADING = """Fitted by tools/fit.py to published measurements; see docs/cost-models.md. Do not edit by hand.
+interval: ratio measured / modelled that 80 % of the held-out rows lie in; median_error, p90_error: |error| over them."""
+FILES = ("gemm", "attention", "collectives")
+#: Sources that time something else: the best of a search over shapes (not what a shape takes), kernels without the cast.
+OTHER_QUESTIONS = ("ml-engineering MAMF", "DeepGEMM README")
+
+
+def _comparable(table: Table) -> Table:
+    """The table without the rows that answer another question."""
+    return replace(table, rows=tuple(r for r in table.rows if r["source"] not in OTHER_QUESTIONS))
+
+
+def main() -> None:
+    """Fit everything and say how well it did."""
+    folder = os.environ.get("LUMOS_MEASURED")
+    if not folder:
+        raise LumosError("tools/fit.py: set LUMOS_MEASURED to the folder with the published measurements")
+    tables = [_comparable(read_table(Path(folder) / f"{name}.csv")) for name in FILES]
+    book = fit_tables(tables, generic=True)
+    write(book, TARGET, HEADING)
+    for model, sets in book.items():
+        for name, variants in sets.items():
+            for variant, c in variants.items():
+                print(f"{model:11s}{name:11s}{variant:26s}{c.rows:6d} rows  {c.count:3d} numbers  median {c.median_error or 0:.3f}  p90 {c.p90_error or 0:.3f}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except LumosError as error:
+        sys.exit(str(error))
