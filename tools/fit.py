@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from lumos.cost.calibrate import Table, fit_tables, read_table
+from lumos.cost.calibrate import Row, Table, fit_tables, read_table
 from lumos.cost.coefficients import write
 from lumos.errors import LumosError
 
@@ -20,13 +20,25 @@ TARGET = Path(__file__).parents[1] / "src/lumos/cost/data/coefficients.toml"
 HEADING = """Fitted by tools/fit.py to published measurements; see docs/cost-models.md. Do not edit by hand.
 interval: ratio measured / modelled that 80 % of the held-out rows lie in; median_error, p90_error: |error| over them."""
 FILES = ("gemm", "attention", "collectives")
-#: Sources that time something else: the best of a search over shapes (not what a shape takes), kernels without the cast.
+#: Sources that time something else: the best of a search over shapes (not what a shape takes), kernels without the
+#: cast; and within a node, logs of loops with host time in them and of older NCCL, kept to score against.
 OTHER_QUESTIONS = ("ml-engineering MAMF", "DeepGEMM README")
+WITHIN_A_NODE = ("NVIDIA aiconfigurator NCCL database",)
+#: Multi-node rows whose nodes differ from the accelerator's usual ones, by a word of the `interconnect` column.
+FABRICS = {"EFA": "b200-efa", "A3 Mega": "h100-a3mega", "4x HDR": "a100-40gb-4nic"}
 
 
 def _comparable(table: Table) -> Table:
-    """The table without the rows that answer another question."""
-    return replace(table, rows=tuple(r for r in table.rows if r["source"] not in OTHER_QUESTIONS))
+    """The table without the rows that answer another question, each row on its own cluster."""
+    rows = [r for r in table.rows if r["source"] not in OTHER_QUESTIONS]
+    if table.kind == "collective":
+        rows = [_on_its_fabric(r) for r in rows if float(r["n_nodes"]) > 1 or r["source"] in WITHIN_A_NODE or r["gpu"] == "V100"]
+    return replace(table, rows=tuple(rows))
+
+
+def _on_its_fabric(row: Row) -> Row:
+    name = next((cluster for word, cluster in FABRICS.items() if word in row["interconnect"]), None)
+    return {**row, "gpu": name} if name and float(row["n_nodes"]) > 1 else row
 
 
 def main() -> None:

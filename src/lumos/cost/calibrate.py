@@ -23,6 +23,9 @@ import numpy as np
 from lumos.cost.cluster import Cluster, dtype_name, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients
 from lumos.cost.estimate import Float64
+from lumos.cost.collective import KINDS as COLLECTIVES
+from lumos.cost.collective import kind_name, link_coefficients
+from lumos.cost.fit_collective import CollectiveRows, fit_links, fit_network
 from lumos.cost.fit_gemm import GemmRows, fit_gemm
 from lumos.cost.fit_gemm import fit_generic as fit_generic_gemm
 from lumos.diagnostics import Diagnostic
@@ -83,10 +86,12 @@ def _usable(rows: Iterable[Row], kind: str, path: Path) -> tuple[list[Row], Coun
             _number(row[c], c, path, line)
         try:
             load_cluster(row["gpu"])
-            if "dtype" in row and kind != "collective":
+            if kind == "collective":
+                kind_name(row["collective"])
+            else:
                 dtype_name(row["dtype"].split("/")[-1])
         except LumosError:
-            left_out[f"{row['gpu']} {row.get('dtype', '')}: accelerator or dtype not known".replace("  ", " ")] += 1
+            left_out[f"{row['gpu']} {row.get('dtype', '')}: accelerator, dtype or collective not known".replace("  ", " ")] += 1
             continue
         kept.append(row)
     return kept, left_out
@@ -125,6 +130,15 @@ def gemm_tables(table: Table) -> list[GemmRows]:
     return found
 
 
+def collective_tables(table: Table) -> list[CollectiveRows]:
+    """A table of collectives by cluster and kind, rows within a node and across nodes apart."""
+    found = []
+    for (cluster, kind, _), rows in grouped(table.rows, lambda r: (r["gpu"], kind_name(r["collective"]), str(float(r["n_nodes"]) > 1))).items():
+        numbers = (column(rows, c) for c in ("n_gpus", "n_nodes", "size_bytes"))
+        found.append(CollectiveRows(load_cluster(cluster), kind, *numbers, column(rows, "time_us") * 1e-6))
+    return found
+
+
 def cluster_of(row: Row) -> Cluster:
     """The cluster that a row's `gpu` names."""
     return load_cluster(row["gpu"])
@@ -144,7 +158,31 @@ def fit_tables(tables: Sequence[Table], generic: bool = False) -> Book:
             for dtype in sorted({s.dtype for s in sets}) if generic else ():
                 fitted = fit_generic_gemm([s for s in sets if s.dtype == dtype])[0]
                 book["gemm"].setdefault(GENERIC, {})[dtype] = fitted
+        elif table.kind == "collective":
+            _fit_collectives(table, book, generic)
     if not book:
         counts = ", ".join(f"{t.path}: {len(t.rows)} usable rows" for t in tables)
         raise LumosError(f"calibrate: no set of {FEWEST_ROWS} rows of one accelerator and dtype ({counts})")
     return book
+
+
+def _fit_collectives(table: Table, book: dict[str, dict[str, dict[str, Coefficients]]], generic: bool) -> None:
+    """Sets within a node by accelerator and kind, and one across nodes, into `book`."""
+    parts = collective_tables(table)
+    inside = [t for t in parts if np.all(t.nodes == 1) and len(t.seconds) >= FEWEST_ROWS and COLLECTIVES[t.kind] == t.kind]
+    sets = book.setdefault("collective", {})
+    for rows in inside:
+        sets.setdefault(rows.cluster.accelerator.name, {})[rows.kind] = fit_links([rows])[0]
+    for kind in sorted({t.kind for t in inside}) if generic else ():
+        switched = [t for t in inside if t.kind == kind and t.cluster.node.topology == "switch"]
+        sets.setdefault(GENERIC, {})[kind] = fit_links(switched)[0]
+    across = [t for t in parts if np.all(t.nodes > 1)]
+    if sum(len(t.seconds) for t in across) >= FEWEST_ROWS:
+        from lumos.cost.coefficients import find, overlay, shipped
+
+        known = overlay(shipped(), book) if not generic else book
+        inner = [link_coefficients(find("collective", t.cluster.accelerator, (COLLECTIVES[t.kind],), known)[0].values) for t in across]
+        fitted = fit_network(across, [t.cluster.name for t in across], inner)[0]
+        book.setdefault("network", {})[GENERIC] = {"network": fitted}
+    if not sets:
+        del book["collective"]
