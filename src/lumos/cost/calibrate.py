@@ -20,11 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
+from lumos.cost.attention import shape_of
 from lumos.cost.cluster import Cluster, dtype_name, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients
 from lumos.cost.estimate import Float64
 from lumos.cost.collective import KINDS as COLLECTIVES
 from lumos.cost.collective import kind_name, link_coefficients
+from lumos.cost.fit_attention import AttentionRows, fit_attention
 from lumos.cost.fit_collective import CollectiveRows, fit_links, fit_network
 from lumos.cost.fit_gemm import GemmRows, fit_gemm
 from lumos.cost.fit_gemm import fit_generic as fit_generic_gemm
@@ -73,6 +75,8 @@ def read_table(path: Path) -> Table:
 
 def _usable(rows: Iterable[Row], kind: str, path: Path) -> tuple[list[Row], Counter[str]]:
     """Rows with every number that the kind needs, of known accelerators; and why others are not."""
+    if kind == "attention":  # a blank count of K and V heads says as many as heads
+        rows = [{**r, "kv_heads": r["kv_heads"].strip() or r["heads"]} for r in rows]
     numbers = {"gemm": "m n k time_us", "attention": "batch seq_len heads kv_heads head_dim time_us"}
     needed = numbers.get(kind, "n_gpus n_nodes size_bytes time_us").split()
     kept, left_out = [], Counter[str]()
@@ -130,6 +134,26 @@ def gemm_tables(table: Table) -> list[GemmRows]:
     return found
 
 
+#: What tables call attention kernels → our names.
+KERNEL_NAMES = {"trt-llm torch flow": "trtllm", "flashattention-2": "fa2", "flashattention-3": "fa3", "cudnn": "cudnn"}
+
+
+def attention_tables(table: Table) -> dict[tuple[str, str], list[AttentionRows]]:
+    """An attention table by (accelerator, kernel), each as parts of equal dtype, direction and mask."""
+
+    def key(r: Row) -> tuple[str, ...]:
+        kernel = r.get("kernel", "").strip().lower() or "flash"
+        dtype = dtype_name(r["dtype"].split("/")[-1])
+        return cluster_of(r).accelerator.name, KERNEL_NAMES.get(kernel, kernel), dtype, r["direction"], r["causal"]
+
+    sets: dict[tuple[str, str], list[AttentionRows]] = defaultdict(list)
+    for (name, kernel, dtype, direction, causal), rows in grouped(table.rows, key).items():
+        sizes = {c: column(rows, c) for c in ("batch", "seq_len", "heads", "head_dim", "kv_heads")}
+        accelerator = load_cluster(name).accelerator
+        sets[name, kernel].append(AttentionRows(accelerator, dtype, direction, causal == "yes", shape_of(**sizes), column(rows, "time_us") * 1e-6))
+    return {key: parts for key, parts in sets.items() if sum(len(p.seconds) for p in parts) >= FEWEST_ROWS}
+
+
 def collective_tables(table: Table) -> list[CollectiveRows]:
     """A table of collectives by cluster and kind, rows within a node and across nodes apart."""
     found = []
@@ -158,12 +182,25 @@ def fit_tables(tables: Sequence[Table], generic: bool = False) -> Book:
             for dtype in sorted({s.dtype for s in sets}) if generic else ():
                 fitted = fit_generic_gemm([s for s in sets if s.dtype == dtype])[0]
                 book["gemm"].setdefault(GENERIC, {})[dtype] = fitted
+        elif table.kind == "attention":
+            _fit_attention(table, book, generic)
         elif table.kind == "collective":
             _fit_collectives(table, book, generic)
     if not book:
         counts = ", ".join(f"{t.path}: {len(t.rows)} usable rows" for t in tables)
         raise LumosError(f"calibrate: no set of {FEWEST_ROWS} rows of one accelerator and dtype ({counts})")
     return book
+
+
+def _fit_attention(table: Table, book: dict[str, dict[str, dict[str, Coefficients]]], generic: bool) -> None:
+    """Sets by accelerator and kernel, and kernels measured on several accelerators over all of them, into `book`."""
+    sets = attention_tables(table)
+    for (name, kernel), parts in sets.items():
+        book.setdefault("attention", {}).setdefault(name, {})[kernel] = fit_attention(parts)[0]
+    for kernel in sorted({kernel for _, kernel in sets}) if generic else ():
+        measured = [parts for (_, other), parts in sets.items() if other == kernel]
+        if len(measured) > 1:
+            book["attention"].setdefault(GENERIC, {})[kernel] = fit_attention([p for parts in measured for p in parts])[0]
 
 
 def _fit_collectives(table: Table, book: dict[str, dict[str, dict[str, Coefficients]]], generic: bool) -> None:

@@ -72,8 +72,8 @@ class Accelerator(_Table, frozen=True):
     #: host time of one asynchronous launch, and from its end to the kernel's start
     launch_s: float | None = None
     launch_latency_s: float | None = None
-    #: the accelerator whose fitted coefficients apply (None: its own name, else the generic ones)
-    fitted_as: str | None = None
+    #: accelerators whose fitted coefficients apply where it has none of its own, the nearest kin first
+    fitted_as: tuple[str, ...] = ()
 
     def peak(self, dtype: str) -> float:
         """Dense peak FLOP/s of `dtype`. Raises UsageError naming the dtypes that the device has."""
@@ -218,7 +218,7 @@ def _merged(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise LumosError(f"{path}: based_on = {base_name!r} is not a cluster; valid: {', '.join(cluster_names())}")
     base = _merged(DATA / "clusters" / f"{base_name}.toml", (*seen, path))
     base.pop("aliases", None)
-    base["accelerator"].setdefault("fitted_as", base_name)
+    base["accelerator"]["fitted_as"] = [base_name, *base["accelerator"].get("fitted_as", [])]
     if "accelerator" not in table:
         base["accelerator"].setdefault("name", base_name)
     return _overlay(base, table)

@@ -101,12 +101,18 @@ def overlay(base: Book, own: Book) -> Book:
 
 
 def find(model: str, accelerator: Accelerator, variants: tuple[str, ...], book: Book | None = None) -> tuple[Coefficients, tuple[Diagnostic, ...]]:
-    """The set for an accelerator and the first of `variants` that has one; else the generic set, with a diagnostic."""
+    """The set for the first of `variants` that an accelerator, or else its next kin, has; else the generic set.
+
+    Anything but the accelerator's own set comes with a diagnostic. Raises LumosError where there is none at all.
+    """
     sets = (shipped() if book is None else book).get(model, {})
-    for name in (accelerator.name, accelerator.fitted_as):
-        for variant in variants:
-            if name and variant in sets.get(name, {}):
-                return sets[name][variant], ()
+    for variant in variants:
+        if variant in sets.get(accelerator.name, {}):
+            return sets[accelerator.name][variant], ()
+        for kin in accelerator.fitted_as:
+            if variant in sets.get(kin, {}):
+                note = f"{model}: coefficients fitted on {kin} ({variant}), with the rates of {accelerator.name}"
+                return sets[kin][variant], (Diagnostic("coefficients-of-kin", note),)
     for variant in variants:
         if variant in sets.get(GENERIC, {}):
             note = f"{model}: no measurements of {accelerator.name} ({variants[0]}) were fitted; coefficients of all accelerators together"
