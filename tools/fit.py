@@ -1,8 +1,8 @@
 """Fit the coefficients that ship with Lumos to the published measurements and write them, with their residuals.
 
-    LUMOS_MEASURED=… python tools/fit.py
+    LUMOS_MEASURED=… LUMOS_TRACES=… python tools/fit.py
 
-reads gemm.csv, attention.csv and collectives.csv there, and writes src/lumos/cost/data/coefficients.toml.
+reads gemm.csv, attention.csv and collectives.csv there, and the kernels of the traces with shapes in LUMOS_TRACES, and writes src/lumos/cost/data/coefficients.toml.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from lumos.cost.calibrate import Row, Table, fit_tables, read_table
-from lumos.cost.coefficients import write
+from lumos.cost.calibrate import Row, Table, fit_kernels, fit_tables, read_table
+from lumos.cost.coefficients import overlay, write
+from lumos.cost.fit_memory_bound import MemoryRows, memory_rows
+from lumos.cost.from_trace import accelerator_of
 from lumos.errors import LumosError
+from lumos.trace import read
 
 TARGET = Path(__file__).parents[1] / "src/lumos/cost/data/coefficients.toml"
 HEADING = """Fitted by tools/fit.py to published measurements; see docs/cost-models.md. Do not edit by hand.
@@ -40,14 +43,35 @@ def _on_its_fabric(row: Row) -> Row:
     name = next((cluster for word, cluster in FABRICS.items() if word in row["interconnect"]), None)
     return {**row, "gpu": name} if name and float(row["n_nodes"]) > 1 else row
 
+#: Traces with shapes on accelerators that Lumos knows, one per job.
+TRACES = (
+    "h100-inference/bert-small",
+    "h100-inference/qwen1.5-0.5b",
+    "h100-inference/vit-nsfw",
+    "vgg13-h100/kineto",
+    "dlrm-a100-rank3/rank3",
+    "dlrm-8xv100/kineto-rank0",
+    "resnet-ddp-mi300x/rank0",
+    "resnet50-v100-old-schema/workers0",
+    "switch-moe-a100/forward-4x128-tokens",
+)
+
+
+def _kernels(folder: Path) -> list[MemoryRows]:
+    rows = []
+    for name in TRACES:
+        trace = read(str(folder / f"{name}.json.gz")).traces[0]
+        rows += memory_rows(trace, accelerator_of(trace))
+    return rows
+
 
 def main() -> None:
     """Fit everything and say how well it did."""
-    folder = os.environ.get("LUMOS_MEASURED")
-    if not folder:
-        raise LumosError("tools/fit.py: set LUMOS_MEASURED to the folder with the published measurements")
+    folder, traces = os.environ.get("LUMOS_MEASURED"), os.environ.get("LUMOS_TRACES")
+    if not folder or not traces:
+        raise LumosError("tools/fit.py: set LUMOS_MEASURED and LUMOS_TRACES to the folders of the measurements and traces")
     tables = [_comparable(read_table(Path(folder) / f"{name}.csv")) for name in FILES]
-    book = fit_tables(tables, generic=True)
+    book = overlay(fit_tables(tables, generic=True), fit_kernels(_kernels(Path(traces)), generic=True))
     write(book, TARGET, HEADING)
     for model, sets in book.items():
         for name, variants in sets.items():

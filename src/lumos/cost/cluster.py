@@ -179,7 +179,9 @@ def load_cluster(name: str) -> Cluster:
 
 def _plain(name: str) -> str:
     lower = name.lower().replace("_", "-").replace(" ", "-")
-    return lower.removeprefix("nvidia-").removeprefix("amd-").removeprefix("dgx-").removeprefix("hgx-")
+    for word in ("nvidia-", "amd-", "tesla-", "instinct-", "dgx-", "hgx-"):
+        lower = lower.removeprefix(word)
+    return lower
 
 
 @cache

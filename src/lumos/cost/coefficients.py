@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from lumos.cost.cluster import DATA, Accelerator
-from lumos.cost.estimate import Bound, Estimate, Float64, nanoseconds
+from lumos.cost.estimate import MODELLED, SCALED, Bound, Estimate, Float64, nanoseconds
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 
@@ -32,6 +32,8 @@ class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: dict[str, float | list[float]]
     interval: tuple[float, float]
     seen: dict[str, tuple[float, float]] = {}
+    #: measured / modelled over the trace that the set was calibrated on; every time is multiplied by it
+    ratio: float = 1.0
     #: rows fitted and held out, and median and 90th percentile of |error| over the held-out ones
     rows: int = 0
     held_out_rows: int = 0
@@ -140,6 +142,7 @@ def estimate(
 ) -> Estimate:
     """A model's seconds as an Estimate: never below the roofline, with the interval of the held-out rows."""
     shape = np.shape(seconds)
+    seconds = seconds * coefficients.ratio
     beyond = np.broadcast_to(np.asarray(beyond, bool), shape)
     power = np.where(beyond, EXTRAPOLATED_SPREAD, 1.0)
     low, high = (seconds * np.power(ratio, power) for ratio in coefficients.interval)
@@ -156,5 +159,6 @@ def estimate(
         np.broadcast_to(np.where(work, bound_by, Bound.NOTHING).astype(np.uint8), shape),
         np.broadcast_to(roof, shape),
         beyond & work,
-        diagnostics=diagnostics,
+        MODELLED if coefficients.ratio == 1.0 else SCALED,
+        diagnostics,
     )
