@@ -2,7 +2,8 @@
 
     LUMOS_MEASURED=… LUMOS_TRACES=… python tools/fit.py
 
-reads gemm.csv, attention.csv and collectives.csv there, and the kernels of the traces with shapes in LUMOS_TRACES, and writes src/lumos/cost/data/coefficients.toml.
+reads gemm.csv, attention.csv and collectives.csv, and the kernels of the traces with shapes, and writes
+src/lumos/cost/data/coefficients.toml.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def _on_its_fabric(row: Row) -> Row:
     name = next((cluster for word, cluster in FABRICS.items() if word in row["interconnect"]), None)
     return {**row, "gpu": name} if name and float(row["n_nodes"]) > 1 else row
 
+
 #: Traces with shapes on accelerators that Lumos knows, one per job.
 TRACES = (
     "h100-inference/bert-small",
@@ -76,7 +78,8 @@ def main() -> None:
     for model, sets in book.items():
         for name, variants in sets.items():
             for variant, c in variants.items():
-                print(f"{model:11s}{name:11s}{variant:26s}{c.rows:6d} rows  {c.count:3d} numbers  median {c.median_error or 0:.3f}  p90 {c.p90_error or 0:.3f}")
+                errors = f"median {c.median_error or 0:.3f}  p90 {c.p90_error or 0:.3f}"
+                print(f"{model:13s}{name:11s}{variant:15s}{c.rows:6d} rows  {c.count:3d} numbers  {errors}")
 
 
 if __name__ == "__main__":

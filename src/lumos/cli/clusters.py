@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from lumos.cli.output import Json
+
 
 def command(
     name: Annotated[str | None, typer.Argument(help="Show this cluster (a name or a .toml file) with the source of each number.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Write one JSON object instead of text.")] = False,
+    json: Json = False,
 ) -> None:
     """List the clusters, or show one with the source of each number."""
     import msgspec
@@ -29,7 +31,8 @@ def command(
 
     from lumos.cli.output import console
 
-    table = Table("name", "memory", "dense peak", "per node", "description", box=None)
+    table = Table("name", "memory", "dense peak", "per node", box=None)
+    table.add_column("description", no_wrap=True, overflow="ellipsis")
     for c in clusters:
         a = c.accelerator
         peak = next((f"{a.peak_flops[d] / 1e12:.4g} TFLOP/s {d}" for d in ("bf16", "fp16", "fp32") if d in a.peak_flops), "not published")

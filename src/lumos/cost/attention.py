@@ -34,7 +34,7 @@ BLOCK = 128
 HEAD_SIZES = np.array([32, 64, 96, 128, 192, 256])
 #: Multiplications of the backward pass per forward one: five against two.
 BACKWARD_FLOPS = 2.5
-#: Kernels with fitted sets, and the order in which "flash" looks for one.
+#: Kernels with fitted sets, and the order in which "flash" looks for one (after a set of its own, from calibrate).
 KERNELS = ("fa3", "cudnn", "fa2", "trtllm")
 DIRECTIONS = ("fwd", "bwd", "fwd+bwd")
 
@@ -97,7 +97,7 @@ def attention(
     if not 0 < clock <= 1:
         raise UsageError(f"attention: clock is a fraction of the boost clock in (0, 1], not {clock:g}")
     s = shape_of(batch, seq_len, heads, head_dim, kv_heads, value_dim, kv_len)
-    found, notes = find("attention", accelerator, KERNELS if kernel == "flash" else (kernel,), book)
+    found, notes = find("attention", accelerator, ("flash", *KERNELS) if kernel == "flash" else (kernel,), book)
     coefficients = AttentionCoefficients(**found.values)  # type: ignore[arg-type]
     seconds, bound, roof = attention_seconds(s, causal, direction, accelerator, dtype_name(dtype), coefficients, clock)
     beyond = outside(found.seen, batch=s.batch, seq_len=s.keys, heads=s.heads, head_dim=s.head_dim)

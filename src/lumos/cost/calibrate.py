@@ -23,9 +23,9 @@ import numpy as np
 from lumos.cost.attention import shape_of
 from lumos.cost.cluster import Cluster, dtype_name, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients
-from lumos.cost.estimate import Float64
 from lumos.cost.collective import KINDS as COLLECTIVES
 from lumos.cost.collective import kind_name, link_coefficients
+from lumos.cost.estimate import Float64
 from lumos.cost.fit_attention import AttentionRows, fit_attention
 from lumos.cost.fit_collective import CollectiveRows, fit_links, fit_network
 from lumos.cost.fit_gemm import GemmRows, fit_gemm
@@ -130,8 +130,8 @@ def gemm_tables(table: Table) -> list[GemmRows]:
     found = []
     for (gpu, dtype), rows in grouped(table.rows, lambda r: (cluster_of(r).accelerator.name, dtype_name(r["dtype"]))).items():
         if len(rows) >= FEWEST_ROWS:
-            sizes = (column(rows, c) for c in "mnk")
-            found.append(GemmRows(load_cluster(gpu).accelerator, dtype, *sizes, column(rows, "time_us") * 1e-6))
+            m, n, k, microseconds = (column(rows, c) for c in ("m", "n", "k", "time_us"))
+            found.append(GemmRows(load_cluster(gpu).accelerator, dtype, m, n, k, microseconds * 1e-6))
     return found
 
 
@@ -151,16 +151,20 @@ def attention_tables(table: Table) -> dict[tuple[str, str], list[AttentionRows]]
     for (name, kernel, dtype, direction, causal), rows in grouped(table.rows, key).items():
         sizes = {c: column(rows, c) for c in ("batch", "seq_len", "heads", "head_dim", "kv_heads")}
         accelerator = load_cluster(name).accelerator
-        sets[name, kernel].append(AttentionRows(accelerator, dtype, direction, causal == "yes", shape_of(**sizes), column(rows, "time_us") * 1e-6))
+        sets[name, kernel].append(
+            AttentionRows(accelerator, dtype, direction, causal == "yes", shape_of(**sizes), column(rows, "time_us") * 1e-6)
+        )
     return {key: parts for key, parts in sets.items() if sum(len(p.seconds) for p in parts) >= FEWEST_ROWS}
 
 
 def collective_tables(table: Table) -> list[CollectiveRows]:
     """A table of collectives by cluster and kind, rows within a node and across nodes apart."""
     found = []
-    for (cluster, kind, _), rows in grouped(table.rows, lambda r: (r["gpu"], kind_name(r["collective"]), str(float(r["n_nodes"]) > 1))).items():
-        numbers = (column(rows, c) for c in ("n_gpus", "n_nodes", "size_bytes"))
-        found.append(CollectiveRows(load_cluster(cluster), kind, *numbers, column(rows, "time_us") * 1e-6))
+    for (cluster, kind, _), rows in grouped(
+        table.rows, lambda r: (r["gpu"], kind_name(r["collective"]), str(float(r["n_nodes"]) > 1))
+    ).items():
+        ranks, nodes, size, microseconds = (column(rows, c) for c in ("n_gpus", "n_nodes", "size_bytes", "time_us"))
+        found.append(CollectiveRows(load_cluster(cluster), kind, ranks, nodes, size, microseconds * 1e-6))
     return found
 
 

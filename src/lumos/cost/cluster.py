@@ -210,7 +210,9 @@ def _merged(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise LumosError(f"{path}: cannot be read ({error.strerror}); clusters that ship with Lumos: {', '.join(cluster_names())}") from error
+        raise LumosError(
+            f"{path}: cannot be read ({error.strerror}); clusters that ship with Lumos: {', '.join(cluster_names())}"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LumosError(f"{path}: is not TOML: {error}") from error
     base_name = table.pop("based_on", None)

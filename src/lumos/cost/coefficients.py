@@ -102,7 +102,9 @@ def overlay(base: Book, own: Book) -> Book:
     return merged
 
 
-def find(model: str, accelerator: Accelerator, variants: tuple[str, ...], book: Book | None = None) -> tuple[Coefficients, tuple[Diagnostic, ...]]:
+def find(
+    model: str, accelerator: Accelerator, variants: tuple[str, ...], book: Book | None = None
+) -> tuple[Coefficients, tuple[Diagnostic, ...]]:
     """The set for the first of `variants` that an accelerator, or else its next kin, has; else the generic set.
 
     Anything but the accelerator's own set comes with a diagnostic. Raises LumosError where there is none at all.

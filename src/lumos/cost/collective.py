@@ -117,7 +117,9 @@ def collective(
     used = links
     if np.any(group.nodes > 1):
         network, more = find("network", cluster.accelerator, ("network",), book)
-        across, across_bound, across_roof = network_seconds(name, size, group, link_coefficients(links.values), network_coefficients(network.values))
+        across, across_bound, across_roof = network_seconds(
+            name, size, group, link_coefficients(links.values), network_coefficients(network.values)
+        )
         outer = group.nodes > 1
         seconds, bound, roof = np.where(outer, across, seconds), np.where(outer, across_bound, bound), np.where(outer, across_roof, roof)
         used, notes = network, notes + tuple(d for d in more if d.code != "generic-coefficients")
@@ -208,12 +210,17 @@ def _inner(kind: str, size: Float64, ranks: Float64, group: Group, c: LinkCoeffi
     steps = (c.base_us + c.hop_us * _hops(kind, ranks)) * 1e-6
     best = np.full(size.shape, np.inf)
     latency, wire = np.zeros(size.shape), np.zeros(size.shape)
-    options = [(steps * factor, ideal * (overhead + c.small_group_overhead / peers)) for factor, overhead in zip(c.latency_factor, c.overhead, strict=True)]
+    options = [
+        (steps * factor, ideal * (overhead + c.small_group_overhead / peers))
+        for factor, overhead in zip(c.latency_factor, c.overhead, strict=True)
+    ]
     last, moved = options[-1]
     options[-1] = (last, moved + c.growth * np.sqrt(c.base_us * 1e-6 * moved))
     if kind == "all_reduce" and group.multicast:
         through = size * (ranks + 1) / ranks / group.link
-        options.append((np.full(size.shape, c.switch_us * 1e-6), through * c.switch_overhead + c.growth * np.sqrt(c.base_us * 1e-6 * through)))
+        options.append(
+            (np.full(size.shape, c.switch_us * 1e-6), through * c.switch_overhead + c.growth * np.sqrt(c.base_us * 1e-6 * through))
+        )
         ideal = np.minimum(ideal, through)
     for fixed, moving in options:
         better = fixed + moving < best
@@ -223,7 +230,9 @@ def _inner(kind: str, size: Float64, ranks: Float64, group: Group, c: LinkCoeffi
     return np.where(alone, 0.0, latency), np.where(alone, 0.0, wire), np.where(alone, 0.0, ideal)
 
 
-def network_seconds(kind: str, size: Float64, group: Group, inner: LinkCoefficients, c: NetworkCoefficients) -> tuple[Float64, Float64, Float64]:
+def network_seconds(
+    kind: str, size: Float64, group: Group, inner: LinkCoefficients, c: NetworkCoefficients
+) -> tuple[Float64, Float64, Float64]:
     """Seconds, `Bound` and roofline seconds of groups over several nodes."""
     latency, wire, ideal = _inner(kind, size, group.per_node, group, inner)
     exchange = kind in ("all_to_all", "send_recv")

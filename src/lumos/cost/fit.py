@@ -44,7 +44,7 @@ def minimise(residuals: Callable[[Float64], Float64], start: Float64, steps: int
         before = _loss(current)
         while damping < 1e8:
             scale = damping * np.maximum(np.diag(normal), 1e-9)
-            trial = point - np.clip(np.linalg.solve(normal + np.diag(scale), gradient), -1, 1)
+            trial: Float64 = point - np.clip(np.linalg.solve(normal + np.diag(scale), gradient), -1, 1)
             ahead = residuals(trial)
             if _loss(ahead) < before:
                 break
@@ -87,7 +87,8 @@ def fit_positive(models: Sequence[Model], measured: Sequence[Float64], prior: Fl
         rows = [np.log(model(values)) - log for model, log in zip(models, logs, strict=True)]
         return np.concatenate([*rows, PRIOR_WEIGHT * (point - origin)])
 
-    return np.exp(np.clip(minimise(residuals, origin), origin - 12, origin + 12))
+    fitted: Float64 = np.exp(np.clip(minimise(residuals, origin), origin - 12, origin + 12))
+    return fitted
 
 
 def folds(groups: Sequence[Hashable], count: int = FOLDS, seed: int = 0) -> NDArray[np.int64]:
@@ -112,7 +113,9 @@ def held_out(
     return modelled
 
 
-def summarise(values: dict[str, float | list[float]], modelled: Float64, measured: Float64, seen: dict[str, tuple[float, float]]) -> Coefficients:
+def summarise(
+    values: dict[str, float | list[float]], modelled: Float64, measured: Float64, seen: dict[str, tuple[float, float]]
+) -> Coefficients:
     """A fitted set with its residuals and interval from rows modelled while held out (NaN: not modelled)."""
     have = np.isfinite(modelled)
     ratio = measured[have] / modelled[have]

@@ -75,7 +75,10 @@ def _fit_links(tables: Sequence[CollectiveRows]) -> LinkCoefficients:
 
 
 def _fit_network(tables: Sequence[CollectiveRows], inner: Sequence[LinkCoefficients]) -> NetworkCoefficients:
-    models = [lambda values, t=t, link=link: _network(t, link, NetworkCoefficients(*map(float, values))) for t, link in zip(tables, inner, strict=True)]
+    models = [
+        lambda values, t=t, link=link: _network(t, link, NetworkCoefficients(*map(float, values)))
+        for t, link in zip(tables, inner, strict=True)
+    ]
     return NetworkCoefficients(*map(float, fit_positive(models, [t.seconds for t in tables], np.array(NETWORK_PRIOR))))
 
 

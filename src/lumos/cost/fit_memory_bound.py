@@ -53,7 +53,9 @@ def memory_rows(trace: Trace, accelerator: Accelerator) -> list[MemoryRows]:
         keys = [key for key in times if key[0] == kernel_class]
         seconds = np.array([float(np.median(times[key])) for key in keys]) * 1e-9
         shapes = tuple(key[2].partition("(")[2] for key in keys)
-        out.append(MemoryRows(accelerator, kernel_class, np.array([k[1] for k in keys]), seconds, shapes, seconds * COARSEST >= tick * 1e-9))
+        out.append(
+            MemoryRows(accelerator, kernel_class, np.array([k[1] for k in keys]), seconds, shapes, seconds * COARSEST >= tick * 1e-9)
+        )
     return out
 
 

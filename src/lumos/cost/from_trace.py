@@ -84,12 +84,11 @@ def calibrated(trace: Trace, accelerator: Accelerator, book: Book | None = None)
     """The accelerator's sets of the classes in the trace, each with the trace's ratio and spread."""
     out: dict[str, dict[str, dict[str, Coefficients]]] = {}
     for c in class_ratios(trace, accelerator, book):
-        variants = KERNELS if c.model == "attention" else (c.variant, "bf16") if c.model == "gemm" else (c.variant,)
+        variants = {"attention": ("flash", *KERNELS), "gemm": (c.variant, "bf16")}.get(c.model, (c.variant,))
         base, _ = find(c.model, accelerator, variants, book)
         change: dict[str, Any] = {"ratio": c.ratio * base.ratio, "interval": (c.low / c.ratio, c.high / c.ratio), "rows": c.operators}
         own = msgspec.structs.replace(base, held_out_rows=0, median_error=None, p90_error=None, **change)
-        for variant in KERNELS if c.model == "attention" else (c.variant,):
-            out.setdefault(c.model, {}).setdefault(accelerator.name, {})[variant] = own
+        out.setdefault(c.model, {}).setdefault(accelerator.name, {})[c.variant] = own
     return out
 
 
@@ -132,7 +131,17 @@ def _attention(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> 
         return None
     heads, length = (1, 2) if heads_first else (2, 1)
     cost = attention(
-        q[0], q[length], q[heads], q[3], accelerator, dtype, kv_heads=k[heads], kv_len=k[length], causal=False, direction=direction, book=book
+        q[0],
+        q[length],
+        q[heads],
+        q[3],
+        accelerator,
+        dtype,
+        kv_heads=k[heads],
+        kv_len=k[length],
+        causal=False,
+        direction=direction,
+        book=book,
     )
     return "attention", "flash", cost
 

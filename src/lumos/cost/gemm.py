@@ -179,7 +179,14 @@ def work_of(
 
 
 def _estimate(
-    shapes: _Shapes, accelerator: Accelerator, dtype: str, out_bytes: int | None, accumulate: bool, cast: bool, clock: float, book: Book | None
+    shapes: _Shapes,
+    accelerator: Accelerator,
+    dtype: str,
+    out_bytes: int | None,
+    accumulate: bool,
+    cast: bool,
+    clock: float,
+    book: Book | None,
 ) -> Estimate:
     if not 0 < clock <= 1:
         raise UsageError(f"gemm: clock is a fraction of the boost clock in (0, 1], not {clock:g}")

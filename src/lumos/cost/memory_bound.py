@@ -53,7 +53,8 @@ _CLASS_OF = {
     **dict.fromkeys(("transpose", "rotary", "rotary_backward", "embedding", "embedding_backward", "bias"), STRIDED),
     **dict.fromkeys(("gradient_norm", "cross_entropy"), REDUCTION),
     **dict.fromkeys(
-        ("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward", "softmax", "softmax_backward", "masked_softmax"), NORMALISATION
+        ("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward", "softmax", "softmax_backward", "masked_softmax"),
+        NORMALISATION,
     ),
 }
 
@@ -106,7 +107,9 @@ def memory_bound(
     return moved(traffic, accelerator, _CLASS_OF.get(kind, POINTWISE), book=book)
 
 
-def fused(kinds: Sequence[str], elements: ArrayLike, accelerator: Accelerator, dtype: str = "bf16", *, book: Book | None = None) -> Estimate:
+def fused(
+    kinds: Sequence[str], elements: ArrayLike, accelerator: Accelerator, dtype: str = "bf16", *, book: Book | None = None
+) -> Estimate:
     """Time of neighbouring kernels over the same elements joined in one: each hands its output on without writing it."""
     if not kinds:
         raise UsageError("fused: no kinds given")

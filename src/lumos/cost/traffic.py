@@ -40,9 +40,11 @@ def _first(reads: float, writes: float) -> Rule:
     return lambda tensors: elements(tensors[0][0]) * tensors[0][1] * (reads + writes)
 
 
-_UNARY = "neg pow sqrt rsqrt exp sin cos tanh sigmoid silu gelu relu clamp_min clamp abs square reciprocal leaky_relu".split()
-_BINARY = "add sub mul div threshold_backward gelu_backward silu_backward sigmoid_backward tanh_backward masked_fill mse_loss_backward".split()
-_TERNARY = "where addcmul addcdiv".split()
+_UNARY = ("neg", "pow", "sqrt", "rsqrt", "exp", "sin", "cos", "tanh", "sigmoid", "silu", "gelu", "relu", "clamp_min", "clamp", "abs",
+          "square", "reciprocal", "leaky_relu")  # fmt: skip
+_BINARY = ("add", "sub", "mul", "div", "threshold_backward", "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward",
+           "masked_fill", "mse_loss_backward")  # fmt: skip
+_TERNARY = ("where", "addcmul", "addcdiv")
 _POINTWISE = {name: n for n, names in enumerate((_UNARY, _BINARY, _TERNARY), 1) for name in names}
 
 #: Operator → (class of kernel, bytes of its tensors).
