@@ -199,56 +199,65 @@ def _hops(kind: str, ranks: Float64) -> Float64:
 
 def link_seconds(kind: str, size: Float64, group: Group, c: LinkCoefficients) -> tuple[Float64, Float64, Float64]:
     """Seconds, `Bound` and roofline seconds within one node."""
-    latency, wire, ideal = _inner(kind, size, group.per_node, group, c)
-    return latency + wire, np.where(latency > wire, Bound.LATENCY, Bound.LINK), ideal
+    options, ideal = _inner(kind, size, group, c)
+    seconds, latency, wire = _cheapest([(latency + wire, latency, wire) for latency, wire in options])
+    return seconds, np.where(latency > wire, Bound.LATENCY, Bound.LINK), ideal
 
 
-def _inner(kind: str, size: Float64, ranks: Float64, group: Group, c: LinkCoefficients) -> tuple[Float64, Float64, Float64]:
-    """Latency, wire seconds and roofline of the cheapest protocol and algorithm over `ranks` devices of a node."""
+def _cheapest(options: list[tuple[Float64, Float64, Float64]]) -> tuple[Float64, Float64, Float64]:
+    """(total, latency, moving) of the option with the least total, entry by entry."""
+    total, latency, moving = options[0]
+    for other in options[1:]:
+        better = other[0] < total
+        total, latency, moving = (np.where(better, b, a) for a, b in zip((total, latency, moving), other, strict=True))
+    return total, latency, moving
+
+
+def _inner(kind: str, size: Float64, group: Group, c: LinkCoefficients) -> tuple[list[tuple[Float64, Float64]], Float64]:
+    """(latency, wire) seconds of every protocol and algorithm over the group's devices in one node, and the roofline."""
+    ranks = group.per_node
     peers = np.maximum(ranks - 1, 1)
-    ideal = size * _sent(kind, ranks) / group.link
-    steps = (c.base_us + c.hop_us * _hops(kind, ranks)) * 1e-6
-    best = np.full(size.shape, np.inf)
-    latency, wire = np.zeros(size.shape), np.zeros(size.shape)
-    options = [
-        (steps * factor, ideal * (overhead + c.small_group_overhead / peers))
-        for factor, overhead in zip(c.latency_factor, c.overhead, strict=True)
-    ]
-    last, moved = options[-1]
-    options[-1] = (last, moved + c.growth * np.sqrt(c.base_us * 1e-6 * moved))
-    if kind == "all_reduce" and group.multicast:
-        through = size * (ranks + 1) / ranks / group.link
-        options.append(
-            (np.full(size.shape, c.switch_us * 1e-6), through * c.switch_overhead + c.growth * np.sqrt(c.base_us * 1e-6 * through))
-        )
-        ideal = np.minimum(ideal, through)
-    for fixed, moving in options:
-        better = fixed + moving < best
-        best = np.where(better, fixed + moving, best)
-        latency, wire = np.where(better, fixed, latency), np.where(better, moving, wire)
     alone = ranks <= 1
-    return np.where(alone, 0.0, latency), np.where(alone, 0.0, wire), np.where(alone, 0.0, ideal)
+    ideal = np.where(alone, 0.0, size * _sent(kind, ranks) / group.link)
+    steps = np.where(alone, 0.0, (c.base_us + c.hop_us * _hops(kind, ranks)) * 1e-6)
+
+    def filled(wire: Float64) -> Float64:
+        return wire + c.growth * np.sqrt(c.base_us * 1e-6 * wire)
+
+    overheads = [overhead + c.small_group_overhead / peers for overhead in c.overhead]
+    options = [(steps * factor, ideal * overhead) for factor, overhead in zip(c.latency_factor, overheads, strict=True)]
+    options[-1] = (options[-1][0], filled(options[-1][1]))
+    if kind == "all_reduce" and group.multicast:
+        through = np.where(alone, 0.0, size * (ranks + 1) / ranks / group.link)
+        options.append((np.where(alone, 0.0, c.switch_us * 1e-6), filled(through * c.switch_overhead)))
+        ideal = np.minimum(ideal, through)
+    return options, ideal
 
 
 def network_seconds(
     kind: str, size: Float64, group: Group, inner: LinkCoefficients, c: NetworkCoefficients
 ) -> tuple[Float64, Float64, Float64]:
     """Seconds, `Bound` and roofline seconds of groups over several nodes."""
-    latency, wire, ideal = _inner(kind, size, group.per_node, group, inner)
-    exchange = kind in ("all_to_all", "send_recv")
-    if kind == "all_to_all":
-        through = size * group.per_node * (group.ranks - group.per_node) / group.ranks
-    elif kind == "all_reduce" and group.reduction:
-        through = size
-    else:
-        through = size * _sent(kind, group.ranks)
-    peak = through / group.nic
-    network = peak * (c.exchange_overhead if exchange else c.overhead)
+    options, ideal = _inner(kind, size, group, inner)
+    peak = _through_node(kind, size, group) / group.nic
+    network = peak * (c.exchange_overhead if kind in ("all_to_all", "send_recv") else c.overhead)
     tree = 2 * np.ceil(np.log2(np.maximum(group.nodes, 2)))
     ring = _hops(kind, group.nodes)
     hops = np.minimum(tree, ring) if kind in ("all_reduce", "broadcast", "reduce") else ring
-    latency = np.maximum(latency, inner.base_us * 1e-6) + hops * group.hop_s * c.hop_factor
-    moving = np.maximum(wire, network)
-    seconds = latency + moving + c.growth * np.sqrt(latency * moving)
-    bound = np.where(latency > moving, Bound.LATENCY, np.where(network >= wire, Bound.FABRIC, Bound.LINK))
+    between = hops * group.hop_s * c.hop_factor
+    joined = []
+    for inside, wire in options:
+        latency, moving = np.maximum(inside, inner.base_us * 1e-6) + between, np.maximum(wire, network)
+        joined.append((latency + moving + c.growth * np.sqrt(latency * moving), latency, moving))
+    seconds, latency, moving = _cheapest(joined)
+    bound = np.where(latency > moving, Bound.LATENCY, np.where(network >= moving, Bound.FABRIC, Bound.LINK))
     return seconds, bound, np.maximum(peak, ideal)
+
+
+def _through_node(kind: str, size: Float64, group: Group) -> Float64:
+    """Bytes that leave (and enter) one node."""
+    if kind == "all_to_all":
+        return size * group.per_node * (group.ranks - group.per_node) / group.ranks
+    if kind == "all_reduce" and group.reduction:
+        return size
+    return size * _sent(kind, group.ranks)
