@@ -11,7 +11,7 @@ Across nodes a ring or tree joins the nodes through their NICs; the inner part o
 
     network = bytes through a node's NICs / (NIC bandwidth share · efficiency) · oversubscription of the tier spanned
     latency = inner latency + hops between nodes · fabric latency · factor
-    time    = latency + max(wire, network) + growth · sqrt(latency · max(wire, network))
+    time    = latency + max(wire, network) + growth · sqrt(latency · max(wire, network) · fabric latency / 5 µs)
 
 Bytes: ring all-reduce 2(n−1)/n · S, all-gather, reduce-scatter and all-to-all (n−1)/n · S, broadcast, reduce and
 send/receive S (Thakur, Rabenseifner, Gropp 2005; nccl-tests PERFORMANCE.md); in-switch all-reduce (n+1)/n · S. S is the
@@ -70,7 +70,9 @@ class NetworkCoefficients(NamedTuple):
 
 
 LINK_PRIOR = LinkCoefficients(6.0, 0.8, (1.0, 1.2, 2.0), (4.0, 1.8, 1.3), 0.3, 0.5, 12.0, 1.4)
-NETWORK_PRIOR = NetworkCoefficients(2.0, 1.08, 1.3, 0.7)
+NETWORK_PRIOR = NetworkCoefficients(2.0, 1.08, 1.3, 0.4)
+#: Latency of an RDMA hop with NCCL: fabrics with more (through the host, or a software transport) fill more slowly.
+RDMA_HOP_S = 5e-6
 
 
 class Group(NamedTuple):
@@ -248,7 +250,8 @@ def network_seconds(
     joined = []
     for inside, wire in options:
         latency, moving = np.maximum(inside, inner.base_us * 1e-6) + between, np.maximum(wire, network)
-        joined.append((latency + moving + c.growth * np.sqrt(latency * moving), latency, moving))
+        filling = c.growth * np.sqrt(latency * moving * group.hop_s / RDMA_HOP_S)
+        joined.append((latency + moving + filling, latency, moving))
     seconds, latency, moving = _cheapest(joined)
     bound = np.where(latency > moving, Bound.LATENCY, np.where(network >= moving, Bound.FABRIC, Bound.LINK))
     return seconds, bound, np.maximum(peak, ideal)
