@@ -32,15 +32,15 @@ WITHIN_A_NODE = ("NVIDIA aiconfigurator NCCL database",)
 FABRICS = {"EFA": "b200-efa", "A3 Mega": "h100-a3mega", "4x HDR": "a100-40gb-4nic"}
 
 
-def _comparable(table: Table) -> Table:
+def comparable(table: Table) -> Table:
     """The table without the rows that answer another question, each row on its own cluster."""
     rows = [r for r in table.rows if r["source"] not in OTHER_QUESTIONS]
     if table.kind == "collective":
-        rows = [_on_its_fabric(r) for r in rows if float(r["n_nodes"]) > 1 or r["source"] in WITHIN_A_NODE or r["gpu"] == "V100"]
+        rows = [on_its_fabric(r) for r in rows if float(r["n_nodes"]) > 1 or r["source"] in WITHIN_A_NODE or r["gpu"] == "V100"]
     return replace(table, rows=tuple(rows))
 
 
-def _on_its_fabric(row: Row) -> Row:
+def on_its_fabric(row: Row) -> Row:
     name = next((cluster for word, cluster in FABRICS.items() if word in row["interconnect"]), None)
     return {**row, "gpu": name} if name and float(row["n_nodes"]) > 1 else row
 
@@ -59,7 +59,7 @@ TRACES = (
 )
 
 
-def _kernels(folder: Path) -> list[MemoryRows]:
+def kernels(folder: Path) -> list[MemoryRows]:
     rows = []
     for name in TRACES:
         trace = read(str(folder / f"{name}.json.gz")).traces[0]
@@ -72,8 +72,8 @@ def main() -> None:
     folder, traces = os.environ.get("LUMOS_MEASURED"), os.environ.get("LUMOS_TRACES")
     if not folder or not traces:
         raise LumosError("tools/fit.py: set LUMOS_MEASURED and LUMOS_TRACES to the folders of the measurements and traces")
-    tables = [_comparable(read_table(Path(folder) / f"{name}.csv")) for name in FILES]
-    book = overlay(fit_tables(tables, generic=True), fit_kernels(_kernels(Path(traces)), generic=True))
+    tables = [comparable(read_table(Path(folder) / f"{name}.csv")) for name in FILES]
+    book = overlay(fit_tables(tables, generic=True), fit_kernels(kernels(Path(traces)), generic=True))
     write(book, TARGET, HEADING)
     for model, sets in book.items():
         for name, variants in sets.items():
