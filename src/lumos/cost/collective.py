@@ -82,6 +82,7 @@ class Group(NamedTuple):
     per_node: Float64
     nodes: Float64
     link: Float64  # bytes/s of one device towards its peers in the group
+    step_s: float  # least time of a hop within the node
     multicast: bool
     nic: Float64  # bytes/s of the NICs that the group may use in one node; inf within a node
     hop_s: float  # fabric latency
@@ -155,15 +156,13 @@ def place(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float
     node, fabric = cluster.node, cluster.fabric
     cluster.check_size(int(np.max(ranks, initial=1)))
     nodes = np.ceil(ranks / per_node)
-    link = np.full(ranks.shape, 1.0)
+    link = np.full(ranks.shape, np.inf)
     if np.any(per_node > 1):
         rate = float(node.require("link_bytes_per_s", cluster.name))
         share = (per_node - 1) / max(node.devices - 1, 1) if node.topology == "mesh" else 1.0
         link = np.where(per_node > 1, rate * share, np.inf)
-    else:
-        link = np.full(ranks.shape, np.inf)
     if not np.any(nodes > 1):
-        return Group(ranks, per_node, nodes, link, node.multicast, np.full(ranks.shape, np.inf), 0.0, False)
+        return Group(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, np.full(ranks.shape, np.inf), 0.0, False)
     if fabric.topology == "none":
         raise UsageError(f"collective: {int(ranks.max())} ranks need several nodes, but cluster {cluster.name!r} describes no fabric")
     one = float(node.require("nic_bytes_per_s", cluster.name))
@@ -171,7 +170,8 @@ def place(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float
     near = np.maximum(per_node * (total / one / node.devices), 1.0) * one
     tier = np.vectorize(lambda devices: fabric.oversubscription(int(devices)), otypes=[float])(span)
     nic = np.minimum(np.minimum(near, total), total / concurrent) / tier
-    return Group(ranks, per_node, nodes, link, node.multicast, nic, float(fabric.require("latency_s", cluster.name)), fabric.reduction)
+    hop = float(fabric.require("latency_s", cluster.name))
+    return Group(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, nic, hop, fabric.reduction)
 
 
 def link_coefficients(values: dict[str, float | list[float]]) -> LinkCoefficients:
@@ -221,7 +221,7 @@ def _inner(kind: str, size: Float64, group: Group, c: LinkCoefficients) -> tuple
     peers = np.maximum(ranks - 1, 1)
     alone = ranks <= 1
     ideal = np.where(alone, 0.0, size * _sent(kind, ranks) / group.link)
-    steps = np.where(alone, 0.0, (c.base_us + c.hop_us * _hops(kind, ranks)) * 1e-6)
+    steps = np.where(alone, 0.0, c.base_us * 1e-6 + np.maximum(c.hop_us * 1e-6, group.step_s) * _hops(kind, ranks))
 
     def filled(wire: Float64) -> Float64:
         return wire + c.growth * np.sqrt(c.base_us * 1e-6 * wire)
