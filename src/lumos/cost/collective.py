@@ -242,7 +242,7 @@ def network_seconds(
     """Seconds, `Bound` and roofline seconds of groups over several nodes."""
     options, ideal = _inner(kind, size, group, inner)
     peak = _through_node(kind, size, group) / group.nic
-    network = peak * (c.exchange_overhead if kind in ("all_to_all", "send_recv") else c.overhead)
+    network = peak * (c.exchange_overhead if kind == "all_to_all" else c.overhead)
     tree = 2 * np.ceil(np.log2(np.maximum(group.nodes, 2)))
     ring = _hops(kind, group.nodes)
     hops = np.minimum(tree, ring) if kind in ("all_reduce", "broadcast", "reduce") else ring
