@@ -24,8 +24,10 @@ from fit import comparable, kernels  # noqa: E402
 
 from lumos.cost.calibrate import (  # noqa: E402
     FEWEST_ROWS,
+    Row,
     Table,
     attention_tables,
+    cluster_of,
     collective_tables,
     gemm_tables,
     read_table,
@@ -157,7 +159,7 @@ def never_fitted(gemm_table: Table, collective_table: Table) -> list[Scored]:
     """Sources that no coefficient saw: other people's GEMMs and nccl-tests logs, by source."""
     out = []
     for source in ("DeepGEMM README", "ml-engineering MAMF"):
-        rows = [r for r in gemm_table.rows if r["source"] == source]
+        rows = [r for r in gemm_table.rows if r["source"] == source and not _levelled(r)]
         modelled, measured, flops = [], [], []
         for r in rows:
             m, n, k = (float(r[c]) for c in "mnk")
@@ -177,6 +179,12 @@ def never_fitted(gemm_table: Table, collective_table: Table) -> list[Scored]:
             ]
             out.append(Scored(f"collective, {source}", np.array(times), measured_us * 1e-6, size, 0))
     return out
+
+
+def _levelled(row: Row) -> bool:
+    """Whether the row set the level of its accelerator's own set."""
+    sets = shipped()["gemm"].get(cluster_of(row).accelerator.name, {})
+    return any(c.rows == 1 for c in sets.values())
 
 
 def figures(

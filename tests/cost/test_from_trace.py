@@ -53,6 +53,23 @@ def test_kernels_belong_to_the_innermost_operator_with_shapes(tmp_path: Path) ->
     assert found == OperatorTime("aten::mm", ((4, 8), (8, 2)), ("float", "float"), 30_000, 1)
 
 
+def test_without_device_work_an_operator_did_its_own_time(tmp_path: Path) -> None:
+    def cpu(name: str, start: float, duration: float) -> dict[str, Any]:
+        args = {"Input Dims": [[4, 8], [8, 2]], "Input type": ["float", "float"]}
+        return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": duration, "args": args}
+
+    events = [cpu("aten::matmul", 0, 100), cpu("aten::mm", 10, 60), cpu("aten::resolve_conj", 15, 5), cpu("aten::mm", 200, 40)]
+    found = [(o.name, o.work_ns) for o in operator_times(trace_of(tmp_path, events))]
+    assert found == [("aten::matmul", 40_000), ("aten::mm", 55_000), ("aten::resolve_conj", 5_000), ("aten::mm", 40_000)]
+
+
+def test_the_recorded_cpu_job_calibrates_the_host() -> None:
+    trace = read(str(Path(__file__).parents[2] / "examples/gpt-2rank-cpu")).traces[0]
+    ratios = {(r.model, r.variant): r for r in class_ratios(trace, load_cluster("host").accelerator)}
+    assert ratios["gemm", "fp32"].operators > 100
+    assert ratios["gemm", "fp32"].ratio > 1  # two cores of a busy machine against a 64-core server
+
+
 @pytest.mark.parametrize(
     ("name", "shapes", "dtypes", "kernel_class", "moved"),
     [
