@@ -13,10 +13,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from lumos.cost.calibrate import Row, Table, fit_kernels, fit_tables, read_table
-from lumos.cost.coefficients import overlay, write
+from lumos.cost.cluster import dtype_name, load_cluster
+from lumos.cost.coefficients import GENERIC, Book, Coefficients, overlay, write
 from lumos.cost.fit_memory_bound import MemoryRows, memory_rows
 from lumos.cost.from_trace import accelerator_of
+from lumos.cost.gemm import gemm
 from lumos.errors import LumosError
 from lumos.trace import read
 
@@ -26,21 +30,22 @@ interval: ratio measured / modelled that 80 % of the held-out rows lie in; media
 FILES = ("gemm", "attention", "collectives")
 #: Sources that time something else: the best of a search over shapes (not what a shape takes), kernels without the
 #: cast; and within a node, logs of loops with host time in them and of older NCCL, kept to score against.
-OTHER_QUESTIONS = ("ml-engineering MAMF", "DeepGEMM README")
+SEARCHED = "ml-engineering MAMF"
+OTHER_QUESTIONS = (SEARCHED, "DeepGEMM README")
 WITHIN_A_NODE = ("NVIDIA aiconfigurator NCCL database",)
 #: Multi-node rows whose nodes differ from the accelerator's usual ones, by a word of the `interconnect` column.
 FABRICS = {"EFA": "b200-efa", "A3 Mega": "h100-a3mega", "4x HDR": "a100-40gb-4nic"}
 
 
-def _comparable(table: Table) -> Table:
+def comparable(table: Table) -> Table:
     """The table without the rows that answer another question, each row on its own cluster."""
     rows = [r for r in table.rows if r["source"] not in OTHER_QUESTIONS]
     if table.kind == "collective":
-        rows = [_on_its_fabric(r) for r in rows if float(r["n_nodes"]) > 1 or r["source"] in WITHIN_A_NODE or r["gpu"] == "V100"]
+        rows = [on_its_fabric(r) for r in rows if float(r["n_nodes"]) > 1 or r["source"] in WITHIN_A_NODE or r["gpu"] == "V100"]
     return replace(table, rows=tuple(rows))
 
 
-def _on_its_fabric(row: Row) -> Row:
+def on_its_fabric(row: Row) -> Row:
     name = next((cluster for word, cluster in FABRICS.items() if word in row["interconnect"]), None)
     return {**row, "gpu": name} if name and float(row["n_nodes"]) > 1 else row
 
@@ -59,7 +64,7 @@ TRACES = (
 )
 
 
-def _kernels(folder: Path) -> list[MemoryRows]:
+def kernels(folder: Path) -> list[MemoryRows]:
     rows = []
     for name in TRACES:
         trace = read(str(folder / f"{name}.json.gz")).traces[0]
@@ -67,13 +72,33 @@ def _kernels(folder: Path) -> list[MemoryRows]:
     return rows
 
 
+def levelled(table: Table, book: Book) -> Book:
+    """For accelerators with nothing but the best of a search: the generic GEMM set at the level of that one point."""
+    own: dict[str, dict[str, Coefficients]] = {}
+    for row in table.rows:
+        accelerator, dtype = load_cluster(row["gpu"]).accelerator, dtype_name(row["dtype"])
+        if row["source"] == SEARCHED and not accelerator.fitted_as and accelerator.name not in book["gemm"]:
+            m, n, k = (float(row[c]) for c in "mnk")
+            modelled = int(gemm(m, n, k, accelerator, dtype, book=book).time) / 1e3
+            own.setdefault(accelerator.name, {})[dtype] = msgspec.structs.replace(
+                book["gemm"][GENERIC][dtype],
+                ratio=float(row["time_us"]) / modelled,
+                rows=1,
+                held_out_rows=0,
+                median_error=None,
+                p90_error=None,
+            )
+    return {"gemm": own}
+
+
 def main() -> None:
     """Fit everything and say how well it did."""
     folder, traces = os.environ.get("LUMOS_MEASURED"), os.environ.get("LUMOS_TRACES")
     if not folder or not traces:
         raise LumosError("tools/fit.py: set LUMOS_MEASURED and LUMOS_TRACES to the folders of the measurements and traces")
-    tables = [_comparable(read_table(Path(folder) / f"{name}.csv")) for name in FILES]
-    book = overlay(fit_tables(tables, generic=True), fit_kernels(_kernels(Path(traces)), generic=True))
+    tables = [comparable(read_table(Path(folder) / f"{name}.csv")) for name in FILES]
+    book = overlay(fit_tables(tables, generic=True), fit_kernels(kernels(Path(traces)), generic=True))
+    book = overlay(book, levelled(read_table(Path(folder) / "gemm.csv"), book))
     write(book, TARGET, HEADING)
     for model, sets in book.items():
         for name, variants in sets.items():

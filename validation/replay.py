@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from tools.document import ROOT, markdown_table, write_section
 
 from lumos.analyze.probes import Probes, probes
 from lumos.analyze.replay import ReplayResult, StepReplay
@@ -23,15 +24,16 @@ from lumos.analyze.replay import replay as compare
 from lumos.analyze.steps import members, spans
 from lumos.errors import LumosError
 from lumos.graph.build import build
-from lumos.graph.table import DEPENDENCY_NAMES, Graph, Kind
+from lumos.graph.table import DEPENDENCY_NAMES, DEVICE_KINDS, Graph, Kind
 from lumos.simulate import simulate
 from lumos.simulate.timeline import measured
 from lumos.trace import read
 from lumos.trace.table import DEVICE_WORK, Category, Int64
-from tools.document import ROOT, markdown_table, write_section
 
 #: Kinds whose worth the table of `--ignore` shows; thread order and launch are what every replay has.
 IGNORED = ("hand-off", "stream-order", "stream-wait", "sync", "queue-depth", "occupancy", "rendezvous")
+#: Kinds that two steps must share one by one before their durations can be exchanged.
+ANCHORS = (Kind.LAUNCH, Kind.SYNC, *DEVICE_KINDS)
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def _transplant(graph: Graph, source: Int64, target: Int64) -> Int64 | None:
     processors = np.union1d(graph.processor[source], graph.processor[target])
     for processor in processors:
         ours, theirs = source[graph.processor[source] == processor], target[graph.processor[target] == processor]
-        anchored = [np.flatnonzero(graph.kind[t] >= Kind.LAUNCH) for t in (ours, theirs)]
+        anchored = [np.flatnonzero(np.isin(graph.kind[t], ANCHORS)) for t in (ours, theirs)]
         names = [graph.name[t[a]] for t, a in zip((ours, theirs), anchored, strict=True)]
         if len(names[0]) != len(names[1]) or (names[0] != names[1]).any():
             return None
@@ -172,7 +174,9 @@ def _section(cases: Sequence[Case]) -> str:
     busy = [s.utilization_error for s in scored if s.utilization_error is not None]
     probed = {case.name.split("/")[0]: case.probed for case in cases}
     swapped = next((case.exchanged for case in cases if case.name.startswith("resnet50-v100-old-schema")), None)
-    own = [abs(s.error) for case in cases if case.name.startswith("examples/gpt-2rank-cpu") for s in case.result.steps if s.error is not None]
+    own = [
+        abs(s.error) for case in cases if case.name.startswith("examples/gpt-2rank-cpu") for s in case.result.steps if s.error is not None
+    ]
 
     def probe(trace: str, what: str) -> str:
         value = getattr(probed[trace], what) if trace in probed else None
@@ -187,7 +191,11 @@ def _section(cases: Sequence[Case]) -> str:
             ("kernel start error, 95th percentile: median over traces", "≤ 0.3 %", _percent(statistics.median(per_trace))),
             ("kernel start error, 95th percentile: worst step", "≤ 1.5 %", _percent(max(late))),
             ("waiting kept as CPU work, worst scored step", "≤ 1 %", _percent(max(s.kept_wait or 0.0 for s in scored))),
-            ("`gpu_zero` on vgg13-h100, resnet-v100", "≤ 0.3, ≤ 0.5", f"{probe('vgg13-h100', 'gpu_zero')}, {probe('resnet-v100', 'gpu_zero')}"),
+            (
+                "`gpu_zero` on vgg13-h100, resnet-v100",
+                "≤ 0.3, ≤ 0.5",
+                f"{probe('vgg13-h100', 'gpu_zero')}, {probe('resnet-v100', 'gpu_zero')}",
+            ),
             ("`cpu_double` on the same", "≤ 1.1", f"{probe('vgg13-h100', 'cpu_double')}, {probe('resnet-v100', 'cpu_double')}"),
             ("one step's durations in another's graph (resnet50-v100-old-schema)", "≤ 0.5 %", _percent(swapped)),
             ("utilization error, mean; worst step", "≤ 0.02", f"{statistics.fmean(busy):.4f}; {max(busy):.4f}"),
@@ -256,7 +264,7 @@ def _constants_row(case: Case) -> tuple[str, ...]:
 
     return (
         case.name,
-        *(constant(n) for n in ("launch_latency", "kernel_gap", "sync_return", "copy_return")),
+        *(constant(n) for n in ("launch_latency_ns", "kernel_gap_ns", "sync_return_ns", "copy_return_ns")),
         multiple(case.probed.gpu_zero),
         multiple(case.probed.cpu_double),
         _percent(case.exchanged),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -35,6 +36,15 @@ def test_monotone_in_every_size(batch: int, seq: int, heads: int, dim: int, grow
     sizes = [batch, seq, heads, dim]
     larger = [x + (7 if i == grown else 0) for i, x in enumerate(sizes)]
     assert attention(*sizes, device(), causal=causal).time <= attention(*larger, device(), causal=causal).time
+
+
+@pytest.mark.parametrize("key", ["memory_bytes_per_s", "clock_hz", "peak_flops"])
+def test_doubling_a_rate_never_slows(key: str) -> None:
+    base = device()
+    rate = getattr(base, key)
+    faster = msgspec.structs.replace(base, **{key: {d: 2 * v for d, v in rate.items()} if isinstance(rate, dict) else 2 * rate})
+    sequences = [1, 500, 4096, 100_000]
+    assert np.all(attention(1, sequences, 16, 128, faster).time <= attention(1, sequences, 16, 128, base).time)
 
 
 def test_the_mask_halves_a_long_sequence() -> None:

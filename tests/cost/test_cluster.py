@@ -96,21 +96,21 @@ def test_a_bad_file_is_refused_with_the_place_and_the_remedy(tmp_path: Path, tex
 
 
 def test_a_missing_file_says_what_ships(tmp_path: Path) -> None:
-    with pytest.raises(LumosError, match="cannot be read.*ship with Lumos: .*h100"):
+    with pytest.raises(LumosError, match=r"cannot be read.*ship with Lumos: .*h100"):
         load_cluster(str(tmp_path / "none.toml"))
 
 
 def test_what_is_not_published_is_asked_for() -> None:
-    with pytest.raises(LumosError, match="m2-inference: peak_flops is not published.*TOML file"):
+    with pytest.raises(LumosError, match=r"m2-inference: peak_flops is not published.*TOML file"):
         load_cluster("m2-inference").accelerator.peak("bf16")
     with pytest.raises(LumosError, match="m2-inference: link_bytes_per_s is not published"):
         load_cluster("m2-inference").node.require("link_bytes_per_s", "m2-inference")
 
 
 def test_a_dtype_the_device_has_not_lists_those_it_has() -> None:
-    with pytest.raises(UsageError, match="a100-80gb has no fp8 rate; it has .*bf16"):
+    with pytest.raises(UsageError, match=r"a100-80gb has no fp8 rate; it has .*bf16"):
         load_cluster("a100-80gb").accelerator.peak("fp8")
-    with pytest.raises(UsageError, match="dtype 'fp7' is not known; valid: .*fp8"):
+    with pytest.raises(UsageError, match=r"dtype 'fp7' is not known; valid: .*fp8"):
         dtype_name("fp7")
 
 

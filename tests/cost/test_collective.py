@@ -122,6 +122,13 @@ def test_unknown_links_are_asked_for() -> None:
         collective("all_reduce", 6, 1024, load_cluster("m2-inference"))
 
 
+def test_a_hop_takes_at_least_the_latency_of_the_links() -> None:
+    """gloo over loopback: one hop of 30 µs for two ranks, each way in an all-reduce."""
+    host = load_cluster("host")
+    assert collective("all_reduce", 2, 8, host).time >= 60_000
+    assert collective("all_gather", 2, 8, host).time >= 30_000
+
+
 def test_spellings_of_nccl_and_pytorch() -> None:
     cluster = load_cluster("h100")
     assert collective("alltoall", 8, 2**20, cluster).time == collective("all_to_all", 8, 2**20, cluster).time

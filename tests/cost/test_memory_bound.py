@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +39,13 @@ def test_bytes_of_known_kernels() -> None:
     assert bytes_per_element("gradient_accumulation", "bf16") == 10
     assert bytes_per_element("adam", "bf16") == 30  # 4 read + 8 + 8 moments + 8 master + 2 written
     assert bytes_per_element("cast_to_fp32", "bf16") == 6
+
+
+def test_doubling_the_memory_never_slows() -> None:
+    base = device()
+    faster = msgspec.structs.replace(base, memory_bytes_per_s=2 * (base.memory_bytes_per_s or 0))
+    for elements in (1, 10**6, 10**9):
+        assert memory_bound("residual", elements, faster).time <= memory_bound("residual", elements, base).time
 
 
 def test_small_tensors_cost_the_launch_large_ones_the_memory() -> None:

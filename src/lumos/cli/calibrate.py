@@ -59,7 +59,7 @@ def _from_tables(paths: list[str]) -> tuple[Book, tuple[Any, ...]]:
 
 
 def _from_traces(paths: list[str], on: str | None) -> tuple[Book, tuple[ClassRatio, ...]]:
-    """The book of the first rank that has shapes, and its ratios: ranks of one job run the same kernels."""
+    """The book of the first rank, and its ratios: ranks of one job run the same kernels."""
     from lumos.cost.cluster import load_cluster
     from lumos.cost.from_trace import accelerator_of, calibrated, class_ratios
     from lumos.trace import read

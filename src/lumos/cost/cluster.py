@@ -92,7 +92,7 @@ class Node(_Table, frozen=True):
     #: "switch" (any pair at full rate), "mesh" (links split over peers), "pcie" (one shared root), "loopback" (host memory)
     topology: str
     link_bytes_per_s: float | None = None  # per device
-    link_latency_s: float | None = None
+    link_latency_s: float | None = None  # least time of a hop, where it is more than NCCL's own over NVLink
     multicast: bool = False  # reduces and multicasts inside the switch (NVLink SHARP)
     nics: int | None = None
     nic_bytes_per_s: float | None = None  # per NIC

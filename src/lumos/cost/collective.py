@@ -11,7 +11,7 @@ Across nodes a ring or tree joins the nodes through their NICs; the inner part o
 
     network = bytes through a node's NICs / (NIC bandwidth share · efficiency) · oversubscription of the tier spanned
     latency = inner latency + hops between nodes · fabric latency · factor
-    time    = latency + max(wire, network) + growth · sqrt(latency · max(wire, network))
+    time    = latency + max(wire, network) + growth · sqrt(latency · max(wire, network) · fabric latency / 5 µs)
 
 Bytes: ring all-reduce 2(n−1)/n · S, all-gather, reduce-scatter and all-to-all (n−1)/n · S, broadcast, reduce and
 send/receive S (Thakur, Rabenseifner, Gropp 2005; nccl-tests PERFORMANCE.md); in-switch all-reduce (n+1)/n · S. S is the
@@ -70,7 +70,9 @@ class NetworkCoefficients(NamedTuple):
 
 
 LINK_PRIOR = LinkCoefficients(6.0, 0.8, (1.0, 1.2, 2.0), (4.0, 1.8, 1.3), 0.3, 0.5, 12.0, 1.4)
-NETWORK_PRIOR = NetworkCoefficients(2.0, 1.08, 1.3, 0.7)
+NETWORK_PRIOR = NetworkCoefficients(2.0, 1.08, 1.3, 0.4)
+#: Latency of an RDMA hop with NCCL: fabrics with more (through the host, or a software transport) fill more slowly.
+RDMA_HOP_S = 5e-6
 
 
 class Group(NamedTuple):
@@ -80,6 +82,7 @@ class Group(NamedTuple):
     per_node: Float64
     nodes: Float64
     link: Float64  # bytes/s of one device towards its peers in the group
+    step_s: float  # least time of a hop within the node
     multicast: bool
     nic: Float64  # bytes/s of the NICs that the group may use in one node; inf within a node
     hop_s: float  # fabric latency
@@ -153,15 +156,13 @@ def place(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float
     node, fabric = cluster.node, cluster.fabric
     cluster.check_size(int(np.max(ranks, initial=1)))
     nodes = np.ceil(ranks / per_node)
-    link = np.full(ranks.shape, 1.0)
+    link = np.full(ranks.shape, np.inf)
     if np.any(per_node > 1):
         rate = float(node.require("link_bytes_per_s", cluster.name))
         share = (per_node - 1) / max(node.devices - 1, 1) if node.topology == "mesh" else 1.0
         link = np.where(per_node > 1, rate * share, np.inf)
-    else:
-        link = np.full(ranks.shape, np.inf)
     if not np.any(nodes > 1):
-        return Group(ranks, per_node, nodes, link, node.multicast, np.full(ranks.shape, np.inf), 0.0, False)
+        return Group(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, np.full(ranks.shape, np.inf), 0.0, False)
     if fabric.topology == "none":
         raise UsageError(f"collective: {int(ranks.max())} ranks need several nodes, but cluster {cluster.name!r} describes no fabric")
     one = float(node.require("nic_bytes_per_s", cluster.name))
@@ -169,7 +170,8 @@ def place(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float
     near = np.maximum(per_node * (total / one / node.devices), 1.0) * one
     tier = np.vectorize(lambda devices: fabric.oversubscription(int(devices)), otypes=[float])(span)
     nic = np.minimum(np.minimum(near, total), total / concurrent) / tier
-    return Group(ranks, per_node, nodes, link, node.multicast, nic, float(fabric.require("latency_s", cluster.name)), fabric.reduction)
+    hop = float(fabric.require("latency_s", cluster.name))
+    return Group(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, nic, hop, fabric.reduction)
 
 
 def link_coefficients(values: dict[str, float | list[float]]) -> LinkCoefficients:
@@ -219,7 +221,7 @@ def _inner(kind: str, size: Float64, group: Group, c: LinkCoefficients) -> tuple
     peers = np.maximum(ranks - 1, 1)
     alone = ranks <= 1
     ideal = np.where(alone, 0.0, size * _sent(kind, ranks) / group.link)
-    steps = np.where(alone, 0.0, (c.base_us + c.hop_us * _hops(kind, ranks)) * 1e-6)
+    steps = np.where(alone, 0.0, c.base_us * 1e-6 + np.maximum(c.hop_us * 1e-6, group.step_s) * _hops(kind, ranks))
 
     def filled(wire: Float64) -> Float64:
         return wire + c.growth * np.sqrt(c.base_us * 1e-6 * wire)
@@ -240,7 +242,7 @@ def network_seconds(
     """Seconds, `Bound` and roofline seconds of groups over several nodes."""
     options, ideal = _inner(kind, size, group, inner)
     peak = _through_node(kind, size, group) / group.nic
-    network = peak * (c.exchange_overhead if kind in ("all_to_all", "send_recv") else c.overhead)
+    network = peak * (c.exchange_overhead if kind == "all_to_all" else c.overhead)
     tree = 2 * np.ceil(np.log2(np.maximum(group.nodes, 2)))
     ring = _hops(kind, group.nodes)
     hops = np.minimum(tree, ring) if kind in ("all_reduce", "broadcast", "reduce") else ring
@@ -248,7 +250,8 @@ def network_seconds(
     joined = []
     for inside, wire in options:
         latency, moving = np.maximum(inside, inner.base_us * 1e-6) + between, np.maximum(wire, network)
-        joined.append((latency + moving + c.growth * np.sqrt(latency * moving), latency, moving))
+        filling = c.growth * np.sqrt(latency * moving * group.hop_s / RDMA_HOP_S)
+        joined.append((latency + moving + filling, latency, moving))
     seconds, latency, moving = _cheapest(joined)
     bound = np.where(latency > moving, Bound.LATENCY, np.where(network >= moving, Bound.FABRIC, Bound.LINK))
     return seconds, bound, np.maximum(peak, ideal)

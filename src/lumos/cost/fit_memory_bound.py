@@ -44,8 +44,8 @@ def memory_rows(trace: Trace, accelerator: Accelerator) -> list[MemoryRows]:
     times: dict[tuple[str, float, str], list[int]] = defaultdict(list)
     for operator in operator_times(trace):
         found = traffic(operator)
-        if found and found[1] > 0 and operator.kernels == 1 and operator.device_ns > 0:
-            times[(*found, f"{operator.name}{operator.shapes}")].append(operator.device_ns)
+        if found and found[1] > 0 and operator.kernels == 1 and operator.work_ns > 0:
+            times[(*found, f"{operator.name}{operator.shapes}")].append(operator.work_ns)
     kernels = trace.duration[trace.is_any(Category.KERNEL)]
     tick = 1000 if len(kernels) and np.all(kernels % 1000 == 0) else 1
     out = []

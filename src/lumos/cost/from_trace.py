@@ -1,4 +1,4 @@
-"""Calibration on a trace: per class of operator, how much longer its kernels took than the model says.
+"""Calibration on a trace: per class of operator, how much longer its work took than the model says.
 
 The result is a book of coefficients: the sets that the accelerator already has, each with the median ratio
 measured / modelled of the trace's operators of its class and the spread of that ratio as its interval. A prediction made
@@ -73,8 +73,8 @@ def class_ratios(trace: Trace, accelerator: Accelerator, book: Book | None = Non
     found: dict[tuple[str, str], list[tuple[str, int, float]]] = defaultdict(list)
     for operator in operator_times(trace):
         modelled = _modelled(operator, accelerator, book)
-        if modelled is not None and modelled[2].time > 0 and operator.device_ns > 0:
-            found[modelled[:2]].append((str(operator.shapes), operator.device_ns, operator.device_ns / int(modelled[2].time)))
+        if modelled is not None and modelled[2].time > 0 and operator.work_ns > 0:
+            found[modelled[:2]].append((str(operator.shapes), operator.work_ns, operator.work_ns / int(modelled[2].time)))
     if not found:
         raise LumosError(f"{trace.path}: no operator with shapes that a model covers; record with record_shapes=True")
     return tuple(sorted((_ratio(key, calls) for key, calls in found.items()), key=lambda r: -r.measured_ns))

@@ -64,6 +64,7 @@ WORK = {
     "transpose": Work(1, 1),
     "cast_to_fp32": Work(1, 0, 4),
     "cast_from_fp32": Work(0, 1, 4),
+    "cast_to_fp8": Work(1, 0, 1),
     "fill": Work(0, 1),
     "residual": Work(2, 1),
     "bias": Work(1, 1),

@@ -1,7 +1,8 @@
-"""What the operators of a trace did: name, input shapes and dtypes, and the time of the device work launched from each.
+"""What the operators of a trace did: name, input shapes and dtypes, and the time of the work of each.
 
 Device work belongs to the innermost operator around its launch call among those that carry shapes (record_shapes=True),
-so an operator's work is counted once, by the operator closest to the kernel.
+so an operator's work is counted once, by the operator closest to the kernel. In a job without device work (CPU only) an
+operator's work is its own time: its duration without the operators inside it.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ Shape = tuple[int, ...]
 
 
 class OperatorTime(NamedTuple):
-    """One operator call. shapes and dtypes: of its inputs, () and "" where an input is no tensor; device_ns: its work."""
+    """One operator call. shapes and dtypes: of its inputs, () and "" where an input is no tensor; work_ns: its kernels'
+    time, or its own on the CPU; kernels: how many (1 on the CPU)."""
 
     name: str
     shapes: tuple[Shape, ...]
     dtypes: tuple[str, ...]
-    device_ns: int
+    work_ns: int
     kernels: int
 
 
 def operator_times(trace: Trace) -> tuple[OperatorTime, ...]:
-    """Every operator with shapes that launched kernels (copies between memories apart), in file order.
+    """Every operator with shapes that did work (copies between memories apart), in file order.
 
     Empty where the trace has no shapes.
     """
@@ -40,10 +42,13 @@ def operator_times(trace: Trace) -> tuple[OperatorTime, ...]:
     rows = dims.rows[chosen].astype(np.int64)
     text_of = dict(zip(rows.tolist(), dims.values[chosen].tolist(), strict=True))
     work = np.flatnonzero(trace.is_any(Category.KERNEL))
-    owner = _owners(trace, work, rows)
-    linked = owner >= 0
-    spent = np.bincount(owner[linked], trace.duration[work[linked]], minlength=len(trace))
-    count = np.bincount(owner[linked], minlength=len(trace))
+    if len(work):
+        owner = _owners(trace, work, rows)
+        linked = owner >= 0
+        spent = np.bincount(owner[linked], trace.duration[work[linked]], minlength=len(trace))
+        count = np.bincount(owner[linked], minlength=len(trace))
+    else:
+        spent, count = _own_times(trace, rows)
     found = []
     for row in np.flatnonzero(count).tolist():
         shapes = _shapes(trace.strings[text_of[row]])
@@ -66,6 +71,25 @@ def _owners(trace: Trace, work: Int64, operators: Int64) -> Int64:
     for i in np.flatnonzero(owner < 0).tolist():
         owner[i] = by_id.get(int(trace.external_id[work[i]]), -1)
     return owner
+
+
+def _own_times(trace: Trace, operators: Int64) -> tuple[Int64, Int64]:
+    """Duration of each of `operators` without the operators inside it, and 1 for each, over all rows of the trace."""
+    spent, count = np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)
+    inside = np.flatnonzero(trace.is_any(Category.OPERATOR))
+    order = inside[np.lexsort((-trace.duration[inside], trace.start[inside], trace.lane[inside]))]
+    open_rows: list[int] = []
+    lane, start = trace.lane.tolist(), trace.start.tolist()
+    duration = trace.duration.tolist()
+    for row in order.tolist():
+        while open_rows and (lane[open_rows[-1]] != lane[row] or start[open_rows[-1]] + duration[open_rows[-1]] <= start[row]):
+            open_rows.pop()
+        if open_rows:
+            spent[open_rows[-1]] -= duration[row]
+        spent[row] += duration[row]
+        open_rows.append(row)
+    count[operators] = 1
+    return spent, count
 
 
 def _shapes(text: str) -> tuple[Shape, ...]:
