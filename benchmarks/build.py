@@ -28,7 +28,7 @@ PEER_TASKS = 200_000
 
 
 def main() -> int:
-    write_section("performance.md", "build", table())
+    write_section("docs/performance.md", "build", table())
     return 0
 
 

@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=512)
     parser.add_argument("--tasks", type=int, default=100_000, help="tasks a rank")
     args = parser.parse_args()
-    write_section("performance.md", "many-ranks", table(args.ranks, args.tasks))
+    write_section("docs/performance.md", "many-ranks", table(args.ranks, args.tasks))
     return 0
 
 

@@ -47,7 +47,7 @@ def main() -> int:
         print("LUMOS_TRACES is not set: only the project's own recording is replayed", file=sys.stderr)
     jobs.append(("examples/gpt-2rank-cpu", str(ROOT / "examples" / "gpt-2rank-cpu")))
     rows = [row for name, path in jobs for row in _rows(name, path)]
-    write_section("accuracy.md", "ranks", _section(rows))
+    write_section("docs/accuracy.md", "ranks", _section(rows))
     return 0
 
 

@@ -63,7 +63,9 @@ def main() -> int:
             print(f"{name}: {error}", file=sys.stderr)
             continue
         print(f"{name}: {_percent(cases[-1].result.mean_abs_error)}", file=sys.stderr)
-    write_section("accuracy.md", "replay", _section(cases))
+    summary = _summary(cases)
+    write_section("docs/accuracy.md", "replay", _section(cases, summary))
+    write_section("README.md", "accuracy", summary)
     return 0
 
 
@@ -161,7 +163,8 @@ def _transplant(graph: Graph, source: Int64, target: Int64) -> Int64 | None:
     return durations
 
 
-def _section(cases: Sequence[Case]) -> str:
+def _summary(cases: Sequence[Case]) -> str:
+    """The figures to reach beside what was reached."""
     steps = [(case, step) for case in cases for step in case.result.steps]
     scored = [step for _, step in steps if step.scored]
     errors = [abs(step.error) for step in scored if step.error is not None]
@@ -182,7 +185,7 @@ def _section(cases: Sequence[Case]) -> str:
         value = getattr(probed[trace], what) if trace in probed else None
         return "–" if value is None else f"{value:.2f}"
 
-    summary = markdown_table(
+    return markdown_table(
         ("what", "to reach", "reached"),
         [
             ("mean absolute step error over scored steps", "≤ 0.5 %", _percent(statistics.fmean(errors))),
@@ -202,6 +205,10 @@ def _section(cases: Sequence[Case]) -> str:
             ("the recorded CPU/gloo example, worst step", "≤ 1 %", _percent(max(own, default=None))),
         ],
     )
+
+
+def _section(cases: Sequence[Case], summary: str) -> str:
+    steps = [(case, step) for case in cases for step in case.result.steps]
     return "\n\n".join(
         [
             "Written by `python -m validation.replay` with `LUMOS_TRACES` set to the public traces (their sources are listed in"

@@ -98,3 +98,11 @@ def test_the_share_of_a_devices_processors(draw, trace):
 def test_one_stream_shares_with_no_one(draw, trace):
     drawing = draw().launch((0, 5), (6, 100), 7, "k", grid=[1000, 1, 1], block=[256, 1, 1], **{"registers per thread": 32})
     assert rank_graph(trace(drawing)).occupancy is None
+
+
+def test_a_stream_of_higher_priority_waits_for_no_slots(draw, trace):
+    shape = {"grid": [8640, 1, 1], "block": [256, 1, 1], "registers per thread": 32}
+    drawing = draw().launch((0, 5), (6, 100), 7, "usual", priority=0, **shape).launch((10, 5), (16, 100), 8, "urgent", priority=-5, **shape)
+    drawing.header["deviceProperties"] = [{"id": 0, "numSms": 108}]
+    graph = rank_graph(trace(drawing))
+    assert [graph.names[i] for i in graph.name[graph.occupancy.task]] == ["usual"]
