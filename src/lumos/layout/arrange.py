@@ -99,14 +99,14 @@ class _Stage:
             self._receive(f"b{chunk}.{action.microbatch}", Lane.RECEIVE_BACKWARD, "receive backward", action)
         else:
             self._chain(ends.head_backward(self.share, work), "backward", action)
-        exchange = plan.zero == 3 or (final and self._overlaps()) or (plan.zero >= 2 and self.share.framework.reduce_each)
+        exchange = plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
         for run in reversed(self._runs(action.chunk)):
             self._backward_layers(work, run, action, exchange)
-        if first:
+        if first and plan.lora_rank == 0:
             self._chain(ends.embedding_backward(self.share, work), "backward", action)
             if exchange and self.share.framework.dp_overlap:
                 self._reduce(self._outer_parameters(), action, "embedding gradients")
-        else:
+        if not first:
             self._send(f"b{chunk - 1}.{action.microbatch}", Lane.SEND_BACKWARD, "send backward", action)
 
     def _backward_layers(self, work: LayerWork, run: _Run, action: Action, exchange: bool) -> None:
@@ -231,7 +231,7 @@ class _Stage:
     def _begin_parameters(self) -> None:
         """A sharded optimizer's new parameters are gathered beside the first forward pass, or (see _finish) before it."""
         plan, framework = self.share.plan, self.share.framework
-        if plan.zero not in (1, 2) or not framework.gather_overlap or plan.dp * plan.cp == 1:
+        if plan.zero not in (1, 2) or not framework.gather_overlap or plan.lora_rank or plan.dp * plan.cp == 1:
             return
         for chunk in range(plan.vpp):
             for run in self._runs(chunk):
@@ -243,20 +243,21 @@ class _Stage:
 
     def _finish(self) -> None:
         plan, framework = self.share.plan, self.share.framework
-        total, experts = self._stage_parameters()
+        total, experts = self._trained_parameters()
         data = plan.dp * plan.cp
         if data > 1 and plan.zero != 3 and not framework.dp_overlap:
             width = framework.reduce_bytes
             block = ends.reduce_gradients(self.share, (total - experts) * width, experts * width)
             if block.ops:
                 self.pending.append(self._put(block, (self.tail,), "sync"))
-        elif data > 1 and self.stage == plan.pp - 1 and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap) and not self.share.model.tied:
+        elif data > 1 and self.stage == plan.pp - 1 and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap) and not self.share.model.tied and plan.lora_rank == 0:
             self._reduce(self._head_parameters(), None, "head gradients")
-        if self.share.model.tied and plan.pp > 1 and self.stage in (0, plan.pp - 1):
+        if self.share.model.tied and plan.pp > 1 and plan.lora_rank == 0 and self.stage in (0, plan.pp - 1):
             self._tied_gradients()
         self._wait_for(*self.pending)
         owned = self._owned(total, experts)
-        self._chain(ends.optimizer(self.share, total, owned), "optimizer", host_waits=True)
+        tensors = sum(len(c) for c in self.chunks[self.stage]) * tensors_of_layer(self.share.model)
+        self._chain(ends.optimizer(self.share, total, owned, tensors), "optimizer", host_waits=True)
         if plan.zero in (1, 2) and data > 1 and not framework.gather_overlap:
             width = self.share.activation_bytes
             gather = ends.gather_parameters(self.share, (total - experts) * width, experts * width)
@@ -287,6 +288,15 @@ class _Stage:
 
     def _head_parameters(self) -> int:
         return -(-self.share.model.head_parameters // self.share.plan.tp)
+
+    def _trained_parameters(self) -> tuple[int, int]:
+        """Of the stage's parameters, those that are trained: all, or the adapters of its layers."""
+        plan, model = self.share.plan, self.share.model
+        if plan.lora_rank == 0:
+            return self._stage_parameters()
+        layers = sum(len(c) for c in self.chunks[self.stage])
+        width = model.hidden + (model.heads + 2 * model.kv_heads) * model.head_dim // plan.tp
+        return layers * plan.lora_rank * width, 0
 
     def _stage_parameters(self) -> tuple[int, int]:
         """All parameters of this stage's rank, and the routed experts among them."""
@@ -351,6 +361,12 @@ class _Stage:
         item = self._put(ends.transfer(self.share, name, lane), (self.tail,), "sync", action, transfer=key)
         if not self.share.framework.p2p_overlap:
             self._wait_for(item)
+
+
+def tensors_of_layer(model: Model) -> int:
+    """Parameter tensors of a layer: norms, attention, MLP, and their biases."""
+    weights = 2 + (6 if model.latent else 4) + (3 if model.gated else 2)
+    return weights + (6 if model.bias else 0) + (2 if model.norm_bias else 0)
 
 
 def stage_parameters(share: Share, stage: int, chunks: list[list[range]]) -> tuple[int, int]:

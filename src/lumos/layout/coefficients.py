@@ -18,7 +18,8 @@ DATA = Path(__file__).parent / "data" / "step.toml"
 class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Factors are on the cost models' times; 1 = as measured alone.
 
-    gemm, attention, traffic (element-wise kernels), collective: kernels inside a step / alone. host: factor on the profiles' host times. contention:
+    gemm, attention, traffic (element-wise kernels), collective: kernels inside a step / alone. clock: exponent on the clusters' sustained clock.
+    host: factor on the profiles' host times. contention:
     share of the time of communication beside compute that the compute loses (SMs and memory bandwidth taken). jitter:
     growth of the step per doubling of the nodes beyond one (the slowest of many). step: factor on the profiles' step_us.
     spread: half-width of the 80 % interval that the cost models' own intervals lack.
@@ -27,9 +28,10 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gemm: float = 1.0
     attention: float = 1.0
     collective: float = 1.0
+    clock: float = 1.0
     traffic: float = 1.0
     host: float = 1.0
-    contention: float = 0.1
+    contention: float = 0.3
     jitter: float = 0.002
     step: float = 1.0
     spread: float = 0.03

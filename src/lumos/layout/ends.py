@@ -47,6 +47,8 @@ def head_forward(share: Share, layers: LayerWork) -> Block:
         b.add("cross-entropy", Traffic(3 * share.activation_bytes * logits, 3))
     else:  # to fp32, maximum, subtract, exponential, sum
         b.add("cross-entropy", Traffic((share.activation_bytes + 5 * FP32) * logits, 8))
+    for _ in range(share.framework.metrics):
+        b.add("loss of the log", Traffic((share.activation_bytes + 5 * FP32) * logits, 8))
     if share.plan.tp > 1:
         for part in ("maximum", "target", "sum"):
             b.add(f"tp all-reduce of the {part}", share.tensor("all_reduce", FP32 * share.tokens), Lane.TENSOR)
@@ -65,10 +67,13 @@ def head_backward(share: Share, layers: LayerWork) -> Block:
     return b.build()
 
 
-def optimizer(share: Share, parameters: int, owned: int) -> Block:
-    """Gradient norm, clipping and Adam over this rank's `owned` parameters; `parameters`: those it holds for its passes."""
+def optimizer(share: Share, parameters: int, owned: int, tensors: int) -> Block:
+    """Gradient norm, clipping and Adam over this rank's `owned` parameters.
+
+    parameters: those it holds for its passes; tensors: how many they come in.
+    """
     f = share.framework
-    b = _builder("optimizer", share)
+    b = Builder("optimizer", round(1000 * f.host_us), round(1000 * f.tensor_us * tensors))
     b.add("gradient norm", Traffic(f.gradient_bytes * owned, 2))
     if share.plan.devices > 1:
         b.add("gradient norm all-reduce", share.data("all_reduce", 8) if share.plan.dp * share.plan.cp > 1 else share.tensor("all_reduce", 8), Lane.DATA)

@@ -16,7 +16,8 @@ from lumos.errors import UsageError
 class Framework:
     """Switches of a framework. Host times in µs.
 
-    attention: "unfused" (scores in memory), "flash" (the accelerator's best) or a kernel that `cost.attention` knows.
+    attention: "unfused" (scores in memory), "flash" (the accelerator's best), "fa1" (FlashAttention 1, Triton's of 2022/23)
+    or a kernel that `cost.attention` knows.
     fusion: "eager" (one kernel per operation), "fused" (hand-fused: bias + GeLU, bias + dropout + add, rotary, norms) or
     "compiled" (neighbouring element-wise operations in one kernel). dropout: hidden and attention dropout are on.
     loss: "eager", "fused" (one pass over the logits forward, one backward).
@@ -27,7 +28,9 @@ class Framework:
     gradient_bytes: of one accumulated gradient; reduce_bytes: of one reduced gradient; reduce_each: they are reduced after
     every microbatch. bucket_bytes: gradient buckets.
     host_us: host time of one kernel's launch with its framework work; layer_us: of one pass through a layer beside its
-    kernels (hooks, checkpointing); step_us: of one step outside the passes (data, logging, synchronisations).
+    kernels (hooks, checkpointing); checkpoint_us: of one layer's recomputation beside that; step_us: of one step outside the
+    passes (data, logging, synchronisations); tensor_us: of the optimizer for one parameter tensor, where it is not fused.
+    metrics: losses computed again for the training log, every microbatch.
     zero, sequence_parallel, recompute: what the framework does where a configuration leaves it open. selective: what
     selective recomputation repeats: "attention" (its core, where unfused) or "alternate" (every second multiplication).
     """
@@ -50,7 +53,9 @@ class Framework:
     host_us: float = 9.0
     layer_us: float = 60.0
     checkpoint_us: float = 100.0
-    step_us: float = 8000.0
+    step_us: float = 4000.0
+    tensor_us: float = 0.0
+    metrics: int = 0
     zero: int = 1
     sequence_parallel: bool = True
     recompute: str = "none"
@@ -64,11 +69,15 @@ PROFILES = {
     ),
     "megatron-deepspeed": Framework(
         "megatron-deepspeed", attention="unfused", dropout=True, tp_async=False, dp_overlap=False, fused_accumulation=False,
-        gradient_bytes=2, reduce_bytes=2, host_us=14.0, layer_us=300.0, checkpoint_us=900.0, step_us=8000.0, zero=0, sequence_parallel=False,
+        gradient_bytes=2, reduce_bytes=2, host_us=18.0, layer_us=400.0, checkpoint_us=1200.0, zero=0, sequence_parallel=False,
     ),
     "megatron-core": Framework("megatron-core", loss="eager", dp_overlap=False),
     "nemo": Framework(
         "nemo", attention="cudnn", tp_overlap=True, gather_overlap=True, p2p_overlap=True, host_us=9.0, loss="eager",
+    ),
+    "llm-foundry": Framework(
+        "llm-foundry", attention="fa1", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=2, reduce_each=True,
+        gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3, sequence_parallel=False, metrics=2,
     ),
     "fsdp": Framework(
         "fsdp", attention="fa2", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=2, reduce_each=True,
@@ -88,7 +97,7 @@ PROFILES = {
     ),
     "internevo": Framework(
         "internevo", attention="fa2", fusion="fused", fused_accumulation=False, gradient_bytes=2, reduce_bytes=2,
-        host_us=10.0, layer_us=100.0, zero=1, sequence_parallel=False,
+        host_us=10.0, layer_us=100.0, tensor_us=2000.0, zero=1, sequence_parallel=False,
     ),
 }  # fmt: skip
 
@@ -120,7 +129,12 @@ def choose(framework: str, year: int | None = None, notes: str = "") -> tuple[Fr
     if "titan" in text or "fsdp2" in text:
         compiled = "compile" in hints
         return PROFILES["fsdp2-compiled" if compiled else "fsdp2"], "torch FSDP2" + (", compiled" if compiled else ", eager")
-    if "fsdp" in text or "llm-foundry" in text or "composer" in text:
+    if "llm-foundry" in text or "composer" in text:
+        chosen = PROFILES["llm-foundry"]
+        if year >= 2024:
+            return replace(chosen, attention="fa2"), "llm-foundry: torch FSDP with FlashAttention 2"
+        return chosen, "llm-foundry of 2023: torch FSDP with Triton's FlashAttention"
+    if "fsdp" in text:
         return PROFILES["fsdp"], "torch FSDP"
     if "megatron" in text:
         if year <= 2022:

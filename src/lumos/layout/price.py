@@ -21,6 +21,10 @@ from lumos.diagnostics import Diagnostic
 from lumos.layout.coefficients import StepCoefficients, shipped
 from lumos.layout.work import Attention, Collective, Contention, Gemm, GroupedGemm, Traffic, Work
 
+#: Attention kernels without measurements of their own: a fitted kin, and how much slower they are than it. FlashAttention 1
+#: against 2, forward and backward on A100: 1.5-2 (Dao, FlashAttention-2, arXiv:2307.08691, figures 4 and 5).
+ERAS = {"fa1": ("fa2", 1.65)}
+
 #: (best guess, low, high) in ns
 Times = tuple[int, int, int]
 
@@ -74,12 +78,12 @@ class Pricer:
             return found.scaled(c.gemm)
         if isinstance(first, Attention):
             batch, queries, keys, heads, kv_heads, head_dim, value_dim = columns[:7]
-            kernel = first.kernel if first.kernel != "fa3" or "h" in a.name else "flash"
+            kernel, slower = ERAS.get(first.kernel, (first.kernel, 1.0))
             found = attention(
                 batch, queries, heads, head_dim, a, kv_heads=kv_heads, value_dim=value_dim, kv_len=keys, causal=first.causal,
                 direction=first.direction, kernel=kernel, clock=self.clock,
             )  # fmt: skip
-            return found.scaled(c.attention)
+            return found.scaled(c.attention * slower)
         if isinstance(first, Traffic):
             nbytes, kernels = np.array(columns[0], float), np.array(columns[1], float)
             return moved(nbytes / kernels, a, first.kernel_class).scaled(kernels * c.traffic)
@@ -95,7 +99,7 @@ class Pricer:
     @property
     def clock(self) -> float:
         """Clock held in a long run / boost clock."""
-        return self.cluster.accelerator.sustained_clock or 1.0
+        return float((self.cluster.accelerator.sustained_clock or 1.0) ** self.coefficients.clock)
 
 
 def _family(w: Work) -> tuple[object, ...]:

@@ -6,7 +6,8 @@ tp, pp, vpp, cp, ep, dp, zero_or_fsdp, micro_batch, global_batch, recompute, seq
 Blanks. A row's own dimensions win over those of the model it names; what neither has is assumed, with a diagnostic:
 kv_heads = heads; ffn = the gated 8/3 hidden (rounded up to 256) or 4 hidden; vocab = the family's, else 51,200; precision =
 fp16 where the framework is Megatron-DeepSpeed, else bf16; parallel sizes 1, dp = devices / (tp · pp · cp); micro_batch 1;
-ZeRO, recomputation and sequence parallelism as the framework profile has them. A number that is not one, a device or a
+vpp = one layer a virtual stage for
+NeMo with pp > 1; ZeRO, recomputation and sequence parallelism as the framework profile has them. A number that is not one, a device or a
 model that nobody can place, and a plan that breaks a rule skip the row with the reason.
 """
 
@@ -107,6 +108,9 @@ def plan_of(row: Row, model: Model, framework: Framework, notes: list[Diagnostic
     """The row's plan, blanks filled."""
     devices = _required(row, "n_gpus")
     tp, pp, vpp, cp, ep = (_number(row, key) or 1 for key in ("tp", "pp", "vpp", "cp", "ep"))
+    if pp > 1 and not (row.get("vpp") or "").strip() and framework.name == "nemo" and model.layers % pp == 0:
+        vpp = model.layers // pp
+        notes.append(Diagnostic("assumed-vpp", f"{vpp}: one layer a virtual stage, as NeMo's recipes have it"))
     dp = _number(row, "dp") or devices // (tp * pp * cp)
     if tp * pp * cp * dp != devices:
         raise LumosError(f"tp · pp · cp · dp = {tp * pp * cp * dp} is not the row's {devices} devices")
