@@ -62,7 +62,7 @@ def head_backward(share: Share, layers: LayerWork) -> Block:
         b.add("cross-entropy backward", Traffic(2 * share.activation_bytes * logits, 1))
     else:
         b.add("cross-entropy backward", Traffic((3 * FP32 + share.activation_bytes) * logits, 4))
-    layers.column_backward(b, "logits", share.vocab, False)
+    layers.column_backward(b, "logits", False, share.vocab)
     layers.norm_backward(b, share.slim)
     return b.build()
 

@@ -24,7 +24,8 @@ class Framework:
     tp_async: the backward's tensor-parallel reduction runs beside the weight gradient. tp_overlap: gathers and scatters are
     pipelined with their multiplications. dp_overlap: gradients are reduced while the last backward runs. gather_overlap:
     the parameters that a sharded optimizer updated are gathered beside the next forward. p2p_overlap: pipeline transfers
-    run beside compute. fused_accumulation: weight gradients accumulate inside the multiplication (fp32).
+    run beside compute. fused_projections: queries, keys and values (gate and up) come from one multiplication.
+    fused_accumulation: weight gradients accumulate inside the multiplication (fp32).
     gradient_bytes: of one accumulated gradient; reduce_bytes: of one reduced gradient; reduce_each: they are reduced after
     every microbatch. bucket_bytes: gradient buckets.
     host_us: host time of one kernel's launch with its framework work; layer_us: of one pass through a layer beside its
@@ -45,6 +46,7 @@ class Framework:
     dp_overlap: bool = True
     gather_overlap: bool = False
     p2p_overlap: bool = False
+    fused_projections: bool = True
     fused_accumulation: bool = True
     gradient_bytes: int = 4
     reduce_bytes: int = 4
@@ -84,11 +86,11 @@ PROFILES = {
         gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3, sequence_parallel=False,
     ),
     "fsdp2": Framework(
-        "fsdp2", attention="fa2", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=4,
+        "fsdp2", attention="fa2", tp_async=False, fused_projections=False, fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=4,
         reduce_each=True, gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3, selective="alternate",
     ),
     "fsdp2-compiled": Framework(
-        "fsdp2-compiled", attention="fa2", fusion="compiled", fused_accumulation=False, gradient_bytes=4, reduce_bytes=4,
+        "fsdp2-compiled", attention="fa2", tp_async=False, fused_projections=False, fusion="compiled", fused_accumulation=False, gradient_bytes=4, reduce_bytes=4,
         reduce_each=True, gather_overlap=True, loss="fused", host_us=5.0, layer_us=150.0, zero=3, selective="alternate",
     ),
     "deepspeed": Framework(

@@ -142,17 +142,20 @@ class LayerWork:
         s = self.share
         return self.framework.tp_overlap and s.plan.tp > 1 and s.plan.sequence_parallel
 
-    def column_forward(self, b: Builder, name: str, n: int) -> None:
-        """Gather, then multiply; pipelined where the framework overlaps them: all but the first part of the gather is covered."""
+    def column_forward(self, b: Builder, name: str, *widths: int) -> None:
+        """Gather, then multiply (by matrices of `widths`); pipelined where the framework overlaps them."""
         s = self.share
-        k = s.model.hidden
-        if not self._overlaps():
+        moving: list[int] = []
+        if self._overlaps():
+            moving = [b.beside("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)]
+        else:
             self.gather_in(b)
-            self.linear_forward(b, name, s.tokens, n, k)
-            return
-        moving = b.beside("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)
-        self.linear_forward(b, name, s.tokens, n, k)
-        b.join(moving)
+        for n in self._joined(widths):
+            self.linear_forward(b, name, s.tokens, n, s.model.hidden)
+        b.join(*moving)
+
+    def _joined(self, widths: tuple[int, ...]) -> tuple[int, ...]:
+        return (sum(widths),) if self.framework.fused_projections else widths
 
     def row_forward(self, b: Builder, name: str, k: int) -> None:
         """Multiply, then reduce; pipelined where the framework overlaps them."""
@@ -175,7 +178,7 @@ class LayerWork:
             self.gather_in(b)
         self.linear_backward(b, name, s.tokens, s.model.hidden, k, lambda: moving, bias)
 
-    def column_backward(self, b: Builder, name: str, n: int, bias: bool) -> None:
+    def column_backward(self, b: Builder, name: str, bias: bool, *widths: int) -> None:
         """The input's gradient is reduced beside the weight gradient where the framework does so."""
         s = self.share
         tp, sequence = s.plan.tp > 1, s.plan.sequence_parallel
@@ -188,15 +191,22 @@ class LayerWork:
             kind = "reduce_scatter" if sequence else "all_reduce"
             return [b.beside(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), Lane.TENSOR)]
 
-        self.linear_backward(b, name, s.tokens, n, s.model.hidden, reduce, bias)
+        *first, last = self._joined(widths)
+        for n in first:
+            self.linear_backward(b, name, s.tokens, n, s.model.hidden, None, bias)
+            b.add("gradient add", Traffic(3 * self.width * s.tokens * s.model.hidden))
+        self.linear_backward(b, name, s.tokens, last, s.model.hidden, reduce, bias)
         if tp and not self.framework.tp_async:
             self.reduce_out(b)
 
     # ---------------------------------------------------------------- attention
 
-    def _qkv(self) -> int:
+    def _qkv(self) -> tuple[int, int, int]:
         s = self.share
-        return (s.heads + 2 * s.kv_heads) * s.model.head_dim
+        return s.heads * s.model.head_dim, s.kv_heads * s.model.head_dim, s.kv_heads * s.model.head_dim
+
+    def _up(self, width: int) -> tuple[int, ...]:
+        return (width, width) if self.share.model.gated else (width,)
 
     def _attention_forward(self, b: Builder) -> None:
         s = self.share
@@ -204,7 +214,7 @@ class LayerWork:
         if s.model.latent is not None:
             self._latent_forward(b)
         else:
-            self.column_forward(b, "qkv", self._qkv())
+            self.column_forward(b, "qkv", *self._qkv())
             if s.model.qk_norm:
                 self.norm_forward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
             self._rotary(b)
@@ -223,7 +233,7 @@ class LayerWork:
             self._rotary(b)
             if s.model.qk_norm:
                 self.norm_backward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
-            self.column_backward(b, "qkv", self._qkv(), s.model.bias or s.model.qkv_bias)
+            self.column_backward(b, "qkv", s.model.bias or s.model.qkv_bias, *self._qkv())
         self.norm_backward(b, s.slim)
 
     def _rotary(self, b: Builder) -> None:
@@ -268,7 +278,7 @@ class LayerWork:
             self.norm_backward(b, tokens, m.query_rank)
             self.linear_backward(b, "query down", tokens, m.query_rank, h)
         else:
-            self.column_backward(b, "query", s.heads * (m.nope + m.rope), False)
+            self.column_backward(b, "query", False, s.heads * (m.nope + m.rope))
         b.add("gradient add", Traffic(3 * self.width * tokens * h))
 
     def scores_forward(self, b: Builder) -> None:
@@ -333,7 +343,7 @@ class LayerWork:
         b.add("masked softmax backward", Traffic(3 * self.width * scores, 1, "normalisation"))
         b.add("query gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
         b.add("key gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
-        b.add("gather qkv gradients", Traffic(2 * self.width * s.tokens * self._qkv(), 3, "strided"))
+        b.add("gather qkv gradients", Traffic(2 * self.width * s.tokens * sum(self._qkv()), 3, "strided"))
 
     # ---------------------------------------------------------------- MLP
 
@@ -343,7 +353,7 @@ class LayerWork:
         if mixture:
             self._experts_forward(b)
         else:
-            self.column_forward(b, "mlp up", s.ffn * (2 if s.model.gated else 1))
+            self.column_forward(b, "mlp up", *self._up(s.ffn))
             self._activation(b, s.tokens * s.ffn)
             self.row_forward(b, "mlp down", s.ffn)
         self.residual_forward(b, s.slim)
@@ -356,7 +366,7 @@ class LayerWork:
         else:
             self.row_backward(b, "mlp down", s.ffn, s.model.bias)
             self._activation_backward(b, s.tokens * s.ffn)
-            self.column_backward(b, "mlp up", s.ffn * (2 if s.model.gated else 1), s.model.bias)
+            self.column_backward(b, "mlp up", s.model.bias, *self._up(s.ffn))
         self.norm_backward(b, s.slim)
 
     def _activation(self, b: Builder, elements: int) -> None:
@@ -400,7 +410,7 @@ class LayerWork:
         b.add("unpermute", Traffic(2 * self.width * sent * h, 3))
         if e.shared_ffn:
             width = e.shared_ffn // s.plan.tp
-            self.column_forward(b, "shared up", width * (2 if s.model.gated else 1))
+            self.column_forward(b, "shared up", *self._up(width))
             self._activation(b, s.tokens * width)
             self.row_forward(b, "shared down", width)
             b.add("shared add", Traffic(3 * self.width * tokens * h))
@@ -414,7 +424,7 @@ class LayerWork:
             width = e.shared_ffn // s.plan.tp
             self.row_backward(b, "shared down", width, False)
             self._activation_backward(b, s.tokens * width)
-            self.column_backward(b, "shared up", width * (2 if s.model.gated else 1), False)
+            self.column_backward(b, "shared up", False, *self._up(width))
         b.add("unpermute backward", Traffic(3 * self.width * sent * h, 3))
         self._exchange(b, sent)
         rows = self._expert_rows()
@@ -454,10 +464,12 @@ class LayerWork:
         """torchtitan's selective checkpointing: every second multiplication is kept, attention is kept, the rest is done again."""
         s = self.share
         self.norm_forward(b, s.slim)
+        self.gather_in(b)
         self._rotary(b)
         self.linear_forward(b, "projection again", s.tokens, s.model.hidden, s.model.attention_width // s.plan.tp)
         self.residual_forward(b, s.slim)
         self.norm_forward(b, s.slim)
+        self.gather_in(b)
         self.linear_forward(b, "mlp up again", s.tokens, s.ffn, s.model.hidden)
         self._activation(b, s.tokens * s.ffn)
 

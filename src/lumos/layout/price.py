@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import log2
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from lumos.layout.work import Attention, Collective, Contention, Gemm, GroupedGe
 #: Attention kernels without measurements of their own: a fitted kin, and how much slower they are than it. FlashAttention 1
 #: against 2, forward and backward on A100: 1.5-2 (Dao, FlashAttention-2, arXiv:2307.08691, figures 4 and 5).
 ERAS = {"fa1": ("fa2", 1.65)}
+
+#: 16-bit FLOP/s of A100, from which throttling counts.
+A100_PEAK = 3.12e14
 
 #: (best guess, low, high) in ns
 Times = tuple[int, int, int]
@@ -99,7 +103,10 @@ class Pricer:
     @property
     def clock(self) -> float:
         """Clock held in a long run / boost clock."""
-        return float((self.cluster.accelerator.sustained_clock or 1.0) ** self.coefficients.clock)
+        a = self.cluster.accelerator
+        peak = max(a.peak_flops.get("bf16", 0.0), a.peak_flops.get("fp16", 0.0))
+        denser = log2(max(1.0, peak / A100_PEAK))
+        return float(a.sustained_clock or 1.0) - self.coefficients.throttle * denser
 
 
 def _family(w: Work) -> tuple[object, ...]:
