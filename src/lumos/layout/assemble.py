@@ -8,13 +8,14 @@ sides of a transfer are a rendezvous.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.layout.block import Block, Collapsed, collapse
+from lumos.layout.coefficients import StepCoefficients
 from lumos.layout.layout import Item, Layout
 from lumos.layout.price import Pricer, Times
 from lumos.layout.work import LANE_NAMES, Collective, Lane
@@ -53,6 +54,7 @@ class _Template:
 
 def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
     """The graph of the layout's distinct ranks, with prices from `pricer`."""
+    layout = _hosted(layout, pricer.coefficients)
     prices = _prices(layout, pricer)
     stages = [_instances(items, coarse) for items in layout.stages]
     if coarse:
@@ -63,6 +65,21 @@ def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
         keys = {(inst.block, 1) for stage in stages for inst in stage}
         templates = {key: _fine(layout.blocks[key[0]], prices[key[0]]) for key in keys}
     return _put_together(layout, stages, templates, pricer)
+
+
+def _hosted(layout: Layout, c: StepCoefficients) -> Layout:
+    """The layout with its host times multiplied by the step's coefficients."""
+    if c.host == 1.0 and c.step == 1.0:
+        return layout
+    blocks = tuple(
+        replace(
+            block,
+            before=round(block.before * (c.host if block.ops else c.step)),
+            ops=tuple(replace(op, host=round(op.host * c.host)) for op in block.ops),
+        )
+        for block in layout.blocks
+    )
+    return replace(layout, blocks=blocks)
 
 
 def _prices(layout: Layout, pricer: Pricer) -> list[list[Times]]:

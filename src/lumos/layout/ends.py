@@ -117,7 +117,7 @@ def gather_parameters(share: Share, dense: int, experts: int = 0, lane: Lane = L
 def transfer(share: Share, name: str, lane: Lane) -> Block:
     """One side of a pipeline transfer of a microbatch's activations (or their gradient)."""
     nbytes = share.activation_bytes * share.slim * share.model.hidden
-    b = _builder(name, share)
+    b = Builder(name, round(1000 * share.framework.transfer_us))
     b.add(name, share.pipeline(nbytes), lane)
     return b.build()
 
