@@ -32,9 +32,9 @@ VERBS = {
     "inspect": Verb("lumos.cli.inspect", "What is in the traces, what is missing, and what that costs."),
     "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
     "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
-    "predict": Verb("lumos.cli.predict", "The step of a configuration, no trace needed."),
-    "validate": Verb("lumos.cli.validate", "Predict the rows of tables of measured runs, and score."),
-    "models": Verb("lumos.cli.models", "The models known by name."),
+    "cost": Verb("lumos.cli.cost", "What one piece of work takes."),
+    "calibrate": Verb("lumos.cli.calibrate", "Fit the cost models to your measurements or a trace."),
+    "clusters": Verb("lumos.cli.clusters", "The clusters that Lumos knows."),
 }
 
 #: Statuses that a shell gives to a command ended by SIGINT or SIGPIPE.
