@@ -44,6 +44,7 @@ class _Stage:
     chunks: list[list[range]]
     listed: list[Item] = field(default_factory=list)
     tail: int = -1  # the last item of the compute chain
+    earlier: int = -1  # what it was before the latest pass
     pending: list[int] = field(default_factory=list)  # gradient exchanges that the optimizer waits for
     gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters
     extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for beside the chain
@@ -62,10 +63,12 @@ class _Stage:
             if action.step is not Pass.FORWARD:
                 last_backward[action.chunk] = i
         for i, action in enumerate(actions):
+            before = self.tail
             if action.step is Pass.FORWARD:
                 self._forward(work, action)
             elif not plan.forward_only:
                 self._backward(work, action, last_backward.get(action.chunk) == i)
+            self.earlier = before
         if not plan.forward_only:
             self._finish()
         return self.listed
@@ -354,7 +357,8 @@ class _Stage:
         return len(self.listed) - 1
 
     def _receive(self, key: str, lane: Lane, name: str, action: Action) -> None:
-        item = self._put(ends.transfer(self.share, name, lane), (), "sync", action, transfer=key)
+        posted = self.earlier if self.share.framework.p2p_overlap else self.tail
+        item = self._put(ends.transfer(self.share, name, lane), (posted,), "sync", action, transfer=key)
         self._wait_for(item)
 
     def _send(self, key: str, lane: Lane, name: str, action: Action) -> None:

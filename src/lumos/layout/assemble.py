@@ -116,7 +116,7 @@ def _instances(items: Sequence[Item], coarse: bool) -> list[_Instance]:
 def _fine(block: Block, times: Sequence[Times]) -> _Template:
     t = _Template([], [], [], [], [], [], [], [], 0, [])
     if block.before or not block.ops:
-        _add(t, HOST, Kind.HOST, f"{block.name}: host", (block.before,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (block.before,) * 3)
     place: list[int] = []
     for op, time in zip(block.ops, times, strict=True):
         launch = _add(t, HOST, Kind.LAUNCH, f"launch {op.name}", (op.host,) * 3)
@@ -139,7 +139,7 @@ def _fine(block: Block, times: Sequence[Times]) -> _Template:
 def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
     t = _Template([], [], [], [], [], [], [], [], 0, [])
     if not block.ops:
-        _add(t, HOST, Kind.HOST, f"{block.name}: host", (block.before,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (block.before,) * 3)
         t.heads.append(0)
         t.ends.append(0)
         return t
@@ -152,7 +152,7 @@ def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
     kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
     task = _add(t, int(lane), kind, block.name, c.device, launch, work if communicates and isinstance(work, Collective) else None)
     if c.host > c.lead:
-        _add(t, HOST, Kind.HOST, f"{block.name}: host", (c.host - c.lead,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (c.host - c.lead,) * 3)
     t.heads.append(task)
     t.ends.append(task)
     return t

@@ -93,7 +93,9 @@ def check(plan: Plan, model: Model) -> None:
     _rule(plan.seq_len % parts == 0, f"seq_len ({plan.seq_len}) must be a multiple of 2 · cp ({parts}) to balance causal attention")
     if plan.sequence_parallel:
         _rule((plan.seq_len // plan.cp) % plan.tp == 0, f"seq_len / cp ({plan.seq_len // plan.cp}) must be a multiple of tp ({plan.tp}) with sequence parallel")
-    _rule(plan.pp * plan.vpp <= model.layers, f"pp · vpp ({plan.pp} · {plan.vpp}) must not exceed the {model.layers} layers")
+    if plan.pp > 1:  # the first and the last part may hold the embedding and the head alone
+        most = model.layers + 2
+        _rule(plan.pp * plan.vpp <= most, f"pp · vpp ({plan.pp} · {plan.vpp}) must not exceed the {model.layers} layers, the embedding and the head ({most})")
     if plan.vpp > 1:
         _rule(plan.pp > 1, f"vpp ({plan.vpp}) needs pp > 1")
         _rule(plan.schedule in ("interleaved", "1f1b"), f"vpp ({plan.vpp}) needs the interleaved schedule, not {plan.schedule}")
