@@ -16,6 +16,10 @@ from lumos.layout.work import Collective, Contention, Lane
 from lumos.model import Model
 
 
+#: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
+CONTENTION_LAUNCH = 1000
+
+
 def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: int) -> Layout:
     """The layout of one training step. PlanError where the plan breaks a rule."""
     check(plan, model)
@@ -222,7 +226,7 @@ class _Stage:
         lost = [Contention(op.work) for other in beside for op in other.ops if isinstance(op.work, Collective)]
         if not lost:
             return block
-        b = Builder(block.name, 0)
+        b = Builder(block.name, CONTENTION_LAUNCH)
         for work in lost:
             b.add("contention", work)
         extra = b.build()

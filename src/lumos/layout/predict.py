@@ -43,6 +43,12 @@ class Prediction:
     bound_by: dict[str, float]
     granularity: str
     diagnostics: tuple[Diagnostic, ...]
+    works: tuple[Work | None, ...]  # of every task; None for host work
+
+    @property
+    def collectives(self) -> list[Collective | None]:
+        """The collective of every task; None for the rest."""
+        return [w if isinstance(w, Collective) else None for w in self.works]
 
 
 def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) -> Prediction:
@@ -80,6 +86,7 @@ def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) 
         bound_by=by_bound,
         granularity="blocks" if coarse else "kernels",
         diagnostics=tuple(dict.fromkeys(notes)),
+        works=tuple(assembled.work[i] for i in assembled.entry.tolist()),
     )
 
 
