@@ -24,7 +24,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.layout.predict import Prediction
 from lumos.layout.world import World, expand, group_of
-from lumos.layout.work import Attention, Collective, Contention, Gemm, GroupedGemm, Traffic, Work
+from lumos.layout.work import Attention, Collective, Contention, Gemm, GroupedGemm, Lane, Traffic, Work
 from lumos.simulate import simulate
 from lumos.simulate.timeline import Timeline
 
@@ -191,22 +191,23 @@ class _Writer:
         args = f'"External id":{external},"device":{self.device},"context":1,"stream":{stream},"correlation":{correlation}'
         kernel = _kernel(work, name)
         if isinstance(work, Collective):
-            args += self._collective(work, name, sequence)
+            args += self._collective(work, name, stream > Lane.RECEIVE_FORWARD_UP, sequence)
             kernel = f"ncclDevKernel_{_NCCL[work.kind]}(ncclDevKernelArgsStorage<4096ul>)"
         yield self._complete("kernel", kernel, self.start[task], self.end[task], args, str(self.device), str(stream))
         yield self._flow("f", correlation, self.device, stream, self.start[task])
 
-    def _collective(self, work: Collective, name: str, sequence: dict[str, int]) -> str:
+    def _collective(self, work: Collective, name: str, up: bool, sequence: dict[str, int]) -> str:
         peers = self.plan.tp * self.plan.cp * self.plan.dp
         own = self.rank // peers
         collective, peer = _C10D[work.kind], ""
         last = self.plan.devices - peers
         if name.startswith(("send ", "receive ")):
             forward = name.endswith("forward")
-            down = own + 1 if forward == name.startswith("send ") else own - 1
+            ahead = (forward == name.startswith("send ")) != up
+            down = own + 1 if ahead else own - 1
             other = self.rank % peers + down % self.plan.pp * peers
             members = tuple(self.rank % peers + s * peers for s in range(self.plan.pp))
-            group = self._group("forward" if forward else "backward", members)
+            group = self._group(("forward" if forward else "backward") + (" up" if up else ""), members)
             collective = "send" if name.startswith("send ") else "recv"
             peer = f',"{"Dst" if collective == "send" else "Src"} Rank":{other}'
         elif name.startswith("tied"):
