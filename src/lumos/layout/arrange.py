@@ -15,7 +15,6 @@ from lumos.layout.sizes import Share
 from lumos.layout.work import Collective, Contention, Lane
 from lumos.model import Model
 
-
 #: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
 CONTENTION_LAUNCH = 1000
 
@@ -106,7 +105,9 @@ class _Stage:
             self._receive(f"b{chunk}.{action.microbatch}", Lane.RECEIVE_BACKWARD, "receive backward", action)
         else:
             self._chain(ends.head_backward(self.share, work), "backward", action)
-        exchange = plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
+        exchange = (
+            plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
+        )
         for run in reversed(self._runs(action.chunk)):
             self._backward_layers(work, run, action, exchange)
         if first and plan.lora_rank == 0:
@@ -257,7 +258,13 @@ class _Stage:
             block = ends.reduce_gradients(self.share, (total - experts) * width, experts * width)
             if block.ops:
                 self.pending.append(self._put(block, (self.tail,), "sync"))
-        elif data > 1 and self.stage == plan.pp - 1 and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap) and not self.share.model.tied and plan.lora_rank == 0:
+        elif (
+            data > 1
+            and self.stage == plan.pp - 1
+            and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap)
+            and not self.share.model.tied
+            and plan.lora_rank == 0
+        ):
             self._reduce(self._head_parameters(), None, "head gradients")
         if self.share.model.tied and plan.pp > 1 and plan.lora_rank == 0 and self.stage in (0, plan.pp - 1):
             self._tied_gradients()

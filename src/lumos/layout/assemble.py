@@ -355,6 +355,3 @@ def _collectives(pool: _Pool, source: Int64) -> Collectives | None:
         kinds=tuple(kinds),
         groups=tuple(groups),
     )
-
-
-

@@ -76,7 +76,11 @@ def optimizer(share: Share, parameters: int, owned: int, tensors: int) -> Block:
     b = Builder("optimizer", round(1000 * f.host_us), round(1000 * f.tensor_us * tensors))
     b.add("gradient norm", Traffic(f.gradient_bytes * owned, 2))
     if share.plan.devices > 1:
-        b.add("gradient norm all-reduce", share.data("all_reduce", 8) if share.plan.dp * share.plan.cp > 1 else share.tensor("all_reduce", 8), Lane.DATA)
+        b.add(
+            "gradient norm all-reduce",
+            share.data("all_reduce", 8) if share.plan.dp * share.plan.cp > 1 else share.tensor("all_reduce", 8),
+            Lane.DATA,
+        )
     moved = ADAM_BYTES + f.gradient_bytes + share.activation_bytes
     b.add("clip gradients", Traffic(2 * f.gradient_bytes * owned, 1))
     b.add("adam", Traffic(moved * owned, 4))

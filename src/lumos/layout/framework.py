@@ -73,7 +73,8 @@ PROFILES = {
     ),
     "megatron-deepspeed": Framework(
         "megatron-deepspeed", attention="unfused", dropout=True, tp_async=False, dp_overlap=False, fused_accumulation=False,
-        gradient_bytes=2, reduce_bytes=2, host_us=18.0, layer_us=400.0, checkpoint_us=1200.0, transfer_us=1200.0, zero=0, sequence_parallel=False,
+        gradient_bytes=2, reduce_bytes=2, host_us=18.0, layer_us=400.0, checkpoint_us=1200.0, transfer_us=1200.0, zero=0,
+        sequence_parallel=False,
     ),
     "megatron-core": Framework("megatron-core", loss="eager", gather_overlap=True),
     "nemo": Framework(
@@ -88,12 +89,14 @@ PROFILES = {
         gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3, sequence_parallel=False,
     ),
     "fsdp2": Framework(
-        "fsdp2", attention="fa2", tp_async=False, fused_projections=False, fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=4,
-        reduce_each=True, gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3, selective="alternate",
+        "fsdp2", attention="fa2", tp_async=False, fused_projections=False, fusion="eager", fused_accumulation=False,
+        gradient_bytes=4, reduce_bytes=4, reduce_each=True, gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3,
+        selective="alternate",
     ),
     "fsdp2-compiled": Framework(
-        "fsdp2-compiled", attention="fa2", tp_async=False, fused_projections=False, fusion="compiled", fused_accumulation=False, gradient_bytes=4, reduce_bytes=4,
-        reduce_each=True, gather_overlap=True, loss="fused", host_us=5.0, layer_us=150.0, zero=3, selective="alternate",
+        "fsdp2-compiled", attention="fa2", tp_async=False, fused_projections=False, fusion="compiled", fused_accumulation=False,
+        gradient_bytes=4, reduce_bytes=4, reduce_each=True, gather_overlap=True, loss="fused", host_us=5.0, layer_us=150.0, zero=3,
+        selective="alternate",
     ),
     "deepspeed": Framework(
         "deepspeed", attention="fa2", fusion="eager", fused_accumulation=False, gradient_bytes=2, reduce_bytes=2,
@@ -154,7 +157,9 @@ def with_switches(framework: Framework, switches: dict[str, str]) -> Framework:
     for key, text in switches.items():
         if key not in known:
             near = get_close_matches(key, known, 1)
-            raise UsageError(f"framework switch {key!r} is not known{f'; did you mean {near[0]!r}?' if near else ''}; valid: {', '.join(known)}")
+            raise UsageError(
+                f"framework switch {key!r} is not known{f'; did you mean {near[0]!r}?' if near else ''}; valid: {', '.join(known)}"
+            )
         changes[key] = _parsed(key, text, getattr(framework, key))
     return replace(framework, **changes)  # type: ignore[arg-type]
 
@@ -167,6 +172,6 @@ def _parsed(key: str, text: str, current: object) -> object:
     if isinstance(current, str):
         return text
     try:
-        return type(current)(text)
+        return int(text) if isinstance(current, int) else float(text)
     except ValueError:
         raise UsageError(f"framework switch {key}: {text!r} is not a number") from None

@@ -104,7 +104,9 @@ class LayerWork:
     def linear_forward(self, b: Builder, name: str, tokens: int, n: int, k: int) -> None:
         b.add(name, Gemm(tokens, n, k, self.share.dtype, out_bytes=self.width))
 
-    def linear_backward(self, b: Builder, name: str, tokens: int, n: int, k: int, between: Callable[[], list[int]] | None = None, bias: bool = False) -> None:
+    def linear_backward(
+        self, b: Builder, name: str, tokens: int, n: int, k: int, between: Callable[[], list[int]] | None = None, bias: bool = False
+    ) -> None:
         """Input gradient, then (`between`: communication of the input gradient starts) the weight gradient, then the join."""
         dtype, plan = self.share.dtype, self.share.plan
         b.add(f"{name} input gradient", Gemm(tokens, k, n, dtype, out_bytes=self.width))
@@ -112,7 +114,10 @@ class LayerWork:
         if plan.lora_rank == 0:
             fused = self.framework.fused_accumulation
             accumulate = fused and plan.microbatches > 1
-            b.add(f"{name} weight gradient", Gemm(k, n, tokens, dtype, out_bytes=FP32 if fused else self.width, accumulate=accumulate, cast=False))
+            b.add(
+                f"{name} weight gradient",
+                Gemm(k, n, tokens, dtype, out_bytes=FP32 if fused else self.width, accumulate=accumulate, cast=False),
+            )
             if bias:
                 b.add(f"{name} bias gradient", Traffic(self.width * tokens * n))
             if not fused and (plan.microbatches > 1 or self.framework.gradient_bytes > self.width):

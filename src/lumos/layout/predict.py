@@ -60,14 +60,21 @@ def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) 
         tasks = task_count(layout)
         coarse = tasks > FINE_TASKS
         if coarse:
-            notes.append(Diagnostic("coarse", f"{tasks:,} kernels and launches: simulated as blocks; communication inside a block counts as compute"))
+            notes.append(
+                Diagnostic("coarse", f"{tasks:,} kernels and launches: simulated as blocks; communication inside a block counts as compute")
+            )
     assembled = assemble(layout, pricer, coarse)
     time = time_of(assembled, job, pricer.coefficients)
     timeline = simulate(assembled.graph)
     path = max(critical_paths(timeline), key=lambda p: p.end - p.start)
     memory = peak_memory(job)
     if not memory.fits:
-        notes.append(Diagnostic("out-of-memory", f"stage {memory.stage} needs {memory.peak_bytes / 1e9:.1f} GB of {(job.cluster.accelerator.memory_bytes or 0) / 1e9:.0f}"))
+        notes.append(
+            Diagnostic(
+                "out-of-memory",
+                f"stage {memory.stage} needs {memory.peak_bytes / 1e9:.1f} GB of {(job.cluster.accelerator.memory_bytes or 0) / 1e9:.0f}",
+            )
+        )
     notes += assembled.graph.diagnostics
     plan = job.plan
     peak = job.cluster.accelerator.peak(plan.precision)
@@ -150,7 +157,13 @@ def _names(layout: Layout, pricer: Pricer) -> tuple[dict[str, str], dict[str, st
 def work_class(work: Work, lane: Lane) -> str:
     """A word for people."""
     if isinstance(work, Collective):
-        names = {Lane.TENSOR: "tensor-parallel", Lane.CONTEXT: "context-parallel", Lane.EXPERT: "expert-parallel", Lane.DATA: "data-parallel", Lane.GATHER: "data-parallel"}
+        names = {
+            Lane.TENSOR: "tensor-parallel",
+            Lane.CONTEXT: "context-parallel",
+            Lane.EXPERT: "expert-parallel",
+            Lane.DATA: "data-parallel",
+            Lane.GATHER: "data-parallel",
+        }
         return f"{names.get(lane, 'pipeline')} communication"
     if isinstance(work, Gemm | GroupedGemm):
         return "multiplications"
@@ -185,5 +198,3 @@ def result(p: Prediction) -> dict[str, Any]:
         "parameters": p.job.model.parameters,
         "diagnostics": [{"code": d.code, "message": d.message} for d in p.diagnostics],
     }
-
-
