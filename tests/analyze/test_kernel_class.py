@@ -14,6 +14,7 @@ from lumos.analyze.kernel_class import classify
         ("flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 32>>", "attention"),
         ("fmha_cutlassF_bf16_aligned_64x128_rf_sm80", "attention"),
         ("_ZN19cutlass_cudnn_train6KernelINS_4conv6kernel23ImplicitGemmConvolution", "convolution"),
+        ("igemm_wrw_gtcx2_nhwc_bf16_bx0_ex1_bt256x128x32", "convolution"),
         ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float>", "normalisation"),
         ("void (anonymous namespace)::softmax_warp_forward<float>", "softmax"),
         ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<>", "optimizer"),

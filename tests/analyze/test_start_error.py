@@ -29,9 +29,10 @@ def test_a_summary_of_nothing_is_nothing():
 def test_by_class_and_stream(two_steps, shifted):
     late = shifted(two_steps, {10: (4, 8)})
     owners = members(two_steps)
-    classes = by_class(measured(two_steps), late, owners)
+    compared = measured(two_steps), late, owners, start_errors(measured(two_steps), late, owners)
+    classes = by_class(*compared)
     assert set(classes) == {"collective", "other"}
     assert (classes["collective"].measured_ns, classes["collective"].replayed_ns) == (30_000, 34_000)
     assert classes["collective"].start_error.median == pytest.approx(4 / 80)
-    streams = by_stream(measured(two_steps), late, owners)
+    streams = by_stream(*compared)
     assert {name: group.tasks for name, group in streams.items()} == {"rank 0 stream 7": 2, "rank 0 stream 8": 1}

@@ -30,7 +30,7 @@ def test_by_kernel_adds_up_one_name(launched):
 
 def test_by_operator(launched):
     job, graph = launched
-    assert rows(graph, "operator", job) == (OperatorRow("aten::mm", 2, 160 * US, 1.0, 1, 10 * US),)
+    assert rows(graph, "operator", job) == (OperatorRow("aten::mm", 2, 160 * US, 1.0, 1, 10 * US, 1.0),)
 
 
 def test_by_module(launched):

@@ -7,6 +7,7 @@ no start time, wait or leftover does, but for the boundary conditions listed in 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -38,7 +39,22 @@ BETWEEN = "(between operators)"
 def build(job: Job) -> Graph:
     """The dependency graph of a job, its ranks joined. GraphError where a trace holds no work at all."""
     world = max((trace.world_size for trace in job.traces if trace.world_size is not None), default=None)
-    return join(concatenate([rank_graph(trace) for trace in job.traces]), world)
+    return _from_zero(join(concatenate([rank_graph(trace) for trace in job.traces]), world))
+
+
+def _from_zero(graph: Graph) -> Graph:
+    """The graph with the earliest measured start as its time zero, so that a task without causes starts with the job."""
+    if graph.measured_start is None or graph.measured_end is None:
+        return graph
+    origin = int(graph.measured_start.min())
+    return replace(
+        graph,
+        measured_start=graph.measured_start - origin,
+        measured_end=graph.measured_end - origin,
+        release_time=graph.release_time - origin,
+        steps=tuple(replace(s, start=s.start - origin, end=s.end - origin) for s in graph.steps),
+        origin=origin,
+    )
 
 
 def rank_graph(trace: Trace) -> Graph:

@@ -136,7 +136,7 @@ class Collectives:
 class Step:
     """One training step of one rank as its profiler marked it (ProfilerStep#…), or the whole recording where it did not.
 
-    start, end: absolute ns of the mark. CPU tasks of the rank that start in [start, end) belong to it, and the device
+    start, end: ns of the mark, in the graph's time. CPU tasks of the rank that start in [start, end) belong to it, and the device
     tasks that they launch, wherever these end.
     """
 
@@ -162,6 +162,7 @@ class Graph:
     moment the last became ready, each for its own duration.
     queue_depth: int32[ranks]; launches of one rank that may be outstanding at a time; 0 = no limit.
     measured_start, measured_end: int64[n], where the task was measured; None for assembled graphs.
+    origin: absolute ns of the graph's time zero, the earliest measured start; nothing starts before it.
     kept_task, kept_time: CPU tasks whose duration still contains kept_time ns of waiting that no rule explained.
     waiting_unknown: collective tasks that keep their measured duration, waiting included, because peers were not recorded.
     steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step.
@@ -190,6 +191,7 @@ class Graph:
     collectives: Collectives | None = None
     measured_start: Int64 | None = None
     measured_end: Int64 | None = None
+    origin: int = 0
     kept_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     kept_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     waiting_unknown: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
