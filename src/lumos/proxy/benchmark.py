@@ -36,6 +36,9 @@ import torch.distributed as dist
 #: Sizes up to this are kernel sizes, heads, coordinates: never scaled.
 SMALL_SIZE = 16
 
+#: What trace.json gives as the bound of floating point values that must not be negative.
+NON_NEGATIVE = 2
+
 #: Operators that touch files or abort on purpose: never run, whatever a trace says.
 REFUSED = ("from_file", "save", "load", "_assert", "_debug", "set_", "raise", "warn", "print")
 
@@ -116,7 +119,7 @@ def bind(node: Node, device: torch.device, scale: float) -> tuple[Callable[..., 
     """The overload that fits a recorded operator, and its arguments with `Ref` for tensors. Raises NotRunnable."""
     namespace, _, base = node.name.partition("::")
     if not node.is_operator or namespace in ("c10d", "_c10d_functional", "prim", "profiler"):
-        raise NotRunnable("no operator of the dispatcher")
+        raise NotRunnable("a kernel that no operator of the dispatcher launched" if node.kernel else "no operator of the dispatcher")
     if base in REFUSED:
         raise NotRunnable("refused: it could touch files or stop the benchmark")
     if node.inputs is None:
@@ -306,7 +309,8 @@ def values(count: int, dtype: torch.dtype, bound: int, last: int, device: torch.
         return torch.randint(0, bound, (count,), dtype=dtype, device=device) if bound > 1 else torch.zeros(count, dtype=dtype, device=device)
     out = torch.empty(count, dtype=dtype, device=device)
     drawn = min(count, 1 << 20)  # large tensors repeat themselves: drawing them all would take minutes
-    sample = (torch.randn(drawn, device=device) / math.sqrt(max(last, 1))).to(dtype)
+    sample = torch.randn(drawn, device=device) / math.sqrt(max(last, 1))
+    sample = (sample.abs() if bound == NON_NEGATIVE else sample).to(dtype)
     for begin in range(0, count, drawn):
         out[begin : begin + drawn] = sample[: count - begin]
     return out
@@ -329,6 +333,7 @@ class Item:
         self.release: list[int] = []  # slots no longer needed afterwards
         self.drop: list[int] = []  # places whose outputs are no longer held afterwards
         self.hold = False
+        self.own = False  # only the device work of the node itself, not of what it called
         self.zero = False
         self.elapsed = 0
 
@@ -376,11 +381,18 @@ class Program:
         if node.children and (whole is None or is_composite(node)):
             parts = [item for child in node.children for item in self.select(child)]
             if whole is None or all(part.role != "stand-in" for part in parts):
-                node.reason = ""
-                return parts if parts or whole is None else [whole]
+                return self.with_own(node, parts) if parts or whole is None else [whole]
         if whole is not None:
             return [whole]
-        return [Item(node, "stand-in")] if node.is_operator or node.device_ns else []
+        return [Item(node, "stand-in")] if node.is_operator or node.device_ns or node.kernel else []
+
+    def with_own(self, node: Node, parts: list[Item]) -> list[Item]:
+        """The parts of a node, and a spin for device work that it launched itself."""
+        if not node.device_ns or node.is_operator:
+            return parts
+        own = Item(node, "stand-in")
+        own.own = True
+        return [*parts, own]
 
     def real(self, node: Node) -> Item | None:
         item = Item(node, "real")
@@ -417,8 +429,9 @@ class Program:
             node = item.node
             awaited = [self.items[w].node.collective["end_ns"] for w in item.waits if self.items[w].node.collective]
             since = max([end for end in (latest, *awaited) if end is not None], default=node.start)
-            item.gap = max(0, node.start - since) if node.start >= 0 else 0
-            latest = node.end if latest is None else max(latest, node.end)
+            item.gap = max(0, node.start - since) if node.start >= 0 and not item.own else 0
+            if not item.own:
+                latest = node.end if latest is None else max(latest, node.end)
             for slot in (*item.refs(), *(node.outputs or ())):
                 last_use[slot] = at
             until = place.get(node.backward, -1)
@@ -496,7 +509,9 @@ class Program:
             item = self.items[at]
             if item.role == "real":
                 try:
-                    self.keep(item, self.call(item))
+                    out = self.call(item)
+                    self.check(item, out)
+                    self.keep(item, out)
                 except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError) as error:
                     self.items[at : at + 1] = self.instead(item, error)
                     continue
@@ -528,6 +543,15 @@ class Program:
         if item.zero and isinstance(out, torch.Tensor) and not out.dtype.is_floating_point:
             out.zero_()  # fresh memory holds any integer, and this one may become an index
         return out
+
+    def check(self, item: Item, out: Any) -> None:
+        """Forget the slots that the result does not fit: its shape depends on values, which are made up here."""
+        if item.node.outputs is None or self.memory.share:
+            return
+        flat = list(tensors(out))
+        expected = [(self.memory.raw[slot][0], self.memory.raw[slot][1]) for slot in item.node.outputs]
+        if [(str(t.dtype).removeprefix("torch."), list(t.shape)) for t in flat] != expected:
+            item.node.outputs = []
 
     def keep(self, item: Item, out: Any) -> None:
         """Put what an operator returned where later operators look for it."""
@@ -627,8 +651,8 @@ class Runner:
     def stand_in(self, item: Item) -> Callable[[], Any]:
         """A spin of the measured duration: on the device for the work it launched, and on the CPU."""
         node = item.node
-        device_ns = node.device_total
-        on_cpu = node.duration if node.collective is None else 0
+        device_ns = node.device_ns if item.own else node.device_total
+        on_cpu = node.duration if node.collective is None and not item.own else 0
         if not self.on_gpu:
             on_cpu = max(on_cpu, device_ns)
             return lambda: spin_until(time.perf_counter_ns() + on_cpu)
@@ -726,7 +750,7 @@ def covered(program: Program) -> dict[str, Any]:
     ran = set()
     for item in program.items:
         ran.update(node.number for node in item.node.walk())
-        weight = max(item.node.duration, item.node.device_total)
+        weight = item.node.device_ns if item.own else max(item.node.duration, item.node.device_total)
         outcome = "real" if item.role != "stand-in" else "stand_in"
         if outcome == "stand_in" and not weight and item.node.start < 0:
             outcome = "skipped"  # nothing to spin for: no duration is known

@@ -16,9 +16,11 @@ from lumos.analyze.steps import members, spans
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Graph, Step
+from lumos.proxy.executed import executed_rank
 from lumos.proxy.profiled import profiled_rank
 from lumos.proxy.program import Program
 from lumos.simulate.timeline import measured
+from lumos.trace.execution_trace import ExecutionTrace
 from lumos.trace.table import Job
 
 
@@ -38,6 +40,16 @@ def from_job(job: Job, step: str | None = None) -> Program:
         numbers.setdefault("", whole)
     ranks = [profiled_rank(trace, graph, *chosen[trace.rank], numbers) for trace in job.traces if trace.rank in chosen]
     return Program(ranks, groups, world, "profiler")
+
+
+def from_execution_trace(trace: ExecutionTrace, rank: int = 0, step: str | None = None) -> Program:
+    """The program of an execution trace alone. It has no times: nothing to compare a run with, and no spins."""
+    groups = [group.ranks for group in trace.groups]
+    world = max((len(ranks) for ranks in groups), default=1)
+    numbers = {group.name: i for i, group in enumerate(trace.groups)}
+    if groups:
+        numbers.setdefault("", 0)
+    return Program([executed_rank(trace, rank, numbers, step)], groups, world, "execution trace")
 
 
 def choose_steps(graph: Graph, name: str | None) -> dict[int, tuple[Step, int]]:

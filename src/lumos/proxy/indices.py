@@ -100,3 +100,9 @@ def bounds(name: str, shapes: Sequence[Shape | None], values: Sequence[Any]) -> 
 def _at(values: Sequence[Any], position: int, item: Any) -> int:
     sizes = values[position]
     return sizes[item] if isinstance(sizes, list) and isinstance(item, int) and -len(sizes) <= item < len(sizes) else 1
+
+
+#: Operators that are slow, or not a number, on negative values: square roots and logarithms.
+NEEDS_NON_NEGATIVE = frozenset(
+    f"aten::{name}" for name in "sqrt sqrt_ rsqrt rsqrt_ log log_ log2 log10 _foreach_sqrt _foreach_sqrt_ _foreach_rsqrt".split()
+)

@@ -1,5 +1,7 @@
 """Tensors for arguments of which only type, shape and strides are known.
 
+No operator reads what another returned, so values may all be non-negative: roots and logarithms of others are slow.
+
 The profiler does not say which tensors of one shape are the same. What matters for time is the cache: operators that
 follow each other mostly work on what the previous ones just touched, and the rest of a step comes back to memory that
 went cold. So an argument takes the tensor of its layout that was used last, if that was within the last few operators
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field
 
 from lumos.proxy.arguments import TensorSpec
 from lumos.proxy.elements import BYTES, INTEGERS, extent
-from lumos.proxy.program import Storage, Tensor
+from lumos.proxy.program import NON_NEGATIVE, Storage, Tensor
 
 #: Operators (nested ones counted) within which a tensor is taken to be still in use.
 RECENT = 12
@@ -40,7 +42,7 @@ class TensorPool:
 
     def take(self, spec: TensorSpec, device: str, bound: int, operator: int) -> int:
         """The number of a tensor for an argument of the operator with number `operator`."""
-        bound = bound if spec.dtype in INTEGERS else 1
+        bound = bound if spec.dtype in INTEGERS else NON_NEGATIVE
         size = extent(spec.shape, spec.strides)
         ring = self._rings.setdefault((spec.dtype, size, device, bound), _Ring())
         storage = self._storage(ring, size * BYTES[spec.dtype], device, bound, operator)

@@ -15,10 +15,17 @@ from typing import Any
 #: Of `trace.json`; the benchmark refuses others.
 FORMAT, VERSION = "lumos-proxy", 1
 
+#: `Storage.bound` of floating point values under which an operator takes a root or a logarithm.
+NON_NEGATIVE = 2
+
 
 @dataclass(slots=True)
 class Storage:
-    """Memory behind tensors: `nbytes` of it on "cpu" or "accelerator". Integers in it are drawn from [0, bound)."""
+    """Memory behind tensors: `nbytes` of it on "cpu" or "accelerator".
+
+    bound: integers in it are drawn from [0, bound); they ascend where it is negative. Floats are normal, or the absolute
+    values of normal ones where it is NON_NEGATIVE.
+    """
 
     nbytes: int
     device: str
