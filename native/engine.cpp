@@ -102,44 +102,45 @@ static nb::tuple freeze(const Tables& tables) {
         frozen = Freezer(tables.view).run();
     }
     const Stuck why = stuck(frozen.cycle);
-    return nb::make_tuple(hand_over(std::move(frozen.order)), hand_over(std::move(frozen.pred_offset)), hand_over(std::move(frozen.pred)),
+    return nb::make_tuple(hand_over(std::move(frozen.order)), hand_over(std::move(frozen.rank)), hand_over(std::move(frozen.pred_offset)), hand_over(std::move(frozen.pred)),
                           hand_over(std::move(frozen.pred_kind)), hand_over(std::move(frozen.special_at)),
-                          hand_over(std::move(frozen.special_size)), why);
+                          hand_over(std::move(frozen.special_size)), hand_over(std::move(frozen.slot)),
+                          hand_over(std::move(frozen.pred_slot)), frozen.slots, why);
 }
 
-static Sweep make_sweep(const Tables& tables, const In<int32_t>& order, const In<int64_t>& pred_offset, const In<int32_t>& pred,
+static Sweep make_sweep(const Tables& tables, const In<int32_t>& order, const In<int32_t>& rank, const In<int64_t>& pred_offset, const In<int32_t>& pred,
                         const In<uint8_t>& pred_kind, const In<int64_t>& special_at, const In<int32_t>& special_size) {
-    return {tables.view, order.data(), pred_offset.data(), pred.data(), pred_kind.data(), int64_t(special_at.size()),
+    return {tables.view, order.data(), rank.data(), pred_offset.data(), pred.data(), pred_kind.data(), int64_t(special_at.size()),
             special_at.data(), special_size.data()};
 }
 
-static void sweep(const Tables& tables, In<int32_t> order, In<int64_t> pred_offset, In<int32_t> pred, In<uint8_t> pred_kind,
+static void sweep(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred, In<uint8_t> pred_kind,
                   In<int64_t> special_at, In<int32_t> special_size, In<int64_t> duration, Out<int64_t> start, Out<int64_t> end) {
-    const Sweep run = make_sweep(tables, order, pred_offset, pred, pred_kind, special_at, special_size);
+    const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
     nb::gil_scoped_release release;
     run.one(duration.data(), start.data(), end.data());
 }
 
 // durations and ends: [k, n] flat, row by row; ends may be empty. makespan: [k].
-static void sweep_many(const Tables& tables, In<int32_t> order, In<int64_t> pred_offset, In<int32_t> pred, In<uint8_t> pred_kind,
-                       In<int64_t> special_at, In<int32_t> special_size, In<int64_t> durations, Out<int64_t> makespan,
-                       Out<int64_t> ends) {
-    const Sweep run = make_sweep(tables, order, pred_offset, pred, pred_kind, special_at, special_size);
+static void sweep_many(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred,
+                       In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int32_t> slot,
+                       In<int32_t> pred_slot, int64_t slots, In<int64_t> durations, Out<int64_t> makespan, Out<int64_t> ends) {
+    const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
     const size_t n = size_t(tables.view.tasks), k = makespan.size();
     nb::gil_scoped_release release;
     struct Free {
         void operator()(Lanes* lanes) const { ::operator delete[](lanes, std::align_val_t(sizeof(Lanes))); }
     };
-    const std::unique_ptr<Lanes[], Free> buffer(new (std::align_val_t(sizeof(Lanes))) Lanes[n]);
+    const std::unique_ptr<Lanes[], Free> held(new (std::align_val_t(sizeof(Lanes))) Lanes[size_t(slots)]);
     for (size_t from = 0; from < k; from += LANES) {
-        Batch batch{run, {}, buffer.get(), {}, {}};
-        for (size_t j = 0; j < LANES; ++j) batch.duration[j] = durations.data() + std::min(from + j, k - 1) * n;  // spare lanes repeat the last
-        batch.run();
-        for (size_t j = 0; j < LANES && from + j < k; ++j) {
-            makespan.data()[from + j] = n ? batch.last[j] - batch.first[j] : 0;
-            if (ends.size())
-                for (size_t t = 0; t < n; ++t) ends.data()[(from + j) * n + t] = buffer[t][j];
+        Batch batch{run, slot.data(), pred_slot.data(), {}, {}, held.get(), {}, {}};
+        for (size_t j = 0; j < LANES; ++j) {
+            const size_t row = std::min(from + j, k - 1);  // spare lanes repeat the last configuration
+            batch.duration[j] = durations.data() + row * n;
+            batch.ends[j] = ends.size() ? ends.data() + row * n : nullptr;
         }
+        batch.run();
+        for (size_t j = 0; j < LANES && from + j < k; ++j) makespan.data()[from + j] = n ? batch.last[j] - batch.first[j] : 0;
     }
 }
 

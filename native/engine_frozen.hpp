@@ -17,11 +17,15 @@ namespace lumos {
 #define LUMOS_WIDEST
 #endif
 
+// Everything by position in `order`, so that a sweep reads it front to back.
 struct Frozen {
-    std::vector<int32_t> order;
+    std::vector<int32_t> order, rank;
     std::vector<int64_t> pred_offset;
-    std::vector<int32_t> pred;
+    std::vector<int32_t> pred;  // task ids
     std::vector<uint8_t> pred_kind;
+    // Where the batched sweep keeps a task's ends while someone still reads them: few slots, which stay in the cache.
+    std::vector<int32_t> slot, pred_slot;
+    int64_t slots = 0;
     // Positions in `order` that need more than the plain rule: a released task (size 1) or the members of a rendezvous.
     std::vector<int64_t> special_at;
     std::vector<int32_t> special_size;
@@ -39,6 +43,8 @@ class Freezer {
         std::stable_sort(extra.begin(), extra.end(), [](const Edge& a, const Edge& b) { return a.task < b.task; });
         merge();
         order();
+        offset = {}, pred = {}, pred_kind = {};
+        if (out.cycle.empty()) assign_slots();
         return std::move(out);
     }
 
@@ -51,6 +57,10 @@ class Freezer {
     const View& g;
     Frozen out;
     std::vector<Edge> extra;
+    // All predecessors, by task.
+    std::vector<int64_t> offset;
+    std::vector<int32_t> pred;
+    std::vector<uint8_t> pred_kind;
 
     // By stream: its tasks in order, and for each the latest launch among those up to it (-1: enqueued from the start).
     struct Issue {
@@ -117,13 +127,15 @@ class Freezer {
         for (size_t i = 0; i < launched.size(); ++i)
             if (i == 0 || launched[i].first != launched[i - 1].first) first.push_back(i);
         first.push_back(launched.size());
+        // The last device task of a launch on each stream; all of them where streams keep no order.
+        std::vector<int64_t> closed_by(g.processors, -1);  // latest launch number seen on the stream, from the back
         for (size_t i = depth; i + 1 < first.size(); ++i) {
             const size_t freed = i - depth;
-            for (size_t d = first[freed]; d < first[freed + 1]; ++d) {
-                bool last = true;
-                for (size_t later = d + 1; later < first[freed + 1] && last; ++later)
-                    last = g.processor[launched[later].second] != g.processor[launched[d].second];
-                if (last || g.skips(STREAM_ORDER)) extra.push_back({launched[first[i]].first, launched[d].second, QUEUE_DEPTH});
+            for (size_t d = first[freed + 1]; d-- > first[freed];) {
+                int64_t& closed = closed_by[g.processor[launched[d].second]];
+                if (closed == int64_t(freed) && !g.skips(STREAM_ORDER)) continue;
+                closed = int64_t(freed);
+                extra.push_back({launched[first[i]].first, launched[d].second, QUEUE_DEPTH});
             }
         }
     }
@@ -139,24 +151,24 @@ class Freezer {
     }
 
     void merge() {
-        out.pred_offset.assign(size_t(g.tasks) + 1, 0);
+        offset.assign(size_t(g.tasks) + 1, 0);
         const size_t most = size_t(g.pred_offset[g.tasks]) + g.tasks + extra.size();
-        out.pred.reserve(most);
-        out.pred_kind.reserve(most);
+        pred.reserve(most);
+        pred_kind.reserve(most);
         size_t x = 0;
         each_order_edge([&](int32_t t, int32_t before, uint8_t kind) {
             if (before >= 0) add(before, kind);
             for (int64_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e)
                 if (!g.skips(g.pred_kind[e])) add(g.pred[e], g.pred_kind[e]);
             for (; x < extra.size() && extra[x].task == t; ++x) add(extra[x].pred, extra[x].kind);
-            out.pred_offset[t + 1] = int64_t(out.pred.size());
+            offset[t + 1] = int64_t(pred.size());
         });
         extra = {};
     }
 
-    void add(int32_t pred, uint8_t kind) {
-        out.pred.push_back(pred);
-        out.pred_kind.push_back(kind);
+    void add(int32_t task, uint8_t kind) {
+        pred.push_back(task);
+        pred_kind.push_back(kind);
     }
 
     // Depth first from every task in id order, predecessors before successors: a processor's tasks come in long runs,
@@ -182,6 +194,11 @@ class Freezer {
         std::vector<bool> released(g.releases ? g.tasks : 0);
         for (int64_t i = 0; i < g.releases; ++i) released[g.release_task[i]] = true;
         out.order.reserve(g.tasks);
+        out.rank.reserve(g.tasks);
+        out.pred_offset.reserve(size_t(g.tasks) + 1);
+        out.pred_offset.push_back(0);
+        out.pred.reserve(pred.size());
+        out.pred_kind.reserve(pred.size());
         for (int32_t t = 0; t < g.tasks; ++t) {
             if (state[t] != NEW) continue;
             open(t);
@@ -196,28 +213,28 @@ class Freezer {
         const int32_t set = g.sets ? set_of[task] : -1;
         if (set < 0) {
             state[task] = OPEN;
-            stack.push_back({task, 0, out.pred_offset[task]});
+            stack.push_back({task, 0, offset[task]});
             return;
         }
         const int64_t first = g.set_offset[set], stop = g.set_offset[set + 1];
         for (int64_t i = first; i < stop; ++i) state[g.set_task[i]] = OPEN;
-        stack.push_back({int32_t(-first - 1), int32_t(stop - first - 1), out.pred_offset[g.set_task[first]]});
+        stack.push_back({int32_t(-first - 1), int32_t(stop - first - 1), offset[g.set_task[first]]});
     }
 
     bool advance(const std::vector<bool>& released) {
         Frame& frame = stack.back();
         const int32_t task = task_of(frame);
-        for (const int64_t stop = out.pred_offset[task + 1]; frame.edge < stop; ++frame.edge) {
-            const int32_t pred = out.pred[frame.edge];
-            if (state[pred] == PLACED) continue;
-            if (state[pred] == OPEN) return close_cycle(pred), false;
-            open(pred);
+        for (const int64_t stop = offset[task + 1]; frame.edge < stop; ++frame.edge) {
+            const int32_t before = pred[frame.edge];
+            if (state[before] == PLACED) continue;
+            if (state[before] == OPEN) return close_cycle(before), false;
+            open(before);
             return true;
         }
         if (frame.left) {
             --frame.left;
             --frame.member;
-            frame.edge = out.pred_offset[task_of(frame)];
+            frame.edge = offset[task_of(frame)];
             return true;
         }
         place(frame, released);
@@ -241,6 +258,10 @@ class Freezer {
     void put(int32_t task) {
         state[task] = PLACED;
         out.order.push_back(task);
+        out.rank.push_back(g.rank(task));
+        out.pred.insert(out.pred.end(), pred.begin() + offset[task], pred.begin() + offset[task + 1]);
+        out.pred_kind.insert(out.pred_kind.end(), pred_kind.begin() + offset[task], pred_kind.begin() + offset[task + 1]);
+        out.pred_offset.push_back(int64_t(out.pred.size()));
     }
 
     void mark(int64_t at, int32_t size) {
@@ -248,19 +269,49 @@ class Freezer {
         out.special_size.push_back(size);
     }
 
-    // The stack from the frame that holds `pred` to the top is the cycle: each waits for the next, the top for `pred`.
-    void close_cycle(int32_t pred) {
-        const int32_t set = g.sets ? set_of[pred] : -1;
+    void assign_slots() {
+        const int64_t n = g.tasks;
+        std::vector<int32_t> position(n), last_read(n, -1), vacant;
+        for (int64_t i = 0; i < n; ++i) position[out.order[i]] = int32_t(i);
+        for (int64_t i = 0; i < n; ++i)
+            for (int64_t e = out.pred_offset[i]; e < out.pred_offset[i + 1]; ++e) last_read[position[out.pred[e]]] = int32_t(i);
+        out.slot.resize(n);
+        out.pred_slot.resize(out.pred.size());
+        size_t special = 0;
+        for (int64_t at = 0, stop; at < n; at = stop) {
+            stop = at + 1;  // of what reads before it writes: one task, or all members of a rendezvous
+            if (special < out.special_at.size() && out.special_at[special] == at) stop = at + out.special_size[special++];
+            for (int64_t i = at; i < stop; ++i) {
+                if (vacant.empty()) vacant.push_back(int32_t(out.slots++));
+                out.slot[i] = vacant.back();
+                vacant.pop_back();
+            }
+            for (int64_t i = at; i < stop; ++i) {
+                if (last_read[i] < 0) vacant.push_back(out.slot[i]);
+                for (int64_t e = out.pred_offset[i]; e < out.pred_offset[i + 1]; ++e) {
+                    const int32_t before = position[out.pred[e]];
+                    out.pred_slot[e] = out.slot[before];
+                    if (last_read[before] != i) continue;
+                    vacant.push_back(out.slot[before]);
+                    last_read[before] = int32_t(n);  // vacated once, though two edges may lead here
+                }
+            }
+        }
+    }
+
+    // The stack from the frame that holds `last` to the top is the cycle: each waits for the next, the top for `last`.
+    void close_cycle(int32_t last) {
+        const int32_t set = g.sets ? set_of[last] : -1;
         size_t from = stack.size();
         while (from-- > 0) {
             const int32_t task = task_of(stack[from]);
-            if (task == pred || (set >= 0 && set_of[task] == set)) break;
+            if (task == last || (set >= 0 && set_of[task] == set)) break;
         }
         for (size_t i = from; i < stack.size(); ++i) {
             const int32_t task = task_of(stack[i]);
-            const int32_t awaited = out.pred[stack[i].edge];
+            const int32_t awaited = pred[stack[i].edge];
             out.cycle.tasks.push_back(task);
-            out.cycle.kinds.push_back(out.pred_kind[stack[i].edge]);
+            out.cycle.kinds.push_back(pred_kind[stack[i].edge]);
             const int32_t follows = i + 1 < stack.size() ? task_of(stack[i + 1]) : task_of(stack[from]);
             if (follows == awaited) continue;  // else it awaits a member that runs only with the one whose turn is next
             out.cycle.tasks.push_back(awaited);
@@ -273,14 +324,21 @@ class Freezer {
 };
 
 struct Sweep {
-    const View& g;  // tasks, processor, rank_of, lag, releases
-    const int32_t* order;
+    const View& g;  // tasks, lag, releases
+    const int32_t *order, *rank;
     const int64_t* pred_offset;
     const int32_t* pred;
     const uint8_t* pred_kind;
     int64_t specials;
     const int64_t* special_at;
     const int32_t* special_size;
+
+    // Tasks ahead whose durations and times are fetched early: positions go through memory in as many streams as there
+    // are processors, more than the hardware follows by itself.
+    static constexpr int64_t AHEAD = 24;
+
+    int32_t ahead(int64_t at) const { return order[std::min(at + AHEAD, int64_t(g.tasks) - 1)]; }
+    const int64_t* lags(int64_t at) const { return g.lag + int64_t(rank[at]) * DEPENDENCIES; }
 
     int64_t released(int32_t task) const {
         const int32_t* stop = g.release_task + g.releases;  // ascending
@@ -290,12 +348,10 @@ struct Sweep {
         return latest;
     }
 
-    int64_t ready(int32_t task, const int64_t* end) const {
-        const int64_t* lag = g.lags(task);
-        int64_t e = pred_offset[task];
-        const int64_t stop = pred_offset[task + 1];
+    int64_t ready(int64_t at, const int64_t* end) const {
+        const int64_t* lag = lags(at);
         int64_t time = UNSET;
-        for (; e < stop; ++e) time = std::max(time, end[pred[e]] + lag[pred_kind[e]]);
+        for (int64_t e = pred_offset[at]; e < pred_offset[at + 1]; ++e) time = std::max(time, end[pred[e]] + lag[pred_kind[e]]);
         return time;
     }
 
@@ -304,8 +360,12 @@ struct Sweep {
         for (int64_t s = 0; s <= specials; ++s) {
             const int64_t stop = s < specials ? special_at[s] : g.tasks;
             for (; at < stop; ++at) {
+                const int32_t soon = ahead(at);
+                __builtin_prefetch(duration + soon);
+                __builtin_prefetch(start + soon, 1);
+                __builtin_prefetch(end + soon, 1);
                 const int32_t t = order[at];
-                const int64_t time = pred_offset[t] == pred_offset[t + 1] ? 0 : ready(t, end);
+                const int64_t time = pred_offset[at] == pred_offset[at + 1] ? 0 : ready(at, end);
                 start[t] = time;
                 end[t] = time + duration[t];
             }
@@ -313,10 +373,9 @@ struct Sweep {
             const int64_t last = at + special_size[s];
             int64_t latest = UNSET;
             for (int64_t i = at; i < last; ++i) {
-                const int32_t t = order[i];
-                int64_t time = std::max(ready(t, end), released(t));
+                int64_t time = std::max(ready(i, end), released(order[i]));
                 if (time == UNSET) time = 0;
-                start[t] = time;
+                start[order[i]] = time;
                 latest = std::max(latest, time);
             }
             for (; at < last; ++at) end[order[at]] = latest + duration[order[at]];
@@ -330,55 +389,54 @@ typedef int64_t Lanes __attribute__((vector_size(LANES * sizeof(int64_t))));
 
 struct Batch {
     const Sweep& sweep;
+    const int32_t *slot, *pred_slot;
     const int64_t* duration[LANES];
-    Lanes* end;  // [tasks]
+    int64_t* ends[LANES];  // null where not wanted
+    Lanes* held;           // [slots]
     int64_t first[LANES], last[LANES];  // earliest start, latest end
 
     LUMOS_WIDEST void run();
 };
 
 inline LUMOS_WIDEST void Batch::run() {
-    const View& g = sweep.g;
     const Lanes unset = Lanes{} + UNSET, zero = {};
     Lanes earliest = Lanes{} + std::numeric_limits<int64_t>::max(), final = unset;
+    const auto finish = [&](int64_t at, Lanes time) __attribute__((always_inline)) {
+        const int32_t task = sweep.order[at];
+        Lanes own;
+        for (int j = 0; j < LANES; ++j) own[j] = duration[j][task];
+        own += time;
+        final = own > final ? own : final;
+        held[slot[at]] = own;
+        if (ends[0])
+            for (int j = 0; j < LANES; ++j) ends[j][task] = own[j];
+    };
     int64_t at = 0;
     for (int64_t s = 0; s <= sweep.specials; ++s) {
-        const int64_t stop = s < sweep.specials ? sweep.special_at[s] : g.tasks;
+        const int64_t stop = s < sweep.specials ? sweep.special_at[s] : sweep.g.tasks;
         const int64_t size = s < sweep.specials ? sweep.special_size[s] : 0;
         Lanes latest = unset;
-        for (int64_t i = at; i < stop + size; ++i) {
-            const int32_t t = sweep.order[i];
-            const int64_t* lag = g.lags(t);
+        for (; at < stop + size; ++at) {
+            const int32_t soon = sweep.ahead(at);
+            for (int j = 0; j < LANES; ++j) __builtin_prefetch(duration[j] + soon);
+            const int64_t* lag = sweep.lags(at);
             Lanes time = unset;
-            for (int64_t e = sweep.pred_offset[t]; e < sweep.pred_offset[t + 1]; ++e) {
-                const Lanes after = end[sweep.pred[e]] + lag[sweep.pred_kind[e]];
+            for (int64_t e = sweep.pred_offset[at]; e < sweep.pred_offset[at + 1]; ++e) {
+                const Lanes after = held[pred_slot[e]] + lag[sweep.pred_kind[e]];
                 time = after > time ? after : time;
             }
-            if (i >= stop) {
-                const Lanes release = Lanes{} + sweep.released(t);
+            if (at >= stop) {
+                const Lanes release = Lanes{} + sweep.released(sweep.order[at]);
                 time = release > time ? release : time;
             }
             time = time == unset ? zero : time;
             earliest = time < earliest ? time : earliest;
-            if (i >= stop) {
+            if (at < stop)
+                finish(at, time);
+            else
                 latest = time > latest ? time : latest;
-                continue;
-            }
-            Lanes own;
-            for (int j = 0; j < LANES; ++j) own[j] = duration[j][t];
-            time += own;
-            final = time > final ? time : final;
-            end[t] = time;
         }
-        for (int64_t i = stop; i < stop + size; ++i) {
-            const int32_t t = sweep.order[i];
-            Lanes own;
-            for (int j = 0; j < LANES; ++j) own[j] = duration[j][t];
-            own += latest;
-            final = own > final ? own : final;
-            end[t] = own;
-        }
-        at = stop + size;
+        for (int64_t member = stop; member < at; ++member) finish(member, latest);
     }
     for (int j = 0; j < LANES; ++j) first[j] = earliest[j], last[j] = final[j];
 }

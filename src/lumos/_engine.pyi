@@ -35,10 +35,11 @@ class Tables:
     def check(self) -> str: ...
 
 def simulate(tables: Tables, duration: Int64, start: Int64, end: Int64, /) -> Stuck: ...
-def freeze(tables: Tables, /) -> tuple[Int32, Int64, Int32, Int8, Int64, Int32, Stuck]: ...
+def freeze(tables: Tables, /) -> tuple[Int32, Int32, Int64, Int32, Int8, Int64, Int32, Int32, Int32, int, Stuck]: ...
 def sweep(
     tables: Tables,
     order: Int32,
+    rank: Int32,
     pred_offset: Int64,
     pred: Int32,
     pred_kind: Int8,
@@ -52,11 +53,15 @@ def sweep(
 def sweep_many(
     tables: Tables,
     order: Int32,
+    rank: Int32,
     pred_offset: Int64,
     pred: Int32,
     pred_kind: Int8,
     special_at: Int64,
     special_size: Int32,
+    slot: Int32,
+    pred_slot: Int32,
+    slots: int,
     durations: Int64,
     makespan: Int64,
     ends: Int64,

@@ -15,7 +15,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed, and the example trains with it")
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "record_gpt.py"
-SMALL = "--layers 1 --hidden 16 --heads 2 --seq 8 --vocab 32 --micro-batch 1 --steps 2 --wait 0 --warmup 1".split()
+SMALL = ("--layers", "1", "--hidden", "16", "--heads", "2", "--seq", "8", "--vocab", "32", "--micro-batch", "1")
+WINDOW = ("--steps", "2", "--wait", "0", "--warmup", "1")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def read(path: Path) -> dict[str, Any]:
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this torch has no torch.distributed")
 def test_records_two_ranks_that_enter_the_window_together(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--processes", "2", "--accumulation", "2", *SMALL]
+    command = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--processes", "2", "--accumulation", "2", *SMALL, *WINDOW]
     hidden_gpus = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=hidden_gpus, timeout=180)
     assert done.returncode == 0, done.stderr

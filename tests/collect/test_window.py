@@ -116,6 +116,44 @@ def test_the_launcher_names_the_rank_where_there_is_no_process_group(tmp_path: P
     assert recording.path == tmp_path / "rank5.json.gz"
 
 
+@pytest.fixture
+def barriers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """This process as rank 3 of 4 of a gloo job; one entry for each barrier it enters."""
+    entered: list[int] = []
+    answers = {"is_initialized": True, "get_rank": 3, "get_world_size": 4, "get_backend": "gloo"}
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.distributed, name, lambda answer=answer: answer)
+    monkeypatch.setattr(torch.distributed, "barrier", lambda device_ids=None: entered.append(1))
+    # torch's own description of the job asks the process group for more than this stand-in has.
+    monkeypatch.setattr(torch.profiler.profile, "_get_distributed_info", lambda self: None)
+    return entered
+
+
+def test_ranks_meet_once_before_the_window(tmp_path: Path, barriers: list[int]) -> None:
+    with lumos.collect.profile(tmp_path, steps=2, warmup=2) as recording:
+        train(recording, 1)
+        assert not barriers
+        train(recording, 1)
+        assert len(barriers) == 1
+        train(recording, 5)
+    assert len(barriers) == 1
+    assert recording.path == tmp_path / "rank3.json.gz"
+
+
+def test_a_rank_whose_profiler_failed_still_meets_the_others(tmp_path: Path, barriers: list[int]) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with lumos.collect.profile(tmp_path / "file" / "out", steps=1, warmup=1) as recording:
+        train(recording, 3)
+    assert recording.failure is not None
+    assert len(barriers) == 1
+
+
+def test_no_barrier_where_only_some_ranks_record(tmp_path: Path, barriers: list[int]) -> None:
+    with lumos.collect.profile(tmp_path, steps=1, warmup=1, align=False) as recording:
+        train(recording, 3)
+    assert not barriers
+
+
 @pytest.mark.parametrize("numbers", [{"steps": 0}, {"warmup": -1}, {"wait": -1}])
 def test_impossible_numbers_are_refused_before_training(tmp_path: Path, numbers: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="at least"):

@@ -20,7 +20,6 @@ from lumos.analyze.intervals import either, union, within
 from lumos.analyze.steps import Members, members, spans
 from lumos.graph.table import Kind
 from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int64
 
 
 class FourWay(NamedTuple):
@@ -62,8 +61,8 @@ def four_way(timeline: Timeline, owners: Members) -> tuple[FourWay, ...]:
     parts = np.empty((len(owners.steps), 4), np.int64)
     for rank in np.unique(step_rank):
         steps = np.flatnonzero(step_rank == rank)
-        here = owners.rank == rank
-        compute, communication = (union(timeline.start[m], timeline.end[m]) for m in (here & computes, here & communicates))
+        tasks = owners.of_rank(int(rank))
+        compute, communication = (union(timeline.start[t], timeline.end[t]) for t in (tasks[computes[tasks]], tasks[communicates[tasks]]))
         window = start[steps], end[steps]
         both = within(either(compute, communication), *window)
         alone = within(compute, *window), within(communication, *window)
@@ -82,8 +81,3 @@ def working(owners: Members) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     has_device[owners.rank[owners.on_device]] = True
     on_cpu = (graph.kind == Kind.OPERATOR) & ~has_device[owners.rank]
     return (owners.on_device & ~communicates) | on_cpu, communicates
-
-
-def exposed_communication(parts: tuple[FourWay, ...]) -> Int64:
-    """Time that steps spend communicating alone, ns."""
-    return np.array([p.exposed_communication_ns for p in parts], np.int64)

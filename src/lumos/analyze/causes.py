@@ -1,8 +1,8 @@
 """When each device task could have started, by each of the causes that the graph knows.
 
 In any timeline, a device task is ready once its launch has returned, the work it waits for (on other streams, or by a
-synchronisation) has ended, and the task before it on its stream has ended, each plus its kind's constant. Dependencies
-that the graph ignores are no causes.
+synchronisation) has ended, and the task before it on its stream has ended, each plus its kind's constant, and once the
+device has room for it. Dependencies that the graph ignores are no causes.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lumos.analyze.occupied import NEVER, full_until
 from lumos.analyze.steps import Members
 from lumos.graph.table import Dependency
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64
-
-#: A cause that a task does not have: earlier than any time.
-NEVER = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Causes:
     """Device tasks by stream and start, and when each cause let them start; int64 ns, NEVER where there is none.
 
-    task: int64[d]. launch: the launch call. previous: the task before on the stream. wait: every other dependency, and
-    release times.
+    task: int64[d]. launch: the launch call. previous: the task before on the stream. wait: every other dependency, a
+    device full of other streams' kernels, and release times.
     """
 
     task: Int64
@@ -47,12 +45,13 @@ def causes(timeline: Timeline, owners: Members) -> Causes:
     successor = np.repeat(np.arange(len(graph)), np.diff(graph.pred_offset))
     kept = owners.on_device[successor] & ~np.isin(graph.pred_kind, list(graph.ignored))
     launches = graph.pred_kind == Dependency.LAUNCH
-    launch, wait = np.full((2, len(graph)), NEVER)
+    launch, wait = np.full(len(graph), NEVER), np.full(len(graph), NEVER)
     for ready, edges in ((launch, kept & launches), (wait, kept & ~launches)):
         task, kind = successor[edges], graph.pred_kind[edges]
         _latest(ready, task, timeline.end[graph.pred[edges]] + lag[task, kind])
     released = graph.release_task
     wait[released] = np.maximum(wait[released], graph.release_time)
+    wait = np.maximum(wait, full_until(timeline))
     device = np.flatnonzero(owners.on_device)
     device = device[np.lexsort((timeline.start[device], graph.processor[device]))]
     previous = np.full(len(device), NEVER)

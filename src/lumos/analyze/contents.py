@@ -22,6 +22,9 @@ FEATURES = {
     "steps": "prof.step() in the loop: without it, the whole recording is one step",
 }
 
+#: Of these, what a recording without device work cannot have.
+DEVICE_FEATURES = frozenset({"sync_rows"})
+
 
 @dataclass(frozen=True, slots=True)
 class StepMark:

@@ -3,7 +3,7 @@
 A product of [m, k] by [k, n] counts 2·m·n·k operations. Attention counts 4·b·h·q·k·d forward (two products of that
 size) and 2.5 times as many backward (five products), half of either where it is causal (Dao, FlashAttention-2, 2023,
 section 4.1). Only operators whose signature is known here are counted; the time is that of all device work launched
-from the operator.
+from the operator or, on a rank without device work, the operator's own CPU time.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.analyze.steps import Members
+from lumos.graph.table import Kind
 from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Category, Job, Trace
+from lumos.trace.table import Category, Int64, Job, Trace
 
 Shape = list[int]
 
 
 class Achieved(NamedTuple):
-    """Calls of one operator with one set of shapes. flops: operations of one call; device_ns: time of all calls."""
+    """Calls of one operator with one set of shapes. flops: operations of one call; time_ns: time of all calls."""
 
     operator: str
     shapes: str
     calls: int
     flops: float
-    device_ns: int
+    time_ns: int
     flops_per_s: float
 
 
@@ -93,9 +94,7 @@ def achieved_flops(timeline: Timeline, owners: Members, job: Job) -> tuple[Achie
         counted = _counted(trace)
         if not counted:
             continue
-        tasks = np.flatnonzero((owners.rank == position) & (owners.launch >= 0) & (owners.step >= 0))
-        calls = timeline.graph.event[owners.launch[tasks]].astype(np.int64)
-        rows = innermost(trace, np.array(sorted(counted), np.int64), calls)
+        tasks, rows = _callers(trace, owners, position, np.array(sorted(counted), np.int64))
         time = timeline.end[tasks] - timeline.start[tasks]
         for row, ns in zip(rows.tolist(), time.tolist(), strict=True):
             if row >= 0:
@@ -107,7 +106,19 @@ def achieved_flops(timeline: Timeline, owners: Members, job: Job) -> tuple[Achie
     out = [
         Achieved(name, text, len(ids), flops, ns, flops * len(ids) / (ns / 1e9)) for (name, text), (ids, flops, ns) in found.items() if ns
     ]
-    return tuple(sorted(out, key=lambda a: -a.device_ns))
+    return tuple(sorted(out, key=lambda a: -a.time_ns))
+
+
+def _callers(trace: Trace, owners: Members, position: int, counted: Int64) -> tuple[Int64, Int64]:
+    """The tasks in steps of a rank whose time counts, and the row of `counted` that each belongs to, -1 for none."""
+    graph, tasks = owners.graph, owners.of_rank(position)
+    tasks = tasks[owners.step[tasks] >= 0]
+    if owners.on_device[owners.of_rank(position)].any():
+        tasks = tasks[owners.launch[tasks] >= 0]
+        return tasks, innermost(trace, counted, graph.event[owners.launch[tasks]].astype(np.int64))
+    tasks = tasks[graph.kind[tasks] == Kind.OPERATOR]
+    rows = graph.event[tasks].astype(np.int64)
+    return tasks, np.where(np.isin(rows, counted), rows, -1)
 
 
 def _counted(trace: Trace) -> dict[int, tuple[str, float]]:

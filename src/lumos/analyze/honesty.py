@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lumos.analyze.causes import NEVER, causes
+from lumos.analyze.causes import causes
 from lumos.analyze.idle import TOLERANCE_NS
 from lumos.analyze.intervals import union, within
+from lumos.analyze.occupied import NEVER
 from lumos.analyze.steps import Members, spans
 from lumos.graph.table import Kind
 from lumos.simulate.timeline import Timeline
@@ -50,10 +51,10 @@ def honesty(timeline: Timeline, owners: Members) -> tuple[Honesty, ...]:
     idle = _within_ranks(owners, *_unexplained(timeline, owners), start, end) / length
     prefix = np.flatnonzero(owners.prefix)
     before = _within_ranks(owners, prefix, timeline.start[prefix], timeline.end[prefix], start, end) / length
-    return tuple(
-        Honesty(float(kept[i]), float(idle[i]), float(before[i]), _reason(owners, i, float(idle[i]), float(before[i])))
-        for i in range(len(owners.steps))
-    )
+    has_device = np.zeros(len(graph.ranks), bool)
+    has_device[owners.rank[owners.on_device]] = True
+    figures = zip(kept.tolist(), idle.tolist(), before.tolist(), has_device[owners.step_rank()].tolist(), strict=True)
+    return tuple(Honesty(k, u, b, _too_little(owners, i, device) or _too_unknown(u, b)) for i, (k, u, b, device) in enumerate(figures))
 
 
 def _unexplained(timeline: Timeline, owners: Members) -> tuple[Int64, Int64, Int64]:
@@ -74,17 +75,19 @@ def _within_ranks(owners: Members, task: Int64, start: Int64, end: Int64, opens:
     return out
 
 
-def _reason(owners: Members, step: int, idle: float, prefix: float) -> str:
-    """Why the step is not scored, or nothing."""
+def _too_little(owners: Members, step: int, has_device: bool) -> str:
+    """What a step lacks to be scored, or nothing. has_device: whether its rank has device work at all."""
     graph, tasks = owners.graph, owners.tasks(step)
-    device = int(owners.on_device[tasks].sum())
     operators = _rows(owners, tasks[graph.kind[tasks] == Kind.OPERATOR])
-    collectives = int((graph.kind[tasks] == Kind.COLLECTIVE).sum())
-    rank_has_device = bool((owners.on_device & (owners.rank == owners.rank[tasks[0]])).any())
-    if rank_has_device and min(device, operators) < LEAST_ROWS:
-        return f"{device} GPU rows and {operators} operators, fewer than {LEAST_ROWS}"
-    if not rank_has_device and operators + collectives < LEAST_ROWS:
-        return f"{operators + collectives} operators, fewer than {LEAST_ROWS}"
+    if has_device:
+        device = int(owners.on_device[tasks].sum())
+        return f"{device} GPU rows and {operators} operators, fewer than {LEAST_ROWS}" if min(device, operators) < LEAST_ROWS else ""
+    operations = operators + int((graph.kind[tasks] == Kind.COLLECTIVE).sum())
+    return f"{operations} operators, fewer than {LEAST_ROWS}" if operations < LEAST_ROWS else ""
+
+
+def _too_unknown(idle: float, prefix: float) -> str:
+    """What a step leaves unexplained to be scored, or nothing."""
     if idle > MOST_UNEXPLAINED:
         return f"{idle:.1%} of the step is idle without a known cause"
     if prefix > MOST_PREFIX:

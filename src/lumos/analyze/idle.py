@@ -34,12 +34,10 @@ def device_idle(timeline: Timeline, owners: Members) -> tuple[Idle | None, ...]:
     """The idle time of every step of `owners` on its rank's devices taken together; None where the rank has none."""
     found = causes(timeline, owners)
     start, end = spans(timeline, owners)
-    rank = owners.rank[found.task]
-    out: list[Idle | None] = []
-    for i, position in enumerate(owners.step_rank()):
-        here = np.flatnonzero(rank == position)
-        out.append(split(timeline, found, here, int(start[i]), int(end[i])) if len(here) else None)
-    return tuple(out)
+    rank, step_rank = owners.rank[found.task], owners.step_rank()
+    rows = {int(position): np.flatnonzero(rank == position) for position in np.unique(step_rank)}
+    own = [rows[int(position)] for position in step_rank]
+    return tuple(split(timeline, found, here, int(start[i]), int(end[i])) if len(here) else None for i, here in enumerate(own))
 
 
 def split(timeline: Timeline, found: Causes, rows: Int64, start: int, end: int) -> Idle:

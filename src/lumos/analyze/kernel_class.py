@@ -15,7 +15,7 @@ from lumos.trace.table import Int32
 
 _PATTERNS = (
     ("attention", r"flash|fmha|attention|\bfused_attn|attn_fwd|attn_bwd"),
-    ("convolution", r"conv|cudnn.*(dgrad|wgrad|fprop)|implicit_|winograd|scudnn|Im2Col|miopen"),
+    ("convolution", r"conv|igemm_(fwd|bwd|wrw)|cudnn.*(dgrad|wgrad|fprop)|implicit_|winograd|scudnn|Im2Col|miopen"),
     ("gemm", r"gemm|gemv|cutlass|cublas|Cijk_|matmul|nvjet|splitK|xmma|wgmma"),
     ("normalisation", r"norm|welford|batch_?norm|bn_(fw|bw)"),
     ("softmax", r"softmax"),

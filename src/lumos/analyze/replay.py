@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.honesty import honesty
@@ -60,10 +61,11 @@ class ReplayResult:
     """A replayed job compared with its measurement; field names are those of `lumos replay --json`.
 
     mean_abs_error, max_abs_error, exposed_communication_error: over scored steps. collective_start_error: over the
-    collectives in the steps of all ranks. constants: by name, one value per rank, in the order of `Graph.ranks`.
+    collectives in the steps of all ranks. constants: by name, one value per rank, in the order of rank_numbers.
     """
 
     ranks: int
+    rank_numbers: tuple[int, ...]
     tasks: int
     dependencies: int
     steps: tuple[StepReplay, ...]
@@ -88,20 +90,22 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
     owners = members(graph)
     if not owners.steps:
         raise GraphError("no step contains any task, so there is nothing to compare: the profiler window may have cut every step")
-    steps = _steps(truth, timeline, owners)
+    start_error = start_errors(truth, timeline, owners)
+    steps = _steps(truth, timeline, owners, start_error)
     scored = [s for s in steps if s.scored and s.error is not None]
     errors = [abs(s.error) for s in scored if s.error is not None]
     return ReplayResult(
         ranks=len(graph.ranks),
+        rank_numbers=graph.ranks,
         tasks=len(graph),
         dependencies=dependencies(graph),
         steps=steps,
         mean_abs_error=float(np.mean(errors)) if errors else None,
         max_abs_error=max(errors, default=None),
         exposed_communication_error=_exposed_communication_error(graph, scored),
-        collective_start_error=_collective_start_error(truth, timeline, owners),
-        start_error_by_class=by_class(truth, timeline, owners),
-        start_error_by_stream=by_stream(truth, timeline, owners),
+        collective_start_error=summary(start_error[(graph.kind == Kind.COLLECTIVE) & (owners.step >= 0)]),
+        start_error_by_class=by_class(truth, timeline, owners, start_error),
+        start_error_by_stream=by_stream(truth, timeline, owners, start_error),
         constants=constants(graph),
         ignored=tuple(sorted(kind.name.lower().replace("_", "-") for kind in graph.ignored)),
         diagnostics=graph.diagnostics,
@@ -133,11 +137,10 @@ def relative(predicted: int, actual: int) -> float | None:
     return (predicted - actual) / actual if actual else None
 
 
-def _steps(truth: Timeline, timeline: Timeline, owners: Members) -> tuple[StepReplay, ...]:
+def _steps(truth: Timeline, timeline: Timeline, owners: Members, start_error: NDArray[np.float64]) -> tuple[StepReplay, ...]:
     lengths = [_lengths(t, owners) for t in (truth, timeline)]
     parts = [four_way(t, owners) for t in (truth, timeline)]
     curves = [busy_curves(t, owners) for t in (truth, timeline)]
-    errors = start_errors(truth, timeline, owners)
     out = []
     for i, (step, figures) in enumerate(zip(owners.steps, honesty(truth, owners), strict=True)):
         tasks = owners.tasks(i)
@@ -151,7 +154,7 @@ def _steps(truth: Timeline, timeline: Timeline, owners: Members) -> tuple[StepRe
                 error=relative(predicted, actual),
                 breakdown=BothRuns(parts[0][i], parts[1][i]),
                 utilization_error=difference(curves[0][i], curves[1][i]),
-                kernel_start_error=summary(errors[tasks[owners.on_device[tasks]]]),
+                kernel_start_error=summary(start_error[tasks[owners.on_device[tasks]]]),
                 kept_wait=figures.kept_wait,
                 unexplained_idle=figures.unexplained_idle,
                 prefix=figures.prefix,
@@ -173,9 +176,3 @@ def _exposed_communication_error(graph: Graph, scored: list[StepReplay]) -> floa
     runs = [s.breakdown for s in scored]
     shift = [abs(r.replayed.exposed_communication_ns - r.measured.exposed_communication_ns) for r in runs]
     return float(np.mean([d / s.measured_ns for d, s in zip(shift, scored, strict=True)]))
-
-
-def _collective_start_error(truth: Timeline, timeline: Timeline, owners: Members) -> StartError:
-    errors = start_errors(truth, timeline, owners)
-    collectives = (owners.graph.kind == Kind.COLLECTIVE) & (owners.step >= 0)
-    return summary(errors[collectives])

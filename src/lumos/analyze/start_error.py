@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lumos.analyze.kernel_class import kernel_classes
 from lumos.analyze.steps import Members, spans
 from lumos.simulate.timeline import Timeline
+from lumos.trace.table import Int32
 
 
 class StartError(NamedTuple):
@@ -52,20 +53,20 @@ def summary(errors: NDArray[np.float64]) -> StartError:
     return StartError(float(median), float(p95))
 
 
-def by_class(measured: Timeline, replayed: Timeline, owners: Members) -> dict[str, GroupError]:
-    """Device tasks of all steps by class of kernel (gemm, attention, collective, …)."""
-    labels, of_name = kernel_classes(measured.graph)
-    return _by(measured, replayed, owners, labels, of_name)
+def by_class(measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64]) -> dict[str, GroupError]:
+    """Device tasks of all steps by class of kernel (gemm, attention, collective, …). errors: of `start_errors`."""
+    return _by(measured, replayed, owners, errors, *kernel_classes(measured.graph))
 
 
-def by_stream(measured: Timeline, replayed: Timeline, owners: Members) -> dict[str, GroupError]:
-    """Device tasks of all steps by stream; "rank 0 stream 7"."""
+def by_stream(measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64]) -> dict[str, GroupError]:
+    """Device tasks of all steps by stream; "rank 0 stream 7". errors: of `start_errors`."""
     graph = measured.graph
-    return _by(measured, replayed, owners, [f"rank {p.rank} {p.name}" for p in graph.processors], graph.processor)
+    return _by(measured, replayed, owners, errors, [f"rank {p.rank} {p.name}" for p in graph.processors], graph.processor)
 
 
-def _by(measured: Timeline, replayed: Timeline, owners: Members, labels: list[str], label: NDArray[np.integer]) -> dict[str, GroupError]:
-    errors = start_errors(measured, replayed, owners)
+def _by(
+    measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64], labels: list[str], label: Int32
+) -> dict[str, GroupError]:
     tasks = np.flatnonzero(owners.on_device & (owners.step >= 0))
     tasks = tasks[np.argsort(label[tasks], kind="stable")]
     out: dict[str, GroupError] = {}

@@ -3,7 +3,8 @@
 A step owns the CPU tasks of its rank that were measured to start inside its mark, and the device tasks that these
 launch, wherever they run; device tasks whose launch is missing belong where they were measured to start. A step's time
 in any timeline is the latest end minus the earliest start over the tasks that it owns, but for time between operators:
-a thread that pauses until the next step, or for good, does not make its step longer. Device work launched before the
+a thread that pauses until the next step, or for good, does not make its step longer, nor does one that only polls by the
+clock. Device work launched before the
 window (`prefix`) belongs to no step: nobody knows what it waited for.
 """
 
@@ -27,6 +28,7 @@ class Members:
     rank: int32[n], position in `graph.ranks`. on_device: bool[n]. launch: int32[n], the launching task, -1 none.
     prefix: bool[n], device work launched before the window.
     order, offset: step i owns tasks order[offset[i]:offset[i + 1]], in ascending id.
+    rank_order, rank_offset: the same for the ranks, by position.
     """
 
     graph: Graph
@@ -38,10 +40,16 @@ class Members:
     prefix: NDArray[np.bool_]
     order: Int64
     offset: Int64
+    rank_order: Int64
+    rank_offset: Int64
 
     def tasks(self, step: int) -> Int64:
         """The tasks that a step owns, in ascending id."""
         return self.order[self.offset[step] : self.offset[step + 1]]
+
+    def of_rank(self, position: int) -> Int64:
+        """The tasks of a rank, in ascending id."""
+        return self.rank_order[self.rank_offset[position] : self.rank_offset[position + 1]]
 
     def step_rank(self) -> Int64:
         """Position in `graph.ranks` of every step's rank."""
@@ -53,24 +61,23 @@ def members(graph: Graph) -> Members:
     """Assign every task of the graph to its step. A graph without marked steps is one step per rank."""
     place = {rank: i for i, rank in enumerate(graph.ranks)}
     rank = np.array([place[p.rank] for p in graph.processors], np.int32)[graph.processor]
+    by_rank = _grouped(rank, len(graph.ranks))
     on_device = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
     launch = launches(graph)
     prefix = _prefix(graph, rank, on_device, launch)
     if graph.steps and graph.measured_start is not None:
         marked = graph.steps
-        step = _assign(graph, graph.measured_start, rank, on_device, launch)
+        step = _assign(graph, graph.measured_start, by_rank, on_device & (launch >= 0), launch)
     else:
         marked = tuple(Step(r, "step", 0, 0) for r in graph.ranks)
         step = rank.copy()
-    step[prefix] = -1
+    step[prefix | np.array([p.timer for p in graph.processors], bool)[graph.processor]] = -1
     owning = np.unique(step[(step >= 0) & (graph.kind != Kind.HOST)])
     number = np.full(len(marked) + 1, -1, np.int32)  # the last is what index -1 finds
     number[owning] = np.arange(len(owning))
     step = number[step]
-    order = np.argsort(step, kind="stable")
-    order = order[np.searchsorted(step[order], 0) :]
-    offset = np.searchsorted(step[order], np.arange(len(owning) + 1)).astype(np.int64)
-    return Members(graph, tuple(marked[i] for i in owning), step, rank, on_device, launch, prefix, order, offset)
+    by_step = _grouped(step, len(owning))
+    return Members(graph, tuple(marked[i] for i in owning), step, rank, on_device, launch, prefix, *by_step, *by_rank)
 
 
 def launches(graph: Graph) -> Int32:
@@ -102,22 +109,27 @@ def _prefix(graph: Graph, rank: Int32, on_device: NDArray[np.bool_], launch: Int
     return released & on_device & (launch < 0) & shows_launches[rank]
 
 
-def _assign(graph: Graph, measured_start: Int64, rank: Int32, on_device: NDArray[np.bool_], launch: Int32) -> Int32:
-    """Index into graph.steps by measured start, then device tasks by their launch."""
+def _grouped(key: Int32, size: int) -> tuple[Int64, Int64]:
+    """Tasks by key, in ascending id, and where each of the keys 0 … size − 1 begins; negative keys are left out."""
+    order = np.argsort(key, kind="stable")
+    order = order[np.searchsorted(key[order], 0) :]
+    return order, np.searchsorted(key[order], np.arange(size + 1)).astype(np.int64)
+
+
+def _assign(graph: Graph, measured_start: Int64, by_rank: tuple[Int64, Int64], launched: NDArray[np.bool_], launch: Int32) -> Int32:
+    """Index into graph.steps by measured start, then launched device tasks by their launch."""
     step = np.full(len(graph), -1, np.int32)
-    by_rank = np.argsort(rank, kind="stable")
-    bound = np.searchsorted(rank[by_rank], np.arange(len(graph.ranks) + 1))
+    order, offset = by_rank
     for position, number in enumerate(graph.ranks):
         marks = [i for i, s in enumerate(graph.steps) if s.rank == number]
         if not marks:
             continue
-        tasks = by_rank[bound[position] : bound[position + 1]]
+        tasks = order[offset[position] : offset[position + 1]]
         start = np.array([graph.steps[i].start for i in marks], np.int64)
         end = np.array([graph.steps[i].end for i in marks], np.int64)
         time = measured_start[tasks]
         found = np.searchsorted(start, time, side="right") - 1
         inside = (found >= 0) & (time < end[found])
         step[tasks[inside]] = np.array(marks, np.int32)[found[inside]]
-    launched = on_device & (launch >= 0)
     step[launched] = step[launch[launched]]
     return step

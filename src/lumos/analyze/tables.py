@@ -35,7 +35,7 @@ class TimeRow(NamedTuple):
 
 
 class OperatorRow(NamedTuple):
-    """An operator: the device work launched from it, and its own CPU time, ns."""
+    """An operator: the device work launched from it, and its own CPU time (in so many pieces), ns."""
 
     name: str
     device_tasks: int
@@ -43,6 +43,7 @@ class OperatorRow(NamedTuple):
     device_share: float
     cpu_tasks: int
     cpu_ns: int
+    cpu_share: float
 
 
 class ModuleRow(NamedTuple):
@@ -117,9 +118,17 @@ def by_operator(timeline: Timeline, owners: Members, job: Job) -> tuple[Operator
     labels, label = _names(job, owners, operators(job, owners))
     device = _totals(timeline, label, owners.on_device & (owners.step >= 0), len(labels))
     cpu = _totals(timeline, label, ~owners.on_device & (label > 0) & (owners.step >= 0), len(labels))
-    everything = int(device[1].sum()) or 1
+    shares = [time / (int(time.sum()) or 1) for _, time in (device, cpu)]
     rows = [
-        OperatorRow(name, int(device[0][i]), int(device[1][i]), int(device[1][i]) / everything, int(cpu[0][i]), int(cpu[1][i]))
+        OperatorRow(
+            name,
+            int(device[0][i]),
+            int(device[1][i]),
+            float(shares[0][i]),
+            int(cpu[0][i]),
+            int(cpu[1][i]),
+            float(shares[1][i]),
+        )
         for i, name in enumerate(labels)
         if device[0][i] or cpu[0][i]
     ]

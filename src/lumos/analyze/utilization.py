@@ -13,6 +13,7 @@ from lumos.analyze.breakdown import working
 from lumos.analyze.intervals import Union, covered, union
 from lumos.analyze.steps import Members, spans
 from lumos.simulate.timeline import Timeline
+from lumos.trace.table import Int64
 
 #: Width of a bin, ns.
 BIN_NS = 1_000_000
@@ -22,7 +23,9 @@ def busy_curves(timeline: Timeline, owners: Members) -> tuple[NDArray[np.float64
     """The busy fraction of every step of `owners`, float64[⌈step / 1 ms⌉]."""
     start, end = spans(timeline, owners)
     step_rank = owners.step_rank()
-    busy = {int(rank): _busy(timeline, owners, int(rank)) for rank in np.unique(step_rank)}
+    computes, communicates = working(owners)
+    works = computes | communicates
+    busy = {int(rank): _busy(timeline, owners.of_rank(int(rank)), works) for rank in np.unique(step_rank)}
     return tuple(curve(busy[int(step_rank[i])], int(start[i]), int(end[i])) for i in range(len(owners.steps)))
 
 
@@ -42,7 +45,6 @@ def difference(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
     return float(np.abs(padded[0] - padded[1]).mean())
 
 
-def _busy(timeline: Timeline, owners: Members, rank: int) -> Union:
-    computes, communicates = working(owners)
-    tasks = (owners.rank == rank) & (computes | communicates)
+def _busy(timeline: Timeline, tasks: Int64, works: NDArray[np.bool_]) -> Union:
+    tasks = tasks[works[tasks]]
     return union(timeline.start[tasks], timeline.end[tasks])

@@ -12,19 +12,29 @@ from lumos.cli.output import Json, Paths, Repair, console, progress, write_json
 RUNS = ("measured", "replayed")
 
 
+def _groupings() -> list[str]:
+    from lumos.analyze.tables import GROUPINGS
+
+    return list(GROUPINGS)
+
+
+def _runs() -> list[str]:
+    return list(RUNS)
+
+
 def command(
     paths: Paths,
-    by: Annotated[str, typer.Option(metavar="NAME", help="kernel, operator, module, stream or rank.")] = "kernel",
-    of: Annotated[str, typer.Option(metavar="RUN", help="measured or replayed.")] = "measured",
+    by: Annotated[
+        str, typer.Option(metavar="NAME", help="kernel, operator, module, stream or rank.", autocompletion=_groupings)
+    ] = "kernel",
+    of: Annotated[str, typer.Option(metavar="RUN", help="measured or replayed.", autocompletion=_runs)] = "measured",
     repair: Repair = False,
     json: Json = False,
 ) -> None:
     """Where the time goes: each step four ways, and its device idle time by cause; then by kernel, operator, module,
     stream or rank."""
     check_choice(of, RUNS, "a run (--of)")
-    from lumos.analyze.tables import GROUPINGS
-
-    check_choice(by, GROUPINGS, "a grouping (--by)")
+    check_choice(by, _groupings(), "a grouping (--by)")
     from lumos.analyze.breakdown import breakdown
     from lumos.analyze.flops import achieved_flops
     from lumos.analyze.queue import queue_lengths

@@ -50,7 +50,11 @@ def console() -> Console:
     """Where text for people goes: standard output, at the terminal's width, without colour where there is none."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=False)
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # the group of verbs decides the exit status, not rich
+
+    return PipeConsole(highlight=False)
 
 
 class Clock:

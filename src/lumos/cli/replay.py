@@ -10,9 +10,18 @@ from lumos.cli.choices import check_choice
 from lumos.cli.output import Clock, Json, Paths, Repair, console, plain, progress, write_json
 
 
+def _kinds() -> list[str]:
+    from lumos.graph.table import DEPENDENCY_NAMES
+
+    return list(DEPENDENCY_NAMES)
+
+
 def command(
     paths: Paths,
-    ignore: Annotated[list[str] | None, typer.Option(metavar="KIND", help="Drop a kind of dependency; repeatable.")] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Drop a kind of dependency; repeatable.", autocompletion=_kinds),
+    ] = None,
     probes: Annotated[bool, typer.Option("--probes", help="Also replay counterfactuals that look through a copy.")] = False,
     perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write both runs as one trace for ui.perfetto.dev.")] = None,
     repair: Repair = False,
@@ -23,15 +32,14 @@ def command(
     Kinds of dependency: thread-order, hand-off, launch, stream-order, stream-wait, sync, queue-depth, occupancy,
     rendezvous, data.
     """
+    kinds = [check_choice(kind, _kinds(), "a kind of dependency") for kind in ignore or ()]
+
     from dataclasses import replace
-
-    from lumos.graph.table import DEPENDENCY_NAMES
-
-    kinds = [check_choice(kind, DEPENDENCY_NAMES, "a kind of dependency") for kind in ignore or ()]
 
     from lumos.analyze.probes import probes as run_probes
     from lumos.analyze.replay import replay
     from lumos.graph.build import build
+    from lumos.graph.table import DEPENDENCY_NAMES
     from lumos.simulate import simulate
     from lumos.simulate.timeline import measured
     from lumos.trace import read

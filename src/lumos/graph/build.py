@@ -7,6 +7,7 @@ no start time, wait or leftover does, but for the boundary conditions listed in 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +24,7 @@ from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.kept import kept_calls, kept_gaps
 from lumos.graph.launches import DeviceWork, device_work
 from lumos.graph.occupancy import occupancy
+from lumos.graph.ranks import join
 from lumos.graph.steps import steps
 from lumos.graph.streams import StreamWaits, stream_waits
 from lumos.graph.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
@@ -35,8 +37,24 @@ BETWEEN = "(between operators)"
 
 
 def build(job: Job) -> Graph:
-    """The dependency graph of a job. GraphError where a trace holds no work at all."""
-    return concatenate([rank_graph(trace) for trace in job.traces])
+    """The dependency graph of a job, its ranks joined. GraphError where a trace holds no work at all."""
+    world = max((trace.world_size for trace in job.traces if trace.world_size is not None), default=None)
+    return _from_zero(join(concatenate([rank_graph(trace) for trace in job.traces]), world))
+
+
+def _from_zero(graph: Graph) -> Graph:
+    """The graph with the earliest measured start as its time zero, so that a task without causes starts with the job."""
+    if graph.measured_start is None or graph.measured_end is None:
+        return graph
+    origin = int(graph.measured_start.min())
+    return replace(
+        graph,
+        measured_start=graph.measured_start - origin,
+        measured_end=graph.measured_end - origin,
+        release_time=graph.release_time - origin,
+        steps=tuple(replace(s, start=s.start - origin, end=s.end - origin) for s in graph.steps),
+        origin=origin,
+    )
 
 
 def rank_graph(trace: Trace) -> Graph:
@@ -72,7 +90,7 @@ def rank_graph(trace: Trace) -> Graph:
     kept = np.concatenate((tasks.of_slice[gap], tasks.of_slice[planned.last_of_row[syncs.row[call]]]))
     return Graph(
         ranks=(trace.rank,),
-        processors=_processors(trace, lanes, work),
+        processors=_processors(trace, lanes, timers, work),
         names=(*trace.strings, BETWEEN),
         duration=np.concatenate((tasks.duration, work.end - work.start)),
         processor=np.concatenate((np.searchsorted(lanes, tasks.lane), len(lanes) + work.stream)).astype(np.int32),
@@ -178,8 +196,11 @@ def _boundary(tasks: HostTasks, work: DeviceWork, lanes: Int32) -> tuple[Int32, 
     )
 
 
-def _processors(trace: Trace, lanes: Int32, work: DeviceWork) -> tuple[Processor, ...]:
-    threads = [Processor(trace.rank, False, trace.lanes[i].thread_name or f"thread {trace.lanes[i].tid}", lane=int(i)) for i in lanes]
+def _processors(trace: Trace, lanes: Int32, timers: NDArray[np.bool_], work: DeviceWork) -> tuple[Processor, ...]:
+    threads = [
+        Processor(trace.rank, False, trace.lanes[i].thread_name or f"thread {trace.lanes[i].tid}", lane=int(i), timer=bool(timers[i]))
+        for i in lanes
+    ]
     streams = [Processor(trace.rank, True, f"stream {stream}", device, stream) for device, stream in work.streams]
     return (*threads, *streams)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,16 +100,18 @@ def collectives(trace: Trace, task: Int64, rows: Int32, calls: Int32) -> Collect
     source = _fact_rows(trace, rows, calls)
     kinds: dict[str, int] = {}
     groups: dict[str, int] = {}
-    facts = [_facts(trace, int(row), int(fact)) for row, fact in zip(rows, source, strict=True)]
+    members = _members(trace)
+    facts = [_facts(trace, int(row), int(fact), members) for row, fact in zip(rows, source, strict=True)]
     return Collectives(
         task=task.astype(np.int32),
-        kind=np.array([kinds.setdefault(f[0], len(kinds)) for f in facts], np.int32),
-        nbytes=np.array([f[1] for f in facts], np.int64),
-        group=np.array([ABSENT if f[2] is None else groups.setdefault(f[2], len(groups)) for f in facts], np.int32),
-        sequence=np.array([f[3] for f in facts], np.int64),
-        peer=np.array([f[4] for f in facts], np.int32),
+        kind=np.array([kinds.setdefault(f.kind, len(kinds)) for f in facts], np.int32),
+        nbytes=np.array([f.nbytes for f in facts], np.int64),
+        group=np.array([ABSENT if f.group is None else groups.setdefault(f.group, len(groups)) for f in facts], np.int32),
+        sequence=np.array([f.sequence for f in facts], np.int64),
+        peer=np.array([f.peer for f in facts], np.int32),
         kinds=tuple(kinds),
         groups=tuple(groups),
+        size=np.array([f.size for f in facts], np.int32),
     )
 
 
@@ -117,9 +121,15 @@ def _fact_rows(trace: Trace, rows: Int32, calls: Int32) -> Int64:
     own = trace.args.get("Collective name")
     if own is not None:
         out[np.isin(rows, own.rows)] = rows[np.isin(rows, own.rows)]
+    told = np.zeros(len(trace), bool)
+    if own is not None:
+        told[own.rows] = True
     for wanted in ("record_param_comms", "nccl:"):
         named = np.array([name.startswith(wanted) for name in trace.strings] or [False])
-        around = np.flatnonzero(named[trace.name] & trace.is_any(Category.OPERATOR, Category.ANNOTATION))
+        ranges = named[trace.name] & trace.is_any(Category.OPERATOR, Category.ANNOTATION)
+        if wanted == "record_param_comms":  # old ones carry no facts: the annotation inside them says more
+            ranges &= told
+        around = np.flatnonzero(ranges)
         around = around[np.lexsort((trace.start[around], trace.lane[around]))]
         for i in np.flatnonzero((out == ABSENT) & (calls >= 0)):
             lane, time = trace.lane[calls[i]], trace.start[calls[i]]
@@ -130,19 +140,58 @@ def _fact_rows(trace: Trace, rows: Int32, calls: Int32) -> Int64:
     return out
 
 
-def _facts(trace: Trace, row: int, fact: int) -> tuple[str, int, str | None, int, int]:
-    """(kind, bytes, group, sequence, peer) of one collective kernel."""
+class _Facts(NamedTuple):
+    """What is known of one collective; see `Collectives`."""
+
+    kind: str
+    nbytes: int = ABSENT
+    group: str | None = None
+    sequence: int = ABSENT
+    peer: int = ABSENT
+    size: int = ABSENT
+
+
+def _facts(trace: Trace, row: int, fact: int, members: Mapping[str, str]) -> _Facts:
+    """The facts of the collective in `row`, read from row `fact`."""
     own = kind_of(trace.strings[trace.name[row]])
     if fact == ABSENT:
-        return own, ABSENT, None, ABSENT, ABSENT
+        return _Facts(own)
     text = _text(trace, fact, "Collective name") or trace.strings[trace.name[fact]]
     named = kind_of(text)
     elements = _integer(trace, fact, "In msg nelems")
     kind_name = (_text(trace, fact, "dtype") or "").lower()
     nbytes = elements * ELEMENT_BYTES[kind_name] if elements != ABSENT and kind_name in ELEMENT_BYTES else _shape_bytes(trace, fact)
-    group = _text(trace, fact, "Process Group Name") or _text(trace, fact, "Process Group ID")
     peer = max(_integer(trace, fact, "Src Rank"), _integer(trace, fact, "Dst Rank")) if named in ("send", "receive") else ABSENT
-    return (own if named == "unknown" else named), nbytes, group, _integer(trace, fact, "Seq"), peer
+    return _Facts(
+        own if named == "unknown" else named,
+        nbytes,
+        _group(trace, fact, members),
+        _integer(trace, fact, "Seq"),
+        peer,
+        _integer(trace, fact, "Group size"),
+    )
+
+
+def _group(trace: Trace, fact: int, members: Mapping[str, str]) -> str | None:
+    """A name of the communicator that means the same on every rank: its id, else its name with its members."""
+    communicator = _text(trace, fact, "Comms Id")
+    if communicator not in (None, "", "0"):
+        return f"communicator {communicator}"
+    name = _text(trace, fact, "Process Group Name") or _text(trace, fact, "Process Group ID")
+    if name is None:
+        return None
+    ranks = _text(trace, fact, "Process Group Ranks") or ""
+    if not ranks or "..." in ranks:
+        ranks = members.get(name, "")
+    return f"{name} {ranks}".strip()
+
+
+def _members(trace: Trace) -> dict[str, str]:
+    """Member lists of the process groups in the header, which are never cut short."""
+    header = trace.metadata.get("distributedInfo")
+    configured = header.get("pg_config") if isinstance(header, dict) else None
+    groups = configured if isinstance(configured, list) else []
+    return {str(g["pg_name"]): str(g["ranks"]) for g in groups if isinstance(g, dict) and g.get("ranks") and "pg_name" in g}
 
 
 def _shape_bytes(trace: Trace, row: int) -> int:

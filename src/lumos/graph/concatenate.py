@@ -111,4 +111,5 @@ def _collectives(graphs: Sequence[Graph], tasks: Int64) -> Collectives | None:
         peer=np.concatenate([c.peer for c, _ in parts]),
         kinds=tuple(kinds),
         groups=tuple(groups),
+        size=np.concatenate([np.full(len(c.task), ABSENT, np.int32) if c.size is None else c.size for c, _ in parts]),
     )

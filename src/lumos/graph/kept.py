@@ -12,8 +12,9 @@ from lumos.graph.syncs import Synchronisations
 from lumos.graph.threads import SHORTEST_HAND_OFF, HandOffs, HostSlices
 from lumos.trace.table import Int64
 
-#: A gap that ends within this of the last device work, all streams idle since, ended because of it (ns).
-AFTER_DEVICE = 30_000
+#: A gap that ends within this of the last device work, all streams idle since, ended because of it (ns): a thread that was
+#: blocked on the device is back after 4-11 us (`sync_return` of the public traces).
+AFTER_DEVICE = 15_000
 
 
 def kept_gaps(slices: HostSlices, work: DeviceWork, handed: HandOffs, timers: np.ndarray) -> tuple[Int64, Int64]:

@@ -55,6 +55,8 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     launched = np.flatnonzero(work.call >= 0)
     by_call = launched[np.argsort(work.issued[launched], kind="stable")]
     by_call_start = work.issued[by_call]
+    told = any(note.source_stream != ABSENT for note in notes.values())
+    stream_of = {pair: i for i, pair in enumerate(work.streams)}
     pairs: list[tuple[int, int]] = []
     exact = unresolved = 0
     for row in waits:
@@ -63,11 +65,13 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
         if note is not None and note.source_stream != ABSENT:
             pair = _exact(trace, issued, note, time)
             exact += pair is not None
-        elif notes:
+        elif told:
             continue  # Kineto writes no row for a wait on a stream without work: nothing to wait for
-        else:
+        else:  # no rows, or (CUDA 12.9 and later) rows that name the waiting stream alone
+            waiting = None if note is None else note_stream(stream_of, note.device, note.stream)
             at = int(np.searchsorted(by_call_start, time, "left"))
-            pair = _inferred(issued, by_call[at : at + LAUNCHES_AHEAD], time, records)
+            ahead = by_call[at:] if waiting is None else by_call[at:][work.stream[by_call[at:]] == waiting]
+            pair = _inferred(issued, ahead[:LAUNCHES_AHEAD], time, records)
         if pair is None:
             unresolved += 1
         else:

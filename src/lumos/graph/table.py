@@ -84,6 +84,7 @@ class Processor:
     device: int = -1  # device number of a stream; -1 for a thread
     stream: int = -1  # stream id of a stream; -1 for a thread
     lane: int = -1  # index into the rank's Trace.lanes for a thread; -1 if none
+    timer: bool = False  # a thread that only polls by the clock: part of no step, waited for by no one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +118,7 @@ class Collectives:
 
     kind: index into `kinds`. nbytes: input bytes of this rank (ABSENT unknown). group: index into `groups` (ABSENT
     unknown). sequence: number within the group (ABSENT unknown). peer: the other rank of a send or receive, else ABSENT.
+    size: ranks in the group (ABSENT unknown); None where nothing is known of any.
     """
 
     task: Int32
@@ -127,13 +129,14 @@ class Collectives:
     peer: Int32
     kinds: Sequence[str]
     groups: Sequence[str]
+    size: Int32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One training step of one rank as its profiler marked it (ProfilerStep#…), or the whole recording where it did not.
 
-    start, end: absolute ns of the mark. CPU tasks of the rank that start in [start, end) belong to it, and the device
+    start, end: ns of the mark, in the graph's time. CPU tasks of the rank that start in [start, end) belong to it, and the device
     tasks that they launch, wherever these end.
     """
 
@@ -159,7 +162,9 @@ class Graph:
     moment the last became ready, each for its own duration.
     queue_depth: int32[ranks]; launches of one rank that may be outstanding at a time; 0 = no limit.
     measured_start, measured_end: int64[n], where the task was measured; None for assembled graphs.
+    origin: absolute ns of the graph's time zero, the earliest measured start; nothing starts before it.
     kept_task, kept_time: CPU tasks whose duration still contains kept_time ns of waiting that no rule explained.
+    waiting_unknown: collective tasks that keep their measured duration, waiting included, because peers were not recorded.
     steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step.
     ignored: dependencies switched off (`--ignore`).
     """
@@ -186,8 +191,10 @@ class Graph:
     collectives: Collectives | None = None
     measured_start: Int64 | None = None
     measured_end: Int64 | None = None
+    origin: int = 0
     kept_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     kept_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    waiting_unknown: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     steps: tuple[Step, ...] = ()
     ignored: frozenset[Dependency] = frozenset()
     diagnostics: tuple[Diagnostic, ...] = ()

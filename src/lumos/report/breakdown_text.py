@@ -12,7 +12,7 @@ from lumos.analyze.flops import Achieved
 from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, Row, StreamRow, TimeRow
 from lumos.analyze.variability import Variability
 from lumos.diagnostics import Diagnostic
-from lumos.report.replay_text import PARTS
+from lumos.report.replay_text import PARTS, who
 from lumos.report.text import count, duration, heading, kernel_name, percent, print_diagnostics, table
 
 IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
@@ -50,16 +50,14 @@ def headline(of: str, steps: Sequence[StepBreakdown]) -> str:
     total = sum(s.duration_ns for s in steps)
     parts = {label: sum(getattr(s.breakdown, key) for s in steps) for key, label in PARTS.items()}
     largest = max(parts, key=lambda label: parts[label])
-    ranks = sorted({s.rank for s in steps})
-    who = f"rank {ranks[0]}" if len(ranks) == 1 else count(len(ranks), "rank")
     if not total:
-        return f"{who}: no step contains any work"
+        return f"{who(steps)}, none of which contains any work"
     mean = duration(total / len(steps))
-    return f"{who}: {count(len(steps), 'step')}, {mean} each as {of}; {percent(parts[largest] / total, decimals=0)} is {largest}"
+    return f"{who(steps)}, {mean} a step as {of}; {percent(parts[largest] / total, decimals=0)} is {largest}"
 
 
 def _print_steps(console: Console, steps: Sequence[StepBreakdown]) -> None:
-    heading(console, "Steps: devices run")
+    heading(console, "Steps: devices run" if any(s.idle for s in steps) else "Steps: threads run")
     rows = [
         (f"{s.rank}", s.name, duration(s.duration_ns), *(percent(part / max(s.duration_ns, 1), decimals=1) for part in s.breakdown))
         for s in steps
@@ -84,10 +82,18 @@ def _print_rows(console: Console, rows: Sequence[Row]) -> None:
     if not rows:
         console.print("  nothing to show")
         return
+    if all(isinstance(row, OperatorRow) and not row.device_tasks for row in rows):
+        _print_cpu_operators(console, [row for row in rows if isinstance(row, OperatorRow)])
+        return
     columns, left = COLUMNS[type(rows[0])]
     table(console, columns, [_cells(row) for row in rows], left)
     if isinstance(rows[0], StreamRow):
         console.print("  idle because of the host, the gap between kernels, or a wait for other work")
+
+
+def _print_cpu_operators(console: Console, rows: Sequence[OperatorRow]) -> None:
+    cells = [(row.name, duration(row.cpu_ns), percent(row.cpu_share, decimals=1)) for row in rows]
+    table(console, ("operator", "own CPU", "share"), cells)
 
 
 #: Column names of each kind of row, and which of them are text.
@@ -119,5 +125,5 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _print_achieved(console: Console, achieved: Sequence[Achieved]) -> None:
     heading(console, "Achieved by products and attention")
-    cells = [(a.operator, f"{a.calls:,}", duration(a.device_ns), f"{a.flops_per_s / 1e12:.1f}", a.shapes) for a in achieved]
-    table(console, ("operator", "calls", "device", "TFLOP/s", "shapes"), cells, left=(0, 4))
+    cells = [(a.operator, f"{a.calls:,}", duration(a.time_ns), f"{a.flops_per_s / 1e12:.3g}", a.shapes) for a in achieved]
+    table(console, ("operator", "calls", "time", "TFLOP/s", "shapes"), cells, left=(0, 4))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from lumos.analyze.contents import FEATURES, Contents
+from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
 from lumos.diagnostics import Diagnostic
-from lumos.report.text import MOST_ROWS, count, duration, heading, paragraph, percent, print_diagnostics, size, table
+from lumos.report.text import count, duration, heading, paragraph, percent, print_diagnostics, size, table
 from lumos.trace.table import ProcessGroup
 
 
@@ -48,15 +48,18 @@ def _print_files(console: Console, files: Sequence[Contents]) -> None:
     ]
     table(console, ("rank", "known from", "recorded", "steps", "threads", "streams", "unlinked"), rows, left=(1,))
     console.print("  unlinked: device work whose launch call has no row")
-    for f in files[:MOST_ROWS]:
+    machines: dict[str, list[int]] = {}
+    for f in files:
         if f.devices:
-            console.print(f"  rank {f.rank} runs on {_together(f.devices)}", markup=False)
-        if f.steps:
-            lengths = [s.duration_ns for s in f.steps]
-            span = duration(lengths[0]) if len(lengths) == 1 else f"{duration(min(lengths))} to {duration(max(lengths))}"
-            console.print(f"  rank {f.rank} marks {count(len(lengths), 'step')} of {span}", markup=False)
+            machines.setdefault(_together(f.devices), []).append(f.rank)
         for device, peak in f.peak_memory_bytes.items():
-            console.print(f"  rank {f.rank} allocates at most {size(peak)} on {device}", markup=False)
+            paragraph(console, f"rank {f.rank} allocates at most {size(peak)} on {device}")
+    for machine, ranks in machines.items():
+        paragraph(console, f"{'rank' if len(ranks) == 1 else 'ranks'} {_ranks(tuple(ranks))} on {machine}")
+    lengths = [s.duration_ns for f in files for s in f.steps]
+    if lengths:
+        span = duration(lengths[0]) if len(lengths) == 1 else f"{duration(min(lengths))} to {duration(max(lengths))}"
+        paragraph(console, f"{count(len(lengths), 'step')} marked, of {span}")
 
 
 def _print_rows(console: Console, files: Sequence[Contents]) -> None:
@@ -73,7 +76,12 @@ def _print_rows(console: Console, files: Sequence[Contents]) -> None:
 
 
 def _print_missing(console: Console, files: Sequence[Contents]) -> None:
-    missing = [(name, remedy) for name, remedy in FEATURES.items() if not all(f.features[name] for f in files)]
+    has_device = any(f.streams for f in files)
+    missing = [
+        (name, remedy)
+        for name, remedy in FEATURES.items()
+        if not all(f.features[name] for f in files) and (has_device or name not in DEVICE_FEATURES)
+    ]
     if not missing:
         return
     heading(console, "Not recorded")

@@ -1,7 +1,8 @@
 """Timelines as one Chrome trace that ui.perfetto.dev opens.
 
 Each rank of each timeline is a process group, and the groups of one rank are neighbours; threads and streams have the
-same names in each. Times are µs with three decimals, from the start of the earliest task of the first timeline.
+same names in each. Each group also has a counter of the launches outstanding. Times are µs with three decimals, from the
+start of the earliest task of the first timeline.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
-from lumos.analyze.steps import launches
+from lumos.analyze.queue import queue_steps
+from lumos.analyze.steps import launches, members
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.simulate.timeline import Timeline
@@ -55,11 +57,12 @@ def write_perfetto(path: str, timelines: Sequence[Timeline]) -> None:
 
 
 def events(timelines: Sequence[Timeline]) -> Iterator[dict[str, Any]]:
-    """The trace's events: names and order of the process groups and threads, then tasks, then launch arrows."""
+    """The trace's events: names and order of the process groups and threads, then tasks, launch arrows, queues."""
     origin = min((int(t.start.min()) for t in timelines[:1] if len(t.start)), default=0)
     for place, timeline in enumerate(timelines):
         yield from _names(timeline, place, len(timelines))
         yield from _tasks(timeline, place, len(timelines), origin)
+        yield from _queues(timeline, place, len(timelines), origin)
 
 
 def _write(out: IO[bytes] | gzip.GzipFile, timelines: Sequence[Timeline]) -> None:
@@ -114,6 +117,15 @@ def _tasks(timeline: Timeline, place: int, places: int, origin: int) -> Iterator
         yield {"ph": "s", **arrow, "pid": pids[tid], "tid": tid, "ts": int(start[call]) / 1000}
         tid = int(graph.processor[task])
         yield {"ph": "f", "bp": "e", **arrow, "pid": pids[tid], "tid": tid, "ts": int(start[task]) / 1000}
+
+
+def _queues(timeline: Timeline, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
+    owners = members(timeline.graph)
+    for position in range(len(timeline.graph.ranks)):
+        time, length = queue_steps(timeline, owners, position)
+        for at, launches_outstanding in zip((time - origin).tolist(), length.tolist(), strict=True):
+            counter = {"ph": "C", "name": "launches outstanding", "pid": position * places + place, "tid": 0}
+            yield {**counter, "ts": at / 1000, "args": {"launches": launches_outstanding}}
 
 
 def _pids(timeline: Timeline, place: int, places: int) -> list[int]:

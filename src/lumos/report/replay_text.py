@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
+from lumos.analyze.breakdown import StepBreakdown
 from lumos.analyze.probes import Probes
 from lumos.analyze.replay import ReplayResult, StepReplay
 from lumos.report.text import count, duration, heading, percent, print_diagnostics, table
@@ -31,19 +33,27 @@ def print_replay(console: Console, result: ReplayResult, probes: Probes | None, 
     _print_honesty(console, result)
     _print_constants(console, result)
     if probes is not None:
-        _print_probes(console, probes)
+        _print_probes(console, probes, result.rank_numbers)
     print_diagnostics(console, result.diagnostics)
 
 
 def headline(result: ReplayResult) -> str:
     """The answer in one sentence: means over the steps."""
-    who = f"rank {result.steps[0].rank}" if result.ranks == 1 else count(result.ranks, "rank")
-    measured = sum(s.measured_ns for s in result.steps)
-    replayed = sum(s.replayed_ns for s in result.steps)
     number = len(result.steps)
-    each = "" if number == 1 else " a step"
+    measured, replayed = sum(s.measured_ns for s in result.steps), sum(s.replayed_ns for s in result.steps)
     error = percent((replayed - measured) / measured, signed=True) if measured else "–"
-    return f"{who}: {count(number, 'step')}, {duration(measured / number)}{each} measured, {duration(replayed / number)} replayed, {error}"
+    each = "" if number == 1 else " a step"
+    return f"{who(result.steps)}, {duration(measured / number)}{each} measured, {duration(replayed / number)} replayed, {error}"
+
+
+def who(steps: Sequence[StepReplay | StepBreakdown]) -> str:
+    """Whose steps, and how many: "rank 3: 5 steps", "8 ranks: 2 steps each"."""
+    per_rank = Counter(step.rank for step in steps)
+    if len(per_rank) == 1:
+        return f"rank {steps[0].rank}: {count(len(steps), 'step')}"
+    numbers = set(per_rank.values())
+    each = f"{count(numbers.pop(), 'step')} each" if len(numbers) == 1 else count(len(steps), "step")
+    return f"{count(len(per_rank), 'rank')}: {each}"
 
 
 def _print_steps(console: Console, result: ReplayResult) -> None:
@@ -111,18 +121,18 @@ def _print_constants(console: Console, result: ReplayResult) -> None:
     table(console, ("", "value"), rows)
 
 
-def _print_probes(console: Console, probes: Probes) -> None:
+def _print_probes(console: Console, probes: Probes, ranks: Sequence[int]) -> None:
     heading(console, "Probes (replayed step, as a multiple of the plain replay)")
     rows = [
         ("GPU work takes no time", _ratio(probes.gpu_zero)),
         ("CPU work takes twice as long", _ratio(probes.cpu_double)),
-        *((f"CPU of the {_nth(i)} rank × 1.5: the others", _ratio(r)) for i, r in enumerate(probes.slow_rank) if r is not None),
+        *(
+            (f"CPU of rank {rank} × 1.5: the other ranks", _ratio(r))
+            for rank, r in zip(ranks, probes.slow_rank, strict=True)
+            if r is not None
+        ),
     ]
     table(console, ("", "step"), rows)
-
-
-def _nth(index: int) -> str:
-    return {0: "1st", 1: "2nd", 2: "3rd"}.get(index, f"{index + 1}th")
 
 
 def _ratio(value: float | None) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: Rows of a table before the rest is only counted.
 MOST_ROWS = 24
 
+#: Columns between two columns of a table.
+GUTTER = 3
+
 #: Columns before a table or paragraph.
 INDENT = 2
 
@@ -101,7 +104,7 @@ def print_diagnostics(console: Console, diagnostics: Sequence[Diagnostic]) -> No
 def _widths(room: int, columns: Sequence[str], rows: Sequence[Sequence[str]], text: set[int]) -> list[int]:
     """Width of each column: that of its longest cell; the widest columns of text give way where `room` is too small."""
     widths = [max(len(name), *(len(row[i]) for row in rows), 0) for i, name in enumerate(columns)]
-    over = sum(widths) + 2 * len(columns) - room
+    over = sum(widths) + GUTTER * (len(columns) - 1) - room
     while over > 0 and text:
         widest = max(text, key=lambda i: widths[i])
         second = max((widths[i] for i in text if widths[i] < widths[widest]), default=0)

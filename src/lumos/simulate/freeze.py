@@ -29,20 +29,27 @@ from lumos.trace.table import Int8, Int32, Int64
 class Frozen:
     """`graph` with every dependency as an edge.
 
-    order: int32[n], the tasks in a topological order, the members of a rendezvous side by side.
-    pred_offset: int64[n + 1], pred: int32[m], pred_kind: uint8[m]: predecessors by task, as in Graph, now with the
-    orders of threads and streams, waits and queue depth, and without what `graph.ignored` names.
+    order: int32[n], the tasks in a topological order, the members of a rendezvous side by side. What follows is by
+    position in it: the task at position i is order[i].
+    rank: int32[n], position in `graph.ranks`.
+    pred_offset: int64[n + 1], pred: int32[m] (task ids), pred_kind: uint8[m]: the predecessors as in Graph, now with
+    the orders of threads and streams, waits and queue depth, and without what `graph.ignored` names.
     special_at, special_size: positions in `order` of released tasks (size 1) and of rendezvous.
+    slot: int32[n], pred_slot: int32[m]: which of `slots` places holds the ends of a task while successors still read it.
     exact: False where the graph has occupancy, which sweeps leave out.
     """
 
     graph: Graph
     order: Int32
+    rank: Int32
     pred_offset: Int64
     pred: Int32
     pred_kind: Int8
     special_at: Int64
     special_size: Int32
+    slot: Int32
+    pred_slot: Int32
+    slots: int
     exact: bool
     _tables: _engine.Tables
 
@@ -53,11 +60,11 @@ class Frozen:
 def freeze(graph: Graph) -> Frozen:
     """Fix the order on every processor (ascending id). GraphError where the graph is malformed or then has a cycle."""
     view = tables(graph)
-    *columns, stuck = _engine.freeze(view)
+    order, rank, pred_offset, pred, pred_kind, special_at, special_size, slot, pred_slot, slots, stuck = _engine.freeze(view)
     if stuck[0]:
         raise no_schedule(graph, stuck)
     shared = graph.occupancy is not None and len(graph.occupancy.task) > 0 and Dependency.OCCUPANCY not in graph.ignored
-    return Frozen(graph, *columns, exact=not shared, _tables=view)
+    return Frozen(graph, order, rank, pred_offset, pred, pred_kind, special_at, special_size, slot, pred_slot, slots, not shared, view)
 
 
 def sweep(frozen: Frozen, durations: Int64 | None = None) -> Timeline:
@@ -72,7 +79,7 @@ def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False) -> Int64
     """Sweep k configurations together: durations int64[k, n] ns.
 
     Returns int64[k], the makespans (latest end - earliest start, ns), or with `ends` int64[k, n], the end of every task.
-    Eight configurations run side by side, so k in multiples of eight is best. Memory: 64 bytes a task.
+    Eight configurations run side by side, so k in multiples of eight is best.
     """
     n = len(frozen)
     if not isinstance(durations, np.ndarray) or durations.dtype != np.int64 or durations.ndim != 2 or durations.shape[1] != n:
@@ -80,9 +87,11 @@ def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False) -> Int64
     rows = np.ascontiguousarray(non_negative(durations))
     makespan = np.empty(len(rows), np.int64)
     out = np.empty((len(rows), n) if ends else 0, np.int64)
-    _engine.sweep_many(frozen._tables, *_columns(frozen), rows.reshape(-1), makespan, out.reshape(-1))
+    _engine.sweep_many(
+        frozen._tables, *_columns(frozen), frozen.slot, frozen.pred_slot, frozen.slots, rows.reshape(-1), makespan, out.reshape(-1)
+    )
     return out if ends else makespan
 
 
-def _columns(frozen: Frozen) -> tuple[Int32, Int64, Int32, Int8, Int64, Int32]:
-    return frozen.order, frozen.pred_offset, frozen.pred, frozen.pred_kind, frozen.special_at, frozen.special_size
+def _columns(frozen: Frozen) -> tuple[Int32, Int32, Int64, Int32, Int8, Int64, Int32]:
+    return frozen.order, frozen.rank, frozen.pred_offset, frozen.pred, frozen.pred_kind, frozen.special_at, frozen.special_size

@@ -164,4 +164,3 @@ def _occupancy(graph: Graph) -> tuple[Int32, NDArray[np.float32], Int64]:
         _column("occupancy.share", graph.occupancy.share, np.float32, count),
         _column("occupancy.hold", graph.occupancy.hold, np.int64, count),
     )
-

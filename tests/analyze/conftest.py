@@ -1,0 +1,172 @@
+"""A job drawn by hand, so that every expected time can be checked on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
+
+US = 1000
+
+
+def draw(processors, tasks, edges=(), steps=(), lag=None, release=(), kept=()):
+    """A measured graph. tasks: (processor, kind, name, start µs, end µs); edges: (before, after, Dependency)."""
+    ranks = tuple(dict.fromkeys(p.rank for p in processors))
+    names = list(dict.fromkeys(name for _, _, name, _, _ in tasks))
+    edges = sorted(edges, key=lambda e: e[1])
+    start = np.array([t[3] for t in tasks], np.int64) * US
+    end = np.array([t[4] for t in tasks], np.int64) * US
+    lags = np.zeros((len(ranks), len(Dependency)), np.int64)
+    for kind, value in (lag or {}).items():
+        lags[:, kind] = value * US
+    return Graph(
+        ranks=ranks,
+        processors=tuple(processors),
+        names=names,
+        duration=end - start,
+        processor=np.array([t[0] for t in tasks], np.int32),
+        kind=np.array([t[1] for t in tasks], np.uint8),
+        name=np.array([names.index(t[2]) for t in tasks], np.int32),
+        event=np.arange(len(tasks), dtype=np.int32),
+        pred_offset=np.searchsorted([e[1] for e in edges], np.arange(len(tasks) + 1)).astype(np.int64),
+        pred=np.array([e[0] for e in edges], np.int32),
+        pred_kind=np.array([e[2] for e in edges], np.uint8),
+        lag=lags,
+        release_task=np.array([r[0] for r in release], np.int32),
+        release_time=np.array([r[1] for r in release], np.int64) * US,
+        measured_start=start,
+        measured_end=end,
+        kept_task=np.array([k[0] for k in kept], np.int32),
+        kept_time=np.array([k[1] for k in kept], np.int64) * US,
+        steps=tuple(steps),
+    )
+
+
+@pytest.fixture(scope="session")
+def draw_graph():
+    return draw
+
+
+@pytest.fixture
+def two_steps():
+    """One rank, a thread and two streams, two steps (µs):
+
+    thread   A 0–10, launch 10–12 and 12–14, host 14–70, B 70–80, host 80–105 | C 105–115, launch 115–117
+    stream 7 k1 14–40                                                          | k2 119–150
+    stream 8             nccl 30–60 (waits for nothing but its launch, 16 µs late)
+    """
+    thread, seven, eight = Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)
+    tasks = [
+        (0, Kind.OPERATOR, "A", 0, 10),
+        (0, Kind.LAUNCH, "launch", 10, 12),
+        (0, Kind.LAUNCH, "launch", 12, 14),
+        (0, Kind.HOST, "between", 14, 70),
+        (0, Kind.OPERATOR, "B", 70, 80),
+        (0, Kind.HOST, "between", 80, 105),
+        (0, Kind.OPERATOR, "C", 105, 115),
+        (0, Kind.LAUNCH, "launch", 115, 117),
+        (1, Kind.KERNEL, "k1", 14, 40),
+        (1, Kind.KERNEL, "k2", 119, 150),
+        (2, Kind.COLLECTIVE, "nccl", 30, 60),
+    ]
+    edges = [(1, 8, Dependency.LAUNCH), (7, 9, Dependency.LAUNCH), (2, 10, Dependency.LAUNCH)]
+    steps = (Step(0, "ProfilerStep#0", 0, 100 * US), Step(0, "ProfilerStep#1", 100 * US, 200 * US))
+    return draw([thread, seven, eight], tasks, edges, steps, lag={Dependency.LAUNCH: 2}, release=[(0, 0)])
+
+
+@pytest.fixture
+def shifted():
+    """A graph's measured timeline with some tasks moved by µs: {task: (start, end)} shifts."""
+    from lumos.simulate.timeline import measured
+
+    def shift(graph, moves):
+        truth = measured(graph)
+        start, end = truth.start.copy(), truth.end.copy()
+        for task, (first, last) in moves.items():
+            start[task] += first * US
+            end[task] += last * US
+        return replace(truth, start=start, end=end, source="replayed")
+
+    return shift
+
+
+@pytest.fixture(scope="session")
+def record():
+    """A Trace of rows (category, name, lane, start, duration, {argument: value}); times in ns."""
+    from lumos.trace.table import ABSENT, Column, Lane, Trace
+
+    def trace(*rows, rank=0, metadata=None):
+        strings: dict[str, int] = {}
+
+        def intern(text):
+            return strings.setdefault(text, len(strings))
+
+        found: dict[str, tuple[list, list, str]] = {}
+        for i, row in enumerate(rows):
+            for key, value in (row[5] if len(row) > 5 else {}).items():
+                if key in ("correlation", "external_id"):
+                    continue
+                at, values, _ = found.setdefault(key, ([], [], "string" if isinstance(value, str) else "int"))
+                at.append(i)
+                values.append(intern(value) if isinstance(value, str) else value)
+        args = {key: Column(np.array(at, np.int32), np.array(values, np.int64), kind) for key, (at, values, kind) in found.items()}
+
+        def ids(key):
+            return np.array([row[5].get(key, ABSENT) if len(row) > 5 else ABSENT for row in rows], np.int64)
+
+        name = np.array([intern(row[1]) for row in rows], np.int32)
+        return Trace(
+            path="hand.json",
+            rank=rank,
+            rank_source="assumed",
+            world_size=None,
+            strings=list(strings),
+            start=np.array([row[3] for row in rows], np.int64),
+            duration=np.array([row[4] for row in rows], np.int64),
+            name=name,
+            category=np.array([row[0] for row in rows], np.uint8),
+            lane=np.array([row[2] for row in rows], np.int32),
+            correlation=ids("correlation"),
+            external_id=ids("external_id"),
+            args=args,
+            lanes=[Lane("1", str(i)) for i in range(1 + max((row[2] for row in rows), default=0))],
+            metadata=metadata or {},
+        )
+
+    return trace
+
+
+@pytest.fixture
+def launched(record):
+    """A job of one rank whose two kernels are launched from an operator inside an operator, and from its backward:
+
+    linear 0–100 (sequence 7) inside module Linear_0, in it mm 10–60, in it the launch 20–30 → kernel 30–90
+    MmBackward 200–300 (sequence 7) on another thread, in it mm 210–260, in it the launch 220–230 → kernel 230–330
+    """
+    from lumos.trace.table import Category, Job
+
+    shapes = {"Input Dims": "[[8,4],[4,2]]"}
+    trace = record(
+        (Category.PYTHON, "nn.Module: Linear_0", 0, 0, 110),
+        (Category.OPERATOR, "aten::linear", 0, 0, 100, {"Sequence number": 7}),
+        (Category.OPERATOR, "aten::mm", 0, 10, 50, shapes),
+        (Category.RUNTIME, "cudaLaunchKernel", 0, 20, 10, {"correlation": 1}),
+        (Category.KERNEL, "gemm", 2, 30, 60, {"correlation": 1}),
+        (Category.OPERATOR, "MmBackward0", 1, 200, 100, {"Sequence number": 7}),
+        (Category.OPERATOR, "aten::mm", 1, 210, 50, shapes),
+        (Category.RUNTIME, "cudaLaunchKernel", 1, 220, 10, {"correlation": 2}),
+        (Category.KERNEL, "gemm", 2, 230, 100, {"correlation": 2}),
+    )
+    processors = [Processor(0, False, "thread 1"), Processor(0, False, "thread 2"), Processor(0, True, "stream 7", 0, 7)]
+    tasks = [
+        (0, Kind.OPERATOR, "aten::mm", 10, 20),
+        (0, Kind.LAUNCH, "cudaLaunchKernel", 20, 30),
+        (1, Kind.LAUNCH, "cudaLaunchKernel", 220, 230),
+        (2, Kind.KERNEL, "gemm", 30, 90),
+        (2, Kind.KERNEL, "gemm", 230, 330),
+    ]
+    graph = draw(processors, tasks, [(1, 3, Dependency.LAUNCH), (2, 4, Dependency.LAUNCH)], (Step(0, "s", 0, 400 * US),))
+    return Job((trace,)), replace(graph, event=np.array([2, 3, 7, 4, 8], np.int32))

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.analyze.flops import achieved_flops, operator_flops
+from lumos.analyze.steps import members
+from lumos.graph.table import Kind, Processor, Step
+from lumos.simulate.timeline import measured
+from lumos.trace.table import Category, Job
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "inputs", "expected"),
+    [
+        ("aten::mm", [[8, 4], [4, 2]], [], 2 * 8 * 4 * 2),
+        ("aten::addmm", [[2], [8, 4], [4, 2]], [], 2 * 8 * 4 * 2),
+        ("aten::bmm", [[3, 8, 4], [3, 4, 2]], [], 2 * 3 * 8 * 4 * 2),
+        ("aten::mm", [[8, 4], [5, 2]], [], None),
+        ("aten::mm", [[], []], [], None),
+        ("aten::relu", [[8, 4]], [], None),
+        ("aten::_scaled_dot_product_flash_attention", [[2, 3, 5, 7]] * 3, ["", "", "", "0.", "False"], 4 * 2 * 3 * 5 * 5 * 7),
+        ("aten::_scaled_dot_product_flash_attention", [[2, 3, 5, 7]] * 3, ["", "", "", "0.", "True"], 2 * 2 * 3 * 5 * 5 * 7),
+        ("aten::_scaled_dot_product_flash_attention_backward", [[2, 3, 5, 7]] * 5, [], 10 * 2 * 3 * 5 * 5 * 7),
+    ],
+)
+def test_operations_of_a_call(name, shapes, inputs, expected):
+    assert operator_flops(name, shapes, inputs) == expected
+
+
+def test_achieved_is_operations_over_the_time_of_all_calls(launched):
+    job, graph = launched
+    (found,) = achieved_flops(measured(graph), members(graph), job)
+    assert (found.operator, found.shapes, found.calls, found.time_ns) == ("aten::mm", "[[8,4],[4,2]]", 2, 160_000)
+    assert found.flops_per_s == pytest.approx(2 * 128 / 160e-6)
+
+
+def test_without_shapes_nothing_is_achieved(launched):
+    job, graph = launched
+    job.traces[0].args.pop("Input Dims")
+    assert achieved_flops(measured(graph), members(graph), job) == ()
+
+
+def test_without_devices_the_operators_own_time_counts(draw_graph, record):
+    trace = record((Category.OPERATOR, "aten::mm", 0, 0, 16_000, {"Input Dims": "[[8,4],[4,2]]"}))
+    tasks = [(0, Kind.OPERATOR, "aten::mm", 0, 10), (0, Kind.OPERATOR, "aten::mm", 12, 16)]
+    graph = draw_graph([Processor(0, False, "t")], tasks, steps=(Step(0, "s", 0, 99_000),))
+    graph = replace(graph, event=np.array([0, 0], np.int32))  # two slices of one operator
+    (found,) = achieved_flops(measured(graph), members(graph), Job((trace,)))
+    assert (found.calls, found.time_ns) == (1, 14_000)

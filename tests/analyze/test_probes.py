@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from lumos.analyze.probes import probes
+from lumos.graph.table import Dependency, Kind, Processor, Step
+
+US = 1000
+
+
+def gpu_bound(draw_graph):
+    """A launch of 10 µs and a kernel of 90 µs, awaited: the kernel sets the pace."""
+    processors = [Processor(0, False, "t"), Processor(0, True, "stream 7", 0, 7)]
+    tasks = [(0, Kind.LAUNCH, "l", 0, 10), (0, Kind.OPERATOR, "after", 100, 110), (1, Kind.KERNEL, "k", 10, 100)]
+    edges = [(0, 2, Dependency.LAUNCH), (2, 1, Dependency.SYNC)]
+    return draw_graph(processors, tasks, edges, (Step(0, "s", 0, 200 * US),))
+
+
+def test_gpu_time_and_cpu_time_by_hand(draw_graph):
+    found = probes(gpu_bound(draw_graph))
+    assert found.gpu_zero == pytest.approx(20 / 110)
+    assert found.cpu_double == pytest.approx(130 / 110)
+    assert found.slow_rank == (None,)
+
+
+def test_a_copied_start_shows(draw_graph):
+    """The same job with its last task's start taken from the trace: taking the GPU away changes nothing before it."""
+    processors = [Processor(0, False, "t"), Processor(0, True, "stream 7", 0, 7)]
+    tasks = [(0, Kind.LAUNCH, "l", 0, 10), (0, Kind.OPERATOR, "after", 100, 110), (1, Kind.KERNEL, "k", 10, 100)]
+    graph = draw_graph(processors, tasks, [(0, 2, Dependency.LAUNCH)], (Step(0, "s", 0, 200 * US),), release=[(1, 100)])
+    assert probes(graph).gpu_zero == pytest.approx(1.0)
+
+
+def test_a_slow_rank_slows_the_others_only_where_they_meet(draw_graph):
+    processors = [Processor(rank, False, "t") for rank in (0, 1)]
+    tasks = [
+        (0, Kind.OPERATOR, "a", 0, 100),
+        (0, Kind.OPERATOR, "b", 100, 200),
+        (1, Kind.OPERATOR, "a", 0, 100),
+        (1, Kind.OPERATOR, "b", 100, 200),
+    ]
+    steps = tuple(Step(rank, "s", 0, 500 * US) for rank in (0, 1))
+    apart = probes(draw_graph(processors, tasks, steps=steps))
+    assert apart.slow_rank == (1.0, 1.0)
+    meet = probes(draw_graph(processors, tasks, [(0, 3, Dependency.DATA)], steps))
+    assert meet.slow_rank == (pytest.approx(1.25), 1.0)
+
+
+def test_collectives_on_threads_are_not_cpu_work(draw_graph):
+    tasks = [(0, Kind.OPERATOR, "a", 0, 10), (0, Kind.COLLECTIVE, "gloo:all_reduce", 10, 40)]
+    graph = draw_graph([Processor(0, False, "t")], tasks, steps=(Step(0, "s", 0, 99 * US),))
+    found = probes(graph)
+    assert found.cpu_double == pytest.approx(50 / 40)
+    assert found.gpu_zero is None

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.analyze.replay import dependencies, replay
+from lumos.diagnostics import Diagnostic
+from lumos.errors import GraphError
+from lumos.graph.table import Dependency, Kind, Processor, Step
+from lumos.simulate.timeline import measured
+
+US = 1000
+
+
+def test_the_measurement_replays_without_error(two_steps):
+    result = replay(two_steps, measured(two_steps))
+    assert [s.error for s in result.steps] == [0.0, 0.0]
+    assert [s.measured_ns for s in result.steps] == [80 * US, 45 * US]
+    assert result.steps[0].kernel_start_error == (0.0, 0.0)
+    assert result.collective_start_error == (0.0, 0.0)
+    assert result.steps[0].utilization_error == 0.0
+
+
+def test_errors_are_signed_and_relative(two_steps, shifted):
+    first, second = replay(two_steps, shifted(two_steps, {4: (0, 8), 9: (0, -9)})).steps
+    assert first.error == pytest.approx(0.1)
+    assert second.error == pytest.approx(-0.2)
+
+
+def test_only_scored_steps_are_averaged(two_steps):
+    result = replay(two_steps, measured(two_steps))
+    assert not any(s.scored for s in result.steps)
+    assert (result.mean_abs_error, result.max_abs_error, result.exposed_communication_error) == (None, None, None)
+
+
+def scored(draw_graph, communicate=True):
+    processors = [Processor(0, False, "t"), Processor(0, True, "stream 7", 0, 7)]
+    kinds = [Kind.COLLECTIVE if communicate and i == 0 else Kind.KERNEL for i in range(60)]
+    tasks = [(0, Kind.OPERATOR, "op", 2 * i, 2 * i + 1) for i in range(60)] + [
+        (1, kind, "k", 2 * i, 2 * i + 2) for i, kind in enumerate(kinds)
+    ]
+    return draw_graph(processors, tasks, steps=(Step(0, "s", 0, 10_000 * US),))
+
+
+def test_means_over_scored_steps(draw_graph, shifted):
+    graph = scored(draw_graph)
+    result = replay(graph, shifted(graph, {119: (0, 12), 60: (0, -1)}))
+    assert result.steps[0].scored
+    assert result.mean_abs_error == result.max_abs_error == pytest.approx(12 / 120)
+    assert result.exposed_communication_error == pytest.approx(1 / 120)
+
+
+def test_a_job_without_communication_has_no_such_error(draw_graph):
+    graph = scored(draw_graph, communicate=False)
+    result = replay(graph, measured(graph))
+    assert result.exposed_communication_error is None
+    assert result.collective_start_error == (None, None)
+
+
+def test_constants_are_named_one_value_a_rank(two_steps):
+    graph = replace(two_steps, queue_depth=np.array([1020], np.int32))
+    assert replay(graph, measured(graph)).constants == {"launch_latency_ns": (2000,), "queue_depth": (1020,)}
+
+
+def test_dependencies_count_edges_and_processor_order(two_steps):
+    assert dependencies(two_steps) == 3 + 7 + 1
+
+
+def test_ignored_kinds_and_diagnostics_are_carried(two_steps):
+    finding = Diagnostic("code", "message")
+    graph = replace(two_steps, ignored=frozenset({Dependency.STREAM_WAIT}), diagnostics=(finding,))
+    result = replay(graph, measured(graph))
+    assert (result.ignored, result.diagnostics) == (("stream-wait",), (finding,))
+
+
+def test_without_a_timeline_the_graph_is_simulated(two_steps):
+    result = replay(two_steps)
+    # the collective now starts when its launch lets it, at 16 µs; nothing else moves but what follows
+    assert result.collective_start_error.median == pytest.approx(14 / 80)
+
+
+def test_a_graph_that_never_ran_cannot_be_compared(two_steps):
+    with pytest.raises(GraphError, match="never measured"):
+        replay(replace(two_steps, measured_start=None, measured_end=None))
+
+
+def test_marks_that_hold_nothing_are_an_error(two_steps):
+    with pytest.raises(GraphError, match="no step"):
+        replay(replace(two_steps, steps=(Step(0, "s", -9 * US, 0),)), measured(two_steps))

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from lumos.cli import VERBS, load
+
+
+def test_help_names_every_verb(lumos):
+    done = lumos("--help")
+    assert done.status == 0
+    assert all(verb in done.out for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_loads_and_explains_itself(lumos, verb):
+    assert load(verb).name == verb
+    done = lumos(verb, "--help")
+    assert done.status == 0 and "--json" in done.out
+
+
+def test_version(lumos):
+    done = lumos("--version")
+    assert done.status == 0 and done.out.startswith("lumos ")
+
+
+def test_no_arguments_show_the_help(lumos):
+    done = lumos()
+    assert "replay" in done.out + done.err
+
+
+def test_an_unknown_verb_names_the_nearest(lumos):
+    done = lumos("repaly")
+    assert (done.status, done.out) == (2, "")
+    assert "did you mean 'replay'" in done.err
+
+
+def test_an_unknown_option_names_the_nearest(lumos):
+    done = lumos("replay", "x.json", "--probe")
+    assert done.status == 2 and "--probes" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        (("replay", "x.json", "--ignore", "lunch"), "'launch'"),
+        (("breakdown", "x.json", "--by", "kernels"), "'kernel'"),
+        (("breakdown", "x.json", "--of", "replay"), "'replayed'"),
+    ],
+)
+def test_an_unknown_word_names_the_nearest(lumos, arguments, nearest):
+    done = lumos(*arguments)
+    assert (done.status, done.out) == (2, "")
+    assert nearest in done.err
+
+
+@pytest.mark.parametrize("verb", ["inspect", "replay", "breakdown"])
+def test_an_input_without_an_answer_is_status_1_and_one_message(lumos, verb, tmp_path):
+    done = lumos(verb, tmp_path / "absent.json", "--json")
+    assert (done.status, done.out) == (1, "")
+    assert done.err.startswith("lumos: ") and "absent.json" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("how", ["--json", ""])
+def test_a_reader_that_leaves_is_no_error(trace, how):
+    command = f"{sys.executable} -c 'from lumos.cli import main; main()' replay {trace()} {how} | true"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.returncode == 141
+
+
+def test_an_interrupt_leaves_without_a_traceback(lumos, monkeypatch, tmp_path):
+    import importlib
+
+    def interrupted(*paths, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module("lumos.trace"), "read", interrupted)
+    done = lumos("inspect", tmp_path)
+    assert (done.status, done.out, done.err) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("lumos re", ["replay"]),
+        ("lumos replay --pro", ["--probes"]),
+        ("lumos replay --ignore stream-", ["stream-order", "stream-wait"]),
+        ("lumos breakdown --by mo", ["module"]),
+        ("lumos breakdown --of r", ["replayed"]),
+    ],
+)
+def test_the_shell_completes_verbs_options_and_words(lumos, monkeypatch, words, expected):
+    monkeypatch.setenv("_LUMOS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    assert lumos().out.split() == expected

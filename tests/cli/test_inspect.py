@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+
+def test_json(lumos, trace):
+    done = lumos("inspect", trace(), "--json")
+    assert (done.status, done.err) == (0, "")
+    answer = done.json
+    (file,) = answer["files"]
+    assert (answer["ranks"], file["rank"], file["world_size"], file["events"]) == (1, 0, 1, 362)
+    assert file["rows"] == {"annotation": 2, "operator": 120, "runtime": 120, "kernel": 120}
+    assert (file["features"]["shapes"], file["features"]["call_stacks"], file["unlinked"]) == (True, False, 0.0)
+    assert "diagnostics" in answer
+
+
+def test_text_says_what_is_missing_and_fits_80_columns(lumos, trace):
+    done = lumos("inspect", trace())
+    assert done.out.startswith("rank 0 of 1: 362 rows")
+    assert "enable_cuda_sync_events" in done.out and "record_shapes" not in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+def test_repair_reads_what_is_not_quite_json(lumos, trace):
+    path = trace()
+    path.write_text(path.read_text().replace("aten::mm", "aten::\x01mm", 1))
+    assert lumos("inspect", path).status == 1
+    done = lumos("inspect", path, "--repair", "--json")
+    assert done.status == 0 and done.json["diagnostics"]

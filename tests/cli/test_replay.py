@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+STEP_KEYS = {
+    "rank",
+    "name",
+    "measured_ns",
+    "replayed_ns",
+    "error",
+    "breakdown",
+    "utilization_error",
+    "kernel_start_error",
+    "kept_wait",
+    "unexplained_idle",
+    "prefix",
+    "scored",
+}
+PARTS = {"exposed_compute_ns", "overlapped_ns", "exposed_communication_ns", "other_ns"}
+
+
+def test_json_has_the_contracted_keys(lumos, trace):
+    done = lumos("replay", trace(), "--json")
+    assert (done.status, done.err) == (0, "")
+    answer = done.json
+    assert (answer["ranks"], len(answer["steps"])) == (1, 2)
+    assert {"tasks", "dependencies", "mean_abs_error", "max_abs_error", "exposed_communication_error", "constants"} <= answer.keys()
+    assert {"diagnostics", "read_s", "build_s", "simulate_s"} <= answer.keys()
+    assert "probes" not in answer
+    for step in answer["steps"]:
+        assert step.keys() >= STEP_KEYS
+        for run in ("measured", "replayed"):
+            assert step["breakdown"][run].keys() == PARTS
+            assert sum(step["breakdown"][run].values()) == step[f"{run}_ns"]
+
+
+def test_the_figures_of_a_job_by_hand(lumos, trace):
+    """Each step runs from its first operator (0) to the end of its last kernel (601 µs); a stream runs one kernel at a
+    time, so kernels queue: 60 kernels of 6 µs with gaps of 4."""
+    answer = lumos("replay", trace(), "--json").json
+    step = answer["steps"][0]
+    assert (step["name"], step["measured_ns"], step["replayed_ns"]) == ("ProfilerStep#0", 601_000, 601_000)
+    assert step["breakdown"]["measured"] == {
+        "exposed_compute_ns": 59 * 6000,
+        "overlapped_ns": 0,
+        "exposed_communication_ns": 6000,
+        "other_ns": 601_000 - 60 * 6000,
+    }
+    assert step["scored"] and answer["mean_abs_error"] == 0
+    assert answer["constants"]["launch_latency_ns"] == [1000]
+
+
+def test_a_step_with_little_in_it_is_not_scored(lumos, trace):
+    answer = lumos("replay", trace(per_step=10), "--json").json
+    assert [s["scored"] for s in answer["steps"]] == [False, False]
+    assert answer["mean_abs_error"] is None and answer["max_abs_error"] is None
+
+
+def test_probes_by_hand(lumos, trace):
+    """CPU-bound: without the GPU a step ends with its last operator, 598 of 601 µs."""
+    probes = lumos("replay", trace(steps=1), "--probes", "--json").json["probes"]
+    assert probes["gpu_zero"] == pytest.approx(598 / 601, abs=0.005)
+    assert probes["cpu_double"] > 1.9
+    assert probes["slow_rank"] == [None]
+
+
+def test_an_ignored_kind_is_ignored_and_named(lumos, trace):
+    path = trace()
+    answer = lumos("replay", path, "--ignore", "launch", "--ignore", "stream-order", "--json").json
+    assert answer["ignored"] == ["launch", "stream-order"]
+    assert answer["steps"][0]["kernel_start_error"]["median"] > 0.1
+    assert "Ignored dependencies: launch, stream-order" in lumos("replay", path, "--ignore", "launch", "--ignore", "stream-order").out
+
+
+def test_several_ranks_are_one_job(lumos, trace, tmp_path):
+    trace("rank0.json", 0, 2)
+    trace("rank1.json", 1, 2)
+    answer = lumos("replay", tmp_path, "--probes", "--json").json
+    assert (answer["ranks"], answer["rank_numbers"]) == (2, [0, 1])
+    assert [s["rank"] for s in answer["steps"]] == [0, 0, 1, 1]
+    assert len(answer["constants"]["launch_latency_ns"]) == 2
+    assert len(answer["probes"]["slow_rank"]) == 2
+
+
+def test_text_says_the_answer_first_and_fits_80_columns(lumos, trace):
+    done = lumos("replay", trace(), "--probes")
+    assert done.out.startswith("rank 0: 2 steps, 601.0 µs a step measured, 601.0 µs replayed, +0.00 %\n")
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert "\x1b" not in done.out
+    for part in ("Steps", "Where the time goes", "Constants", "launch latency", "Probes"):
+        assert part in done.out
+
+
+def test_perfetto_writes_both_runs(lumos, trace, tmp_path):
+    out = tmp_path / "both.json"
+    assert lumos("replay", trace(), "--perfetto", out).status == 0
+    names = {e["args"]["name"] for e in json.loads(out.read_text())["traceEvents"] if e["name"] == "process_name"}
+    assert names == {"rank 0 measured", "rank 0 replayed"}
+
+
+def test_perfetto_needs_a_name_that_tells_its_format(lumos, trace, tmp_path):
+    done = lumos("replay", trace(), "--perfetto", tmp_path / "both.pb", "--json")
+    assert (done.status, done.out) == (1, "")
+    assert "both.pb" in done.err and ".json.gz" in done.err
