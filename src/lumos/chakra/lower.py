@@ -68,8 +68,13 @@ def _timeline(graph: Graph, frozen: Frozen) -> Timeline:
     if frozen.exact:
         return sweep(frozen)
     live = simulate(graph)
-    task = np.repeat(np.arange(len(graph)), np.diff(frozen.pred_offset))
+    task = _successors(frozen)
     return live if (live.end[frozen.pred] <= live.start[task]).all() else sweep(frozen)
+
+
+def _successors(frozen: Frozen) -> Int64:
+    """The task at the other end of each of `frozen.pred`."""
+    return np.repeat(frozen.order, np.diff(frozen.pred_offset)).astype(np.int64)
 
 
 @dataclass(slots=True)
@@ -92,9 +97,10 @@ class _Nodes:
         n = len(graph)
         place = {rank: i for i, rank in enumerate(graph.ranks)}
         self.graph = graph
-        self.rank = np.array([place[p.rank] for p in graph.processors], np.int32)[graph.processor]
+        self.places = [place[p.rank] for p in graph.processors]
+        self.rank = np.array(self.places, np.int32)[graph.processor]
         self.pred = frozen.pred.astype(np.int64)
-        self.task = np.repeat(np.arange(n), np.diff(frozen.pred_offset))
+        self.task = _successors(frozen)
         self.position = np.empty(n, np.int64)
         self.position[frozen.order] = np.arange(n)
         self.origin = int(timeline.start.min())
@@ -142,8 +148,7 @@ class _Nodes:
 
     def workload(self) -> Workload:
         """Everything in columns, by rank and start."""
-        graph, n = self.graph, len(self.graph)
-        added = self.added
+        graph, added = self.graph, self.added
         names = [*graph.names]
         extra_name = []
         for _, _, name, *_ in added:
@@ -181,7 +186,8 @@ class _Nodes:
             dep=dep,
             communication=self._communication(place),
             groups=tuple(self.group_ranks),
-            steps=self._steps(n),
+            steps=self._steps(),
+            timers=frozenset((place, int(q)) for p, q, place in zip(graph.processors, _queues(graph), self.places, strict=True) if p.timer),
             diagnostics=(*graph.diagnostics, *self.findings),
         )
 
@@ -203,7 +209,7 @@ class _Nodes:
             kinds=tuple(kinds),
         )
 
-    def _steps(self, n: int) -> tuple[Step, ...]:
+    def _steps(self) -> tuple[Step, ...]:
         """The step marks where the tasks now lie: each from the first start to the last of its CPU tasks."""
         owners = self.members
         out = []

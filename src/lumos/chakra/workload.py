@@ -54,6 +54,8 @@ class Workload:
     operations, bytes: int64, what a node computes and moves, ABSENT unknown: its cost where it has no duration.
     dep_offset: int64[n + 1], dep: int64[m]: the nodes that must end before node i starts, all of its rank.
     groups: the ranks of each communicator, ascending. ranks: what each position was called where it came from.
+    timers: (rank position, queue) of threads that only poll by the clock.
+    id: int64[n], what each node is called in its file; None where it has none yet.
     """
 
     ranks: tuple[int, ...]
@@ -74,6 +76,8 @@ class Workload:
     communication: Communication
     groups: tuple[tuple[int, ...], ...]
     steps: tuple[Step, ...] = ()
+    timers: frozenset[tuple[int, int]] = frozenset()
+    id: Int64 | None = None
     diagnostics: tuple[Diagnostic, ...] = field(default=())
 
     def __len__(self) -> int:

@@ -136,6 +136,9 @@ def _metadata(workload: Workload, rank: int, exact_ns: bool) -> Metadata:
     attrs.append(Attribute("world_size", "int64", len(workload.ranks)))
     if steps:
         attrs.append(Attribute("steps", "string", msgspec.json.encode(steps).decode()))
+    timers = tuple(sorted(queue for place, queue in workload.timers if place == rank))
+    if timers:
+        attrs.append(Attribute("timers", "int64_list", timers))
     if exact_ns:
         attrs.append(Attribute("exact_ns", "bool", True))
     return Metadata(attrs=tuple(attrs))
