@@ -16,6 +16,8 @@ from lumos.trace.table import Int32, Int64
 
 #: Names in a run that votes. Long enough to tell layers apart, short enough to survive a label put between.
 RUN = 12
+#: Share of the shorter sequence that must be found in the stretch for it to be the right one.
+WHOLE = 0.99
 #: Most bits that a table of the subsequence may hold (256 MB); beyond it the sequences are cut at a sure match.
 MOST_BITS = 1 << 31
 
@@ -35,6 +37,11 @@ def align(a: Int32, b: Int32) -> Int64:
         return partner
     partner[:] = -1
     _subsequence(a, b[low:high], partner, low)
+    if (partner >= 0).sum() < WHOLE * len(a):  # not one stretch: whatever is longest
+        anywhere = np.full(len(a), -1, np.int64)
+        _subsequence(a, b, anywhere, 0)
+        if (anywhere >= 0).sum() > (partner >= 0).sum():
+            return anywhere
     return partner
 
 

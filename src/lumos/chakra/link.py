@@ -5,15 +5,15 @@ function's id) settle it where they can be believed, which is only where the joi
 even when they mean different operators. Elsewhere the two are laid side by side thread by thread, each operator by its
 name and its caller's name, in call order (`align`).
 
-The rate counts kernels whose operator is in both files: of an operator name that the profiler saw k times and the
-observer e times, min(1, e / k) of its kernels. A low rate is a diagnostic, never a silent success.
+The rate counts kernels whose operator is in both files: of an operator (by name and caller) that the profiler saw k
+times and the observer e times, min(1, e / k) of its kernels. A low rate is a diagnostic, never a silent success.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ BELIEVED = 0.95
 #: Link rates below this are reported.
 LOW = 0.9
 #: Operators whose tensor shapes are compared, and the share that must agree for the files to be of one rank and run.
-COMPARED, SAME_RUN = 2000, 0.9
+COMPARED, SAME_RUN = 2000, 0.995
 #: Where the id of an operator's record function may stand in a profiler file, and how far it may be shifted.
 _IDS = (("Record function id", 0), ("External id", 0), ("Ev Idx", 1), ("Ev Idx", 0))
 
@@ -79,12 +79,12 @@ def link(observed: ExecutionTrace, trace: Trace) -> Linked:
     node = np.full(len(trace), ABSENT, np.int32)
     by_id = _join_ids(observed, trace, rows)
     how = "id" if by_id is not None else "alignment"
-    node[rows] = _align(observed, trace, rows, caller) if by_id is None else by_id
+    calls = _calls(observed, trace, rows, caller)
+    node[rows] = _align(observed, trace, rows, calls) if by_id is None else by_id
     kernel, operator = _operators(trace, rows, caller)
-    method, kernel_node = _methods(node, operator, dict(zip(rows.tolist(), rows[caller].tolist(), strict=True)), how, caller, rows)
-    shared = _shared(observed, trace, rows, operator)
-    out = Linked(node, kernel, kernel_node, method, shared, int((node >= 0).sum()), ())
-    return Linked(node, kernel, kernel_node, method, shared, out.operators, tuple(_findings(observed, trace, out)))
+    method, kernel_node = _methods(node, operator, how, caller, rows)
+    out = Linked(node, kernel, kernel_node, method, _shared(calls, operator), int((node >= 0).sum()), ())
+    return replace(out, diagnostics=tuple(_findings(observed, trace, out)))
 
 
 def _callers(trace: Trace, rows: Int32) -> Int64:
@@ -132,22 +132,40 @@ def _common_names(observed: ExecutionTrace, trace: Trace) -> Int64:
     return np.array([index.get(name, ABSENT) for name in trace.strings] or [ABSENT], np.int64)
 
 
-def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, caller: Int64) -> Int32:
-    """The node of each row by the order of names, thread by thread."""
-    common = _common_names(observed, trace)[trace.name[rows]]
-    node_name = observed.name.astype(np.int64)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Calls:
+    """Every call by name and caller's name. row: int64 per row, node: int64 per node, ABSENT where the other file never
+    has the name; row_name, node_name: the names alone, likewise."""
+
+    row: Int64
+    node: Int64
+    row_name: Int64
+    node_name: Int64
+
+
+def _calls(observed: ExecutionTrace, trace: Trace, rows: Int32, caller: Int64) -> _Calls:
+    """The calls of both files in common words. The caller is the nearest whose name both files have."""
+    row_name = _common_names(observed, trace)[trace.name[rows]]
     seen = np.zeros(len(observed.strings), bool)
-    seen[common[common >= 0]] = True
-    mine, theirs = np.flatnonzero(common >= 0), np.flatnonzero(seen[node_name] & ~observed.is_pseudo())
+    seen[row_name[row_name >= 0]] = True
+    node_name = np.where(seen[observed.name] & ~observed.is_pseudo(), observed.name, ABSENT).astype(np.int64)
     width = len(observed.strings) + 1
-    row_token = common * width + _caller_names(caller, common)
-    node_token = node_name * width + _caller_names(observed.parent.astype(np.int64), np.where(seen[node_name], node_name, ABSENT))
+
+    def calls(name: Int64, caller: Int64) -> Int64:
+        return np.where(name >= 0, name * width + _caller_names(caller, name), ABSENT)
+
+    return _Calls(calls(row_name, caller), calls(node_name, observed.parent.astype(np.int64)), row_name, node_name)
+
+
+def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -> Int32:
+    """The node of each row by the order of calls, thread by thread."""
+    mine, theirs = np.flatnonzero(calls.row >= 0), np.flatnonzero(calls.node >= 0)
     out = np.full(len(rows), ABSENT, np.int32)
-    for thread, lane in _threads(observed, trace, rows[mine], theirs, node_name, common[mine]):
+    for thread, lane in _threads(observed, trace, rows[mine], theirs, calls.node_name, calls.row_name[mine]):
         nodes = theirs[observed.thread[theirs] == thread]
         here = mine[trace.lane[rows[mine]] == lane]
-        tokens = np.unique(np.concatenate((node_token[nodes], row_token[here])), return_inverse=True)[1].astype(np.int32)
-        partner = align(tokens[: len(nodes)], tokens[len(nodes) :])
+        words = np.unique(np.concatenate((calls.node[nodes], calls.row[here])), return_inverse=True)[1].astype(np.int32)
+        partner = align(words[: len(nodes)], words[len(nodes) :])
         out[here[partner[partner >= 0]]] = nodes[partner >= 0]
     return out
 
@@ -198,9 +216,7 @@ def _operators(trace: Trace, rows: Int32, caller: Int64) -> tuple[Int32, Int64]:
     return work.row, out
 
 
-def _methods(
-    node: Int32, operator: Int64, _: dict[int, int], how: str, caller: Int64, rows: Int32
-) -> tuple[tuple[str, ...], Int32]:
+def _methods(node: Int32, operator: Int64, how: str, caller: Int64, rows: Int32) -> tuple[tuple[str, ...], Int32]:
     """How each kernel was linked, and to which node."""
     method, found = [], []
     for at in operator.tolist():
@@ -212,17 +228,12 @@ def _methods(
     return tuple(method), np.array(found, np.int32)
 
 
-def _shared(observed: ExecutionTrace, trace: Trace, rows: Int32, operator: Int64) -> int:
-    """Kernels whose operator is in both files: min(1, e / k) of those of each operator name."""
-    in_trace = Counter(trace.name[rows[trace.category[rows] == Category.OPERATOR]].tolist())
-    index = {name: i for i, name in enumerate(observed.strings)}
-    in_observed = Counter(observed.name.tolist())
-    kernels = Counter(trace.name[rows[operator[operator >= 0]]].tolist())
-    total = 0.0
-    for name, count in kernels.items():
-        recorded = in_observed[index.get(trace.strings[name], ABSENT)]
-        total += count * min(1.0, recorded / in_trace[name])
-    return round(total)
+def _shared(calls: _Calls, operator: Int64) -> int:
+    """Kernels whose operator is in both files: min(1, e / k) of those of each call."""
+    observed = Counter(calls.node.tolist())
+    profiled = Counter(calls.row.tolist())
+    kernels = Counter(calls.row[operator[operator >= 0]].tolist())
+    return round(sum(count * min(1.0, observed[call] / profiled[call]) for call, count in kernels.items() if call != ABSENT))
 
 
 def _findings(observed: ExecutionTrace, trace: Trace, out: Linked) -> list[Diagnostic]:
