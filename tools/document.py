@@ -9,8 +9,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def write_section(document: str, name: str, text: str) -> None:
-    """Replace the section `name` of docs/`document`, or append it where the document has none yet."""
-    path = ROOT / "docs" / document
+    """Replace the section `name` of `document` (a path from the root), or append it where the document has none yet."""
+    path = ROOT / document
     opening, closing = f"<!-- {name} -->", f"<!-- /{name} -->"
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     body = f"{opening}\n{text.strip()}\n{closing}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from tools.document import ROOT, markdown_table, write_section
 
 from lumos.analyze.probes import Probes, probes
 from lumos.analyze.replay import ReplayResult, StepReplay
@@ -28,7 +29,6 @@ from lumos.simulate import simulate
 from lumos.simulate.timeline import measured
 from lumos.trace import read
 from lumos.trace.table import DEVICE_WORK, Category, Int64
-from tools.document import ROOT, markdown_table, write_section
 
 #: Kinds whose worth the table of `--ignore` shows; thread order and launch are what every replay has.
 IGNORED = ("hand-off", "stream-order", "stream-wait", "sync", "queue-depth", "occupancy", "rendezvous")
@@ -63,7 +63,9 @@ def main() -> int:
             print(f"{name}: {error}", file=sys.stderr)
             continue
         print(f"{name}: {_percent(cases[-1].result.mean_abs_error)}", file=sys.stderr)
-    write_section("accuracy.md", "replay", _section(cases))
+    summary = _summary(cases)
+    write_section("docs/accuracy.md", "replay", _section(cases, summary))
+    write_section("README.md", "accuracy", summary)
     return 0
 
 
@@ -161,7 +163,8 @@ def _transplant(graph: Graph, source: Int64, target: Int64) -> Int64 | None:
     return durations
 
 
-def _section(cases: Sequence[Case]) -> str:
+def _summary(cases: Sequence[Case]) -> str:
+    """The figures to reach beside what was reached."""
     steps = [(case, step) for case in cases for step in case.result.steps]
     scored = [step for _, step in steps if step.scored]
     errors = [abs(step.error) for step in scored if step.error is not None]
@@ -174,13 +177,15 @@ def _section(cases: Sequence[Case]) -> str:
     busy = [s.utilization_error for s in scored if s.utilization_error is not None]
     probed = {case.name.split("/")[0]: case.probed for case in cases}
     swapped = next((case.exchanged for case in cases if case.name.startswith("resnet50-v100-old-schema")), None)
-    own = [abs(s.error) for case in cases if case.name.startswith("examples/gpt-2rank-cpu") for s in case.result.steps if s.error is not None]
+    own = [
+        abs(s.error) for case in cases if case.name.startswith("examples/gpt-2rank-cpu") for s in case.result.steps if s.error is not None
+    ]
 
     def probe(trace: str, what: str) -> str:
         value = getattr(probed[trace], what) if trace in probed else None
         return "–" if value is None else f"{value:.2f}"
 
-    summary = markdown_table(
+    return markdown_table(
         ("what", "to reach", "reached"),
         [
             ("mean absolute step error over scored steps", "≤ 0.5 %", _percent(statistics.fmean(errors))),
@@ -189,13 +194,21 @@ def _section(cases: Sequence[Case]) -> str:
             ("kernel start error, 95th percentile: median over traces", "≤ 0.3 %", _percent(statistics.median(per_trace))),
             ("kernel start error, 95th percentile: worst step", "≤ 1.5 %", _percent(max(late))),
             ("waiting kept as CPU work, worst scored step", "≤ 1 %", _percent(max(s.kept_wait or 0.0 for s in scored))),
-            ("`gpu_zero` on vgg13-h100, resnet-v100", "≤ 0.3, ≤ 0.5", f"{probe('vgg13-h100', 'gpu_zero')}, {probe('resnet-v100', 'gpu_zero')}"),
+            (
+                "`gpu_zero` on vgg13-h100, resnet-v100",
+                "≤ 0.3, ≤ 0.5",
+                f"{probe('vgg13-h100', 'gpu_zero')}, {probe('resnet-v100', 'gpu_zero')}",
+            ),
             ("`cpu_double` on the same", "≤ 1.1", f"{probe('vgg13-h100', 'cpu_double')}, {probe('resnet-v100', 'cpu_double')}"),
             ("one step's durations in another's graph (resnet50-v100-old-schema)", "≤ 0.5 %", _percent(swapped)),
             ("utilization error, mean; worst step", "≤ 0.02", f"{statistics.fmean(busy):.4f}; {max(busy):.4f}"),
             ("the recorded CPU/gloo example, worst step", "≤ 1 %", _percent(max(own, default=None))),
         ],
     )
+
+
+def _section(cases: Sequence[Case], summary: str) -> str:
+    steps = [(case, step) for case in cases for step in case.result.steps]
     return "\n\n".join(
         [
             "Written by `python -m validation.replay` with `LUMOS_TRACES` set to the public traces (their sources are listed in"

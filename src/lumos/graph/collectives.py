@@ -133,7 +133,7 @@ def _fact_rows(trace: Trace, rows: Int32, calls: Int32) -> Int64:
         around = around[np.lexsort((trace.start[around], trace.lane[around]))]
         for i in np.flatnonzero((out == ABSENT) & (calls >= 0)):
             lane, time = trace.lane[calls[i]], trace.start[calls[i]]
-            low, high = np.searchsorted(trace.lane[around], (lane, lane + 1))
+            low, high = np.searchsorted(trace.lane[around], np.array((lane, lane + 1), np.int32))
             at = int(np.searchsorted(trace.start[around[low:high]], time, "right")) - 1
             if at >= 0 and time <= trace.start[around[low + at]] + trace.duration[around[low + at]]:
                 out[i] = around[low + at]
@@ -210,24 +210,15 @@ def _shape_bytes(trace: Trace, row: int) -> int:
 
 
 def _integer(trace: Trace, row: int, key: str) -> int:
-    column = trace.args.get(key)
-    if column is None:
-        return ABSENT
-    at = int(np.searchsorted(column.rows, row))
-    if at >= len(column.rows) or column.rows[at] != row:
-        return ABSENT
-    value = int(column.values[at])
-    if column.kind != "string":
-        return value
-    text = trace.strings[value]
-    return int(text) if re.fullmatch(r"-?\d{1,18}", text) else ABSENT
+    text = _text(trace, row, key)
+    return int(text) if text is not None and re.fullmatch(r"-?\d{1,18}", text) else ABSENT
 
 
 def _text(trace: Trace, row: int, key: str) -> str | None:
     column = trace.args.get(key)
     if column is None:
         return None
-    at = int(np.searchsorted(column.rows, row))
+    at = int(column.rows.searchsorted(np.int32(row)))  # a plain int would convert the whole column at every call
     if at >= len(column.rows) or column.rows[at] != row:
         return None
     value = int(column.values[at])

@@ -130,7 +130,7 @@ def _through_flows(trace: Trace, rows: Int32, out: Int32, missing: Int64, calls:
     for i in np.flatnonzero(source >= 0):
         row = starts[source[i]]
         lane, time = trace.lane[row], trace.start[row]
-        low, high = np.searchsorted(trace.lane[by_lane], (lane, lane + 1))
+        low, high = np.searchsorted(trace.lane[by_lane], np.array((lane, lane + 1), np.int32))
         k = int(np.searchsorted(trace.start[by_lane[low:high]], time, "right")) - 1
         if k >= 0 and time <= trace.start[by_lane[low + k]] + trace.duration[by_lane[low + k]]:
             out[missing[i]] = by_lane[low + k]

@@ -15,6 +15,7 @@ import re
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.graph.launches import DeviceWork
 from lumos.graph.table import Occupancy
@@ -45,7 +46,7 @@ def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | No
     blocks, threads = _product(trace, "grid")[rows], _product(trace, "block")[rows]
     registers = trace.dense("registers per thread")[rows]
     shared = trace.dense("shared memory", 0)[rows]
-    known = (blocks > 0) & (threads > 0) & (registers > 0)
+    known = (blocks > 0) & (threads > 0) & (registers > 0) & _ordinary(trace.dense("priority", 0)[rows])
     if not known.any():
         return None
     kernels, rows = kernels[known], rows[known]
@@ -60,6 +61,11 @@ def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | No
         share=np.minimum(waves, 1.0).astype(np.float32),
         hold=np.where(waves > 1, duration * (1 - tail / np.maximum(waves, 1)), duration).astype(np.int64),
     )
+
+
+def _ordinary(priority: Int64) -> NDArray[np.bool_]:
+    """Kernels of the lowest priority seen (CUDA counts downwards): blocks of the others are placed ahead of them."""
+    return np.asarray(priority == priority.max(initial=0))
 
 
 def _capacity(

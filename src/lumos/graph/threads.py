@@ -125,7 +125,7 @@ def _issues(trace: Trace, slices: HostSlices) -> Int64:
     begins = np.flatnonzero((slices.row >= 0) & is_cpu_collective(trace)[slices.row])
     for slice_, issuer in zip(begins, issuers(trace, slices.row[begins]), strict=True):
         if issuer >= 0:
-            low, high = np.searchsorted(slices.lane, (trace.lane[issuer], trace.lane[issuer] + 1))
+            low, high = np.searchsorted(slices.lane, np.array((trace.lane[issuer], trace.lane[issuer] + 1), np.int32))
             done = int(np.searchsorted(slices.end[low:high], slices.start[slice_], "right"))
             out[slice_] = low + done - 1 if done else -1
     return out

@@ -113,7 +113,7 @@ class Trace:
     @property
     def nbytes(self) -> int:
         """Bytes held by the columns and strings."""
-        columns = [self.start, self.duration, self.name, self.category, self.lane, self.correlation, self.external_id]
+        columns: list[NDArray[Any]] = [self.start, self.duration, self.name, self.category, self.lane, self.correlation, self.external_id]
         for column in self.args.values():
             columns += [column.rows, column.values]
         return sum(c.nbytes for c in columns) + sum(map(len, self.strings))

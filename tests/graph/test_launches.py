@@ -1,0 +1,82 @@
+"""Device work, the calls that launched it, and the constants between them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lumos.graph.build import rank_graph
+from lumos.graph.launches import device_work
+from lumos.graph.table import Dependency, Kind
+from lumos.simulate import simulate
+
+US = 1000
+
+
+def launches_of(graph, task):
+    low, high = graph.pred_offset[task], graph.pred_offset[task + 1]
+    return [int(p) for p, k in zip(graph.pred[low:high], graph.pred_kind[low:high], strict=True) if k == Dependency.LAUNCH]
+
+
+def test_a_kernel_starts_a_latency_after_its_call_and_a_gap_after_its_predecessor(draw, trace):
+    # idle launches: call ends 10, kernel at 12, twice: latency 2. Then three launched early, 1 us apart: gap 1.
+    drawing = draw().launch((0, 10), (12, 5)).launch((50, 10), (62, 100))
+    drawing.launch((70, 5), (163, 10)).launch((76, 5), (174, 10)).launch((82, 5), (185, 10))
+    graph = rank_graph(trace(drawing))
+    assert graph.lag[0, Dependency.LAUNCH] == 2 * US
+    assert graph.lag[0, Dependency.STREAM_ORDER] == 1 * US
+    assert (simulate(graph).start == graph.measured_start - graph.measured_start.min() + graph.release_time.min()).all()
+
+
+def test_one_graph_launch_runs_many_kernels(draw, trace):
+    drawing = draw().call("cudaGraphLaunch", 0, 10, correlation=5)
+    for i in range(3):
+        drawing.work("kernel", f"k{i}", 12 + 10 * i, 10, 7, 5)
+    graph = rank_graph(trace(drawing))
+    kernels = np.flatnonzero(graph.kind == Kind.KERNEL)
+    assert [launches_of(graph, k) for k in kernels] == [[0], [0], [0]]
+
+
+def test_an_id_used_twice_belongs_to_the_latest_call_before_the_work(draw, trace):
+    drawing = draw().call("cudaLaunchKernel", 0, 5, correlation=9).work("kernel", "first", 10, 5, 7, 9)
+    drawing.call("cudaLaunchKernel", 50, 5, correlation=9).work("kernel", "second", 60, 5, 7, 9)
+    work = device_work(trace(drawing))
+    assert work.issued.tolist() == [trace(drawing).start[0], trace(drawing).start[2]]
+
+
+def test_launch_flows_stand_in_for_missing_ids(draw, trace):
+    drawing = draw().row("cuda_runtime", "cudaLaunchKernel", 0, 10).row("kernel", "k", 15, 5, 7, 0, stream=7, device=0)
+    drawing.rows += [
+        {"ph": "s", "id": 3, "pid": 1, "tid": 100, "ts": 0, "cat": "ac2g", "name": "ac2g"},
+        {"ph": "f", "id": 3, "pid": 0, "tid": 7, "ts": 15, "cat": "ac2g", "name": "ac2g", "bp": "e"},
+    ]
+    assert device_work(trace(drawing)).call.tolist() == [0]
+
+
+def test_work_launched_before_the_window_keeps_its_start_and_says_so(draw, trace):
+    drawing = draw().work("kernel", "early", 0, 30, 7, 99).launch((10, 5), (31, 10))
+    graph = rank_graph(trace(drawing))
+    early = [graph.names[i] for i in graph.name].index("early")
+    assert early in graph.release_task.tolist()
+    assert any(d.code == "launch-missing" and "1 of 2" in d.message for d in graph.diagnostics)
+
+
+def test_an_orphan_after_launched_work_follows_its_stream(draw, trace):
+    drawing = draw().launch((0, 5), (6, 10)).work("kernel", "orphan", 17, 10, 7, 99)
+    graph = rank_graph(trace(drawing))
+    orphan = [graph.names[i] for i in graph.name].index("orphan")
+    assert orphan not in graph.release_task.tolist()
+    before = graph.duration.copy()
+    before[orphan - 1] += 40 * US
+    assert simulate(graph, before).start[orphan] - simulate(graph).start[orphan] == 40 * US
+
+
+def test_streams_of_lanes_without_arguments(draw, trace):
+    drawing = draw().call("cudaLaunchKernel", 0, 5, correlation=1)
+    drawing.row("kernel", "k", 6, 5, "stream 7", 2, correlation=1)
+    assert device_work(trace(drawing)).streams == ((2, 7),)
+
+
+def test_module_loading_is_no_latency(draw, trace):
+    # one launch met a stall of 400 us; the latency is that of the others
+    drawing = draw().launch((0, 10), (12, 5)).launch((50, 10), (460, 5)).launch((500, 10), (512, 5))
+    assert rank_graph(trace(drawing)).lag[0, Dependency.LAUNCH] == 2 * US

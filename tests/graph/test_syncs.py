@@ -1,0 +1,167 @@
+"""Synchronisations, blocking copies and full queues: calls that wait for the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lumos.graph.build import rank_graph
+from lumos.graph.calls import Call, classify
+from lumos.graph.launches import device_work
+from lumos.graph.syncs import queue_depth, synchronisations
+from lumos.graph.table import Dependency, Kind
+from lumos.simulate import simulate
+
+US = 1000
+
+
+def longer(graph, name, by):
+    """The graph's durations with the tasks called `name` longer by `by` us."""
+    durations = graph.duration.copy()
+    durations[[graph.names[i] == name for i in graph.name]] += by * US
+    return durations
+
+
+def task(graph, name, kind=None):
+    found = [i for i in range(len(graph)) if graph.names[graph.name[i]] == name and (kind is None or graph.kind[i] == kind)]
+    return found[-1]
+
+
+@pytest.mark.parametrize("name", ["cudaDeviceSynchronize", "cudaStreamSynchronize", "hipDeviceSynchronize", "cudaEventSynchronize"])
+def test_a_synchronisation_ends_with_the_work_it_waits_for(draw, trace, name):
+    # kernel 12..112; the call runs 20..115: 3 us after the kernel; an idle call of 2 us shows its own cost
+    drawing = draw().launch((0, 10), (12, 100)).call(name, 20, 95).op("after", 115, 10).call(name, 200, 2)
+    graph = rank_graph(trace(drawing))
+    assert graph.lag[0, Dependency.SYNC] == 3 * US
+    assert graph.duration[graph.kind == Kind.SYNC].tolist() == [2 * US, 2 * US]
+    base, later = simulate(graph), simulate(graph, longer(graph, "kernel", 50))
+    after = task(graph, "after")
+    assert base.start[after] - base.start[0] == 115 * US
+    assert later.start[after] - base.start[after] == 50 * US
+    faster = simulate(graph, longer(graph, "kernel", -100))
+    assert faster.start[after] - base.start[0] == 22 * US  # nothing to wait for: the call's own 2 us
+
+
+def test_a_note_names_the_stream(draw, trace):
+    # two streams busy; the note says stream 8, though 9 ends closer to the return
+    drawing = draw().launch((0, 5), (6, 50), 8, "awaited").launch((10, 5), (16, 60), 9, "other")
+    drawing.call("cudaStreamSynchronize", 20, 60, correlation=77)
+    drawing.row("cuda_sync", "Stream Sync", 20, 60, 1_000_008, 0, stream=8, device=0, correlation=77)
+    drawing.op("after", 80, 5)
+    graph = rank_graph(trace(drawing))
+    after = task(graph, "after")
+    base = simulate(graph).start[after]
+    assert simulate(graph, longer(graph, "awaited", 500)).start[after] > base
+    assert simulate(graph, longer(graph, "other", 500)).start[after] == base
+
+
+def test_without_a_note_the_stream_is_the_one_that_ended_last_before_the_return(draw, trace):
+    drawing = draw().launch((0, 5), (6, 30), 8).launch((10, 5), (16, 60), 9).launch((17, 2), (100, 50), 10)
+    drawing.call("cudaStreamSynchronize", 20, 60)
+    found = trace(drawing)
+    work = device_work(found)
+    syncs = synchronisations(found, classify(found), work)
+    assert work.streams[syncs.target[0]] == (0, 9)
+
+
+def test_an_event_is_awaited_up_to_its_record(draw, trace):
+    drawing = draw().launch((0, 5), (6, 50), 8, "before").call("cudaEventRecord", 10, 1, correlation=50)
+    drawing.launch((12, 5), (57, 40), 8, "behind").call("cudaEventSynchronize", 20, 40, correlation=51)
+    drawing.row("cuda_sync", "Event Sync", 20, 40, -1, 0, stream=-1, device=0, correlation=51,
+                wait_on_stream=8, wait_on_cuda_event_record_corr_id=50)  # fmt: skip
+    drawing.op("after", 60, 5)
+    graph = rank_graph(trace(drawing))
+    after = task(graph, "after")
+    base = simulate(graph).start[after]
+    assert simulate(graph, longer(graph, "behind", 500)).start[after] == base
+    assert simulate(graph, longer(graph, "before", 500)).start[after] == base + 500 * US
+
+
+def test_a_pageable_copy_blocks_its_call(draw, trace):
+    # the copy waits for the kernel, the call for the copy and 7 us more
+    drawing = draw().launch((0, 10), (12, 100)).copy((20, 100), (112, 1), "Memcpy DtoH (Device -> Pageable)", 8)
+    drawing.op("after", 120, 5)
+    graph = rank_graph(trace(drawing))
+    assert graph.lag[0, Dependency.COPY] == 7 * US
+    after = task(graph, "after")
+    assert simulate(graph, longer(graph, "kernel", 30)).start[after] - simulate(graph).start[after] == 30 * US
+
+
+@pytest.mark.parametrize(
+    ("name", "nbytes", "blocks"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", 1024, False),  # staged at once
+        ("Memcpy HtoD (Pageable -> Device)", 1 << 20, True),
+        ("Memcpy HtoD (Pinned -> Device)", 1 << 20, False),
+        ("Memcpy DtoD (Device -> Device)", 1 << 20, False),
+        ("Memcpy DtoH (Device -> Pageable)", 4, True),
+    ],
+)
+def test_which_copies_block(draw, trace, name, nbytes, blocks):
+    graph = rank_graph(trace(draw().copy((0, 30), (5, 20), name, nbytes)))
+    assert (graph.pred_kind == Dependency.COPY).any() == blocks
+
+
+def test_staging_is_the_calls_own_work_on_an_idle_stream(draw, trace):
+    graph = rank_graph(trace(draw().copy((0, 100), (60, 30), "Memcpy HtoD (Pageable -> Device)", 1 << 20).op("after", 100, 5)))
+    assert graph.duration[0] == 60 * US
+
+
+def test_a_long_call_with_nothing_to_wait_for_is_kept_and_reported(draw, trace):
+    drawing = draw().launch((0, 5), (6, 5))
+    for at in (100, 200, 300):
+        drawing.call("cudaStreamSynchronize", at, 3)
+    drawing.call("cudaStreamSynchronize", 400, 503)
+    graph = rank_graph(trace(drawing))
+    assert graph.kept_time.tolist() == [500 * US]
+
+
+def test_a_full_queue_shows_as_many_launches_at_one_count(draw, trace):
+    # 1,100 launches 1 us apart of kernels of 10 us: outstanding grows by 9 in 10 until 1,000 are queued, then each call
+    # waits for a kernel to end
+    drawing = draw()
+    begin = 0.0
+    ends: list[float] = []
+    for i in range(1500):
+        outstanding = i - sum(1 for e in ends if e <= begin) if i > 900 else 0
+        call = 1.0
+        start = max(ends[-1] if ends else 0, begin + 1)
+        if i >= 1000 and outstanding >= 1000:
+            call = ends[i - 1000] - begin + 1
+        drawing.launch((begin, call), (max(start, begin + call), 10.0))
+        ends.append(max(start, begin + call) + 10.0)
+        begin += call
+    found = trace(drawing)
+    depth, _, outstanding_seen = queue_depth(device_work(found))
+    assert depth == outstanding_seen.max() >= 999
+    graph = rank_graph(found)
+    blocked = graph.duration[graph.kind == Kind.LAUNCH][-100:]
+    assert (blocked == 1 * US).all()  # a blocked call keeps the cost of a free one, not its wait
+    timeline = simulate(graph)
+    kernels = np.flatnonzero(graph.kind == Kind.KERNEL)
+    error = abs(timeline.end[kernels].max() - graph.measured_end[kernels].max())
+    assert error / (graph.measured_end.max() - graph.measured_start.min()) < 0.001
+
+
+def test_a_loop_that_keeps_few_launches_ahead_has_no_full_queue(draw, trace):
+    drawing = draw()
+    for i in range(300):
+        drawing.launch((10 * i, 5), (10 * i + 40, 9))
+    assert queue_depth(device_work(trace(drawing)))[0] == 0
+
+
+def test_names_of_calls(draw, trace):
+    drawing = draw()
+    wanted = {
+        "cudaStreamWaitEvent": Call.STREAM_WAIT,
+        "hipStreamWaitEvent": Call.STREAM_WAIT,
+        "cudaEventRecordWithFlags": Call.EVENT_RECORD,
+        "hipMemcpyWithStream": Call.BLOCKING_COPY,
+        "cudaMemcpyAsync": Call.OTHER,
+        "cuStreamSynchronize": Call.STREAM_SYNC,
+        "cudaEventQuery": Call.QUERY,
+        "cudaLaunchKernel": Call.OTHER,
+    }
+    for i, name in enumerate(wanted):
+        drawing.call(name, 10 * i, 5)
+    assert classify(trace(drawing)).tolist() == list(wanted.values())

@@ -1,0 +1,113 @@
+"""Self-time slices, and hand-offs between threads."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lumos._slices import slices as cut
+from lumos.graph.build import build, rank_graph
+from lumos.graph.table import Dependency, Kind
+from lumos.simulate import simulate
+
+US = 1000
+
+
+def names(graph):
+    return [graph.names[i] for i in graph.name]
+
+
+def test_nested_operators_are_cut_into_self_time(draw, trace):
+    # outer 0..100 holds inner 20..50, which holds a call 30..40; python runs 100..130 until the next operator
+    drawing = draw().op("outer", 0, 100).op("inner", 20, 30).call("cudaGetDevice", 30, 10).op("next", 130, 10)
+    graph = rank_graph(trace(drawing))
+    assert list(zip(names(graph), (graph.duration // US).tolist(), strict=True)) == [
+        ("outer", 20),
+        ("inner", 10),
+        ("cudaGetDevice", 10),
+        ("inner", 10),
+        ("outer", 50),
+        ("(between operators)", 30),
+        ("next", 10),
+    ]
+
+
+def test_a_step_mark_is_no_work(draw, trace):
+    graph = rank_graph(trace(draw().op("ProfilerStep#1", 0, 100).op("a", 10, 10).op("b", 50, 10)))
+    assert names(graph) == ["a", "(between operators)", "b"]
+    assert [(s.name, s.start // US % 1000, s.end // US % 1000) for s in graph.steps] == [("ProfilerStep#1", 0, 100)]
+
+
+def test_operators_that_overlap_without_nesting_share_no_time(draw, trace):
+    graph = rank_graph(trace(draw().op("a", 0, 10).op("b", 5, 10)))  # b outlasts a
+    assert list(zip(names(graph), (graph.duration // US).tolist(), strict=True)) == [("a", 5), ("b", 10)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(0, 30), st.booleans()), max_size=20))
+def test_slices_of_a_thread_follow_one_another(events):
+    rows = sorted((lane, start, -(start + length), keep) for lane, start, length, keep in events)
+    lane = np.array([r[0] for r in rows], np.int32)
+    start = np.array([r[1] for r in rows], np.int64)
+    end = np.array([-r[2] for r in rows], np.int64)
+    keep = np.array([r[3] for r in rows], np.uint8)
+    event, at, begin, finish = cut(lane, start, end, keep)
+    assert set(event[begin == finish]) <= set(np.flatnonzero(keep))
+    assert set(np.flatnonzero(keep)) <= set(event.tolist())
+    for this in np.unique(lane[(end > start) | (keep > 0)]):
+        mine = at == this
+        assert (begin[mine][1:] == finish[mine][:-1]).all()
+        assert finish[mine][-1] == end[lane == this].max()
+        assert (finish - begin)[mine & (event >= 0)].sum() <= (end - start)[lane == this].sum()
+
+
+def test_the_autograd_thread_waits_for_the_forward_pass_and_the_main_thread_for_the_backward(draw, trace):
+    # main: forward 0..100, backward() returns at 305; autograd: 110..300. Each goes on by itself for 10 and 5 us.
+    drawing = draw().op("forward", 0, 100).op("backward", 110, 190, tid=200).op("optimizer", 305, 20)
+    graph = rank_graph(trace(drawing))
+    timeline = simulate(graph)
+    assert (timeline.start == graph.measured_start).all()
+    slower = graph.duration.copy()
+    slower[names(graph).index("forward")] += 50 * US
+    later = simulate(graph, slower)
+    assert later.start[names(graph).index("backward")] - timeline.start[names(graph).index("backward")] == 50 * US
+    assert later.start[names(graph).index("optimizer")] - timeline.start[names(graph).index("optimizer")] == 50 * US
+    # the gap on the main thread is a wait but for the 5 us after the other thread fell idle
+    gaps = graph.duration[graph.kind == Kind.HOST] // US
+    assert sorted(gaps.tolist()) == [5, 10]
+
+
+def test_a_node_of_the_backward_pass_may_come_from_a_thread_that_stays_busy(draw, trace):
+    drawing = draw().op("forward", 0, 50)
+    drawing.op("AddmmBackward0", 60, 100, tid=200).op("MulBackward0", 165, 200, tid=200)
+    drawing.op("autograd::engine::evaluate_function: AccumulateGrad", 170, 10)  # given by the node that ended at 160
+    graph = rank_graph(trace(drawing))
+    edges = {
+        (names(graph)[p], names(graph)[t])
+        for t in range(len(graph))
+        for p, k in zip(
+            graph.pred[graph.pred_offset[t] : graph.pred_offset[t + 1]],
+            graph.pred_kind[graph.pred_offset[t] : graph.pred_offset[t + 1]],
+            strict=True,
+        )
+        if k == Dependency.HAND_OFF
+    }
+    assert ("AddmmBackward0", "(between operators)") in edges
+
+
+def test_short_gaps_stay_python(draw, trace):
+    graph = rank_graph(trace(draw().op("a", 0, 10).op("b", 25, 10).op("c", 12, 5, tid=200)))
+    assert not (graph.pred_kind == Dependency.HAND_OFF)[graph.pred_offset[names(graph).index("b")] :].any()
+
+
+def test_a_thread_that_only_polls_waits_for_no_one(draw, job):
+    drawing = draw().op("a", 0, 100).op("b", 400, 100)
+    for at in (10, 160, 310):
+        drawing.call("cudaEventQuery", at, 2, tid=300)
+    graph = build(job(drawing))
+    assert [p.timer for p in graph.processors] == [False, True]
+    assert not (graph.pred_kind == Dependency.HAND_OFF).any()
+    slower = graph.duration.copy()
+    slower[names(graph).index("a")] += 1000 * US
+    polls = graph.processor == 1
+    assert (simulate(graph, slower).start[polls] == graph.measured_start[polls]).all()
