@@ -32,6 +32,10 @@ VERBS = {
     "inspect": Verb("lumos.cli.inspect", "What is in the traces, what is missing, and what that costs."),
     "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
     "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
+    "cost": Verb("lumos.cli.cost", "What one piece of work takes."),
+    "calibrate": Verb("lumos.cli.calibrate", "Fit the cost models to your measurements or a trace."),
+    "clusters": Verb("lumos.cli.clusters", "The clusters that Lumos knows."),
+    "chakra": Verb("lumos.cli.chakra", "Read, link, export, check, import and synthesise Chakra traces."),
 }
 
 #: Statuses that a shell gives to a command ended by SIGINT or SIGPIPE.

@@ -40,7 +40,7 @@ SMALL_SIZE = 16
 NON_NEGATIVE = 2
 
 #: Operators that touch files or abort on purpose: never run, whatever a trace says.
-REFUSED = ("from_file", "save", "load", "_assert", "_debug", "set_", "raise", "warn", "print")
+REFUSED = ("from_file", "save", "load", "_assert", "_debug", "raise", "warn", "print")
 
 #: How torch names the transfers; the argument order of each differs.
 CALLS = {

@@ -24,7 +24,7 @@ LOOK_AHEAD, AGREEMENT = 200, 3
 
 @dataclass(slots=True)
 class _Tensors:
-    """Tensors by identity. An identity is (tensor, storage, offset, type, shape): ids alone are used again."""
+    """Tensors by identity. An identity is (tensor, storage, offset, type, shape, strides): ids alone are used again."""
 
     tensors: list[Tensor] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
@@ -32,14 +32,13 @@ class _Tensors:
     storage_numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
     same_values: dict[int, int] = field(default_factory=dict)
 
-    def take(self, value: Sequence[Any], shape: tuple[int, ...], dtype: str) -> int:
+    def take(self, value: Sequence[Any], shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> int:
         identity, storage, offset, _, _, device = value
         place = "cpu" if str(device).startswith("cpu") else "accelerator"
         memory = self.storage_numbers.setdefault((storage, dtype, place), len(self.storages))
-        strides = contiguous(shape)
         if memory == len(self.storages):
             self.storages.append(Storage(0, place))
-        number = self.numbers.setdefault((identity, storage, offset, dtype, shape), len(self.tensors))
+        number = self.numbers.setdefault((identity, storage, offset, dtype, shape, strides), len(self.tensors))
         if number == len(self.tensors):
             self.tensors.append(Tensor(dtype, shape, strides, int(offset), memory))
             end = (int(offset) + extent(shape, strides)) * BYTES[dtype]
@@ -188,27 +187,41 @@ def _values(texts: tuple[str, str, str], tensors: _Tensors) -> list[Any] | None:
         values, shapes, types = (json.loads(text) for text in texts)
     except ValueError:
         return None
+    strides = None
+    if isinstance(values, dict):  # all of it in one object, with strides from schema 1.1.1 on
+        values, shapes, types, strides = (values.get(part) for part in ("values", "shapes", "types", "strides"))
     if not all(isinstance(part, list) for part in (values, shapes, types)) or len(types) != len(values):
         return None
-    shapes += [[]] * (len(values) - len(shapes))
-    return [_value(*one, tensors) for one in zip(values, shapes, types, strict=False)]
+    count = len(values)
+    return [_value(*one, tensors) for one in zip(values, _padded(shapes, count), _padded(strides, count), types, strict=True)]
 
 
-def _value(value: Any, shape: Any, kind: Any, tensors: _Tensors) -> Any:
+def _padded(value: Any, count: int) -> list[Any]:
+    """A list with something for each of `count` values: the observer leaves out what has no shape."""
+    known = value if isinstance(value, list) else []
+    return (known + [None] * count)[:count]
+
+
+def _value(value: Any, shape: Any, steps: Any, kind: Any, tensors: _Tensors) -> Any:
     """One argument: `{"tensor": i}`, a list, or a plain value; None for what is absent or of no known type."""
     if not isinstance(kind, str):
         return None
     if kind.startswith("Tensor("):
         dtype = torch_name(kind[7:-1])
-        known = isinstance(value, list) and len(value) == 6 and isinstance(shape, list) and all(isinstance(n, int) and n >= 0 for n in shape)
-        return {"tensor": tensors.take(value, tuple(shape), dtype)} if dtype and known else None
+        known = isinstance(value, list) and len(value) == 6 and _is_sizes(shape)
+        if not dtype or not known:
+            return None
+        strided = _is_sizes(steps) and len(steps) == len(shape)
+        return {"tensor": tensors.take(value, tuple(shape), tuple(steps) if strided else contiguous(tuple(shape)), dtype)}
     if kind.startswith(("GenericList[", "Tuple[")):
         kinds = list(_split(kind[kind.index("[") + 1 : -1]))
         if not isinstance(value, list):
             return None
-        shapes = shape if isinstance(shape, list) and len(shape) == len(value) else [[]] * len(value)
-        kinds += kinds[-1:] * (len(value) - len(kinds))
-        return [_value(*one, tensors) for one in zip(value, shapes, kinds, strict=False)]
+        count = len(value)
+        kinds = (kinds + kinds[-1:] * count)[:count]
+        if len(kinds) < count:
+            return None
+        return [_value(*one, tensors) for one in zip(value, _padded(shape, count), _padded(steps, count), kinds, strict=True)]
     if kind == "Device":
         return "cpu" if str(value).startswith("cpu") else "accelerator"
     if kind in ("Int", "SymInt", "Double", "Bool", "String", "Scalar", "Complex"):
@@ -216,6 +229,10 @@ def _value(value: Any, shape: Any, kind: Any, tensors: _Tensors) -> Any:
             return {"float": value} if value.strip("<>-").lower() in ("inf", "nan") else None
         return value
     return None
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(size, int) and size >= 0 for size in value)
 
 
 def _split(kinds: str) -> Iterator[str]:

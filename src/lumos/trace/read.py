@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
-from lumos.trace import kineto
+from lumos.trace import chakra_et, kineto
 from lumos.trace.blocks import Progress, head
 from lumos.trace.collectives import process_groups
 from lumos.trace.reader import NotATraceError, Reader, ReadFile
@@ -37,6 +37,7 @@ EXECUTION_TRACE = Reader(
 #: Tried in this order; the first that takes a file reads it. Kineto comes last because it has no signature.
 READERS: tuple[Reader, ...] = (
     EXECUTION_TRACE,
+    Reader("Chakra", chakra_et.sniff, chakra_et.read),
     Reader("a Chakra workload graph as JSON", _is_workload_graph, None, "give the profiler's (Kineto) file"),
     Reader("Kineto", kineto.sniff, kineto.read),
 )
