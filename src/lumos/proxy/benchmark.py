@@ -33,11 +33,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+cuda: Any = torch.cuda
+
 #: Sizes up to this are kernel sizes, heads, coordinates: never scaled.
 SMALL_SIZE = 16
 
 #: What trace.json gives as the bound of floating point values that must not be negative.
 NON_NEGATIVE = 2
+
+#: Beginnings of names that look like an operator's and are ranges around operators.
+RANGES = ("torch::autograd", "torch::distributed", "torch.distributed", "autograd::engine")
 
 #: Operators that touch files or abort on purpose: never run, whatever a trace says.
 REFUSED = ("from_file", "save", "load", "_assert", "_debug", "raise", "warn", "print")
@@ -68,18 +73,20 @@ class Node:
         self.schema: str = raw.get("schema", "")
         self.inputs: list[Any] | None = raw.get("inputs")
         self.outputs: list[int] | None = raw.get("outputs")
-        self.start, self.duration = raw["start_ns"], raw["duration_ns"]
-        self.device_ns, self.stream, self.kernel = raw.get("device_ns", 0), raw.get("stream", -1), raw.get("kernel", False)
+        self.start: int = raw["start_ns"]
+        self.duration: int = raw["duration_ns"]
+        self.device_ns: int = raw.get("device_ns", 0)
+        self.stream: int = raw.get("stream", -1)
+        self.kernel: bool = raw.get("kernel", False)
         self.after: list[int] = raw.get("after", [])
         self.backward: int = raw.get("backward", -1)
         self.collective: dict[str, Any] | None = raw.get("collective")
         self.synchronize: bool = raw.get("synchronize", False)
         self.children: list[Node] = []
-        count = number + 1
+        self.next: int = number + 1  # the number of what follows
         for child in raw.get("children", ()):
-            self.children.append(Node(child, count, names))
-            count = self.children[-1].next
-        self.next = count
+            self.children.append(Node(child, self.next, names))
+            self.next = self.children[-1].next
         self.reason = ""  # why it does not run, where it does not
 
     def walk(self) -> Iterator[Node]:
@@ -90,7 +97,7 @@ class Node:
     @property
     def is_operator(self) -> bool:
         """Whether a dispatcher knew it; the rest are ranges that Python, autograd and DDP put around operators."""
-        return "::" in self.name and " " not in self.name and not self.name.startswith(("torch::autograd", "torch.distributed", "torch::distr"))
+        return "::" in self.name and " " not in self.name and not self.name.startswith(RANGES)
 
     @property
     def device_total(self) -> int:
@@ -289,7 +296,9 @@ class Memory:
                 bound = scaled(bound, self.scale)
             last = shape[-1] if shape else 1
             self._buffers[key] = values(self._needed[key], getattr(torch, self.raw[slot][0]), bound, last, self.device_of(slot))
-        tensor = self._buffers[key].as_strided(shape, strides, offset)
+        buffer = self._buffers[key]
+        tensor = torch.empty(0, dtype=buffer.dtype, device=buffer.device)
+        tensor.set_(buffer.untyped_storage(), offset, shape, strides)  # no view: some operators refuse views
         self.slots[slot] = tensor
         return tensor
 
@@ -306,7 +315,8 @@ def values(count: int, dtype: torch.dtype, bound: int, last: int, device: torch.
     if not dtype.is_floating_point and not dtype.is_complex:
         if bound < 0:
             return torch.linspace(0, -bound, count + 1, device=device)[:-1].to(dtype)
-        return torch.randint(0, bound, (count,), dtype=dtype, device=device) if bound > 1 else torch.zeros(count, dtype=dtype, device=device)
+        zeros = torch.zeros(count, dtype=dtype, device=device)
+        return zeros.random_(0, bound) if bound > 1 else zeros
     out = torch.empty(count, dtype=dtype, device=device)
     drawn = min(count, 1 << 20)  # large tensors repeat themselves: drawing them all would take minutes
     sample = torch.randn(drawn, device=device) / math.sqrt(max(last, 1))
@@ -427,7 +437,7 @@ class Program:
             item.waits, item.events, item.release, item.drop, item.hold = [], [], [], [], False
             self.order_after(item, at, place)
             node = item.node
-            awaited = [self.items[w].node.collective["end_ns"] for w in item.waits if self.items[w].node.collective]
+            awaited = [collective["end_ns"] for w in item.waits if (collective := self.items[w].node.collective)]
             since = max([end for end in (latest, *awaited) if end is not None], default=node.start)
             item.gap = max(0, node.start - since) if node.start >= 0 and not item.own else 0
             if not item.own:
@@ -494,7 +504,8 @@ class Program:
         while plan["total_bytes"] > limit:
             scale /= 2
             if scale < 1 / 1024:
-                sys.exit(f"benchmark: the step needs {recorded['total_bytes']:,} bytes and cannot be scaled under {limit:,}: raise --max-memory")
+                needed = recorded["total_bytes"]
+                sys.exit(f"benchmark: the step needs {needed:,} bytes and cannot be scaled under {limit:,}: raise --max-memory")
             self.memory.reset(True, scale)
             self.choose()
             plan = self.plan()
@@ -576,6 +587,7 @@ class Transfers:
 
     def __init__(self, trace: dict[str, Any], device: torch.device) -> None:
         self.device = device
+        self.recorded_world = trace["world_size"]
         self.same_world = dist.get_world_size() == trace["world_size"]
         self.groups = [dist.new_group(ranks) if self.same_world and ranks else dist.group.WORLD for ranks in trace["groups"]]
         self.sizes = [len(ranks) or trace["world_size"] for ranks in trace["groups"]]
@@ -584,7 +596,8 @@ class Transfers:
     def bind(self, c: dict[str, Any]) -> Callable[[], Any]:
         if c["kind"] not in CALLS:
             raise NotRunnable(f"a transfer of kind {c['kind']}")
-        if not self.same_world and (c["peer"] >= 0 or c["splits_in"] or 0 <= c["group"] and self.sizes[c["group"]] != c.get("world", 0)):
+        part = c["group"] >= 0 and self.sizes[c["group"]] != self.recorded_world
+        if not self.same_world and (part or c["peer"] >= 0 or c["splits_in"]):
             raise NotRunnable("its group does not exist in a world of another size")
         group = self.groups[c["group"]] if c["group"] >= 0 else dist.group.WORLD
         size, peer = dist.get_world_size(group), max(c["peer"], 0)
@@ -626,7 +639,7 @@ class Runner:
     def compile(self, item: Item) -> Callable[[], Any]:
         """A call without arguments for one item. Arguments that no operator of the step replaces are put in once."""
         if item.role == "synchronize":
-            return torch.cuda.synchronize if self.on_gpu else lambda: None
+            return cuda.synchronize if self.on_gpu else lambda: None
         if item.role == "stand-in":
             return self.stand_in(item)
         if item.role == "transfer":
@@ -661,14 +674,14 @@ class Runner:
         def spin() -> None:
             deadline = time.perf_counter_ns() + on_cpu
             if cycles:
-                torch.cuda._sleep(cycles)
+                cuda._sleep(cycles)
             spin_until(deadline)
 
         return spin
 
     def stream(self, number: int) -> Any:
         if number not in self.streams:
-            self.streams[number] = torch.cuda.Stream() if self.streams else torch.cuda.current_stream()
+            self.streams[number] = cuda.Stream() if self.streams else cuda.current_stream()
         return self.streams[number]
 
     def step(self, gaps: bool) -> int:
@@ -688,13 +701,13 @@ class Runner:
                 spin_until(end + item.gap)
             start = clock()
             if self.on_gpu and item.node.stream >= 0:
-                with torch.cuda.stream(self.stream(item.node.stream)):
+                with cuda.stream(self.stream(item.node.stream)):
                     for source in item.events:
                         if source in events:
-                            torch.cuda.current_stream().wait_event(events[source])
+                            cuda.current_stream().wait_event(events[source])
                     out = call()
                     if at in recorded:
-                        events[at] = torch.cuda.Event()
+                        events[at] = cuda.Event()
                         events[at].record()
             else:
                 out = call()
@@ -716,7 +729,7 @@ class Runner:
         for work in works.values():
             self.wait(work)
         if self.on_gpu:
-            torch.cuda.synchronize()
+            cuda.synchronize()
         return clock() - began
 
     @staticmethod
@@ -730,13 +743,13 @@ class Runner:
 
 def calibrate() -> float:
     """Cycles of torch.cuda._sleep per nanosecond, measured."""
-    torch.cuda._sleep(1000)
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    cuda._sleep(1000)
+    begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     begin.record()
-    torch.cuda._sleep(20_000_000)
+    cuda._sleep(20_000_000)
     end.record()
-    torch.cuda.synchronize()
-    return 20_000_000 / (begin.elapsed_time(end) * 1e6)
+    cuda.synchronize()
+    return 20_000_000 / float(begin.elapsed_time(end) * 1e6)
 
 
 # -------------------------------------------------------------------------------------------------------------- the report
@@ -747,7 +760,7 @@ def covered(program: Program) -> dict[str, Any]:
     count: dict[str, int] = defaultdict(int)
     spent: dict[str, int] = defaultdict(int)
     missing: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
-    ran = set()
+    ran: set[int] = set()
     for item in program.items:
         ran.update(node.number for node in item.node.walk())
         weight = item.node.device_ns if item.own else max(item.node.duration, item.node.device_total)
@@ -800,7 +813,7 @@ def report(program: Program, times: list[int], plan: dict[str, Any]) -> dict[str
     comparable = recorded is not None and program.mode == "full" and plan["scale"] == 1
     return {
         "rank": program.rank["rank"],
-        "device": torch.cuda.get_device_name() if program.device.type == "cuda" else "cpu",
+        "device": cuda.get_device_name() if program.device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "mode": program.mode,
         "recorded_step_ns": recorded,
@@ -827,8 +840,8 @@ def show(result: dict[str, Any]) -> None:
     shares = {k: v for k, v in result["coverage"].items() if v is not None}
     print("operator time: " + ", ".join(f"{share:.1%} {kind.replace('_', '-')}" for kind, share in shares.items()))
     memory = result["memory"]
-    print(f"memory planned: {memory['total_bytes'] / 1e6:,.1f} MB of {memory['limit_bytes'] / 1e6:,.0f}"
-          + (", tensors share storage" if memory["shared"] else "") + (f", sizes x {memory['scale']:g}" if memory["scale"] != 1 else ""))  # fmt: skip
+    less = (", tensors share storage" if memory["shared"] else "") + (f", sizes x {memory['scale']:g}" if memory["scale"] != 1 else "")
+    print(f"memory planned: {memory['total_bytes'] / 1e6:,.1f} MB of {memory['limit_bytes'] / 1e6:,.0f}{less}")
     for row in result["not_real"][:12]:
         print(f"  {row['outcome'].replace('_', '-'):9s} {row['count']:5d} x {printable(row['name'])}: {printable(row['reason'])}")
 
@@ -839,7 +852,7 @@ def show(result: dict[str, Any]) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run the recorded step in trace.json.")
     parser.add_argument("--trace", type=Path, default=Path(__file__).with_name("trace.json"))
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if cuda.is_available() else "cpu")
     parser.add_argument("--mode", choices=("full", "compute", "communication"), default="full")
     parser.add_argument("--rank", type=int, help="the recorded rank to run (default: this process's)")
     parser.add_argument("--warmup", type=int, default=3)
@@ -854,7 +867,7 @@ def arguments() -> argparse.Namespace:
 
 def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info()[0])
+        return int(cuda.mem_get_info()[0])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
 
 
@@ -866,7 +879,7 @@ def main() -> None:
     local, processes = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = torch.device(options.device, local) if options.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
-        torch.cuda.set_device(device)
+        cuda.set_device(device)
     if processes > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     place = dist.get_rank() if processes > 1 else 0

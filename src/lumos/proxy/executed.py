@@ -264,7 +264,8 @@ def _limits(operator: Operator, tensors: _Tensors) -> None:
         slot = flat[position]
         if slot is not None and tensors.tensors[slot].dtype in INTEGERS:
             tensors.limit(tensors.tensors[slot].storage, bound)
-    if operator.name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index")) and len(inputs) > 1 and isinstance(inputs[1], list) and shapes[0]:
+    indexes = operator.name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index"))
+    if indexes and len(inputs) > 1 and isinstance(inputs[1], list) and shapes[0]:
         for size, index in zip(shapes[0], inputs[1], strict=False):
             for slot in _slots(index):
                 if tensors.tensors[slot].dtype in INTEGERS:

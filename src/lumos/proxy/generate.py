@@ -7,29 +7,78 @@ become code: names, like everything else recorded, are data in `trace.json`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from lumos.analyze.steps import members, spans
-from lumos.errors import UsageError
+from lumos.diagnostics import Diagnostic
+from lumos.errors import TraceError, UsageError
 from lumos.graph.build import build
-from lumos.graph.table import Graph, Step
-from lumos.proxy.executed import executed_rank
+from lumos.graph.steps import steps
+from lumos.graph.table import Graph
+from lumos.proxy import choose
+from lumos.proxy.executed import executed_rank, lend_arguments
 from lumos.proxy.profiled import profiled_rank
-from lumos.proxy.program import Program
+from lumos.proxy.program import Program, RankProgram, is_operator
 from lumos.simulate.timeline import measured
+from lumos.trace import execution_trace, read
+from lumos.trace.blocks import head
 from lumos.trace.execution_trace import ExecutionTrace
+from lumos.trace.read import EXECUTION_TRACE
 from lumos.trace.table import Job
 
 
-def from_job(job: Job, step: str | None = None) -> Program:
+def generate(
+    paths: Sequence[str],
+    folder: str | os.PathLike[str],
+    *,
+    execution_traces: Sequence[str] = (),
+    step: str | None = None,
+    only: Sequence[str] = (),
+    blocks: Sequence[str] = (),
+    obfuscate: bool = False,
+    max_memory_bytes: int = 0,
+    repair: bool = False,
+) -> tuple[Program, tuple[Diagnostic, ...]]:
+    """Write a benchmark of a job's step into `folder`; the program, and what is odd or missing.
+
+    paths: profiler files or folders, or one execution trace alone. execution_traces: of the ranks, in their order.
+    only, blocks: globs of operators, and of ranges around them. Raises TraceError and UsageError.
+    """
+    if len(paths) == 1 and not execution_traces and is_execution_trace(paths[0]):
+        if blocks:
+            raise UsageError("--blocks needs a profiler's trace: an execution trace alone does not say what ran inside a range")
+        program, notes = from_execution_trace(execution_trace.read(paths[0]), step=step)
+    else:
+        program, notes = from_job(read(*paths, repair=repair), step, [execution_trace.read(path) for path in execution_traces], blocks)
+    program.max_memory_bytes = max_memory_bytes
+    if only:
+        program = choose.only(program, only)
+    if obfuscate:
+        program = choose.obfuscated(program)
+    if not any(True for rank in program.ranks for _ in rank.walk()):
+        raise TraceError(f"{paths[0]}: the step holds no operators, so there is nothing to run; record with the CPU activity on")
+    write(program, folder)
+    return program, notes
+
+
+def is_execution_trace(path: str) -> bool:
+    """Whether a file is an execution trace, by its content."""
+    return Path(path).is_file() and EXECUTION_TRACE.sniff(head(Path(path)))
+
+
+def from_job(
+    job: Job, step: str | None = None, execution_traces: Sequence[ExecutionTrace] = (), blocks: Sequence[str] = ()
+) -> tuple[Program, tuple[Diagnostic, ...]]:
     """The program of one step of every rank of a profiled job.
 
     step: a name ("ProfilerStep#11") or the end of one ("11"); by default the step whose duration is the median.
-    Raises UsageError where no rank has such a step.
+    Raises UsageError where no rank has such a step, or execution traces are not one per rank.
     """
+    if execution_traces and len(execution_traces) != len(job.traces):
+        raise UsageError(f"{len(execution_traces)} execution traces for {len(job.traces)} ranks: give one for each rank, in their order")
     graph = build(job)
     chosen = choose_steps(graph, step)
     world = max([trace.world_size or 1 for trace in job.traces] + [len(job.traces)])
@@ -38,25 +87,71 @@ def from_job(job: Job, step: str | None = None) -> Program:
     whole = next((i for i, ranks in enumerate(groups) if len(ranks) in (0, world)), None)
     if whole is not None:
         numbers.setdefault("", whole)
-    ranks = [profiled_rank(trace, graph, *chosen[trace.rank], numbers) for trace in job.traces if trace.rank in chosen]
-    return Program(ranks, groups, world, "profiler")
+    ranks = []
+    for trace in job.traces:
+        if trace.rank in chosen:
+            name, recorded = chosen[trace.rank]
+            marked = next(s for s in steps(trace) if s.name == name)
+            ranks.append(profiled_rank(trace, graph, marked, recorded, numbers, blocks))
+    notes = [*job.diagnostics, *(d for trace in job.traces for d in trace.diagnostics)]
+    for program, executed in zip(ranks, execution_traces, strict=False):
+        notes += [*executed.diagnostics, *_lent(program, executed, numbers)]
+    notes += [note for program in ranks for note in _findings(program)]
+    return Program(ranks, groups, world, "execution trace" if execution_traces else "profiler"), tuple(notes)
 
 
-def from_execution_trace(trace: ExecutionTrace, rank: int = 0, step: str | None = None) -> Program:
+def _lent(program: RankProgram, trace: ExecutionTrace, groups: Mapping[str, int]) -> list[Diagnostic]:
+    paired = lend_arguments(program, trace, groups)
+    if paired >= 0.99:
+        return []
+    message = f"rank {program.rank}: {paired:.1%} of its operators are in {trace.path}; the others keep what the profiler printed"
+    return [Diagnostic("execution-trace-differs", message)]
+
+
+def _findings(program: RankProgram) -> list[Diagnostic]:
+    """Operators without arguments, and threads that worked at the same time, which the benchmark runs one after the other."""
+    leaves = [o for o in program.walk() if is_operator(o.name)]
+    unknown = sum(o.inputs is None for o in leaves)
+    found = []
+    if unknown:
+        found.append(
+            Diagnostic(
+                "arguments-missing",
+                f"rank {program.rank}: the arguments of {unknown} of {len(leaves)} operators were not recorded; "
+                "record with shapes (lumos.collect does), or give --execution-trace",
+            )
+        )
+    busy = sum(o.duration_ns for o in program.operators)
+    end, covered = 0, 0
+    for root in sorted(program.operators, key=lambda o: o.start_ns):
+        covered += max(0, root.start_ns + root.duration_ns - max(end, root.start_ns))
+        end = max(end, root.start_ns + root.duration_ns)
+    if busy > 1.02 * covered:
+        found.append(
+            Diagnostic(
+                "threads-in-turn",
+                f"rank {program.rank}: {1 - covered / busy:.1%} of the operators' time ran beside other threads; here all run in turn",
+            )
+        )
+    return found
+
+
+def from_execution_trace(trace: ExecutionTrace, rank: int = 0, step: str | None = None) -> tuple[Program, tuple[Diagnostic, ...]]:
     """The program of an execution trace alone. It has no times: nothing to compare a run with, and no spins."""
     groups = [group.ranks for group in trace.groups]
     world = max((len(ranks) for ranks in groups), default=1)
     numbers = {group.name: i for i, group in enumerate(trace.groups)}
     if groups:
         numbers.setdefault("", 0)
-    return Program([executed_rank(trace, rank, numbers, step)], groups, world, "execution trace")
+    program = executed_rank(trace, rank, numbers, step)
+    return Program([program], groups, world, "execution trace"), (*trace.diagnostics, *_findings(program))
 
 
-def choose_steps(graph: Graph, name: str | None) -> dict[int, tuple[Step, int]]:
-    """Rank -> the step to take and its measured duration. All ranks take the step of the first rank's choice."""
+def choose_steps(graph: Graph, name: str | None) -> dict[int, tuple[str, int]]:
+    """Rank -> the name of the step to take and its measured duration. All ranks take the first rank's choice."""
     owners = members(graph)
     start, end = spans(measured(graph), owners)
-    found = {(s.rank, s.name): (s, int(e - b)) for s, b, e in zip(owners.steps, start, end, strict=True)}
+    found = {(s.rank, s.name): (s.name, int(e - b)) for s, b, e in zip(owners.steps, start, end, strict=True)}
     first = [s.name for s in owners.steps if s.rank == owners.steps[0].rank]
     if name is None:
         durations = [found[owners.steps[0].rank, n][1] for n in first]

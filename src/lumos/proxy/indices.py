@@ -76,13 +76,11 @@ RULES: dict[str, tuple[Rule, ...]] = {
 }  # fmt: skip
 
 #: Operators whose integer outputs hold the values of their first tensor: a bound on the one is a bound on the other.
-KEEPS_VALUES = frozenset(
-    f"aten::{name}"
-    for name in (
-        "view reshape _unsafe_view as_strided slice select narrow transpose t permute expand expand_as unsqueeze squeeze flatten "
-        "unflatten contiguous clone detach alias to _to_copy unbind split split_with_sizes chunk repeat movedim swapaxes"
-    ).split()
+_KEEPS = (
+    "view reshape _unsafe_view as_strided slice select narrow transpose t permute expand expand_as unsqueeze squeeze flatten "
+    "unflatten contiguous clone detach alias to _to_copy unbind split split_with_sizes chunk repeat movedim swapaxes"
 )
+KEEPS_VALUES = frozenset(f"aten::{name}" for name in _KEEPS.split())
 
 
 def bounds(name: str, shapes: Sequence[Shape | None], values: Sequence[Any]) -> dict[int, int]:
@@ -103,6 +101,5 @@ def _at(values: Sequence[Any], position: int, item: Any) -> int:
 
 
 #: Operators that are slow, or not a number, on negative values: square roots and logarithms.
-NEEDS_NON_NEGATIVE = frozenset(
-    f"aten::{name}" for name in "sqrt sqrt_ rsqrt rsqrt_ log log_ log2 log10 _foreach_sqrt _foreach_sqrt_ _foreach_rsqrt".split()
-)
+_ROOTS = "sqrt sqrt_ rsqrt rsqrt_ log log_ log2 log10 _foreach_sqrt _foreach_sqrt_ _foreach_rsqrt"
+NEEDS_NON_NEGATIVE = frozenset(f"aten::{name}" for name in _ROOTS.split())

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
-from lumos.graph.collectives import ELEMENT_BYTES, is_cpu_collective, issuers, kind_of
+from lumos.errors import UsageError
+from lumos.graph.collectives import is_cpu_collective, issuers, kind_of
 from lumos.graph.table import DEVICE_KINDS, Dependency, Graph, Kind, Step
 from lumos.proxy.arguments import TensorSpec, UnreadableArgumentsError, map_tensors, read_arguments
+from lumos.proxy.choose import keep
 from lumos.proxy.elements import torch_name
 from lumos.proxy.indices import bounds
 from lumos.proxy.pool import TensorPool
@@ -34,8 +37,13 @@ class StepRows:
     of_row: dict[int, Operator]
 
 
-def profiled_rank(trace: Trace, graph: Graph, step: Step, recorded_ns: int, groups: Mapping[str, int]) -> RankProgram:
-    """The program of one rank. `groups`: number of each process group by its name, "" for the one of all ranks."""
+def profiled_rank(
+    trace: Trace, graph: Graph, step: Step, recorded_ns: int, groups: Mapping[str, int], blocks: Sequence[str] = ()
+) -> RankProgram:
+    """The program of one rank. `groups`: number of each process group by its name, "" for the one of all ranks.
+
+    blocks: only operators inside ranges of matching names, and those of the backward pass that belong to them.
+    """
     rows = step_operators(trace, step)
     on_accelerator = bool(trace.is_any(*DEVICE_WORK).any())
     _device_work(trace, graph, step, rows)
@@ -46,9 +54,27 @@ def profiled_rank(trace: Trace, graph: Graph, step: Step, recorded_ns: int, grou
     _arguments(trace, rows, pool, on_accelerator)
     provenance = trace.metadata.get("lumos_collect")
     threads = provenance.get("threads", 0) if isinstance(provenance, dict) else 0
-    return RankProgram(
-        trace.rank, step.name, recorded_ns, on_accelerator, threads if isinstance(threads, int) else 0, rows.roots, pool.tensors, pool.storages
-    )
+    known = threads if isinstance(threads, int) else 0
+    program = RankProgram(trace.rank, step.name, recorded_ns, on_accelerator, known, rows.roots, pool.tensors, pool.storages)
+    return keep(program, _inside(trace, rows, blocks)) if blocks else program
+
+
+def _inside(trace: Trace, rows: StepRows, blocks: Sequence[str]) -> Callable[[Operator], bool]:
+    """Whether an operator runs inside a range that matches, on its thread, or is the backward pass of one that does."""
+    matches = np.array([any(fnmatchcase(name, glob) for glob in blocks) for name in trace.strings] or [False])
+    ranges = np.flatnonzero(matches[trace.name] & trace.is_any(Category.ANNOTATION, Category.PYTHON, Category.OPERATOR))
+    end = trace.start + trace.duration
+    numbered = [o for root in rows.roots for o in root.walk()]
+    inside: set[int] = set()
+    for row, operator in rows.of_row.items():
+        mine = ranges[trace.lane[ranges] == trace.lane[row]]
+        if ((trace.start[mine] <= trace.start[row]) & (end[mine] >= end[row])).any():
+            inside.add(id(operator))
+            if operator.backward >= 0:
+                inside.add(id(numbered[operator.backward]))
+    if not inside:
+        raise UsageError(f"--blocks {' '.join(blocks)}: no range of the step has such a name; `lumos breakdown --by module` lists some")
+    return lambda operator: id(operator) in inside
 
 
 def step_operators(trace: Trace, step: Step) -> StepRows:
@@ -72,7 +98,8 @@ def step_operators(trace: Trace, step: Step) -> StepRows:
         name = trace.strings[trace.name[row]]
         if name.startswith("ProfilerStep"):
             continue
-        operator = Operator(name, start_ns=int(trace.start[row]) - step.start, duration_ns=int(trace.duration[row]), synchronize=bool(runtime))
+        start = int(trace.start[row]) - step.start
+        operator = Operator(name, start_ns=start, duration_ns=int(trace.duration[row]), synchronize=bool(runtime))
         (stack[-1][1].children if stack else roots).append(operator)
         stack.append((int(end[row]), operator))
         of_row[row] = operator
@@ -81,32 +108,49 @@ def step_operators(trace: Trace, step: Step) -> StepRows:
 
 def _device_work(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
     """Give each operator the device work that it launched itself, and the stream of it."""
-    owner = _launching_operator(trace, graph, rows)
     stream = trace.dense("stream")
+    launches = _launches(trace, graph, step)
+    owner = _launching_operator(trace, launches, rows)
+    _own_operators(trace, launches, owner, step, rows)
     for work, operator in owner.items():
         operator.device_ns += int(trace.duration[work])
         operator.stream = int(stream[work])
         operator.kernel |= bool(trace.category[work] == Category.KERNEL)
 
 
-def _launching_operator(trace: Trace, graph: Graph, rows: StepRows) -> dict[int, Operator]:
-    """Row of device work -> the innermost operator that encloses its launch."""
-    of_rank = np.array([p.rank == trace.rank for p in graph.processors], bool)[graph.processor]
-    device = np.flatnonzero(of_rank & np.isin(graph.kind, [int(k) for k in DEVICE_KINDS]))
-    if not len(device):
-        return {}
+def _launches(trace: Trace, graph: Graph, step: Step) -> dict[int, int]:
+    """Row of device work -> row of the call that launched it, for calls of the step."""
+    of_rank = np.array([p.rank == trace.rank for p in graph.processors], bool)
     edge = np.flatnonzero(graph.pred_kind == Dependency.LAUNCH)
-    launched = np.searchsorted(graph.pred_offset, edge, side="right") - 1
-    call_of = dict(zip(launched.tolist(), graph.event[graph.pred[edge]].tolist(), strict=True))
+    task = np.searchsorted(graph.pred_offset, edge, side="right") - 1
+    mine = of_rank[graph.processor[task]] & np.isin(graph.kind[task], [int(k) for k in DEVICE_KINDS])
+    work, call = graph.event[task[mine]], graph.event[graph.pred[edge[mine]]]
+    known = (work >= 0) & (call >= 0)
+    work, call = work[known], call[known]
+    inside = (trace.start[call] >= step.start) & (trace.start[call] < step.end)
+    return dict(zip(work[inside].tolist(), call[inside].tolist(), strict=True))
+
+
+def _launching_operator(trace: Trace, launches: Mapping[int, int], rows: StepRows) -> dict[int, Operator]:
+    """Row of device work -> the innermost operator that encloses its launch."""
     enclosing = _Enclosing(trace, rows)
-    out: dict[int, Operator] = {}
-    for task in device.tolist():
-        call, work = call_of.get(task, ABSENT), int(graph.event[task])
-        if call >= 0 and work >= 0:
-            operator = enclosing.of(call)
-            if operator is not None:
-                out[work] = operator
-    return out
+    found = ((work, enclosing.of(call)) for work, call in launches.items())
+    return {work: operator for work, operator in found if operator is not None}
+
+
+def _own_operators(trace: Trace, launches: Mapping[int, int], owner: dict[int, Operator], step: Step, rows: StepRows) -> None:
+    """Launches outside every operator (graphs, kernels of other compilers) become operators themselves."""
+    by_call: dict[int, Operator] = {}
+    for work, call in launches.items():
+        if work in owner:
+            continue
+        if call not in by_call:
+            start = int(trace.start[call]) - step.start
+            by_call[call] = Operator(trace.strings[trace.name[work]], start_ns=start, duration_ns=int(trace.duration[call]))
+        owner[work] = by_call[call]
+    if by_call:
+        rows.roots.extend(by_call.values())
+        rows.roots.sort(key=lambda operator: operator.start_ns)
 
 
 class _Enclosing:
@@ -180,19 +224,18 @@ def _waits(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
     of_rank = np.array([p.rank == trace.rank for p in graph.processors], bool)
     target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_offset))
     mine = of_rank[graph.processor[target]]
-    device = _launching_operator(trace, graph, rows) if mine.any() else {}
+    device = _launching_operator(trace, _launches(trace, graph, step), rows)
     for edge in np.flatnonzero(mine & (graph.pred_kind == Dependency.STREAM_WAIT)).tolist():
         source = device.get(int(graph.event[graph.pred[edge]]))
         waiter = device.get(int(graph.event[target[edge]]))
         if source is not None and waiter is not None and number[id(source)] not in waiter.after and source is not waiter:
             waiter.after.append(number[id(source)])
-    if graph.measured_start is None:
-        return
     issued = {o.collective.end_ns: o for o in rows.of_row.values() if o.collective is not None and o.collective.end_ns >= 0}
     starts = sorted((o.start_ns, number[id(o)], o) for o in rows.of_row.values())
     times = np.array([start for start, _, _ in starts], np.int64)
     for edge in np.flatnonzero(mine & (graph.pred_kind == Dependency.HAND_OFF) & (graph.kind[graph.pred] == Kind.COLLECTIVE)).tolist():
-        ended = int(graph.measured_end[graph.pred[edge]]) - step.start if graph.measured_end is not None else -1
+        row = int(graph.event[graph.pred[edge]])
+        ended = int(trace.start[row] + trace.duration[row]) - step.start
         operator = issued.get(ended)
         at = int(np.searchsorted(times, ended))
         if operator is not None and at < len(starts):
@@ -283,6 +326,3 @@ def _sizes(text: str | None) -> tuple[int, ...]:
     except ValueError:
         return ()
     return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else ()
-
-
-__all__ = ["ELEMENT_BYTES", "StepRows", "profiled_rank", "step_operators"]

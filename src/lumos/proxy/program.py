@@ -18,6 +18,14 @@ FORMAT, VERSION = "lumos-proxy", 1
 #: `Storage.bound` of floating point values under which an operator takes a root or a logarithm.
 NON_NEGATIVE = 2
 
+#: Beginnings of names that look like an operator's and are ranges of PyTorch's around operators.
+_RANGES = ("torch::autograd", "torch::distributed", "torch.distributed", "autograd::engine")
+
+
+def is_operator(name: str) -> bool:
+    """Whether a name is that of an operator of the dispatcher: "namespace::name"."""
+    return "::" in name and " " not in name and not name.startswith(_RANGES)
+
 
 @dataclass(slots=True)
 class Storage:
