@@ -48,7 +48,7 @@ RANGES = ("torch::autograd", "torch::distributed", "torch.distributed", "autogra
 REFUSED = ("from_file", "save", "load", "_assert", "_debug", "raise", "warn", "print")
 
 #: How torch names the transfers; the argument order of each differs.
-CALLS = {
+CALLS: dict[str, Callable[..., Any]] = {
     "all-reduce": lambda i, o, g, peer, si, so: dist.all_reduce(i, group=g, async_op=True),
     "all-gather": lambda i, o, g, peer, si, so: dist.all_gather(list(o.chunk(dist.get_world_size(g))), i, group=g, async_op=True),
     "reduce-scatter": lambda i, o, g, peer, si, so: dist.reduce_scatter_tensor(o, i, group=g, async_op=True),
