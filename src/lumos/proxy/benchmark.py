@@ -876,6 +876,7 @@ def main() -> None:
     trace = json.loads(options.trace.read_text())
     if trace.get("format") != "lumos-proxy" or trace.get("version") != 1:
         sys.exit(f"benchmark: {options.trace} is not a trace.json of this benchmark's version: generate it again")
+    allocate_as_recorded(trace["ranks"][0]["malloc"])
     local, processes = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = torch.device(options.device, local) if options.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
@@ -907,6 +908,13 @@ def main() -> None:
         show(result)
     if processes > 1:
         dist.destroy_process_group()
+
+
+def allocate_as_recorded(settings: dict[str, str]) -> None:
+    """Start this process again with glibc's settings of the recording, which it reads only once. Numbers only."""
+    missing = {name: value for name, value in settings.items() if name.startswith("MALLOC_") and name not in os.environ and value.isdigit()}
+    if missing:
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **missing})
 
 
 def run(runner: Runner, options: argparse.Namespace) -> list[int]:

@@ -7,6 +7,7 @@ become code: names, like everything else recorded, are data in `trace.json`.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def generate(
             raise UsageError("--blocks needs a profiler's trace: an execution trace alone does not say what ran inside a range")
         program, notes = from_execution_trace(execution_trace.read(paths[0]), step=step)
     else:
-        program, notes = from_job(read(*paths, repair=repair), step, [execution_trace.read(path) for path in execution_traces], blocks)
+        job = read(*paths, repair=repair)
+        program, notes = from_job(job, step, beside(job, paths, execution_traces), blocks)
     program.max_memory_bytes = max_memory_bytes
     if only:
         program = choose.only(program, only)
@@ -64,21 +66,33 @@ def generate(
     return program, notes
 
 
+def beside(job: Job, paths: Sequence[str], named: Sequence[str]) -> dict[int, ExecutionTrace]:
+    """The execution trace of each rank: those named, in the ranks' order; else those that a folder holds by their numbers."""
+    if named:
+        if len(named) != len(job.traces):
+            raise UsageError(f"{len(named)} execution traces for {len(job.traces)} ranks: give one for each rank, in their order")
+        return {trace.rank: execution_trace.read(path) for trace, path in zip(job.traces, named, strict=True)}
+    found = [file for path in paths if Path(path).is_dir() for file in sorted(Path(path).iterdir()) if is_execution_trace(str(file))]
+    if len(found) == len(job.traces) == 1:
+        return {job.traces[0].rank: execution_trace.read(found[0])}
+    numbered = {int(match[1]): file for file in found if (match := re.search(r"rank\D?(\d+)", file.name))}
+    return {trace.rank: execution_trace.read(numbered[trace.rank]) for trace in job.traces if trace.rank in numbered}
+
+
 def is_execution_trace(path: str) -> bool:
     """Whether a file is an execution trace, by its content."""
     return Path(path).is_file() and EXECUTION_TRACE.sniff(head(Path(path)))
 
 
 def from_job(
-    job: Job, step: str | None = None, execution_traces: Sequence[ExecutionTrace] = (), blocks: Sequence[str] = ()
+    job: Job, step: str | None = None, execution_traces: Mapping[int, ExecutionTrace] | None = None, blocks: Sequence[str] = ()
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
     """The program of one step of every rank of a profiled job.
 
     step: a name ("ProfilerStep#11") or the end of one ("11"); by default the step whose duration is the median.
-    Raises UsageError where no rank has such a step, or execution traces are not one per rank.
+    execution_traces: by rank. Raises UsageError where no rank has such a step.
     """
-    if execution_traces and len(execution_traces) != len(job.traces):
-        raise UsageError(f"{len(execution_traces)} execution traces for {len(job.traces)} ranks: give one for each rank, in their order")
+    execution_traces = execution_traces or {}
     graph = build(job)
     chosen = choose_steps(graph, step)
     world = max([trace.world_size or 1 for trace in job.traces] + [len(job.traces)])
@@ -94,8 +108,10 @@ def from_job(
             marked = next(s for s in steps(trace) if s.name == name)
             ranks.append(profiled_rank(trace, graph, marked, recorded, numbers, blocks))
     notes = [*job.diagnostics, *(d for trace in job.traces for d in trace.diagnostics)]
-    for program, executed in zip(ranks, execution_traces, strict=False):
-        notes += [*executed.diagnostics, *_lent(program, executed, numbers)]
+    for program in ranks:
+        if program.rank in execution_traces:
+            executed = execution_traces[program.rank]
+            notes += [*executed.diagnostics, *_lent(program, executed, numbers)]
     notes += [note for program in ranks for note in _findings(program)]
     return Program(ranks, groups, world, "execution trace" if execution_traces else "profiler"), tuple(notes)
 

@@ -25,6 +25,9 @@ from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
 #: Runtime calls by which a program (not an operator) waits for a whole device or stream.
 _SYNCHRONISES = re.compile(r"(cuda|hip)(Device|Stream)Synchronize")
 
+#: glibc's settings that a recording can name, and a benchmark takes over.
+MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
+
 #: Operators whose arguments and transfer the process group sees; NCCL's own record lies inside.
 _COLLECTIVE = re.compile(r"(c10d|_c10d_functional)::|record_param_comms")
 
@@ -52,11 +55,23 @@ def profiled_rank(
     _backward(trace, rows)
     pool = TensorPool()
     _arguments(trace, rows, pool, on_accelerator)
-    provenance = trace.metadata.get("lumos_collect")
-    threads = provenance.get("threads", 0) if isinstance(provenance, dict) else 0
-    known = threads if isinstance(threads, int) else 0
-    program = RankProgram(trace.rank, step.name, recorded_ns, on_accelerator, known, rows.roots, pool.tensors, pool.storages)
+    threads, malloc = _provenance(trace)
+    program = RankProgram(trace.rank, step.name, recorded_ns, on_accelerator, threads, rows.roots, pool.tensors, pool.storages, malloc)
     return keep(program, _inside(trace, rows, blocks)) if blocks else program
+
+
+def _provenance(trace: Trace) -> tuple[int, dict[str, str]]:
+    """Threads of an operator (0 unknown) and glibc's settings, where lumos.collect wrote the file. Numbers only, as they
+    end in the environment of a process."""
+    written = trace.metadata.get("lumos_collect")
+    known = written if isinstance(written, dict) else {}
+    threads, malloc = known.get("threads", 0), known.get("malloc", {})
+    settings = (
+        {k: v for k, v in malloc.items() if k in MALLOC and isinstance(v, str) and v.isascii() and v.isdigit()}
+        if isinstance(malloc, dict)
+        else {}
+    )
+    return threads if isinstance(threads, int) else 0, settings
 
 
 def _inside(trace: Trace, rows: StepRows, blocks: Sequence[str]) -> Callable[[Operator], bool]:

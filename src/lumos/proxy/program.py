@@ -122,6 +122,7 @@ class RankProgram:
     operators: list[Operator]
     tensors: list[Tensor]
     storages: list[Storage]
+    malloc: dict[str, str] = field(default_factory=dict)  # glibc's settings in the recording: they decide what fresh memory costs
 
     def walk(self) -> Iterator[Operator]:
         """All operators in pre-order: the place of each is its number."""
@@ -160,6 +161,7 @@ def _rank_json(rank: RankProgram) -> dict[str, Any]:
         "recorded_ns": rank.recorded_ns,
         "on_accelerator": rank.on_accelerator,
         "threads": rank.threads,
+        "malloc": rank.malloc,
         "operators": [_operator_json(operator, names) for operator in rank.operators],
         "names": list(names),
         "tensors": [tensor.json() for tensor in rank.tensors],

@@ -4,7 +4,8 @@ Python imports the module `sitecustomize` that it finds first when it starts; `l
 PYTHONPATH. A `sitecustomize` of the environment's own is run afterwards, as it would have been. Whatever goes wrong here
 is said once and stops nothing.
 """
-# ruff: noqa: PTH - it runs in every Python process of the command: nothing is imported that need not be
+# It runs in every Python process of the command: nothing is imported that need not be.
+# ruff: noqa: PTH100, PTH118, PTH120
 
 from __future__ import annotations
 
