@@ -111,12 +111,21 @@ def _print_run(result: dict[str, Any]) -> None:
     where = f"{result['device']}, torch {result['torch']}, {len(result['ranks'])} of its ranks"
     recorded = f", {duration(result['recorded_step_ns'])} recorded" if result["recorded_step_ns"] else ""
     error = f": {percent(result['error'], signed=True)}" if result["error"] is not None else ""
-    out.print(f"Step {duration(result['replayed_step_ns'])} here ({where}){recorded}{error}", highlight=False)
+    out.print(f"Step {duration(result['replayed_step_ns'])}{recorded}{error}", highlight=False)
+    out.print(f"Here: {where}", highlight=False)
     shares = ", ".join(f"{percent(v)} {k.replace('_', ' ')}" for k, v in result["coverage"].items() if v is not None)
     memory = result["memory"]
     less = " tensors share storage;" if memory["shared"] else ""
     less += f" sizes x {memory['scale']:g};" if memory["scale"] != 1 else ""
     out.print(f"Operator time: {shares}. Memory planned: {size(memory['total_bytes'])};{less}".rstrip(";"), highlight=False)
-    rows = [[row["name"], row["outcome"].replace("_", " "), f"{row['count']:,}", row["reason"]] for row in result["not_real"]]
+    rows = [
+        [_printable(row["name"]), row["outcome"].replace("_", " "), f"{row['count']:,}", _printable(row["reason"])]
+        for row in result["not_real"]
+    ]
     if rows:
         table(out, ("not run for real", "outcome", "count", "why"), rows, left=(0, 1, 3))
+
+
+def _printable(text: str) -> str:
+    """Recorded text without what would steer a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)

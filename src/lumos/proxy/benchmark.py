@@ -476,22 +476,25 @@ class Program:
     def plan(self) -> dict[str, Any]:
         """Bytes that the step needs: made up, and at most alive at a time of what operators return."""
         fixed = self.memory.planned(self.leaves)
-        alive: dict[int, int] = {}
-        peak = 0
+        alive: dict[int, int] = {}  # bytes by slot, or by -1 - place for outputs of unknown size
+        total = peak = 0
         for at, item in enumerate(self.items):
             if item.role == "real":
-                largest = max((self.memory.nbytes(slot) for slot in item.refs()), default=0)
-                alive.update({slot: self.memory.nbytes(slot) for slot in item.node.outputs or () if slot not in self.leaves})
-                if item.node.outputs is None or self.memory.share:
-                    alive[-1 - at] = largest  # outputs of unknown size: taken as that of the largest input
-            peak = max(peak, sum(alive.values())) if len(alive) < 64 or at % 16 == 0 else peak
-            for slot in item.release:
-                alive.pop(slot, None)
-            for held in item.drop:
-                alive.pop(-1 - held, None)
-            if not item.hold:
-                alive.pop(-1 - at, None)
+                for key, nbytes in self.returned(item, at).items():
+                    total += nbytes - alive.get(key, 0)
+                    alive[key] = nbytes
+            peak = max(peak, total)
+            gone = [*item.release, *(-1 - held for held in item.drop), *(() if item.hold else (-1 - at,))]
+            total -= sum(alive.pop(key, 0) for key in gone)
         return {"tensors_bytes": fixed, "returned_bytes": peak, "total_bytes": fixed + peak}
+
+    def returned(self, item: Item, at: int) -> dict[int, int]:
+        """Bytes that an operator returns: by slot where they are known, else taken as its largest input's or its size's."""
+        if item.node.outputs is not None and not self.memory.share:
+            return {slot: self.memory.nbytes(slot) for slot in item.node.outputs if slot not in self.leaves}
+        sizes = [math.prod(value) for value in item.positional[:1] if isinstance(value, list) and all(type(n) is int for n in value)]
+        largest = max((self.memory.nbytes(slot) for slot in item.refs()), default=0)
+        return {-1 - at: max([largest, *(8 * n for n in sizes)])}
 
     def fit(self, limit: int) -> dict[str, Any]:
         """Plan under the limit: as recorded, else with shared memory, else with scaled sizes. Nothing is allocated yet."""
@@ -807,7 +810,7 @@ def by_class(program: Program, repetitions: int) -> list[dict[str, Any]]:
     return [{"name": name, "count": n, "recorded_ns": recorded, "replayed_ns": replayed} for name, (n, recorded, replayed) in rows]
 
 
-def report(program: Program, times: list[int], plan: dict[str, Any]) -> dict[str, Any]:
+def report(program: Program, times: list[int], cpu_share: float, plan: dict[str, Any]) -> dict[str, Any]:
     recorded = program.rank["recorded_ns"] if program.rank["recorded_ns"] > 0 else None
     replayed = int(statistics.median(times))
     comparable = recorded is not None and program.mode == "full" and plan["scale"] == 1
@@ -820,6 +823,7 @@ def report(program: Program, times: list[int], plan: dict[str, Any]) -> dict[str
         "replayed_step_ns": replayed,
         "error": (replayed - recorded) / recorded if comparable and recorded else None,
         "repetitions_ns": times,
+        "cpu_share": cpu_share,
         **covered(program),
         "memory": plan,
         "by_class": by_class(program, len(times)),
@@ -900,7 +904,7 @@ def main() -> None:
         plan = program.fit(limit)
         program.rehearse()
         runner = Runner(program)
-        result = report(program, run(runner, options), plan)
+        result = report(program, *run(runner, options), plan)
     if options.json:
         options.json.mkdir(parents=True, exist_ok=True)
         (options.json / f"result{place}.json").write_text(json.dumps(result))
@@ -917,19 +921,24 @@ def allocate_as_recorded(settings: dict[str, str]) -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **missing})
 
 
-def run(runner: Runner, options: argparse.Namespace) -> list[int]:
+def run(runner: Runner, options: argparse.Namespace) -> tuple[list[int], float]:
+    """Wall times of the measured steps, and the CPU time of this process as a share of them."""
     gaps = not options.no_gaps and options.mode != "communication"
-    times = []
+    times: list[int] = []
+    cpu = 0
     for repetition in range(options.warmup + options.repeat):
         if repetition == options.warmup:
             for item in runner.program.items:
                 item.elapsed = 0
+            cpu = time.process_time_ns()
         if dist.is_initialized():
             dist.barrier()
         times.append(runner.step(gaps))
+    measured = times[options.warmup :]
+    share = (time.process_time_ns() - cpu) / sum(measured)
     if options.profile:
         profile(runner, gaps, options.profile)
-    return times[options.warmup :]
+    return measured, share
 
 
 def profile(runner: Runner, gaps: bool, folder: Path) -> None:

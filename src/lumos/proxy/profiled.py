@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -25,6 +25,12 @@ from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
 #: Runtime calls by which a program (not an operator) waits for a whole device or stream.
 _SYNCHRONISES = re.compile(r"(cuda|hip)(Device|Stream)Synchronize")
 
+#: In the names of copies between host and device.
+_BETWEEN = re.compile("HtoD|DtoH|HostToDevice|DeviceToHost")
+
+#: Position of the device among the arguments of aten::_to_copy.
+_TO_COPY_DEVICE = 3
+
 #: glibc's settings that a recording can name, and a benchmark takes over.
 MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
 
@@ -38,6 +44,7 @@ class StepRows:
 
     roots: list[Operator]
     of_row: dict[int, Operator]
+    copies: dict[int, str] = field(default_factory=dict)  # id of an operator that copied between host and device -> direction
 
 
 def profiled_rank(
@@ -131,6 +138,9 @@ def _device_work(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None
         operator.device_ns += int(trace.duration[work])
         operator.stream = int(stream[work])
         operator.kernel |= bool(trace.category[work] == Category.KERNEL)
+        copy = _BETWEEN.search(trace.strings[trace.name[work]]) if trace.category[work] == Category.MEMCPY else None
+        if copy is not None:
+            rows.copies[id(operator)] = copy[0]
 
 
 def _launches(trace: Trace, graph: Graph, step: Step) -> dict[int, int]:
@@ -288,12 +298,35 @@ def _arguments(trace: Trace, rows: StepRows, pool: TensorPool, on_accelerator: b
         limits = bounds(operator.name, shapes, arguments)
         place = number[id(operator)]
         device = "accelerator" if on_accelerator else "cpu"
+        on_host = _on_host(operator, rows.copies)
 
-        def tensor(position: int, spec: TensorSpec, limits: dict[int, int] = limits, place: int = place, device: str = device) -> Any:
-            where = "cpu" if not spec.shape and spec.dtype == "float64" else device  # how a Python number looks
-            return {"tensor": pool.take(spec, where, limits.get(position, 1), place)}
+        def tensor(
+            position: int,
+            spec: TensorSpec,
+            limits: dict[int, int] = limits,
+            place: int = place,
+            on_host: int = on_host,
+            device: str = device,
+        ) -> Any:
+            number = not spec.shape and spec.dtype == "float64"  # how a Python number looks
+            return {"tensor": pool.take(spec, "cpu" if number or position == on_host else device, limits.get(position, 1), place)}
 
         operator.inputs = map_tensors(arguments, tensor)
+        if operator.name == "aten::_to_copy" and _direction(operator, rows.copies) and len(arguments) > _TO_COPY_DEVICE:
+            operator.inputs[_TO_COPY_DEVICE] = "accelerator" if on_host == 0 else "cpu"
+
+
+def _direction(operator: Operator, copies: Mapping[int, str]) -> str:
+    """How an operator, or what it called, copied between host and device: "H…" to the device, "D…" from it, "" not at all."""
+    return next((copies[id(inner)][0] for inner in operator.walk() if id(inner) in copies), "")
+
+
+def _on_host(operator: Operator, copies: Mapping[int, str]) -> int:
+    """Position of the argument that is in host memory, from the direction of the copy: -1 none."""
+    if operator.name not in ("aten::copy_", "aten::_to_copy"):
+        return -1
+    source = {"aten::copy_": 1, "aten::_to_copy": 0}[operator.name]
+    return {"H": source, "D": 0 if operator.name == "aten::copy_" else -1}.get(_direction(operator, copies), -1)
 
 
 def _read(trace: Trace, key: Sequence[int]) -> list[Any] | None:
