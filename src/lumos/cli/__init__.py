@@ -41,6 +41,9 @@ VERBS = {
     "cost": Verb("lumos.cli.cost", "What one piece of work takes."),
     "calibrate": Verb("lumos.cli.calibrate", "Fit the cost models to your measurements or a trace."),
     "clusters": Verb("lumos.cli.clusters", "The clusters that Lumos knows."),
+    "chakra": Verb("lumos.cli.chakra", "Read, link, export, check, import and synthesise Chakra traces."),
+    "proxy": Verb("lumos.cli.proxy", "A runnable benchmark from a trace."),
+    "collect": Verb("lumos.cli.collect", "Profile a training command."),
 }
 
 #: Statuses that a shell gives to a command ended by SIGINT or SIGPIPE.

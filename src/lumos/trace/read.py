@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
-from lumos.trace import kineto, pipeline_json, straggler_parquet
+from lumos.trace import chakra_et, kineto, pipeline_json, straggler_parquet
 from lumos.trace.blocks import Progress, head
 from lumos.trace.collectives import process_groups
 from lumos.trace.operations import is_operations, plan_of
@@ -42,6 +42,7 @@ READERS: tuple[Reader, ...] = (
     Reader("pipeline passes of one rank", pipeline_json.sniff, pipeline_json.read),
     Reader("the sizes of a job (config.json)", pipeline_json.sniff_config, None, "give the pp_rank_N.json beside it", beside=True),
     EXECUTION_TRACE,
+    Reader("Chakra", chakra_et.sniff, chakra_et.read),
     Reader("a Chakra workload graph as JSON", _is_workload_graph, None, "give the profiler's (Kineto) file"),
     Reader("Kineto", kineto.sniff, kineto.read),
 )
