@@ -171,3 +171,11 @@ def test_a_kernel_that_waits_for_room_on_the_sms(draw_graph):
 def test_steps_of_one_name_on_one_rank_are_told_apart(two_steps):
     twice = replace(two_steps, steps=tuple(replace(s, name="step") for s in two_steps.steps))
     assert [p.name for p in critical_paths(measured(twice))] == ["step", "step (2)"]
+
+
+def test_on_a_rank_without_device_work_operators_compute(draw_graph):
+    tasks = [(0, Kind.OPERATOR, "A", 0, 10), (0, Kind.HOST, "between", 10, 13), (0, Kind.COLLECTIVE, "gloo", 13, 20)]
+    graph = draw_graph([Processor(0, False, "thread 1")], tasks, steps=(Step(0, "s", 0, 100 * US),), release=[(0, 0)])
+    (path,) = critical_paths(simulate(graph))
+    assert path.by_class == {"operators": 10 * US, "transfer": 7 * US, "cpu between operators": 3 * US}
+    assert path.by_group == {"CPU work": 3 * US, "operators": 10 * US, "communication": 7 * US}

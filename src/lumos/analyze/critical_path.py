@@ -18,7 +18,7 @@ import numpy as np
 from lumos.analyze.binding import Causes, find_causes
 from lumos.analyze.kernel_class import CLASSES
 from lumos.analyze.steps import Members, job_steps, members
-from lumos.analyze.task_class import CPU_CLASSES, TRANSFER, WAITING_UNKNOWN, task_classes
+from lumos.analyze.task_class import CPU_CLASSES, OPERATORS, TRANSFER, WAITING_UNKNOWN, task_classes
 from lumos.analyze.waiting import Waiting
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate.freeze import Frozen, freeze
@@ -42,6 +42,7 @@ LATE_START = "late start of the rank"
 #: What bounds a step, in few words, and the classes that each stands for.
 GROUPS = {
     "CPU work": (*dict.fromkeys(CPU_CLASSES.values()), "thread hand-offs"),
+    "operators": (OPERATORS,),
     "kernels": tuple(name for name in CLASSES if name != "collective"),
     "communication": (TRANSFER, WAITING_UNKNOWN),
     "launches and gaps": ("launch latency", "kernel gaps", "stream waits", "full launch queue", OTHER_DELAY),
