@@ -179,3 +179,37 @@ def test_on_a_rank_without_device_work_operators_compute(draw_graph):
     (path,) = critical_paths(simulate(graph))
     assert path.by_class == {"operators": 10 * US, "transfer": 7 * US, "cpu between operators": 3 * US}
     assert path.by_group == {"CPU work": 3 * US, "operators": 10 * US, "communication": 7 * US}
+
+
+def test_every_collective_behind_a_delay_moves_on_every_rank_as_worked_out(draw_graph):
+    """Three ranks, each: work, launch (1 µs), thrice; launches of one all-reduce each, all on one stream, transfers of 10 µs.
+
+    work (µs)      a    b    d   | launches end at   | all-reduces begin when the last arrives
+    rank 0        10   50    5   |  11    62    68   | first: 31, of rank 2; ends at 41
+    rank 1        20    5    5   |  21    27    33   | second: 62, of rank 0 (the others at 41, when their streams are free)
+    rank 2        30    5   60   |  31    37    98   | third: 98, of rank 2 (the others at 72)
+
+    With 5000 µs more for b of rank 1, its launches end at 21, 5027, 5033: the second begins at 5027, not 62, and the third when
+    the streams are free again, at 5037, not 98.
+    """
+    work = ((10, 50, 5), (20, 5, 5), (30, 5, 60))
+    processors = [p for r in range(3) for p in (Processor(r, False, "thread 1"), Processor(r, True, "stream 7", 0, 7))]
+    tasks, edges, sets = [], [], ([], [], [])
+    for rank, times in enumerate(work):
+        for i, time in enumerate(times):
+            tasks += [(2 * rank, Kind.OPERATOR, "abd"[i], 0, time), (2 * rank, Kind.LAUNCH, "launch", 0, 1)]
+            edges.append((len(tasks) - 1, len(tasks), Dependency.LAUNCH))
+            sets[i].append(len(tasks))
+            tasks.append((2 * rank + 1, Kind.COLLECTIVE, "nccl", 0, 10))
+    graph = draw_graph(processors, tasks, edges, [Step(rank, "s", 0, 1) for rank in range(3)])
+    graph = replace(graph, rendezvous_offset=np.array([0, 3, 6, 9]), rendezvous_task=np.array(sets, np.int32).ravel())
+    before = simulate(graph)
+    assert [(before.end[s] // US).tolist() for s in sets] == [[41] * 3, [72] * 3, [108] * 3]
+    duration = graph.duration.copy()
+    duration[12] += 5000 * US  # b of rank 1
+    after = simulate(graph, duration)
+    assert [((after.end - before.end)[s] // US).tolist() for s in sets] == [[0] * 3, [4965] * 3, [4939] * 3]
+    (path,) = critical_paths(after)
+    assert [share.waited_for_ns // US for share in path.by_rank] == [0, (5027 - 62) + (5027 - 41), 20 + 10]
+    assert lengths(after, path) == [("a", 1, 20), ("launch", 1, 1), ("b", 1, 5005), ("launch", 1, 1), ("nccl", 1, 10), ("nccl", 0, 10)]
+    adds_up(path)
