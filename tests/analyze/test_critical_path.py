@@ -213,3 +213,13 @@ def test_every_collective_behind_a_delay_moves_on_every_rank_as_worked_out(draw_
     assert [share.waited_for_ns // US for share in path.by_rank] == [0, (5027 - 62) + (5027 - 41), 20 + 10]
     assert lengths(after, path) == [("a", 1, 20), ("launch", 1, 1), ("b", 1, 5005), ("launch", 1, 1), ("nccl", 1, 10), ("nccl", 0, 10)]
     adds_up(path)
+
+
+def test_work_launched_before_the_window_starts_when_it_was_recorded(draw_graph):
+    """Two kernels of one stream without launches: 0–10, and 25–30 as the recording has it; the gap of 2 is no cause of that."""
+    tasks = [(0, Kind.KERNEL, "k1", 0, 10), (0, Kind.KERNEL, "k2", 25, 30)]
+    graph = draw_graph([Processor(0, True, "stream 7", 0, 7)], tasks, lag={Dependency.STREAM_ORDER: 2}, release=[(0, 0), (1, 25)])
+    (path,) = critical_paths(simulate(graph))
+    assert path.by_class == {"other": 15 * US, "launched before the window": 15 * US}
+    assert path.links[1].cause is None
+    adds_up(path)
