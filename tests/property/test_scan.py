@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lumos.trace import kineto_schema as schema
-from lumos.trace.kineto import column_names, new_scanner
+from lumos.trace.kineto import column_names, new_scanner, pairs
 from lumos.trace.string_table import StringTable
 
 # ---- the oracle: slow, plain Python over json ----
@@ -141,8 +141,7 @@ def scan(text: bytes, cuts: list[int] | None = None, repair: bool = False) -> di
 
 def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
     strings = StringTable(*columns["strings"])
-    lanes = [tuple(t.split("\x1f", 1)) for t in StringTable(*columns["lanes"])]
-    classes = [tuple(t.split("\x1f", 1)) for t in StringTable(*columns["classes"])]
+    lanes, classes = pairs(*columns["lanes"]), pairs(*columns["classes"])
     rows = []
     for i in range(len(columns["start"])):
         rows.append(

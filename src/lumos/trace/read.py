@@ -86,6 +86,8 @@ def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterator[_File]
     for path in paths:
         if not path.is_dir():
             reader = _reader_of(path)
+            if reader is None and path.stat().st_size == 0:
+                raise TraceError(f"{path}: the file is empty; record it again")
             if reader is None:
                 raise TraceError(f"{path}: not a profiler trace (no reader knows its content); give the profiler's file")
             if reader.beside and len(paths) > 1:
@@ -132,8 +134,6 @@ def _listed(folder: Path) -> list[Path]:
 
 def _reader_of(path: Path) -> Reader | None:
     first = head(path)
-    if not first:
-        raise TraceError(f"{path}: the file is empty; record it again")
     return next((reader for reader in READERS if reader.sniff(first)), None)
 
 
