@@ -44,7 +44,7 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
     if not timed:
         workload, costed = _ordered(workload, costed)
     task = np.repeat(np.arange(len(workload)), np.diff(workload.dep_offset))
-    processor, processors = _processors(workload)
+    processor, processors = _processors(workload, one_link=len(costed) > 0)
     pairs, sets = _meetings(workload)
     eager = np.isin(pairs[:, 0], costed)
     sets += [row for row, early in zip(pairs.tolist(), eager.tolist(), strict=True) if not early]
@@ -115,11 +115,13 @@ def permuted(workload: Workload, order: Int64) -> Workload:
     )
 
 
-def _processors(workload: Workload) -> tuple[Int32, tuple[Processor, ...]]:
-    """A thread or stream per rank and queue. Communication without a stream has one link; receives, which need no slot,
-    wait side by side, in order from each peer."""
+def _processors(workload: Workload, *, one_link: bool) -> tuple[Int32, tuple[Processor, ...]]:
+    """A thread or stream per rank and queue. Communication without a stream (with `one_link` all of it, as simulators
+    have it) shares a link; receives, which need no slot, wait side by side, in order from each peer."""
     rank, queue = workload.rank_of().astype(np.int64), workload.queue.astype(np.int64)
     facts = workload.communication
+    if one_link:
+        queue[facts.node] = ABSENT
     lane = np.where(workload.on_cpu, 0, 1)
     lone = np.zeros(len(workload), bool)
     lone[facts.node] = True

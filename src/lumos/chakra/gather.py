@@ -64,7 +64,7 @@ def gather(job: Job) -> Workload:
         name=np.concatenate([np.array(of, np.int32)[r.trace.name[r.rows]] for of, r in zip(trace_names, ranks, strict=True)]),
         names=tuple(names),
         queue=np.array([_queue(n) for n in nodes], np.int32),
-        start=column("start") if timed else np.full(len(nodes), ABSENT, np.int64),
+        start=column("start") if timed and (duration != ABSENT).all() else np.full(len(nodes), ABSENT, np.int64),
         duration=duration,
         release=np.array([_integer(n, "release_ns") for n in nodes], np.int64),
         operations=operations,
@@ -95,30 +95,45 @@ def _rank(trace: Trace) -> _Rank:
     for row, node in enumerate(nodes):
         if index.setdefault(node.id, row) != row:
             raise TraceError(f"{trace.path}: two nodes have id {node.id}; write the set again")
-    lost = 0
-    deps: list[list[int]] = []
-    for node in nodes:
-        known = []
-        for dep in (*node.data_deps, *node.ctrl_deps):
-            row = index.get(dep)
-            if row is not None:
-                known.append(row)
-            elif dep in node.data_deps:
-                raise TraceError(f"{trace.path}: node {node.id} depends on node {dep}, which the file lacks; export the set again")
-            else:
-                lost += 1
-        deps.append(known)
-    order = _order(trace, nodes, deps)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
     findings = []
+    data = [_known(trace, node, node.data_deps, index, strict=True) for node in nodes]
+    control = [_known(trace, node, node.ctrl_deps, index, strict=False) for node in nodes]
+    deps = [one + other for one, other in zip(data, control, strict=True)]
+    lost = sum(len(node.ctrl_deps) for node in nodes) - sum(map(len, control))
     if lost:
         findings.append(Diagnostic("control-dependencies-lost", f"{trace.path}: {lost} control dependencies on absent nodes were dropped"))
+    order = _order(trace, nodes, deps)
+    if len(order) < len(nodes):
+        # Older converters write who called whom as control dependencies, which does not go with their data dependencies.
+        deps, order = data, _order(trace, nodes, data)
+        findings.append(
+            Diagnostic("control-dependencies-ignored", f"{trace.path}: control dependencies contradict data dependencies and were ignored")
+        )
+    if len(order) < len(nodes):
+        stuck = min({node.id for node in nodes} - {nodes[row].id for row in order})
+        raise TraceError(
+            f"{trace.path}: {len(nodes) - len(order)} nodes wait for one another in a cycle (node {stuck} among them);"
+            " `lumos chakra check` names it"
+        )
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
     return _Rank(trace, [nodes[i] for i in order], np.array(order), [[int(place[d]) for d in deps[i]] for i in order], findings)
 
 
+def _known(trace: Trace, node: Node, deps: Sequence[int], index: Mapping[int, int], *, strict: bool) -> list[int]:
+    """The rows of the nodes that a node depends on. TraceError where one is absent and `strict`."""
+    out = []
+    for dep in deps:
+        row = index.get(dep)
+        if row is not None:
+            out.append(row)
+        elif strict:
+            raise TraceError(f"{trace.path}: node {node.id} depends on node {dep}, which the file lacks; export the set again")
+    return out
+
+
 def _order(trace: Trace, nodes: Sequence[Node], deps: Sequence[Sequence[int]]) -> list[int]:
-    """Rows in a topological order, by start and id among those that are free to go."""
+    """Rows in a topological order, by start and id among those that are free to go; without those on cycles."""
     waiting = [len(d) for d in deps]
     after: list[list[int]] = [[] for _ in nodes]
     for row, before in enumerate(deps):
@@ -135,11 +150,6 @@ def _order(trace: Trace, nodes: Sequence[Node], deps: Sequence[Sequence[int]]) -
             waiting[follower] -= 1
             if not waiting[follower]:
                 heapq.heappush(ready, (start[follower], nodes[follower].id, follower))
-    if len(out) < len(nodes):
-        stuck = [nodes[row].id for row, count in enumerate(waiting) if count]
-        raise TraceError(
-            f"{trace.path}: {len(stuck)} nodes wait for one another in a cycle (node {stuck[0]} among them); `lumos chakra check` names it"
-        )
     return out
 
 

@@ -187,7 +187,7 @@ def _communication(node: int, rank: int, kind: int, size: int, group: int, peer:
         attrs += (Attribute("comm_type", "int64", kind), Attribute("pg_name", "string", str(group + 1)))
     else:
         source, target = (rank, peer) if node == NodeType.SEND else (peer, rank)
-        attrs += (Attribute("comm_src", "int32", source), Attribute("comm_dst", "int32", target), Attribute("comm_tag", "int32", tag))
+        attrs += (Attribute("comm_src", "int64", source), Attribute("comm_dst", "int64", target), Attribute("comm_tag", "int64", tag))
     attrs.append(Attribute("collective", "string", was))
     return b"".join(map(encoded_attribute_field, attrs))
 

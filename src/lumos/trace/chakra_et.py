@@ -56,6 +56,14 @@ def sniff(head: bytes) -> bool:
     return (metadata.version.isprintable() and not metadata.unknown) and bool(metadata.version or metadata.attrs)
 
 
+_COMPANION = re.compile(rb'\s*(\{\s*("\d+"\s*:\s*\[|"scheduling-policy"|"memory-type"|\}\s*$)|topology\s*:|# A workload of \d+ ranks)')
+
+
+def is_companion(head: bytes) -> bool:
+    """Whether a file is one of those that a simulator reads beside the `.et` files, as `chakra export` writes them."""
+    return _COMPANION.match(head) is not None
+
+
 def stream(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Metadata, Iterator[Placed]]:
     """A file's metadata, and its nodes one at a time. TraceError names file, byte and what is wrong there."""
     source = _frames(path, progress)

@@ -116,6 +116,8 @@ _SCALARS = {
     3: "double", 5: "float", 7: "int32", 9: "int64", 11: "uint32", 13: "uint64", 15: "sint32", 17: "sint64",
     19: "fixed32", 21: "fixed64", 23: "sfixed32", 25: "sfixed64", 27: "bool", 29: "string", 31: "bytes",
 }  # fmt: skip
+#: The kinds that an attribute's value, or the items of a list, may have.
+KINDS = tuple(_SCALARS.values())
 _FIXED = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q", "sfixed32": "<i", "sfixed64": "<q"}
 _NUMBERS = {kind: number for number, kind in _SCALARS.items()} | {f"{kind}_list": number + 1 for number, kind in _SCALARS.items()}
 _LIMITS = {"int32": 32, "uint32": 32, "sint32": 32}
