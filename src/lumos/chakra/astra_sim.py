@@ -70,7 +70,9 @@ def dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimension, ..
     between = node.nic_total(cluster.name) / node.devices / cluster.fabric.oversubscription(ranks) / 1e9 / GIB
     wire = 1e9 * cluster.fabric.latency_s if cluster.fabric.latency_s else HOP_NS
     if ranks % node.devices:
-        found = Diagnostic("nodes-not-full", f"{ranks} ranks do not fill nodes of {node.devices}: the network has one level, at the NICs' rate")
+        found = Diagnostic(
+            "nodes-not-full", f"{ranks} ranks do not fill nodes of {node.devices}: the network has one level, at the NICs' rate"
+        )
         return (Dimension(ranks, between, wire),), [found]
     return (Dimension(node.devices, link, hop), Dimension(ranks // node.devices, between, wire)), []
 

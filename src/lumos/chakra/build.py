@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.chakra.gather import folder_of, gather
 from lumos.chakra.lower import csr
@@ -104,7 +105,7 @@ def permuted(workload: Workload, order: Int64) -> Workload:
     offset, dep = csr(place[workload.dep], place[task], len(order))
     columns = ("type", "on_cpu", "kind", "name", "queue", "start", "duration", "release", "operations", "bytes")
     moved = {name: getattr(workload, name)[order] for name in columns}
-    moved["id"] = None if workload.id is None else workload.id[order]
+    moved |= {name: None if (column := getattr(workload, name)) is None else column[order] for name in ("id", "event")}
     of_communication = {name: getattr(facts, name)[rows] for name in ("type", "size", "group", "peer", "tag", "kind")}
     return replace(
         workload,
@@ -194,13 +195,13 @@ def _dependency_kinds(workload: Workload, pred: Int64, succ: Int64, processor: I
     return out
 
 
-def _implied(processor: Int32, pred: Int64, succ: Int64) -> np.ndarray:  # type: ignore[type-arg]
+def _implied(processor: Int32, pred: Int64, succ: Int64) -> NDArray[np.bool_]:
     """Dependencies on the task just before on the same processor: its order says so already."""
     order = np.argsort(processor, kind="stable")
     before = np.full(len(processor), ABSENT, np.int64)
     same = processor[order[1:]] == processor[order[:-1]]
     before[order[1:][same]] = order[:-1][same]
-    implied: np.ndarray = before[succ] == pred  # type: ignore[type-arg]
+    implied: NDArray[np.bool_] = before[succ] == pred
     return implied
 
 

@@ -55,6 +55,7 @@ def coarse(workload: Workload) -> Workload:
         steps=(),
         timers=frozenset(),
         id=None,
+        event=None,
     )
 
 
@@ -115,7 +116,9 @@ def _rank(workload: Workload, rank: int) -> _Line:
             after = block(min(time, int(workload.start[low + which]))) if time > 0 or held else before
             node = line.add(int(workload.start[low + which]), int(end[which]), low + which)
             node_of[which] = node
-            line.edges += [(other, node) for other in [*([after] if after != ABSENT else []), *(node_of[d] for d in awaited.get(which, ()))]]
+            waits_for = [after] if after != ABSENT else []
+            waits_for += (node_of[d] for d in awaited.get(which, ()))
+            line.edges += ((other, node) for other in waits_for)
             continue
         block(min(int(free[which]) if free[which] >= 0 else now, time))
         held += [node_of[d] for d in awaited[which]]

@@ -22,7 +22,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.graph.table import Kind, Step
 from lumos.trace.chakra_wire import Node, NodeType
-from lumos.trace.table import ABSENT, Int64, Job, ProcessGroup, Trace
+from lumos.trace.table import ABSENT, Int8, Int64, Job, ProcessGroup, Trace
 
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 _COMMUNICATION = (NodeType.SEND, NodeType.RECV, NodeType.COLL)
@@ -44,6 +44,12 @@ def gather(job: Job) -> Workload:
     nodes = [node for r in ranks for node in r.nodes]
     timed = any(bool(t.start.any()) for t in job.traces)
 
+    assumed = {str(n.value("pg_name")) for n in nodes if n.type == NodeType.COLL and not str(n.value("pg_name") or 0).isdigit()}
+    named = [
+        Diagnostic("group-assumed", f"{job.traces[0].path}: group {name!r} is no number of groups.json: taken as all ranks")
+        for name in sorted(assumed)
+    ]
+
     def column(of: str) -> Int64:
         return np.concatenate([getattr(r.trace, of)[r.rows] for r in ranks])
 
@@ -55,6 +61,8 @@ def gather(job: Job) -> Workload:
     if not duration[communicates].any():
         duration[communicates] = ABSENT
     duration[~communicates & (duration == 0) & (operations > 0) & ~exact] = ABSENT
+    dep_offset, dep = _dependencies(ranks, offset)
+    communication, groups = _communication(job, nodes, types, offset, position)
     return Workload(
         ranks=job.ranks,
         rank_offset=offset,
@@ -69,12 +77,14 @@ def gather(job: Job) -> Workload:
         release=np.array([_integer(n, "release_ns") for n in nodes], np.int64),
         operations=operations,
         bytes=np.array([_integer(n, "tensor_size") for n in nodes], np.int64),
-        **_dependencies(ranks, offset),
-        **_communication(job, nodes, types, offset, position),
+        dep_offset=dep_offset,
+        dep=dep,
+        communication=communication,
+        groups=groups,
         steps=tuple(step for r in ranks for step in _steps(r.trace)),
         timers=frozenset((i, q) for i, r in enumerate(ranks) for q in _timers(r.trace)),
         id=np.array([n.id & ((1 << 63) - 1) for n in nodes], np.int64),
-        diagnostics=(*job.diagnostics, *(d for r in ranks for d in r.trace.diagnostics), *(d for r in ranks for d in r.findings)),
+        diagnostics=(*job.diagnostics, *(d for r in ranks for d in r.trace.diagnostics), *(d for r in ranks for d in r.findings), *named),
     )
 
 
@@ -185,15 +195,16 @@ def _queue(node: Node) -> int:
     return stream if stream != ABSENT else thread if node.type not in _COMMUNICATION else ABSENT
 
 
-def _dependencies(ranks: Sequence[_Rank], offset: Int64) -> dict[str, Int64]:
+def _dependencies(ranks: Sequence[_Rank], offset: Int64) -> tuple[Int64, Int64]:
     counts = [len(d) for r in ranks for d in r.deps]
     task = np.repeat(np.arange(len(counts)), counts)
     flat = np.fromiter((d + low for r, low in zip(ranks, offset.tolist(), strict=False) for deps in r.deps for d in deps), np.int64)
-    dep_offset, dep = csr(flat, task, len(counts))
-    return {"dep_offset": dep_offset, "dep": dep}
+    return csr(flat, task, len(counts))
 
 
-def _communication(job: Job, nodes: Sequence[Node], types: Int64, offset: Int64, position: Mapping[int, int]) -> dict[str, object]:
+def _communication(
+    job: Job, nodes: Sequence[Node], types: Int8, offset: Int64, position: Mapping[int, int]
+) -> tuple[Communication, tuple[tuple[int, ...], ...]]:
     """The facts of the communication nodes, and the groups that they name."""
     groups: dict[tuple[int, ...], int] = {}
     kinds: dict[str, int] = {}
@@ -231,7 +242,7 @@ def _communication(job: Job, nodes: Sequence[Node], types: Int64, offset: Int64,
         kind=table[:, 5].astype(np.int32),
         kinds=tuple(kinds),
     )
-    return {"communication": facts, "groups": tuple(groups)}
+    return facts, tuple(groups)
 
 
 def _named(groups: Sequence[ProcessGroup]) -> dict[str, tuple[int, ...]]:

@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.analyze.steps import members
 from lumos.chakra.workload import Communication, Workload
@@ -171,7 +173,7 @@ class _Nodes:
         dep_offset, dep = reduced(*csr(place[pred], place[task], len(order)))
         on_stream = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
 
-        def column(of_tasks: Int64 | Int32, of_added: list[int], dtype: type) -> np.ndarray:  # type: ignore[type-arg]
+        def column(of_tasks: NDArray[Any], of_added: list[int], dtype: type) -> Any:
             return np.concatenate((of_tasks, of_added)).astype(dtype)[order]
 
         return Workload(
@@ -193,6 +195,7 @@ class _Nodes:
             communication=self._communication(place),
             groups=tuple(self.group_ranks),
             steps=self._steps(),
+            event=column(graph.event, [ABSENT] * len(added), np.int32),
             timers=frozenset((place, int(q)) for p, q, place in zip(graph.processors, _queues(graph), self.places, strict=True) if p.timer),
             diagnostics=(*graph.diagnostics, *self.findings),
         )

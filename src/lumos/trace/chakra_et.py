@@ -132,7 +132,14 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[Node]) -> Trace:
         external_id=np.array([min(r.node.id, (1 << 63) - 1) for r in rows], np.int64),
         args=_args(rows),
         lanes=tuple(Lane(str(rank), f"{'thread' if cpu else 'stream'} {number}") for cpu, number in lanes),
-        metadata={"format": FORMAT, "chakra": nodes, "chakraVersion": metadata.version, **attrs, **_groups(path, found)},
+        metadata={
+            "format": FORMAT,
+            "chakra": nodes,
+            "chakraVersion": metadata.version,
+            "chakraAttributes": metadata.attrs,
+            **attrs,
+            **_groups(path, found),
+        },
         diagnostics=tuple(found),
     )
 
