@@ -206,7 +206,7 @@ def _communication(
     job: Job, nodes: Sequence[Node], types: Int8, offset: Int64, position: Mapping[int, int]
 ) -> tuple[Communication, tuple[tuple[int, ...], ...]]:
     """The facts of the communication nodes, and the groups that they name."""
-    groups: dict[tuple[int, ...], int] = {}
+    groups: dict[tuple[str, tuple[int, ...]], int] = {}  # groups of the same ranks are different communicators
     kinds: dict[str, int] = {}
     rows: list[tuple[int, ...]] = []
     where = np.flatnonzero(np.isin(types, _COMMUNICATION))
@@ -223,7 +223,8 @@ def _communication(
             ranks = tuple(sorted(position[m] for m in members))
             kind = _integer(node, "comm_type")
             was = node.value("collective") or (COLLECTIVES[kind] if 0 <= kind < len(COLLECTIVES) else "unknown")
-            row = (kind, groups.setdefault(ranks, len(groups)), ABSENT, ABSENT)
+            name = str(node.value("pg_name") or 0)
+            row = (kind, groups.setdefault((name, ranks), len(groups)), ABSENT, ABSENT)
         else:
             peer = _integer(node, "comm_dst" if sends else "comm_src")
             if peer not in position or position[peer] == rank:
@@ -242,7 +243,7 @@ def _communication(
         kind=table[:, 5].astype(np.int32),
         kinds=tuple(kinds),
     )
-    return facts, tuple(groups)
+    return facts, tuple(ranks for _, ranks in groups)
 
 
 def _named(groups: Sequence[ProcessGroup]) -> dict[str, tuple[int, ...]]:

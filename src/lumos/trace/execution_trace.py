@@ -144,8 +144,7 @@ def _table(path: Path, file: _File) -> ExecutionTrace:
     _check_tree(path, nodes, parent)
     names: dict[str, int] = {}
     found = list(_findings(path, file, nodes, parent))
-    split = file.schema.startswith("1.0.1") or any(node.input_types != b"[]" or node.output_types != b"[]" for node in nodes)
-    io = [_flat_io(node) if split else _io(path, node) for node in nodes]
+    io = [_io(path, node) if bytes(node.inputs).startswith(b"{") else _flat_io(node) for node in nodes]
     return ExecutionTrace(
         path=str(path),
         schema=file.schema,
