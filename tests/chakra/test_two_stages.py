@@ -72,7 +72,7 @@ def test_our_replay_ends_where_the_simulator_did(stages: Path) -> None:
     finish = [int(timeline.end[[r == wanted for r in rank]].max()) for wanted in range(4)]
     assert finish == pytest.approx(example.FINISH, rel=1e-6)
     assert timeline.end[:6].tolist() == pytest.approx(example.RANK_0, rel=1e-5)
-    assert [d.code for d in job.diagnostics] == ["costed"]
+    assert [d.code for d in job.diagnostics] == ["costed", "never-measured"]
 
 
 def test_playing_it_as_the_simulator_does_ends_there_too(stages: Path) -> None:

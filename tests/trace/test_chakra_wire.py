@@ -42,7 +42,7 @@ def _values(kind: str) -> st.SearchStrategy[Any]:
     if kind in ("bool", "string", "bytes"):
         return {"bool": st.booleans(), "string": _texts, "bytes": st.binary(max_size=8)}[kind]
     bits = 32 if "32" in kind else 64
-    unsigned = kind.startswith("u") or kind.startswith("fixed")
+    unsigned = kind.startswith(("u", "fixed"))
     return st.integers(0, 2**bits - 1) if unsigned else st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 

@@ -1,7 +1,8 @@
 """A Chakra set to a Graph: one task a node, its dependencies as data edges, its communication as rendezvous.
 
 A set that says when its nodes started keeps that order on every stream and thread. One that does not is played first as
-a simulator plays it (`play`), and keeps the order found there. Sends and receives that were measured transfer together;
+a simulator plays it (`play`), and keeps the order found there; its times then stand for the measured ones, which a
+diagnostic says. Sends and receives that were measured transfer together;
 those that are costed are eager, as in ASTRA-sim: the data arrives, and the receive ends, when the send does.
 """
 
@@ -18,6 +19,7 @@ from lumos.chakra.lower import csr
 from lumos.chakra.network import Network, durations, read_network
 from lumos.chakra.play import play
 from lumos.chakra.workload import Workload
+from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.trace.chakra_wire import NodeType
@@ -41,8 +43,7 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
     costed = workload.communication.node[workload.duration[workload.communication.node] == ABSENT]
     duration, findings = durations(workload, network)
     workload = replace(workload, duration=duration, diagnostics=(*workload.diagnostics, *findings))
-    timed = bool((workload.start != ABSENT).all())
-    if not timed:
+    if not (workload.start != ABSENT).all():
         workload, costed = _ordered(workload, costed)
     task = np.repeat(np.arange(len(workload)), np.diff(workload.dep_offset))
     processor, processors = _processors(workload, one_link=len(costed) > 0)
@@ -74,8 +75,8 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
         rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
         rendezvous_task=np.array([t for s in sets for t in s], np.int32),
         collectives=_collectives(workload),
-        measured_start=_arrivals(workload, pred, succ) if timed else None,
-        measured_end=workload.start + workload.duration if timed else None,
+        measured_start=_arrivals(workload, pred, succ),
+        measured_end=workload.start + workload.duration,
         steps=workload.steps,
         diagnostics=workload.diagnostics,
     )
@@ -91,8 +92,15 @@ def _ordered(workload: Workload, costed: Int64) -> tuple[Workload, Int64]:
             f"the set has no schedule: rank {workload.ranks[rank]} waits for ever in {workload.names[workload.name[node]]!r};"
             " `lumos chakra check` says which rules it breaks"
         )
+    finding = Diagnostic(
+        "never-measured",
+        "the set does not say when its nodes ran: what stands as measured is how an analytical simulator plays it,"
+        " one compute and one communication a rank at a time",
+    )
+    start = played.end - workload.duration  # a communication's start is when all are there
     order = np.lexsort((np.arange(len(workload)), played.start, workload.rank_of()))
-    return permuted(workload, order), np.argsort(order)[costed]
+    timed = replace(workload, start=start, diagnostics=(*workload.diagnostics, finding))
+    return permuted(timed, order), np.argsort(order)[costed]
 
 
 def permuted(workload: Workload, order: Int64) -> Workload:

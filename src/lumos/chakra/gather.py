@@ -58,7 +58,7 @@ def gather(job: Job) -> Workload:
     duration = column("duration")
     operations = np.array([_integer(n, "num_ops") for n in nodes], np.int64)
     exact = np.repeat([bool(r.trace.metadata.get("exact_ns")) for r in ranks], sizes[1:])
-    if not duration[communicates].any():
+    if not duration[communicates].any() and not any(t.metadata.get("communication_timed") for t in job.traces):
         duration[communicates] = ABSENT
     duration[~communicates & (duration == 0) & (operations > 0) & ~exact] = ABSENT
     dep_offset, dep = _dependencies(ranks, offset)

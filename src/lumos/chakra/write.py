@@ -137,6 +137,8 @@ def _metadata(workload: Workload, rank: int, exact_ns: bool) -> Metadata:
     steps = [(s.name, s.start, s.end) for s in workload.steps if s.rank == workload.ranks[rank]]
     attrs = [Attribute("producer", "string", "lumos"), Attribute("rank", "int64", int(workload.ranks[rank]))]
     attrs.append(Attribute("world_size", "int64", len(workload.ranks)))
+    if (workload.duration[workload.communication.node] > 0).any():  # then a duration of 0 us is a short one, not an absent one
+        attrs.append(Attribute("communication_timed", "bool", True))
     if steps:
         attrs.append(Attribute("steps", "string", msgspec.json.encode(steps).decode()))
     timers = tuple(sorted(queue for place, queue in workload.timers if place == rank))

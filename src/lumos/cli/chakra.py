@@ -13,7 +13,7 @@ from lumos.cli.output import Clock, Json, Paths, Repair, console, plain, progres
 if TYPE_CHECKING:
     from lumos.chakra.workload import Workload
 
-app = new_app(no_args_is_help=True, help="Read, link, export, check, import and synthesise Chakra execution traces.")
+app = new_app(no_args_is_help=True, help="Read, link, export, check, import, synthesise Chakra traces. Each verb takes --json.")
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a set: PREFIX.0.et, PREFIX.1.et, …")]
 Output = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write the set.")]
