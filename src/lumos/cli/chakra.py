@@ -155,6 +155,77 @@ def import_(
     print_imported(console(), figures)
 
 
+@app.command("synthesize")
+def synthesize_(
+    output: Output,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="[SET]...", help="What to learn from: a set or job for each PATH.")] = None,
+    model: Annotated[Path | None, typer.Option(metavar="FILE", help="Sample from a saved model instead.")] = None,
+    save_model: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep what was learned as one file.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same set.")] = 0,
+    ranks: Annotated[int | None, typer.Option(help="Ranks, a multiple of the source's.")] = None,
+    layers: Annotated[int | None, typer.Option(help="How often the repeating part of every rank repeats.")] = None,
+    scale: Annotated[
+        list[str] | None, typer.Option(metavar="WHAT=F", help="compute, host, communication or size times F; repeatable.")
+    ] = None,
+    astra_sim: AstraSim = False,
+    cluster: Cluster = None,
+    json: Json = False,
+) -> None:
+    """Sample a new set that gives nothing of its source away, or that has other ranks, layers and speeds."""
+    from lumos.chakra.export import export
+    from lumos.chakra.lower import lower
+    from lumos.chakra.membership import likeness
+    from lumos.chakra.model import learn, load, save
+    from lumos.chakra.sample import sample
+    from lumos.errors import UsageError
+    from lumos.simulate import simulate
+
+    if (model is None) == (not paths):
+        raise UsageError("give either sets to learn from, or a saved model with --model")
+    described, factors = _cluster(cluster), _factors(scale or [])
+    sources = [_workload([path]) for path in paths or ()]
+    learned = load(model) if model is not None else learn(sources)
+    if save_model is not None:
+        save(learned, save_model)
+    graph = sample(learned, seed, ranks=ranks, layers=layers, scale=factors)
+    result = export(graph, output, exact_ns=True, astra_sim=astra_sim, cluster=described)
+    timeline = simulate(graph)
+    plain_sample = len(sources) == 1 and ranks is None and layers is None and not factors
+    figures = {
+        **plain(result),
+        "diagnostics": result.diagnostics,
+        "symbols": len(learned.symbols),
+        "step_time_ns": int(timeline.end.max() - timeline.start.min()),
+        "source_step_time_ns": [int((s.start + s.duration).max()) for s in sources],
+        "likeness": likeness(sources[0], lower(graph)) if plain_sample else None,
+    }
+    if json:
+        write_json(figures)
+        return
+    from lumos.report.chakra_text import print_synthetic
+
+    print_synthetic(console(), figures)
+
+
+def _factors(texts: list[str]) -> dict[str, float]:
+    """The factors of --scale WHAT=F. UsageError where one is no such thing."""
+    from lumos.chakra.sample import SCALES
+    from lumos.cli.choices import check_choice
+    from lumos.errors import UsageError
+
+    out = {}
+    for text in texts:
+        what, equals, factor = text.partition("=")
+        check_choice(what, SCALES, "a value of --scale")
+        try:
+            out[what] = float(factor)
+        except ValueError:
+            raise UsageError(f"--scale {text}: give WHAT=FACTOR, such as compute=1.5") from None
+        if not equals or not 0 < out[what] < 1e6:
+            raise UsageError(f"--scale {text}: the factor must be above 0")
+    return out
+
+
 @app.command("stat")
 def stat_(paths: Paths, json: Json = False) -> None:
     """What is in a set (or would be, of any job): nodes, operators, communication, dependencies, symmetry."""

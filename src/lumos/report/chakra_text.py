@@ -55,6 +55,26 @@ def print_imported(console: Console, figures: dict[str, Any]) -> None:
     print_diagnostics(console, figures["diagnostics"])
 
 
+def print_synthetic(console: Console, figures: dict[str, Any]) -> None:
+    text = f"{figures['folder']}: {count(figures['ranks'], 'rank')}, {count(figures['nodes'], 'node')} from {figures['symbols']:,} symbols"
+    console.print(Text(text, style="bold"))
+    sources = ", ".join(duration(ns) for ns in figures["source_step_time_ns"])
+    paragraph(console, f"{duration(figures['step_time_ns'])} replayed" + (f" (source: {sources})" if sources else ""))
+    like = figures["likeness"]
+    if like is not None:
+        heading(console, "What it gives away of its source")
+        rows = [
+            ("names", f"{like.names}", "0"),
+            ("runs of four durations (ns)", f"{like.runs}", "0"),
+            ("the same in whole µs", percent(like.rounded_runs, decimals=1), percent(like.rounded_baseline, decimals=1)),
+            ("membership test", f"{like.membership:.3f}", f"{like.baseline:.3f}"),
+        ]
+        table(console, ("", "this set", "by chance"), rows)
+        heading(console, "Distance of the distributions (Kolmogorov–Smirnov)")
+        table(console, ("of", "distance"), [(name, f"{value:.3f}") for name, value in like.ks.items()])
+    print_diagnostics(console, figures["diagnostics"])
+
+
 def print_stat(console: Console, result: Stat) -> None:
     text = f"{count(result.ranks, 'rank')}, {count(result.total, 'node')}, {count(result.groups, 'group')}"
     console.print(Text(text, style="bold"))
