@@ -134,7 +134,9 @@ def _communication(node: Node, attrs: Mapping[str, Attribute], rank: int) -> Ite
         yield "peer", f"{own.name} is {own.value!r}, the file's rank is {rank}"
 
 
-def _typed(attrs: Mapping[str, Attribute], name: str, *, required: bool, missing: str = "communication-attribute") -> Iterator[tuple[str, str]]:
+def _typed(
+    attrs: Mapping[str, Attribute], name: str, *, required: bool, missing: str = "communication-attribute"
+) -> Iterator[tuple[str, str]]:
     found = attrs.get(name)
     if found is None:
         if required:

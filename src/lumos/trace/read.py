@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
-from lumos.trace import chakra_et, kineto, pipeline_json, straggler_parquet
+from lumos.trace import chakra_et, chakra_json, kineto, pipeline_json, straggler_parquet
 from lumos.trace.blocks import Progress, head
 from lumos.trace.collectives import process_groups
 from lumos.trace.operations import is_operations, plan_of
@@ -24,16 +24,15 @@ def _is_execution_trace(first: bytes) -> bool:
     return text.startswith(b"{") and all(re.search(key, text) for key in (rb'"schema"\s*:\s*"', rb'"nodes"\s*:\s*\['))
 
 
-def _is_workload_graph(first: bytes) -> bool:
-    return re.match(rb'\s*\{\s*"workload_graph"\s*:', first) is not None
-
-
 EXECUTION_TRACE = Reader(
     "a PyTorch execution trace",
     _is_execution_trace,
     None,
     "its clock and durations are no timeline; give the profiler's (Kineto) file of the same run, or a folder that holds both",
 )
+
+#: Groups, system, network and memory of a Chakra set: read by what reads the set, no trace and no oddity.
+COMPANION = Reader("what a Chakra set is run with", chakra_et.is_companion, None, "give the set's .et files, or their folder", beside=True)
 
 #: Tried in this order; the first that takes a file reads it. Kineto comes last because it has no signature.
 READERS: tuple[Reader, ...] = (
@@ -43,7 +42,8 @@ READERS: tuple[Reader, ...] = (
     Reader("the sizes of a job (config.json)", pipeline_json.sniff_config, None, "give the pp_rank_N.json beside it", beside=True),
     EXECUTION_TRACE,
     Reader("Chakra", chakra_et.sniff, chakra_et.read),
-    Reader("a Chakra workload graph as JSON", _is_workload_graph, None, "give the profiler's (Kineto) file"),
+    Reader("Chakra as JSON", chakra_json.sniff, chakra_json.read),
+    COMPANION,
     Reader("Kineto", kineto.sniff, kineto.read),
 )
 
