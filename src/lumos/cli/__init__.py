@@ -32,6 +32,7 @@ VERBS = {
     "inspect": Verb("lumos.cli.inspect", "What is in the traces, what is missing, and what that costs."),
     "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
     "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
+    "whatif": Verb("lumos.cli.whatif", "Change the measured job and predict."),
     "cost": Verb("lumos.cli.cost", "What one piece of work takes."),
     "calibrate": Verb("lumos.cli.calibrate", "Fit the cost models to your measurements or a trace."),
     "clusters": Verb("lumos.cli.clusters", "The clusters that Lumos knows."),
