@@ -73,10 +73,10 @@ class CriticalPath:
     waited_for: dict[int, int]
 
 
-def critical_paths(timeline: Timeline) -> tuple[CriticalPath, ...]:
+def critical_paths(timeline: Timeline, owners: Members | None = None) -> tuple[CriticalPath, ...]:
     """The critical path of every step of a timeline; steps of several ranks with one name are one step of the job."""
     graph = timeline.graph
-    owners = members(graph)
+    owners = owners or members(graph)
     frozen = freeze(graph)
     place = np.empty(len(graph), np.int32)  # of each task in the frozen order
     place[frozen.order] = np.arange(len(graph), dtype=np.int32)

@@ -16,6 +16,10 @@ from lumos.layout.work import Collective, Contention, Lane
 from lumos.model import Model
 
 
+#: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
+CONTENTION_LAUNCH = 1000
+
+
 def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: int) -> Layout:
     """The layout of one training step. PlanError where the plan breaks a rule."""
     check(plan, model)
@@ -44,6 +48,7 @@ class _Stage:
     chunks: list[list[range]]
     listed: list[Item] = field(default_factory=list)
     tail: int = -1  # the last item of the compute chain
+    earlier: int = -1  # what it was before the latest pass
     pending: list[int] = field(default_factory=list)  # gradient exchanges that the optimizer waits for
     gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters
     extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for beside the chain
@@ -62,10 +67,12 @@ class _Stage:
             if action.step is not Pass.FORWARD:
                 last_backward[action.chunk] = i
         for i, action in enumerate(actions):
+            before = self.tail
             if action.step is Pass.FORWARD:
                 self._forward(work, action)
             elif not plan.forward_only:
                 self._backward(work, action, last_backward.get(action.chunk) == i)
+            self.earlier = before
         if not plan.forward_only:
             self._finish()
         return self.listed
@@ -219,7 +226,7 @@ class _Stage:
         lost = [Contention(op.work) for other in beside for op in other.ops if isinstance(op.work, Collective)]
         if not lost:
             return block
-        b = Builder(block.name, 0)
+        b = Builder(block.name, CONTENTION_LAUNCH)
         for work in lost:
             b.add("contention", work)
         extra = b.build()
@@ -309,10 +316,12 @@ class _Stage:
 
     @property
     def _parts(self) -> int:
-        return self.share.plan.pp * (2 if self.share.plan.schedule == "dualpipe" else self.share.plan.vpp)
+        return self.share.plan.pp * self.share.plan.vpp
 
     def _position(self, chunk: int) -> int:
         """Place of this stage's chunk along the model."""
+        if self.share.plan.schedule == "dualpipe" and chunk == 1:
+            return self.share.plan.pp - 1 - self.stage
         return chunk * self.share.plan.pp + self.stage
 
     def _runs(self, chunk: int) -> list[_Run]:
@@ -354,13 +363,20 @@ class _Stage:
         return len(self.listed) - 1
 
     def _receive(self, key: str, lane: Lane, name: str, action: Action) -> None:
-        item = self._put(ends.transfer(self.share, name, lane), (), "sync", action, transfer=key)
+        posted = self.earlier if self.share.framework.p2p_overlap else self.tail
+        item = self._put(ends.transfer(self.share, name, self._lane(lane, action)), (posted,), "sync", action, transfer=key)
         self._wait_for(item)
 
+    def _lane(self, lane: Lane, action: Action) -> Lane:
+        """The lane of a transfer: the pipeline that runs up has its own."""
+        up = self.share.plan.schedule == "dualpipe" and action.chunk == 1
+        return Lane(lane + Lane.RECEIVE_FORWARD_UP - Lane.RECEIVE_FORWARD) if up else lane
+
     def _send(self, key: str, lane: Lane, name: str, action: Action) -> None:
-        item = self._put(ends.transfer(self.share, name, lane), (self.tail,), "sync", action, transfer=key)
-        if not self.share.framework.p2p_overlap:
-            self._wait_for(item)
+        item = self._put(ends.transfer(self.share, name, self._lane(lane, action)), (self.tail,), "sync", action, transfer=key)
+        plan = self.share.plan
+        if not self.share.framework.p2p_overlap and plan.vpp == 1 and plan.schedule != "dualpipe":
+            self._wait_for(item)  # where passes of several chunks alternate, sends and receives go as one batch instead
 
 
 def tensors_of_layer(model: Model) -> int:
@@ -372,15 +388,16 @@ def tensors_of_layer(model: Model) -> int:
 def stage_parameters(share: Share, stage: int, chunks: list[list[range]]) -> tuple[int, int]:
     """Parameters of one rank of a stage, and the routed experts among them."""
     model, plan = share.model, share.plan
+    mirrored = plan.schedule == "dualpipe" and stage in (0, plan.pp - 1)
     total = experts = 0
     for chunk in chunks[stage]:
         for layer in chunk:
             p = model.layer_parameters(model.is_mixture(layer))
             total += -(-(p.attention + p.mlp) // plan.tp) + p.norm + p.expert // plan.ep
             experts += p.expert // plan.ep
-    if stage == 0:
+    if stage == 0 or mirrored:
         total += -(-model.embedding_parameters // plan.tp)
-    if stage == plan.pp - 1:
+    if stage == plan.pp - 1 or mirrored:
         total += model.norm_parameters
         if not model.tied or plan.pp > 1:
             total += -(-model.vocab * model.hidden // plan.tp)

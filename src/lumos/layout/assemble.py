@@ -18,7 +18,7 @@ from lumos.layout.block import Block, Collapsed, collapse
 from lumos.layout.coefficients import StepCoefficients
 from lumos.layout.layout import Item, Layout
 from lumos.layout.price import Pricer, Times
-from lumos.layout.work import LANE_NAMES, Collective, Lane
+from lumos.layout.work import LANE_NAMES, Collective, Lane, Work
 from lumos.trace.table import Int32, Int64
 
 #: Lane code of the CPU thread.
@@ -33,7 +33,8 @@ class Assembled:
     graph: Graph
     low: Int64
     high: Int64
-    inside: dict[str, int]  # coarse only: ns of communication hidden in blocks of the busiest rank, by "exposed", "overlapped"
+    work: tuple[Work | None, ...]  # by pool entry: what the tasks do (None: host work, or a whole block)
+    entry: Int64  # pool entry of every task
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class _Template:
     heads: list[int]
     ends: list[int]
     first_host: int
-    work: list[Collective | None]
+    work: list[Work | None]
 
 
 def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
@@ -116,13 +117,13 @@ def _instances(items: Sequence[Item], coarse: bool) -> list[_Instance]:
 def _fine(block: Block, times: Sequence[Times]) -> _Template:
     t = _Template([], [], [], [], [], [], [], [], 0, [])
     if block.before or not block.ops:
-        _add(t, HOST, Kind.HOST, f"{block.name}: host", (block.before,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (block.before,) * 3)
     place: list[int] = []
     for op, time in zip(block.ops, times, strict=True):
         launch = _add(t, HOST, Kind.LAUNCH, f"launch {op.name}", (op.host,) * 3)
         communicates = isinstance(op.work, Collective)
         kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
-        task = _add(t, int(op.lane), kind, op.name, time, launch, op.work if isinstance(op.work, Collective) else None)
+        task = _add(t, int(op.lane), kind, op.name, time, launch, op.work)
         place.append(task)
         for a in op.after:
             if block.ops[a].lane is not op.lane:
@@ -139,7 +140,7 @@ def _fine(block: Block, times: Sequence[Times]) -> _Template:
 def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
     t = _Template([], [], [], [], [], [], [], [], 0, [])
     if not block.ops:
-        _add(t, HOST, Kind.HOST, f"{block.name}: host", (block.before,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (block.before,) * 3)
         t.heads.append(0)
         t.ends.append(0)
         return t
@@ -150,9 +151,9 @@ def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
     work = block.ops[0].work
     communicates = lane is not Lane.COMPUTE
     kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
-    task = _add(t, int(lane), kind, block.name, c.device, launch, work if communicates and isinstance(work, Collective) else None)
+    task = _add(t, int(lane), kind, block.name, c.device, launch, work if communicates else None)
     if c.host > c.lead:
-        _add(t, HOST, Kind.HOST, f"{block.name}: host", (c.host - c.lead,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (c.host - c.lead,) * 3)
     t.heads.append(task)
     t.ends.append(task)
     return t
@@ -165,7 +166,7 @@ def repeated(c: Collapsed, count: int) -> Collapsed:
     return Collapsed(device, hosted, c.host * count, c.compute * count, c.exposed * count, c.overlapped * count)
 
 
-def _add(t: _Template, lane: int, kind: Kind, name: str, times: Times, launch: int = ABSENT, work: Collective | None = None) -> int:
+def _add(t: _Template, lane: int, kind: Kind, name: str, times: Times, launch: int = ABSENT, work: Work | None = None) -> int:
     t.lane.append(lane)
     t.kind.append(int(kind))
     t.name.append(name)
@@ -216,7 +217,7 @@ def _put_together(layout: Layout, stages: list[list[_Instance]], templates: dict
         collectives=_collectives(pool, source),
         diagnostics=tuple(pricer.diagnostics),
     )
-    return Assembled(graph, np.ascontiguousarray(times[:, 1]), np.ascontiguousarray(times[:, 2]), {})
+    return Assembled(graph, np.ascontiguousarray(times[:, 1]), np.ascontiguousarray(times[:, 2]), tuple(pool.work), source)
 
 
 class _Pool:
@@ -326,7 +327,7 @@ def _rendezvous(stages: list[list[_Instance]], templates: dict[tuple[int, int], 
 
 def _collectives(pool: _Pool, source: Int64) -> Collectives | None:
     """Facts of the collective tasks. Groups are named by lane and size; sequence numbers are the table's own order."""
-    has = np.array([w is not None for w in pool.work], bool)
+    has = np.array([isinstance(w, Collective) for w in pool.work], bool)
     task = np.flatnonzero(has[source])
     if len(task) == 0:
         return None
@@ -334,7 +335,7 @@ def _collectives(pool: _Pool, source: Int64) -> Collectives | None:
     groups: dict[str, int] = {}
     kind, size, group = [], [], []
     for entry, lane in zip(pool.work, pool.lane.tolist(), strict=True):
-        if entry is None:
+        if not isinstance(entry, Collective):
             kind.append(ABSENT)
             size.append(ABSENT)
             group.append(ABSENT)

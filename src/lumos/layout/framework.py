@@ -75,7 +75,7 @@ PROFILES = {
         "megatron-deepspeed", attention="unfused", dropout=True, tp_async=False, dp_overlap=False, fused_accumulation=False,
         gradient_bytes=2, reduce_bytes=2, host_us=18.0, layer_us=400.0, checkpoint_us=1200.0, transfer_us=1200.0, zero=0, sequence_parallel=False,
     ),
-    "megatron-core": Framework("megatron-core", loss="eager", dp_overlap=False),
+    "megatron-core": Framework("megatron-core", loss="eager", gather_overlap=True),
     "nemo": Framework(
         "nemo", attention="cudnn", tp_overlap=True, gather_overlap=True, p2p_overlap=True, host_us=9.0, loss="eager",
     ),
@@ -143,10 +143,7 @@ def choose(framework: str, year: int | None = None, notes: str = "") -> tuple[Fr
     if "megatron" in text:
         if year <= 2022:
             return PROFILES["megatron-2021"], "Megatron-LM up to 2022: unfused attention, nothing overlapped"
-        chosen = PROFILES["megatron-core"]
-        if "overlap off" not in hints:
-            chosen = replace(chosen, dp_overlap=True, gather_overlap=True)
-        return chosen, "Megatron Core"
+        return PROFILES["megatron-core"], "Megatron Core"
     return PROFILES["megatron-core"], f"framework {framework!r} is not known: taken as Megatron Core"
 
 

@@ -11,6 +11,7 @@ DualPipe: DeepSeek-V3 (arXiv:2412.19437), two directions in one; each device hol
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 from typing import NamedTuple
 
 
@@ -98,18 +99,51 @@ def zero_bubble(stage: int, stages: int, microbatches: int) -> list[Action]:
 
 
 def dualpipe(stage: int, stages: int, microbatches: int) -> list[Action]:
-    """Two pipelines in opposite directions over the same devices: chunk 0 runs down, chunk 1 up, half the microbatches each.
+    """Two pipelines in opposite directions over the same devices: chunk 0 runs down with the first half of the microbatches,
+    chunk 1 up with the rest; at most stages + 1 microbatches are in flight on a device.
 
-    Each direction is 1F1B; a device takes turns between them. (DeepSeek overlaps a forward with a backward pass inside the
-    turn; here the overlap comes from the communication streams alone.)
+    The order is that of a simulation in unit time, backward passes (twice as long) first, the two directions in turn.
+    DeepSeek overlaps a forward with a backward pass inside one turn; here the streams alone overlap.
     """
-    down = one_forward_one_backward(stage, stages, (microbatches + 1) // 2)
-    up = one_forward_one_backward(stages - 1 - stage, stages, microbatches // 2)
-    first, second = (down, up) if stage < stages // 2 else (up, down)
-    merged: list[Action] = []
-    for i in range(max(len(first), len(second))):
-        for actions in (first, second):
-            if i < len(actions):
-                action = actions[i]
-                merged.append(action if actions is down else action._replace(chunk=1))
-    return merged
+    return list(_both_ways(stages, microbatches)[stage])
+
+
+@cache
+def _both_ways(stages: int, microbatches: int) -> tuple[tuple[Action, ...], ...]:
+    down = (microbatches + 1) // 2
+    of_chunk = (range(down), range(down, microbatches))
+    orders: list[list[Action]] = [[] for _ in range(stages)]
+    done: dict[tuple[Pass, int, int], int] = {}  # (pass, position along the model, microbatch) → end
+    next_one = {(step, s, c): 0 for step in (Pass.FORWARD, Pass.BACKWARD) for s in range(stages) for c in (0, 1)}
+    free, live = [0] * stages, [0] * stages
+    left, time = 4 * microbatches * stages // 2, 0
+    while left:
+        for s in range(stages):
+            if free[s] > time:
+                continue
+            turn = len(orders[s]) % 2
+            for step, c in ((Pass.BACKWARD, turn), (Pass.BACKWARD, 1 - turn), (Pass.FORWARD, turn), (Pass.FORWARD, 1 - turn)):
+                i = next_one[step, s, c]
+                if i >= len(of_chunk[c]) or (step is Pass.FORWARD and live[s] > stages):
+                    continue
+                microbatch, place = of_chunk[c][i], s if c == 0 else stages - 1 - s
+                if not _ready(done, step, place, microbatch, stages, time):
+                    continue
+                free[s] = time + (1 if step is Pass.FORWARD else 2)
+                done[step, place, microbatch] = free[s]
+                next_one[step, s, c] += 1
+                live[s] += 1 if step is Pass.FORWARD else -1
+                orders[s].append(Action(step, microbatch, c))
+                left -= 1
+                break
+        time += 1
+    return tuple(tuple(order) for order in orders)
+
+
+def _ready(done: dict[tuple[Pass, int, int], int], step: Pass, place: int, microbatch: int, stages: int, time: int) -> bool:
+    """Whether what a pass needs has ended by `time`."""
+    if step is Pass.FORWARD:
+        return place == 0 or done.get((step, place - 1, microbatch), time + 1) <= time
+    if place == stages - 1:
+        return done.get((Pass.FORWARD, place, microbatch), time + 1) <= time
+    return done.get((step, place + 1, microbatch), time + 1) <= time

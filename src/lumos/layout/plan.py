@@ -93,14 +93,16 @@ def check(plan: Plan, model: Model) -> None:
     _rule(plan.seq_len % parts == 0, f"seq_len ({plan.seq_len}) must be a multiple of 2 · cp ({parts}) to balance causal attention")
     if plan.sequence_parallel:
         _rule((plan.seq_len // plan.cp) % plan.tp == 0, f"seq_len / cp ({plan.seq_len // plan.cp}) must be a multiple of tp ({plan.tp}) with sequence parallel")
-    _rule(plan.pp * plan.vpp <= model.layers, f"pp · vpp ({plan.pp} · {plan.vpp}) must not exceed the {model.layers} layers")
+    if plan.pp > 1:  # the first and the last part may hold the embedding and the head alone
+        most = model.layers + 2
+        _rule(plan.pp * plan.vpp <= most, f"pp · vpp ({plan.pp} · {plan.vpp}) must not exceed the {model.layers} layers, the embedding and the head ({most})")
     if plan.vpp > 1:
         _rule(plan.pp > 1, f"vpp ({plan.vpp}) needs pp > 1")
         _rule(plan.schedule in ("interleaved", "1f1b"), f"vpp ({plan.vpp}) needs the interleaved schedule, not {plan.schedule}")
         _rule(plan.microbatches % plan.pp == 0, f"microbatches ({plan.microbatches}) must be a multiple of pp ({plan.pp}) with vpp > 1")
     if plan.schedule == "dualpipe":
         _rule(plan.pp % 2 == 0 and plan.microbatches >= plan.pp, "dualpipe needs an even pp and at least pp microbatches")
-        _rule(2 * plan.pp <= model.layers, f"dualpipe keeps two of 2 · pp parts a device: 2 · {plan.pp} must not exceed the {model.layers} layers")
+        _rule(plan.vpp == 1, f"dualpipe has no virtual stages (vpp = {plan.vpp})")
     if plan.ep > 1:
         _rule(model.experts is not None, f"ep ({plan.ep}) needs a model with experts; {model.name} has none")
         _rule((plan.dp * plan.cp) % plan.ep == 0, f"ep ({plan.ep}) must divide dp · cp ({plan.dp} · {plan.cp})")
@@ -122,7 +124,7 @@ def layers_of_chunks(plan: Plan, model: Model) -> list[list[range]]:
     The first chunk also has the embedding and the last one the head, so the chunks that get one layer fewer are the last,
     then the first (Llama 3 takes one from each end; Megatron's uneven first and last stage).
     """
-    chunks = plan.pp * plan.vpp
+    chunks = plan.pp * plan.vpp  # dualpipe: every device holds its part and the mirrored one
     base, extra = divmod(model.layers, chunks)
     sizes = [base] * chunks
     order = [*range(1, chunks - 1), 0, chunks - 1] if chunks > 1 else [0]
@@ -130,4 +132,6 @@ def layers_of_chunks(plan: Plan, model: Model) -> list[list[range]]:
         sizes[i] += 1
     starts = [sum(sizes[:i]) for i in range(chunks)]
     ranges = [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    if plan.schedule == "dualpipe":
+        return [[ranges[stage], ranges[plan.pp - 1 - stage]] for stage in range(plan.pp)]
     return [[ranges[v * plan.pp + stage] for v in range(plan.vpp)] for stage in range(plan.pp)]

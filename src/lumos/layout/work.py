@@ -19,11 +19,16 @@ class Lane(IntEnum):
     SEND_FORWARD = 7
     RECEIVE_BACKWARD = 8
     SEND_BACKWARD = 9
+    RECEIVE_FORWARD_UP = 10  # the pipeline that runs the other way (DualPipe)
+    SEND_FORWARD_UP = 11
+    RECEIVE_BACKWARD_UP = 12
+    SEND_BACKWARD_UP = 13
 
 
 #: Names of the streams, by lane.
 LANE_NAMES = ("compute", "tensor parallel", "context parallel", "expert parallel", "data parallel", "parameter gather",
-              "receive forward", "send forward", "receive backward", "send backward")  # fmt: skip
+              "receive forward", "send forward", "receive backward", "send backward",
+              "receive forward up", "send forward up", "receive backward up", "send backward up")  # fmt: skip
 
 
 class Gemm(NamedTuple):
