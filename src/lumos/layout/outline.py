@@ -11,12 +11,12 @@ from lumos.layout.units import PHASE_NAMES
 
 
 class OutlineRow(NamedTuple):
-    """Consecutive pieces of one kind. count: how many; tasks, cpu_ns, device_ns: of one of them, on average."""
+    """Consecutive pieces of one kind. repeats: how many; tasks, cpu_ns, device_ns: of one of them, on average."""
 
     phase: str
     microbatch: int
     block: str
-    count: int
+    repeats: int
     tasks: int
     cpu_ns: int
     device_ns: int
@@ -54,7 +54,7 @@ def outline(found: Segmentation, rank: int = 0) -> Outline:
     rows = []
     for group in groups:
         label, n = found.pieces[group[0]].label, len(group)
-        means = (int(round(float(column[group].sum()) / n)) for column in (tasks, cpu, device))
+        means = (round(float(column[group].sum()) / n) for column in (tasks, cpu, device))
         rows.append(OutlineRow(PHASE_NAMES[label.phase], label.microbatch, "layer" if label.layer >= 0 else label.part, n, *means))
     return Outline(graph.ranks[rank], step, found.layers, found.confidence, found.evidence, tuple(rows))
 

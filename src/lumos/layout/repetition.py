@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 #: Neighbouring layers share at least this part of their symbols. Dense and expert layers in turn share their attention.
@@ -91,27 +92,35 @@ def alike(a: Counter[int], b: Counter[int]) -> float:
 
 def _run(symbols: Sequence[int], anchors: list[int]) -> Run | None:
     """The layers around a row of anchors."""
-    gaps = sorted(b - a for a, b in zip(anchors, anchors[1:], strict=False))
+    gaps = sorted(b - a for a, b in pairwise(anchors))
     period = gaps[len(gaps) // 2]
     before = 0
     while before + 1 < period and _agree(symbols, anchors, -(before + 1)):
         before += 1
-    after = 0
-    while before + after + 1 < period and _agree(symbols, anchors, after + 1):
-        after += 1
     starts = [a - before for a in anchors]
-    stop = min(anchors[-1] + after + 1, len(symbols))
+    stop = min(starts[-1] + _length_of_last(symbols, starts), len(symbols))
     bounds = (*starts, stop)
-    layers = [Counter(symbols[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    layers = [Counter(symbols[a:b]) for a, b in pairwise(bounds)]
     if alike(layers[-2], layers[-1]) < ALIKE:
         return None
-    shares = [alike(a, b) for a, b in zip(layers, layers[1:], strict=False)]
+    shares = [alike(a, b) for a, b in pairwise(layers)]
     return Run(bounds, sum(shares) / len(shares), (stop - starts[0]) / len(symbols))
 
 
 def _agree(symbols: Sequence[int], anchors: list[int], offset: int) -> bool:
-    """Most anchors, the outer one (first when walking back, last when walking on) among them, see one symbol there."""
+    """Most anchors, the first among them, see one symbol there."""
     seen = [symbols[a + offset] if 0 <= a + offset < len(symbols) else -1 for a in anchors]
     symbol, count = Counter(seen).most_common(1)[0]
-    outer = seen[0] if offset < 0 else seen[-1]
-    return symbol >= 0 and outer == symbol and count >= AGREE * len(anchors)
+    return symbol >= 0 and seen[0] == symbol and count >= AGREE * len(anchors)
+
+
+def _length_of_last(symbols: Sequence[int], starts: list[int]) -> int:
+    """The last layer is as long as the earlier one that it follows the longest: kinds of layers may alternate."""
+    best, length = -1, 0
+    for low, high in pairwise(starts):
+        common = 0
+        while common < high - low and starts[-1] + common < len(symbols) and symbols[low + common] == symbols[starts[-1] + common]:
+            common += 1
+        if common >= best:
+            best, length = common, high - low
+    return length

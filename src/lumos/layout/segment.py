@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos.analyze.steps import members
-from lumos.graph.table import Dependency, Graph, Kind
+from lumos.graph.collectives import issuers
+from lumos.graph.table import Graph, Kind
 from lumos.layout.repetition import Run, find_run
 from lumos.layout.units import PHASE_NAMES, Phase, Units, numbers_inside, units
 from lumos.trace.table import Int32, Int64, Job, Trace
@@ -82,7 +83,10 @@ def segment(graph: Graph, job: Job) -> Segmentation:
     """Cut the graph of `job` into pieces. Every task belongs to exactly one."""
     owners = members(graph)
     found_units = [units(trace) for trace in job.traces]
-    found = [_labels(trace, u, _step_of(graph, position, u, trace)) for position, (trace, u) in enumerate(zip(job.traces, found_units, strict=True))]
+    found = [
+        _labels(trace, u, _step_of(graph, position, u, trace))
+        for position, (trace, u) in enumerate(zip(job.traces, found_units, strict=True))
+    ]
     unit = np.full(len(graph), -1, np.int32)
     for position, (trace, u) in enumerate(zip(job.traces, found_units, strict=True)):
         _assign(graph, owners.of_rank(position), owners.on_device, owners.launch, trace, u, unit)
@@ -91,12 +95,15 @@ def segment(graph: Graph, job: Job) -> Segmentation:
     for position, f in enumerate(found):
         tasks = owners.of_rank(position)
         _pieces(position, tasks, unit, owners.step, f.labels, pieces, piece)
+        _in_order(graph, tasks, piece)
     layers = max((f.layers for f in found), default=0)
     confidence = min((f.alike * f.agree for f in found if f.layers), default=0.0)
     evidence: dict[str, str] = {}
     for f in found:
         evidence.update(f.evidence)
-    return Segmentation(graph, tuple(pieces), piece, layers, confidence, evidence, tuple(found_units), tuple(tuple(f.labels) for f in found), unit)
+    return Segmentation(
+        graph, tuple(pieces), piece, layers, confidence, evidence, tuple(found_units), tuple(tuple(f.labels) for f in found), unit
+    )
 
 
 def _step_of(graph: Graph, position: int, u: Units, trace: Trace) -> Int64:
@@ -205,7 +212,9 @@ def _from_bounds(bounds: tuple[int, ...], length: int) -> Int64:
     return np.where(layer >= len(bounds) - 1, -1, layer)
 
 
-def _backward(trace: Trace, u: Units, microbatch: Int64, step: Int64, labels: list[Label | None], evidence: dict[str, str], layers: int) -> None:
+def _backward(
+    trace: Trace, u: Units, microbatch: Int64, step: Int64, labels: list[Label | None], evidence: dict[str, str], layers: int
+) -> None:
     """Label backward and recomputed units by their links to forward units; by repetition where there are none."""
     number, unit = numbers_inside(trace, u)
     mine = np.flatnonzero(np.isin(u.phase, (Phase.BACKWARD, Phase.RECOMPUTE)))
@@ -249,7 +258,9 @@ def _follow(u: Units, mine: Int64, linked: np.ndarray, target: np.ndarray, label
         last = i
 
 
-def _update(trace: Trace, u: Units, low: int, high: int, labels: list[Label | None], layers: int, microbatch: int, evidence: dict[str, str]) -> None:
+def _update(
+    trace: Trace, u: Units, low: int, high: int, labels: list[Label | None], layers: int, microbatch: int, evidence: dict[str, str]
+) -> None:
     """Optimizers that go parameter by parameter repeat like the layers do."""
     run = find_run(u.symbol[low:high].tolist()) if layers > 1 else None
     if run is None or run.layers != layers:
@@ -278,10 +289,11 @@ def _assign(graph: Graph, tasks: Int64, on_device: np.ndarray, launch: Int32, tr
         device = tasks[on_device[tasks]]
         known = launch[device] >= 0
         unit[device[known]] = unit[launch[device[known]]]
-    issued = np.flatnonzero((graph.pred_kind == Dependency.HAND_OFF))
-    after = np.searchsorted(graph.pred_offset, issued, "right") - 1
-    cpu = (graph.kind[after] == Kind.COLLECTIVE) & ~on_device[after] & np.isin(after, tasks)
-    unit[after[cpu]] = unit[graph.pred[issued[cpu]]]
+    cpu = tasks[(graph.kind[tasks] == Kind.COLLECTIVE) & ~on_device[tasks] & (graph.event[tasks] >= 0)]
+    if len(cpu) and not u.from_kernels:
+        issuer = issuers(trace, graph.event[cpu])
+        known = issuer >= 0
+        unit[cpu[known]] = _unit_at(trace, u, issuer[known].astype(np.int64))
     _fill(graph, tasks, unit)
 
 
@@ -309,6 +321,18 @@ def _by_time(graph: Graph, tasks: Int64, trace: Trace, u: Units, shift: int, uni
         unit[mine] = here[at]
 
 
+def _unit_at(trace: Trace, u: Units, rows: Int64) -> Int64:
+    """The unit that each row began in, else the next on its thread, else the thread's last (of any thread: the first)."""
+    out = np.zeros(len(rows), np.int64)
+    lanes = trace.lane[u.row]
+    for lane in np.unique(trace.lane[rows]):
+        here, mine = np.flatnonzero(lanes == lane), trace.lane[rows] == lane
+        if len(here):
+            ends = trace.start[u.row[here]] + trace.duration[u.row[here]]
+            out[mine] = here[np.minimum(np.searchsorted(ends, trace.start[rows[mine]], "right"), len(here) - 1)]
+    return out
+
+
 def _fill(graph: Graph, tasks: Int64, unit: Int32) -> None:
     """Tasks that nothing claimed go with the next claimed task of their processor, else the one before, else by time."""
     for processor in np.unique(graph.processor[tasks]):
@@ -330,6 +354,13 @@ def _fill(graph: Graph, tasks: Int64, unit: Int32) -> None:
         order = done[np.argsort(graph.measured_start[done], kind="stable")]
         at = np.searchsorted(graph.measured_start[order], graph.measured_start[left], "right") - 1
         unit[left] = unit[order[np.maximum(at, 0)]]
+
+
+def _in_order(graph: Graph, tasks: Int64, piece: Int32) -> None:
+    """No processor goes back to a piece that it has left: a task issued that late belongs to the later piece."""
+    order = tasks[np.argsort(graph.processor[tasks], kind="stable")]
+    for mine in np.split(order, np.flatnonzero(np.diff(graph.processor[order])) + 1):
+        piece[mine] = np.maximum.accumulate(piece[mine])
 
 
 def _pieces(rank: int, tasks: Int64, unit: Int32, step: Int32, labels: list[Label], pieces: list[Piece], piece: Int32) -> None:

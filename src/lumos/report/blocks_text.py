@@ -19,7 +19,7 @@ def print_blocks(console: Console, found: Outline) -> None:
     several = len({row.microbatch for row in found.rows}) > 1
     rows = []
     for row in found.rows:
-        block = f"{row.count} × {row.block}" if row.count > 1 else row.block
+        block = f"{row.repeats} × {row.block}" if row.repeats > 1 else row.block
         phase = f"{row.phase} {row.microbatch}" if several else row.phase
         rows.append((phase, block, f"{row.tasks:,}", duration(row.cpu_ns), duration(row.device_ns)))
     table(console, ("phase", "block", "tasks", "CPU each", "device each"), rows, left=(0, 1))
