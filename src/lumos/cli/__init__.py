@@ -35,6 +35,7 @@ VERBS = {
     "critical-path": Verb("lumos.cli.critical_path", "The chain that sets the step, and whom the ranks wait for."),
     "stragglers": Verb("lumos.cli.stragglers", "What each slow rank, stage and class of operations costs."),
     "compare": Verb("lumos.cli.compare", "Two jobs, or two steps: what changed, by what it costs."),
+    "whatif": Verb("lumos.cli.whatif", "Change the measured job and predict."),
     "predict": Verb("lumos.cli.predict", "The step of a configuration, no trace needed."),
     "validate": Verb("lumos.cli.validate", "Predict the rows of tables of measured runs, and score."),
     "models": Verb("lumos.cli.models", "The models that Lumos knows."),
