@@ -97,7 +97,7 @@ def typical_step(paths: tuple[CriticalPath, ...]) -> int:
     """Position of the step of median length (the lower of two). LumosError where the job has no step with work."""
     if not paths:
         raise LumosError("the job has no step that owns any work; record whole steps (ProfilerStep#… marks)")
-    lengths = [path.end - path.start for path in paths]
+    lengths = [path.duration_ns for path in paths]
     return int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
 
 
@@ -110,8 +110,8 @@ def answer(base: Graph, changed: Graph, changes: tuple[str, ...]) -> Answer:
     error = _replay_error(base, before)
     scaled = changed.duration != base.duration
     path, changed_path = paths[at], changed_paths[at]
-    on_path = sum(link.end - link.start for link in changed_path.links if scaled[link.task])
-    length = max(changed_path.end - changed_path.start, 1)
+    on_path = sum(link.end_ns - link.start_ns for link in changed_path.links if scaled[link.task])
+    length = max(changed_path.duration_ns, 1)
     return Answer(
         outcome(after, owners, changed_path, error),
         outcome(before, owners, path, error),
@@ -125,7 +125,7 @@ def answer(base: Graph, changed: Graph, changes: tuple[str, ...]) -> Answer:
 
 def outcome(timeline: Timeline, owners: Members, path: CriticalPath, error: float) -> Outcome:
     """The figures of one step. error: half-width of the interval as a fraction of the step."""
-    length = path.end - path.start
+    length = path.duration_ns
     shares = {name: ns / length for name, ns in path.by_class.items()} if length else {}
     low, high = (length * (1 - error), length * (1 + error))
     return Outcome(
@@ -136,11 +136,15 @@ def outcome(timeline: Timeline, owners: Members, path: CriticalPath, error: floa
 def parts(timeline: Timeline, owners: Members, path: CriticalPath) -> Parts:
     """The job's step four ways: the mean over the ranks; time before a rank's step begins or after it ends is `other`."""
     start, end = spans(timeline, owners)
-    mine = [i for i, step in enumerate(owners.steps) if step.name == path.name and start[i] >= path.start and end[i] <= path.end]
+    mine = [
+        i
+        for i, step in enumerate(owners.steps)
+        if step.name == path.name and start[i] >= path.start_ns and end[i] <= path.start_ns + path.duration_ns
+    ]
     if not mine:
-        return Parts(0.0, 0.0, 0.0, (path.end - path.start) * 1e-9)
+        return Parts(0.0, 0.0, 0.0, path.duration_ns * 1e-9)
     every = np.array(four_way(timeline, owners), float)[mine]
-    every[:, 3] += (path.end - path.start) - (end - start)[mine]
+    every[:, 3] += path.duration_ns - (end - start)[mine]
     return Parts(*(every.mean(axis=0) * 1e-9).tolist())
 
 
@@ -159,8 +163,8 @@ def _replay_error(graph: Graph, replayed: Timeline) -> float:
     """Half-width of the interval around an unchanged job: the largest error of the replay over the job's steps."""
     if graph.measured_start is None:
         return 0.0
-    truth = {p.name: p.end - p.start for p in _job_spans(measured(graph))}
-    errors = [abs(p.end - p.start - truth[p.name]) / truth[p.name] for p in _job_spans(replayed) if truth.get(p.name)]
+    truth = {p.name: (p.end - p.start) for p in _job_spans(measured(graph))}
+    errors = [abs((p.end - p.start) - truth[p.name]) / truth[p.name] for p in _job_spans(replayed) if truth.get(p.name)]
     return max(errors, default=0.0)
 
 

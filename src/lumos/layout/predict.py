@@ -66,7 +66,7 @@ def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) 
     assembled = assemble(layout, pricer, coarse)
     time = time_of(assembled, job, pricer.coefficients)
     timeline = simulate(assembled.graph)
-    path = max(critical_paths(timeline), key=lambda p: p.end - p.start)
+    path = max(critical_paths(timeline), key=lambda p: p.duration_ns)
     memory = peak_memory(job)
     if not memory.fits:
         notes.append(
@@ -117,18 +117,18 @@ def shares(graph: Graph, path: CriticalPath, layout: Layout, pricer: Pricer) -> 
     """The critical path by kind of work and by what bounds it: fractions of the step."""
     classes, bounds = _names(layout, pricer)
     kinds, limits = Counter[str](), Counter[str]()
-    total = max(1, path.end - path.start)
+    total = max(1, path.duration_ns)
     kind, name = graph.kind, graph.name
     for link in path.links:
         task = link.task
         word = graph.names[int(name[task])]
         on_host = int(kind[task]) in (Kind.OPERATOR, Kind.LAUNCH)
-        kinds["host" if on_host else classes.get(word, word)] += link.end - link.start
-        limits["host" if on_host else bounds.get(word, "compute")] += link.end - link.start
-        if link.delay + link.idle:
+        kinds["host" if on_host else classes.get(word, word)] += link.end_ns - link.start_ns
+        limits["host" if on_host else bounds.get(word, "compute")] += link.end_ns - link.start_ns
+        if link.delay_ns + link.idle_ns:
             late = "launch latency" if link.cause == Dependency.LAUNCH else "waiting"
-            kinds[late] += link.delay + link.idle
-            limits["latency" if link.cause == Dependency.LAUNCH else "waiting"] += link.delay + link.idle
+            kinds[late] += link.delay_ns + link.idle_ns
+            limits["latency" if link.cause == Dependency.LAUNCH else "waiting"] += link.delay_ns + link.idle_ns
     return _fractions(kinds, total), _fractions(limits, total)
 
 
