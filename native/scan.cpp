@@ -57,7 +57,7 @@ class Keys {
     }
     Known key;
     key.meaning = meaning;
-    bool plain = std::none_of(text.begin(), text.end(), [](char c) { return c == '"' || c == '\\'; });
+    bool plain = std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c != '"' && c != '\\' && c != 0x7f; });
     if (plain && !text.empty() && text.size() < kMaxKey) {  // others are not guessed
       key.length = static_cast<uint32_t>(text.size()) + 1;
       std::memcpy(key.text, text.data(), text.size());
@@ -616,7 +616,7 @@ class Scanner {
         break;
       }
       case Kind::floating:
-        if ((token.type != Type::number && token.type != Type::string) || !floating(text_of(token, scratch_b_), real)) {
+        if (!real_number(token, real)) {
           ++column.unreadable;
           return;
         }
@@ -624,6 +624,16 @@ class Scanner {
         break;
     }
     column.rows.push(row);
+  }
+
+  bool real_number(const Token& token, double& out) {
+    if (token.type == Type::number) return floating(token.text(), out);
+    if (token.type != Type::string) return false;
+    std::string_view text = text_of(token, scratch_b_);
+    int64_t ignored;
+    if (decimal(text, 0, ignored) == Parsed::not_a_number) return false;
+    if (text.front() == '+') text.remove_prefix(1);
+    return floating(text, out);
   }
 
   // Arrays repeat from row to row: each distinct text is made compact once.

@@ -13,6 +13,7 @@ import gzip
 import sys
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -58,7 +59,7 @@ def outcome(text: bytes, cuts: Sequence[int], repair: bool) -> Any:
     scanner = new_scanner(repair)
     bounds = [0, *cuts, len(text)]
     try:
-        for a, b in zip(bounds, bounds[1:], strict=False):
+        for a, b in pairwise(bounds):
             scanner.feed(text[a:b])
         whole = scanner.finish()
     except ScanError as error:
