@@ -152,7 +152,7 @@ def _unpacked(path: Path) -> int:
 
 def _repeat(source: Path, target: Path, size: int) -> None:
     """The events of `source` over and over, shifted in time and with ids of their own, to `size` bytes of JSON."""
-    text = gzip.open(source).read().decode()
+    text = gzip.decompress(source.read_bytes()).decode()
     first = text.index("[", text.index('"traceEvents"'))
     _, last = json.JSONDecoder().raw_decode(text, first)
     head, events, tail = text[: first + 1], text[first + 1 : last - 1], text[last - 1 :]
