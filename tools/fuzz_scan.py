@@ -24,8 +24,19 @@ from lumos.trace.kineto import new_scanner
 #: Pieces that JSON gives a meaning to, and some that it does not.
 PIECES = [
     *b'{}[]",:\\',
-    *(b'"', b"\\", b"\\u", b"\\ud83d", b"\\ude00", b"null", b"nan", b"-inf", b"true", b"1e999", b"-0.5e-7", b"18446744073709551616", b"\x00"),
-    *(b"\xff", b"\xc3\xa9", b"\xed\xa0\x80", b'"args":{', b'"traceEvents":[', b'"ph":"X"', b'"External id":', b"[" * 300, b" " * 70),
+    *(b'"', b"\\", b"\\u", b"\\ud83d", b"\\ude00", b"null", b"nan", b"-inf", b"true", b"1e999", b"-0.5e-7", b"18446744073709551616"),
+    *(
+        b"\x00",
+        b"\xff",
+        b"\xc3\xa9",
+        b"\xed\xa0\x80",
+        b'"args":{',
+        b'"traceEvents":[',
+        b'"ph":"X"',
+        b'"External id":',
+        b"[" * 300,
+        b" " * 70,
+    ),
 ]
 SLICE = 20_000
 

@@ -147,20 +147,19 @@ def scan(text: bytes, cuts: list[int] | None = None, repair: bool = False) -> di
 def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
     strings = StringTable(*columns["strings"])
     lanes, classes = pairs(*columns["lanes"]), pairs(*columns["classes"])
-    rows = []
-    for i in range(len(columns["start"])):
-        rows.append(
-            {
-                "start": int(columns["start"][i]),
-                "duration": int(columns["duration"][i]),
-                "name": strings[int(columns["name"][i])],
-                "class": classes[columns["class"][i]],
-                "lane": lanes[columns["lane"][i]],
-                "correlation": int(columns["correlation"][i]),
-                "external_id": int(columns["external_id"][i]),
-                "args": {},
-            }
-        )
+    rows: list[dict[str, Any]] = [
+        {
+            "start": int(columns["start"][i]),
+            "duration": int(columns["duration"][i]),
+            "name": strings[int(columns["name"][i])],
+            "class": classes[columns["class"][i]],
+            "lane": lanes[columns["lane"][i]],
+            "correlation": int(columns["correlation"][i]),
+            "external_id": int(columns["external_id"][i]),
+            "args": {},
+        }
+        for i in range(len(columns["start"]))
+    ]
     for (name, kind), (at, values, _, _) in zip(column_names(), columns["columns"], strict=True):
         assert (np.diff(at) > 0).all()
         for row, value in zip(at.tolist(), values.tolist(), strict=True):
@@ -232,14 +231,15 @@ numbers = st.one_of(
     st.builds("{}{}".format, st.sampled_from(["", "-"]), digits),
     st.builds("{}{}.{}".format, st.sampled_from(["", "-"]), digits, st.from_regex(r"[0-9]{1,12}", fullmatch=True)),
     st.builds("{}.{}{}{}".format, digits, st.just("5"), st.sampled_from(["e", "E+", "E", "e-"]), st.integers(0, 25)),
-    st.sampled_from(["18446744073709551615", "9223372036854775808", "-9223372036854775808", "18446744073709551616", "1e3", "0.0005", "2.5e-3"]),
+    st.sampled_from(["18446744073709551615", "9223372036854775808", "-9223372036854775808", "18446744073709551616"]),
+    st.sampled_from(["1e3", "0.0005", "2.5e-3"]),
 ).map(Raw)
 times = st.one_of(
     st.builds("{}.{:03d}".format, st.integers(0, 10**13), st.integers(0, 999)).map(Raw),
     st.integers(0, 10**16).map(lambda i: Raw(str(i))),
     numbers,
 )
-texts = st.one_of(st.text(max_size=20), st.sampled_from(["", "aten::mm", "stream 7", "7", "0x1f", " 12 ", "a" * 70, "ncclKernel_AllReduce"]))
+texts = st.one_of(st.text(max_size=20), st.sampled_from(["", "aten::mm", "stream 7", "7", "0x1f", " 12 ", "a" * 70]))
 scalars = st.one_of(numbers, texts, st.booleans(), st.none())
 nested = st.recursive(
     scalars,

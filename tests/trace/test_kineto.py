@@ -35,7 +35,9 @@ def test_a_drawn_trace_row_by_row() -> None:
         *["OTHER"] * 3,
         *["OPERATOR", "RUNTIME", "LAUNCH_FLOW_START", "KERNEL", "LAUNCH_FLOW_END", "KERNEL", "SYNC", "MEMORY", "INSTANT", "OVERHEAD"],
     ]
-    assert (trace.start - BASE).tolist() == [0, 0, 0, 100_001, 105_000, 105_000, 112_000, 112_000, 142_001, 143_000, 101_000, 200_000, 90_000]
+    assert (trace.start - BASE).tolist() == [
+        *[0, 0, 0, 100_001, 105_000, 105_000, 112_000, 112_000, 142_001, 143_000, 101_000, 200_000, 90_000]
+    ]
     assert trace.duration.tolist() == [0, 0, 0, 20_500, 5_250, 0, 30_000, 0, 8_000, 1_000, 0, 0, 3_000]
     assert trace.correlation.tolist() == [-1, -1, -1, -1, 5, 5, 5, 5, 6, -1, -1, -1, -1]
     assert trace.external_id.tolist() == [-1, -1, -1, 1, 1, -1, 1, -1, -1, -1, -1, -1, -1]
@@ -96,7 +98,8 @@ def test_an_unknown_category_is_device_work_where_every_row_names_a_stream(tmp_p
 
 
 def test_times_keep_every_nanosecond(tmp_path: Path) -> None:
-    rows = '[{"ph":"X","ts":1694128201436255.123,"dur":0.0015},{"ph":"X","ts":4458676522690.6545,"dur":2.5e3},{"ph":"X","ts":"7.25","dur":1}]'
+    rows = '[{"ph":"X","ts":1694128201436255.123,"dur":0.0015},'
+    rows += '{"ph":"X","ts":4458676522690.6545,"dur":2.5e3},{"ph":"X","ts":"7.25","dur":1}]'
     trace = trace_of(tmp_path, rows)
     assert trace.start.tolist() == [1694128201436255123, 4458676522690654, 7250]  # halves to even
     assert trace.duration.tolist() == [2, 2_500_000, 1_000]

@@ -160,7 +160,7 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
 
 def _malformed(path: Path, offset: int, reason: str, repair: bool, limit: bool) -> str:
     if limit:
-        return f"{path}: refused at byte {offset} (line {_line(path, offset)}): {reason}, which no profiler writes; give the profiler's file"
+        return f"{path}: refused at byte {offset} (line {_line(path, offset)}): {reason}, as no profiler writes; give the profiler's file"
     place = f"not valid JSON at byte {offset} (line {_line(path, offset)}): {reason}"
     if repair:
         return f"{path}: {place}, beyond what --repair can mend; record it again"
