@@ -23,6 +23,9 @@ from lumos.trace.table import Int32, Int64
 
 #: Lane code of the CPU thread.
 HOST = -1
+#: 80 % interval of host times, as ratios: processors of one era differ by about this (PassMark single-thread, 2019-2024
+#: server parts), and frameworks' Python around a kernel likewise.
+HOST_INTERVAL = (0.6, 1.6)
 ABSENT = -1
 
 
@@ -117,10 +120,10 @@ def _instances(items: Sequence[Item], coarse: bool) -> list[_Instance]:
 def _fine(block: Block, times: Sequence[Times]) -> _Template:
     t = _Template([], [], [], [], [], [], [], [], 0, [])
     if block.before or not block.ops:
-        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (block.before,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))
     place: list[int] = []
     for op, time in zip(block.ops, times, strict=True):
-        launch = _add(t, HOST, Kind.LAUNCH, f"launch {op.name}", (op.host,) * 3)
+        launch = _add(t, HOST, Kind.LAUNCH, f"launch {op.name}", _host(op.host))
         communicates = isinstance(op.work, Collective)
         kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
         task = _add(t, int(op.lane), kind, op.name, time, launch, op.work)
@@ -140,23 +143,28 @@ def _fine(block: Block, times: Sequence[Times]) -> _Template:
 def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
     t = _Template([], [], [], [], [], [], [], [], 0, [])
     if not block.ops:
-        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (block.before,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))
         t.heads.append(0)
         t.ends.append(0)
         return t
     c = repeated(c, repeat)
     lanes = {op.lane for op in block.ops}
     lane = next(iter(lanes)) if len(lanes) == 1 else Lane.COMPUTE
-    launch = _add(t, HOST, Kind.LAUNCH, f"launch {block.name}", (c.lead,) * 3)
+    launch = _add(t, HOST, Kind.LAUNCH, f"launch {block.name}", _host(c.lead))
     work = block.ops[0].work
     communicates = lane is not Lane.COMPUTE
     kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
     task = _add(t, int(lane), kind, block.name, c.device, launch, work if communicates else None)
     if c.host > c.lead:
-        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (c.host - c.lead,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(c.host - c.lead))
     t.heads.append(task)
     t.ends.append(task)
     return t
+
+
+def _host(ns: int) -> Times:
+    """Host time with its interval: hosts differ far more than devices of one kind."""
+    return ns, round(ns * HOST_INTERVAL[0]), round(ns * HOST_INTERVAL[1])
 
 
 def repeated(c: Collapsed, count: int) -> Collapsed:

@@ -36,7 +36,7 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contention: float = 0.3
     jitter: float = 0.002
     step: float = 1.0
-    spread: float = 0.03
+    spread: float = 0.08
 
 
 @cache

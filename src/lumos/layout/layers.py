@@ -381,6 +381,8 @@ class LayerWork:
                 b.add("gate product", Traffic(3 * self.width * elements))
             else:
                 b.add("gated activation", Traffic(3 * self.width * elements))
+        elif self.share.model.squared_relu and not self.compiled:  # no framework fuses it: relu, then its square
+            b.add("squared relu", Traffic(4 * self.width * elements, 2))
         else:
             b.add("activation", Traffic(2 * self.width * elements))
 
@@ -391,6 +393,8 @@ class LayerWork:
                 b.add("silu backward", Traffic(3 * self.width * elements))
             else:
                 b.add("gated activation backward", Traffic(5 * self.width * elements))
+        elif self.share.model.squared_relu and not self.compiled:  # twice the input, times the gradient, where positive
+            b.add("squared relu backward", Traffic(8 * self.width * elements, 3))
         else:
             b.add("activation backward", Traffic(3 * self.width * elements))
 
