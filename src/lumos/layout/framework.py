@@ -81,8 +81,8 @@ PROFILES = {
         "nemo", attention="cudnn", tp_overlap=True, gather_overlap=True, p2p_overlap=True, host_us=9.0,
     ),
     "llm-foundry": Framework(
-        "llm-foundry", loss="torch", attention="fa1", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=2, reduce_each=True,
-        gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3, sequence_parallel=False, metrics=2,
+        "llm-foundry", loss="torch", attention="fa1", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=2,
+        reduce_each=True, gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3, sequence_parallel=False, metrics=2,
     ),
     "fsdp": Framework(
         "fsdp", loss="torch", attention="fa2", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=2, reduce_each=True,
@@ -125,7 +125,7 @@ def choose(framework: str, year: int | None = None, notes: str = "") -> tuple[Fr
     """
     text, hints = framework.lower(), notes.lower()
     year = year or 2024
-    if "primus" in text or "megatron" in text and "bridge" not in text and "deepspeed" not in text and "nemo" not in text:
+    if "primus" in text or ("megatron" in text and "bridge" not in text and "deepspeed" not in text and "nemo" not in text):
         return _megatron(year)
     if "internevo" in text:
         return PROFILES["internevo"], "InternEvo"

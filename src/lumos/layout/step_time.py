@@ -15,7 +15,6 @@ from lumos.layout.layout import Layout
 from lumos.layout.price import Pricer
 from lumos.simulate import freeze, sweep_many
 
-
 #: Share of the cost models' intervals that a whole step keeps: errors on its many different shapes partly cancel.
 CORRELATED = 0.5
 
