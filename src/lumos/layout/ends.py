@@ -85,6 +85,8 @@ def optimizer(share: Share, parameters: int, owned: int, tensors: int) -> Block:
     moved = ADAM_BYTES + f.gradient_bytes + share.activation_bytes
     b.add("clip gradients", Traffic(2 * f.gradient_bytes * owned, 1))
     b.add("adam", Traffic(moved * owned, 4))
+    if share.dtype == "fp8" and share.plan.lora_rank == 0:  # the new weights and their transposes, read in 16 bit
+        b.add("cast weights", Traffic(4 * parameters, 8))
     b.add("zero gradients", Traffic(f.gradient_bytes * parameters, 1))
     return b.build()
 
