@@ -87,7 +87,7 @@ class Collapsed:
     @property
     def lead(self) -> int:
         """Host time before the one task may start, so that it ends when the block would."""
-        return min(max(self.hosted - self.device[0], 0), self.host)
+        return self.hosted - self.device[0]
 
     def then(self, other: Collapsed) -> Collapsed:
         """This block, then the other."""

@@ -102,13 +102,17 @@ class LayerWork:
             b.add("gradient add", Traffic(3 * self.width * elements))
 
     def linear_forward(self, b: Builder, name: str, tokens: int, n: int, k: int) -> None:
-        b.add(name, Gemm(tokens, n, k, self.share.dtype, out_bytes=self.width))
+        b.add(name, Gemm(tokens, n, k, self._dtype(name), out_bytes=self.width))
+
+    def _dtype(self, name: str) -> str:
+        """Type of a multiplication: recipes of 8 bit leave the output projection and the router in 16."""
+        return "bf16" if self.share.dtype == "fp8" and name in ("logits", "router") else self.share.dtype
 
     def linear_backward(
         self, b: Builder, name: str, tokens: int, n: int, k: int, between: Callable[[], list[int]] | None = None, bias: bool = False
     ) -> None:
         """Input gradient, then (`between`: communication of the input gradient starts) the weight gradient, then the join."""
-        dtype, plan = self.share.dtype, self.share.plan
+        dtype, plan = self._dtype(name), self.share.plan
         b.add(f"{name} input gradient", Gemm(tokens, k, n, dtype, out_bytes=self.width))
         pending = between() if between is not None else []
         if plan.lora_rank == 0:
@@ -381,6 +385,8 @@ class LayerWork:
                 b.add("gate product", Traffic(3 * self.width * elements))
             else:
                 b.add("gated activation", Traffic(3 * self.width * elements))
+        elif self.share.model.squared_relu and not self.compiled:  # no framework fuses it: relu, then its square
+            b.add("squared relu", Traffic(4 * self.width * elements, 2))
         else:
             b.add("activation", Traffic(2 * self.width * elements))
 
@@ -391,6 +397,8 @@ class LayerWork:
                 b.add("silu backward", Traffic(3 * self.width * elements))
             else:
                 b.add("gated activation backward", Traffic(5 * self.width * elements))
+        elif self.share.model.squared_relu and not self.compiled:  # twice the input, times the gradient, where positive
+            b.add("squared relu backward", Traffic(8 * self.width * elements, 3))
         else:
             b.add("activation backward", Traffic(3 * self.width * elements))
 
@@ -402,7 +410,7 @@ class LayerWork:
         assert e is not None
         h, tokens = s.model.hidden, s.slim
         sent = tokens * e.per_token
-        b.add("router", Gemm(tokens, e.count, h, "bf16" if s.dtype == "fp8" else s.dtype, out_bytes=FP32))
+        b.add("router", Gemm(tokens, e.count, h, self._dtype("router"), out_bytes=FP32))
         b.add("top-k", Traffic(6 * FP32 * tokens * e.count, 8))
         b.add("permute", Traffic(2 * self.width * sent * h, 3))
         self._exchange(b, sent)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import log2
 
 import numpy as np
 
@@ -118,7 +117,7 @@ class Pricer:
         """Clock held in a long run / boost clock."""
         a = self.cluster.accelerator
         peak = max(a.peak_flops.get("bf16", 0.0), a.peak_flops.get("fp16", 0.0))
-        denser = log2(max(1.0, peak / A100_PEAK))
+        denser = max(0.0, peak / A100_PEAK - 1)
         return float(a.sustained_clock or 1.0) - self.coefficients.throttle * denser
 
 
