@@ -42,7 +42,9 @@ def kineto(tmp_path: Path) -> Write:
     return write
 
 
-def node(number: int, name: str, parent: int = 2, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = (), **attrs: Any) -> dict[str, Any]:
+def node(
+    number: int, name: str, parent: int = 2, inputs: tuple[Any, ...] = (), outputs: tuple[Any, ...] = (), **attrs: Any
+) -> dict[str, Any]:
     """One node of an execution trace; inputs and outputs: (value, shape, type) of each."""
 
     def io(side: tuple[Any, ...]) -> dict[str, Any]:

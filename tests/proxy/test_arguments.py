@@ -39,7 +39,9 @@ def test_lists_of_tensors_are_read_and_unrecorded_ones_refused() -> None:
         read_arguments('["TensorList"]', "[[]]", None, '[""]')
 
 
-@pytest.mark.parametrize("texts", [("[", "[]"), ("{}", "[]"), ('["float"]', "[]"), ('["float"]', '[["x"]]'), ('["float"]', "[[-1]]"), ("[3]", "[[]]")])
+@pytest.mark.parametrize(
+    "texts", [("[", "[]"), ("{}", "[]"), ('["float"]', "[]"), ('["float"]', '[["x"]]'), ('["float"]', "[[-1]]"), ("[3]", "[[]]")]
+)
 def test_contradictory_texts_are_refused(texts: tuple[str, str]) -> None:
     with pytest.raises(UnreadableArgumentsError):
         read_arguments(*texts, None, None)

@@ -34,7 +34,12 @@ def test_a_layout_that_comes_back_later_finds_cold_memory() -> None:
 def test_storages_are_as_large_as_their_tensors_and_never_shared_between_devices_types_or_bounds() -> None:
     pool = TensorPool()
     index = TensorSpec("int64", (4, 8), (8, 1))
-    taken = [pool.take(SPEC, "cpu", 1, 0), pool.take(SPEC, "accelerator", 1, 1), pool.take(index, "cpu", 5, 2), pool.take(index, "cpu", 9, 3)]
+    taken = [
+        pool.take(SPEC, "cpu", 1, 0),
+        pool.take(SPEC, "accelerator", 1, 1),
+        pool.take(index, "cpu", 5, 2),
+        pool.take(index, "cpu", 9, 3),
+    ]
     storages = [pool.storages[storage(pool, number)] for number in taken]
     assert [s.nbytes for s in storages] == [128, 128, 256, 256]
     assert len({id(s) for s in storages}) == 4

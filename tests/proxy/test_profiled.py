@@ -31,9 +31,7 @@ def test_operators_are_nested_as_they_called_each_other_and_start_from_the_step(
 
 
 def test_the_step_of_median_duration_is_taken_unless_another_is_named(kineto: Write) -> None:
-    path = kineto(
-        *(annotation(f"ProfilerStep#{n}", 100 * n, 90) for n in (1, 2, 3)), mm(110, 50), mm(210, 10), mm(310, 20)
-    )
+    path = kineto(*(annotation(f"ProfilerStep#{n}", 100 * n, 90) for n in (1, 2, 3)), mm(110, 50), mm(210, 10), mm(310, 20))
     assert program(path).step == "ProfilerStep#3"
     assert program(path, step="1").recorded_ns == 50_000
     with pytest.raises(UsageError, match=r"--step 9: no such step; the trace has ProfilerStep#1, ProfilerStep#2"):

@@ -381,7 +381,7 @@ class Program:
         """Only transfers, or all but them, where the mode says so."""
         if self.mode == "full":
             return items
-        return [item for item in items if (item.role == "transfer") == (self.mode == "communication")]
+        return [item for item in items if (item.node.collective is not None) == (self.mode == "communication")]
 
     def select(self, node: Node) -> list[Item]:
         if node.collective is not None:
