@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proxy.conftest import Write, annotation, mm, node, operator, tensor
 
 from lumos.errors import LumosError
 from lumos.proxy.generate import generate
 from lumos.proxy.run import run
-from tests.proxy.conftest import Write, annotation, mm, node, operator, tensor
 
 pytest.importorskip("torch", reason="torch is not installed, and a benchmark runs its operators")
 
@@ -186,7 +186,7 @@ def test_a_rank_that_is_not_there_and_a_file_of_another_version_are_named(kineto
 
 
 def test_a_folder_without_a_benchmark_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LumosError, match="holds no benchmark.py"):
+    with pytest.raises(LumosError, match=r"holds no benchmark\.py"):
         run(tmp_path)
 
 

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.proxy.conftest import Write, annotation, mm, operator
 
 from lumos.errors import UsageError
 from lumos.proxy import choose
 from lumos.proxy.generate import generate
 from lumos.proxy.program import Operator, Program, RankProgram
-from tests.proxy.conftest import Write, annotation, mm, operator
 
 
 def make(*operators: Operator) -> Program:

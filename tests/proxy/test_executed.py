@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proxy.conftest import Write, annotation, mm, node, tensor
 
 from lumos.errors import TraceError, UsageError
 from lumos.proxy.executed import pair
 from lumos.proxy.generate import from_execution_trace, from_job, generate
 from lumos.proxy.program import NON_NEGATIVE, RankProgram
 from lumos.trace import execution_trace, read
-from tests.proxy.conftest import Write, annotation, mm, node, tensor
 
 A, B, C = tensor(10, 20, [4, 4]), tensor(11, 21, [4, 4]), tensor(12, 22, [4, 4])
 MM = "aten::mm(Tensor self, Tensor mat2) -> Tensor"

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.proxy.conftest import Write, annotation, mm, operator
 
 from lumos.errors import TraceError, UsageError
 from lumos.proxy.generate import from_job, generate
 from lumos.proxy.program import Operator, RankProgram
 from lumos.trace import read
-from tests.proxy.conftest import Write, annotation, mm, operator
 
 
 def program(path: Path, **options: Any) -> RankProgram:
