@@ -178,7 +178,8 @@ def match(schema: Any, inputs: list[Any], device: torch.device, scale: float) ->
         kind = str(argument.type)
         recorded = inputs[index] if index < len(inputs) else None
         if kind in ("Device", "Optional[Device]"):
-            value = device if isinstance(recorded, str) or (recorded is None and not has_tensor) else None
+            needed = kind == "Device" or not has_tensor
+            value = device if isinstance(recorded, str) or (recorded is None and needed) else None
             value = torch.device("cpu") if recorded == "cpu" else value
         elif argument.name == "pin_memory":
             value = None if device.type == "cpu" else recorded
@@ -380,7 +381,7 @@ class Program:
         """Only transfers, or all but them, where the mode says so."""
         if self.mode == "full":
             return items
-        return [item for item in items if (item.role == "transfer") == (self.mode == "communication")]
+        return [item for item in items if (item.node.collective is not None) == (self.mode == "communication")]
 
     def select(self, node: Node) -> list[Item]:
         if node.collective is not None:
@@ -813,7 +814,8 @@ def by_class(program: Program, repetitions: int) -> list[dict[str, Any]]:
 def report(program: Program, times: list[int], cpu_share: float, plan: dict[str, Any]) -> dict[str, Any]:
     recorded = program.rank["recorded_ns"] if program.rank["recorded_ns"] > 0 else None
     replayed = int(statistics.median(times))
-    comparable = recorded is not None and program.mode == "full" and plan["scale"] == 1
+    same_device = program.rank["on_accelerator"] == (program.device.type == "cuda")
+    comparable = recorded is not None and same_device and program.mode == "full" and plan["scale"] == 1
     return {
         "rank": program.rank["rank"],
         "device": cuda.get_device_name() if program.device.type == "cuda" else "cpu",
