@@ -133,6 +133,7 @@ class Cursor {
       while (is_digit(*s)) ++s;
       if (s == power) fail(s, "a number without digits in its exponent");
     }
+    if (s >= end) throw Incomplete{};  // more digits may follow
     token.mantissa = mantissa;
     token.end = p = s;
     return token;

@@ -30,7 +30,7 @@ APART = {"collect": {"errors"}}
 LEVEL = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 
 #: Inner loops: modules of C++ that import nothing.
-NATIVE = {"_scan", "_slices", "_engine"}
+NATIVE = {"_scan", "_slices", "_engine", "_path"}
 
 
 def part_of(path: Path) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from lumos.analyze.breakdown import breakdown
     from lumos.analyze.probes import probes
     from lumos.analyze.replay import replay
+    from lumos.analyze.stragglers import stragglers
     from lumos.diagnostics import Diagnostic
     from lumos.errors import GraphError, LumosError, TraceError, UsageError
     from lumos.graph.build import build
@@ -46,6 +47,7 @@ __all__ = [
     "read",
     "replay",
     "simulate",
+    "stragglers",
 ]
 
 #: Where each public name is defined.
@@ -66,6 +68,7 @@ _HOMES = {
     "read": "lumos.trace",
     "replay": "lumos.analyze.replay",
     "simulate": "lumos.simulate",
+    "stragglers": "lumos.analyze.stragglers",
 }
 
 

@@ -32,6 +32,12 @@ VERBS = {
     "inspect": Verb("lumos.cli.inspect", "What is in the traces, what is missing, and what that costs."),
     "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
     "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
+    "critical-path": Verb("lumos.cli.critical_path", "The chain that sets the step, and whom the ranks wait for."),
+    "stragglers": Verb("lumos.cli.stragglers", "What each slow rank, stage and class of operations costs."),
+    "compare": Verb("lumos.cli.compare", "Two jobs, or two steps: what changed, by what it costs."),
+    "cost": Verb("lumos.cli.cost", "What one piece of work takes."),
+    "calibrate": Verb("lumos.cli.calibrate", "Fit the cost models to your measurements or a trace."),
+    "clusters": Verb("lumos.cli.clusters", "The clusters that Lumos knows."),
     "chakra": Verb("lumos.cli.chakra", "Read, link, export, check, import and synthesise Chakra traces."),
 }
 

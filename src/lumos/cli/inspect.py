@@ -8,6 +8,7 @@ from lumos.cli.output import Clock, Json, Paths, Repair, console, progress, writ
 def command(paths: Paths, repair: Repair = False, json: Json = False) -> None:
     """What is in the traces, what is missing, and what that costs."""
     from lumos.analyze.contents import contents
+    from lumos.analyze.interference import interference
     from lumos.trace import read
 
     clock = Clock()
@@ -15,9 +16,11 @@ def command(paths: Paths, repair: Repair = False, json: Json = False) -> None:
     read_s = clock.lap()
     files = tuple(contents(trace) for trace in job.traces)
     diagnostics = (*job.diagnostics, *(d for trace in job.traces for d in trace.diagnostics))
+    slowed = interference(job.traces)
     if json:
-        write_json({"ranks": len(files), "files": files, "groups": job.groups, "diagnostics": diagnostics, "read_s": read_s})
+        answer = {"ranks": len(files), "files": files, "groups": job.groups, "interference": slowed, "diagnostics": diagnostics}
+        write_json({**answer, "read_s": read_s})
         return
     from lumos.report.inspect_text import print_contents
 
-    print_contents(console(), files, job.groups, diagnostics, read_s)
+    print_contents(console(), files, job.groups, slowed, diagnostics, read_s)

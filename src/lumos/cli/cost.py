@@ -1,0 +1,166 @@
+"""`lumos cost gemm|attention|collective`: what one piece of work takes on an accelerator or cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lumos.cli import new_app
+from lumos.cli.output import Json
+
+if TYPE_CHECKING:
+    from lumos.cost.estimate import Estimate
+
+app = new_app(no_args_is_help=True)
+
+On = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="Accelerator or cluster (see lumos clusters), or a .toml file.")]
+Dtype = Annotated[str, typer.Option(help="fp64, fp32, tf32, bf16, fp16, fp8 or int8.")]
+Coefficients = Annotated[str | None, typer.Option("--coefficients", metavar="FILE", help="Your own fit, from lumos calibrate.")]
+Plot = Annotated[str | None, typer.Option("--plot", metavar="FILE.html", help="Also draw the curve around the size asked for.")]
+
+
+@app.callback()
+def _root() -> None:
+    """What one piece of work takes: time, interval, what bounds it, fraction of peak."""
+
+
+@app.command("gemm")
+def gemm(
+    on: On,
+    m: Annotated[int, typer.Option("--m", help="Rows of A and C.")],
+    n: Annotated[int, typer.Option("--n", help="Columns of B and C.")],
+    k: Annotated[int, typer.Option("--k", help="Columns of A, rows of B.")],
+    dtype: Dtype = "bf16",
+    batch: Annotated[int, typer.Option(help="Equal multiplications in one kernel.")] = 1,
+    coefficients: Coefficients = None,
+    plot: Plot = None,
+    json: Json = False,
+) -> None:
+    """A matrix multiplication C[m, n] = A[m, k] B[k, n]."""
+    from lumos.cost.cluster import load_cluster
+    from lumos.cost.gemm import gemm as of_shape
+
+    accelerator = load_cluster(on).accelerator
+    book = _book(coefficients)
+
+    def cost(rows: Any) -> Estimate:
+        return of_shape(rows, n, k, accelerator, dtype, batch=batch, book=book)
+
+    _answer(cost(m), json)
+    _draw(plot, m, cost, f"GEMM n={n} k={k} {dtype} on {accelerator.name}", "m")
+
+
+@app.command("attention")
+def attention(
+    on: On,
+    seq: Annotated[int, typer.Option("--seq", help="Tokens of a sequence.")],
+    heads: Annotated[int, typer.Option("--heads", help="Query heads (of one rank).")],
+    head_dim: Annotated[int, typer.Option("--head-dim", help="Size of a head.")] = 128,
+    batch: Annotated[int, typer.Option("--batch", help="Sequences.")] = 1,
+    kv_heads: Annotated[int | None, typer.Option("--kv-heads", help="Heads of K and V; default: as many as query heads.")] = None,
+    value_dim: Annotated[int | None, typer.Option("--value-dim", help="Size of a head of V where it differs (MLA).")] = None,
+    direction: Annotated[str, typer.Option("--direction", help="fwd, bwd or fwd+bwd.")] = "fwd",
+    full: Annotated[bool, typer.Option("--full", help="Without the causal mask.")] = False,
+    kernel: Annotated[str, typer.Option("--kernel", help="flash (the best known), fa2, fa3, cudnn, trtllm or unfused.")] = "flash",
+    dtype: Dtype = "bf16",
+    coefficients: Coefficients = None,
+    plot: Plot = None,
+    json: Json = False,
+) -> None:
+    """Attention of one layer on one device."""
+    from lumos.cost.attention import attention as fused
+    from lumos.cost.attention_variants import unfused_attention
+    from lumos.cost.cluster import load_cluster
+
+    accelerator = load_cluster(on).accelerator
+    book = _book(coefficients)
+
+    def cost(length: Any) -> Estimate:
+        if kernel == "unfused":
+            return unfused_attention(batch, length, heads, head_dim, accelerator, dtype, direction=direction, book=book)
+        options: dict[str, Any] = {
+            "kv_heads": kv_heads,
+            "value_dim": value_dim,
+            "causal": not full,
+            "direction": direction,
+            "kernel": kernel,
+        }
+        return fused(batch, length, heads, head_dim, accelerator, dtype, book=book, **options)
+
+    _answer(cost(seq), json)
+    _draw(plot, seq, cost, f"attention heads={heads} head_dim={head_dim} {dtype} {direction} on {accelerator.name}", "sequence")
+
+
+@app.command("collective")
+def collective(
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce or send_recv.")
+    ],
+    cluster: Annotated[str, typer.Option("--cluster", help="Cluster (see lumos clusters), or a .toml file.")],
+    ranks: Annotated[int, typer.Option("--ranks", help="Devices in the group.")],
+    size: Annotated[int, typer.Option("--bytes", help="The larger of one rank's input and output, as nccl-tests counts.")],
+    per_node: Annotated[int | None, typer.Option("--per-node", help="Ranks of the group in one node; default: as many as fit.")] = None,
+    concurrent: Annotated[int, typer.Option("--concurrent", help="Groups of a node that use its NICs at the same time.")] = 1,
+    coefficients: Coefficients = None,
+    plot: Plot = None,
+    json: Json = False,
+) -> None:
+    """A collective, from the last rank's arrival to the end."""
+    from lumos.cost.cluster import load_cluster
+    from lumos.cost.collective import collective as of_size
+
+    where = load_cluster(cluster)
+    book = _book(coefficients)
+
+    def cost(size_bytes: Any) -> Estimate:
+        return of_size(kind, ranks, size_bytes, where, per_node=per_node, concurrent=concurrent, book=book)
+
+    _answer(cost(size), json)
+    _draw(plot, size, cost, f"{kind} over {ranks} ranks of {where.name}", "bytes")
+
+
+def _draw(path: str | None, centre: int, cost: Callable[[Any], Estimate], title: str, axis: str) -> None:
+    """The curve over sizes around `centre`, where a file is asked for."""
+    if path is not None:
+        from lumos.report.plots import cost_curve, powers_around
+
+        sizes = powers_around(centre)
+        cost_curve(path, sizes, cost(sizes), title, axis)
+
+
+def _book(path: str | None) -> Any:
+    """The user's coefficients over the shipped ones; None for the shipped ones."""
+    if path is None:
+        return None
+    from pathlib import Path
+
+    from lumos.cost.coefficients import overlay, read, shipped
+
+    return overlay(shipped(), read(Path(path)))
+
+
+def _answer(estimate: Estimate, json: bool) -> None:
+    """Print one estimate."""
+    facts = {
+        "time_s": estimate.time.item() / 1e9,
+        "low_s": estimate.low.item() / 1e9,
+        "high_s": estimate.high.item() / 1e9,
+        "bound_by": estimate.bounds(),
+        "fraction_of_peak": estimate.fraction_of_peak.item(),
+        "source": estimate.source,
+        "extrapolated": bool(estimate.extrapolated),
+        "diagnostics": [d._asdict() for d in estimate.diagnostics],
+    }
+    if json:
+        from lumos.cli.output import write_json
+
+        write_json(facts)
+        return
+    scale, unit = (1e3, "ms") if facts["time_s"] >= 1e-3 else (1e6, "µs")
+    time, low, high = (facts[key] * scale for key in ("time_s", "low_s", "high_s"))
+    print(f"{time:.4g} {unit}  (80 % interval {low:.4g} to {high:.4g} {unit})")
+    print(f"bound by {facts['bound_by']}, {facts['fraction_of_peak']:.1%} of peak, {facts['source']}")
+    for diagnostic in estimate.diagnostics:
+        print(f"note: {diagnostic.message}")

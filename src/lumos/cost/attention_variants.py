@@ -1,0 +1,114 @@
+"""Attention that is not one kernel: unfused (the framework of 2022 and before) and split over ranks (context parallel)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lumos.cost.attention import DIRECTIONS, attention
+from lumos.cost.cluster import DTYPE_BYTES, Accelerator, Cluster, dtype_name
+from lumos.cost.coefficients import Book
+from lumos.cost.collective import collective
+from lumos.cost.estimate import Estimate
+from lumos.cost.gemm import gemm
+from lumos.cost.memory_bound import memory_bound
+from lumos.errors import UsageError
+
+
+def unfused_attention(
+    batch: ArrayLike,
+    seq_len: ArrayLike,
+    heads: ArrayLike,
+    head_dim: ArrayLike,
+    accelerator: Accelerator,
+    dtype: str = "bf16",
+    *,
+    direction: str = "fwd",
+    dropout: bool = True,
+    fused_softmax: bool = True,
+    clock: float = 1.0,
+    book: Book | None = None,
+) -> Estimate:
+    """Attention that writes its scores: two batched multiplications around scale, mask, softmax and dropout.
+
+    The causal half is computed and masked (Megatron-LM's core attention). fused_softmax: scale, mask and softmax in one
+    kernel, else three. Backward: four multiplications and the kernels' gradients.
+    """
+    if direction not in DIRECTIONS:
+        raise UsageError(f"attention: direction {direction!r} is not known; valid: {', '.join(DIRECTIONS)}")
+    each = np.asarray(batch, float) * np.asarray(heads, float)
+    s, d = np.asarray(seq_len, float), np.asarray(head_dim, float)
+    scores = each * s * s
+    options: dict[str, Any] = {"batch": each, "clock": clock, "book": book}
+    products = gemm(s, s, d, accelerator, dtype, **options) + gemm(s, d, s, accelerator, dtype, **options)
+    forward = ["masked_softmax"] if fused_softmax else ["copy", "residual", "softmax"]
+    backward = ["softmax_backward"] if fused_softmax else ["softmax_backward", "copy", "copy"]
+    total = None
+    for way in direction.split("+"):
+        kinds = forward + ["dropout"] * dropout if way == "fwd" else backward + ["dropout_backward"] * dropout
+        part = products if way == "fwd" else products.scaled(2)
+        for kind in kinds:
+            part = part + memory_bound(kind, scores, accelerator, dtype, book=book)
+        total = part if total is None else total + part
+    assert total is not None
+    return total
+
+
+def context_parallel_attention(
+    batch: ArrayLike,
+    seq_len: ArrayLike,
+    heads: ArrayLike,
+    head_dim: ArrayLike,
+    ranks: int,
+    cluster: Cluster,
+    dtype: str = "bf16",
+    *,
+    kv_heads: ArrayLike | None = None,
+    causal: bool = True,
+    direction: str = "fwd",
+    method: str = "ring",
+    kernel: str = "flash",
+    per_node: int | None = None,
+    clock: float = 1.0,
+    book: Book | None = None,
+) -> Estimate:
+    """Attention over a sequence of `seq_len` of which each of `ranks` ranks holds an equal, balanced part.
+
+    ring: `ranks` steps over the K and V of one rank, the next ones in flight meanwhile (Liu et al., Ring Attention,
+    2023); a causal ring pairs early with late parts, so every rank does half the work in every step. all_gather: K and V
+    are gathered first (Llama 3, section 3.3.2). Raises UsageError for another method.
+    """
+    if method not in ("ring", "all_gather"):
+        raise UsageError(f"context parallel attention: method {method!r} is not known; valid: ring, all_gather")
+    groups = heads if kv_heads is None else kv_heads
+    options: dict[str, Any] = {"kv_heads": groups, "direction": direction, "kernel": kernel, "clock": clock, "book": book}
+    accelerator = cluster.accelerator
+    if ranks == 1:
+        return attention(batch, seq_len, heads, head_dim, accelerator, dtype, causal=causal, **options)
+    part = np.ceil(np.asarray(seq_len, float) / ranks)
+    held = 2 * np.asarray(batch, float) * np.asarray(groups, float) * part * np.asarray(head_dim, float) * DTYPE_BYTES[dtype_name(dtype)]
+    half = 0.5 if causal else 1.0
+    trips = sum(2.0 if way == "bwd" else 1.0 for way in direction.split("+"))  # backward also moves the gradients of K and V
+    if method == "all_gather":
+        local = attention(batch, part, heads, head_dim, accelerator, dtype, kv_len=np.ceil(part * ranks * half), causal=False, **options)
+        return local + collective("all_gather", ranks, held * ranks, cluster, per_node=per_node, book=book).scaled(trips)
+    step = attention(batch, part, heads, head_dim, accelerator, dtype, kv_len=np.ceil(part * half), causal=False, **options)
+    hop = collective("send_recv", np.full(np.shape(held), 2), held, cluster, per_node=1 if per_node == 1 else None, book=book).scaled(trips)
+    return step + longer(step, hop).scaled(ranks - 1)
+
+
+def longer(a: Estimate, b: Estimate) -> Estimate:
+    """Two things at once: the later end. Interval by end points; bound by the longer."""
+    first = a.time >= b.time
+    return Estimate(
+        np.maximum(a.time, b.time),
+        np.maximum(a.low, b.low),
+        np.maximum(a.high, b.high),
+        np.where(first, a.bound_by, b.bound_by),
+        np.maximum(a.roofline, b.roofline),
+        a.extrapolated | b.extrapolated,
+        (a + b).source,
+        (a + b).diagnostics,
+    )

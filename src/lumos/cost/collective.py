@@ -1,0 +1,266 @@
+"""Collectives: latency over hops plus bytes over links, by protocol and algorithm, within a node and across the fabric.
+
+Within a node, for protocol p (LL, LL128, Simple; each trades bandwidth for latency) and algorithm a (ring; in-switch
+reduction "NVLS" for all-reduce where the switch multicasts),
+
+    latency = (base + hop · hops(a)) · latency factor(p)
+    wire    = bytes sent per rank (a) / link bandwidth · (overhead(p) + small-group overhead / (ranks − 1))
+    time    = min over p, a of  latency + wire [+ growth · sqrt(base · wire), Simple only: filling the pipeline]
+
+Across nodes a ring or tree joins the nodes through their NICs; the inner part overlaps it:
+
+    network = bytes through a node's NICs / (NIC bandwidth share · efficiency) · oversubscription of the tier spanned
+    latency = inner latency + hops between nodes · fabric latency · factor
+    time    = latency + max(wire, network) + growth · sqrt(latency · max(wire, network) · fabric latency / 5 µs)
+
+Bytes: ring all-reduce 2(n−1)/n · S, all-gather, reduce-scatter and all-to-all (n−1)/n · S, broadcast, reduce and
+send/receive S (Thakur, Rabenseifner, Gropp 2005; nccl-tests PERFORMANCE.md); in-switch all-reduce (n+1)/n · S. S is the
+larger of one rank's input and output buffers, the "size" of nccl-tests. Tree hops: 2 · log2(nodes).
+
+Limits: one collective at a time per device (concurrent groups share NICs, not links or SMs); the rate of a mesh is the
+share of links that the group's ranks span; protocols change at the cheaper one, not at NCCL's tuned thresholds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lumos.cost.cluster import Cluster
+from lumos.cost.coefficients import Book, estimate, find, outside
+from lumos.cost.estimate import Bound, Estimate, Float64
+from lumos.errors import UsageError
+
+#: Kinds, with the fitted set that serves each.
+KINDS = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "all_to_all": "all_to_all",
+    "broadcast": "all_gather",
+    "reduce": "reduce_scatter",
+    "send_recv": "all_to_all",
+}
+_SPELLINGS = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather", "sendrecv": "send_recv", "send": "send_recv",
+              "recv": "send_recv", "reducescatter": "reduce_scatter", "all_to_allv": "all_to_all", "p2p": "send_recv"}  # fmt: skip
+
+
+class LinkCoefficients(NamedTuple):
+    """Within a node, per kind. Times in µs; latency factors and overheads of the protocols LL, LL128, Simple."""
+
+    base_us: float
+    hop_us: float
+    latency_factor: tuple[float, ...]
+    overhead: tuple[float, ...]
+    small_group_overhead: float
+    growth: float
+    switch_us: float
+    switch_overhead: float
+
+
+class NetworkCoefficients(NamedTuple):
+    """Across nodes, one set for all. Factors on `Fabric.latency_s` and on the NICs' rate."""
+
+    hop_factor: float
+    overhead: float
+    exchange_overhead: float
+    growth: float
+
+
+LINK_PRIOR = LinkCoefficients(6.0, 0.8, (1.0, 1.2, 2.0), (4.0, 1.8, 1.3), 0.3, 0.5, 12.0, 1.4)
+NETWORK_PRIOR = NetworkCoefficients(2.0, 1.08, 1.3, 0.4)
+#: Latency of an RDMA hop with NCCL: fabrics with more (through the host, or a software transport) fill more slowly.
+RDMA_HOP_S = 5e-6
+
+
+class Group(NamedTuple):
+    """Where a group's ranks sit. ranks, per_node, nodes: arrays of one shape; the rest are the cluster's numbers."""
+
+    ranks: Float64
+    per_node: Float64
+    nodes: Float64
+    link: Float64  # bytes/s of one device towards its peers in the group
+    step_s: float  # least time of a hop within the node
+    multicast: bool
+    nic: Float64  # bytes/s of the NICs that the group may use in one node; inf within a node
+    hop_s: float  # fabric latency
+    reduction: bool  # switches of the fabric reduce
+
+
+def collective(
+    kind: str,
+    ranks: ArrayLike,
+    size_bytes: ArrayLike,
+    cluster: Cluster,
+    *,
+    per_node: ArrayLike | None = None,
+    concurrent: ArrayLike = 1,
+    span: ArrayLike | None = None,
+    book: Book | None = None,
+) -> Estimate:
+    """Time from the last rank's arrival to the end, of `kind` over groups of `ranks` devices.
+
+    size_bytes: the larger of one rank's input and output (all-gather: the gathered whole; reduce-scatter: the whole
+    before). per_node: ranks of the group in one node (default: as many as fit). concurrent: groups of a node that use
+    its NICs at the same time. span: devices between the group's first and last rank, which decide the fabric tier
+    (default: ranks · devices per node / per_node). A group of one rank costs nothing. Raises UsageError for an unknown
+    kind, a negative size or more ranks than the cluster has, LumosError where the cluster lacks a number.
+    """
+    name = kind_name(kind)
+    ranks, size_bytes = np.asarray(ranks, float), np.asarray(size_bytes, float)
+    if np.any(ranks < 1) or np.any(size_bytes < 0) or np.any(np.asarray(concurrent) < 1):
+        raise UsageError("collective: ranks and concurrent groups must be 1 or more and bytes 0 or more")
+    shape = np.broadcast_shapes(ranks.shape, size_bytes.shape, np.shape(concurrent), np.shape(per_node or 1), np.shape(span or 1))
+    group = place(cluster, *(np.broadcast_to(np.asarray(x, float), shape) for x in _defaults(cluster, ranks, per_node, concurrent, span)))
+    size = np.broadcast_to(size_bytes, shape)
+    links, notes = find("collective", cluster.accelerator, (KINDS[name],), book)
+    seconds, bound, roof = link_seconds(name, size, group, link_coefficients(links.values))
+    used = links
+    if np.any(group.nodes > 1):
+        network, more = find("network", cluster.accelerator, ("network",), book)
+        across, across_bound, across_roof = network_seconds(
+            name, size, group, link_coefficients(links.values), network_coefficients(network.values)
+        )
+        outer = group.nodes > 1
+        seconds, bound, roof = np.where(outer, across, seconds), np.where(outer, across_bound, bound), np.where(outer, across_roof, roof)
+        used, notes = network, notes + tuple(d for d in more if d.code != "generic-coefficients")
+    work = (group.ranks > 1) & (size > 0)
+    beyond = outside(used.seen, ranks=group.ranks, size_bytes=size, nodes=group.nodes)
+    return estimate(np.where(work, seconds, 0.0), np.where(work, roof, 0.0), bound, beyond, used, notes)
+
+
+def kind_name(kind: str) -> str:
+    """Canonical kind of a collective. Raises UsageError listing the valid ones."""
+    plain = kind.strip().lower().replace("-", "_").removesuffix("_base")
+    name = _SPELLINGS.get(plain, plain)
+    if name not in KINDS:
+        raise UsageError(f"collective {kind!r} is not known; valid: {', '.join(KINDS)}")
+    return name
+
+
+def _defaults(
+    cluster: Cluster, ranks: Float64, per_node: ArrayLike | None, concurrent: ArrayLike, span: ArrayLike | None
+) -> tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike]:
+    devices = cluster.node.devices
+    inside = np.minimum(ranks, devices) if per_node is None else np.minimum(np.asarray(per_node, float), ranks)
+    if np.any(inside > devices) or np.any(inside < 1):
+        raise UsageError(f"collective: per_node must lie between 1 and the node's {devices} devices")
+    whole = np.where(ranks <= inside, ranks, np.ceil(ranks / inside) * devices) if span is None else np.asarray(span, float)
+    return ranks, inside, concurrent, whole
+
+
+def place(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float64, span: Float64) -> Group:
+    """The group's share of the cluster's links and NICs."""
+    node, fabric = cluster.node, cluster.fabric
+    cluster.check_size(int(np.max(ranks, initial=1)))
+    nodes = np.ceil(ranks / per_node)
+    link = np.full(ranks.shape, np.inf)
+    if np.any(per_node > 1):
+        rate = float(node.require("link_bytes_per_s", cluster.name))
+        share = (per_node - 1) / max(node.devices - 1, 1) if node.topology == "mesh" else 1.0
+        link = np.where(per_node > 1, rate * share, np.inf)
+    if not np.any(nodes > 1):
+        return Group(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, np.full(ranks.shape, np.inf), 0.0, False)
+    if fabric.topology == "none":
+        raise UsageError(f"collective: {int(ranks.max())} ranks need several nodes, but cluster {cluster.name!r} describes no fabric")
+    one = float(node.require("nic_bytes_per_s", cluster.name))
+    total = node.nic_total(cluster.name)
+    near = np.maximum(per_node * (total / one / node.devices), 1.0) * one
+    tier = np.vectorize(lambda devices: fabric.oversubscription(int(devices)), otypes=[float])(span)
+    nic = np.minimum(np.minimum(near, total), total / concurrent) / tier
+    hop = float(fabric.require("latency_s", cluster.name))
+    return Group(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, nic, hop, fabric.reduction)
+
+
+def link_coefficients(values: dict[str, float | list[float]]) -> LinkCoefficients:
+    """From the stored form."""
+    return LinkCoefficients(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})  # type: ignore[arg-type]
+
+
+def network_coefficients(values: dict[str, float | list[float]]) -> NetworkCoefficients:
+    """From the stored form."""
+    return NetworkCoefficients(**values)  # type: ignore[arg-type]
+
+
+def _sent(kind: str, ranks: Float64) -> Float64:
+    """Bytes a rank sends in the ring (or pairwise) algorithm, as a multiple of the size."""
+    if kind == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if kind in ("all_gather", "reduce_scatter", "all_to_all"):
+        return (ranks - 1) / ranks
+    return np.ones_like(ranks)
+
+
+def _hops(kind: str, ranks: Float64) -> Float64:
+    if kind == "all_reduce":
+        return 2 * (ranks - 1)
+    return np.ones_like(ranks) if kind == "send_recv" else ranks - 1
+
+
+def link_seconds(kind: str, size: Float64, group: Group, c: LinkCoefficients) -> tuple[Float64, Float64, Float64]:
+    """Seconds, `Bound` and roofline seconds within one node."""
+    options, ideal = _inner(kind, size, group, c)
+    seconds, latency, wire = _cheapest([(latency + wire, latency, wire) for latency, wire in options])
+    return seconds, np.where(latency > wire, Bound.LATENCY, Bound.LINK), ideal
+
+
+def _cheapest(options: list[tuple[Float64, Float64, Float64]]) -> tuple[Float64, Float64, Float64]:
+    """(total, latency, moving) of the option with the least total, entry by entry."""
+    total, latency, moving = options[0]
+    for other in options[1:]:
+        better = other[0] < total
+        total, latency, moving = (np.where(better, b, a) for a, b in zip((total, latency, moving), other, strict=True))
+    return total, latency, moving
+
+
+def _inner(kind: str, size: Float64, group: Group, c: LinkCoefficients) -> tuple[list[tuple[Float64, Float64]], Float64]:
+    """(latency, wire) seconds of every protocol and algorithm over the group's devices in one node, and the roofline."""
+    ranks = group.per_node
+    peers = np.maximum(ranks - 1, 1)
+    alone = ranks <= 1
+    ideal = np.where(alone, 0.0, size * _sent(kind, ranks) / group.link)
+    steps = np.where(alone, 0.0, c.base_us * 1e-6 + np.maximum(c.hop_us * 1e-6, group.step_s) * _hops(kind, ranks))
+
+    def filled(wire: Float64) -> Float64:
+        return wire + c.growth * np.sqrt(c.base_us * 1e-6 * wire)
+
+    overheads = [overhead + c.small_group_overhead / peers for overhead in c.overhead]
+    options = [(steps * factor, ideal * overhead) for factor, overhead in zip(c.latency_factor, overheads, strict=True)]
+    options[-1] = (options[-1][0], filled(options[-1][1]))
+    if kind == "all_reduce" and group.multicast:
+        through = np.where(alone, 0.0, size * (ranks + 1) / ranks / group.link)
+        options.append((np.where(alone, 0.0, c.switch_us * 1e-6), filled(through * c.switch_overhead)))
+        ideal = np.minimum(ideal, through)
+    return options, ideal
+
+
+def network_seconds(
+    kind: str, size: Float64, group: Group, inner: LinkCoefficients, c: NetworkCoefficients
+) -> tuple[Float64, Float64, Float64]:
+    """Seconds, `Bound` and roofline seconds of groups over several nodes."""
+    options, ideal = _inner(kind, size, group, inner)
+    peak = _through_node(kind, size, group) / group.nic
+    network = peak * (c.exchange_overhead if kind == "all_to_all" else c.overhead)
+    tree = 2 * np.ceil(np.log2(np.maximum(group.nodes, 2)))
+    ring = _hops(kind, group.nodes)
+    hops = np.minimum(tree, ring) if kind in ("all_reduce", "broadcast", "reduce") else ring
+    between = hops * group.hop_s * c.hop_factor
+    joined = []
+    for inside, wire in options:
+        latency, moving = np.maximum(inside, inner.base_us * 1e-6) + between, np.maximum(wire, network)
+        filling = c.growth * np.sqrt(latency * moving * group.hop_s / RDMA_HOP_S)
+        joined.append((latency + moving + filling, latency, moving))
+    seconds, latency, moving = _cheapest(joined)
+    bound = np.where(latency > moving, Bound.LATENCY, np.where(network >= moving, Bound.FABRIC, Bound.LINK))
+    return seconds, bound, np.maximum(peak, ideal)
+
+
+def _through_node(kind: str, size: Float64, group: Group) -> Float64:
+    """Bytes that leave (and enter) one node."""
+    if kind == "all_to_all":
+        return size * group.per_node * (group.ranks - group.per_node) / group.ranks
+    if kind == "all_reduce" and group.reduction:
+        return size
+    return size * _sent(kind, group.ranks)

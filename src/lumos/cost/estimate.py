@@ -1,0 +1,94 @@
+"""What every cost function returns: a time, the interval it lies in, what bounds it, and where it came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lumos.diagnostics import Diagnostic
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+
+
+class Bound(IntEnum):
+    """What a faster part would have to improve."""
+
+    NOTHING = 0  # no work
+    COMPUTE = 1  # arithmetic units
+    MEMORY = 2  # device memory
+    CACHE = 3  # on-chip traffic (L2)
+    LATENCY = 4  # fixed costs: launch, prologue, hops
+    LINK = 5  # links within a node
+    FABRIC = 6  # the network between nodes
+    HOST = 7  # processor cores of the host
+
+
+#: Where an estimate came from, best first.
+MEASURED, SCALED, MODELLED = "measured", "scaled", "modelled"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimate:
+    """A duration with its 80 % interval; every field but `source` and `diagnostics` is an array of one common shape.
+
+    time, low, high: int64 nanoseconds; low ≤ time ≤ high. bound_by: uint8 `Bound`. roofline: int64 nanoseconds that
+    the same work needs at the peak rates of its datasheet, so roofline / time is the fraction of peak. extrapolated:
+    bool, the input lies outside the range the coefficients were fitted on. source: `MEASURED`, `SCALED`, `MODELLED`.
+    """
+
+    time: Int64
+    low: Int64
+    high: Int64
+    bound_by: NDArray[np.uint8]
+    roofline: Int64
+    extrapolated: NDArray[np.bool_]
+    source: str = MODELLED
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def fraction_of_peak(self) -> Float64:
+        """Roofline time / time; 1 where there is no work."""
+        return np.where(self.time > 0, self.roofline / np.maximum(self.time, 1), 1.0)
+
+    def bounds(self) -> Any:
+        """Names of what bounds each entry ("compute", "memory", …): a nested list, or one name for a single estimate."""
+        names = np.array([b.name.lower() for b in Bound])
+        return names[self.bound_by].tolist()
+
+    def __add__(self, other: Estimate) -> Estimate:
+        """One after the other. Intervals add: models err the same way on like work, so errors are taken as dependent."""
+        longer = self.time >= other.time
+        order = (MEASURED, SCALED, MODELLED)
+        return Estimate(
+            self.time + other.time,
+            self.low + other.low,
+            self.high + other.high,
+            np.where(longer, self.bound_by, other.bound_by),
+            self.roofline + other.roofline,
+            self.extrapolated | other.extrapolated,
+            max(self.source, other.source, key=order.index),
+            tuple(dict.fromkeys(self.diagnostics + other.diagnostics)),
+        )
+
+    def scaled(self, factor: ArrayLike) -> Estimate:
+        """Times, interval and roofline multiplied by `factor` ≥ 0 (repeats of one piece of work)."""
+        f = np.asarray(factor, float)
+        return replace(
+            self,
+            time=nanoseconds(self.time * f),
+            low=nanoseconds(self.low * f),
+            high=nanoseconds(self.high * f),
+            roofline=nanoseconds(self.roofline * f),
+            bound_by=np.broadcast_to(self.bound_by, np.broadcast_shapes(self.bound_by.shape, f.shape)),
+            extrapolated=np.broadcast_to(self.extrapolated, np.broadcast_shapes(self.extrapolated.shape, f.shape)),
+        )
+
+
+def nanoseconds(values: ArrayLike) -> Int64:
+    """Nearest whole nanosecond, as int64 of the same shape."""
+    return np.asarray(np.rint(values)).astype(np.int64)

@@ -1,0 +1,138 @@
+"""Fitting a model's few coefficients to measured times, with honest residuals.
+
+Coefficients are positive and fitted as logarithms; residuals are ln(modelled / measured) under a soft-L1 loss, so that a
+row twice too slow weighs as much as one twice too fast and outliers pull little; each coefficient is pulled weakly
+towards its prior, so that what the data do not determine stays physical. Rows are held out by group (whole (n, k) pairs,
+whole sizes), in folds: every row is predicted once by coefficients that never saw its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.cost.coefficients import Coefficients
+from lumos.cost.estimate import Float64
+from lumos.errors import LumosError
+
+#: Residual (on the logarithmic scale) from which the loss grows linearly.
+LOSS_SCALE = 0.05
+#: Weight of the pull towards the prior: an e-fold away costs as much as one row off by 15 %.
+PRIOR_WEIGHT = 0.15
+FOLDS = 3
+#: The interval holds this share of the held-out rows.
+INTERVAL_SHARE = 0.8
+
+#: Positive parameters → modelled seconds of some rows.
+Model = Callable[[Float64], Float64]
+
+
+def minimise(residuals: Callable[[Float64], Float64], start: Float64, steps: int = 40) -> Float64:
+    """Parameters that minimise the soft-L1 loss of `residuals`, by Levenberg-Marquardt with a numerical Jacobian.
+
+    residuals: parameters (P,) → (N,). The last P entries may be the pull of the prior. Deterministic.
+    """
+    point, damping = np.array(start, float), 1e-2
+    current = residuals(point)
+    for _ in range(steps):
+        jacobian = _jacobian(residuals, point, current)
+        weight = 1 / np.sqrt(1 + np.square(current / LOSS_SCALE))
+        normal = jacobian.T @ (weight[:, None] * jacobian)
+        gradient = jacobian.T @ (weight * current)
+        before = _loss(current)
+        while damping < 1e8:
+            scale = damping * np.maximum(np.diag(normal), 1e-9)
+            trial: Float64 = point - np.clip(np.linalg.solve(normal + np.diag(scale), gradient), -1, 1)
+            ahead = residuals(trial)
+            if _loss(ahead) < before:
+                break
+            damping *= 4
+        else:
+            return point
+        point, current, damping = trial, ahead, max(damping / 6, 1e-7)
+        if before - _loss(current) < 1e-7 * before:
+            return point
+    return point
+
+
+def _jacobian(residuals: Callable[[Float64], Float64], point: Float64, current: Float64, step: float = 1e-4) -> Float64:
+    columns = []
+    for i in range(len(point)):
+        moved = point.copy()
+        moved[i] += step
+        columns.append((residuals(moved) - current) / step)
+    return np.stack(columns, 1)
+
+
+def _loss(residuals: Float64) -> float:
+    return float(np.sum(np.sqrt(1 + np.square(residuals / LOSS_SCALE)) - 1))
+
+
+def fit_positive(models: Sequence[Model], measured: Sequence[Float64], prior: Float64) -> Float64:
+    """Positive parameters shared by all `models`, each with its measured seconds, starting from and pulled to `prior`.
+
+    Raises LumosError where there is nothing to fit or a measured time is not positive.
+    """
+    if not sum(map(len, measured)):
+        raise LumosError("calibrate: no rows to fit; the table needs measured times of this kind")
+    if any(np.any(~(t > 0)) for t in measured):
+        raise LumosError("calibrate: a measured time is not positive; remove the row or correct it")
+    logs = [np.log(t) for t in measured]
+    origin = np.log(prior)
+
+    def residuals(point: Float64) -> Float64:
+        values = np.exp(np.clip(point, origin - 12, origin + 12))
+        rows = [np.log(model(values)) - log for model, log in zip(models, logs, strict=True)]
+        return np.concatenate([*rows, PRIOR_WEIGHT * (point - origin)])
+
+    fitted: Float64 = np.exp(np.clip(minimise(residuals, origin), origin - 12, origin + 12))
+    return fitted
+
+
+def folds(groups: Sequence[Hashable], count: int = FOLDS, seed: int = 0) -> NDArray[np.int64]:
+    """Fold of each row: rows of one group share a fold; groups are dealt in shuffled order, the same every time."""
+    names = sorted(set(groups), key=str)
+    order = np.random.default_rng(seed).permutation(len(names))
+    fold = {names[j]: i % count for i, j in enumerate(order)}
+    return np.array([fold[g] for g in groups], np.int64)
+
+
+def held_out(
+    fit: Callable[[NDArray[np.bool_]], Callable[[NDArray[np.bool_]], Float64]], measured: Float64, groups: Sequence[Hashable]
+) -> Float64:
+    """Modelled seconds of every row by coefficients that never saw the row's group.
+
+    fit(rows) fits on the rows of a mask and returns predict(rows).
+    """
+    fold = folds(groups)
+    modelled = np.full(len(measured), np.nan)
+    for i in range(int(fold.max()) + 1):
+        modelled[fold == i] = fit(fold != i)(fold == i)
+    return modelled
+
+
+def summarise(
+    values: dict[str, float | list[float]], modelled: Float64, measured: Float64, seen: dict[str, tuple[float, float]]
+) -> Coefficients:
+    """A fitted set with its residuals and interval from rows modelled while held out (NaN: not modelled)."""
+    have = np.isfinite(modelled)
+    ratio = measured[have] / modelled[have]
+    error = np.abs(modelled[have] / measured[have] - 1)
+    tail = (1 - INTERVAL_SHARE) / 2
+    low, high = np.quantile(ratio, [tail, 1 - tail]) if len(ratio) else (0.8, 1.25)
+    return Coefficients(
+        values,
+        (min(float(low), 1.0), max(float(high), 1.0)),
+        seen,
+        rows=len(measured),
+        held_out_rows=int(have.sum()),
+        median_error=float(np.median(error)) if len(error) else None,
+        p90_error=float(np.quantile(error, 0.9)) if len(error) else None,
+    )
+
+
+def spans(**inputs: Float64) -> dict[str, tuple[float, float]]:
+    """Range of each input."""
+    return {key: (float(np.min(v)), float(np.max(v))) for key, v in inputs.items()}

@@ -1,0 +1,64 @@
+"""Fit of the attention model: per accelerator and kernel, and per kernel over all accelerators."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.cost.attention import PRIOR, AttentionCoefficients, AttentionShape, attention_seconds
+from lumos.cost.cluster import Accelerator
+from lumos.cost.coefficients import Coefficients
+from lumos.cost.estimate import Float64
+from lumos.cost.fit import fit_positive, held_out, spans, summarise
+
+
+class AttentionRows(NamedTuple):
+    """Measured attention of one accelerator, kernel, dtype, direction and mask: sizes and seconds of one length."""
+
+    accelerator: Accelerator
+    dtype: str
+    direction: str
+    causal: bool
+    shape: AttentionShape
+    seconds: Float64
+
+    def where(self, mask: NDArray[np.bool_]) -> AttentionRows:
+        """The rows of the mask."""
+        return self._replace(shape=AttentionShape(*(x[mask] for x in self.shape)), seconds=self.seconds[mask])
+
+
+def fit_attention(tables: Sequence[AttentionRows]) -> tuple[Coefficients, Float64]:
+    """Coefficients shared by the tables, and each row's seconds as modelled while its (heads, kv_heads, head_dim) was
+    held out."""
+    measured = np.concatenate([t.seconds for t in tables])
+    merged = AttentionShape(*(np.concatenate(x) for x in zip(*(t.shape for t in tables), strict=True)))
+    groups = list(zip(merged.heads.tolist(), merged.kv_heads.tolist(), merged.head_dim.tolist(), strict=True))
+    ends = np.cumsum([len(t.seconds) for t in tables])[:-1]
+
+    def split(mask: NDArray[np.bool_]) -> list[AttentionRows]:
+        return [t.where(part) for t, part in zip(tables, np.split(mask, ends), strict=True)]
+
+    if len(set(groups)) > 2:
+        modelled = held_out(lambda mask: lambda other: _predict(_fit(split(mask)), split(other)), measured, groups)
+    else:  # too few heads to hold any out: hold out sequence lengths
+        modelled = held_out(lambda mask: lambda other: _predict(_fit(split(mask)), split(other)), measured, merged.keys.tolist())
+    seen = spans(batch=merged.batch, seq_len=merged.keys, heads=merged.heads, head_dim=merged.head_dim)
+    values: dict[str, float | list[float]] = dict(_fit(tables)._asdict())
+    return summarise(values, modelled, measured, seen), modelled
+
+
+def _fit(tables: Sequence[AttentionRows]) -> AttentionCoefficients:
+    some = [t for t in tables if len(t.seconds)]
+    models = [lambda values, t=t: _seconds(t, AttentionCoefficients(*map(float, values))) for t in some]
+    return AttentionCoefficients(*map(float, fit_positive(models, [t.seconds for t in some], np.array(PRIOR))))
+
+
+def _seconds(t: AttentionRows, c: AttentionCoefficients) -> Float64:
+    return attention_seconds(t.shape, t.causal, t.direction, t.accelerator, t.dtype, c)[0]
+
+
+def _predict(c: AttentionCoefficients, tables: Sequence[AttentionRows]) -> Float64:
+    return np.concatenate([_seconds(t, c) for t in tables])

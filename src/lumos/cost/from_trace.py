@@ -1,0 +1,154 @@
+"""Calibration on a trace: per class of operator, how much longer its work took than the model says.
+
+The result is a book of coefficients: the sets that the accelerator already has, each with the median ratio
+measured / modelled of the trace's operators of its class and the spread of that ratio as its interval. A prediction made
+with the book starts from the trace's own efficiency; only the change of shape is modelled. Classes: matrix
+multiplications by dtype, flash attention, memory-bound kernels by kind. Collectives are left out: their durations in one
+rank's trace contain waiting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from lumos.cost.attention import KERNELS, attention
+from lumos.cost.cluster import Accelerator, dtype_name, load_cluster
+from lumos.cost.coefficients import Book, Coefficients, find
+from lumos.cost.estimate import Estimate
+from lumos.cost.fit import INTERVAL_SHARE
+from lumos.cost.gemm import gemm
+from lumos.cost.memory_bound import moved
+from lumos.cost.operators import OperatorTime, operator_times
+from lumos.cost.traffic import traffic
+from lumos.errors import LumosError
+from lumos.trace.table import Trace
+
+#: Operators that are one multiplication, and where its factors stand among the inputs.
+_PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2), "aten::_scaled_mm": (0, 1)}
+#: Attention operators: position of the query, whether heads stand before the sequence, direction.
+_ATTENTION = {
+    "aten::_flash_attention_forward": (0, False, "fwd"),
+    "aten::_flash_attention_backward": (1, False, "bwd"),
+    "aten::_scaled_dot_product_flash_attention": (0, True, "fwd"),
+    "aten::_scaled_dot_product_flash_attention_backward": (1, True, "bwd"),
+    "aten::_scaled_dot_product_cudnn_attention": (0, True, "fwd"),
+    "aten::_scaled_dot_product_cudnn_attention_backward": (1, True, "bwd"),
+}
+
+
+class ClassRatio(NamedTuple):
+    """One class of operator in a trace. ratio: measured / modelled, weighted median by time; low, high: its 80 % spread."""
+
+    model: str
+    variant: str
+    operators: int
+    shapes: int
+    measured_ns: int
+    ratio: float
+    low: float
+    high: float
+
+
+def accelerator_of(trace: Trace) -> Accelerator:
+    """The accelerator that the trace's header names. Raises LumosError where it names none, or none that Lumos knows."""
+    properties = trace.metadata.get("deviceProperties")
+    names = [str(p["name"]) for p in properties if p.get("name")] if isinstance(properties, list) else []
+    if not names:
+        raise LumosError(f"{trace.path}: the header names no device; say which with --on CLUSTER")
+    try:
+        return load_cluster(names[0]).accelerator
+    except LumosError as error:
+        raise LumosError(f"{trace.path}: {error}; say which it is like with --on CLUSTER") from error
+
+
+def class_ratios(trace: Trace, accelerator: Accelerator, book: Book | None = None) -> tuple[ClassRatio, ...]:
+    """Ratio and spread of every class of operator of the trace, most time first.
+
+    Raises LumosError where the trace has no operators with shapes and kernels.
+    """
+    found: dict[tuple[str, str], list[tuple[str, int, float]]] = defaultdict(list)
+    for operator in operator_times(trace):
+        modelled = _modelled(operator, accelerator, book)
+        if modelled is not None and modelled[2].time > 0 and operator.work_ns > 0:
+            found[modelled[:2]].append((str(operator.shapes), operator.work_ns, operator.work_ns / int(modelled[2].time)))
+    if not found:
+        raise LumosError(f"{trace.path}: no operator with shapes that a model covers; record with record_shapes=True")
+    return tuple(sorted((_ratio(key, calls) for key, calls in found.items()), key=lambda r: -r.measured_ns))
+
+
+def calibrated(trace: Trace, accelerator: Accelerator, book: Book | None = None) -> Book:
+    """The accelerator's sets of the classes in the trace, each with the trace's ratio and spread."""
+    out: dict[str, dict[str, dict[str, Coefficients]]] = {}
+    for c in class_ratios(trace, accelerator, book):
+        variants = {"attention": ("flash", *KERNELS), "gemm": (c.variant, "bf16")}.get(c.model, (c.variant,))
+        base, _ = find(c.model, accelerator, variants, book)
+        change: dict[str, Any] = {"ratio": c.ratio * base.ratio, "interval": (c.low / c.ratio, c.high / c.ratio), "rows": c.operators}
+        own = msgspec.structs.replace(base, held_out_rows=0, median_error=None, p90_error=None, **change)
+        out.setdefault(c.model, {}).setdefault(accelerator.name, {})[c.variant] = own
+    return out
+
+
+def _ratio(key: tuple[str, str], calls: list[tuple[str, int, float]]) -> ClassRatio:
+    ratios, weights = np.array([c[2] for c in calls]), np.array([float(c[1]) for c in calls])
+    order = np.argsort(ratios)
+    share = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
+    tail = (1 - INTERVAL_SHARE) / 2
+    low, middle, high = np.interp([tail, 0.5, 1 - tail], share, ratios[order])
+    return ClassRatio(*key, len(calls), len({c[0] for c in calls}), int(weights.sum()), float(middle), float(low), float(high))
+
+
+def _modelled(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:
+    """Model, variant and estimate of an operator; None where no model covers it or the device lacks its dtype."""
+    if o.name in _PRODUCTS:
+        return _product(o, accelerator, book)
+    if o.name in _ATTENTION:
+        return _attention(o, accelerator, book)
+    found = traffic(o)
+    return None if found is None else ("memory_bound", found[0], moved(found[1], accelerator, found[0], book=book))
+
+
+def _product(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:
+    first, second = _PRODUCTS[o.name]
+    a, b = (o.shapes[i] if i < len(o.shapes) else () for i in (first, second))
+    dtype = _dtype(o.dtypes[first] if first < len(o.dtypes) else "", accelerator)
+    if dtype is None or len(a) < 2 or len(a) != len(b) or a[-1] != b[-2]:
+        return None
+    batch = a[0] if len(a) == 3 else 1
+    return "gemm", dtype, gemm(a[-2], b[-1], a[-1], accelerator, dtype, batch=batch, cast=False, book=book)
+
+
+def _attention(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:
+    query, heads_first, direction = _ATTENTION[o.name]
+    if len(o.shapes) < query + 2 or len(o.shapes[query]) != 4 or len(o.shapes[query + 1]) != 4:
+        return None
+    q, k = o.shapes[query], o.shapes[query + 1]
+    dtype = _dtype(o.dtypes[query], accelerator)
+    if dtype is None:
+        return None
+    heads, length = (1, 2) if heads_first else (2, 1)
+    cost = attention(
+        q[0],
+        q[length],
+        q[heads],
+        q[3],
+        accelerator,
+        dtype,
+        kv_heads=k[heads],
+        kv_len=k[length],
+        causal=False,
+        direction=direction,
+        book=book,
+    )
+    return "attention", "flash", cost
+
+
+def _dtype(name: str, accelerator: Accelerator) -> str | None:
+    try:
+        dtype = dtype_name(name)
+    except LumosError:
+        return None
+    return dtype if dtype in accelerator.peak_flops else None

@@ -1,0 +1,263 @@
+"""Matrix multiplication C[m, n] = A[m, k] · B[k, n]: tiles in waves over the cores, against memory and cache traffic.
+
+For each candidate tile (tm × tn, split s ways along k) the library could choose,
+
+    compute = ceil(tiles · s / cores) · (2 · tm · tn · k/s · cores / peak · (1 + overhead + tile overhead) + prologue)
+    memory  = (A + B + C bytes) / memory bandwidth · (1 + memory overhead)
+    cache   = ceil(tiles · s / cores) · (tm + tn) · k/s · bytes / (bytes per clock and core · clock)
+    time    = launch + min over candidates of sqrt(compute² + memory² + cache²)
+
+the minimum because the library's heuristic picks well, the root of squares because the three overlap but not fully.
+Each candidate is monotone in m, n and k, therefore so is the minimum. Large multiplications draw full power and slow the
+clock: compute is multiplied by 1 + throttle · ln(1 + ideal / 0.3 ms), flat beyond 50 ms. A multiplication in fp8 adds
+the cast of its activation: 2 bytes read and 1 written per element, with its own launch.
+
+Tile and wave quantisation: NVIDIA, Matrix Multiplication Background User's Guide (docs.nvidia.com/deeplearning/performance).
+Limits: transposed operands cost the same (true of bf16 on the tensor cores of Ampere and later, to a few percent; the
+measurements are of the forward form only); epilogues are free; structured sparsity is not modelled.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lumos.cost.cluster import DTYPE_BYTES, Accelerator, dtype_name
+from lumos.cost.coefficients import Book, estimate, find, outside
+from lumos.cost.estimate import Bound, Estimate, Float64
+from lumos.errors import UsageError
+
+
+class Tile(NamedTuple):
+    """A candidate kernel: rows and columns of C per core, and the ways it may split k."""
+
+    m: int
+    n: int
+    splits: tuple[int, ...]
+
+
+#: Tile shapes that CUTLASS and cuBLAS offer on Ampere to Blackwell; the square ones also split k.
+TILES = (
+    Tile(256, 128, (1,)),
+    Tile(128, 256, (1,)),
+    Tile(128, 128, (1, 2, 4, 8)),
+    Tile(256, 256, (1,)),
+    Tile(128, 64, (1,)),
+    Tile(64, 128, (1,)),
+    Tile(64, 64, (1, 2, 4, 8)),
+)
+#: Elements of k that a core advances at once.
+K_STEP = 64
+#: Scales of the clock's fall under load: ideal seconds at which it starts and is complete.
+THROTTLE_START_S, THROTTLE_END_S = 3e-4, 0.05
+#: Shapes evaluated together, so that the temporaries stay in the processor's cache.
+CHUNK = 4096
+
+_PARTS = (Bound.COMPUTE, Bound.MEMORY, Bound.CACHE, Bound.LATENCY)
+
+
+class GemmCoefficients(NamedTuple):
+    """What is fitted. Times in µs, overheads as fractions ≥ 0 over the datasheet's rate."""
+
+    launch_us: float
+    compute_overhead: float
+    memory_overhead: float
+    cache_bytes_per_clock_core: float
+    prologue_us: float
+    throttle: float
+    cast_us: float
+    cast_overhead: float
+    tile_overhead: tuple[float, ...]
+
+
+#: Where the fit starts and what few or no data pull towards: textbook values.
+PRIOR = GemmCoefficients(2.0, 0.1, 0.2, 40.0, 0.3, 0.1, 3.0, 0.5, (0.05,) * len(TILES))
+
+
+def gemm(
+    m: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    accelerator: Accelerator,
+    dtype: str = "bf16",
+    *,
+    batch: ArrayLike = 1,
+    out_bytes: int | None = None,
+    accumulate: bool = False,
+    cast: bool = True,
+    clock: float = 1.0,
+    book: Book | None = None,
+) -> Estimate:
+    """Time of `batch` equal multiplications in one kernel. Sizes are broadcast together; 0 is no work.
+
+    out_bytes: bytes of an element of C (default: the dtype's, 2 for fp8); accumulate: C is read as well (a weight
+    gradient added to fp32 takes out_bytes=4, accumulate=True). cast: fp8 only, the activation arrives in 16 bit and is
+    cast. clock: clock held / boost clock (`accelerator.sustained_clock` for long runs). A data gradient is
+    gemm(m, k, n), a weight gradient gemm(k, n, m). Raises UsageError for a negative size or a dtype that the device
+    has not, LumosError where the accelerator lacks a number.
+    """
+    shape = np.broadcast_shapes(*(np.shape(x) for x in (m, n, k, batch)))
+    m, n, k, batch = (_sizes(name, x, shape) for name, x in (("m", m), ("n", n), ("k", k), ("batch", batch)))
+    return _estimate(_Shapes(m[..., None], n, k, batch), accelerator, dtype, out_bytes, accumulate, cast, clock, book)
+
+
+def grouped_gemm(
+    rows: ArrayLike,
+    n: ArrayLike,
+    k: ArrayLike,
+    accelerator: Accelerator,
+    dtype: str = "bf16",
+    *,
+    out_bytes: int | None = None,
+    accumulate: bool = False,
+    cast: bool = True,
+    clock: float = 1.0,
+    book: Book | None = None,
+) -> Estimate:
+    """Time of one kernel over groups with their own weights: rows[..., g] tokens through expert g's [k, n].
+
+    An uneven split costs what its tiles cost: groups are rounded up to tiles one by one and share the waves.
+    """
+    rows = np.asarray(rows, float)
+    if rows.ndim == 0:
+        raise UsageError("grouped_gemm: rows must list the tokens of each group along its last axis")
+    shape = np.broadcast_shapes(rows.shape[:-1], np.shape(n), np.shape(k))
+    rows = _sizes("rows", rows, (*shape, rows.shape[-1]))
+    n, k = _sizes("n", n, shape), _sizes("k", k, shape)
+    return _estimate(_Shapes(rows, n, k, np.ones(shape)), accelerator, dtype, out_bytes, accumulate, cast, clock, book)
+
+
+class _Shapes(NamedTuple):
+    """Multiplications: m[..., g] rows of each group; n, k, batch of one common shape."""
+
+    m: Float64
+    n: Float64
+    k: Float64
+    batch: Float64
+
+
+def _sizes(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Float64:
+    array = np.asarray(values, float)
+    if not np.all(array >= 0):
+        raise UsageError(f"gemm: {name} must be zero or more, not {np.min(array):g}")
+    return np.broadcast_to(array, shape)
+
+
+class GemmWork(NamedTuple):
+    """What the formula needs of a device, dtype and precision options."""
+
+    peak_flops: float
+    memory_bytes_per_s: float
+    cores: int
+    clock_hz: float
+    in_bytes: int
+    out_bytes: int
+    accumulate: bool
+    cast: bool
+    clock: float
+
+
+def work_of(
+    accelerator: Accelerator, dtype: str, out_bytes: int | None = None, accumulate: bool = False, cast: bool = True, clock: float = 1.0
+) -> GemmWork:
+    """The device's numbers for multiplications in `dtype`."""
+    name = dtype_name(dtype)
+    in_bytes = DTYPE_BYTES[name]
+    return GemmWork(
+        accelerator.peak(name),
+        accelerator.require("memory_bytes_per_s"),
+        accelerator.require("cores"),
+        accelerator.require("clock_hz"),
+        in_bytes,
+        max(in_bytes, 2) if out_bytes is None else out_bytes,
+        accumulate,
+        cast and name == "fp8",
+        clock,
+    )
+
+
+def _estimate(
+    shapes: _Shapes,
+    accelerator: Accelerator,
+    dtype: str,
+    out_bytes: int | None,
+    accumulate: bool,
+    cast: bool,
+    clock: float,
+    book: Book | None,
+) -> Estimate:
+    if not 0 < clock <= 1:
+        raise UsageError(f"gemm: clock is a fraction of the boost clock in (0, 1], not {clock:g}")
+    name = dtype_name(dtype)
+    work = work_of(accelerator, name, out_bytes, accumulate, cast, clock)
+    found, notes = find("gemm", accelerator, (name, "fp8" if DTYPE_BYTES[name] == 1 else "bf16"), book)
+    coefficients = from_values(found.values)
+    shape = shapes.n.shape
+    size, groups = shapes.n.size, shapes.m.shape[-1]
+    m, n, k, batch = shapes.m.reshape(size, groups), shapes.n.reshape(size), shapes.k.reshape(size), shapes.batch.reshape(size)
+    seconds, roof, bound = np.empty(size), np.empty(size), np.empty(size, np.uint8)
+    for i in range(0, size, CHUNK):
+        part = slice(i, i + CHUNK)
+        seconds[part], roof[part], bound[part] = _seconds(_Shapes(m[part], n[part], k[part], batch[part]), work, coefficients)
+    beyond = outside(found.seen, m=m.sum(-1), n=n, k=k)
+    return estimate(seconds.reshape(shape), roof.reshape(shape), bound.reshape(shape), beyond.reshape(shape), found, notes)
+
+
+def from_values(values: dict[str, float | list[float]]) -> GemmCoefficients:
+    """Coefficients from their stored form."""
+    return GemmCoefficients(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})  # type: ignore[arg-type]
+
+
+def gemm_seconds(m: Float64, n: Float64, k: Float64, work: GemmWork, coefficients: GemmCoefficients) -> Float64:
+    """The formula alone, for fitting: sizes of one shape (N,), seconds (N,)."""
+    return _seconds(_Shapes(m[:, None], n, k, np.ones(len(m))), work, coefficients)[0]
+
+
+def _seconds(s: _Shapes, w: GemmWork, c: GemmCoefficients) -> tuple[Float64, Float64, Float64]:
+    """Seconds, roofline seconds and `Bound` of each shape: m (N, groups), the rest (N,)."""
+    groups = s.m.shape[1]
+    rows = s.m[:, 0] if groups == 1 else s.m.sum(1)
+    weights = groups if groups == 1 else (s.m > 0).sum(1)
+    flops = 2.0 * s.batch * rows * s.n * s.k
+    ideal = flops / w.peak_flops
+    traffic = s.batch * (rows * s.k * w.in_bytes + weights * s.n * s.k * w.in_bytes + rows * s.n * w.out_bytes * (2 if w.accumulate else 1))
+    stream = traffic / w.memory_bytes_per_s
+    memory2 = np.square(stream * (1 + c.memory_overhead))
+    slowdown = (1 + c.throttle * np.log1p(np.minimum(ideal, THROTTLE_END_S) / THROTTLE_START_S)) / w.clock
+    per_element = 2.0 * w.cores / w.peak_flops * (1 + c.compute_overhead) * slowdown
+    core_rate = c.cache_bytes_per_clock_core * w.clock_hz
+    best = np.full(len(rows), np.inf)
+    compute_part = np.zeros(len(rows))
+    cache_part = np.zeros(len(rows))
+    for tile, overhead in zip(TILES, c.tile_overhead, strict=True):
+        row_tiles = np.ceil(s.m[:, 0] / tile.m) if groups == 1 else np.ceil(s.m / tile.m).sum(1)
+        tiles = row_tiles * np.ceil(s.n / tile.n) * s.batch
+        for split in tile.splits:
+            waves = np.ceil(tiles * (split / w.cores))
+            deep = waves * np.ceil(s.k / (split * K_STEP))
+            compute = deep * (K_STEP * tile.m * tile.n * (1 + overhead)) * per_element
+            compute += waves * ((1e-6 if split == 1 else 2e-6) * c.prologue_us)
+            cache_seconds = deep * (K_STEP * (tile.m + tile.n) * w.in_bytes / core_rate)
+            total = compute * compute
+            if split == 1:
+                total += memory2
+            else:  # partial sums in fp32, written and read once more
+                total += np.square(np.sqrt(memory2) + tiles * (tile.m * tile.n * 8.0 * split / (core_rate * w.cores)))
+            total += cache_seconds * cache_seconds
+            better = total < best
+            np.copyto(best, total, where=better)
+            np.copyto(compute_part, compute, where=better)
+            np.copyto(cache_part, cache_seconds, where=better)
+    body = np.sqrt(best)
+    fixed = np.full(len(rows), c.launch_us * 1e-6)
+    if w.cast:
+        elements = s.batch * rows * s.k
+        fixed += c.cast_us * 1e-6
+        body = body + elements * (3 * (1 + c.cast_overhead) / w.memory_bytes_per_s)
+        stream = stream + elements * (2 / w.memory_bytes_per_s)
+    parts = np.stack([compute_part, np.sqrt(memory2), cache_part, fixed])
+    bound = np.array(_PARTS, np.uint8)[parts.argmax(0)]
+    work = flops > 0
+    return np.where(work, body + fixed, 0.0), np.where(work, np.maximum(ideal, stream), 0.0), bound

@@ -1,0 +1,152 @@
+"""Kernels bound by memory: normalisation, activation, residual, softmax, rotary, loss, optimizer, casts, accumulation.
+
+    time = launch + passes · ( cached bytes / (speedup · bandwidth) + other bytes / bandwidth ) · (1 + overhead)
+
+Bytes are what the kernel must read and write. Of a working set, up to `cache share · cache size` stays in the last-level
+cache, where it was left by the kernel before, and moves `speedup` times faster than memory does. The work of a kernel is
+stated per element (`WORK`): which tensors it reads and writes, in elements of the activations' dtype and in bytes of
+fp32. `fused` joins neighbours as Apex, Transformer Engine and torch.compile do: what one writes and the next reads alone
+never leaves the chip.
+
+Sources of the counts: the kernels' own algorithms (Korthikanti et al., Reducing Activation Recomputation, 2022, table of
+activations; PyTorch ATen kernels). Limits: contiguous tensors; reductions in one pass; no contention with other streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lumos.cost.cluster import DTYPE_BYTES, Accelerator, dtype_name
+from lumos.cost.coefficients import Book, estimate, find, outside
+from lumos.cost.estimate import Bound, Estimate, Float64
+from lumos.errors import UsageError
+
+
+class MemoryCoefficients(NamedTuple):
+    """What is fitted: kernel floor (µs), lost share of bandwidth, cache speed over memory speed, usable share of cache."""
+
+    launch_us: float
+    overhead: float
+    cache_speedup: float
+    cache_share: float
+
+
+PRIOR = MemoryCoefficients(2.0, 0.15, 2.5, 0.5)
+
+
+class Work(NamedTuple):
+    """Traffic per element: tensors of the activations' dtype read and written, and bytes of other dtypes."""
+
+    reads: float
+    writes: float
+    other_bytes: float = 0.0
+
+
+#: Classes with coefficients of their own: one straight pass, one with broadcast or permuted operands, one that folds many
+#: elements into few, one that folds and passes again.
+POINTWISE, STRIDED, REDUCTION, NORMALISATION = CLASSES = ("pointwise", "strided", "reduction", "normalisation")
+_CLASS_OF = {
+    **dict.fromkeys(("transpose", "rotary", "rotary_backward", "embedding", "embedding_backward", "bias"), STRIDED),
+    **dict.fromkeys(("gradient_norm", "cross_entropy"), REDUCTION),
+    **dict.fromkeys(
+        ("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward", "softmax", "softmax_backward", "masked_softmax"),
+        NORMALISATION,
+    ),
+}
+
+#: Traffic per element of each kind of kernel.
+WORK = {
+    "copy": Work(1, 1),
+    "transpose": Work(1, 1),
+    "cast_to_fp32": Work(1, 0, 4),
+    "cast_from_fp32": Work(0, 1, 4),
+    "cast_to_fp8": Work(1, 0, 1),
+    "fill": Work(0, 1),
+    "residual": Work(2, 1),
+    "bias": Work(1, 1),
+    "activation": Work(1, 1),
+    "activation_backward": Work(2, 1),
+    "gated_activation": Work(2, 1),  # per element of the product: gate and up read
+    "gated_activation_backward": Work(3, 2),
+    "layer_norm": Work(1, 1),
+    "layer_norm_backward": Work(4, 1),  # input gradient, then the weights' gradients from the same two tensors
+    "rms_norm": Work(1, 1),
+    "rms_norm_backward": Work(4, 1),
+    "dropout": Work(1, 1, 1),
+    "dropout_backward": Work(1, 1, 1),
+    "softmax": Work(1, 1),
+    "softmax_backward": Work(2, 1),
+    "masked_softmax": Work(1, 1, 1),
+    "rotary": Work(1, 1),
+    "rotary_backward": Work(1, 1),
+    "cross_entropy": Work(2, 0),  # per logit: maximum, then the sum of exponentials
+    "cross_entropy_backward": Work(1, 1),
+    "embedding": Work(1, 1),
+    "embedding_backward": Work(2, 1),
+    "gradient_accumulation": Work(1, 0, 8),  # into fp32: read and write
+    "gradient_norm": Work(0, 0, 4),
+    "sgd": Work(0, 0, 12),
+    "adam": Work(0, 1, 28),  # fp32 master, two moments read and written, fp32 gradient read; new parameter written
+}
+
+
+def memory_bound(
+    kind: str,
+    elements: ArrayLike,
+    accelerator: Accelerator,
+    dtype: str = "bf16",
+    *,
+    book: Book | None = None,
+) -> Estimate:
+    """Time of one kernel of `kind` over `elements` elements. Raises UsageError for an unknown kind (they are listed),
+    dtype or negative size, LumosError where the accelerator lacks a number."""
+    traffic = np.asarray(elements, float) * bytes_per_element(kind, dtype)
+    return moved(traffic, accelerator, _CLASS_OF.get(kind, POINTWISE), book=book)
+
+
+def fused(
+    kinds: Sequence[str], elements: ArrayLike, accelerator: Accelerator, dtype: str = "bf16", *, book: Book | None = None
+) -> Estimate:
+    """Time of neighbouring kernels over the same elements joined in one: each hands its output on without writing it."""
+    if not kinds:
+        raise UsageError("fused: no kinds given")
+    size = DTYPE_BYTES[dtype_name(dtype)]
+    traffic = sum(bytes_per_element(kind, dtype) for kind in kinds) - 2 * size * (len(kinds) - 1)
+    classes = {_CLASS_OF.get(kind, POINTWISE) for kind in kinds}
+    slowest = next(name for name in (NORMALISATION, REDUCTION, STRIDED, POINTWISE) if name in classes)
+    return moved(np.asarray(elements, float) * traffic, accelerator, slowest, book=book)
+
+
+def bytes_per_element(kind: str, dtype: str) -> float:
+    """Bytes read and written per element."""
+    if kind not in WORK:
+        raise UsageError(f"memory-bound kernel {kind!r} is not known; valid: {', '.join(WORK)}")
+    work = WORK[kind]
+    return (work.reads + work.writes) * DTYPE_BYTES[dtype_name(dtype)] + work.other_bytes
+
+
+def moved(traffic: ArrayLike, accelerator: Accelerator, kernel_class: str = POINTWISE, *, book: Book | None = None) -> Estimate:
+    """Time of a kernel of a class of `CLASSES` that reads and writes `traffic` bytes in all."""
+    traffic = np.asarray(traffic, float)
+    if not np.all(traffic >= 0):
+        raise UsageError("memory-bound kernel: sizes must be zero or more")
+    found, notes = find("memory_bound", accelerator, (kernel_class,), book)
+    c = MemoryCoefficients(**found.values)  # type: ignore[arg-type]
+    seconds, bound, roof = moved_seconds(traffic, accelerator, c)
+    return estimate(seconds, roof, bound, outside(found.seen, bytes=traffic), found, notes)
+
+
+def moved_seconds(traffic: Float64, accelerator: Accelerator, c: MemoryCoefficients) -> tuple[Float64, Float64, Float64]:
+    """Seconds, `Bound` and roofline seconds (cache included) of traffic in bytes: the formula alone."""
+    bandwidth = accelerator.require("memory_bytes_per_s")
+    held = np.minimum(traffic, c.cache_share * accelerator.require("cache_bytes"))
+    roof = (held / (1 + c.cache_speedup) + traffic - held) / bandwidth
+    stream = roof * (1 + c.overhead)
+    launch = c.launch_us * 1e-6
+    some = traffic > 0
+    bound = np.where(stream > launch, np.where(held < traffic, Bound.MEMORY, Bound.CACHE), Bound.LATENCY)
+    return np.where(some, launch + stream, 0.0), bound, np.where(some, roof, 0.0)

@@ -1,0 +1,106 @@
+"""What the operators of a trace did: name, input shapes and dtypes, and the time of the work of each.
+
+Device work belongs to the innermost operator around its launch call among those that carry shapes (record_shapes=True),
+so an operator's work is counted once, by the operator closest to the kernel. In a job without device work (CPU only) an
+operator's work is its own time: its duration without the operators inside it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from lumos.analyze.attribution import innermost
+from lumos.trace.table import ABSENT, Category, Int64, Trace
+
+Shape = tuple[int, ...]
+
+
+class OperatorTime(NamedTuple):
+    """One operator call. shapes and dtypes: of its inputs, () and "" where an input is no tensor; work_ns: its kernels'
+    time, or its own on the CPU; kernels: how many (1 on the CPU)."""
+
+    name: str
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...]
+    work_ns: int
+    kernels: int
+
+
+def operator_times(trace: Trace) -> tuple[OperatorTime, ...]:
+    """Every operator with shapes that did work (copies between memories apart), in file order.
+
+    Empty where the trace has no shapes.
+    """
+    dims, types = trace.args.get("Input Dims"), trace.dense("Input type")
+    if dims is None:
+        return ()
+    chosen = trace.category[dims.rows] == Category.OPERATOR
+    rows = dims.rows[chosen].astype(np.int64)
+    text_of = dict(zip(rows.tolist(), dims.values[chosen].tolist(), strict=True))
+    work = np.flatnonzero(trace.is_any(Category.KERNEL))
+    if len(work):
+        owner = _owners(trace, work, rows)
+        linked = owner >= 0
+        spent = np.bincount(owner[linked], trace.duration[work[linked]], minlength=len(trace))
+        count = np.bincount(owner[linked], minlength=len(trace))
+    else:
+        spent, count = _own_times(trace, rows)
+    found = []
+    for row in np.flatnonzero(count).tolist():
+        shapes = _shapes(trace.strings[text_of[row]])
+        names = tuple(map(str, json.loads(trace.strings[int(types[row])]))) if types[row] >= 0 else ()
+        names += ("",) * (len(shapes) - len(names))
+        found.append(OperatorTime(trace.strings[trace.name[row]], shapes, names[: len(shapes)], int(spent[row]), int(count[row])))
+    return tuple(found)
+
+
+def _owners(trace: Trace, work: Int64, operators: Int64) -> Int64:
+    """The operator of each piece of device work: by its launch call's place, else by external id; -1 where neither."""
+    launches = np.flatnonzero(trace.is_any(Category.RUNTIME) & (trace.correlation != ABSENT))
+    by_correlation = dict(zip(trace.correlation[launches].tolist(), launches.tolist(), strict=True))
+    calls = np.array([by_correlation.get(c, -1) for c in trace.correlation[work].tolist()], np.int64)
+    owner = np.full(len(work), -1, np.int64)
+    known = calls >= 0
+    owner[known] = innermost(trace, operators, calls[known])
+    ids = trace.external_id[operators]
+    by_id = dict(zip(ids[ids != ABSENT].tolist(), operators[ids != ABSENT].tolist(), strict=True))
+    for i in np.flatnonzero(owner < 0).tolist():
+        owner[i] = by_id.get(int(trace.external_id[work[i]]), -1)
+    return owner
+
+
+def _own_times(trace: Trace, operators: Int64) -> tuple[Int64, Int64]:
+    """Duration of each of `operators` without the operators inside it, and 1 for each, over all rows of the trace."""
+    spent, count = np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)
+    inside = np.flatnonzero(trace.is_any(Category.OPERATOR))
+    order = inside[np.lexsort((-trace.duration[inside], trace.start[inside], trace.lane[inside]))]
+    open_rows: list[int] = []
+    lane, start = trace.lane.tolist(), trace.start.tolist()
+    duration = trace.duration.tolist()
+    for row in order.tolist():
+        while open_rows and (lane[open_rows[-1]] != lane[row] or start[open_rows[-1]] + duration[open_rows[-1]] <= start[row]):
+            open_rows.pop()
+        if open_rows:
+            spent[open_rows[-1]] -= duration[row]
+        spent[row] += duration[row]
+        open_rows.append(row)
+    count[operators] = 1
+    return spent, count
+
+
+def _shapes(text: str) -> tuple[Shape, ...]:
+    """Input shapes; a list of tensors contributes its members."""
+    out: list[Shape] = []
+    for entry in json.loads(text):
+        nested = [e for e in entry if isinstance(e, list)]
+        out += [tuple(e) for e in nested] if nested else [tuple(entry)]
+    return tuple(out)
+
+
+def elements(shape: Shape) -> int:
+    """Elements of a tensor of that shape."""
+    return math.prod(shape)

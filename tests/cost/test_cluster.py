@@ -1,0 +1,130 @@
+"""Cluster files: what ships is complete and sourced, what a user writes is checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from lumos.cost.cluster import DTYPE_BYTES, cluster_names, dtype_name, load_cluster
+from lumos.errors import LumosError, UsageError
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_every_number_of_a_shipped_cluster_has_a_source(name: str) -> None:
+    cluster = load_cluster(name)
+    for section in ("accelerator", "node", "fabric"):
+        table = msgspec.to_builtins(getattr(cluster, section))
+        for key, value in table.items():
+            stated = value not in (None, (), {}) and not isinstance(value, str | bool) and key != "fitted_as"
+            if stated and not (section == "node" and key == "devices" and f"node.{key}" not in cluster.source):
+                assert f"{section}.{key}" in cluster.source, f"{name}: {section}.{key} has no source"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a100-40gb", "a100-80gb", "h100", "h100-96gb", "h200", "b200", "b300", "gb200", "gb300", "v100", "h800", "mi300x", "mtia-v1",
+     "m2-inference", "host"],
+)  # fmt: skip
+def test_the_promised_clusters_ship(name: str) -> None:
+    assert load_cluster(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("spelling", "name"),
+    [
+        ("H100-SXM5-80GB", "h100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("H100-96GB-HBM2e", "h100-96gb"),
+        ("A100", "a100-80gb"),
+        ("A100-SXM4-40GB", "a100-40gb"),
+        ("Tesla V100-SXM2-32GB", "v100"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("GB200 NVL72", "gb200"),
+        ("B200-SXM", "b200"),
+    ],
+)
+def test_spellings_of_published_tables_are_understood(spelling: str, name: str) -> None:
+    assert load_cluster(spelling).name == name
+
+
+def test_an_unknown_cluster_lists_the_valid_ones_and_the_nearest() -> None:
+    with pytest.raises(LumosError, match=r"'h101' is not known; nearest: h100; valid: .*b200"):
+        load_cluster("h101")
+
+
+def test_a_name_that_only_begins_like_a_cluster_is_not_that_cluster() -> None:
+    with pytest.raises(LumosError):
+        load_cluster("h1000")
+
+
+def test_a_user_file_states_only_what_differs(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('based_on = "h100"\n[node]\nnics = 4\n[accelerator]\nmemory_bytes = 6.4e10\n')
+    cluster = load_cluster(str(path))
+    assert cluster.name == "mine"
+    assert cluster.node.nics == 4
+    assert cluster.node.devices == 8
+    assert cluster.accelerator.memory_bytes == 6.4e10
+    assert cluster.accelerator.fitted_as == ("h100",)
+
+
+def test_a_cluster_that_changes_no_accelerator_keeps_its_name() -> None:
+    assert load_cluster("llama3-h100").accelerator.name == "h100"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[node]\ndevices = 8\n", "missing required field `topology`"),
+        ('based_on = "h1"\n', "based_on = 'h1' is not a cluster; valid: .*h100"),
+        ('based_on = "h100"\n[node]\nnic = 4\n', "unknown field `nic`.*nearest: nics; valid: .*devices"),
+        ('based_on = "h100"\n[node]\nnics = -4\n', r"node.nics = -4.0 must be positive"),
+        ('based_on = "h100"\n[node]\nnics = "four"\n', "Expected `int.*` - at `.*node.nics`"),
+        ('based_on = "h100"\n[node]\ntopology = "torus"\n', "node.topology = 'torus'; valid: switch"),
+        ('based_on = "h100"\n[accelerator.peak_flops]\nfp7 = 1e12\n', "peak_flops.fp7 is not a dtype; valid: .*fp8"),
+        ("[accelerator\n", "is not TOML"),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_place_and_the_remedy(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(LumosError, match=complaint) as caught:
+        load_cluster(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_a_missing_file_says_what_ships(tmp_path: Path) -> None:
+    with pytest.raises(LumosError, match=r"cannot be read.*ship with Lumos: .*h100"):
+        load_cluster(str(tmp_path / "none.toml"))
+
+
+def test_what_is_not_published_is_asked_for() -> None:
+    with pytest.raises(LumosError, match=r"m2-inference: peak_flops is not published.*TOML file"):
+        load_cluster("m2-inference").accelerator.peak("bf16")
+    with pytest.raises(LumosError, match="m2-inference: link_bytes_per_s is not published"):
+        load_cluster("m2-inference").node.require("link_bytes_per_s", "m2-inference")
+
+
+def test_a_dtype_the_device_has_not_lists_those_it_has() -> None:
+    with pytest.raises(UsageError, match=r"a100-80gb has no fp8 rate; it has .*bf16"):
+        load_cluster("a100-80gb").accelerator.peak("fp8")
+    with pytest.raises(UsageError, match=r"dtype 'fp7' is not known; valid: .*fp8"):
+        dtype_name("fp7")
+
+
+def test_dtypes_are_understood_as_pytorch_spells_them() -> None:
+    assert dtype_name("torch.bfloat16") == "bf16"
+    assert dtype_name("c10::Half") == "fp16"
+    assert all(dtype_name(d) == d for d in DTYPE_BYTES)
+
+
+def test_a_plan_larger_than_the_cluster_is_refused() -> None:
+    with pytest.raises(LumosError, match="100000 devices asked for, but cluster 'llama3-h100' has 24576"):
+        load_cluster("llama3-h100").check_size(100_000)
+
+
+def test_oversubscription_follows_the_tier_that_a_group_spans() -> None:
+    fabric = load_cluster("llama3-h100").fabric
+    assert [fabric.oversubscription(n) for n in (16, 3072, 3073, 24576)] == [1.0, 1.0, 7.0, 7.0]

@@ -1,0 +1,163 @@
+"""Calibration on a trace: operators joined to their kernels, bytes from shapes, ratios by class."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lumos.cost.cluster import load_cluster
+from lumos.cost.coefficients import overlay, shipped
+from lumos.cost.estimate import SCALED
+from lumos.cost.fit_memory_bound import fit_memory_bound, memory_rows
+from lumos.cost.from_trace import accelerator_of, calibrated, class_ratios
+from lumos.cost.gemm import gemm
+from lumos.cost.memory_bound import memory_bound
+from lumos.cost.operators import OperatorTime, operator_times
+from lumos.cost.traffic import traffic
+from lumos.errors import LumosError
+from lumos.trace import Trace, read
+
+TRACES = os.environ.get("LUMOS_TRACES")
+
+
+def operator(
+    name: str, shapes: list[list[int]], dtypes: list[str], start: float, kernel_us: float, correlation: int
+) -> list[dict[str, Any]]:
+    """An operator row, its launch inside it, and its kernel."""
+    args = {"External id": correlation, "Input Dims": shapes, "Input type": dtypes}
+    return [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": 20, "args": args},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": start + 5, "dur": 5,
+         "args": {"correlation": correlation, "External id": correlation}},
+        {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": start + 15, "dur": kernel_us,
+         "args": {"correlation": correlation, "External id": correlation, "stream": 7, "device": 0}},
+    ]  # fmt: skip
+
+
+def trace_of(tmp_path: Path, events: list[dict[str, Any]], device: str = "NVIDIA H100 80GB HBM3") -> Trace:
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": device}], "traceEvents": events}))
+    return read(str(path)).traces[0]
+
+
+def test_kernels_belong_to_the_innermost_operator_with_shapes(tmp_path: Path) -> None:
+    outer = {"ph": "X", "cat": "cpu_op", "name": "aten::linear", "pid": 1, "tid": 1, "ts": 0, "dur": 100,
+             "args": {"External id": 9, "Input Dims": [[4, 8], [2, 8]], "Input type": ["float", "float"]}}  # fmt: skip
+    events = [outer, *operator("aten::mm", [[4, 8], [8, 2]], ["float", "float"], 10, 30, 1)]
+    (found,) = operator_times(trace_of(tmp_path, events))
+    assert found == OperatorTime("aten::mm", ((4, 8), (8, 2)), ("float", "float"), 30_000, 1)
+
+
+def test_without_device_work_an_operator_did_its_own_time(tmp_path: Path) -> None:
+    def cpu(name: str, start: float, duration: float) -> dict[str, Any]:
+        args = {"Input Dims": [[4, 8], [8, 2]], "Input type": ["float", "float"]}
+        return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": duration, "args": args}
+
+    events = [cpu("aten::matmul", 0, 100), cpu("aten::mm", 10, 60), cpu("aten::resolve_conj", 15, 5), cpu("aten::mm", 200, 40)]
+    found = [(o.name, o.work_ns) for o in operator_times(trace_of(tmp_path, events))]
+    assert found == [("aten::matmul", 40_000), ("aten::mm", 55_000), ("aten::resolve_conj", 5_000), ("aten::mm", 40_000)]
+
+
+def test_the_recorded_cpu_job_calibrates_the_host() -> None:
+    trace = read(str(Path(__file__).parents[2] / "examples/gpt-2rank-cpu")).traces[0]
+    ratios = {(r.model, r.variant): r for r in class_ratios(trace, load_cluster("host").accelerator)}
+    assert ratios["gemm", "fp32"].operators > 100
+    assert ratios["gemm", "fp32"].ratio > 1  # two cores of a busy machine against a 64-core server
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "dtypes", "kernel_class", "moved"),
+    [
+        ("aten::add", [[8, 4], [8, 4], []], ["float", "float", "Scalar"], "pointwise", 3 * 32 * 4),
+        ("aten::add_", [[8, 4], [4], []], ["c10::BFloat16", "c10::BFloat16", "Scalar"], "strided", 2 * (32 + 4 + 32)),
+        ("aten::gelu", [[8, 4], []], ["c10::Half", ""], "pointwise", 2 * 32 * 2),
+        ("aten::copy_", [[8, 4], [8, 4], []], ["float", "c10::BFloat16", ""], "pointwise", 32 * 6),
+        ("aten::copy_", [[8, 4], [8, 4], []], ["float", "float", ""], "strided", 32 * 8),
+        ("aten::fill_", [[8, 4], []], ["float", "Scalar"], "pointwise", 32 * 4),
+        ("aten::sum", [[8, 4], [], [], []], ["float", "", "", ""], "reduction", 32 * 4),
+        ("aten::native_layer_norm", [[8, 4], [], [4], [4], []], ["float", "", "float", "float", ""], "normalisation", 2 * 32 * 4),
+        ("aten::cat", [[8, 4], [8, 4]], ["float", "float"], "strided", 2 * 64 * 4),
+    ],
+)
+def test_bytes_follow_from_shapes(name: str, shapes: list[list[int]], dtypes: list[str], kernel_class: str, moved: float) -> None:
+    call = OperatorTime(name, tuple(map(tuple, shapes)), tuple(dtypes), 1, 1)  # type: ignore[arg-type]
+    assert traffic(call) == (kernel_class, moved)
+
+
+def test_operators_without_a_rule_have_no_bytes() -> None:
+    assert traffic(OperatorTime("aten::cudnn_convolution", ((1, 3, 8, 8),), ("float",), 1, 1)) is None
+    assert traffic(OperatorTime("aten::add", ((),), ("Scalar",), 1, 1)) is None
+
+
+def job(tmp_path: Path, slower: float) -> Trace:
+    """Multiplications and additions that take `slower` times what the shipped models say."""
+    h100 = load_cluster("h100").accelerator
+    events: list[dict[str, Any]] = []
+    for i, m in enumerate((1024, 2048, 4096)):
+        start = 10_000.0 * (2 * i + 1)
+        product = int(gemm(m, 4096, 4096, h100).time) * slower / 1e3
+        events += operator("aten::mm", [[m, 4096], [4096, 4096]], ["c10::BFloat16"] * 2, start, product, 2 * i + 1)
+        added = int(memory_bound("residual", m * 65536, h100).time) * slower / 1e3
+        events += operator("aten::add", [[m, 65536], [m, 65536], []], ["c10::BFloat16"] * 2 + ["Scalar"], start + 5000, added, 2 * i + 2)
+    return trace_of(tmp_path, events)
+
+
+def test_ratios_by_class_and_predictions_that_start_from_them(tmp_path: Path) -> None:
+    trace = job(tmp_path, 1.3)
+    h100 = accelerator_of(trace)
+    ratios = {(r.model, r.variant): r for r in class_ratios(trace, h100)}
+    assert set(ratios) == {("gemm", "bf16"), ("memory_bound", "pointwise")}
+    assert all(r.ratio == pytest.approx(1.3, rel=0.01) and r.operators == 3 for r in ratios.values())
+    own = gemm(8192, 4096, 4096, h100, book=overlay(shipped(), calibrated(trace, h100)))
+    plain = gemm(8192, 4096, 4096, h100)
+    assert own.time == pytest.approx(1.3 * int(plain.time), rel=0.01)
+    assert own.source == SCALED
+    assert own.high / own.time < plain.high / plain.time
+
+
+def test_the_device_is_the_one_in_the_header(tmp_path: Path) -> None:
+    assert accelerator_of(trace_of(tmp_path, [], "Tesla V100-SXM2-32GB")).name == "v100"
+    with pytest.raises(LumosError, match=r"'Radeon 9' is not known.*--on CLUSTER"):
+        accelerator_of(trace_of(tmp_path, [], "Radeon 9"))
+
+
+def test_a_trace_without_shapes_cannot_be_calibrated_on(tmp_path: Path) -> None:
+    events = operator("aten::mm", [], [], 0, 5, 1)
+    for event in events:
+        event["args"].pop("Input Dims", None)
+    with pytest.raises(LumosError, match="record_shapes=True"):
+        class_ratios(trace_of(tmp_path, events), load_cluster("h100").accelerator)
+
+
+def test_memory_bound_coefficients_come_back_from_their_kernels(tmp_path: Path) -> None:
+    h100 = load_cluster("h100").accelerator
+    events: list[dict[str, Any]] = []
+    for i, size in enumerate(np.exp2(np.linspace(10, 28, 40)).astype(int).tolist()):
+        time = int(memory_bound("residual", size, h100).time) * 1.2 / 1e3
+        events += operator("aten::add", [[size], [size], []], ["c10::BFloat16"] * 2 + ["Scalar"], 10_000.0 * i, time, i + 1)
+    fitted, modelled = fit_memory_bound(memory_rows(trace_of(tmp_path, events), h100))
+    assert fitted.rows == len(modelled) == 40
+    assert (fitted.median_error or 0) < 0.05
+
+
+@pytest.mark.skipif(not TRACES, reason="LUMOS_TRACES is not set")
+@pytest.mark.parametrize(
+    ("name", "device", "expected"),
+    [
+        ("h100-inference/qwen1.5-0.5b", "h100", {("gemm", "bf16"), ("attention", "flash"), ("memory_bound", "pointwise")}),
+        ("dlrm-a100-rank3/rank3", "a100-40gb", {("gemm", "fp32"), ("memory_bound", "reduction")}),
+        ("resnet50-v100-old-schema/workers0", "v100", {("gemm", "fp32"), ("memory_bound", "normalisation")}),
+    ],
+)
+def test_public_traces_calibrate(name: str, device: str, expected: set[tuple[str, str]]) -> None:
+    trace = read(str(Path(TRACES or "") / f"{name}.json.gz")).traces[0]
+    accelerator = accelerator_of(trace)
+    assert accelerator.name == device
+    ratios = class_ratios(trace, accelerator)
+    assert expected <= {(r.model, r.variant) for r in ratios}
+    assert all(0 < r.low <= r.ratio <= r.high for r in ratios)

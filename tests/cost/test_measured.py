@@ -1,0 +1,43 @@
+"""The shipped coefficients against the published measurements that they were fitted to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumos.cost.calibrate import attention_tables, collective_tables, gemm_tables, read_table
+from lumos.cost.coefficients import shipped
+from lumos.cost.collective import collective
+from lumos.cost.gemm import gemm
+
+MEASURED = os.environ.get("LUMOS_MEASURED")
+
+
+def test_held_out_errors_of_the_large_sets_meet_their_figures() -> None:
+    for name, variants in shipped()["gemm"].items():
+        for variant, c in variants.items():
+            if name != "generic" and c.held_out_rows:
+                assert c.held_out_rows >= 1000
+                assert (c.median_error or 1) <= 0.05, (name, variant)
+                assert (c.p90_error or 1) <= 0.15, (name, variant)
+    assert all((c.median_error or 1) <= 0.12 for c in shipped()["gemm"]["generic"].values())
+    assert all((c["trtllm"].median_error or 1) <= 0.08 for c in shipped()["attention"].values() if "trtllm" in c)
+
+
+@pytest.mark.skipif(not MEASURED, reason="LUMOS_MEASURED is not set")
+def test_the_public_functions_reproduce_the_tables() -> None:
+    folder = Path(MEASURED or "")
+    for rows in gemm_tables(read_table(folder / "gemm.csv")):
+        if len(rows.seconds) >= 1000:
+            e = gemm(rows.m, rows.n, rows.k, rows.accelerator, rows.dtype)
+            measured = rows.seconds * 1e9
+            assert np.median(np.abs(e.time / measured - 1)) <= 0.05
+            assert 0.7 <= np.mean((e.low <= measured) & (measured <= e.high)) <= 0.9
+    assert len(attention_tables(read_table(folder / "attention.csv"))) >= 8
+    inside = [t for t in collective_tables(read_table(folder / "collectives.csv")) if np.all(t.nodes == 1) and t.cluster.name == "gb200"]
+    for t in inside:
+        e = collective(t.kind, t.ranks, t.size_bytes, t.cluster)
+        assert np.median(np.abs(e.time / (t.seconds * 1e9) - 1)) <= 0.1

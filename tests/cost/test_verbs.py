@@ -1,0 +1,105 @@
+"""`lumos cost`, `clusters` and `calibrate` as commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lumos.cli import calibrate, clusters, cost
+from lumos.errors import LumosError, UsageError
+
+app = typer.Typer()
+app.add_typer(cost.app, name="cost")
+app.command("clusters")(clusters.command)
+app.command("calibrate")(calibrate.command)
+
+
+def run(*words: str) -> str:
+    """Standard output; the error itself where the verb raises one."""
+    result = CliRunner().invoke(app, list(words))
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def answer(*words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run(*words, "--json"))
+    return found
+
+
+GEMM = ("cost", "gemm", "--on", "h100", "--m", "4096", "--n", "4096", "--k", "4096")
+ALL_REDUCE = ("cost", "collective", "all_reduce", "--cluster", "h100", "--ranks", "8", "--bytes", "1000000")
+
+
+ATTENTION = ("cost", "attention", "--on", "a100", "--seq", "2048", "--heads", "16")
+
+
+@pytest.mark.parametrize("words", [GEMM, ATTENTION, (*ATTENTION, "--kernel", "unfused"), ALL_REDUCE])
+def test_cost_answers_with_the_contracted_keys(words: tuple[str, ...]) -> None:
+    e = answer(*words)
+    assert {"time_s", "low_s", "high_s", "bound_by", "fraction_of_peak"} <= set(e)
+    assert 0 < e["low_s"] <= e["time_s"] <= e["high_s"]
+    assert 0 < e["fraction_of_peak"] <= 1
+    assert f"bound by {e['bound_by']}" in run(*words)
+
+
+def test_a_collective_over_one_rank_costs_nothing() -> None:
+    e = answer("cost", "collective", "all_gather", "--cluster", "h100", "--ranks", "1", "--bytes", "1000")
+    assert (e["time_s"], e["bound_by"]) == (0.0, "nothing")
+
+
+def test_extrapolation_is_marked() -> None:
+    e = answer("cost", "gemm", "--on", "h100", "--m", "1", "--n", "4096", "--k", "4096")
+    assert e["extrapolated"] and e["diagnostics"][0]["code"] == "extrapolated"
+    assert "note: beyond the range" in run("cost", "gemm", "--on", "h100", "--m", "1", "--n", "4096", "--k", "4096")
+
+
+def test_errors_name_the_valid_choices() -> None:
+    with pytest.raises(LumosError, match="nearest: h100"):
+        run("cost", "gemm", "--on", "h10", "--m", "1", "--n", "1", "--k", "1")
+    with pytest.raises(LumosError, match="m2-inference: peak_flops is not published"):
+        run("cost", "gemm", "--on", "m2-inference", "--m", "1", "--n", "1", "--k", "1")
+    with pytest.raises(UsageError, match="valid: all_reduce"):
+        run("cost", "collective", "all", "--cluster", "h100", "--ranks", "2", "--bytes", "1")
+
+
+def test_clusters_are_listed_and_one_is_shown_with_its_sources() -> None:
+    names = [c["name"] for c in answer("clusters")["clusters"]]
+    assert {"h100", "mtia-v1", "host"} <= set(names) and names == sorted(names)
+    assert "GB200 NVL72" in run("clusters")
+    shown = run("clusters", "h100")
+    assert "memory_bytes_per_s = 3350000000000.0   (NVIDIA H100" in shown
+
+
+def test_calibrate_fits_a_table_and_cost_uses_it(tmp_path: Path) -> None:
+    shapes = [(m, n) for m in (512, 1024, 2048, 4096, 8192) for n in (1024, 2048, 4096, 8192, 16384)]
+    rows = [f"H100,bf16,{m},{n},4096,{2 * m * n * 4096 / 2e14 * 1e6 + 5:.3f}" for m, n in shapes]
+    lines = ["gpu,dtype,m,n,k,time_us", *rows]
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    fitted = answer("calibrate", str(tmp_path / "mine.csv"), "-o", str(tmp_path / "mine.toml"))
+    (entry,) = fitted["coefficients"]
+    assert (entry["model"], entry["accelerator"], entry["variant"], entry["rows"]) == ("gemm", "h100", "bf16", 25)
+    own = answer(*GEMM, "--coefficients", str(tmp_path / "mine.toml"))
+    assert own["time_s"] == pytest.approx(2 * 4096**3 / 2e14, rel=0.15)
+    assert "median error" in run("calibrate", str(tmp_path / "mine.csv"))
+
+
+def test_calibrate_refuses_a_mixture(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="CSV tables or traces"):
+        run("calibrate", "a.csv", "b.json")
+
+
+def test_the_curve_is_one_file_that_needs_no_network(tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="plotly is not installed")
+    run(*ALL_REDUCE, "--plot", str(tmp_path / "curve.html"))
+    text = (tmp_path / "curve.html").read_text(encoding="utf-8")
+    assert "all_reduce over 8 ranks of h100" in text
+    assert 'src="https://cdn' not in text
+    with pytest.raises(LumosError, match="cannot be written"):
+        run(*ALL_REDUCE, "--plot", str(tmp_path / "none" / "curve.html"))

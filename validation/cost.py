@@ -1,0 +1,279 @@
+"""How well the cost models predict what they never saw; writes the tables of docs/cost-models.md.
+
+    LUMOS_MEASURED=… LUMOS_TRACES=… python -m validation.cost [--plots DIR]
+
+Every row of the published measurements is predicted once by coefficients fitted without its group: its (n, k) pair
+(GEMM), its heads (attention), its size (collectives in a node), its source (collectives across nodes), its shapes
+(memory-bound kernels). `--plots` also draws the signed errors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tools.document import write_section
+from tools.fit import comparable, kernels
+
+from lumos.cost.calibrate import (
+    FEWEST_ROWS,
+    Row,
+    Table,
+    attention_tables,
+    cluster_of,
+    collective_tables,
+    gemm_tables,
+    read_table,
+)
+from lumos.cost.cluster import load_cluster
+from lumos.cost.coefficients import GENERIC, find, shipped
+from lumos.cost.collective import collective, link_coefficients
+from lumos.cost.estimate import Float64
+from lumos.cost.fit_attention import fit_attention
+from lumos.cost.fit_collective import fit_links, fit_network
+from lumos.cost.fit_gemm import fit_gemm, fit_generic
+from lumos.cost.fit_memory_bound import fit_memory_bound
+from lumos.cost.gemm import gemm
+
+#: Size classes by measured time, seconds.
+CLASSES = {"< 20 µs": (0, 2e-5), "20–200 µs": (2e-5, 2e-4), "0.2–2 ms": (2e-4, 2e-3), "> 2 ms": (2e-3, np.inf)}
+
+#: A kernel whose bytes take less than this at full rate is bound by its launch.
+STREAMED_S = 2e-6
+
+
+class Scored(NamedTuple):
+    """Held-out rows of one set: what it is, modelled and measured seconds, the quantity to plot against, numbers fitted."""
+
+    name: str
+    modelled: Float64
+    measured: Float64
+    against: Float64
+    numbers: int
+
+    @property
+    def error(self) -> Float64:
+        have = np.isfinite(self.modelled)
+        return self.modelled[have] / self.measured[have] - 1
+
+
+def percent(value: float) -> str:
+    return f"{value * 100:.1f} %"
+
+
+def markdown(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A table in Markdown."""
+    head = list(header)
+    lines = [head, ["---"] * len(head), *([str(x) for x in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def summary(sets: list[Scored]) -> str:
+    """One row a set: errors overall, and the median by size class."""
+    rows = []
+    for s in [*sets, pooled(sets)]:
+        error, have = s.error, np.isfinite(s.modelled)
+        measured = s.measured[have]
+        by_class = []
+        for low, high in CLASSES.values():
+            inside = (measured >= low) & (measured < high)
+            by_class.append(f"{percent(float(np.median(np.abs(error[inside]))))} ({inside.sum()})" if inside.any() else "")
+        absolute = np.abs(error)
+        whole = (percent(float(np.median(absolute))), percent(float(np.quantile(absolute, 0.9))), percent(float(np.median(error))))
+        rows.append([s.name, len(error), s.numbers or "", *whole, *by_class])
+    return markdown(["set", "rows", "numbers", "median", "p90", "bias", *(f"{c} (rows)" for c in CLASSES)], rows)
+
+
+def pooled(sets: list[Scored]) -> Scored:
+    """All rows together."""
+    return Scored("**all**", *(np.concatenate([getattr(s, key) for s in sets]) for key in ("modelled", "measured", "against")), 0)
+
+
+def gemms(table: Table) -> tuple[list[Scored], list[Scored]]:
+    """By accelerator and dtype: (n, k) pairs held out; the accelerator held out altogether."""
+    own, left_out = [], []
+    tables = gemm_tables(table)
+    for rows in tables:
+        fitted, modelled = fit_gemm(rows)
+        own.append(Scored(f"{rows.accelerator.name} {rows.dtype}", modelled, rows.seconds, 2 * rows.m * rows.n * rows.k, fitted.count))
+    for dtype in sorted({t.dtype for t in tables}):
+        _, by_name = fit_generic([t for t in tables if t.dtype == dtype])
+        same = [t for t in tables if t.dtype == dtype]
+        left_out += [Scored(f"{t.accelerator.name} {dtype}", by_name[t.accelerator.name], t.seconds, 2 * t.m * t.n * t.k, 0) for t in same]
+    return own, left_out
+
+
+def attentions(table: Table) -> list[Scored]:
+    out = []
+    for (name, kernel), parts in attention_tables(table).items():
+        fitted, modelled = fit_attention(parts)
+        measured, keys = (np.concatenate(x) for x in zip(*((p.seconds, p.shape.keys) for p in parts), strict=True))
+        out.append(Scored(f"{name} {kernel}", modelled, measured, keys, fitted.count))
+    return out
+
+
+def collectives(table: Table) -> tuple[list[Scored], list[Scored]]:
+    """Within a node by accelerator and kind; across nodes by cluster."""
+    parts = collective_tables(table)
+    inside = []
+    for t in parts:
+        if np.all(t.nodes == 1) and len(t.seconds) >= FEWEST_ROWS:
+            fitted, modelled = fit_links([t])
+            inside.append(Scored(f"{t.cluster.name} {t.kind}", modelled, t.seconds, t.size_bytes, fitted.count))
+    across = [t for t in parts if np.all(t.nodes > 1)]
+    inner = [link_coefficients(find("collective", t.cluster.accelerator, (t.kind,))[0].values) for t in across]
+    fitted, modelled_parts = fit_network(across, [t.cluster.name for t in across], inner)
+    outside = [
+        Scored(f"{t.cluster.name}, {int(t.nodes.max())} nodes", modelled, t.seconds, t.size_bytes, fitted.count)
+        for t, modelled in zip(across, modelled_parts, strict=True)
+    ]
+    return inside, outside
+
+
+def memory_bound(folder: Path) -> tuple[list[Scored], list[Scored]]:
+    """All kernels with known bytes, and those of them whose bytes take 2 µs or more at the memory's full rate: the ones
+    that memory bounds; the rest are bound by their launch."""
+    tables = kernels(folder)
+    out, bound = [], []
+    for name, kernel_class in sorted({(t.accelerator.name, t.kernel_class) for t in tables}):
+        own = [t for t in tables if (t.accelerator.name, t.kernel_class) == (name, kernel_class)]
+        if sum(len(t.seconds) for t in own) >= FEWEST_ROWS:
+            fitted, modelled = fit_memory_bound(own)
+            measured, moved = (np.concatenate(x) for x in zip(*((t.seconds, t.bytes) for t in own), strict=True))
+            streamed = moved / (own[0].accelerator.memory_bytes_per_s or np.inf) >= STREAMED_S
+            out.append(Scored(f"{name} {kernel_class}", modelled, measured, moved, fitted.count))
+            bound.append(Scored(f"{name} {kernel_class}", np.where(streamed, modelled, np.nan), measured, moved, fitted.count))
+    return out, bound
+
+
+def never_fitted(gemm_table: Table, collective_table: Table) -> list[Scored]:
+    """Sources that no coefficient saw: other people's GEMMs and nccl-tests logs, by source."""
+    out = []
+    for source in ("DeepGEMM README", "ml-engineering MAMF"):
+        rows = [r for r in gemm_table.rows if r["source"] == source and not _levelled(r)]
+        modelled, measured, flops = [], [], []
+        for r in rows:
+            m, n, k = (float(r[c]) for c in "mnk")
+            e = gemm(m, n, k, load_cluster(r["gpu"]).accelerator, r["dtype"], cast=False)
+            modelled.append(float(e.time) / 1e9)
+            measured.append(float(r["time_us"]) / 1e6)
+            flops.append(2 * m * n * k)
+        out.append(Scored(f"GEMM, {source}", np.array(modelled), np.array(measured), np.array(flops), 0))
+    used = {id(r) for r in comparable(collective_table).rows}
+    for source in sorted({r["source"] for r in collective_table.rows}):
+        rows = [r for r in collective_table.rows if r["source"] == source and id(r) not in used and float(r["n_nodes"]) == 1]
+        if rows:
+            size, ranks, measured_us = (np.array([float(r[c]) for r in rows]) for c in ("size_bytes", "n_gpus", "time_us"))
+            times = [
+                float(collective(r["collective"], n, s, load_cluster(r["gpu"])).time) / 1e9
+                for r, n, s in zip(rows, ranks, size, strict=True)
+            ]
+            out.append(Scored(f"collective, {source}", np.array(times), measured_us * 1e-6, size, 0))
+    return out
+
+
+def _levelled(row: Row) -> bool:
+    """Whether the row set the level of its accelerator's own set."""
+    sets = shipped()["gemm"].get(cluster_of(row).accelerator.name, {})
+    return any(c.rows == 1 for c in sets.values())
+
+
+def figures(
+    gemm_sets: list[Scored],
+    left_out: list[Scored],
+    attention: list[Scored],
+    inside: list[Scored],
+    outside: list[Scored],
+    streamed: list[Scored],
+    kernel_sets: list[Scored],
+) -> str:
+    """The figures to reach, beside what was reached."""
+
+    def worst(sets: list[Scored], of: Callable[[Float64], float]) -> str:
+        return percent(max(of(np.abs(s.error)) for s in sets))
+
+    def median(e: Float64) -> float:
+        return float(np.median(e))
+
+    def p90(e: Float64) -> float:
+        return float(np.quantile(e, 0.9))
+
+    large = [s for s in attention if len(s.error) >= 500]
+    rows = [
+        ["GEMM per accelerator and dtype, held-out (n, k) pairs: worst median", "≤ 5 %", worst(gemm_sets, median)],
+        ["the same: worst 90th percentile", "≤ 15 %", worst(gemm_sets, p90)],
+        ["GEMM, accelerator left out altogether: worst median", "≤ 12 %", worst(left_out, median)],
+        ["attention, held-out heads, sets of more than 500 rows: worst median", "≤ 8 %", worst(large, median)],
+        ["attention, all rows: median", "≤ 8 %", percent(median(np.abs(pooled(attention).error)))],
+        ["collectives within a node, held-out sizes: median", "≤ 10 %", percent(median(np.abs(pooled(inside).error)))],
+        ["the same: 90th percentile", "≤ 25 %", percent(p90(np.abs(pooled(inside).error)))],
+        ["collectives across nodes, held-out source: median", "≤ 20 %", percent(median(np.abs(pooled(outside).error)))],
+        ["memory-bound kernels of public traces, held-out shapes: median", "≤ 15 %", percent(median(np.abs(pooled(streamed).error)))],
+        ["the same with the kernels that their launch bounds", "≤ 15 %", percent(median(np.abs(pooled(kernel_sets).error)))],
+    ]
+    return markdown(["what", "figure", "reached"], rows)
+
+
+def numbers() -> str:
+    """How many numbers are committed, by model."""
+    rows = []
+    for model, sets in sorted(shipped().items()):
+        own = [(name, v, c) for name, by in sets.items() for v, c in by.items() if name != GENERIC]
+        shared = list(sets.get(GENERIC, {}).values())
+        rows.append(
+            [model, len(own), max((c.count for *_, c in own), default=0), sum(c.count for *_, c in own), sum(c.count for c in shared)]
+        )
+    return markdown(["model", "sets", "numbers in the largest", "numbers in all", "generic numbers"], rows)
+
+
+def main() -> None:
+    """Score everything and rewrite the page's tables."""
+    measured, traces = os.environ.get("LUMOS_MEASURED"), os.environ.get("LUMOS_TRACES")
+    if not measured or not traces:
+        sys.exit("validation/cost.py: set LUMOS_MEASURED and LUMOS_TRACES")
+    folder = Path(measured)
+    whole = {name: read_table(folder / f"{name}.csv") for name in ("gemm", "attention", "collectives")}
+    own, left_out = gemms(comparable(whole["gemm"]))
+    attention = attentions(comparable(whole["attention"]))
+    inside, outside = collectives(comparable(whole["collectives"]))
+    kernel_sets, streamed = memory_bound(Path(traces))
+    others = never_fitted(whole["gemm"], whole["collectives"])
+    sections = {
+        "Figures": figures(own, left_out, attention, inside, outside, streamed, kernel_sets),
+        "Numbers committed": numbers(),
+        "GEMM, (n, k) pairs held out": summary(own),
+        "GEMM, accelerator held out": summary(left_out),
+        "Attention, heads held out": summary(attention),
+        "Collectives within a node, sizes held out": summary(inside),
+        "Collectives across nodes, source held out": summary(outside),
+        "Memory-bound kernels of traces, shapes held out": summary(streamed),
+        "The same with the kernels that their launch bounds": summary(kernel_sets),
+        "Sources never fitted": summary(others),
+    }
+    text = "\n\n".join(f"### {title}\n\n{body}" for title, body in sections.items())
+    write_section("docs/cost-models.md", "cost", text)
+    print(sections["Figures"])
+    if "--plots" in sys.argv:
+        draw(
+            Path(sys.argv[sys.argv.index("--plots") + 1]),
+            {"gemm": own, "attention": attention, "collective": inside, "memory-bound": kernel_sets},
+        )
+
+
+def draw(folder: Path, models: dict[str, list[Scored]]) -> None:
+    """Signed errors of each model as one HTML file."""
+    from lumos.report.plots import scatter
+
+    axes = {"gemm": "FLOP", "attention": "keys", "collective": "bytes", "memory-bound": "bytes"}
+    folder.mkdir(parents=True, exist_ok=True)
+    for model, sets in models.items():
+        points = {s.name: (s.against[np.isfinite(s.modelled)], s.error) for s in sets}
+        scatter(str(folder / f"cost-{model}.html"), points, f"{model}: error of held-out rows", axes[model])
+
+
+if __name__ == "__main__":
+    main()
