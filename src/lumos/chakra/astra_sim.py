@@ -18,7 +18,9 @@ from lumos.chakra.lower import csr, reduced
 from lumos.chakra.network import GIB, Network
 from lumos.chakra.workload import Workload
 from lumos.diagnostics import Diagnostic
+from lumos.graph.table import Kind
 from lumos.trace.chakra_wire import NodeType
+from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Cluster
@@ -47,6 +49,26 @@ def serialised(workload: Workload) -> Workload:
     chained = csr(np.concatenate((workload.dep, node[follows - 1])), np.concatenate((task, node[follows])), len(workload))
     offset, dep = reduced(*chained)
     return replace(workload, dep_offset=offset, dep=dep)
+
+
+def with_idle_rank(workload: Workload) -> Workload:
+    """A workload of one rank with a second that does nothing for a microsecond: ASTRA-sim runs two ranks at least."""
+    one = {"type": NodeType.COMP, "on_cpu": True, "kind": Kind.HOST, "name": len(workload.names), "queue": 1, "start": 0, "duration": 1000}
+    more = {**one, "release": ABSENT, "operations": ABSENT, "bytes": ABSENT}
+    grown: dict[str, Any] = {}
+    for name, value in more.items():
+        column = getattr(workload, name)
+        grown[name] = np.append(column, np.array(value, column.dtype))
+    return replace(
+        workload,
+        **grown,
+        ranks=(*workload.ranks, max(workload.ranks) + 1),
+        rank_offset=np.append(workload.rank_offset, len(workload) + 1),
+        names=(*workload.names, "idle"),
+        dep_offset=np.append(workload.dep_offset, workload.dep_offset[-1]),
+        id=None,
+        event=None,
+    )
 
 
 def dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimension, ...], list[Diagnostic]]:

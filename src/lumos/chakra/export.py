@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumos.chakra.astra_sim import files, serialised
+from lumos.chakra.astra_sim import files, serialised, with_idle_rank
 from lumos.chakra.coarse import coarse as blocks
 from lumos.chakra.lower import lower
 from lumos.chakra.write import GROUPS, file_name, write
@@ -45,10 +45,13 @@ def export(
     extra: dict[str, str] = {}
     found: list[Diagnostic] = []
     if astra_sim:
-        workload = serialised(workload)
+        alone = len(workload.ranks) == 1
+        workload = serialised(with_idle_rank(workload) if alone else workload)
         extra, found = files(len(workload.ranks), cluster, exact_ns=exact_ns)
-        if len(workload.ranks) < 2:
-            found.append(Diagnostic("one-rank", "the job has one rank; ASTRA-sim runs two at least"))
+        if alone:
+            found.append(
+                Diagnostic("idle-rank-added", "the job has one rank; a second, idle one was added, because ASTRA-sim runs two at least")
+            )
     write(workload, folder, exact_ns=exact_ns, extra=extra)
     return Exported(
         folder=str(folder),

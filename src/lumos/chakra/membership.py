@@ -8,6 +8,7 @@ permutation of the source (each operator's durations shuffled among its nodes). 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,9 +140,8 @@ def kolmogorov_smirnov(a: Int64, b: Int64, tolerance: float = 0.0) -> float:
     """
     both, one, two = np.union1d(a, b), np.sort(a), np.sort(b)
 
-    def below(sorted_: Int64, at: NDArray[np.float64]) -> NDArray[np.float64]:
-        share: NDArray[np.float64] = np.searchsorted(sorted_, at, side="right") / len(sorted_)
-        return share
+    def below(values: Int64, at: NDArray[Any]) -> Any:
+        return np.searchsorted(values, at, side="right") / len(values)
 
     low, high = both * (1 - tolerance), both * (1 + tolerance)
     excess = np.maximum(below(one, low) - below(two, both), below(two, both) - below(one, high))

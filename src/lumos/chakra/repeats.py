@@ -15,11 +15,11 @@ MUCH = 1.25
 
 
 class Region(NamedTuple):
-    """Entries start … start + period × count of a sequence are `count` like units."""
+    """Entries start … start + period × times of a sequence are `times` like units."""
 
     start: int
     period: int
-    count: int
+    times: int
 
 
 def regions(labels: Int64) -> list[Region]:
@@ -31,7 +31,7 @@ def regions(labels: Int64) -> list[Region]:
     covered = 0
     for period in range(1, len(labels) // LEAST + 1):
         found = _of_period(labels, period)
-        total = sum(r.period * r.count for r in found)
+        total = sum(r.period * r.times for r in found)
         if total > MUCH * covered:
             best, covered = found, total
     return best

@@ -216,7 +216,7 @@ def _program_with_layers(structure: Structure, program: Program, layers: int) ->
     """
     by_comm = len(program.comm) >= 6
     if by_comm:
-        keys = [(c[1], c[2], c[3], c[4], c[6]) for c in program.comm]
+        keys: list[tuple[int, ...]] = [(c[1], c[2], c[3], c[4], c[6]) for c in program.comm]
         cuts = [0, *(c[0] + 1 for c in program.comm)]
     else:
         keys = [(s,) for s in program.symbol]
@@ -228,10 +228,10 @@ def _program_with_layers(structure: Structure, program: Program, layers: int) ->
     order: list[int] = []
     at = 0
     for region in found:
-        begin, end = cuts[region.start], cuts[region.start + region.period * region.count]
+        begin, end = cuts[region.start], cuts[region.start + region.period * region.times]
         order += range(at, begin)
         for unit in range(layers):
-            first = region.start + region.period * (unit % region.count)
+            first = region.start + region.period * (unit % region.times)
             order += range(cuts[first], cuts[first + region.period])
         at = end
     order += range(at, len(program.symbol))

@@ -45,10 +45,10 @@ BETWEEN = "(between operators)"
 
 def build(job: Job) -> Graph:
     """The dependency graph of a job, its ranks joined. GraphError where a trace holds no work at all."""
-    if is_operations(job.traces[0]):
-        return operations_graph(job)
     if builder := BUILDERS.get(str(job.traces[0].metadata.get("format"))):
         return cast(Graph, import_module(builder).build(job))
+    if is_operations(job.traces[0]):
+        return operations_graph(job)
     world = max((trace.world_size for trace in job.traces if trace.world_size is not None), default=None)
     return _from_zero(join(concatenate([rank_graph(trace) for trace in job.traces]), world))
 

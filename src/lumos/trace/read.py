@@ -31,9 +31,6 @@ EXECUTION_TRACE = Reader(
     "its clock and durations are no timeline; give the profiler's (Kineto) file of the same run, or a folder that holds both",
 )
 
-#: Groups, system, network and memory of a Chakra set: read by what reads the set, no trace and no oddity.
-COMPANION = Reader("what a Chakra set is run with", chakra_et.is_companion, None, "give the set's .et files, or their folder", beside=True)
-
 #: Tried in this order; the first that takes a file reads it. Kineto comes last because it has no signature.
 READERS: tuple[Reader, ...] = (
     Reader("an operation table (Parquet)", straggler_parquet.sniff, straggler_parquet.read, wins=True),
@@ -43,7 +40,7 @@ READERS: tuple[Reader, ...] = (
     EXECUTION_TRACE,
     Reader("Chakra", chakra_et.sniff, chakra_et.read),
     Reader("Chakra as JSON", chakra_json.sniff, chakra_json.read),
-    COMPANION,
+    Reader("what a Chakra set is run with", chakra_et.is_companion, None, "give the set's .et files, or their folder", beside=True),
     Reader("Kineto", kineto.sniff, kineto.read),
 )
 
