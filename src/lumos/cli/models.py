@@ -10,7 +10,9 @@ from lumos.cli.output import Json, console, write_json
 
 
 def command(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One model, or the path of a config.json.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One model, or the path of a config.json.", show_default=False)
+    ] = None,
     json: Json = False,
 ) -> None:
     """The models that Lumos knows by name, with their exact parameter counts."""

@@ -25,7 +25,9 @@ def command(
     cp: Count = None,
     ep: Count = None,
     dp: Count = None,
-    zero: Annotated[int | None, typer.Option(min=0, max=3, help="0 none, 1 optimizer, 2 gradients, 3 parameters (FSDP).", show_default=False)] = None,
+    zero: Annotated[
+        int | None, typer.Option(min=0, max=3, help="0 none, 1 optimizer, 2 gradients, 3 parameters (FSDP).", show_default=False)
+    ] = None,
     shard: Annotated[int | None, typer.Option(min=0, help="Devices that share a set of shards.", show_default=False)] = None,
     sequence_parallel: Annotated[bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", show_default=False)] = None,
     recompute: Annotated[str | None, typer.Option(help="none, selective or full.", show_default=False)] = None,
@@ -35,7 +37,9 @@ def command(
     lora_rank: Annotated[int | None, typer.Option(min=0, help="Train adapters of this rank only.", show_default=False)] = None,
     framework: Annotated[str | None, typer.Option(help="Profile: megatron-core, nemo, fsdp, …", show_default=False)] = None,
     switch: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set a switch of the profile; repeatable.")] = None,
-    blocks: Annotated[bool | None, typer.Option("--blocks/--kernels", help="Simulate runs of blocks, or every kernel.", show_default=False)] = None,
+    blocks: Annotated[
+        bool | None, typer.Option("--blocks/--kernels", help="Simulate runs of blocks, or every kernel.", show_default=False)
+    ] = None,
     perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write the step as a trace for ui.perfetto.dev.")] = None,
     kineto: Annotated[str | None, typer.Option(metavar="DIR", help="Write the job as profiler files, one a rank.")] = None,
     ranks: Annotated[str, typer.Option(help="Ranks of --kineto: 'stages' (one a pipeline stage) or 'all'.")] = "all",

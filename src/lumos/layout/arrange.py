@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from lumos.layout import ends
 from lumos.layout.block import Block, Builder, Op
@@ -15,7 +17,6 @@ from lumos.layout.sizes import Share
 from lumos.layout.work import Collective, Contention, Lane
 from lumos.model import Model
 
-
 #: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
 CONTENTION_LAUNCH = 1000
 
@@ -25,8 +26,8 @@ def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: in
     check(plan, model)
     share = Share(model, plan, framework, devices_per_node)
     chunks = layers_of_chunks(plan, model)
-    blocks = Blocks()
-    stages = tuple(tuple(_Stage(share, blocks, s, chunks).items()) for s in range(plan.pp))
+    blocks, work = Blocks(), LayerWork(share)
+    stages = tuple(tuple(_Stage(share, work, blocks, s, chunks).items()) for s in range(plan.pp))
     return Layout(model, plan, framework, tuple(blocks.blocks), stages)
 
 
@@ -43,6 +44,7 @@ class _Stage:
     """Lists the items of one stage."""
 
     share: Share
+    work: LayerWork
     blocks: Blocks
     stage: int
     chunks: list[list[range]]
@@ -57,7 +59,6 @@ class _Stage:
 
     def items(self) -> list[Item]:
         plan, framework = self.share.plan, self.share.framework
-        work = LayerWork(self.share)
         begin = Builder("step begin", 0, round(1000 * framework.step_us)).build()
         self._put(begin, phase="sync")
         self._begin_parameters()
@@ -69,9 +70,9 @@ class _Stage:
         for i, action in enumerate(actions):
             before = self.tail
             if action.step is Pass.FORWARD:
-                self._forward(work, action)
+                self._forward(action)
             elif not plan.forward_only:
-                self._backward(work, action, last_backward.get(action.chunk) == i)
+                self._backward(action, last_backward.get(action.chunk) == i)
             self.earlier = before
         if not plan.forward_only:
             self._finish()
@@ -79,44 +80,47 @@ class _Stage:
 
     # ---------------------------------------------------------------- passes
 
-    def _forward(self, work: LayerWork, action: Action) -> None:
+    def _forward(self, action: Action) -> None:
         chunk = self._position(action.chunk)
         first, last = chunk == 0, chunk == self._parts - 1
         if not first:
             self._receive(f"f{chunk}.{action.microbatch}", Lane.RECEIVE_FORWARD, "receive forward", action)
         if first:
-            self._chain(ends.embedding_forward(self.share, work), "forward", action)
+            self._chain(self._end(ends.embedding_forward), "forward", action)
         for run in self._runs(action.chunk):
-            block = work.forward(run.mixture)
+            block = self.blocks.make(("forward", run.mixture), partial(self.work.forward, run.mixture))
             self._layers(block, run, "forward", action)
         if last:
-            self._chain(ends.head_forward(self.share, work), "forward", action)
+            self._chain(self._end(ends.head_forward), "forward", action)
         else:
             self._send(f"f{chunk + 1}.{action.microbatch}", Lane.SEND_FORWARD, "send forward", action)
 
-    def _backward(self, work: LayerWork, action: Action, final: bool) -> None:
+    def _backward(self, action: Action, final: bool) -> None:
         plan = self.share.plan
         chunk = self._position(action.chunk)
         first, last = chunk == 0, chunk == self._parts - 1
         if action.step is Pass.WEIGHT:
             for run in reversed(self._runs(action.chunk)):
-                self._layers(work.weights(run.mixture), run, "backward", action)
+                block = self.blocks.make(("weights", run.mixture), partial(self.work.weights, run.mixture))
+                self._layers(block, run, "backward", action)
             return
         if not last:
             self._receive(f"b{chunk}.{action.microbatch}", Lane.RECEIVE_BACKWARD, "receive backward", action)
         else:
-            self._chain(ends.head_backward(self.share, work), "backward", action)
-        exchange = plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
+            self._chain(self._end(ends.head_backward), "backward", action)
+        exchange = (
+            plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
+        )
         for run in reversed(self._runs(action.chunk)):
-            self._backward_layers(work, run, action, exchange)
+            self._backward_layers(run, action, exchange)
         if first and plan.lora_rank == 0:
-            self._chain(ends.embedding_backward(self.share, work), "backward", action)
+            self._chain(self._end(ends.embedding_backward), "backward", action)
             if exchange and self.share.framework.dp_overlap:
                 self._reduce(self._outer_parameters(), action, "embedding gradients")
         if not first:
             self._send(f"b{chunk - 1}.{action.microbatch}", Lane.SEND_BACKWARD, "send backward", action)
 
-    def _backward_layers(self, work: LayerWork, run: _Run, action: Action, exchange: bool) -> None:
+    def _backward_layers(self, run: _Run, action: Action, exchange: bool) -> None:
         plan = self.share.plan
         keep = self._recomputed(run, action)
         splits: list[tuple[range, bool]] = []
@@ -126,8 +130,9 @@ class _Stage:
         if middle > run.layers.start:
             splits.append((range(run.layers.start, middle), False))
         for layers, recompute in splits:
-            step = work.inputs if action.step is Pass.INPUT else work.backward
-            block = step(run.mixture, recompute)
+            step = self.work.inputs if action.step is Pass.INPUT else self.work.backward
+            key = ("backward", action.step, run.mixture, recompute)
+            block = self.blocks.make(key, partial(step, run.mixture, recompute))
             part = _Run(layers, run.mixture)
             if plan.zero == 3:
                 self._sharded_backward(block, part, action)
@@ -208,13 +213,13 @@ class _Stage:
         """Gradient exchange of `layers` layers: dense parts over all replicas, experts over theirs."""
         dense, experts = self._layer_parts(mixture)
         width = self.share.framework.reduce_bytes * layers
-        return ends.reduce_gradients(self.share, dense * width, experts * width)
+        return self.blocks.make(("reduce", mixture, layers), lambda: ends.reduce_gradients(self.share, dense * width, experts * width))
 
     def _gather(self, mixture: bool, lane: Lane) -> Block:
         """Gather of one layer's parameters."""
         dense, experts = self._layer_parts(mixture)
         width = self.share.activation_bytes
-        return ends.gather_parameters(self.share, dense * width, experts * width, lane)
+        return self.blocks.make(("gather", mixture, lane), lambda: ends.gather_parameters(self.share, dense * width, experts * width, lane))
 
     def _reduce(self, parameters: int, action: Action | None, name: str) -> None:
         block = ends.reduce_gradients(self.share, parameters * self.share.framework.reduce_bytes, 0, name)
@@ -223,6 +228,9 @@ class _Stage:
 
     def _slowed(self, block: Block, *beside: Block) -> Block:
         """The block with what it loses to the exchanges that run beside it."""
+        return self.blocks.make(("slowed", id(block), *map(id, beside)), lambda: self._with_contention(block, beside))
+
+    def _with_contention(self, block: Block, beside: tuple[Block, ...]) -> Block:
         lost = [Contention(op.work) for other in beside for op in other.ops if isinstance(op.work, Collective)]
         if not lost:
             return block
@@ -257,7 +265,13 @@ class _Stage:
             block = ends.reduce_gradients(self.share, (total - experts) * width, experts * width)
             if block.ops:
                 self.pending.append(self._put(block, (self.tail,), "sync"))
-        elif data > 1 and self.stage == plan.pp - 1 and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap) and not self.share.model.tied and plan.lora_rank == 0:
+        elif (
+            data > 1
+            and self.stage == plan.pp - 1
+            and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap)
+            and not self.share.model.tied
+            and plan.lora_rank == 0
+        ):
             self._reduce(self._head_parameters(), None, "head gradients")
         if self.share.model.tied and plan.pp > 1 and plan.lora_rank == 0 and self.stage in (0, plan.pp - 1):
             self._tied_gradients()
@@ -362,9 +376,16 @@ class _Stage:
         self.listed.append(Item(self.blocks.number(block), waits, repeat, host_waits, transfer, phase, layer, microbatch))
         return len(self.listed) - 1
 
+    def _end(self, maker: Callable[[Share, LayerWork], Block]) -> Block:
+        """Embedding or head."""
+        return self.blocks.make(maker.__name__, lambda: maker(self.share, self.work))
+
+    def _transfer(self, name: str, lane: Lane) -> Block:
+        return self.blocks.make((name, lane), lambda: ends.transfer(self.share, name, lane))
+
     def _receive(self, key: str, lane: Lane, name: str, action: Action) -> None:
         posted = self.earlier if self.share.framework.p2p_overlap else self.tail
-        item = self._put(ends.transfer(self.share, name, self._lane(lane, action)), (posted,), "sync", action, transfer=key)
+        item = self._put(self._transfer(name, self._lane(lane, action)), (posted,), "sync", action, transfer=key)
         self._wait_for(item)
 
     def _lane(self, lane: Lane, action: Action) -> Lane:
@@ -373,7 +394,7 @@ class _Stage:
         return Lane(lane + Lane.RECEIVE_FORWARD_UP - Lane.RECEIVE_FORWARD) if up else lane
 
     def _send(self, key: str, lane: Lane, name: str, action: Action) -> None:
-        item = self._put(ends.transfer(self.share, name, self._lane(lane, action)), (self.tail,), "sync", action, transfer=key)
+        item = self._put(self._transfer(name, self._lane(lane, action)), (self.tail,), "sync", action, transfer=key)
         plan = self.share.plan
         if not self.share.framework.p2p_overlap and plan.vpp == 1 and plan.schedule != "dualpipe":
             self._wait_for(item)  # where passes of several chunks alternate, sends and receives go as one batch instead

@@ -23,6 +23,9 @@ from lumos.trace.table import Int32, Int64
 
 #: Lane code of the CPU thread.
 HOST = -1
+#: 80 % interval of host times, as ratios: processors of one era differ by about this (PassMark single-thread, 2019-2024
+#: server parts), and frameworks' Python around a kernel likewise.
+HOST_INTERVAL = (0.6, 1.6)
 ABSENT = -1
 
 
@@ -35,6 +38,7 @@ class Assembled:
     high: Int64
     work: tuple[Work | None, ...]  # by pool entry: what the tasks do (None: host work, or a whole block)
     entry: Int64  # pool entry of every task
+    inside: Int64  # [n, 2]: communication inside a block's one task, exposed and covered (ns); 0 in fine form
 
 
 @dataclass(slots=True)
@@ -51,6 +55,7 @@ class _Template:
     ends: list[int]
     first_host: int
     work: list[Work | None]
+    inside: list[tuple[int, int]]
 
 
 def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
@@ -115,12 +120,12 @@ def _instances(items: Sequence[Item], coarse: bool) -> list[_Instance]:
 
 
 def _fine(block: Block, times: Sequence[Times]) -> _Template:
-    t = _Template([], [], [], [], [], [], [], [], 0, [])
+    t = _Template([], [], [], [], [], [], [], [], 0, [], [])
     if block.before or not block.ops:
-        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (block.before,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))
     place: list[int] = []
     for op, time in zip(block.ops, times, strict=True):
-        launch = _add(t, HOST, Kind.LAUNCH, f"launch {op.name}", (op.host,) * 3)
+        launch = _add(t, HOST, Kind.LAUNCH, f"launch {op.name}", _host(op.host))
         communicates = isinstance(op.work, Collective)
         kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
         task = _add(t, int(op.lane), kind, op.name, time, launch, op.work)
@@ -138,25 +143,32 @@ def _fine(block: Block, times: Sequence[Times]) -> _Template:
 
 
 def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
-    t = _Template([], [], [], [], [], [], [], [], 0, [])
+    t = _Template([], [], [], [], [], [], [], [], 0, [], [])
     if not block.ops:
-        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (block.before,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))
         t.heads.append(0)
         t.ends.append(0)
         return t
     c = repeated(c, repeat)
     lanes = {op.lane for op in block.ops}
     lane = next(iter(lanes)) if len(lanes) == 1 else Lane.COMPUTE
-    launch = _add(t, HOST, Kind.LAUNCH, f"launch {block.name}", (c.lead,) * 3)
+    launch = _add(t, HOST, Kind.LAUNCH, f"launch {block.name}", _host(c.lead))
     work = block.ops[0].work
     communicates = lane is not Lane.COMPUTE
     kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
     task = _add(t, int(lane), kind, block.name, c.device, launch, work if communicates else None)
+    if not communicates:
+        t.inside[task] = c.exposed, c.overlapped
     if c.host > c.lead:
-        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", (c.host - c.lead,) * 3)
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(c.host - c.lead))
     t.heads.append(task)
     t.ends.append(task)
     return t
+
+
+def _host(ns: int) -> Times:
+    """Host time with its interval: hosts differ far more than devices of one kind."""
+    return ns, round(ns * HOST_INTERVAL[0]), round(ns * HOST_INTERVAL[1])
 
 
 def repeated(c: Collapsed, count: int) -> Collapsed:
@@ -173,6 +185,7 @@ def _add(t: _Template, lane: int, kind: Kind, name: str, times: Times, launch: i
     t.times.append(times)
     t.launched_by.append(launch)
     t.work.append(work)
+    t.inside.append((0, 0))
     return len(t.lane) - 1
 
 
@@ -217,7 +230,9 @@ def _put_together(layout: Layout, stages: list[list[_Instance]], templates: dict
         collectives=_collectives(pool, source),
         diagnostics=tuple(pricer.diagnostics),
     )
-    return Assembled(graph, np.ascontiguousarray(times[:, 1]), np.ascontiguousarray(times[:, 2]), tuple(pool.work), source)
+    return Assembled(
+        graph, np.ascontiguousarray(times[:, 1]), np.ascontiguousarray(times[:, 2]), tuple(pool.work), source, pool.inside[source]
+    )
 
 
 class _Pool:
@@ -233,6 +248,7 @@ class _Pool:
         names: dict[str, int] = {}
         self.name = np.array([names.setdefault(x, len(names)) for t in templates for x in t.name], np.int32)
         self.names = tuple(names)
+        self.inside = np.array([x for t in templates for x in t.inside], np.int64).reshape(-1, 2)
         self.work = [x for t in templates for x in t.work]
         self.edge_count = np.array([len(t.edges) for t in templates], np.int64)
         self.edge_start = np.concatenate(([0], np.cumsum(self.edge_count)))[:-1]
@@ -355,6 +371,3 @@ def _collectives(pool: _Pool, source: Int64) -> Collectives | None:
         kinds=tuple(kinds),
         groups=tuple(groups),
     )
-
-
-

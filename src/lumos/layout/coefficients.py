@@ -18,7 +18,8 @@ DATA = Path(__file__).parent / "data" / "step.toml"
 class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Factors are on the cost models' times; 1 = as measured alone.
 
-    gemm, attention, traffic (element-wise kernels), collective: kernels inside a step / alone. throttle: clock lost in a step, beyond the clusters'
+    gemm, attention, traffic (element-wise kernels), collective: kernels inside a step / alone.
+    throttle: clock lost in a step, beyond the clusters'
     sustained clock, for every doubling of the 16-bit peak over A100's (denser arithmetic at a power that grows far less).
     host: factor on the profiles' host times. contention:
     share of the time of communication beside compute that the compute loses (SMs and memory bandwidth taken). jitter:
@@ -35,7 +36,7 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     contention: float = 0.3
     jitter: float = 0.002
     step: float = 1.0
-    spread: float = 0.03
+    spread: float = 0.08
 
 
 @cache

@@ -9,6 +9,11 @@ from lumos.layout.work import Lane, Traffic
 
 #: fp32 master weight, two moments: read and written by one fused Adam step, and the gradient read. Bytes per parameter.
 ADAM_BYTES = 2 * 3 * FP32
+#: Bytes moved for each logit and kernels, by how the loss is computed. torch: to fp32, log-softmax in one kernel; gradient
+#: of the pick, of log-softmax, back to 16 bit. megatron (vocabulary-parallel, in steps): to fp32, maximum, subtract,
+#: exponential, sum, divide; scale, back to 16 bit. fused: two passes over 16-bit logits, gradient in place.
+LOSS_FORWARD = {"torch": (16, 4), "megatron": (38, 8), "fused": (6, 3)}
+LOSS_BACKWARD = {"torch": (22, 4), "megatron": (14, 4), "fused": (4, 1)}
 
 
 def embedding_forward(share: Share, layers: LayerWork) -> Block:
@@ -43,12 +48,10 @@ def head_forward(share: Share, layers: LayerWork) -> Block:
     layers.gather_in(b)
     layers.linear_forward(b, "logits", share.tokens, share.vocab, share.model.hidden)
     logits = share.tokens * share.vocab
-    if share.framework.loss == "fused":
-        b.add("cross-entropy", Traffic(3 * share.activation_bytes * logits, 3))
-    else:  # to fp32, maximum, subtract, exponential, sum
-        b.add("cross-entropy", Traffic((share.activation_bytes + 5 * FP32) * logits, 8))
+    nbytes, kernels = LOSS_FORWARD[share.framework.loss]
+    b.add("cross-entropy", Traffic(nbytes * logits, kernels))
     for _ in range(share.framework.metrics):
-        b.add("loss of the log", Traffic((share.activation_bytes + 5 * FP32) * logits, 8))
+        b.add("loss of the log", Traffic(LOSS_FORWARD["torch"][0] * logits, 4))
     if share.plan.tp > 1:
         for part in ("maximum", "target", "sum"):
             b.add(f"tp all-reduce of the {part}", share.tensor("all_reduce", FP32 * share.tokens), Lane.TENSOR)
@@ -58,10 +61,8 @@ def head_forward(share: Share, layers: LayerWork) -> Block:
 def head_backward(share: Share, layers: LayerWork) -> Block:
     b = _builder("head backward", share)
     logits = share.tokens * share.vocab
-    if share.framework.loss == "fused":
-        b.add("cross-entropy backward", Traffic(2 * share.activation_bytes * logits, 1))
-    else:
-        b.add("cross-entropy backward", Traffic((3 * FP32 + share.activation_bytes) * logits, 4))
+    nbytes, kernels = LOSS_BACKWARD[share.framework.loss]
+    b.add("cross-entropy backward", Traffic(nbytes * logits, kernels))
     layers.column_backward(b, "logits", False, share.vocab)
     layers.norm_backward(b, share.slim)
     return b.build()
@@ -76,7 +77,11 @@ def optimizer(share: Share, parameters: int, owned: int, tensors: int) -> Block:
     b = Builder("optimizer", round(1000 * f.host_us), round(1000 * f.tensor_us * tensors))
     b.add("gradient norm", Traffic(f.gradient_bytes * owned, 2))
     if share.plan.devices > 1:
-        b.add("gradient norm all-reduce", share.data("all_reduce", 8) if share.plan.dp * share.plan.cp > 1 else share.tensor("all_reduce", 8), Lane.DATA)
+        b.add(
+            "gradient norm all-reduce",
+            share.data("all_reduce", 8) if share.plan.dp * share.plan.cp > 1 else share.tensor("all_reduce", 8),
+            Lane.DATA,
+        )
     moved = ADAM_BYTES + f.gradient_bytes + share.activation_bytes
     b.add("clip gradients", Traffic(2 * f.gradient_bytes * owned, 1))
     b.add("adam", Traffic(moved * owned, 4))

@@ -43,7 +43,7 @@ FITTED = {
 NEAR = 0.02
 #: Finite differences.
 DELTA = 0.02
-ROUNDS = 3
+ROUNDS = 2
 
 
 @dataclass(slots=True)
@@ -128,11 +128,16 @@ def solve(linear: Linear, p: Problem, use: NDArray[np.bool_], prior: StepCoeffic
 STRENGTH = 0.2
 
 
-def fit(p: Problem, prior: StepCoefficients, leave_out: str | None = None, start: Linear | None = None) -> StepCoefficients:
-    """The coefficients fitted to all rows, or to those of other sources than `leave_out`."""
+def fit(
+    p: Problem, prior: StepCoefficients, leave_out: str | None = None, start: Linear | None = None, rounds: int = ROUNDS
+) -> StepCoefficients:
+    """The coefficients fitted to all rows, or to those of other sources than `leave_out`.
+
+    start: where the first round is linearised (default: at the prior).
+    """
     use = np.array([s != leave_out for s in p.sources])
     current = prior
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         linear = start if turn == 0 and start is not None else linearise(p, current)
         x = solve(linear, p, use, prior)
         current = msgspec.structs.replace(prior, **{key: round(float(v), 4) for key, v in zip(FITTED, x, strict=True)})

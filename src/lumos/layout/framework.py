@@ -20,7 +20,7 @@ class Framework:
     or a kernel that `cost.attention` knows.
     fusion: "eager" (one kernel per operation), "fused" (hand-fused: bias + GeLU, bias + dropout + add, rotary, norms) or
     "compiled" (neighbouring element-wise operations in one kernel). dropout: hidden and attention dropout are on.
-    loss: "eager", "fused" (one pass over the logits forward, one backward).
+    loss: "torch" (eager), "megatron" (vocabulary-parallel, in steps) or "fused".
     tp_async: the backward's tensor-parallel reduction runs beside the weight gradient. tp_overlap: gathers and scatters are
     pipelined with their multiplications. dp_overlap: gradients are reduced while the last backward runs. gather_overlap:
     the parameters that a sharded optimizer updated are gathered beside the next forward. p2p_overlap: pipeline transfers
@@ -41,7 +41,7 @@ class Framework:
     attention: str = "flash"
     fusion: str = "fused"
     dropout: bool = False
-    loss: str = "eager"
+    loss: str = "megatron"
     tp_async: bool = True
     tp_overlap: bool = False
     dp_overlap: bool = True
@@ -73,34 +73,37 @@ PROFILES = {
     ),
     "megatron-deepspeed": Framework(
         "megatron-deepspeed", attention="unfused", dropout=True, tp_async=False, dp_overlap=False, fused_accumulation=False,
-        gradient_bytes=2, reduce_bytes=2, host_us=18.0, layer_us=400.0, checkpoint_us=1200.0, transfer_us=1200.0, zero=0, sequence_parallel=False,
+        gradient_bytes=2, reduce_bytes=2, host_us=18.0, layer_us=400.0, checkpoint_us=1200.0, transfer_us=1200.0, zero=0,
+        sequence_parallel=False,
     ),
-    "megatron-core": Framework("megatron-core", loss="eager", gather_overlap=True),
+    "megatron-core": Framework("megatron-core", gather_overlap=True),
     "nemo": Framework(
-        "nemo", attention="cudnn", tp_overlap=True, gather_overlap=True, p2p_overlap=True, host_us=9.0, loss="eager",
+        "nemo", attention="cudnn", tp_overlap=True, gather_overlap=True, p2p_overlap=True, host_us=9.0,
     ),
     "llm-foundry": Framework(
-        "llm-foundry", attention="fa1", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=2, reduce_each=True,
-        gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3, sequence_parallel=False, metrics=2,
+        "llm-foundry", loss="torch", attention="fa1", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=2,
+        reduce_each=True, gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3, sequence_parallel=False, metrics=2,
     ),
     "fsdp": Framework(
-        "fsdp", attention="fa2", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=2, reduce_each=True,
+        "fsdp", loss="torch", attention="fa2", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=2, reduce_each=True,
         gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3, sequence_parallel=False,
     ),
     "fsdp2": Framework(
-        "fsdp2", attention="fa2", tp_async=False, fused_projections=False, fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=4,
-        reduce_each=True, gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3, selective="alternate",
+        "fsdp2", loss="torch", attention="fa2", tp_async=False, fused_projections=False, fusion="eager", fused_accumulation=False,
+        gradient_bytes=4, reduce_bytes=4, reduce_each=True, gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3,
+        selective="alternate",
     ),
     "fsdp2-compiled": Framework(
-        "fsdp2-compiled", attention="fa2", tp_async=False, fused_projections=False, fusion="compiled", fused_accumulation=False, gradient_bytes=4, reduce_bytes=4,
-        reduce_each=True, gather_overlap=True, loss="fused", host_us=5.0, layer_us=150.0, zero=3, selective="alternate",
+        "fsdp2-compiled", attention="fa2", tp_async=False, fused_projections=False, fusion="compiled", fused_accumulation=False,
+        gradient_bytes=4, reduce_bytes=4, reduce_each=True, gather_overlap=True, loss="fused", host_us=5.0, layer_us=150.0, zero=3,
+        selective="alternate",
     ),
     "deepspeed": Framework(
-        "deepspeed", attention="fa2", fusion="eager", fused_accumulation=False, gradient_bytes=2, reduce_bytes=2,
+        "deepspeed", loss="torch", attention="fa2", fusion="eager", fused_accumulation=False, gradient_bytes=2, reduce_bytes=2,
         host_us=11.0, layer_us=100.0, checkpoint_us=300.0, zero=1, sequence_parallel=False,
     ),
     "internevo": Framework(
-        "internevo", attention="fa2", fusion="fused", fused_accumulation=False, gradient_bytes=2, reduce_bytes=2,
+        "internevo", loss="torch", attention="fa2", fusion="fused", fused_accumulation=False, gradient_bytes=2, reduce_bytes=2,
         host_us=10.0, layer_us=100.0, tensor_us=2000.0, zero=1, sequence_parallel=False,
     ),
 }  # fmt: skip
@@ -122,13 +125,15 @@ def choose(framework: str, year: int | None = None, notes: str = "") -> tuple[Fr
     """
     text, hints = framework.lower(), notes.lower()
     year = year or 2024
+    if "primus" in text or ("megatron" in text and "bridge" not in text and "deepspeed" not in text and "nemo" not in text):
+        return _megatron(year)
     if "internevo" in text:
         return PROFILES["internevo"], "InternEvo"
     if "megatron-deepspeed" in text or ("deepspeed" in text and "megatron" in text):
         return PROFILES["megatron-deepspeed"], "Megatron-DeepSpeed: kernels of Megatron-LM 2021"
     if "deepspeed" in text:
         return PROFILES["deepspeed"], "DeepSpeed"
-    if "nemo" in text:
+    if "nemo" in text or "bridge" in text or "megascale" in text:
         return PROFILES["nemo"], "NeMo: Megatron Core with its overlaps on"
     if "titan" in text or "fsdp2" in text:
         compiled = "compile" in hints
@@ -140,11 +145,13 @@ def choose(framework: str, year: int | None = None, notes: str = "") -> tuple[Fr
         return chosen, "llm-foundry of 2023: torch FSDP with Triton's FlashAttention"
     if "fsdp" in text:
         return PROFILES["fsdp"], "torch FSDP"
-    if "megatron" in text:
-        if year <= 2022:
-            return PROFILES["megatron-2021"], "Megatron-LM up to 2022: unfused attention, nothing overlapped"
-        return PROFILES["megatron-core"], "Megatron Core"
     return PROFILES["megatron-core"], f"framework {framework!r} is not known: taken as Megatron Core"
+
+
+def _megatron(year: int) -> tuple[Framework, str]:
+    if year <= 2022:
+        return PROFILES["megatron-2021"], "Megatron-LM up to 2022: unfused attention, nothing overlapped"
+    return PROFILES["megatron-core"], "Megatron Core"
 
 
 def with_switches(framework: Framework, switches: dict[str, str]) -> Framework:
@@ -154,7 +161,9 @@ def with_switches(framework: Framework, switches: dict[str, str]) -> Framework:
     for key, text in switches.items():
         if key not in known:
             near = get_close_matches(key, known, 1)
-            raise UsageError(f"framework switch {key!r} is not known{f'; did you mean {near[0]!r}?' if near else ''}; valid: {', '.join(known)}")
+            raise UsageError(
+                f"framework switch {key!r} is not known{f'; did you mean {near[0]!r}?' if near else ''}; valid: {', '.join(known)}"
+            )
         changes[key] = _parsed(key, text, getattr(framework, key))
     return replace(framework, **changes)  # type: ignore[arg-type]
 
@@ -167,6 +176,6 @@ def _parsed(key: str, text: str, current: object) -> object:
     if isinstance(current, str):
         return text
     try:
-        return type(current)(text)
+        return int(text) if isinstance(current, int) else float(text)
     except ValueError:
         raise UsageError(f"framework switch {key}: {text!r} is not a number") from None

@@ -104,7 +104,9 @@ class LayerWork:
     def linear_forward(self, b: Builder, name: str, tokens: int, n: int, k: int) -> None:
         b.add(name, Gemm(tokens, n, k, self.share.dtype, out_bytes=self.width))
 
-    def linear_backward(self, b: Builder, name: str, tokens: int, n: int, k: int, between: Callable[[], list[int]] | None = None, bias: bool = False) -> None:
+    def linear_backward(
+        self, b: Builder, name: str, tokens: int, n: int, k: int, between: Callable[[], list[int]] | None = None, bias: bool = False
+    ) -> None:
         """Input gradient, then (`between`: communication of the input gradient starts) the weight gradient, then the join."""
         dtype, plan = self.share.dtype, self.share.plan
         b.add(f"{name} input gradient", Gemm(tokens, k, n, dtype, out_bytes=self.width))
@@ -112,7 +114,10 @@ class LayerWork:
         if plan.lora_rank == 0:
             fused = self.framework.fused_accumulation
             accumulate = fused and plan.microbatches > 1
-            b.add(f"{name} weight gradient", Gemm(k, n, tokens, dtype, out_bytes=FP32 if fused else self.width, accumulate=accumulate, cast=False))
+            b.add(
+                f"{name} weight gradient",
+                Gemm(k, n, tokens, dtype, out_bytes=FP32 if fused else self.width, accumulate=accumulate, cast=False),
+            )
             if bias:
                 b.add(f"{name} bias gradient", Traffic(self.width * tokens * n))
             if not fused and (plan.microbatches > 1 or self.framework.gradient_bytes > self.width):
@@ -376,6 +381,8 @@ class LayerWork:
                 b.add("gate product", Traffic(3 * self.width * elements))
             else:
                 b.add("gated activation", Traffic(3 * self.width * elements))
+        elif self.share.model.squared_relu and not self.compiled:  # no framework fuses it: relu, then its square
+            b.add("squared relu", Traffic(4 * self.width * elements, 2))
         else:
             b.add("activation", Traffic(2 * self.width * elements))
 
@@ -386,6 +393,8 @@ class LayerWork:
                 b.add("silu backward", Traffic(3 * self.width * elements))
             else:
                 b.add("gated activation backward", Traffic(5 * self.width * elements))
+        elif self.share.model.squared_relu and not self.compiled:  # twice the input, times the gradient, where positive
+            b.add("squared relu backward", Traffic(8 * self.width * elements, 3))
         else:
             b.add("activation backward", Traffic(3 * self.width * elements))
 

@@ -6,7 +6,8 @@ pipeline stage, and collectives are costed for their whole groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
 from lumos.layout.block import Block
 from lumos.layout.framework import Framework
@@ -44,14 +45,28 @@ class Layout:
     stages: tuple[tuple[Item, ...], ...]
 
 
-@dataclass(slots=True)
 class Blocks:
-    """Distinct blocks, numbered as they are first used."""
+    """Distinct blocks, each made once, numbered as they are first used."""
 
-    blocks: list[Block] = field(default_factory=list)
-    _numbers: dict[Block, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self._numbers: dict[Block, int] = {}
+        self._made: dict[Hashable, Block] = {}
+        self._identities: dict[int, int] = {}  # of blocks in _made, which keeps them alive
+
+    def make(self, key: Hashable, maker: Callable[[], Block]) -> Block:
+        """The block of that key, made when first asked for."""
+        if key not in self._made:
+            block = maker()
+            self._made[key] = block
+            self._identities[id(block)] = self._number(block)
+        return self._made[key]
 
     def number(self, block: Block) -> int:
+        """The block's number; blocks that `make` gave need no comparison."""
+        return self._identities[id(block)] if id(block) in self._identities else self._number(block)
+
+    def _number(self, block: Block) -> int:
         if block not in self._numbers:
             self._numbers[block] = len(self.blocks)
             self.blocks.append(block)

@@ -59,7 +59,7 @@ def stage_memory(job: Job, stage: int) -> Memory:
         optimizer = owned * ADAM_STATES
     activations = activation_bytes(share, stage, chunks)
     held = parameters + gradients + optimizer
-    peak = held + activations
+    peak = held + activations + (0 if plan.lora_rank else weight_gradients(share, stage))
     capacity = job.cluster.accelerator.memory_bytes
     return Memory(parameters, gradients, optimizer, activations, peak, capacity is None or peak <= capacity, stage)
 
@@ -118,6 +118,14 @@ def layer_activations(share: Share, mixture: bool) -> int:
     else:
         mlp = tokens * share.ffn * (3 if model.gated else 2) * width
     return residual + inputs + qkv + core + scores + mlp
+
+
+def weight_gradients(share: Share, stage: int) -> int:
+    """Weight gradients in flight before they are accumulated: the largest of a layer, and on the last stage the head's."""
+    model, plan = share.model, share.plan
+    up = (2 if model.gated else 1) * model.ffn * model.hidden // plan.tp
+    head = share.vocab * model.hidden if stage == plan.pp - 1 else 0
+    return share.activation_bytes * (max(up, model.hidden * model.attention_width // plan.tp) + head)
 
 
 def logits_bytes(share: Share) -> int:

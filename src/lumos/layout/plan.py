@@ -92,10 +92,16 @@ def check(plan: Plan, model: Model) -> None:
     parts = 2 * plan.cp if plan.cp > 1 else 1
     _rule(plan.seq_len % parts == 0, f"seq_len ({plan.seq_len}) must be a multiple of 2 · cp ({parts}) to balance causal attention")
     if plan.sequence_parallel:
-        _rule((plan.seq_len // plan.cp) % plan.tp == 0, f"seq_len / cp ({plan.seq_len // plan.cp}) must be a multiple of tp ({plan.tp}) with sequence parallel")
+        _rule(
+            (plan.seq_len // plan.cp) % plan.tp == 0,
+            f"seq_len / cp ({plan.seq_len // plan.cp}) must be a multiple of tp ({plan.tp}) with sequence parallel",
+        )
     if plan.pp > 1:  # the first and the last part may hold the embedding and the head alone
         most = model.layers + 2
-        _rule(plan.pp * plan.vpp <= most, f"pp · vpp ({plan.pp} · {plan.vpp}) must not exceed the {model.layers} layers, the embedding and the head ({most})")
+        _rule(
+            plan.pp * plan.vpp <= most,
+            f"pp · vpp ({plan.pp} · {plan.vpp}) must not exceed the {model.layers} layers, the embedding and the head ({most})",
+        )
     if plan.vpp > 1:
         _rule(plan.pp > 1, f"vpp ({plan.vpp}) needs pp > 1")
         _rule(plan.schedule in ("interleaved", "1f1b"), f"vpp ({plan.vpp}) needs the interleaved schedule, not {plan.schedule}")
@@ -110,7 +116,10 @@ def check(plan: Plan, model: Model) -> None:
             _rule(model.experts.count % plan.ep == 0, f"experts ({model.experts.count}) must be a multiple of ep ({plan.ep})")
     if plan.shard:
         _rule((plan.dp * plan.cp) % plan.shard == 0, f"shard ({plan.shard}) must divide dp · cp ({plan.dp * plan.cp})")
-    _rule(not (plan.zero >= 2 and plan.pp > 1 and plan.zero == 3), f"zero 3 with pp = {plan.pp}: parameters would be gathered for every microbatch; use zero 1")
+    _rule(
+        not (plan.zero >= 2 and plan.pp > 1 and plan.zero == 3),
+        f"zero 3 with pp = {plan.pp}: parameters would be gathered for every microbatch; use zero 1",
+    )
 
 
 def _rule(holds: bool, message: str) -> None:

@@ -13,7 +13,7 @@ from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.steps import members
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Dependency, Graph, Kind
-from lumos.layout.assemble import assemble
+from lumos.layout.assemble import Assembled, assemble
 from lumos.layout.job import Job
 from lumos.layout.layout import Layout
 from lumos.layout.memory import Memory, peak_memory
@@ -23,8 +23,8 @@ from lumos.layout.work import Attention, Collective, Contention, Gemm, GroupedGe
 from lumos.simulate import simulate
 from lumos.simulate.timeline import Timeline
 
-#: Tasks beyond which a step is simulated in its coarse form.
-FINE_TASKS = 1_000_000
+#: Tasks beyond which a step is simulated in its coarse form: the two agree, and people wait.
+FINE_TASKS = 100_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,22 +52,24 @@ class Prediction:
 
 
 def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) -> Prediction:
-    """The step of `job`. coarse: True, False, or None for fine up to a million tasks."""
+    """The step of `job`. coarse: True, False, or None for fine up to FINE_TASKS tasks."""
     pricer = pricer or Pricer(job.cluster)
     layout = layout_of(job)
     notes = list(job.assumed)
     if coarse is None:
-        tasks = task_count(layout)
-        coarse = tasks > FINE_TASKS
-        if coarse:
-            notes.append(Diagnostic("coarse", f"{tasks:,} kernels and launches: simulated as blocks; communication inside a block counts as compute"))
+        coarse = task_count(layout) > FINE_TASKS
     assembled = assemble(layout, pricer, coarse)
     time = time_of(assembled, job, pricer.coefficients)
     timeline = simulate(assembled.graph)
     path = max(critical_paths(timeline), key=lambda p: p.end - p.start)
     memory = peak_memory(job)
     if not memory.fits:
-        notes.append(Diagnostic("out-of-memory", f"stage {memory.stage} needs {memory.peak_bytes / 1e9:.1f} GB of {(job.cluster.accelerator.memory_bytes or 0) / 1e9:.0f}"))
+        notes.append(
+            Diagnostic(
+                "out-of-memory",
+                f"stage {memory.stage} needs {memory.peak_bytes / 1e9:.1f} GB of {(job.cluster.accelerator.memory_bytes or 0) / 1e9:.0f}",
+            )
+        )
     notes += assembled.graph.diagnostics
     plan = job.plan
     peak = job.cluster.accelerator.peak(plan.precision)
@@ -78,7 +80,7 @@ def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) 
         layout=layout,
         timeline=timeline,
         time=time,
-        breakdown=breakdown_of(timeline, slowest(job, pricer.coefficients)),
+        breakdown=breakdown_of(timeline, assembled, slowest(job, pricer.coefficients)),
         tokens_per_s_per_gpu=plan.tokens / (time.time_s * plan.devices),
         model_flops_utilization=achieved / peak,
         memory=memory,
@@ -96,32 +98,48 @@ def task_count(layout: Layout) -> int:
     return sum(size[item.block] * item.repeat for stage in layout.stages for item in stage)
 
 
-def breakdown_of(timeline: Timeline, factor: float) -> dict[str, float]:
-    """The four parts, in seconds, averaged over the stages; each stage's idle time up to the end of the step is `other`."""
+def breakdown_of(timeline: Timeline, assembled: Assembled, factor: float) -> dict[str, float]:
+    """The four parts, in seconds, averaged over the stages; each stage's idle time up to the end of the step is `other`.
+
+    In coarse form communication inside a block is taken out of its task's compute.
+    """
     parts = np.array(four_way(timeline, members(timeline.graph)), float)
     whole = float(timeline.end.max() - timeline.start.min())
     exposed, overlapped, communication = (parts[:, i].mean() for i in range(3))
+    shown, covered = assembled.inside.sum(axis=0) / len(parts)
     other = whole - exposed - overlapped - communication
+    bare = exposed / max(exposed + overlapped, 1.0)  # share of the blocks that nothing outside them covers
+    values = (
+        exposed - bare * (shown + covered),
+        overlapped - (1 - bare) * shown + bare * covered,
+        communication + shown,
+        other,
+    )
     keys = ("exposed_compute_s", "overlapped_s", "exposed_communication_s", "other_s")
-    return {key: float(value) * factor * 1e-9 for key, value in zip(keys, (exposed, overlapped, communication, other), strict=True)}
+    return {key: float(value) * factor * 1e-9 for key, value in zip(keys, values, strict=True)}
 
 
 def shares(graph: Graph, path: CriticalPath, layout: Layout, pricer: Pricer) -> tuple[dict[str, float], dict[str, float]]:
     """The critical path by kind of work and by what bounds it: fractions of the step."""
-    classes, bounds = _names(layout, pricer)
+    mix = _mix(layout, pricer)
     kinds, limits = Counter[str](), Counter[str]()
     total = max(1, path.end - path.start)
-    kind, name = graph.kind, graph.name
+    kind, name = graph.kind.tolist(), graph.name.tolist()
+    spent: Counter[tuple[int, bool]] = Counter()
     for link in path.links:
-        task = link.task
-        word = graph.names[int(name[task])]
-        on_host = int(kind[task]) in (Kind.OPERATOR, Kind.LAUNCH)
-        kinds["host" if on_host else classes.get(word, word)] += link.end - link.start
-        limits["host" if on_host else bounds.get(word, "compute")] += link.end - link.start
+        spent[name[link.task], kind[link.task] in (Kind.OPERATOR, Kind.LAUNCH)] += link.end - link.start
         if link.delay + link.idle:
-            late = "launch latency" if link.cause == Dependency.LAUNCH else "waiting"
-            kinds[late] += link.delay + link.idle
-            limits["latency" if link.cause == Dependency.LAUNCH else "waiting"] += link.delay + link.idle
+            launch = link.cause == Dependency.LAUNCH
+            kinds["launch latency" if launch else "waiting"] += link.delay + link.idle
+            limits["latency" if launch else "waiting"] += link.delay + link.idle
+    for (number, on_host), time in spent.items():
+        if on_host:
+            kinds["host"] += time
+            limits["host"] += time
+            continue
+        for (word, limit), share in mix[graph.names[number]].items():
+            kinds[word] += round(time * share)
+            limits[limit] += round(time * share)
     return _fractions(kinds, total), _fractions(limits, total)
 
 
@@ -129,28 +147,27 @@ def _fractions(counter: Counter[str], total: int) -> dict[str, float]:
     return {key: value / total for key, value in counter.most_common() if value}
 
 
-def _names(layout: Layout, pricer: Pricer) -> tuple[dict[str, str], dict[str, str]]:
-    """Task names → kind of work, and → what bounds it (where equal names differ, the longest work's)."""
-    classes: dict[str, str] = {}
-    bounds: dict[str, tuple[int, str]] = {}
+def _mix(layout: Layout, pricer: Pricer) -> dict[str, dict[tuple[str, str], float]]:
+    """For every task name, of kernels and of whole blocks: shares of its time by (kind of work, what bounds it)."""
+    times: dict[str, Counter[tuple[str, str]]] = {}
     for block in layout.blocks:
-        prices = pricer([op.work for op in block.ops])
-        longest = (0, "host", "host")
-        for op, price in zip(block.ops, prices, strict=True):
-            word, limit = work_class(op.work, op.lane), price.bound.name.lower()
-            classes[op.name] = word
-            if price.times[0] >= bounds.get(op.name, (0, ""))[0]:
-                bounds[op.name] = (price.times[0], limit)
-            longest = max(longest, (price.times[0], word, limit))
-        classes.setdefault(block.name, block.name if len(block.ops) > 1 else longest[1])
-        bounds.setdefault(block.name, (longest[0], longest[2]))
-    return classes, {key: value for key, (_, value) in bounds.items()}
+        for op, price in zip(block.ops, pricer([op.work for op in block.ops]), strict=True):
+            key = work_class(op.work, op.lane), price.bound.name.lower()
+            for name in (op.name, block.name):
+                times.setdefault(name, Counter())[key] += max(1, price.times[0])
+    return {name: {key: t / counter.total() for key, t in counter.items()} for name, counter in times.items()}
 
 
 def work_class(work: Work, lane: Lane) -> str:
     """A word for people."""
     if isinstance(work, Collective):
-        names = {Lane.TENSOR: "tensor-parallel", Lane.CONTEXT: "context-parallel", Lane.EXPERT: "expert-parallel", Lane.DATA: "data-parallel", Lane.GATHER: "data-parallel"}
+        names = {
+            Lane.TENSOR: "tensor-parallel",
+            Lane.CONTEXT: "context-parallel",
+            Lane.EXPERT: "expert-parallel",
+            Lane.DATA: "data-parallel",
+            Lane.GATHER: "data-parallel",
+        }
         return f"{names.get(lane, 'pipeline')} communication"
     if isinstance(work, Gemm | GroupedGemm):
         return "multiplications"
@@ -185,5 +202,3 @@ def result(p: Prediction) -> dict[str, Any]:
         "parameters": p.job.model.parameters,
         "diagnostics": [{"code": d.code, "message": d.message} for d in p.diagnostics],
     }
-
-

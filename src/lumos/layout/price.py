@@ -62,7 +62,9 @@ class Pricer:
         for members in groups.values():
             estimate = self._estimate(members)
             self.diagnostics.update(dict.fromkeys(estimate.diagnostics))
-            rows = zip(members, estimate.time.tolist(), estimate.low.tolist(), estimate.high.tolist(), estimate.bound_by.tolist(), strict=True)
+            rows = zip(
+                members, estimate.time.tolist(), estimate.low.tolist(), estimate.high.tolist(), estimate.bound_by.tolist(), strict=True
+            )
             for w, time, low, high, bound in rows:
                 self._known[w] = Price((time, low, high), Bound(bound))
 
@@ -73,12 +75,23 @@ class Pricer:
         if isinstance(first, Gemm):
             m, n, k, _, batch = columns[:5]
             found = gemm(
-                m, n, k, a, first.dtype, batch=batch, out_bytes=first.out_bytes, accumulate=first.accumulate, cast=first.cast, clock=self.clock
+                m,
+                n,
+                k,
+                a,
+                first.dtype,
+                batch=batch,
+                out_bytes=first.out_bytes,
+                accumulate=first.accumulate,
+                cast=first.cast,
+                clock=self.clock,
             )
             return found.scaled(c.gemm)
         if isinstance(first, GroupedGemm):
             rows = np.array([_skewed(w) for w in members if isinstance(w, GroupedGemm)])
-            found = grouped_gemm(rows, columns[2], columns[3], a, first.dtype, out_bytes=first.out_bytes, accumulate=first.accumulate, clock=self.clock)
+            found = grouped_gemm(
+                rows, columns[2], columns[3], a, first.dtype, out_bytes=first.out_bytes, accumulate=first.accumulate, clock=self.clock
+            )
             return found.scaled(c.gemm)
         if isinstance(first, Attention):
             batch, queries, keys, heads, kv_heads, head_dim, value_dim = columns[:7]
@@ -129,4 +142,3 @@ def _skewed(w: GroupedGemm) -> np.ndarray:
     if w.groups == 1:
         return np.array([w.rows])
     return np.rint(w.rows * np.linspace(2 - w.skew, w.skew, w.groups))
-

@@ -4,11 +4,12 @@ Columns: model, layers, hidden, heads, kv_heads, ffn, vocab, seq_len, precision,
 tp, pp, vpp, cp, ep, dp, zero_or_fsdp, micro_batch, global_batch, recompute, sequence_parallel, framework, year, notes.
 
 Blanks. A row's own dimensions win over those of the model it names; what neither has is assumed, with a diagnostic:
-kv_heads = heads; ffn = the gated 8/3 hidden (rounded up to 256) or 4 hidden; vocab = the family's, else 51,200; precision =
-fp16 where the framework is Megatron-DeepSpeed, else bf16; parallel sizes 1, dp = devices / (tp · pp · cp); micro_batch 1;
-vpp = one layer a virtual stage for
-NeMo with pp > 1; ZeRO, recomputation and sequence parallelism as the framework profile has them. A number that is not one, a device or a
-model that nobody can place, and a plan that breaks a rule skip the row with the reason.
+kv_heads = heads; ffn = the gated 8/3 hidden (rounded up to 256) or 4 hidden; vocab = the family's, else 51,200; of a
+model cut to fewer layers the leading dense ones shrink in proportion (rounded up); precision = fp16 where the framework
+is Megatron-DeepSpeed, else bf16; parallel sizes 1, dp = devices / (tp · pp · cp); micro_batch 1; vpp = one layer a
+virtual stage for NeMo with pp > 1; ZeRO, recomputation and sequence parallelism as the framework profile has them. A
+number that is not one, a device or a model that nobody can place, and a plan that breaks a rule skip the row with the
+reason.
 """
 
 from __future__ import annotations
@@ -33,7 +34,16 @@ Row = Mapping[str, str]
 #: Families whose MLP is gated (SwiGLU), by how their names begin.
 GATED = ("llama", "internlm", "mistral", "mixtral", "qwen", "deepseek", "yi", "baichuan")
 #: Vocabularies by family, where a row leaves it open: from their config.json.
-VOCABULARY = {"llama2": 32000, "llama3": 128256, "nemotron": 256000, "mixtral": 32000, "mistral": 32000, "qwen": 151936, "gpt3": 51200, "gpt": 51200}
+VOCABULARY = {
+    "llama2": 32000,
+    "llama3": 128256,
+    "nemotron": 256000,
+    "mixtral": 32000,
+    "mistral": 32000,
+    "qwen": 151936,
+    "gpt3": 51200,
+    "gpt": 51200,
+}
 
 
 def job_of(row: Row) -> Job:
@@ -73,8 +83,9 @@ def model_of(row: Row, notes: list[Diagnostic]) -> Model:
     if changes.keys() - {"layers", "vocab"}:
         notes.append(Diagnostic("row-dimensions", f"the row's own {', '.join(sorted(changes))} in place of {known.name}'s"))
     model = replace(known, **changes)  # type: ignore[arg-type]
-    if model.experts is not None and model.experts.first_dense >= model.layers:
-        raise LumosError(f"{name}: {model.layers} layers leave none with experts")
+    if model.experts is not None and model.layers < known.layers:  # a truncated model keeps the proportion
+        first = -(-model.experts.first_dense * model.layers // known.layers)
+        model = replace(model, experts=replace(model.experts, first_dense=first))
     if model.positions == "learned":
         model = replace(model, max_positions=max(model.max_positions, _number(row, "seq_len") or 0))
     return model
@@ -297,6 +308,3 @@ def measured_step(row: Row) -> float:
             return value
         return _required(row, "global_batch") * _required(row, "seq_len") / (value * _required(row, "n_gpus"))
     raise LumosError("the row has neither step_time_s nor tokens_per_s_per_gpu")
-
-
-

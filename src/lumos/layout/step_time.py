@@ -15,6 +15,9 @@ from lumos.layout.layout import Layout
 from lumos.layout.price import Pricer
 from lumos.simulate import freeze, sweep_many
 
+#: Share of the cost models' intervals that a whole step keeps: errors on its many different shapes partly cancel.
+CORRELATED = 0.5
+
 
 class StepTime(NamedTuple):
     """Seconds of one step, with the 80 % interval."""
@@ -38,8 +41,8 @@ def time_of(assembled: Assembled, job: Job, coefficients: StepCoefficients) -> S
     spans = sweep_many(frozen, np.stack([assembled.graph.duration, assembled.low, assembled.high]))
     factor = slowest(job, coefficients)
     time, low, high = (float(s) * 1e-9 * factor for s in spans)
-    spread = coefficients.spread
-    return StepTime(time, time * (low / time) / (1 + spread), high * (1 + spread))
+    down, up = (np.hypot(CORRELATED * (bound / time - 1), coefficients.spread) for bound in (low, high))
+    return StepTime(time, time / (1 + float(down)), time * (1 + float(up)))
 
 
 def slowest(job: Job, coefficients: StepCoefficients) -> float:

@@ -77,7 +77,9 @@ class Pricers:
         return self._known[key]
 
 
-def score(rows: Iterable[Row], coefficients: StepCoefficients | None = None, progress: Callable[[int, int], None] | None = None) -> list[Scored]:
+def score(
+    rows: Iterable[Row], coefficients: StepCoefficients | None = None, progress: Callable[[int, int], None] | None = None
+) -> list[Scored]:
     """Every row predicted, or skipped with its reason."""
     rows = list(rows)
     pricers = Pricers(coefficients)

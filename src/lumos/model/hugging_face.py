@@ -57,7 +57,7 @@ def from_config(table: Mapping[str, Any], place: str) -> Model:
     ffn = _optional(table, "intermediate_size") or (0 if gated and _experts_key(table) else int(expansion * hidden))
     if gated and not ffn and not _experts_key(table):
         raise LumosError(f"{place}: intermediate_size is missing; add it")
-    bias = bool(table.get("attention_bias", habits.get("bias", False))) and not gated or bool(habits.get("bias", False))
+    bias = (bool(table.get("attention_bias", habits.get("bias", False))) and not gated) or bool(habits.get("bias", False))
     positions = str(habits.get("positions", "rope"))
     if family == "mpt" and table.get("learned_pos_emb", True) and not table.get("attn_config", {}).get("alibi", False):
         positions = "learned"

@@ -67,6 +67,7 @@ class Model:
     kv_heads: heads of keys and values (GQA). ffn: width of the dense MLP. gated: the MLP has a gate (SwiGLU, GeGLU).
     bias: linear layers have biases; qkv_bias: of the attention's input projections only. max_positions: rows of a learned
     position table. tied: the output projection is the embedding table. qk_norm: queries and keys are normalised per head.
+    squared_relu: the activation of an MLP without gate (else GeLU).
     predictors: extra multi-token-prediction layers (trained, not counted in `layers`).
     """
 
@@ -87,6 +88,7 @@ class Model:
     max_positions: int = 0
     tied: bool = False
     qk_norm: bool = False
+    squared_relu: bool = False
     experts: Experts | None = None
     latent: Latent | None = None
 

@@ -15,29 +15,44 @@ import gzip
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import msgspec
 import numpy as np
 
 from lumos.errors import LumosError, UsageError
-from lumos.graph.table import Dependency, Graph, Kind
+from lumos.graph.table import Dependency, Graph
 from lumos.layout.predict import Prediction
-from lumos.layout.world import World, expand, group_of
 from lumos.layout.work import Attention, Collective, Contention, Gemm, GroupedGemm, Lane, Traffic, Work
+from lumos.layout.world import World, expand, group_of
 from lumos.simulate import simulate
 from lumos.simulate.timeline import Timeline
 
 #: Host time of a record or wait call, ns.
 CALL = 200
+#: Host time of a launch call where the accelerator states none, s; the rest of a slice is the operator's own.
+LAUNCH_S = 4.5e-6
 #: Start of the recording on the base clock, ns; and the base, a multiple of Kineto's window.
 ORIGIN, BASE = 5_000_000_000, 1_735_689_600_000_000_000
 PROCESS, THREAD = 4000, 4001
 
-_NCCL = {"all_reduce": "AllReduce_Sum_bf16_RING_LL", "all_gather": "AllGather_RING_LL", "reduce_scatter": "ReduceScatter_Sum_bf16_RING_LL",
-         "all_to_all": "SendRecv", "send_recv": "SendRecv", "broadcast": "Broadcast_RING_LL", "reduce": "Reduce_Sum_bf16_RING_LL"}  # fmt: skip
-_C10D = {"all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base", "all_to_all": "all_to_allv",
-         "send_recv": "send_recv", "broadcast": "broadcast", "reduce": "reduce"}  # fmt: skip
+_NCCL = {
+    "all_reduce": "AllReduce_Sum_bf16_RING_LL",
+    "all_gather": "AllGather_RING_LL",
+    "reduce_scatter": "ReduceScatter_Sum_bf16_RING_LL",
+    "all_to_all": "SendRecv",
+    "send_recv": "SendRecv",
+    "broadcast": "Broadcast_RING_LL",
+    "reduce": "Reduce_Sum_bf16_RING_LL",
+}
+_C10D = {
+    "all_reduce": "allreduce",
+    "all_gather": "_allgather_base",
+    "reduce_scatter": "_reduce_scatter_base",
+    "all_to_all": "all_to_allv",
+    "send_recv": "send_recv",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+}
 
 
 def write_kineto(
@@ -75,16 +90,18 @@ def write_kineto(
 class _Writer:
     """Writes one rank."""
 
-    def __init__(self, file: IO[bytes], prediction: Prediction, world: World, timeline: Timeline, rank: int, offset: int) -> None:
+    def __init__(self, file: gzip.GzipFile, prediction: Prediction, world: World, timeline: Timeline, rank: int, offset: int) -> None:
         self.file, self.prediction, self.rank = file, prediction, rank
         self.graph: Graph = world.graph
         self.plan = prediction.job.plan
         self.low, self.high = int(world.first[rank]), int(world.first[rank + 1])
         self.start = timeline.start[self.low : self.high].tolist()
         self.end = timeline.end[self.low : self.high].tolist()
-        self.folded = world.folded[self.low : self.high].tolist()
+        self.folded: list[int] = world.folded[self.low : self.high].tolist()
         self.shift = ORIGIN + offset
+        self.works: tuple[Work | None, ...] = prediction.works
         self.groups: dict[tuple[int, ...], str] = {}
+        self.call = round(1e9 * (prediction.job.cluster.accelerator.launch_s or LAUNCH_S))
         self.device = rank % prediction.job.cluster.node.devices
 
     def write(self) -> None:
@@ -95,7 +112,13 @@ class _Writer:
             "world_size": self.plan.devices,
             "pg_count": len(self.groups),
             "pg_config": [
-                {"pg_name": name, "pg_desc": "lumos", "backend_config": "cuda:nccl", "pg_size": len(members[1:]), "ranks": list(members[1:])}
+                {
+                    "pg_name": name,
+                    "pg_desc": "lumos",
+                    "backend_config": "cuda:nccl",
+                    "pg_size": len(members[1:]),
+                    "ranks": list(members[1:]),
+                }
                 for members, name in self.groups.items()
             ],
             "nccl_version": "2.21.5",
@@ -116,7 +139,6 @@ class _Writer:
     def _events(self) -> Iterator[str]:
         graph, low = self.graph, self.low
         n = self.high - low
-        kind = graph.kind[low : self.high].tolist()
         name = [graph.names[i] for i in graph.name[low : self.high].tolist()]
         streams = [graph.processors[p].stream for p in graph.processor[low : self.high].tolist()]
         offset = graph.pred_offset[low : self.high + 1].tolist()
@@ -152,7 +174,9 @@ class _Writer:
             for stream in dict.fromkeys(streams[b] for b in syncs.get(task, ())):
                 # the host waits for what was issued to the stream, then goes on
                 correlation += 1
-                yield self._complete("cuda_runtime", "cudaStreamSynchronize", clock, start, f'"External id":{external},"correlation":{correlation}')
+                yield self._complete(
+                    "cuda_runtime", "cudaStreamSynchronize", clock, start, f'"External id":{external},"correlation":{correlation}'
+                )
                 yield self._stream_sync(stream, clock, start, correlation)
                 clock = start
             clock = max(clock, end)
@@ -161,18 +185,23 @@ class _Writer:
                 yield self._complete("cpu_op", f"lumos::{name[task]}", start, end, f'"External id":{external},"Ev Idx":{external}')
                 continue
             work = self._work(task if device is None else device)
-            yield self._complete("cpu_op", _operator(work, name[device]), start, end, f'"External id":{external},"Ev Idx":{external}{_shapes(work)}')
+            yield self._complete(
+                "cpu_op", _operator(work, name[device]), start, end, f'"External id":{external},"Ev Idx":{external}{_shapes(work)}'
+            )
             at = start
             for before in waits.get(device, ()):
                 correlation += 1
                 stop = min(at + CALL, end)
-                yield self._complete("cuda_runtime", "cudaStreamWaitEvent", at, stop, f'"External id":{external},"correlation":{correlation}')
+                yield self._complete(
+                    "cuda_runtime", "cudaStreamWaitEvent", at, stop, f'"External id":{external},"correlation":{correlation}'
+                )
                 yield self._stream_wait(streams[device], streams[before], record_id[before], at, correlation)
                 at = stop
             correlation += 1
             records = device in recorded
             stop = max(at, end - CALL) if records else end
             flow = correlation
+            at = max(at, stop - self.call)
             yield self._complete("cuda_runtime", "cudaLaunchKernel", at, stop, f'"External id":{external},"cbid":211,"correlation":{flow}')
             yield self._flow("s", flow, PROCESS, THREAD, at)
             yield from self._device(device, name[device], work, streams[device], flow, external, sequence)
@@ -180,14 +209,18 @@ class _Writer:
                 correlation += 1
                 record_id[device] = correlation
                 yield self._complete("cuda_runtime", "cudaEventRecord", stop, end, f'"External id":{external},"correlation":{correlation}')
-        yield self._complete("Trace", "PyTorch Profiler (0)", first, max(self.end), '"Op count":0', process='"Spans"', thread='"PyTorch Profiler"')
+        yield self._complete(
+            "Trace", "PyTorch Profiler (0)", first, max(self.end), '"Op count":0', process='"Spans"', thread='"PyTorch Profiler"'
+        )
 
     def _work(self, task: int) -> Work | None:
-        return self.prediction.works[self.folded[task]]
+        return self.works[self.folded[task]]
 
     # ---------------------------------------------------------------- rows
 
-    def _device(self, task: int, name: str, work: Work | None, stream: int, correlation: int, external: int, sequence: dict[str, int]) -> Iterator[str]:
+    def _device(
+        self, task: int, name: str, work: Work | None, stream: int, correlation: int, external: int, sequence: dict[str, int]
+    ) -> Iterator[str]:
         args = f'"External id":{external},"device":{self.device},"context":1,"stream":{stream},"correlation":{correlation}'
         kernel = _kernel(work, name)
         if isinstance(work, Collective):
@@ -223,7 +256,8 @@ class _Writer:
         out = elements // len(members) if work.kind == "reduce_scatter" else elements
         listed = "[" + ", ".join(map(str, members)) + "]"
         return (
-            f',"Collective name":"{collective}","In msg nelems":{into},"Out msg nelems":{out},"Group size":{len(members)},"dtype":"BFloat16"'
+            f',"Collective name":"{collective}","In msg nelems":{into},"Out msg nelems":{out}'
+            f',"Group size":{len(members)},"dtype":"BFloat16"'
             f',"In split size":"[]","Out split size":"[]","Process Group Name":"{group}","Process Group Description":"lumos"'
             f',"Process Group Ranks":"{listed}","Seq":{number}{peer}'
         )
@@ -232,7 +266,9 @@ class _Writer:
         key = (sum(map(ord, use)), *members)
         if key not in self.groups:
             word = use or "group"
-            self.groups[key] = f"{word} {'-'.join(map(str, members)) if len(members) <= 4 else f'{members[0]}+{members[1] - members[0]}x{len(members)}'}"
+            self.groups[key] = (
+                f"{word} {'-'.join(map(str, members)) if len(members) <= 4 else f'{members[0]}+{members[1] - members[0]}x{len(members)}'}"
+            )
         return self.groups[key]
 
     def _stream_wait(self, stream: int, source: int, record: int, at: int, correlation: int) -> str:
@@ -246,7 +282,9 @@ class _Writer:
         args = f'"stream":{stream},"correlation":{correlation},"device":{self.device},"context":1'
         return self._complete("cuda_sync", "Stream Sync", start, end, args, str(self.device), str(stream))
 
-    def _complete(self, category: str, name: str, start: int, end: int, args: str, process: str = str(PROCESS), thread: str = str(THREAD)) -> str:
+    def _complete(
+        self, category: str, name: str, start: int, end: int, args: str, process: str = str(PROCESS), thread: str = str(THREAD)
+    ) -> str:
         return (
             f'{{"ph":"X","cat":"{category}","name":"{name}","pid":{process},"tid":{thread},"ts":{self._us(start + self.shift)}'
             f',"dur":{self._us(end - start)},"args":{{{args}}}}}'
@@ -254,7 +292,8 @@ class _Writer:
 
     def _flow(self, phase: str, number: int, process: int, thread: int, at: int) -> str:
         ends = ',"bp":"e"' if phase == "f" else ""
-        return f'{{"ph":"{phase}","id":{number},"pid":{process},"tid":{thread},"ts":{self._us(at + self.shift)},"cat":"ac2g","name":"ac2g"{ends}}}'
+        place = f'"pid":{process},"tid":{thread},"ts":{self._us(at + self.shift)}'
+        return f'{{"ph":"{phase}","id":{number},{place},"cat":"ac2g","name":"ac2g"{ends}}}'
 
     def _meta(self) -> str:
         return f'{{"name":"process_name","ph":"M","ts":0,"pid":{PROCESS},"tid":0,"args":{{"name":"python"}}}}'
@@ -301,5 +340,3 @@ def _shapes(work: Work | None) -> str:
         return ""
     kinds = ", ".join(['"c10::BFloat16"'] * count)
     return f',"Input Dims":{dims},"Input type":[{kinds}]'
-
-

@@ -18,14 +18,16 @@ def print_validation(out: Console, scored: Sequence[Scored], result: Mapping[str
         out.print(_figures(title, result[key], result if key == "by_source" else None))
     memory = result["memory"]
     if memory["scored"]:
-        out.print(f"peak memory of {memory['scored']} rows: mean error {_percent(memory['mean_abs_error'])}, worst {_percent(memory['max_abs_error'])}")
+        mean, most = _percent(memory["mean_abs_error"]), _percent(memory["max_abs_error"])
+        out.print(f"peak memory of {memory['scored']} rows: mean error {mean}, worst {most}")
     good = [s for s in scored if s.skipped is None]
     if good and worst:
         table = Table("row", "plan", "measured s", "predicted s", "error", title="worst rows", title_justify="left")
         for s in sorted(good, key=lambda s: -abs(s.error))[:worst]:
             assert s.job is not None and s.predicted is not None
             p = s.job.plan
-            plan = f"{s.job.model.name} on {p.devices} {s.job.cluster.name}: tp {p.tp} pp {p.pp} cp {p.cp} dp {p.dp} zero {p.zero} mb {p.micro_batch} x {p.microbatches}"
+            sizes = f"tp {p.tp} pp {p.pp} cp {p.cp} dp {p.dp} zero {p.zero} mb {p.micro_batch} x {p.microbatches}"
+            plan = f"{s.job.model.name} on {p.devices} {s.job.cluster.name}: {sizes}"
             table.add_row(s.id, plan, f"{s.measured_s:.4g}", f"{s.predicted.time_s:.4g}", _percent(s.error, True))
         out.print(table)
     for reason, count in Counter(s.skipped for s in scored if s.skipped is not None).most_common():
