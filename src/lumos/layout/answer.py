@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.analyze.breakdown import four_way
 from lumos.analyze.critical_path import CriticalPath, critical_paths
@@ -19,6 +20,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Graph
 from lumos.simulate import Timeline, measured, simulate
+from lumos.trace.table import Int64
 
 #: Contributions that an answer lists.
 LARGEST = 5
@@ -97,54 +99,96 @@ def typical_step(paths: tuple[CriticalPath, ...]) -> int:
     """Position of the step of median length (the lower of two). LumosError where the job has no step with work."""
     if not paths:
         raise LumosError("the job has no step that owns any work; record whole steps (ProfilerStep#… marks)")
-    lengths = [path.duration_ns for path in paths]
+    lengths = [path.end - path.start for path in paths]
     return int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
 
 
-def answer(base: Graph, changed: Graph, changes: tuple[str, ...]) -> Answer:
-    """Simulate both graphs, which have the same tasks, and compare."""
-    before, after = simulate(base), simulate(changed)
+@dataclass(frozen=True, slots=True, eq=False)
+class Changed:
+    """A changed job, ready to simulate: its graph and steps, its durations at the ends of their interval (int64[n] ns), and
+    which of its tasks (bool[n]) scale a measured duration or rest on a model alone."""
+
+    graph: Graph
+    owners: Members
+    low: Int64
+    high: Int64
+    scaled: NDArray[np.bool_]
+    modelled: NDArray[np.bool_]
+    changes: tuple[str, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+class Work(NamedTuple):
+    """What one step of a rank does, where the trace's shapes tell: tokens, model FLOPs, and the peak rate of its device."""
+
+    tokens: int | None = None
+    flops: float | None = None
+    peak_flops: float | None = None
+
+
+def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = Work()) -> Answer:
+    """Simulate both jobs and compare. The changed one has the base's steps."""
+    timeline, replayed = simulate(base), simulate(changed.graph)
     owners = members(base)
-    paths, changed_paths = critical_paths(before), critical_paths(after)
+    paths, changed_paths = critical_paths(timeline, owners), critical_paths(replayed, changed.owners)
     at = typical_step(paths)
-    error = _replay_error(base, before)
-    scaled = changed.duration != base.duration
-    path, changed_path = paths[at], changed_paths[at]
-    on_path = sum(link.end_ns - link.start_ns for link in changed_path.links if scaled[link.task])
-    length = max(changed_path.duration_ns, 1)
+    error = _replay_error(base, timeline)
+    path = paths[at]
+    changed_path = next((p for p in changed_paths if p.name == path.name), None)
+    if changed_path is None:
+        raise LumosError(f"the change leaves step {path.name} without work")
+    low = _length(simulate(changed.graph, changed.low), changed.owners, path.name)
+    high = _length(simulate(changed.graph, changed.high), changed.owners, path.name)
+    length = max(changed_path.end - changed_path.start, 1)
+    times = {
+        kind: sum(link.end - link.start for link in changed_path.links if mask[link.task]) / length
+        for kind, mask in (("modelled", changed.modelled), ("scaled", changed.scaled & ~changed.modelled))
+    }
+    share = Share(1 - times["modelled"] - times["scaled"], times["scaled"], times["modelled"])
+    spread = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
     return Answer(
-        outcome(after, owners, changed_path, error),
-        outcome(before, owners, path, error),
+        outcome(replayed, changed.owners, changed_path, spread, after),
+        outcome(timeline, owners, path, (1 - error, 1 + error), before),
         _measured(base, path.name),
-        changes,
+        changed.changes,
         contributions(path, changed_path),
-        Share(1 - on_path / length, on_path / length, 0.0),
-        base.diagnostics,
+        share,
+        (*base.diagnostics, *changed.diagnostics),
     )
 
 
-def outcome(timeline: Timeline, owners: Members, path: CriticalPath, error: float) -> Outcome:
-    """The figures of one step. error: half-width of the interval as a fraction of the step."""
-    length = path.duration_ns
+def unchanged_tasks(base: Graph, graph: Graph, changes: tuple[str, ...]) -> Changed:
+    """A job of the base's tasks with other durations."""
+    same = np.zeros(len(graph), bool)
+    return Changed(graph, members(base), graph.duration, graph.duration, graph.duration != base.duration, same, changes)
+
+
+def outcome(timeline: Timeline, owners: Members, path: CriticalPath, spread: tuple[float, float], work: Work) -> Outcome:
+    """The figures of one step. spread: low and high end of the interval / step."""
+    length = path.end - path.start
     shares = {name: ns / length for name, ns in path.by_class.items()} if length else {}
-    low, high = (length * (1 - error), length * (1 + error))
+    seconds = length * 1e-9
     return Outcome(
-        path.name, length * 1e-9, low * 1e-9, high * 1e-9, parts(timeline, owners, path), None, None, Memory(), shares
-    )  # fmt: skip
+        step=path.name,
+        step_time_s=seconds,
+        step_time_low_s=seconds * spread[0],
+        step_time_high_s=seconds * spread[1],
+        breakdown=parts(timeline, owners, path),
+        tokens_per_s_per_gpu=work.tokens / seconds if work.tokens and seconds else None,
+        model_flops_utilization=work.flops / seconds / work.peak_flops if work.flops and work.peak_flops and seconds else None,
+        memory=Memory(),
+        critical_path=shares,
+    )
 
 
 def parts(timeline: Timeline, owners: Members, path: CriticalPath) -> Parts:
     """The job's step four ways: the mean over the ranks; time before a rank's step begins or after it ends is `other`."""
     start, end = spans(timeline, owners)
-    mine = [
-        i
-        for i, step in enumerate(owners.steps)
-        if step.name == path.name and start[i] >= path.start_ns and end[i] <= path.start_ns + path.duration_ns
-    ]
+    mine = [i for i, step in enumerate(owners.steps) if step.name == path.name and start[i] >= path.start and end[i] <= path.end]
     if not mine:
-        return Parts(0.0, 0.0, 0.0, path.duration_ns * 1e-9)
+        return Parts(0.0, 0.0, 0.0, (path.end - path.start) * 1e-9)
     every = np.array(four_way(timeline, owners), float)[mine]
-    every[:, 3] += path.duration_ns - (end - start)[mine]
+    every[:, 3] += (path.end - path.start) - (end - start)[mine]
     return Parts(*(every.mean(axis=0) * 1e-9).tolist())
 
 
@@ -163,9 +207,14 @@ def _replay_error(graph: Graph, replayed: Timeline) -> float:
     """Half-width of the interval around an unchanged job: the largest error of the replay over the job's steps."""
     if graph.measured_start is None:
         return 0.0
-    truth = {p.name: (p.end - p.start) for p in _job_spans(measured(graph))}
-    errors = [abs((p.end - p.start) - truth[p.name]) / truth[p.name] for p in _job_spans(replayed) if truth.get(p.name)]
+    truth = {p.name: p.end - p.start for p in _job_spans(measured(graph))}
+    errors = [abs(p.end - p.start - truth[p.name]) / truth[p.name] for p in _job_spans(replayed) if truth.get(p.name)]
     return max(errors, default=0.0)
+
+
+def _length(timeline: Timeline, owners: Members, name: str) -> int:
+    """ns of the job's step of that name."""
+    return next((p.end - p.start for p in _job_spans(timeline, owners) if p.name == name), 0)
 
 
 def _measured(graph: Graph, name: str) -> float | None:
@@ -180,9 +229,9 @@ class _Span(NamedTuple):
     end: int
 
 
-def _job_spans(timeline: Timeline) -> list[_Span]:
+def _job_spans(timeline: Timeline, owners: Members | None = None) -> list[_Span]:
     """Steps of the job in a timeline: the steps of all ranks with one name, from the first start to the last end."""
-    owners = members(timeline.graph)
+    owners = owners or members(timeline.graph)
     start, end = spans(timeline, owners)
     found: dict[str, _Span] = {}
     for step, first, last in zip(owners.steps, start.tolist(), end.tolist(), strict=True):

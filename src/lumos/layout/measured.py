@@ -24,11 +24,13 @@ class Instance:
 
     inner: a run that is not the last microbatch of its step, so that it neither exchanges gradients nor begins the step.
     beside: index of the piece on whose CPU thread it runs (recomputation runs where the backward pass does); -1 its own.
+    extra: work added to its last compute task, ns (gradients that are added to others).
     """
 
     piece: int
     inner: bool = False
     beside: int = -1
+    extra: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class MeasuredLayout:
     """What the ranks of a changed job run.
 
     ranks: per rank the instances in order. factor: float64[n], by which every task of the measured graph is multiplied;
-    low, high: the same at the ends of its 80 % interval. scaled, modelled: what the factor rests on is a model (bool[n]).
+    low, high: the same at the ends of its 80 % interval. modelled: tasks whose new duration rests on a model alone.
     """
 
     segmentation: Segmentation
@@ -62,6 +64,7 @@ class MeasuredLayout:
     factor: Factors
     low: Factors
     high: Factors
+    modelled: frozenset[int] = frozenset()
     added: tuple[Added, ...] = ()
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)

@@ -44,6 +44,8 @@ def place(layout: MeasuredLayout) -> Placed:
     duration = np.rint(base.duration[source] * layout.factor[source]).astype(np.int64)
     low = np.minimum(np.rint(base.duration[source] * layout.low[source]).astype(np.int64), duration)
     high = np.maximum(np.rint(base.duration[source] * layout.high[source]).astype(np.int64), duration)
+    for column in (duration, low, high):
+        copies.add_extra(column)
     offset, pred, pred_kind = copies.edges().predecessors(len(source))
     rendezvous = copies.rendezvous()
     release = copies.releases()
@@ -199,6 +201,20 @@ class _Copies:
             chosen = int(same[-1])
         copy = self.copy(chosen, instance)
         return [copy] if copy >= 0 else []
+
+    def add_extra(self, duration: Int64) -> None:
+        """Add the instances' extra work to their last compute tasks, in place."""
+        for number, (_, item) in enumerate(self.instances):
+            if not item.extra:
+                continue
+            tasks = self.order[self.begin[item.piece] : self.begin[item.piece + 1]]
+            works = tasks[np.isin(self.base.kind[tasks], (Kind.KERNEL, Kind.OPERATOR))]
+            on_device = works[self.base.kind[works] == Kind.KERNEL]
+            last = on_device[-1:] if len(on_device) else works[-1:]
+            for task in last.tolist():
+                copy = self.copy(task, number)
+                if copy >= 0:
+                    duration[copy] += item.extra
 
     def all_of(self, tasks: Int32) -> Int32:
         """All copies of the tasks, ascending."""
