@@ -18,7 +18,7 @@ from lumos.analyze.collective_time import collective_times
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.memory import memory_curves
 from lumos.analyze.replay import ReplayResult, replay
-from lumos.analyze.steps import Members, job_steps, members, spans
+from lumos.analyze.steps import Members, job_steps, members
 from lumos.analyze.stragglers import Stragglers, stragglers
 from lumos.analyze.utilization import busy_curves
 from lumos.cost.collective_rates import modelled_collectives
@@ -234,9 +234,3 @@ def _memory(job: Job) -> list[dict[str, Any]]:
                 time, allocated = time[at], allocated[at]
             out.append({"name": f"rank {trace.rank} {curve.name}", "time_ns": time.tolist(), "allocated_bytes": allocated.tolist()})
     return out
-
-
-def step_lengths(timeline: Timeline, owners: Members) -> dict[str, int]:
-    """Length of each step of the job over all ranks, ns."""
-    start, end = spans(timeline, owners)
-    return {name: int(end[parts].max() - start[parts].min()) for name, parts in job_steps(owners).items()}

@@ -1,4 +1,4 @@
-// Charts by plotly, in the page's theme. Plotly comes from `window.lumosPlotly`, a promise that the page sets.
+// Charts by plotly, in the page's theme. Plotly comes from `window.lumosPlotly()`, which the page sets.
 
 import { onTheme, style } from "lumos/theme.js";
 
@@ -14,7 +14,7 @@ export function short(text, length = 60) {
 export async function chart(node, traces, layout = {}) {
   node.classList.add("chart");
   drawn.set(node, { traces, layout });
-  const plotly = await window.lumosPlotly;
+  const plotly = await window.lumosPlotly();
   await plotly.react(node, traces, themed(layout), { displaylogo: false, responsive: true, displayModeBar: false });
   return node;
 }
@@ -32,6 +32,7 @@ function themed(layout) {
 }
 
 onTheme(async () => {
-  const plotly = await window.lumosPlotly;
+  if (!drawn.size) return;
+  const plotly = await window.lumosPlotly();
   for (const [node, { layout }] of drawn) if (node.isConnected) plotly.relayout(node, themed(layout));
 });

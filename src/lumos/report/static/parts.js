@@ -2,9 +2,9 @@
 
 import { inflate } from "lumos/columns.js";
 import { chart, plain, short } from "lumos/charts.js";
-import { choice, el, folded, selector, table } from "lumos/dom.js";
+import { el, folded, selector, table } from "lumos/dom.js";
 import { bytes, count, duration, percent, rate } from "lumos/format.js";
-import { palette, PARTS, RUN } from "lumos/theme.js";
+import { palette, PARTS, RUN, style } from "lumos/theme.js";
 
 const ms = (ns) => ns / 1e6;
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
@@ -116,17 +116,17 @@ export function collectives(doc, node) {
   const { rows, model, known } = doc.collectives;
   if (!rows.length) return node.append(el("p", {}, "The job has no collectives."));
   const label = (r) => `${r.kind} ${r.size_bytes === null ? "" : bytes(r.size_bytes)}${r.group ? ` · ${r.group}` : ""}`;
-  const shown = rows.slice(0, 16).reverse(), colour = palette([]), drawing = el("div");
+  const shown = rows.slice(0, 16).reverse(), colour = palette([]), drawing = el("div"), at = shown.map((_, i) => i);
   const bars = (name, of, fill) => ({
-    type: "bar", orientation: "h", name, y: shown.map((r) => short(label(r), 48)), x: shown.map((r) => ms(of(r) ?? 0)), marker: { color: fill },
-    hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
+    type: "bar", orientation: "h", name, y: at, x: shown.map((r) => ms(of(r) ?? 0)), marker: { color: fill }, text: shown.map((r) => short(label(r))), textposition: "none",
+    hovertemplate: "%{text}<br>%{x:.3f} ms<extra>" + name + "</extra>",
   });
   const whole = (r) => (r.transfer_ns === null ? r.time_ns : null);
   const traces = [bars("waiting", (r) => r.waiting_ns, colour("waiting")), bars("transfer", (r) => r.transfer_ns, colour("transfer"))];
   if (rows.some((r) => r.transfer_ns === null)) traces.push(bars("both (peers not recorded)", whole, colour("communication, waiting unknown")));
   if (known) traces.push({
-    type: "scatter", mode: "markers", name: `the model's transfer (${model})`, y: shown.map((r) => short(label(r), 48)), x: shown.map((r) => (r.modelled ? ms(r.modelled.transfer_ns) : null)),
-    marker: { symbol: "line-ns-open", size: 14, color: "#000000", line: { width: 2 } }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>model</extra>",
+    type: "scatter", mode: "markers", name: `the model's transfer (${model})`, y: at, text: shown.map((r) => short(label(r))), x: shown.map((r) => (r.modelled ? ms(r.modelled.transfer_ns) : null)),
+    marker: { symbol: "line-ns-open", size: 14, color: style("--ink"), line: { width: 2 } }, hovertemplate: "%{text}<br>%{x:.3f} ms<extra>model</extra>",
   });
   node.append(drawing, el("p", { class: "hint" }, known ? "" : `No model to compare with: ${model}`), table("Collectives, mean of one call on one rank", [
     { title: "kind", text: true }, { title: "group", text: true }, { title: "ranks" }, { title: "size" }, { title: "calls" }, { title: "time" }, { title: "waiting" },
@@ -135,7 +135,7 @@ export function collectives(doc, node) {
     r.kind, r.group, r.ranks ?? "–", bytes(r.size_bytes), r.calls.toLocaleString("en"), duration(r.time_ns), duration(r.waiting_ns), duration(r.transfer_ns), rate(r.bus_bytes_per_s),
     ...(known ? [r.modelled ? duration(r.modelled.transfer_ns) : "–", r.modelled && r.transfer_ns ? (r.transfer_ns / r.modelled.transfer_ns).toFixed(2) : "–"] : []),
   ])));
-  return chart(drawing, traces, { height: 80 + 26 * shown.length, barmode: "stack", xaxis: { title: { text: "ms, mean of one call on one rank" } } });
+  return chart(drawing, traces, { height: 80 + 26 * shown.length, barmode: "stack", xaxis: { title: { text: "ms, mean of one call on one rank" } }, yaxis: { tickvals: at, ticktext: shown.map((r) => short(label(r), 48)) } });
 }
 
 export function path(doc, node) {
@@ -184,9 +184,9 @@ export function stragglers(doc, node) {
   ...(found.diagnostics.length ? [diagnosticList(found.diagnostics)] : []));
   return chart(drawing, [{
     type: "heatmap", z, x: columns.map((c) => plain(c.label)), y: ranks.map((r) => `rank ${r}`), zmin: -most, zmax: most, zmid: 0, xgap: 1, ygap: ranks.length > 64 ? 0 : 1,
-    colorscale: [[0, "#0072b2"], [0.5, "#f4f4f4"], [1, "#d55e00"]], colorbar: { title: { text: "ms off the<br>median rank" }, thickness: 12 },
+    colorscale: [[0, "#0072b2"], [0.5, "#f4f4f4"], [1, "#d55e00"]], colorbar: { title: { text: "ms off" }, thickness: 12, len: 1, nticks: 5 },
     hovertemplate: "%{y}, %{x}<br>%{z:+.3f} ms off the median rank<extra></extra>",
-  }], { height: Math.max(200, Math.min(120 + 22 * ranks.length, 760)), yaxis: { autorange: "reversed", type: "category" }, xaxis: { side: "top", type: "category", tickangle: -35 }, margin: { l: 70, r: 16, t: 120, b: 16 } });
+  }], { height: Math.max(250, Math.min(120 + 22 * ranks.length, 760)), yaxis: { autorange: "reversed", type: "category" }, xaxis: { side: "top", type: "category", tickangle: -35 }, margin: { l: 70, r: 16, t: 120, b: 16 } });
 }
 
 export function memory(doc, node) {
@@ -222,5 +222,3 @@ export function about(doc, node) {
     folded(`Files (${a.files.length})`, table("What was read", [{ title: "rank" }, { title: "rank from", text: true }, { title: "events" }, { title: "file", text: true }],
       a.files.map((f) => [`${f.rank}`, f.rank_source, f.events.toLocaleString("en"), f.path]))));
 }
-
-export { choice };
