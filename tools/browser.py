@@ -164,9 +164,8 @@ def browser(width: int = 1280, height: int = 900, scale: float = 1) -> Iterator[
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [path, *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"]
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, close_fds=False, preexec_fn=as_three_and_four
-        )
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        child = subprocess.Popen(command, close_fds=False, preexec_fn=as_three_and_four, **quiet)
         os.close(to_read)
         os.close(from_write)
         try:

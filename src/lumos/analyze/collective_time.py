@@ -17,13 +17,9 @@ from lumos.graph.table import Collectives
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import ABSENT, Int64
 
-#: Bytes that cross the links of a rank, as a multiple of its buffer (the larger of input and output), by ranks n.
-_CROSSING = {
-    "all-reduce": lambda n: 2 * (n - 1) / n,
-    "all-gather": lambda n: (n - 1) / n,
-    "reduce-scatter": lambda n: (n - 1) / n,
-    "all-to-all": lambda n: (n - 1) / n,
-}
+#: Bytes that cross the links of a rank, as a multiple of (n - 1) / n of its buffer (the larger of input and output), n ranks;
+#: kinds that are not listed move each byte once, whatever the ranks.
+_CROSSING = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}
 
 
 class CollectiveRow(NamedTuple):
@@ -82,7 +78,7 @@ def _row(kind: str, group: str, ranks: int | None, nbytes: int | None, calls: in
     size = nbytes * ranks if kind == "all-gather" and nbytes is not None and ranks is not None else nbytes
     rate = None
     if size is not None and ranks is not None and ranks > 1 and transfer:
-        rate = size / transfer * 1e9 * _CROSSING.get(kind, lambda _: 1.0)(ranks)
+        rate = size / transfer * 1e9 * (_CROSSING[kind] * (ranks - 1) / ranks if kind in _CROSSING else 1.0)
     return CollectiveRow(kind, group, ranks, size, calls, time, wait, transfer, rate)
 
 

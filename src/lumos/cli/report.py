@@ -14,7 +14,7 @@ from lumos.cli.output import Clock, Json, Paths, Repair, progress, write_json
 def command(
     paths: Paths,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE.html", help="Where to write the report.")],
-    step: Annotated[str | None, typer.Option(metavar="NAME", help="The step that the timeline shows: its name, or the number behind its #.")] = None,
+    step: Annotated[str | None, typer.Option(metavar="NAME", help="The timeline's step: its name, or the number behind its #.")] = None,
     repair: Repair = False,
     json: Json = False,
 ) -> None:

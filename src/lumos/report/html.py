@@ -40,7 +40,10 @@ def report_page(document: Mapping[str, Any]) -> str:
     imports = json_text({"imports": modules})
     plotly = plotly_source()
     digests = " ".join(_digest(text) for text in (imports, entry, plotly))
-    policy = f"default-src 'none'; script-src {digests} data:; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; script-src {digests} data:; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
     packed = base64.b64encode(gzip.compress(plotly.encode(), 9, mtime=0)).decode()
     return page(
         kind="report",
@@ -85,8 +88,7 @@ def json_text(value: Any) -> str:
     """JSON that can stand inside any element of a page: nothing in it reads as markup."""
     import msgspec
 
-    text = msgspec.json.encode(value).decode()
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return msgspec.json.encode(value).decode().translate({ord(c): f"\\u{ord(c):04x}" for c in "&<>\u2028\u2029"})
 
 
 def _data_url(source: str) -> str:

@@ -21,6 +21,7 @@ from lumos.analyze.waiting import waiting
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
 from lumos.report.columns import column, index, times
+from lumos.report.text import kernel_name
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int8, Int32, Int64, Job
 
@@ -156,7 +157,7 @@ def _binned(start: Int64, end: Int64, label: Int32, bins: int, bin_ns: int, labe
     piece = np.repeat(np.arange(len(start)), number)
     at = np.arange(len(piece)) - np.repeat(np.cumsum(number) - number, number) + first[piece]
     time = np.minimum(end[piece], (at + 1) * bin_ns) - np.maximum(start[piece], at * bin_ns)
-    return np.bincount(at * labels + label[piece], time, bins * labels).reshape(bins, labels)
+    return np.bincount(at * labels + label[piece], time.astype(np.float64), bins * labels).astype(np.float64).reshape(bins, labels)
 
 
 def drawing(
@@ -215,7 +216,7 @@ class _Names:
         found, inverse = np.unique(self._graph.name[tasks], return_inverse=True)
         numbers = [self._number.setdefault(i, len(self._number)) for i in found.tolist()]
         for i in list(self._number)[len(self.used) :]:
-            text = self._graph.names[i].encode("utf-8", "replace").decode()
+            text = kernel_name(self._graph.names[i]).encode("utf-8", "replace").decode()
             self.used.append(text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…")
         return np.array(numbers, np.int64)[inverse] if len(numbers) else np.empty(0, np.int64)
 

@@ -26,7 +26,7 @@ from lumos.serve.session import Durations, Loaded, Scale, Session, command_line,
 OWN_MODULES = ("api.js", "bench.js", "explorer.js", "api_page.js")
 
 #: What /static/ serves; nothing else is read, whatever the request says.
-FILES = {name: "text/javascript" for name in (*MODULES, *OWN_MODULES)} | {"page.css": "text/css"}
+FILES = dict.fromkeys((*MODULES, *OWN_MODULES), "text/javascript") | {"page.css": "text/css"}
 
 
 class ScaleChange(BaseModel):
@@ -93,7 +93,7 @@ def application(session: Session, port: int) -> App:
         f"default-src 'none'; script-src 'self' {digests}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
         "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     )
-    return Guard(app, port, policy)  # type: ignore[arg-type]
+    return Guard(app, port, policy)
 
 
 def _errors(app: FastAPI) -> None:

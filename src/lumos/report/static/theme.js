@@ -45,11 +45,16 @@ export function setTheme(name) {
 function apply(dark) {
   const before = isDark();
   document.documentElement.dataset.theme = dark ? "dark" : "light";
-  if (before !== dark) for (const listener of listeners) listener();
+  if (before === dark) return;
+  values.clear();
+  for (const listener of listeners) listener();
 }
 
+// The value of one of the sheet's variables. Asking the browser makes it lay the page out, so answers are kept.
+const values = new Map();
 export function style(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  if (!values.has(name)) values.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());
+  return values.get(name);
 }
 
 system.addEventListener("change", () => setTheme(chosen));

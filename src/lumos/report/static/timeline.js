@@ -167,7 +167,7 @@ export class Timeline {
     image.context.putImageData(image.data, 0, 0);
     context.drawImage(image.canvas, Math.round(GUTTER * ratio), Math.round(RULER * ratio));
     context.scale(ratio, ratio);
-    if (found) this.paintNames(context, found, lanes, ratio);
+    if (found) this.paintNames(context, found, lanes);
     if (this.showPath) this.paintPath(context);
     this.paintSelected(context);
     this.paintGutter(context);
@@ -196,20 +196,19 @@ export class Timeline {
   }
 
   paintNames(context, { tasks, names, shift }, lanes) {
-    if (this.row < 11) return;
     context.font = `${Math.min(this.row - 3, 11)}px system-ui, sans-serif`;
     context.textBaseline = "middle";
     const letter = context.measureText("abcdefghij").width / 10;
     const { begin, end } = this.view;
     for (const { lane } of lanes) {
       const [low, high] = visible(tasks, lane, begin - shift, end - shift);
-      if (high - low > 4 * this.width) continue;
+      if (high - low > this.width) continue;
       for (let i = low; i < high; i++) {
         const left = Math.max(this.x(tasks.start[i] + shift), GUTTER), right = Math.min(this.x(tasks.start[i] + shift + tasks.duration[i]), GUTTER + this.width);
         const letters = Math.floor((right - left - 6) / letter);
         if (letters < 3) continue;
         context.fillStyle = readable(this.colour(this.drawing.labels[tasks.label[i]]));
-        context.fillText(names[tasks.name[i]].slice(0, letters), left + 3, this.y(lane) + this.row / 2 + 0.5);
+        context.fillText(names[tasks.name[i]].slice(0, letters), left + 3, this.y(lane) + this.row / 2 + 0.5, right - left - 5);
       }
     }
   }

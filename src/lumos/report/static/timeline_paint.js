@@ -1,7 +1,7 @@
 // Paints lanes into pixels. Pure: numbers in, pixels out, so that its cost is that of the pixels, not of the tasks.
 
 // More tasks than this in view: bins are painted instead.
-export const MOST_TASKS = 60_000;
+export const MOST_TASKS = 20_000;
 
 // First index in [low, high) whose start + duration is past `time`.
 function firstEndingAfter(tasks, low, high, time) {
