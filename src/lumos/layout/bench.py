@@ -14,26 +14,15 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos.analyze.breakdown import working
-from lumos.analyze.critical_path import critical_paths
+from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.intervals import either, union, within
 from lumos.analyze.steps import Members, job_steps, members, only, spans
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph
+from lumos.layout.answer import Contribution, Parts, contributions
 from lumos.layout.durations import Durations
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
 from lumos.trace.table import Int64, Job
-
-#: Contributions that are listed before the rest are one.
-LARGEST = 8
-
-
-class Parts(NamedTuple):
-    """A step's time, four ways, the mean over the ranks; the four sum to it. Seconds."""
-
-    exposed_compute_s: float
-    overlapped_s: float
-    exposed_communication_s: float
-    other_s: float
 
 
 class Outcome(NamedTuple):
@@ -44,15 +33,6 @@ class Outcome(NamedTuple):
     step_time_low_s: float
     step_time_high_s: float
     breakdown: Parts
-
-
-class Moved(NamedTuple):
-    """How much of the critical path one class of work takes in the base and in the changed job. Seconds."""
-
-    what: str
-    base_s: float
-    changed_s: float
-    delta_s: float
 
 
 @dataclass(frozen=True)
@@ -89,6 +69,11 @@ class Bench:
         truth, replayed = (step_lengths(run, self.owners) for run in (measured(self.graph), self.base))
         return max((abs(replayed[name] / length - 1) for name, length in truth.items() if length), default=0.0)
 
+    def check_step(self, step: str) -> None:
+        """UsageError where the job has no such step."""
+        if step not in self.steps:
+            raise UsageError(f"the job has no step {step!r}; it has {', '.join(self.steps)}")
+
     def measured_step_s(self, step: str) -> float:
         """The step as recorded, seconds."""
         return step_lengths(measured(self.graph), self.owners)[step] * 1e-9
@@ -99,25 +84,19 @@ class Bench:
 
     def outcome(self, timeline: Timeline, step: str) -> Outcome:
         """The figures of one step of a timeline of this job. UsageError where the job has no such step."""
-        if step not in self.steps:
-            raise UsageError(f"the job has no step {step!r}; it has {', '.join(self.steps)}")
+        self.check_step(step)
         start, end = spans(timeline, self._only(step))
         length, error = int(end.max() - start.min()) * 1e-9, self.replay_error
         return Outcome(step, length, length * (1 - error), length * (1 + error), self._parts(timeline, step, start, end))
 
-    def moved(self, timeline: Timeline, step: str) -> tuple[Moved, ...]:
+    def moved(self, timeline: Timeline, step: str) -> tuple[Contribution, ...]:
         """What differs on the critical path of a step, the largest difference first; the differences sum to the step's."""
-        before, after = (self._path(run, step) for run in (self.base, timeline))
-        every = [
-            Moved(name, before.get(name, 0) * 1e-9, after.get(name, 0) * 1e-9, (after.get(name, 0) - before.get(name, 0)) * 1e-9)
-            for name in dict.fromkeys((*before, *after))
-        ]
-        every = sorted((m for m in every if m.delta_s), key=lambda m: -abs(m.delta_s))
-        rest = every[LARGEST:]
-        if rest:
-            base, change = (sum(getattr(m, key) for m in rest) for key in ("base_s", "changed_s"))
-            every = [*every[:LARGEST], Moved("everything else", base, change, change - base)]
-        return tuple(every)
+        return contributions(self.path(self.base, step), self.path(timeline, step))
+
+    def path(self, timeline: Timeline, step: str) -> CriticalPath:
+        """The critical path of a step in a timeline of this job."""
+        (path,) = critical_paths(timeline, self._only(step), frozen=self.frozen)
+        return path
 
     @cached_property
     def _working(self) -> tuple[Int64, Int64]:
@@ -133,10 +112,6 @@ class Bench:
         if step not in self._owned:
             self._owned[step] = only(self.owners, step)
         return self._owned[step]
-
-    def _path(self, timeline: Timeline, step: str) -> dict[str, int]:
-        (path,) = critical_paths(timeline, self._only(step), frozen=self.frozen)
-        return path.by_class
 
     def _parts(self, timeline: Timeline, step: str, start: Int64, end: Int64) -> Parts:
         """The mean over the ranks, each in the window of its own step; before and after that it does neither."""

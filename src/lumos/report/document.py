@@ -17,6 +17,7 @@ from lumos.analyze.class_time import class_times
 from lumos.analyze.collective_time import collective_times
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.memory import memory_curves
+from lumos.analyze.operation_idle import is_operation_level
 from lumos.analyze.replay import ReplayResult, replay
 from lumos.analyze.steps import Members, job_steps, members
 from lumos.analyze.stragglers import Stragglers, stragglers
@@ -25,6 +26,10 @@ from lumos.cost.collective_rates import modelled_collectives
 from lumos.errors import GraphError
 from lumos.graph.build import build
 from lumos.graph.table import Graph
+from lumos.layout.bench import Bench
+from lumos.layout.durations import Durations
+from lumos.layout.outline import outline
+from lumos.layout.segment import segment
 from lumos.report.columns import column
 from lumos.report.plain import plain
 from lumos.report.text import duration, kernel_name, percent
@@ -87,18 +92,34 @@ class Recording:
         lengths = {name: path.duration_ns for name, path in self.paths["replayed"].items()}
         return sorted(lengths, key=lambda name: lengths[name])[(len(lengths) - 1) // 2]
 
-    def drawing(self, step: str, limits: Limits = Limits()) -> dict[str, Any]:
-        """The timeline of a step, measured and replayed."""
+    @cached_property
+    def bench(self) -> Bench:
+        return Bench(self.job, self.graph, self.replayed)
+
+    def drawing(self, step: str, limits: Limits = Limits(), changed: Timeline | None = None) -> dict[str, Any]:
+        """The timeline of a step, measured and replayed, and as changed."""
         runs = {"measured": self.measured, "replayed": self.replayed}
-        return drawing(runs, self.owners, step, {k: self.paths[k][step] for k in runs}, self.job, limits)
+        paths = {run: self.paths[run][step] for run in runs}
+        if changed is not None:
+            runs["changed"], paths["changed"] = changed, self.bench.path(changed, step)
+        return drawing(runs, self.owners, step, paths, self.job, limits)
 
 
-def document(recording: Recording, *, command: Sequence[str] = (), step: str | None = None, timeline: bool = True) -> dict[str, Any]:
-    """The report of a job as JSON can hold it. step: whose timeline (default: the one of median length).
+def document(
+    recording: Recording,
+    *,
+    command: Sequence[str] = (),
+    step: str | None = None,
+    changes: Durations | None = None,
+    timeline: bool = True,
+) -> dict[str, Any]:
+    """The report of a job as JSON can hold it. step: whose timeline (default: the one of median length). changes: a what-if, whose
+    answer and timeline the report also shows.
 
     GraphError where the job was never measured, has no schedule, or no step owns a task.
     """
     step = step or recording.typical_step()
+    changed = None if changes is None else recording.bench.changed(changes)
     found: dict[str, Any] = {
         "headline": headline(recording),
         "about": _about(recording, command),
@@ -111,10 +132,29 @@ def document(recording: Recording, *, command: Sequence[str] = (), step: str | N
         "path": _paths(recording),
         "stragglers": _stragglers(recording),
         "memory": _memory(recording.job),
+        "outline": _outline(recording),
         "diagnostics": plain(recording.graph.diagnostics),
-        "timeline": recording.drawing(step) if timeline else None,
+        "whatif": None if changed is None or changes is None else what_if(recording.bench, changed, changes.described(), step, moved=True),
+        "timeline": recording.drawing(step, changed=changed) if timeline else None,
     }
     return found
+
+
+def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, *, moved: bool) -> dict[str, Any]:
+    """What changes do to a step, in the keys of `lumos whatif --json`."""
+    base, outcome = bench.outcome(bench.base, step), bench.outcome(changed, step)
+    answer: dict[str, Any] = {
+        **plain(outcome),
+        "memory": {"peak_bytes": None, "note": "a change of durations moves no memory"},
+        "base": plain(base),
+        "measured_step_s": bench.measured_step_s(step),
+        "changes": changes,
+        "difference_s": outcome.step_time_s - base.step_time_s,
+        "change": outcome.step_time_s / base.step_time_s - 1 if base.step_time_s else None,
+    }
+    if moved:
+        answer["moved"] = [{**c._asdict(), "delta_s": c.delta_s} for c in bench.moved(changed, step)]
+    return answer
 
 
 def headline(recording: Recording) -> str:
@@ -126,7 +166,7 @@ def headline(recording: Recording) -> str:
     error = f"the replay is {percent(replayed / mean - 1, signed=True)} off" if mean else "nothing to compare"
     ranks = f"on {result.ranks} ranks" if result.ranks > 1 else f"on rank {result.rank_numbers[0]}"
     bound = next(iter(sorted(path.by_group.items(), key=lambda item: -item[1])), None)
-    what = f"; {bound[0]} bounds it ({percent(bound[1] / path.duration_ns, decimals=0)} of the critical path)" if bound else ""
+    what = f"; bound by {bound[0]} ({percent(bound[1] / path.duration_ns, decimals=0)} of the critical path)" if bound else ""
     return f"{duration(mean)} a step {ranks}; {error}{what}."
 
 
@@ -220,6 +260,14 @@ def _stragglers(recording: Recording) -> dict[str, Any] | None:
     answer: dict[str, Any] = plain(found)
     answer["diagnostics"] = [d for d in answer["diagnostics"] if d not in plain(recording.graph.diagnostics)]
     return answer
+
+
+def _outline(recording: Recording) -> dict[str, Any] | None:
+    """The blocks of one step of the first rank; None where the job is of operations, which have no layers to find."""
+    if is_operation_level(recording.graph):
+        return None
+    found: dict[str, Any] = plain(outline(segment(recording.graph, recording.job)))
+    return found
 
 
 def _memory(job: Job) -> list[dict[str, Any]]:

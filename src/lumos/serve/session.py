@@ -20,7 +20,7 @@ from lumos.graph.build import build
 from lumos.graph.table import Kind
 from lumos.layout.bench import Bench
 from lumos.layout.durations import Durations, Scale
-from lumos.report.document import Recording, document
+from lumos.report.document import Recording, document, what_if
 from lumos.report.plain import plain
 from lumos.report.timeline_levels import Limits, excerpt
 from lumos.serve.work import Report, Work
@@ -77,22 +77,9 @@ class Loaded:
     def whatif(self, changes: Durations, step: str | None, *, moved: bool) -> dict[str, Any]:
         """What the changes do to a step, in the keys of `lumos whatif --json`."""
         began = time.perf_counter()
-        bench = self.bench
-        step = step or bench.typical
-        base = bench.outcome(bench.base, step)
-        timeline = bench.changed(changes)
-        outcome = bench.outcome(timeline, step)
-        answer: dict[str, Any] = {
-            **plain(outcome),
-            "memory": {"peak_bytes": None, "note": "a change of durations moves no memory"},
-            "base": plain(base),
-            "measured_step_s": bench.measured_step_s(step),
-            "changes": changes.described(),
-            "difference_s": outcome.step_time_s - base.step_time_s,
-            "change": outcome.step_time_s / base.step_time_s - 1 if base.step_time_s else None,
-        }
-        if moved:
-            answer["moved"] = plain(bench.moved(timeline, step))
+        step = step or self.bench.typical
+        self.bench.check_step(step)
+        answer = what_if(self.bench, self.bench.changed(changes), changes.described(), step, moved=moved)
         return {**answer, "seconds_s": time.perf_counter() - began}
 
 
@@ -150,7 +137,7 @@ class Session:
         report("analysing", 0, 0)
         found = document(recording, command=["lumos", "serve", *map(shlex.quote, self.paths)], timeline=False)
         report("analysing", 1, 1)
-        return Loaded(recording, Bench(job, graph, recording.replayed), found)
+        return Loaded(recording, recording.bench, found)
 
 
 def command_line(paths: Sequence[str], changes: Durations) -> str:

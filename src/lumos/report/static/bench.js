@@ -4,6 +4,7 @@ import { ask, latest, query } from "lumos/api.js";
 import { chart, plain } from "lumos/charts.js";
 import { el, folded, selector, table } from "lumos/dom.js";
 import { bytes, duration, percent, seconds } from "lumos/format.js";
+import { moved, outcome } from "lumos/parts.js";
 import { PARTS } from "lumos/theme.js";
 
 const KINDS = [["scale", "scale by name"], ["drop", "drop"], ["fuse", "fuse neighbours"], ["rank_slowdown", "slow a rank"]];
@@ -12,8 +13,8 @@ const PAUSE_MS = 350;
 // doc: the report's document; names: of /api/names. Returns {element, set(changes)}.
 export function bench(doc, names) {
   let changes = [], step = doc.step, timer = 0;
-  const list = el("div"), error = el("p", { class: "error", role: "alert" }), moved = el("div");
-  const big = el("div", { class: "big", "aria-live": "polite" }), under = el("div"), drawing = el("div"), memory = el("p", { class: "hint" });
+  const list = el("div"), error = el("p", { class: "error", role: "alert" }), changedPath = el("div");
+  const figures = el("div"), memory = el("p", { class: "hint" });
   const command = el("pre", { tabindex: "0" }), python = el("pre", { tabindex: "0" }), scenarios = el("div");
   const element = el("div", { id: "bench" });
 
@@ -43,22 +44,11 @@ export function bench(doc, names) {
   }
 
   function show(found, full) {
-    big.textContent = seconds(found.step_time_s);
-    const faster = found.difference_s < 0;
-    under.replaceChildren(
-      el("span", { class: found.difference_s === 0 ? "" : faster ? "good" : "bad" }, `${seconds(found.difference_s, true)} (${percent(found.change, { signed: true })}) against ${seconds(found.base.step_time_s)} replayed`),
-      el("div", { class: "hint" }, `between ${seconds(found.step_time_low_s)} and ${seconds(found.step_time_high_s)}, as far off as the replay is; ${seconds(found.measured_step_s)} measured; answered in ${seconds(found.seconds_s)}`),
-    );
+    figures.replaceChildren(...outcome(found).elements);
     memory.textContent = found.memory?.peak_bytes ? `peak memory ${bytes(found.memory.peak_bytes)}` : found.memory?.note ? `Memory: ${found.memory.note}.` : "";
-    const runs = [["changed", found.breakdown], ["base", found.base.breakdown]];
-    chart(drawing, PARTS.map(([key, name, colour]) => ({
-      type: "bar", orientation: "h", name, y: runs.map(([run]) => run), x: runs.map(([, b]) => 1e3 * b[`${key}_s`]), marker: { color: colour },
-      hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
-    })), { barmode: "stack", height: 190, xaxis: { title: { text: "ms" } }, margin: { l: 70, r: 16, t: 50, b: 40 } });
     command.textContent = found.command;
     python.textContent = found.python;
-    if (full) moved.replaceChildren(found.moved.length ? table("What moved on the critical path", [{ title: "class", text: true }, { title: "base" }, { title: "changed" }, { title: "difference" }],
-      found.moved.map((m) => [m.what, seconds(m.base_s), seconds(m.changed_s), { value: seconds(m.delta_s, true), class: m.delta_s < 0 ? "good" : "bad" }])) : el("p", { class: "hint" }, "Nothing moved on the critical path."));
+    if (full) changedPath.replaceChildren(moved(found));
     Object.assign(element.dataset, { state: full ? "settled" : "answered", stepTime: found.step_time_s, baseTime: found.base.step_time_s });
   }
 
@@ -148,7 +138,7 @@ export function bench(doc, names) {
   element.append(
     el("div", { class: "bench" },
       el("div", { class: "card" }, el("div", { class: "bar" }, selector("step", doc.step_names, step, (value) => { step = value; turn(); listScenarios(); })), ...adder(), list, save, error),
-      el("div", { class: "card" }, big, under, drawing, memory, moved,
+      el("div", { class: "card" }, figures, memory, changedPath,
         folded("The same on the command line, and in Python", el("div", { class: "bar" }, "command line ", copy(command)), command, el("div", { class: "bar" }, "Python ", copy(python)), python))),
     el("h3", {}, "Scenarios side by side"), scenarios,
   );

@@ -3,7 +3,7 @@
 import { inflate } from "lumos/columns.js";
 import { chart, plain, short } from "lumos/charts.js";
 import { el, folded, selector, table } from "lumos/dom.js";
-import { bytes, count, duration, percent, rate } from "lumos/format.js";
+import { bytes, count, duration, percent, rate, seconds } from "lumos/format.js";
 import { palette, PARTS, RUN, style } from "lumos/theme.js";
 
 const ms = (ns) => ns / 1e6;
@@ -187,6 +187,60 @@ export function stragglers(doc, node) {
     colorscale: [[0, "#0072b2"], [0.5, "#f4f4f4"], [1, "#d55e00"]], colorbar: { title: { text: "ms off" }, thickness: 12, len: 1, nticks: 5 },
     hovertemplate: "%{y}, %{x}<br>%{z:+.3f} ms off the median rank<extra></extra>",
   }], { height: Math.max(250, Math.min(120 + 22 * ranks.length, 760)), yaxis: { autorange: "reversed", type: "category" }, xaxis: { side: "top", type: "category", tickangle: -35 }, margin: { l: 70, r: 16, t: 120, b: 16 } });
+}
+
+// What a what-if does to a step: figures, the four parts, and what moved. Returns the elements and the chart's promise.
+export function outcome(found) {
+  const faster = found.difference_s < 0, drawing = el("div"), runs = [["changed", found.breakdown], ["base", found.base.breakdown]];
+  const elements = [
+    el("div", { class: "big", "aria-live": "polite" }, seconds(found.step_time_s)),
+    el("div", { class: found.difference_s === 0 ? "" : faster ? "good" : "bad" }, `${seconds(found.difference_s, true)} (${percent(found.change, { signed: true })}) against ${seconds(found.base.step_time_s)} replayed`),
+    el("div", { class: "hint" }, `between ${seconds(found.step_time_low_s)} and ${seconds(found.step_time_high_s)}, as far off as the replay is; ${seconds(found.measured_step_s)} measured${found.seconds_s === undefined ? "" : `; answered in ${seconds(found.seconds_s)}`}`),
+    drawing,
+  ];
+  const done = chart(drawing, PARTS.map(([key, name, colour]) => ({
+    type: "bar", orientation: "h", name, y: runs.map(([run]) => run), x: runs.map(([, b]) => 1e3 * b[`${key}_s`]), marker: { color: colour },
+    hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
+  })), { barmode: "stack", height: 190, xaxis: { title: { text: "ms" } }, margin: { l: 70, r: 16, t: 50, b: 40 } });
+  return { elements, done };
+}
+
+export function moved(found) {
+  if (!found.moved.length) return el("p", { class: "hint" }, "Nothing moved on the critical path.");
+  const columns = [{ title: "class", text: true }, { title: "base" }, { title: "changed" }, { title: "difference" }];
+  return table("What moved on the critical path", columns, found.moved.map((m) => [m.what, seconds(m.base_s), seconds(m.changed_s), { value: seconds(m.delta_s, true), class: m.delta_s < 0 ? "good" : "bad" }]));
+}
+
+export function whatif(doc, node) {
+  const { elements, done } = outcome(doc.whatif);
+  node.append(el("ul", {}, ...doc.whatif.changes.map((c) => el("li", {}, c))), ...elements, moved(doc.whatif));
+  return done;
+}
+
+const PHASE = { forward: "#56b4e9", recompute: "#f0d97a", backward: "#0072b2", optimizer: "#e69f00", other: "#b9c0c8" };
+
+export function outline(doc, node) {
+  const { outline: o } = doc;
+  if (!o.rows.length) return node.append(el("p", {}, "No block found."));
+  const total = (r) => ms((r.device_ns || 0) * r.repeats), cpu = (r) => ms(r.cpu_ns * r.repeats), device = o.rows.some((r) => r.device_ns);
+  const drawing = el("div"), name = (r) => `${r.repeats > 1 ? `${r.repeats} × ` : ""}${r.block}`;
+  const phases = [...new Set(o.rows.map((r) => r.phase))], several = new Set(o.rows.map((r) => r.microbatch)).size > 1;
+  let at = 0;
+  const begins = o.rows.map((r) => { const begin = at; at += device ? total(r) : cpu(r); return begin; });
+  const traces = phases.map((phase) => {
+    const rows = o.rows.map((r, i) => [r, i]).filter(([r]) => r.phase === phase);
+    return {
+      type: "bar", orientation: "h", name: phase, marker: { color: PHASE[phase] ?? "#999999", line: { width: 1, color: style("--paper") } }, y: rows.map(() => "step"), base: rows.map(([, i]) => begins[i]),
+      x: rows.map(([r]) => (device ? total(r) : cpu(r))), text: rows.map(([r]) => short(name(r), 24)), textposition: "inside", insidetextanchor: "middle",
+      customdata: rows.map(([r]) => [plain(name(r)), r.tasks, r.microbatch]), hovertemplate: "%{customdata[0]}<br>%{x:.3f} ms<br>%{customdata[1]} tasks each, microbatch %{customdata[2]}<extra>" + phase + "</extra>",
+    };
+  });
+  const evidence = Object.entries(o.evidence).filter(([, how]) => how).map(([phase, how]) => `${phase} by ${how}`).join(", ");
+  node.append(el("p", {}, o.layers ? `${count(o.layers, "layer")} (confidence ${percent(o.confidence, { decimals: 0 })}): ${evidence}` : "No layers found: nothing repeats, and no operator holds weights."),
+    drawing, folded("Every block", table(`Blocks of a step of rank ${o.rank}`, [
+      { title: "phase", text: true }, ...(several ? [{ title: "microbatch" }] : []), { title: "block", text: true }, { title: "tasks" }, { title: "CPU each" }, { title: "device each" },
+    ], o.rows.map((r) => [r.phase, ...(several ? [`${r.microbatch}`] : []), name(r), r.tasks.toLocaleString("en"), duration(r.cpu_ns), duration(r.device_ns)]))));
+  return chart(drawing, traces, { barmode: "overlay", height: 150, xaxis: { title: { text: `ms of ${device ? "device" : "CPU"} work, block after block` } }, yaxis: { showticklabels: false }, margin: { l: 16, r: 16, t: 40, b: 40 } });
 }
 
 export function memory(doc, node) {

@@ -5,7 +5,9 @@ import * as parts from "lumos/parts.js";
 import { setTheme } from "lumos/theme.js";
 import { Timeline } from "lumos/timeline.js";
 
+// Name, heading, what it shows, how it is drawn, and whether a document has it.
 const PARTS = [
+  ["changed", "What if", "The changed job against the replayed one. Both are simulated, so the replay's error cancels in the difference.", parts.whatif, (doc) => doc.whatif],
   ["breakdown", "Where the time goes", "Each step four ways, as measured and as replayed: device work (or, without a device, operators) alone, together with communication, communication alone, neither.", parts.breakdown],
   ["timeline", "Timeline", "One step on every thread and stream. Zoomed out, a cell shows the class of work that took most of it, as high as the share that was busy.", null],
   ["path", "Critical path", "The chain of tasks that sets the step, and what its time went to. Only what is on it can make the step shorter.", parts.path],
@@ -13,7 +15,8 @@ const PARTS = [
   ["classes", "Time by class of work", "Own time without waiting for peers; the mean of a rank's step.", parts.classes],
   ["collectives", "Collectives", "Waiting for the last rank and the transfer itself are told apart where every member was recorded.", parts.collectives],
   ["stragglers", "Stragglers", "How far each rank is off the median rank, class by class, and what its slowness costs the job.", parts.stragglers],
-  ["memory", "Memory", "Allocated memory over the recording.", parts.memory],
+  ["outline", "Blocks", "One step of one rank cut into layers, phases and microbatches.", parts.outline, (doc) => doc.outline],
+  ["memory", "Memory", "Allocated memory over the recording.", parts.memory, (doc) => doc.memory.length],
   ["diagnostics", "What is odd or missing", "Findings in the input, and what each costs the answer.", parts.diagnostics],
   ["about", "How this was made", "", parts.about],
 ];
@@ -39,10 +42,7 @@ export async function show(doc, { before = [], detail = null, timeline = (d) => 
   parts.summary(doc, top);
   document.getElementById("headline").textContent = doc.headline;
   const made = [...before];
-  for (const [id, title, what, draw] of PARTS) {
-    if (id === "memory" && !doc.memory.length) continue;
-    made.push({ id, title, draw, ...section(id, title, what) });
-  }
+  for (const [id, title, what, draw, has] of PARTS) if (!has || has(doc)) made.push({ id, title, draw, ...section(id, title, what) });
   main.append(...made.map((m) => m.node));
   document.getElementById("contents").replaceChildren(...made.map((m) => el("li", {}, el("a", { href: `#${m.id}` }, m.title))));
   const shown = await timeline(doc.timeline);
