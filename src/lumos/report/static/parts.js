@@ -114,7 +114,6 @@ export function classes(doc, node) {
 
 export function collectives(doc, node) {
   const { rows, model, known } = doc.collectives;
-  if (!rows.length) return node.append(el("p", {}, "The job has no collectives."));
   const label = (r) => `${r.kind} ${r.size_bytes === null ? "" : bytes(r.size_bytes)}${r.group ? ` · ${r.group}` : ""}`;
   const shown = rows.slice(0, 16).reverse(), colour = palette([]), drawing = el("div"), at = shown.map((_, i) => i);
   const bars = (name, of, fill) => ({
@@ -165,7 +164,6 @@ export function path(doc, node) {
 
 export function stragglers(doc, node) {
   const found = doc.stragglers;
-  if (!found) return node.append(el("p", {}, "One rank alone has no peers to compare with."));
   const { measured: run, ranks } = doc.classes;
   const median = (values) => { const s = [...values].sort((a, b) => a - b); return (s[(s.length - 1) >> 1] + s[s.length >> 1]) / 2; };
   const columns = run.labels.map((label, i) => ({ label, times: run.time_ns.map((row) => row[i]) })).filter(({ times }) => median(times) > 0).slice(0, 16);
@@ -244,7 +242,6 @@ export function outline(doc, node) {
 }
 
 export function memory(doc, node) {
-  if (!doc.memory.length) return node.append(el("p", {}, "No memory rows: record with profile_memory=True to see memory over time."));
   const drawing = el("div");
   node.append(drawing);
   return chart(drawing, doc.memory.map((m) => ({
