@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-
 from tools import browser
 
 #: A name that would run if any page took it for markup.
@@ -22,12 +21,12 @@ def rows(steps, per_step, name):
             number, at = 1 + step * per_step + i, zero + 10 * i
             args = {"correlation": number, "External id": number}
             kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL" if i == 3 else name
-            call = {"cat": "cuda_runtime", "name": "cudaLaunchKernel"}
+            call, own = {"cat": "cuda_runtime", "name": "cudaLaunchKernel"}, {"External id": number}
             found += [
-                {"ph": "X", "cat": "cpu_op", "name": f"aten::{name}", "pid": 1, "tid": 1, "ts": at, "dur": 8, "args": {"External id": number}},
+                {"ph": "X", "cat": "cpu_op", "name": f"aten::{name}", "pid": 1, "tid": 1, "ts": at, "dur": 8, "args": own},
                 {"ph": "X", **call, "pid": 1, "tid": 1, "ts": at + 2, "dur": 2, "args": args},
                 {
-                    **{"ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7, "ts": at + 5, "dur": 6},
+                    "ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7, "ts": at + 5, "dur": 6,
                     "args": {**args, "device": 0, "stream": 7},
                 },
             ]
@@ -40,7 +39,8 @@ def trace(tmp_path):
 
     def write(file="rank0.json", rank=0, world=1, steps=2, per_step=60, name="gemm_kernel"):
         path = tmp_path / file
-        header = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": world}, "deviceProperties": [{"id": 0, "name": "H100"}]}
+        info = {"rank": rank, "world_size": world}
+        header = {"schemaVersion": 1, "distributedInfo": info, "deviceProperties": [{"id": 0, "name": "H100"}]}
         path.write_text(json.dumps({**header, "traceEvents": rows(steps, per_step, name)}))
         return path
 

@@ -104,7 +104,8 @@ def test_a_hostile_name_is_text_in_charts(page, opened, trace, hostile):
     opened(trace(name=hostile))
     page.run(
         "(async () => { const {chart, plain} = await import('lumos/charts.js'); const node = document.createElement('div');"
-        f" node.id = 'probe'; document.body.append(node); await chart(node, [{{type: 'bar', x: [plain({json.dumps(hostile)})], y: [1]}}]); }})()"
+        " node.id = 'probe'; document.body.append(node);"
+        f" await chart(node, [{{type: 'bar', x: [plain({json.dumps(hostile)})], y: [1]}}]); }})()"
     )
     assert "<b>bold</b>" in page.run("document.getElementById('probe').textContent")
     assert page.run("window.hacked") is None

@@ -53,7 +53,12 @@ def draw(graph, **options):
 
 
 def test_lanes_are_threads_and_streams_by_rank(job):
-    assert [(lane["rank"], lane["name"]) for lane in draw(job)["lanes"]] == [(0, "thread 0"), (0, "stream 7"), (1, "thread 1"), (1, "stream 7")]
+    assert [(lane["rank"], lane["name"]) for lane in draw(job)["lanes"]] == [
+        (0, "thread 0"),
+        (0, "stream 7"),
+        (1, "thread 1"),
+        (1, "stream 7"),
+    ]
 
 
 def test_a_job_of_many_threads_has_two_lanes_a_rank(job, monkeypatch):

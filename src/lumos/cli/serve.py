@@ -41,7 +41,7 @@ def command(
     from lumos.serve.session import Session
 
     plotly_source()
-    listener = _listen(port)
+    listener = listen(port)
     number = listener.getsockname()[1]
     url = f"http://127.0.0.1:{number}/"
     if json:
@@ -53,7 +53,7 @@ def command(
     server.run(sockets=[listener])
 
 
-def _listen(port: int | None) -> socket.socket:
+def listen(port: int | None) -> socket.socket:
     """A socket on the loopback address; LumosError where the port that the user named is taken."""
     from lumos.errors import LumosError
 
@@ -63,6 +63,7 @@ def _listen(port: int | None) -> socket.socket:
         listener.bind(("127.0.0.1", PORT if port is None else port))
     except OSError as error:
         if port is not None:
+            listener.close()
             raise LumosError(f"port {port} cannot be had ({error.strerror}); name another with --port, or 0 for any free one") from error
         listener.bind(("127.0.0.1", 0))
     return listener
