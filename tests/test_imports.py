@@ -21,7 +21,8 @@ LEVELS = (
     {"layout"},
     {"search", "chakra", "proxy"},
     {"report"},
-    {"cli", "serve"},
+    {"serve"},
+    {"cli"},
 )
 
 #: Parts outside the order: what a training script imports, and what it may import of lumos. Only the command line uses it.

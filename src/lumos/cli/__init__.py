@@ -45,6 +45,8 @@ VERBS = {
     "chakra": Verb("lumos.cli.chakra", "Read, link, export, check, import and synthesise Chakra traces."),
     "proxy": Verb("lumos.cli.proxy", "A runnable benchmark from a trace."),
     "collect": Verb("lumos.cli.collect", "Profile a training command."),
+    "report": Verb("lumos.cli.report", "One HTML file to look at, offline."),
+    "serve": Verb("lumos.cli.serve", "The report live on this machine, with a what-if bench."),
 }
 
 #: Statuses that a shell gives to a command ended by SIGINT or SIGPIPE.
