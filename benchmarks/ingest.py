@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,7 +49,11 @@ MEASURE = """
 import json as _json, resource, sys, time
 {prepare}
 path = sys.argv[1]
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+def peak():  # on Linux not ru_maxrss, which a process inherits from the one that started it
+    try:
+        return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM:")) * 1024
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 before, began, cpu = peak(), time.perf_counter(), time.process_time()
 {read}
 print(); print(_json.dumps([time.perf_counter() - began, time.process_time() - cpu, peak() - before, held]))
@@ -68,7 +73,7 @@ def main() -> int:
 
 
 def table() -> str:
-    """One row a recording and reader: rate in MB of JSON a second of CPU time (best of three), peak memory, Lumos / reader."""
+    """One row a recording and reader: rate in MB of JSON a second of CPU time (Lumos: best of three), peak memory, Lumos / reader."""
     folder = os.environ.get("LUMOS_TRACES")
     if not folder:
         raise SystemExit("set LUMOS_TRACES to the folder of public traces")
@@ -83,7 +88,7 @@ def table() -> str:
         rows += _compare(f"{name}, repeated", long, peer, Path(folder) / name / file)
     return (
         "Written by `python -m benchmarks.ingest` with `LUMOS_TRACES` set. Gzip files; MB of JSON a second of CPU time, all"
-        " threads counted, best of three; peak memory above that of the imports, and of it what goes beyond the columns. To reach:"
+        " threads counted, Lumos best of three; peak memory above that of the imports, and of it what goes beyond the columns. To reach:"
         " 500 MB/s, 64 MB beyond the columns, 60 × HolisticTraceAnalysis. `json` and `orjson` only parse. HolisticTraceAnalysis"
         " reads the long recording unrepeated.\n\n"
         + markdown_table(("recording", "JSON", "reader", "time", "rate", "Lumos is", "peak", "beyond columns"), rows)
@@ -97,7 +102,7 @@ def _compare(name: str, path: Path, hta: Path | None, for_hta: Path | None) -> l
     for reader in READ:
         python = hta if reader == "HolisticTraceAnalysis" else Path(sys.executable)
         subject = for_hta if for_hta and reader == "HolisticTraceAnalysis" else path
-        repeats = 3 if reader == "lumos" or size < LONG // 2 else 1
+        repeats = 3 if reader == "lumos" else 1
         found = [_read(python, reader, subject) for _ in range(repeats)] if python else []
         readings = [r for r in found if r is not None]
         if not readings:
@@ -145,6 +150,7 @@ def _hta_python(folder: Path) -> Path | None:
     return python if done.returncode == 0 else None
 
 
+@cache
 def _unpacked(path: Path) -> int:
     with gzip.open(path) as file:
         return sum(len(block) for block in iter(lambda: file.read(1 << 20), b""))
