@@ -31,7 +31,8 @@ class Framework:
     host_us: host time of one kernel's launch with its framework work; layer_us: of one pass through a layer beside its
     kernels (hooks, checkpointing); checkpoint_us: of one layer's recomputation beside that; step_us: of one step outside the
     passes (data, logging, synchronisations); tensor_us: of the optimizer for one parameter tensor, where it is not fused.
-    transfer_us: of one pipeline transfer.
+    transfer_us: of one pipeline transfer. transfer_blocks: the host waits for the device after a receive (Megatron's
+    `batch_p2p_sync`), so it cannot run ahead of the pipeline.
     metrics: losses computed again for the training log, every microbatch.
     zero, sequence_parallel, recompute: what the framework does where a configuration leaves it open. selective: what
     selective recomputation repeats: "attention" (its core, where unfused) or "alternate" (every second multiplication).
@@ -59,6 +60,7 @@ class Framework:
     step_us: float = 4000.0
     tensor_us: float = 0.0
     transfer_us: float = 150.0
+    transfer_blocks: bool = True
     metrics: int = 0
     zero: int = 1
     sequence_parallel: bool = True
@@ -73,12 +75,12 @@ PROFILES = {
     ),
     "megatron-deepspeed": Framework(
         "megatron-deepspeed", attention="unfused", dropout=True, tp_async=False, dp_overlap=False, fused_accumulation=False,
-        gradient_bytes=2, reduce_bytes=2, host_us=18.0, layer_us=400.0, checkpoint_us=1200.0, transfer_us=1200.0, zero=0,
+        gradient_bytes=2, reduce_bytes=2, host_us=18.0, layer_us=400.0, checkpoint_us=1200.0, transfer_us=400.0, step_us=500.0, zero=0,
         sequence_parallel=False,
     ),
     "megatron-core": Framework("megatron-core", gather_overlap=True),
     "nemo": Framework(
-        "nemo", attention="cudnn", tp_overlap=True, gather_overlap=True, p2p_overlap=True, host_us=9.0,
+        "nemo", attention="cudnn", tp_overlap=True, gather_overlap=True, p2p_overlap=True, transfer_blocks=False, host_us=9.0,
     ),
     "llm-foundry": Framework(
         "llm-foundry", loss="torch", attention="fa1", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=2,
