@@ -141,16 +141,15 @@ def _worst(scored: Sequence[Scored]) -> str:
     kinds: dict[tuple[str, ...], list[Scored]] = {}
     for s in scored:
         if s.skipped is None:
-            kinds.setdefault(
-                (s.source, s.row.get("model", ""), s.row.get("tp", ""), s.row.get("pp", ""), s.row.get("precision", "")), []
-            ).append(s)
+            kinds.setdefault(_kind(s), []).append(s)
     picked = sorted((max(members, key=lambda s: abs(s.error)) for members in kinds.values()), key=lambda s: -abs(s.error))[:12]
     table = []
     for s in picked:
         assert s.job is not None and s.predicted is not None
-        members = kinds[s.source, s.row.get("model", ""), s.row.get("tp", ""), s.row.get("pp", ""), s.row.get("precision", "")]
+        members = kinds[_kind(s)]
         p = s.job.plan
-        plan = f"{s.row['model']}, {p.devices} x {s.row['gpu']}, tp {p.tp} pp {p.pp} cp {p.cp} dp {p.dp}, mb {p.micro_batch} x {p.microbatches}"
+        sizes = f"tp {p.tp} pp {p.pp} cp {p.cp} dp {p.dp}, mb {p.micro_batch} x {p.microbatches}"
+        plan = f"{s.row['model']}, {p.devices} x {s.row['gpu']}, {sizes}"
         typical = sorted(abs(m.error) for m in members)[len(members) // 2]
         table.append(
             (
@@ -163,6 +162,10 @@ def _worst(scored: Sequence[Scored]) -> str:
             )
         )
     return markdown_table(("row", "job", "measured s", "predicted s", "error", "its kind: rows, median"), table)
+
+
+def _kind(s: Scored) -> tuple[str, ...]:
+    return s.source, *(s.row.get(key, "") for key in ("model", "tp", "pp", "precision"))
 
 
 def _coefficients() -> str:
