@@ -390,6 +390,8 @@ class _Stage:
         item = self._put(self._transfer(name, self._lane(lane, action)), (posted,), "sync", action, transfer=key)
         self._wait_for(item)
         self.host_blocked = self.share.framework.transfer_blocks
+        if ends.scattered(self.share):
+            self._chain(self.blocks.make("received", lambda: ends.gather_received(self.share)), "sync", action)
 
     def _lane(self, lane: Lane, action: Action) -> Lane:
         """The lane of a transfer: the pipeline that runs up has its own."""

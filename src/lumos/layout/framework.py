@@ -32,7 +32,8 @@ class Framework:
     kernels (hooks, checkpointing); checkpoint_us: of one layer's recomputation beside that; step_us: of one step outside the
     passes (data, logging, synchronisations); tensor_us: of the optimizer for one parameter tensor, where it is not fused.
     transfer_us: of one pipeline transfer. transfer_blocks: the host waits for the device after a receive (Megatron's
-    `batch_p2p_sync`), so it cannot run ahead of the pipeline.
+    `batch_p2p_sync`), so it cannot run ahead of the pipeline. transfer_scattered: without sequence parallel every tensor-parallel
+    rank sends its part of the activations, gathered again behind (Narayanan et al. 2021, section 4.1).
     metrics: losses computed again for the training log, every microbatch.
     zero, sequence_parallel, recompute: what the framework does where a configuration leaves it open. selective: what
     selective recomputation repeats: "attention" (its core, where unfused) or "alternate" (every second multiplication).
@@ -61,6 +62,7 @@ class Framework:
     tensor_us: float = 0.0
     transfer_us: float = 150.0
     transfer_blocks: bool = True
+    transfer_scattered: bool = False
     metrics: int = 0
     zero: int = 1
     sequence_parallel: bool = True
@@ -71,7 +73,7 @@ class Framework:
 PROFILES = {
     "megatron-2021": Framework(
         "megatron-2021", attention="unfused", dropout=True, tp_async=False, dp_overlap=False, fused_accumulation=False,
-        host_us=11.0, layer_us=100.0, zero=0, sequence_parallel=False,
+        transfer_scattered=True, host_us=11.0, layer_us=100.0, zero=0, sequence_parallel=False,
     ),
     "megatron-deepspeed": Framework(
         "megatron-deepspeed", attention="unfused", dropout=True, tp_async=False, dp_overlap=False, fused_accumulation=False,
@@ -151,8 +153,11 @@ def choose(framework: str, year: int | None = None, notes: str = "") -> tuple[Fr
 
 
 def _megatron(year: int) -> tuple[Framework, str]:
-    if year <= 2022:
-        return PROFILES["megatron-2021"], "Megatron-LM up to 2022: unfused attention, nothing overlapped"
+    if year < 2022:
+        return PROFILES["megatron-2021"], "Megatron-LM up to 2021: unfused attention, nothing overlapped"
+    if year == 2022:  # Korthikanti et al., arXiv:2205.05198, section 5
+        newer = replace(PROFILES["megatron-2021"], tp_async=True, fused_accumulation=True)
+        return newer, "Megatron-LM of 2022: unfused attention, gradients reduced beside and accumulated inside multiplications"
     return PROFILES["megatron-core"], "Megatron Core"
 
 
