@@ -23,8 +23,10 @@ class Framework:
     loss: "torch" (eager), "megatron" (vocabulary-parallel, in steps) or "fused".
     tp_async: the backward's tensor-parallel reduction runs beside the weight gradient. tp_overlap: gathers and scatters are
     pipelined with their multiplications. dp_overlap: gradients are reduced while the last backward runs. gather_overlap:
-    the parameters that a sharded optimizer updated are gathered beside the next forward. p2p_overlap: pipeline transfers
-    run beside compute. fused_projections: queries, keys and values (gate and up) come from one multiplication.
+    the parameters that a sharded optimizer updated are gathered beside the next forward. p2p_overlap: pipeline transfers run
+    beside compute. ep_overlap: experts' exchanges run beside another microbatch's compute (also where the schedule is DualPipe):
+    a block takes the longer of both. deep_ep: a token goes once to each node that has experts of its own, in 8 bit where the
+    precision is (DeepEP). fused_projections: queries, keys and values (gate and up) come from one multiplication.
     fused_accumulation: weight gradients accumulate inside the multiplication (fp32).
     gradient_bytes: of one accumulated gradient; reduce_bytes: of one reduced gradient; reduce_each: they are reduced after
     every microbatch. bucket_bytes: gradient buckets.
@@ -49,6 +51,8 @@ class Framework:
     dp_overlap: bool = True
     gather_overlap: bool = False
     p2p_overlap: bool = False
+    ep_overlap: bool = False
+    deep_ep: bool = False
     fused_projections: bool = True
     fused_accumulation: bool = True
     gradient_bytes: int = 4
