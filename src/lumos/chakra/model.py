@@ -7,7 +7,8 @@ ranks and sets: what is sampled has the marginals, the structure and the sums of
 parametric mixture (Gaussian, as in the public generator) was the alternative: operator times are spikes with long
 tails, which quantiles hold without a number of components to choose.
 
-Long nodes decide the step, so their symbols are fine (a quarter octave); short ones are pooled per operator.
+Long nodes decide the step, so their symbols are fine (a quarter octave; an eighth for the longest); short ones are pooled
+per operator.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from lumos.trace.table import ABSENT, Int32, Int64
 
 #: Points of a quantile table.
 POINTS = 33
-#: Durations below this are one symbol per operator, ns; those above a hundredth of the set's time are fine.
+#: Durations below this are one symbol per operator, ns; those above this share of the set's time are the finest.
 SHORT, LONG = 16_000, 0.01
 
 _FORMAT = "lumos-chakra-model-1"
@@ -104,7 +105,7 @@ def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: di
     label = np.array([labels.setdefault(name, len(labels)) for name in workload.names] or [0])[workload.name]
     long = LONG * float((workload.start + workload.duration).max())
     log = np.log2(np.maximum(workload.duration, 1))
-    magnitude = np.where(workload.duration < SHORT, 0, np.where(workload.duration < long, 1 + np.floor(log), 100 + np.floor(4 * log)))
+    magnitude = np.where(workload.duration < SHORT, 0, np.where(workload.duration < long, 1 + np.floor(4 * log), 1000 + np.floor(8 * log)))
     size = np.zeros(len(workload))
     size[workload.communication.node] = 1 + np.floor(np.log2(np.maximum(workload.communication.size, 1)))
     columns = np.stack([workload.type, workload.on_cpu, workload.kind, label, magnitude, size], axis=1).astype(np.int64)
