@@ -31,11 +31,12 @@ constexpr size_t kSlice = size_t{1} << 18;      // bytes parsed at a time: they 
 constexpr size_t kMaxUnit = size_t{1} << 26;    // longest event or header value
 constexpr size_t kMaxKey = 47;                  // keys shorter than this are guessed
 constexpr size_t kMaxKeys = 4096;               // most keys that are remembered
-constexpr char kSeparator = '\x1f';             // between the parts of an interned pair
+constexpr char kSeparator = '\xff';             // between the parts of an interned pair: in no UTF-8 text
 
 struct ScanError {
   int64_t offset;
   std::string reason;
+  bool limit;  // legal JSON, but beyond what the scanner takes
 };
 
 // What a key of an event says.
@@ -56,7 +57,7 @@ class Keys {
     }
     Known key;
     key.meaning = meaning;
-    bool plain = std::none_of(text.begin(), text.end(), [](char c) { return c == '"' || c == '\\'; });
+    bool plain = std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c != '"' && c != '\\' && c != 0x7f; });
     if (plain && !text.empty() && text.size() < kMaxKey) {  // others are not guessed
       key.length = static_cast<uint32_t>(text.size()) + 1;
       std::memcpy(key.text, text.data(), text.size());
@@ -288,9 +289,9 @@ class Scanner {
       } catch (const Incomplete&) {
         break;
       } catch (const Malformed& problem) {
-        bool again = repair_ && !in_.tolerant;
+        bool again = repair_ && !in_.tolerant && !problem.limit;
         in_.new_unit();
-        if (!again) throw ScanError{consumed_ + (problem.at - text_.data()), problem.reason};
+        if (!again) throw ScanError{consumed_ + (problem.at - text_.data()), problem.reason, problem.limit};
         in_.tolerant = true;
         in_.p = unit_;
       }
@@ -300,7 +301,7 @@ class Scanner {
     size_t done = static_cast<size_t>(unit_ - text_.data());
     text_size_ -= done;
     consumed_ += static_cast<int64_t>(done);
-    if (text_size_ > kMaxUnit) throw ScanError{consumed_, "one event or header value of more than 64 MiB"};
+    if (text_size_ > kMaxUnit) throw ScanError{consumed_, "one event or header value of more than 64 MiB", true};
     std::memmove(text_.data(), unit_, text_size_ + kPadding);
     ascii_ = all_ascii(text_.data(), text_size_);
     retry_at_ = text_size_ + text_size_ / 2;  // a unit longer than a block is not read again for every block
@@ -377,7 +378,7 @@ class Scanner {
     std::string text;
     Cursor::write(value, text);
     header_size_ += name.size() + text.size();
-    if (header_size_ > kMaxUnit) in_.fail(key.begin, "header values of more than 64 MiB");
+    if (header_size_ > kMaxUnit) throw Malformed{key.begin, "header values of more than 64 MiB", true};
     header_.emplace_back(std::move(name), std::move(text));
     state_ = State::next_member;
   }
@@ -470,7 +471,7 @@ class Scanner {
   // The event that was read becomes a row.
   void commit() {
     if (row_count_ == row_capacity_) {
-      if (row_count_ >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) in_.fail(in_.p - 1, "more than 2^31 events");
+      if (row_count_ >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) throw Malformed{unit_, "more than 2^31 events", true};
       row_capacity_ = row_capacity_ + row_capacity_ / 2 + 4096;
       start_.reserve(row_capacity_);
       duration_.reserve(row_capacity_);
@@ -615,7 +616,7 @@ class Scanner {
         break;
       }
       case Kind::floating:
-        if ((token.type != Type::number && token.type != Type::string) || !floating(text_of(token, scratch_b_), real)) {
+        if (!real_number(token, real)) {
           ++column.unreadable;
           return;
         }
@@ -623,6 +624,16 @@ class Scanner {
         break;
     }
     column.rows.push(row);
+  }
+
+  bool real_number(const Token& token, double& out) {
+    if (token.type == Type::number) return floating(token.text(), out);
+    if (token.type != Type::string) return false;
+    std::string_view text = text_of(token, scratch_b_);
+    int64_t ignored;
+    if (decimal(text, 0, ignored) == Parsed::not_a_number) return false;
+    if (text.front() == '+') text.remove_prefix(1);
+    return floating(text, out);
   }
 
   // Arrays repeat from row to row: each distinct text is made compact once.
@@ -675,7 +686,7 @@ NB_MODULE(_scan, m) {
     try {
       std::rethrow_exception(p);
     } catch (const scan::ScanError& problem) {
-      nb::object args = nb::make_tuple(problem.offset, problem.reason);
+      nb::object args = nb::make_tuple(problem.offset, problem.reason, problem.limit);
       PyErr_SetObject(error, args.ptr());
     }
   });

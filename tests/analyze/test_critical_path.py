@@ -171,3 +171,55 @@ def test_a_kernel_that_waits_for_room_on_the_sms(draw_graph):
 def test_steps_of_one_name_on_one_rank_are_told_apart(two_steps):
     twice = replace(two_steps, steps=tuple(replace(s, name="step") for s in two_steps.steps))
     assert [p.name for p in critical_paths(measured(twice))] == ["step", "step (2)"]
+
+
+def test_on_a_rank_without_device_work_operators_compute(draw_graph):
+    tasks = [(0, Kind.OPERATOR, "A", 0, 10), (0, Kind.HOST, "between", 10, 13), (0, Kind.COLLECTIVE, "gloo", 13, 20)]
+    graph = draw_graph([Processor(0, False, "thread 1")], tasks, steps=(Step(0, "s", 0, 100 * US),), release=[(0, 0)])
+    (path,) = critical_paths(simulate(graph))
+    assert path.by_class == {"operators": 10 * US, "transfer": 7 * US, "cpu between operators": 3 * US}
+    assert path.by_group == {"CPU work": 3 * US, "operators": 10 * US, "communication": 7 * US}
+
+
+def test_every_collective_behind_a_delay_moves_on_every_rank_as_worked_out(draw_graph):
+    """Three ranks, each: work, launch (1 µs), thrice; launches of one all-reduce each, all on one stream, transfers of 10 µs.
+
+    work (µs)      a    b    d   | launches end at   | all-reduces begin when the last arrives
+    rank 0        10   50    5   |  11    62    68   | first: 31, of rank 2; ends at 41
+    rank 1        20    5    5   |  21    27    33   | second: 62, of rank 0 (the others at 41, when their streams are free)
+    rank 2        30    5   60   |  31    37    98   | third: 98, of rank 2 (the others at 72)
+
+    With 5000 µs more for b of rank 1, its launches end at 21, 5027, 5033: the second begins at 5027, not 62, and the third when
+    the streams are free again, at 5037, not 98.
+    """
+    work = ((10, 50, 5), (20, 5, 5), (30, 5, 60))
+    processors = [p for r in range(3) for p in (Processor(r, False, "thread 1"), Processor(r, True, "stream 7", 0, 7))]
+    tasks, edges, sets = [], [], ([], [], [])
+    for rank, times in enumerate(work):
+        for i, time in enumerate(times):
+            tasks += [(2 * rank, Kind.OPERATOR, "abd"[i], 0, time), (2 * rank, Kind.LAUNCH, "launch", 0, 1)]
+            edges.append((len(tasks) - 1, len(tasks), Dependency.LAUNCH))
+            sets[i].append(len(tasks))
+            tasks.append((2 * rank + 1, Kind.COLLECTIVE, "nccl", 0, 10))
+    graph = draw_graph(processors, tasks, edges, [Step(rank, "s", 0, 1) for rank in range(3)])
+    graph = replace(graph, rendezvous_offset=np.array([0, 3, 6, 9]), rendezvous_task=np.array(sets, np.int32).ravel())
+    before = simulate(graph)
+    assert [(before.end[s] // US).tolist() for s in sets] == [[41] * 3, [72] * 3, [108] * 3]
+    duration = graph.duration.copy()
+    duration[12] += 5000 * US  # b of rank 1
+    after = simulate(graph, duration)
+    assert [((after.end - before.end)[s] // US).tolist() for s in sets] == [[0] * 3, [4965] * 3, [4939] * 3]
+    (path,) = critical_paths(after)
+    assert [share.waited_for_ns // US for share in path.by_rank] == [0, (5027 - 62) + (5027 - 41), 20 + 10]
+    assert lengths(after, path) == [("a", 1, 20), ("launch", 1, 1), ("b", 1, 5005), ("launch", 1, 1), ("nccl", 1, 10), ("nccl", 0, 10)]
+    adds_up(path)
+
+
+def test_work_launched_before_the_window_starts_when_it_was_recorded(draw_graph):
+    """Two kernels of one stream without launches: 0–10, and 25–30 as the recording has it; the gap of 2 is no cause of that."""
+    tasks = [(0, Kind.KERNEL, "k1", 0, 10), (0, Kind.KERNEL, "k2", 25, 30)]
+    graph = draw_graph([Processor(0, True, "stream 7", 0, 7)], tasks, lag={Dependency.STREAM_ORDER: 2}, release=[(0, 0), (1, 25)])
+    (path,) = critical_paths(simulate(graph))
+    assert path.by_class == {"other": 15 * US, "launched before the window": 15 * US}
+    assert path.links[1].cause is None
+    adds_up(path)

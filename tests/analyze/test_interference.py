@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lumos.analyze.interference import interference
@@ -43,11 +45,20 @@ def test_by_hand(traced):
     assert interference([trace, trace])[1] == ("gemm", 4, 112_000, 80_000, 1.4)
 
 
-@pytest.mark.parametrize(
-    "other", [{"dims": "[[16,4]]"}, {"grid": "[16,1,1]"}, {"block": "[128,1,1]"}, {"shared memory": 64}, {"device": 1}], ids=str
-)
+@pytest.mark.parametrize("other", [{"dims": "[[16,4]]"}, {"grid": "[16,1,1]"}, {"block": "[128,1,1]"}, {"shared memory": 64}], ids=str)
 def test_other_work_is_not_compared(traced, other):
-    assert interference([traced(("gemm", 100, 30, other), *ALONE, collective=(0, 1000, other.get("device", 0)))]) == ()
+    assert interference([traced(("gemm", 100, 30, other), *ALONE)]) == ()
+
+
+def test_ranks_are_compared_where_their_devices_are_alike(traced):
+    """Rank 0 ran it inside a collective, rank 1 alone; on H100 both, then one of them on an A100."""
+
+    def on(name, *kernels):
+        return replace(traced(*kernels), metadata={"deviceProperties": [{"id": 0, "name": name}]})
+
+    inside, alone = ("gemm", 100, 30), on("H100", *ALONE)
+    assert interference([on("H100", inside), alone])[1] == ("gemm", 1, 30_000, 20_000, 1.5)
+    assert interference([on("A100", inside), alone]) == ()
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_an_interrupt_leaves_without_a_traceback(lumos, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("lumos re", ["replay"]),
+        ("lumos rep", ["replay", "report"]),
         ("lumos replay --pro", ["--probes"]),
         ("lumos replay --ignore stream-", ["stream-order", "stream-wait"]),
         ("lumos breakdown --by mo", ["module"]),

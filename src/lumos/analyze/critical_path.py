@@ -3,8 +3,8 @@
 Each task on the path started when its latest cause was done: a predecessor's end plus the delay that its kind of dependency
 adds, or the moment another stream's kernel left it room on the SMs. Walking from cause to cause covers the step's time without
 gap or overlap, so the step can be attributed along it. A collective's own share is its transfer; before it the path goes on at
-the member that came last. What no known cause accounts for is `idle`; before the first task of a thread, whose start the
-recording imposes, it is the rank's late start.
+the member that came last. What no known cause accounts for is `idle`; where the recording imposes a start, it is the rank's late
+start (the first task of a thread), or device work launched before the window.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from lumos.analyze.binding import Causes, find_causes
 from lumos.analyze.kernel_class import CLASSES
 from lumos.analyze.steps import Members, job_steps, members
-from lumos.analyze.task_class import CPU_CLASSES, TRANSFER, WAITING_UNKNOWN, task_classes
+from lumos.analyze.task_class import CPU_CLASSES, OPERATORS, TRANSFER, WAITING_UNKNOWN, task_classes
 from lumos.analyze.waiting import Waiting
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate.freeze import Frozen, freeze
@@ -38,14 +38,16 @@ _DELAY = {
 OTHER_DELAY = "other delays"
 IDLE = "idle"
 LATE_START = "late start of the rank"
+BEFORE_WINDOW = "launched before the window"
 
 #: What bounds a step, in few words, and the classes that each stands for.
 GROUPS = {
     "CPU work": (*dict.fromkeys(CPU_CLASSES.values()), "thread hand-offs"),
+    "operators": (OPERATORS,),
     "kernels": tuple(name for name in CLASSES if name != "collective"),
     "communication": (TRANSFER, WAITING_UNKNOWN),
     "launches and gaps": ("launch latency", "kernel gaps", "stream waits", "full launch queue", OTHER_DELAY),
-    "late start": (LATE_START,),
+    "late start": (LATE_START, BEFORE_WINDOW),
     "idle": (IDLE,),
 }
 
@@ -55,7 +57,7 @@ class Link(NamedTuple):
 
     rank: of the path there, which is that of the member that came last where the task is a collective (`arrival`; else the
     task itself). label: what the work counts as. delay_ns: what the kind of dependency, `cause`, adds. idle_ns: time that no
-    known cause accounts for.
+    known cause accounts for; imposed by the recording where `cause` is None.
     """
 
     task: int
@@ -138,7 +140,8 @@ def attribute(links: Sequence[Link]) -> dict[str, int]:
 def before_work(link: Link) -> tuple[tuple[str, int], tuple[str, int]]:
     """What the time before a link's work went to, in order, and ns of each: the delay of its dependency, and what is unexplained."""
     if link.cause is None:
-        return (OTHER_DELAY, link.delay_ns), (LATE_START, link.idle_ns)
+        imposed = LATE_START if link.label in CPU_CLASSES.values() or link.label == OPERATORS else BEFORE_WINDOW
+        return (OTHER_DELAY, link.delay_ns), (imposed, link.idle_ns)
     return (_DELAY.get(link.cause, OTHER_DELAY), link.delay_ns), (IDLE, link.idle_ns)
 
 

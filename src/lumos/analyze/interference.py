@@ -2,14 +2,14 @@
 
 A collective takes SMs and memory bandwidth from the kernels of other streams of its device. Kernels of one name, launch shape
 (grid, block, shared memory) and input shapes (of the operator that launched them) do equal work, so those that ran inside a
-collective compare with those that ran beside none. A launch shape alone does not tell the work: one grid serves matrices of many
-depths. So a trace without input shapes says nothing here. Nor do kernels whose time alone varies by itself. Measured from the
-trace; no part of a replay, which keeps each kernel's measured duration.
+collective compare with those that ran beside none, on whichever rank (of devices of the same name). A launch shape alone does
+not tell the work: one grid serves matrices of many depths. So a trace without input shapes says nothing here. Nor do kernels
+whose time alone varies by itself. Measured from the trace; no part of a replay, which keeps each kernel's measured duration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,37 +40,62 @@ class Interference(NamedTuple):
     slowdown: float
 
 
+class Work(NamedTuple):
+    """What makes kernels equal: on like devices, the same kernel, launched alike, on inputs of the same shapes."""
+
+    device: str
+    shared_memory: int
+    name: str
+    grid: str
+    block: str
+    shapes: str
+
+
 def interference(traces: Sequence[Trace]) -> tuple[Interference, ...]:
     """By class over all ranks, most time first, behind the sum over all classes; empty where nothing can be compared."""
-    found: dict[str, tuple[int, int, int]] = {}
+    pooled: dict[Work, tuple[list[Int64], list[Int64]]] = {}
     for trace in traces:
-        for name, inside, alone in _groups(trace):
-            for label in (ALL, classify(name)):
-                number, time, expected = found.get(label, (0, 0, 0))
-                found[label] = number + len(inside), time + int(inside.sum()), expected + int(np.median(alone)) * len(inside)
+        for work, inside, alone in _groups(trace):
+            both = pooled.setdefault(work, ([], []))
+            both[0].append(inside)
+            both[1].append(alone)
+    found: dict[str, tuple[int, int, int]] = {}
+    for work, times in pooled.items():
+        inside, alone = (np.concatenate(parts) for parts in times)
+        if not len(inside) or len(alone) < ALONE or not _steady(alone):
+            continue
+        for label in (ALL, classify(work.name)):
+            number, time, expected = found.get(label, (0, 0, 0))
+            found[label] = number + len(inside), time + int(inside.sum()), expected + int(np.median(alone)) * len(inside)
     rows = [Interference(label, *sums, slowdown=sums[1] / sums[2]) for label, sums in found.items() if sums[2]]
     return tuple(sorted(rows, key=lambda row: (row.kernel_class != ALL, -row.time_ns)))
 
 
-def _groups(trace: Trace) -> list[tuple[str, Int64, Int64]]:
-    """Kernels that do equal work and ran both ways: their name, durations inside collectives, durations alone."""
+def _groups(trace: Trace) -> Iterator[tuple[Work, Int64, Int64]]:
+    """Kernels that do equal work: what it is, durations inside collectives, durations alone."""
     kernels, covered = _covered(trace)
-    if not covered.any():
-        return []
     shapes = _shapes(trace, kernels)
     kernels, covered, shapes = (column[shapes >= 0] for column in (kernels, covered, shapes))
+    if not len(kernels):
+        return
     time = trace.duration[kernels]
     inside, alone = covered >= INSIDE * time, covered == 0
     launch = [trace.dense(key)[kernels] for key in ("device", "grid", "block", "shared memory")]
-    columns: list[Int64] = [trace.name[kernels].astype(np.int64), *launch, shapes]
-    _, work = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    columns = np.stack([*launch, trace.name[kernels], shapes])
+    _, work = np.unique(columns, axis=1, return_inverse=True)
     order = np.argsort(work.reshape(-1), kind="stable")
-    out = []
+    devices = _device_names(trace)
     for group in np.split(order, np.flatnonzero(np.diff(work.reshape(-1)[order])) + 1):
-        beside, lone = time[group[inside[group]]], time[group[alone[group]]]
-        if len(beside) and len(lone) >= ALONE and _steady(lone):
-            out.append((trace.strings[trace.name[kernels[group[0]]]], beside, lone))
-    return out
+        device, grid, block, shared, name, dims = columns[:, group[0]].tolist()
+        texts = (trace.strings[name], trace.strings[grid], trace.strings[block], trace.strings[dims])
+        yield Work(devices.get(device, ""), shared, *texts), time[group[inside[group]]], time[group[alone[group]]]
+
+
+def _device_names(trace: Trace) -> dict[int, str]:
+    """What each device is, by its number; empty where the header does not say."""
+    properties = trace.metadata.get("deviceProperties")
+    listed = properties if isinstance(properties, list) else []
+    return {int(p["id"]): str(p["name"]) for p in listed if isinstance(p, dict) and isinstance(p.get("id"), int) and "name" in p}
 
 
 def _steady(time: Int64) -> bool:
@@ -107,7 +132,9 @@ def _shapes(trace: Trace, kernels: Int64) -> Int64:
     known, first = np.unique(trace.correlation[calls], return_index=True)
     place = np.minimum(np.searchsorted(known, trace.correlation[kernels]), len(known) - 1)
     launched = np.flatnonzero(known[place] == trace.correlation[kernels])
-    speaks = np.array([any(map(str.isdigit, text)) for text in trace.strings], bool)
+    speaks = np.zeros(len(trace.strings), bool)
+    said = np.unique(dims.values)
+    speaks[said] = [any(map(str.isdigit, trace.strings[i])) for i in said.tolist()]
     shaped = dims.rows[(trace.category[dims.rows] == Category.OPERATOR) & speaks[dims.values]].astype(np.int64)
     operator = innermost(trace, shaped, calls[first][place[launched]])
     out[launched] = np.where(operator >= 0, trace.dense("Input Dims")[operator], ABSENT)

@@ -71,6 +71,25 @@ def members(graph: Graph) -> Members:
     else:
         marked = tuple(Step(r, "step", 0, 0) for r in graph.ranks)
         step = rank.copy()
+    return _members(graph, tuple(marked), step, (rank, by_rank, on_device, launch, prefix))
+
+
+def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32) -> Members:
+    """Members of a graph whose tasks are known to belong to `steps`: step int32[n], index into `steps`, -1 none."""
+    place = {rank: i for i, rank in enumerate(graph.ranks)}
+    rank = np.array([place[p.rank] for p in graph.processors], np.int32)[graph.processor]
+    on_device = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
+    launch = launches(graph)
+    facts = (rank, _grouped(rank, len(graph.ranks)), on_device, launch, _prefix(graph, rank, on_device, launch))
+    return _members(graph, steps, step.copy(), facts)
+
+
+_Facts = tuple[Int32, tuple[Int64, Int64], NDArray[np.bool_], Int32, NDArray[np.bool_]]
+
+
+def _members(graph: Graph, marked: tuple[Step, ...], step: Int32, facts: _Facts) -> Members:
+    """The steps that own any work, numbered anew. facts: rank, tasks by rank, on device, launch and prefix of every task."""
+    rank, by_rank, on_device, launch, prefix = facts
     step[prefix | np.array([p.timer for p in graph.processors], bool)[graph.processor]] = -1
     owning = np.unique(step[(step >= 0) & (graph.kind != Kind.HOST)])
     number = np.full(len(marked) + 1, -1, np.int32)  # the last is what index -1 finds
