@@ -25,7 +25,7 @@ from lumos.analyze.steps import members
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
-from lumos.graph.table import Graph, Kind, Step
+from lumos.graph.table import Collectives, Graph, Kind, Step
 from lumos.simulate import Frozen, Timeline, freeze, simulate, sweep
 from lumos.trace.chakra_wire import CollectiveType, NodeType
 from lumos.trace.table import ABSENT, Int32, Int64
@@ -297,7 +297,7 @@ def _communicate(nodes: _Nodes) -> None:
         if ABSENT in rows or len(set(ranks)) < 2 or len(set(ranks)) != len(ranks):
             mixed += len(set(ranks)) > 1
             continue
-        kinds = [facts.kinds[facts.kind[r]] for r in rows]
+        kinds = [_kind(facts, r) for r in rows]
         name = facts.groups[facts.group[rows[0]]] if facts.group[rows[0]] >= 0 else ""
         size = max(int(facts.nbytes[r]) for r in rows)
         unsized += size == ABSENT and "barrier" not in kinds
@@ -313,6 +313,15 @@ def _communicate(nodes: _Nodes) -> None:
         nodes.find("communication-unsized", f"{unsized} communications have no bytes in the trace: written with {LEAST_BYTES} bytes each")
     if mixed:
         nodes.find("rendezvous-mixed", f"{mixed} rendezvous join tasks that are no one collective: written as compute, unsynchronised")
+
+
+def _kind(facts: Collectives, row: int) -> str:
+    """A row's kind in the words of traces. Assembled graphs write all_reduce, and name a message's side in its group."""
+    kind = facts.kinds[facts.kind[row]].replace("_", "-")
+    if kind != "send-recv":
+        return kind
+    group = facts.groups[facts.group[row]] if facts.group[row] >= 0 else ""
+    return next((side for side in ("send", "receive") if group.startswith(side)), "send-receive")
 
 
 def _pair(nodes: _Nodes, tasks: list[int], kinds: list[str], size: int, number: int, label: Sequence[str] = ("send", "receive")) -> None:
