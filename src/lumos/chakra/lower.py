@@ -317,7 +317,7 @@ def _communicate(nodes: _Nodes) -> None:
 
 def _kind(facts: Collectives, row: int) -> str:
     """A row's kind in the words of traces. Assembled graphs write all_reduce, and name a message's side in its group."""
-    kind = facts.kinds[facts.kind[row]].replace("_", "-")
+    kind: str = facts.kinds[facts.kind[row]].replace("_", "-")
     if kind != "send-recv":
         return kind
     group = facts.groups[facts.group[row]] if facts.group[row] >= 0 else ""
