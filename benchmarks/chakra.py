@@ -41,9 +41,8 @@ def main() -> int:
     parts = [
         "Written by `python -m benchmarks.chakra` with `LUMOS_TRACES` set: one core (processor time, the export's by the clock), best of three.",
         markdown_table(("what", "to reach", "reached"), [*_export_rows(), *_link_rows()]),
-        "The codec is our own. Writing, which decides the export, is as fast as through protobuf's objects although it checks every"
-        " value; reading takes twice as long, which is a small part of what an import does. In return protobuf is not needed at run"
-        " time, cannot clash with another install, and fields beyond the schema survive byte for byte.\n\n"
+        "The codec is our own: in Python it takes about as long as protobuf's objects, while every value is checked. In return protobuf"
+        " is not needed at run time, cannot clash with another install, and fields beyond the schema survive byte for byte.\n\n"
         + markdown_table(("codec, per node of the export", "own", "protobuf"), _codec_rows()),
     ]
     write_section("docs/performance.md", "chakra", "## Chakra\n\n" + "\n\n".join(parts))
