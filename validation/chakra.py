@@ -178,7 +178,7 @@ def _section(summary: Sequence[tuple[str, str, str]], links: Sequence[_Row], tri
             markdown_table(("what", "to reach", "reached"), summary),
             "Linking. names: operators matched whose names agree. sequence numbers: of the matched operators that have autograd's number"
             " in both files, those where it differs by one constant (DLRM's files are of two steps); linking does not use it. The two"
-            " files of resnet-2080ti are of different models: what they share is an upper bound from counts, and their numbers need not agree.",
+            " files of resnet-2080ti are of different models: what they share is a bound from counts; their numbers need not agree.",
             markdown_table(
                 ("pair", "kernels", "operator in both", "linked", "rate", "by", "names", "sequence numbers"),
                 [
