@@ -39,7 +39,7 @@ def main() -> int:
     if sys.argv[1:] == ["--export"]:
         return _export_alone()
     parts = [
-        "Written by `python -m benchmarks.chakra` with `LUMOS_TRACES` set: one core; processor time, best of three, but the export by the clock.",
+        "Written by `python -m benchmarks.chakra` with `LUMOS_TRACES` set: one core, processor time, best of three (the export: clock).",
         markdown_table(("what", "to reach", "reached"), [*_export_rows(), *_link_rows()]),
         "The codec is our own: in Python it takes about as long as protobuf's objects, while every value is checked. In return protobuf"
         " is not needed at run time, cannot clash with another install, and fields beyond the schema survive byte for byte.\n\n"
