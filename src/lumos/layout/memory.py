@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lumos.layout.arrange import owned_parameters, stage_parameters
 from lumos.layout.job import Job
+from lumos.layout.parameters import owned_parameters, stage_parameters
 from lumos.layout.pipeline import Pass, schedule
 from lumos.layout.plan import layers_of_chunks
 from lumos.layout.sizes import Share
