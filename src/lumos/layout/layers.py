@@ -310,9 +310,10 @@ class LayerWork:
         value = latent.value if latent else s.model.head_dim
         part = plan.seq_len // plan.cp
         kernel = self.framework.attention
+        dtype = "bf16" if s.dtype == "fp8" else s.dtype
 
         def kernel_of(queries: int, keys: int, causal: bool) -> Attention:
-            return Attention(plan.micro_batch, queries, keys, s.heads, s.kv_heads, query, value, causal, direction, kernel)
+            return Attention(plan.micro_batch, queries, keys, s.heads, s.kv_heads, query, value, causal, direction, kernel, dtype)
 
         name = "attention" if direction == "fwd" else "attention backward"
         if plan.cp == 1:
