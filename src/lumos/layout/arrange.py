@@ -53,6 +53,7 @@ class _Stage:
     earlier: int = -1  # what it was before the latest pass
     pending: list[int] = field(default_factory=list)  # gradient exchanges that the optimizer waits for
     gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters
+    host_blocked: bool = False  # the host waits for the next item of the chain's waits as well
     extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for beside the chain
 
     # ---------------------------------------------------------------- the step
@@ -357,6 +358,7 @@ class _Stage:
     ) -> int:
         waits = (*((self.tail,) if self.tail >= 0 else ()), *self.extra_waits)
         self.extra_waits = ()
+        host_waits, self.host_blocked = host_waits or self.host_blocked, False
         self.tail = self._put(block, waits, phase, action, layer, repeat, host_waits)
         return self.tail
 
@@ -387,6 +389,9 @@ class _Stage:
         posted = self.earlier if self.share.framework.p2p_overlap else self.tail
         item = self._put(self._transfer(name, self._lane(lane, action)), (posted,), "sync", action, transfer=key)
         self._wait_for(item)
+        self.host_blocked = self.share.framework.transfer_blocks
+        if ends.scattered(self.share):
+            self._chain(self.blocks.make("received", lambda: ends.gather_received(self.share)), "sync", action)
 
     def _lane(self, lane: Lane, action: Action) -> Lane:
         """The lane of a transfer: the pipeline that runs up has its own."""

@@ -413,13 +413,13 @@ class LayerWork:
         b.add("router", Gemm(tokens, e.count, h, self._dtype("router"), out_bytes=FP32))
         b.add("top-k", Traffic(6 * FP32 * tokens * e.count, 8))
         b.add("permute", Traffic(2 * self.width * sent * h, 3))
-        self._exchange(b, sent)
+        self._exchange(b, sent, True)
         rows = self._expert_rows()
         wide = e.ffn * (2 if s.model.gated else 1)
         b.add("experts up", self._grouped(rows, wide, h))
         self._activation(b, rows * s.experts * e.ffn)
         b.add("experts down", self._grouped(rows, h, e.ffn))
-        self._exchange(b, sent)
+        self._exchange(b, sent, False)
         b.add("unpermute", Traffic(2 * self.width * sent * h, 3))
         if e.shared_ffn:
             width = e.shared_ffn // s.plan.tp
@@ -439,13 +439,13 @@ class LayerWork:
             self._activation_backward(b, s.tokens * width)
             self.column_backward(b, "shared up", False, *self._up(width))
         b.add("unpermute backward", Traffic(3 * self.width * sent * h, 3))
-        self._exchange(b, sent)
+        self._exchange(b, sent, False)
         rows = self._expert_rows()
         wide = e.ffn * (2 if s.model.gated else 1)
         self._grouped_backward(b, "experts down", rows, h, e.ffn)
         self._activation_backward(b, rows * s.experts * e.ffn)
         self._grouped_backward(b, "experts up", rows, wide, h)
-        self._exchange(b, sent)
+        self._exchange(b, sent, False)
         b.add("permute backward", Traffic(2 * self.width * sent * h, 3))
         b.add("top-k backward", Traffic(6 * FP32 * tokens * e.count, 8))
         self.linear_backward(b, "router", tokens, e.count, h)
@@ -456,10 +456,28 @@ class LayerWork:
         assert e is not None
         return max(1, s.slim * e.per_token * s.plan.ep // e.count)
 
-    def _exchange(self, b: Builder, sent: int) -> None:
+    def _exchange(self, b: Builder, sent: int, dispatch: bool) -> None:
         s = self.share
-        if s.plan.ep > 1:
-            b.add("ep all-to-all", s.expert("all_to_all", self.width * sent * s.model.hidden), Lane.EXPERT)
+        if s.plan.ep == 1:
+            return
+        nbytes = self.width * sent * s.model.hidden
+        if self.framework.deep_ep:
+            nbytes = self._deep_ep_bytes(dispatch)
+        work = s.expert("all_to_all", nbytes)
+        if self.framework.ep_overlap or s.plan.schedule == "dualpipe":
+            b.loose("ep all-to-all", work, Lane.EXPERT)
+        else:
+            b.add("ep all-to-all", work, Lane.EXPERT)
+
+    def _deep_ep_bytes(self, dispatch: bool) -> int:
+        """Bytes that a rank sends where each token goes once to every node that it needs (and on over the node's links)."""
+        s, e = self.share, self.share.model.experts
+        assert e is not None
+        nodes = max(1, s.plan.ep * s.plan.tp // s.devices_per_node)
+        reached = nodes * (1 - (1 - 1 / nodes) ** e.per_token)  # of experts chosen at random
+        copies = min(reached, e.nodes) if e.nodes else reached
+        width = 1 if dispatch and s.dtype == "fp8" else self.width
+        return round(width * s.slim * s.model.hidden * copies)
 
     def _grouped(self, rows: int, n: int, k: int) -> GroupedGemm:
         return GroupedGemm(rows, self.share.experts, n, k, self.share.dtype, EXPERT_SKEW)
