@@ -14,7 +14,7 @@ from lumos.layout.coefficients import StepCoefficients
 from lumos.layout.pipeline import Pass
 from lumos.layout.plan import SCHEDULES
 from lumos.search.memory import chunk_layers, structures
-from lumos.search.order import FINAL, KINDS, Order, place_of
+from lumos.search.order import FINAL, KINDS, Order, order_of, place_of
 from lumos.search.prices import Columns, Floats, Ints
 from lumos.search.space import Plans
 
@@ -25,7 +25,9 @@ TOGETHER = 256
 def step_times(plans: Plans, columns: Columns, coefficients: StepCoefficients) -> Floats:
     """Seconds of every plan's step, float64[n]."""
     out = np.zeros(len(plans))
-    for order, rows in structures(plans):
+    blocking = not plans.problem.framework.p2p_overlap
+    for structure, rows in structures(plans):
+        order = order_of(*structure, blocking)
         for at in range(0, len(rows), TOGETHER):
             some = rows[at : at + TOGETHER]
             out[some] = _step(order, plans.take(some), columns.take(some), coefficients)
@@ -34,8 +36,7 @@ def step_times(plans: Plans, columns: Columns, coefficients: StepCoefficients) -
 
 
 def _step(order: Order, plans: Plans, columns: Columns, coefficients: StepCoefficients) -> Floats:
-    name = SCHEDULES[int(plans["schedule"][0])]
-    work = Work(order, plans, columns, name)
+    work = Work(order, plans, columns, SCHEDULES[int(plans["schedule"][0])])
     begin = 1000 * plans.problem.framework.step_us * coefficients.step
     ends = _sweep(order, work, columns.transfer, begin)
     pace = np.zeros(len(plans))
@@ -80,11 +81,9 @@ def _lengths(work: Work, plans: Plans, c: Columns) -> tuple[Floats, Floats]:
         forward = np.where(sharded, np.maximum(c.forward + slow_gather, c.gather), forward)
         backward = np.maximum(c.backward + slowed + slow_gather, c.gather + c.reduction)
         within, final = (np.where(sharded, backward, x) for x in (within, final))
-    inputs_final = c.inputs + (slowed if framework.dp_overlap else 0.0)
-    zero_bubble = work.name == "zero-bubble"
     by_kind = {
         Pass.FORWARD: forward, Pass.BACKWARD: within, Pass.INPUT: c.inputs, Pass.WEIGHT: c.weights,
-        FINAL: inputs_final if zero_bubble else final,
+        FINAL: final,
     }  # fmt: skip
     host_by_kind = {
         Pass.FORWARD: c.forward_host, Pass.BACKWARD: c.backward_host, Pass.INPUT: c.inputs_host, Pass.WEIGHT: c.weights_host,
@@ -150,8 +149,9 @@ def _finish(order: Order, plans: Plans, c: Columns, work: Work, ends: Floats, be
     for stage in range(stages):
         tail = ends[order.last[stage]]
         lane = np.full(len(plans), begin)
-        if framework.dp_overlap or np.any(work.shared):
+        if (framework.dp_overlap or np.any(work.shared)) and work.name != "zero-bubble":
             lane = _exchanged(order, c, work, ends, stage, lane)
+        if framework.dp_overlap or np.any(work.shared):
             if stage == stages - 1 and not plans.problem.model.tied:
                 lane = np.maximum(lane, tail) + c.outer_reduction[:, 1]
         done = np.maximum(tail, np.where(data, lane, 0.0)) + beyond

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,22 +11,29 @@ from numpy.typing import NDArray
 from lumos.layout.memory import ADAM_STATES, FP32
 from lumos.layout.plan import RECOMPUTE, SCHEDULES, layers_of_chunks
 from lumos.layout.sizes import PRECISIONS
-from lumos.search.order import Order, order_of, window
+from lumos.search.order import held, window
 from lumos.search.prices import memory_columns
 from lumos.search.space import Ints, Plans
 
 
-def structures(plans: Plans) -> Iterator[tuple[Order, Ints]]:
-    """Rows of plans whose passes come in the same order, and that order (of its repeating part where that is shorter)."""
-    blocking = not plans.problem.framework.p2p_overlap
-    names = np.array(SCHEDULES)[plans["schedule"]]
-    microbatches = plans.microbatches
-    keys: dict[tuple[str, int, int, int], list[int]] = {}
-    for i, key in enumerate(zip(names.tolist(), plans["pp"].tolist(), plans["vpp"].tolist(), microbatches.tolist(), strict=True)):
+class Structure(NamedTuple):
+    """What decides the order of the passes: schedule, stages, virtual stages, microbatches (of the repeating part)."""
+
+    name: str
+    stages: int
+    chunks: int
+    microbatches: int
+
+
+def structures(plans: Plans) -> Iterator[tuple[Structure, Ints]]:
+    """Rows of plans whose passes come in the same order."""
+    names = np.array(SCHEDULES)[plans["schedule"]].tolist()
+    keys: dict[Structure, list[int]] = {}
+    for i, key in enumerate(zip(names, plans["pp"].tolist(), plans["vpp"].tolist(), plans.microbatches.tolist(), strict=True)):
         name, stages, chunks, count = key
-        keys.setdefault((name, stages, chunks, window(name, stages, chunks, count)), []).append(i)
-    for (name, stages, chunks, count), rows in keys.items():
-        yield order_of(name, stages, chunks, count, blocking), np.array(rows, np.int64)
+        keys.setdefault(Structure(name, stages, chunks, window(name, stages, chunks, count)), []).append(i)
+    for structure, rows in keys.items():
+        yield structure, np.array(rows, np.int64)
 
 
 def shapes(plans: Plans) -> Iterator[tuple[int, Ints]]:
@@ -53,33 +61,33 @@ def peak_bytes(plans: Plans) -> Ints:
     """Bytes of the worst stage of every plan, int64[n]."""
     out = np.zeros(len(plans), np.int64)
     per = memory_columns(plans)
-    for order, rows in structures(plans):
+    for structure, rows in structures(plans):
         part = plans.take(rows)
         columns = {name: values[rows] for name, values in per.items()}
         dense, mixture = chunk_layers(part, 0)
         peak = np.zeros(len(part), np.int64)
-        for stage in _distinct(order, dense, mixture):
-            held = _static(part, order, stage, dense[stage], mixture[stage])
-            peak = np.maximum(peak, held + _activations(part, order, stage, dense[stage], mixture[stage], columns))
+        for stage in _distinct(structure, dense, mixture):
+            static = _static(part, structure, stage, dense[stage], mixture[stage])
+            peak = np.maximum(peak, static + _activations(part, structure, stage, dense[stage], mixture[stage], columns))
         out[rows] = peak
     return out
 
 
-def _distinct(order: Order, dense: Ints, mixture: Ints) -> Iterator[int]:
+def _distinct(structure: Structure, dense: Ints, mixture: Ints) -> Iterator[int]:
     """Stages of which no other has at least the layers and at least what is in flight; the first and the last always."""
     seen: set[bytes] = set()
-    for stage in range(order.stages):
-        ends = stage in (0, order.stages - 1)
-        key = b"".join((order.held[stage].tobytes(), dense[stage].tobytes(), mixture[stage].tobytes(), bytes([ends])))
+    for stage in range(structure.stages):
+        ends = stage in (0, structure.stages - 1)
+        key = b"".join((held(*structure, stage).tobytes(), dense[stage].tobytes(), mixture[stage].tobytes(), bytes([ends])))
         if ends or key not in seen:
             yield stage
         seen.add(key)
 
 
-def _parameters(plans: Plans, order: Order, stage: int, dense: Ints, mixture: Ints) -> tuple[Ints, Ints]:
+def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> tuple[Ints, Ints]:
     """Parameters of one rank of a stage, and the routed experts among them (`layout.arrange.stage_parameters`)."""
     model, tp, ep = plans.problem.model, plans["tp"], plans["ep"]
-    mirrored = order.chunks == 1 and len(dense) == 2 and stage in (0, order.stages - 1)
+    mirrored = structure.name == "dualpipe" and stage in (0, structure.stages - 1)
     total = np.zeros(len(plans), np.int64)
     experts = np.zeros(len(plans), np.int64)
     only_mixture = model.mixture_layers == model.layers
@@ -91,17 +99,17 @@ def _parameters(plans: Plans, order: Order, stage: int, dense: Ints, mixture: In
             experts += count * expert
     if stage == 0 or mirrored:
         total += -(-model.embedding_parameters // tp)
-    if stage == order.stages - 1 or mirrored:
+    if stage == structure.stages - 1 or mirrored:
         total += model.norm_parameters
-        if not model.tied or order.stages > 1:
+        if not model.tied or structure.stages > 1:
             total += -(-model.vocab * model.hidden // tp)
     return total, experts
 
 
-def _static(plans: Plans, order: Order, stage: int, dense: Ints, mixture: Ints) -> Ints:
+def _static(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> Ints:
     problem = plans.problem
     model, width = problem.model, PRECISIONS[problem.precision][1]
-    total, experts = _parameters(plans, order, stage, dense, mixture)
+    total, experts = _parameters(plans, structure, stage, dense, mixture)
     zero, data = plans["zero"], plans["dp"] * plans["cp"]
     copies = np.maximum(1, np.minimum(data // plans["ep"], data))
     owned = np.where(zero == 0, total, -(-(total - experts) // data) + -(-experts // copies))
@@ -113,23 +121,21 @@ def _static(plans: Plans, order: Order, stage: int, dense: Ints, mixture: Ints) 
     return np.asarray(parameters + gradients + optimizer)
 
 
-def _activations(plans: Plans, order: Order, stage: int, dense: Ints, mixture: Ints, columns: dict[str, Ints]) -> Ints:
+def _activations(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints, columns: dict[str, Ints]) -> Ints:
     full = plans["recompute"] == RECOMPUTE.index("full")
     layer = columns["layer"]
     kept = np.where(full[:, None], columns["input"][:, None], layer)
-    moments = order.held[stage]
-    if order.microbatches and np.any(plans.microbatches > order.microbatches) and not order.waves:
-        raise AssertionError("an order without passes")
+    moments = held(*structure, stage)
     counts = np.stack([moments @ dense, moments @ mixture], axis=1)  # [moments, kinds]
     counts = _largest(counts)
-    if plans["schedule"][0] == SCHEDULES.index("gpipe"):  # holds every microbatch, also those beyond the order's window
+    if structure.name == "gpipe":  # holds every microbatch, also those beyond the structure's window
         live = (plans.microbatches[:, None] * np.array([dense.sum(), mixture.sum()]) * kept).sum(axis=1)
     else:
         live = (kept @ counts.T).max(axis=1)
     shown = [k for k, n in enumerate((dense.sum(), mixture.sum())) if n]
     again = layer[:, shown].max(axis=1) if shown else np.zeros(len(plans), np.int64)
     peak = live + np.where(full, again, 0)
-    last = stage == order.stages - 1
+    last = stage == structure.stages - 1
     if last:
         peak = peak + columns["logits"]
     if stage == 0:

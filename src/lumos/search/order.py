@@ -58,7 +58,6 @@ class Order:
     finals: Ints
     steady: tuple[tuple[int, int], ...]
     span: int
-    held: tuple[Ints, ...]  # per stage: microbatches of every chunk held at once, int[moments, chunks]
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -67,9 +66,9 @@ class Order:
 def window(name: str, stages: int, chunks: int, microbatches: int) -> int:
     """Microbatches after which a pipeline only repeats itself, at most `microbatches`."""
     if stages == 1:
-        return min(microbatches, 2)
-    groups = {"dualpipe": 4}.get(name, 3 if chunks > 1 else 2)
-    return min(microbatches, groups * stages)
+        return min(microbatches, 3)
+    rounds = {"dualpipe": 6, "zero-bubble": 4}.get(name, 3 if chunks > 1 else 2)
+    return min(microbatches, rounds * stages + (1 if rounds == 2 else 0))
 
 
 def place_of(name: str, stage: int, chunk: int, stages: int) -> int:
@@ -123,18 +122,31 @@ def order_of(name: str, stages: int, chunks: int, microbatches: int, blocking: b
         firsts = {}
     waves = _waves(ranked, level, new, (before, sender, taker), pays, firsts)
     last = new[[offset[s + 1] - 1 for s in range(stages)]]
-    span = min(stages, max(microbatches - 1, 1)) if name != "dualpipe" else max(1, min(stages // 2, microbatches // 2 - 1))
-    steady = []
-    newest = (microbatches + 1) // 2 - 1 if name == "dualpipe" else microbatches - 1
-    for forward in (True, False) if name == "gpipe" else (False,):
-        a, b = (newest - span, newest) if forward or name != "gpipe" else (span, 0)
-        if min(a, b) >= 0 and a != b:
-            steady.append((int(new[where[forward, parts - 1, a]]), int(new[where[forward, parts - 1, b]])))
+    steady, span = _steady(name, stages, microbatches, parts, where, actions[0])
+    pairs = [(int(new[a]), int(new[b])) for a, b in steady]
     return Order(
         stages, chunks, microbatches, kind[ranked], place_column[ranked], waves, last,
-        np.where(finals >= 0, new[finals], -1), tuple(steady), 2 * span if name == "dualpipe" else span,
-        tuple(_held(a, held_chunks) for a in actions),
+        np.where(finals >= 0, new[finals], -1), tuple(pairs), span,
     )  # fmt: skip
+
+
+def _steady(
+    name: str, stages: int, microbatches: int, parts: int, where: dict[tuple[bool, int, int], int], first_stage: list[Action]
+) -> tuple[list[tuple[int, int]], int]:
+    """Pairs of passes whose distance is the steady pace of a span of microbatches, and that span."""
+    if name == "dualpipe":  # backward passes of the first stage, of either direction, in the middle of the step
+        backward = [i for i, action in enumerate(first_stage) if action.step is Pass.BACKWARD]
+        a, b = len(backward) // 3, 2 * len(backward) // 3
+        return ([(backward[a], backward[b])], b - a) if b > a else ([], 1)
+    newest = microbatches - 2  # the last one's gradients are exchanged beside its backward pass
+    span = min(stages, newest)
+    if span <= 0:
+        return [], 1
+    ends = [(where[False, parts - 1, newest - span], where[False, parts - 1, newest])]
+    if name == "gpipe":  # all forward, then all backward in reverse
+        forward = where[True, parts - 1, newest - span], where[True, parts - 1, newest]
+        ends = [forward, (where[False, parts - 1, newest], where[False, parts - 1, newest - span])]
+    return ends, span
 
 
 def _levels(before: list[int], sender: list[int], taker: list[int], offset: list[int], never: int) -> list[int]:
@@ -189,12 +201,14 @@ def _waves(
     return tuple(waves)
 
 
-def _held(actions: list[Action], chunks: int) -> Ints:
-    """Microbatches of every chunk that are held at once, where the next pass frees some: int[moments, chunks]."""
-    live = [0] * chunks
+@lru_cache(maxsize=65536)
+def held(name: str, stages: int, chunks: int, microbatches: int, stage: int) -> Ints:
+    """Microbatches of every chunk of a stage that are held at once, where the next pass frees some: int[moments, chunks]."""
+    chunks_held = 2 if name == "dualpipe" else chunks
+    live = [0] * chunks_held
     moments: set[tuple[int, ...]] = set()
     grown = False
-    for action in actions:
+    for action in schedule(name, stage, stages, microbatches, chunks):
         if action.step is Pass.FORWARD:
             live[action.chunk] += 1
             grown = True
@@ -203,4 +217,4 @@ def _held(actions: list[Action], chunks: int) -> Ints:
                 moments.add(tuple(live))
             live[action.chunk] -= 1
             grown = False
-    return np.array(sorted(moments), np.int64).reshape(-1, chunks)
+    return np.array(sorted(moments), np.int64).reshape(-1, chunks_held)
