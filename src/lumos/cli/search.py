@@ -31,18 +31,54 @@ def command(
     precision: Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16 or fp8.")] = "bf16",
     framework: Annotated[str, typer.Option(help="Profile: megatron-core, nemo, fsdp, …")] = "megatron-core",
     refine: Annotated[int, typer.Option(min=1, help="Plans that are simulated in full.")] = 10,
+    require: Annotated[list[str] | None, typer.Option(metavar="EXPR", help="A condition: 'memory.peak_bytes < 70e9'; repeatable.")] = None,
+    objective: Annotated[str, typer.Option(help="step-time, or tokens (a second and device): what a sweep's best is.")] = "step-time",
+    sweep: Annotated[str | None, typer.Option(metavar="KEY=A..B", help="Search for every value: gpus=256..16384, seq=….")] = None,
+    prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Leave out plans that are proved slower.")] = True,
+    engine: Annotated[str, typer.Option(help="local, or ray (a cluster).")] = "local",
+    ray_address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.", show_default=False)] = None,
+    parquet: Annotated[str | None, typer.Option(metavar="FILE", help="Write every timed plan.")] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Write the front of time against memory, or the sweep.")] = None,
     json: Json = False,
 ) -> None:
     """The plans of a model on a cluster, best first."""
     given = dict(locals())
-    from lumos.search.search import answer, search
-    from lumos.search.settings import problem_of, space_of
+    from lumos.cli.choices import check_choice
+    from lumos.search.constraints import parse
+    from lumos.search.engine import engine_of
+    from lumos.search.search import Found, answer, search
+    from lumos.search.settings import problem_of, space_of, sweep_of
+    from lumos.search.space import Problem
+    from lumos.search.sweep import OBJECTIVES, best_value
+    from lumos.search.sweep import sweep as swept
 
+    check_choice(objective, OBJECTIVES, "an objective")
+    conditions = [parse(text) for text in require or []]
+    key, values = sweep_of(sweep) if sweep is not None else ("gpus", (gpus,))
     problem = problem_of(model, cluster, gpus, global_batch, seq, precision, framework)
-    found = search(problem, space_of(given), refine, progress("search"))
-    if json:
-        write_json(answer(found))
-        return
-    from lumos.report.search_text import print_found
+    space = space_of(given)
 
-    print_found(console(), found)
+    def run(p: Problem) -> Found:
+        return search(p, space, refine, progress("search"), prune, conditions, engine_of(engine, p, ray_address))
+
+    rows = swept(problem, key, values, run)
+    found = rows[0][1]
+    if parquet is not None:
+        from lumos.report.search_table import write_parquet
+
+        write_parquet(parquet, found)
+    if plot is not None:
+        from lumos.report.search_plot import plot_front, plot_sweep
+
+        plot_sweep(plot, key, rows) if sweep is not None else plot_front(plot, found)
+    if json and sweep is not None:
+        write_json({"sweep": key, "best_value": best_value(rows, objective), "rows": [{key: value, **answer(f)} for value, f in rows]})
+    elif json:
+        write_json(answer(found))
+    else:
+        from lumos.report.search_text import print_found, print_sweep
+
+        if sweep is None:
+            print_found(console(), found)
+        else:
+            print_sweep(console(), key, rows, best_value(rows, objective))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
 from lumos.layout.plan import Plan
 from lumos.layout.predict import Prediction
 from lumos.report.text import count, table
+from lumos.search.explain import Explanation
 from lumos.search.search import Found
 
 
@@ -29,6 +32,34 @@ def print_found(out: Console, found: Found) -> None:
         f"{found.evaluated:,} timed, {len(found.best)} simulated in full, in {found.seconds_s:.1f} s"
     )
     table(out, ("plan", "step s", "+ %", "tokens/s/GPU", "MFU", "peak GB"), [_row(q, best) for q in found.best])
+
+
+def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best: int | None) -> None:
+    """The best plan for every value of the swept size."""
+    p = rows[0][1].problem
+    out.print(f"{p.model.name} on {p.cluster.name}: the best plan for every {key}; best of all: {best}")
+    lines = []
+    for value, found in rows:
+        if found.best:
+            q = found.best[0]
+            lines.append((f"{value:,}", *_row(q, q)[:2], *_row(q, q)[3:]))
+        else:
+            lines.append((f"{value:,}", "no plan fits", "–", "–", "–", "–"))
+    table(out, (key, "plan", "step s", "tokens/s/GPU", "MFU", "peak GB"), lines, left=(1,))
+
+
+def print_explanation(out: Console, names: tuple[str, str], steps: tuple[float, float], explanation: Explanation) -> None:
+    """The parts of two steps and their difference, the largest difference first."""
+    faster = 0 if steps[0] <= steps[1] else 1
+    out.print(f"A: {names[0]}: step {steps[0]:.4g} s")
+    out.print(f"B: {names[1]}: step {steps[1]:.4g} s")
+    slower = steps[1 - faster] / steps[faster] - 1
+    out.print(f"{'AB'[faster]} is faster by {abs(steps[1] - steps[0]):.4g} s ({slower:.1%} of its step)")
+    rows = [
+        (name, f"{explanation.first.get(name, 0):.4g}", f"{explanation.second.get(name, 0):.4g}", f"{difference:+.4g}")
+        for name, difference in explanation.difference.items()
+    ]
+    table(out, ("part (mean over stages)", "A s", "B s", "B − A s"), rows)
 
 
 def _row(p: Prediction, best: Prediction) -> tuple[str, ...]:

@@ -26,8 +26,8 @@ FILLS = ("1f1b", "gpipe", "interleaved")
 def lower_bounds(plans: Plans, columns: Columns, coefficients: StepCoefficients) -> Floats:
     """Seconds that no plan's step can go under, float64[n]."""
     out = np.zeros(len(plans))
-    for name, rows in shapes(plans):
-        out[rows] = _bound(name, plans.take(rows), columns.take(rows))
+    for schedule, rows in shapes(plans):
+        out[rows] = _bound(SCHEDULES[schedule], plans.take(rows), columns.take(rows))
     nodes = np.maximum(1.0, plans.problem.gpus / plans.problem.cluster.node.devices)
     begin = 1000 * plans.problem.framework.step_us * coefficients.step
     return np.asarray((out + begin) * 1e-9 * (1 + coefficients.jitter * np.log2(nodes)))
@@ -35,21 +35,20 @@ def lower_bounds(plans: Plans, columns: Columns, coefficients: StepCoefficients)
 
 def _bound(name: str, plans: Plans, c: Columns) -> Floats:
     dense, mixture = chunk_layers(plans, 0)  # [stages, chunks]
-    stages, chunks = dense.shape
+    stages = len(dense)
     ends = np.zeros((stages, 2))
     ends[0, 0] = ends[-1, 1] = 1
-    if name == SCHEDULES.index("dualpipe"):
+    if name == "dualpipe":
         ends[:] = ends + ends[::-1]
-    share = 0.5 if name == SCHEDULES.index("dualpipe") else 1.0  # each of the two chunks runs half the microbatches
-    passes = c.forward + (c.backward if name != SCHEDULES.index("zero-bubble") else c.inputs)
+    passes = c.forward + (c.backward if name != "zero-bubble" else c.inputs)
     outer = np.stack([c.embedding.sum(axis=1), c.head.sum(axis=1)], axis=1)
     layers = np.stack([dense.sum(axis=1), mixture.sum(axis=1)], axis=1)
     each = layers @ passes.T + ends @ outer.T  # [stages, plans]
-    if name == SCHEDULES.index("zero-bubble"):
+    if name == "zero-bubble":
         each = each + layers @ c.weights.T
-    half = plans.microbatches // 2 if share < 1 else plans.microbatches
-    total = each * half
-    if SCHEDULES[name] in FILLS and stages > 1:
+    # each of DualPipe's two chunks runs half the microbatches
+    total = each * (plans.microbatches // 2 if name == "dualpipe" else plans.microbatches)
+    if name in FILLS and stages > 1:
         first = np.stack([dense[:, 0], mixture[:, 0]], axis=1)
         way = first @ (c.forward + c.backward).T + np.stack([ends[:, 0]], axis=1) @ outer[:, :1].T + 2 * c.transfer
         total[1:] += np.cumsum(way, axis=0)[:-1]

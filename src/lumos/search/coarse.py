@@ -42,7 +42,7 @@ def _step(order: Order, plans: Plans, columns: Columns, coefficients: StepCoeffi
     pace = np.zeros(len(plans))
     for a, b in order.steady:
         pace += (ends[b] - ends[a]) / order.span
-    beyond = (plans.microbatches - order.microbatches) * np.maximum(pace, 0)
+    beyond = (plans.microbatches - order.microbatches).astype(float) * pace
     return _finish(order, plans, columns, work, ends, beyond, begin)
 
 
@@ -151,9 +151,8 @@ def _finish(order: Order, plans: Plans, c: Columns, work: Work, ends: Floats, be
         lane = np.full(len(plans), begin)
         if (framework.dp_overlap or np.any(work.shared)) and work.name != "zero-bubble":
             lane = _exchanged(order, c, work, ends, stage, lane)
-        if framework.dp_overlap or np.any(work.shared):
-            if stage == stages - 1 and not plans.problem.model.tied:
-                lane = np.maximum(lane, tail) + c.outer_reduction[:, 1]
+        if (framework.dp_overlap or np.any(work.shared)) and stage == stages - 1 and not plans.problem.model.tied:
+            lane = np.maximum(lane, tail) + c.outer_reduction[:, 1]
         done = np.maximum(tail, np.where(data, lane, 0.0)) + beyond
         kind = _kind_of(stage, stages)
         late = np.where(data & ~work.shared, c.final_reduction[:, kind], 0.0)
@@ -161,9 +160,11 @@ def _finish(order: Order, plans: Plans, c: Columns, work: Work, ends: Floats, be
     if stages > 1 and plans.problem.model.tied:
         together = np.maximum(finished[0], finished[-1]) + c.tied
         finished[0] = finished[-1] = together
-    return np.max(
-        [f + c.optimizer[:, k] + c.final_gather[:, k] for f, k in ((f, _kind_of(s, stages)) for s, f in enumerate(finished))], axis=0
-    )
+    out = np.zeros(len(plans))
+    for stage, end in enumerate(finished):
+        kind = _kind_of(stage, stages)
+        out = np.maximum(out, end + c.optimizer[:, kind] + c.final_gather[:, kind])
+    return out
 
 
 def _kind_of(stage: int, stages: int) -> int:
@@ -179,7 +180,7 @@ def _host_totals(work: Work, stages: int, per_pass: Floats, microbatches: Ints) 
 def _exchanged(order: Order, c: Columns, work: Work, ends: Floats, stage: int, lane: Floats) -> Floats:
     """When the gradients that are exchanged beside the last backward passes have been."""
     reduction, backward = c.reduction[:, 0], c.backward[:, 0]
-    finals = sorted((int(i) for i in order.finals[stage] if i >= 0))
+    finals = sorted(int(i) for i in order.finals[stage] if i >= 0)
     for i in finals:
         place = int(order.place[i])
         dense, mixture = work.layers[place]

@@ -122,7 +122,7 @@ def _look_up(key: str, result: Mapping[str, Any], text: str) -> Any:
         if not isinstance(value, Mapping) or part not in value:
             known = list(value) if isinstance(value, Mapping) else []
             near = get_close_matches(part, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(known)}" if known else f"{key.rpartition('.')[0]} has no parts"
+            hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(known) or 'none, it has no parts'}"
             raise UsageError(f"--require {text!r}: key {key!r} is not known; {hint}")
         value = value[part]
     return value

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.layout.memory import ADAM_STATES, FP32
 from lumos.layout.plan import RECOMPUTE, SCHEDULES, layers_of_chunks

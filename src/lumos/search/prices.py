@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lumos.layout import ends
 from lumos.layout.arrange import owned_parameters, stage_parameters, tensors_of_layer
-from lumos.layout.block import NOTHING, Block, collapse
+from lumos.layout.block import NOTHING, Block, Builder, collapse
 from lumos.layout.layers import LayerWork
 from lumos.layout.memory import layer_activations, logits_bytes, weight_gradients
 from lumos.layout.plan import SCHEDULES, Plan, layers_of_chunks
@@ -74,15 +74,10 @@ class Prices:
     def __init__(self, pricer: Pricer) -> None:
         self._pricer = pricer
         self._host = pricer.coefficients.host
-        self._step = pricer.coefficients.step
-
-    @property
-    def step_host(self) -> float:
-        return self._step
 
     def columns(self, plans: Plans) -> Columns:
         """Times of the plans' blocks."""
-        many = plans["microbatches"] if False else (plans.microbatches > 1).astype(np.int64)
+        many = (plans.microbatches > 1).astype(np.int64)
         sharded = np.minimum(plans["zero"], 1)
         layer = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many)
         outer = _keys(plans, ("tp", "cp", "micro_batch", "sequence_parallel"), many)
@@ -228,8 +223,6 @@ def _exchange_blocks(share: Share) -> list[Block]:
 
 
 def _contention(block: Block) -> Block:
-    from lumos.layout.block import Builder
-
     b = Builder("contention", 0)
     for op in block.ops:
         if isinstance(op.work, Collective):
@@ -265,7 +258,8 @@ def _tail_blocks(share: Share) -> list[Block]:
         total, experts = stage_parameters(share, stage, chunks)
         tensors = sum(len(c) for c in chunks[stage]) * tensors_of_layer(model)
         blocks.append(ends.optimizer(share, total, owned_parameters(share, total, experts), tensors))
-        blocks.append(_EMPTY if f.dp_overlap else ends.reduce_gradients(share, (total - experts) * f.reduce_bytes, experts * f.reduce_bytes))
+        width = f.reduce_bytes
+        blocks.append(_EMPTY if f.dp_overlap else ends.reduce_gradients(share, (total - experts) * width, experts * width))
         width = share.activation_bytes
         late = not f.gather_overlap and plan.zero in (1, 2)
         blocks.append(ends.gather_parameters(share, (total - experts) * width, experts * width) if late else _EMPTY)
@@ -274,8 +268,6 @@ def _tail_blocks(share: Share) -> list[Block]:
 
 
 def _tied(share: Share) -> Block:
-    from lumos.layout.block import Builder
-
     if not share.model.tied or share.plan.pp == 1:
         return _EMPTY
     b = Builder("tied embedding gradients", 0)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from lumos.layout.predict import Prediction, predict, result
-from lumos.layout.price import Pricer
 from lumos.search.bounds import lower_bounds
 from lumos.search.constraints import Constraint
 from lumos.search.engine import Engine, Local

@@ -136,7 +136,7 @@ def _shapes(problem: Problem, space: Space) -> Iterator[tuple[int, int, int, int
         if not fits or not _allowed(tp, space.tp, tp <= node):
             continue
         for pp in divisors(problem.gpus // tp):
-            if pp > 1 and pp > model.layers + 2 or not _allowed(pp, space.pp):
+            if (pp > 1 and pp > model.layers + 2) or not _allowed(pp, space.pp):
                 continue
             for cp in divisors(problem.gpus // (tp * pp)):
                 balanced = cp == 1 or problem.seq_len % (2 * cp) == 0
