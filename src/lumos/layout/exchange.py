@@ -99,7 +99,7 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster) -> 
             ratios = [max(duration - before + t, t) / duration for t in times]
             if world > 1:
                 text = (
-                    "collectives without their peers show waiting and transfer as one: what the model does not explain is kept as waiting"
+                    "collectives without their peers: what the model of their transfer does not explain is kept as waiting"
                 )
                 notes["waiting-kept"] = Diagnostic("waiting-kept", text)
         for column, ratio in zip(columns, ratios, strict=True):

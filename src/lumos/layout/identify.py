@@ -166,7 +166,8 @@ def _counts(traces: Traces, work: Sequence[list[Measured]]) -> tuple[_Counts, li
     tp, sequence_parallel = _tensor(work, tokens * hidden * 2)
     ffn, gated, vocab = _widths(work, by_stage[pp - 1], tokens, hidden, heads, kv_heads, head_dim)
     chunks = cp
-    microbatches = gemms_of(by_stage[pp - 1], (tokens, vocab, hidden))
+    alike = 2 if tokens == hidden else 1  # then the weight gradient has the shape of the forward multiplication
+    microbatches = gemms_of(by_stage[pp - 1], (tokens, vocab, hidden)) // alike
     if not microbatches:
         raise LumosError("the trace shows no output projection, so its microbatches cannot be counted")
     layers = sum(_attention(by_stage[s], "bwd") for s in range(pp)) // (microbatches * chunks)
