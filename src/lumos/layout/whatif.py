@@ -23,7 +23,7 @@ from lumos.layout.dimensions import Resize, Sizes, sizes
 from lumos.layout.durations import Durations
 from lumos.layout.exchange import replicas
 from lumos.layout.hardware import network, on_cluster
-from lumos.layout.identify import identify
+from lumos.layout.identify import ENOUGH, Identified, identify
 from lumos.layout.measured import MeasuredLayout, measured_layout
 from lumos.layout.place import place
 from lumos.layout.planned import planned
@@ -78,10 +78,11 @@ def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
         return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()))
-    if _by_plan(job, graph, changes):
+    identified = _by_plan(job, graph, changes)
+    if identified is not None:
         if changes.durations != Durations():
             raise LumosError("changes of durations do not combine with changes of the plan of a job that is identified: give them apart")
-        return _planned(job, graph, changes)
+        return _planned(identified, graph, changes)
     found = segment(graph, job)
     layout = changed_layout(measured_layout(found), job, changes)
     placed = place(layout)
@@ -101,32 +102,40 @@ def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
     return answer(graph, changed, *_work(found, job, changes))
 
 
-def _by_plan(job: Job, graph: Graph, changes: Changes) -> bool:
-    """Whether the change is one of the plan: a key that needs it, or a job whose ranks do different things."""
+def _by_plan(job: Job, graph: Graph, changes: Changes) -> Identified | None:
+    """The job's plan, where the change goes by it: where a key needs it, or the layout of a plan accounts for the trace."""
     if any(key in changes.settings for key in PLAN_KEYS):
         if not has_device(graph):
             raise LumosError(
                 "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, layers, sizes and microbatches"
             )
-        return True
-    facts = graph.collectives
-    if facts is None or not has_device(graph):
-        return False
-    world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
-    sizes_ = facts.size[facts.size > 1] if facts.size is not None else np.empty(0, np.int32)
-    return bool((facts.peer >= 0).any() or (sizes_ < world).any())
+        return identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
+    if not has_device(graph) or (len(job.traces) < 2 and not _has_peers(graph)):
+        return None
+    return _identified(job, graph, changes)
 
 
-def _planned(job: Job, graph: Graph, changes: Changes) -> Answer:
+def _has_peers(graph: Graph) -> bool:
+    return graph.collectives is not None and bool((graph.collectives.peer >= 0).any())
+
+
+def _identified(job: Job, graph: Graph, changes: Changes) -> Identified | None:
+    """The plan of the job, where its layout accounts for the trace; None elsewhere."""
+    try:
+        found = identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
+    except LumosError:
+        return None
+    return found if found.agreement >= ENOUGH else None
+
+
+def _planned(identified: Identified, graph: Graph, changes: Changes) -> Answer:
     """The answer by the identified plan."""
     owners = members(graph)
-    base_cluster = cluster_of(job, graph, changes.base_cluster)
-    identified = identify(job, graph, owners, base_cluster)
     timeline = simulate(graph)
     paths = critical_paths(timeline, owners)
     step = paths[typical_step(paths)]
     return planned_answer(
-        planned(identified, graph, (step.end - step.start) * 1e-9, changes.settings, _target(base_cluster, changes)),
+        planned(identified, graph, (step.end - step.start) * 1e-9, changes.settings, _target(identified.job.cluster, changes)),
         step.name,
         (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes)),
         replay_error(graph, timeline),
