@@ -61,7 +61,7 @@ def test_extrapolation_is_marked() -> None:
 
 
 def test_errors_name_the_valid_choices() -> None:
-    with pytest.raises(UsageError, match="nearest: h100"):
+    with pytest.raises(LumosError, match="nearest: h100"):
         run("cost", "gemm", "--on", "h10", "--m", "1", "--n", "1", "--k", "1")
     with pytest.raises(LumosError, match="m2-inference: peak_flops is not published"):
         run("cost", "gemm", "--on", "m2-inference", "--m", "1", "--n", "1", "--k", "1")

@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.honesty import honesty
+from lumos.analyze.operation_idle import is_operation_level
 from lumos.analyze.start_error import GroupError, StartError, by_class, by_stream, start_errors, summary
 from lumos.analyze.steps import Members, members, spans
 from lumos.analyze.utilization import busy_curves, difference
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
+from lumos.graph.operation_host import constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.simulate import Timeline, measured, simulate
 from lumos.trace.table import Int64
@@ -121,7 +123,7 @@ def constants(graph: Graph) -> dict[str, tuple[int, ...]]:
             out[name] = tuple(graph.lag[:, kind].tolist())
     if graph.queue_depth is not None and graph.queue_depth.any():
         out["queue_depth"] = tuple(graph.queue_depth.tolist())
-    return out
+    return {**out, **operation_constants(graph)} if is_operation_level(graph) else out
 
 
 def dependencies(graph: Graph) -> int:

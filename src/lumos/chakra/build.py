@@ -1,7 +1,8 @@
 """A Chakra set to a Graph: one task a node, its dependencies as data edges, its communication as rendezvous.
 
 A set that says when its nodes started keeps that order on every stream and thread. One that does not is played first as
-a simulator plays it (`play`), and keeps the order found there. Sends and receives that were measured transfer together;
+a simulator plays it (`play`), and keeps the order found there; its times then stand for the measured ones, which a
+diagnostic says. Sends and receives that were measured transfer together;
 those that are costed are eager, as in ASTRA-sim: the data arrives, and the receive ends, when the send does.
 """
 
@@ -11,12 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.chakra.gather import folder_of, gather
 from lumos.chakra.lower import csr
 from lumos.chakra.network import Network, durations, read_network
 from lumos.chakra.play import play
 from lumos.chakra.workload import Workload
+from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.trace.chakra_wire import NodeType
@@ -40,11 +43,10 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
     costed = workload.communication.node[workload.duration[workload.communication.node] == ABSENT]
     duration, findings = durations(workload, network)
     workload = replace(workload, duration=duration, diagnostics=(*workload.diagnostics, *findings))
-    timed = bool((workload.start != ABSENT).all())
-    if not timed:
+    if not (workload.start != ABSENT).all():
         workload, costed = _ordered(workload, costed)
     task = np.repeat(np.arange(len(workload)), np.diff(workload.dep_offset))
-    processor, processors = _processors(workload)
+    processor, processors = _processors(workload, one_link=len(costed) > 0)
     pairs, sets = _meetings(workload)
     eager = np.isin(pairs[:, 0], costed)
     sets += [row for row, early in zip(pairs.tolist(), eager.tolist(), strict=True) if not early]
@@ -73,8 +75,8 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
         rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
         rendezvous_task=np.array([t for s in sets for t in s], np.int32),
         collectives=_collectives(workload),
-        measured_start=_arrivals(workload, pred, succ) if timed else None,
-        measured_end=workload.start + workload.duration if timed else None,
+        measured_start=_arrivals(workload, pred, succ),
+        measured_end=workload.start + workload.duration,
         steps=workload.steps,
         diagnostics=workload.diagnostics,
     )
@@ -90,8 +92,15 @@ def _ordered(workload: Workload, costed: Int64) -> tuple[Workload, Int64]:
             f"the set has no schedule: rank {workload.ranks[rank]} waits for ever in {workload.names[workload.name[node]]!r};"
             " `lumos chakra check` says which rules it breaks"
         )
+    finding = Diagnostic(
+        "never-measured",
+        "the set does not say when its nodes ran: what stands as measured is how an analytical simulator plays it,"
+        " one compute and one communication a rank at a time",
+    )
+    start = played.end - workload.duration  # a communication's start is when all are there
     order = np.lexsort((np.arange(len(workload)), played.start, workload.rank_of()))
-    return permuted(workload, order), np.argsort(order)[costed]
+    timed = replace(workload, start=start, diagnostics=(*workload.diagnostics, finding))
+    return permuted(timed, order), np.argsort(order)[costed]
 
 
 def permuted(workload: Workload, order: Int64) -> Workload:
@@ -104,7 +113,7 @@ def permuted(workload: Workload, order: Int64) -> Workload:
     offset, dep = csr(place[workload.dep], place[task], len(order))
     columns = ("type", "on_cpu", "kind", "name", "queue", "start", "duration", "release", "operations", "bytes")
     moved = {name: getattr(workload, name)[order] for name in columns}
-    moved["id"] = None if workload.id is None else workload.id[order]
+    moved |= {name: None if (column := getattr(workload, name)) is None else column[order] for name in ("id", "event")}
     of_communication = {name: getattr(facts, name)[rows] for name in ("type", "size", "group", "peer", "tag", "kind")}
     return replace(
         workload,
@@ -115,11 +124,13 @@ def permuted(workload: Workload, order: Int64) -> Workload:
     )
 
 
-def _processors(workload: Workload) -> tuple[Int32, tuple[Processor, ...]]:
-    """A thread or stream per rank and queue. Communication without a stream has one link; receives, which need no slot,
-    wait side by side, in order from each peer."""
+def _processors(workload: Workload, *, one_link: bool) -> tuple[Int32, tuple[Processor, ...]]:
+    """A thread or stream per rank and queue. Communication without a stream (with `one_link` all of it, as simulators
+    have it) shares a link; receives, which need no slot, wait side by side, in order from each peer."""
     rank, queue = workload.rank_of().astype(np.int64), workload.queue.astype(np.int64)
     facts = workload.communication
+    if one_link:
+        queue[facts.node] = ABSENT
     lane = np.where(workload.on_cpu, 0, 1)
     lone = np.zeros(len(workload), bool)
     lone[facts.node] = True
@@ -192,13 +203,13 @@ def _dependency_kinds(workload: Workload, pred: Int64, succ: Int64, processor: I
     return out
 
 
-def _implied(processor: Int32, pred: Int64, succ: Int64) -> np.ndarray:  # type: ignore[type-arg]
+def _implied(processor: Int32, pred: Int64, succ: Int64) -> NDArray[np.bool_]:
     """Dependencies on the task just before on the same processor: its order says so already."""
     order = np.argsort(processor, kind="stable")
     before = np.full(len(processor), ABSENT, np.int64)
     same = processor[order[1:]] == processor[order[:-1]]
     before[order[1:][same]] = order[:-1][same]
-    implied: np.ndarray = before[succ] == pred  # type: ignore[type-arg]
+    implied: NDArray[np.bool_] = before[succ] == pred
     return implied
 
 

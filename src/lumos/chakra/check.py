@@ -66,7 +66,8 @@ def _json(path: Path, rule: str, found: list[Violation]) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        value: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        return value
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         found.append(Violation(rule, path.name, None, f"no JSON object: {error}"))
     except OSError as error:
@@ -75,7 +76,7 @@ def _json(path: Path, rule: str, found: list[Violation]) -> dict[str, Any]:
 
 
 def _groups(path: Path, world: int, found: list[Violation]) -> dict[str, tuple[int, ...]]:
-    out = {}
+    out: dict[str, tuple[int, ...]] = {}
     for key, ranks in _json(path, "groups-file", found).items():
         if not (key.isascii() and key.isdigit()) or int(key) < 1:
             found.append(Violation("groups-file", path.name, None, f"the key {key!r} is no decimal integer of at least 1"))
@@ -100,11 +101,11 @@ def _check_groups(file: RankFile, groups: Mapping[str, tuple[int, ...]], world: 
         name = node.value("pg_name")
         members = group_of(name, groups, world)
         if members is None:
-            file.find("group-unknown", node.id, f"group {name} is not in {_GROUPS}")
+            file.find("group-unknown", node.id, f"group {name!r} is not in {_GROUPS}")
         elif file.rank not in members:
-            file.find("group-member", node.id, f"rank {file.rank} is not in group {name}")
+            file.find("group-member", node.id, f"rank {file.rank} is not in group {name!r}")
         elif len(members) < 2:
-            file.find("group-size", node.id, f"group {name or 'of all ranks'} has one rank")
+            file.find("group-size", node.id, f"group {name!r} has one rank")
 
 
 def _check_pairs(files: Mapping[int, RankFile]) -> None:
@@ -165,4 +166,5 @@ def _check_system(folder: Path, system: Mapping[str, Any], world: int, found: li
 
 def yaml_lists(text: str) -> dict[str, list[str]]:
     """The `key: [ a, b ]` lines of a network file."""
-    return {m[1]: [item.strip() for item in m[2].split(",") if item.strip()] for m in re.finditer(r"(?m)^([\w-]+)\s*:\s*\[([^\]]*)\]", text)}
+    lines = re.finditer(r"(?m)^([\w-]+)\s*:\s*\[([^\]]*)\]", text)
+    return {line[1]: [item.strip() for item in line[2].split(",") if item.strip()] for line in lines}

@@ -134,7 +134,9 @@ def _communication(node: Node, attrs: Mapping[str, Attribute], rank: int) -> Ite
         yield "peer", f"{own.name} is {own.value!r}, the file's rank is {rank}"
 
 
-def _typed(attrs: Mapping[str, Attribute], name: str, *, required: bool, missing: str = "communication-attribute") -> Iterator[tuple[str, str]]:
+def _typed(
+    attrs: Mapping[str, Attribute], name: str, *, required: bool, missing: str = "communication-attribute"
+) -> Iterator[tuple[str, str]]:
     found = attrs.get(name)
     if found is None:
         if required:
@@ -156,9 +158,9 @@ def _structure(file: RankFile) -> None:
     after: dict[int, list[int]] = {}
     for node in by_id.values():
         deps = {*node.data_deps, *node.ctrl_deps}
-        for dep in sorted(deps - by_id.keys()):
+        known = {dep for dep in deps if dep in by_id}
+        for dep in sorted(deps - known):
             file.find("absent-dependency", node.id, f"depends on node {dep}, which the file lacks")
-        known = deps & by_id.keys()
         waiting[node.id] = len(known)
         for dep in known:
             after.setdefault(dep, []).append(node.id)

@@ -22,7 +22,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.graph.table import Kind, Step
 from lumos.trace.chakra_wire import Node, NodeType
-from lumos.trace.table import ABSENT, Int64, Job, ProcessGroup, Trace
+from lumos.trace.table import ABSENT, Int8, Int64, Job, ProcessGroup, Trace
 
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 _COMMUNICATION = (NodeType.SEND, NodeType.RECV, NodeType.COLL)
@@ -44,6 +44,12 @@ def gather(job: Job) -> Workload:
     nodes = [node for r in ranks for node in r.nodes]
     timed = any(bool(t.start.any()) for t in job.traces)
 
+    assumed = {str(n.value("pg_name")) for n in nodes if n.type == NodeType.COLL and not str(n.value("pg_name") or 0).isdigit()}
+    named = [
+        Diagnostic("group-assumed", f"{job.traces[0].path}: group {name!r} is no number of groups.json: taken as all ranks")
+        for name in sorted(assumed)
+    ]
+
     def column(of: str) -> Int64:
         return np.concatenate([getattr(r.trace, of)[r.rows] for r in ranks])
 
@@ -52,9 +58,11 @@ def gather(job: Job) -> Workload:
     duration = column("duration")
     operations = np.array([_integer(n, "num_ops") for n in nodes], np.int64)
     exact = np.repeat([bool(r.trace.metadata.get("exact_ns")) for r in ranks], sizes[1:])
-    if not duration[communicates].any():
+    if not duration[communicates].any() and not any(t.metadata.get("communication_timed") for t in job.traces):
         duration[communicates] = ABSENT
     duration[~communicates & (duration == 0) & (operations > 0) & ~exact] = ABSENT
+    dep_offset, dep = _dependencies(ranks, offset)
+    communication, groups = _communication(job, nodes, types, offset, position)
     return Workload(
         ranks=job.ranks,
         rank_offset=offset,
@@ -64,17 +72,19 @@ def gather(job: Job) -> Workload:
         name=np.concatenate([np.array(of, np.int32)[r.trace.name[r.rows]] for of, r in zip(trace_names, ranks, strict=True)]),
         names=tuple(names),
         queue=np.array([_queue(n) for n in nodes], np.int32),
-        start=column("start") if timed else np.full(len(nodes), ABSENT, np.int64),
+        start=column("start") if timed and (duration != ABSENT).all() else np.full(len(nodes), ABSENT, np.int64),
         duration=duration,
         release=np.array([_integer(n, "release_ns") for n in nodes], np.int64),
         operations=operations,
         bytes=np.array([_integer(n, "tensor_size") for n in nodes], np.int64),
-        **_dependencies(ranks, offset),
-        **_communication(job, nodes, types, offset, position),
+        dep_offset=dep_offset,
+        dep=dep,
+        communication=communication,
+        groups=groups,
         steps=tuple(step for r in ranks for step in _steps(r.trace)),
         timers=frozenset((i, q) for i, r in enumerate(ranks) for q in _timers(r.trace)),
         id=np.array([n.id & ((1 << 63) - 1) for n in nodes], np.int64),
-        diagnostics=(*job.diagnostics, *(d for r in ranks for d in r.trace.diagnostics), *(d for r in ranks for d in r.findings)),
+        diagnostics=(*job.diagnostics, *(d for r in ranks for d in r.trace.diagnostics), *(d for r in ranks for d in r.findings), *named),
     )
 
 
@@ -95,30 +105,45 @@ def _rank(trace: Trace) -> _Rank:
     for row, node in enumerate(nodes):
         if index.setdefault(node.id, row) != row:
             raise TraceError(f"{trace.path}: two nodes have id {node.id}; write the set again")
-    lost = 0
-    deps: list[list[int]] = []
-    for node in nodes:
-        known = []
-        for dep in (*node.data_deps, *node.ctrl_deps):
-            row = index.get(dep)
-            if row is not None:
-                known.append(row)
-            elif dep in node.data_deps:
-                raise TraceError(f"{trace.path}: node {node.id} depends on node {dep}, which the file lacks; export the set again")
-            else:
-                lost += 1
-        deps.append(known)
-    order = _order(trace, nodes, deps)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
     findings = []
+    data = [_known(trace, node, node.data_deps, index, strict=True) for node in nodes]
+    control = [_known(trace, node, node.ctrl_deps, index, strict=False) for node in nodes]
+    deps = [one + other for one, other in zip(data, control, strict=True)]
+    lost = sum(len(node.ctrl_deps) for node in nodes) - sum(map(len, control))
     if lost:
         findings.append(Diagnostic("control-dependencies-lost", f"{trace.path}: {lost} control dependencies on absent nodes were dropped"))
+    order = _order(trace, nodes, deps)
+    if len(order) < len(nodes):
+        # Older converters write who called whom as control dependencies, which does not go with their data dependencies.
+        deps, order = data, _order(trace, nodes, data)
+        findings.append(
+            Diagnostic("control-dependencies-ignored", f"{trace.path}: control dependencies contradict data dependencies and were ignored")
+        )
+    if len(order) < len(nodes):
+        stuck = min({node.id for node in nodes} - {nodes[row].id for row in order})
+        raise TraceError(
+            f"{trace.path}: {len(nodes) - len(order)} nodes wait for one another in a cycle (node {stuck} among them);"
+            " `lumos chakra check` names it"
+        )
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
     return _Rank(trace, [nodes[i] for i in order], np.array(order), [[int(place[d]) for d in deps[i]] for i in order], findings)
 
 
+def _known(trace: Trace, node: Node, deps: Sequence[int], index: Mapping[int, int], *, strict: bool) -> list[int]:
+    """The rows of the nodes that a node depends on. TraceError where one is absent and `strict`."""
+    out = []
+    for dep in deps:
+        row = index.get(dep)
+        if row is not None:
+            out.append(row)
+        elif strict:
+            raise TraceError(f"{trace.path}: node {node.id} depends on node {dep}, which the file lacks; export the set again")
+    return out
+
+
 def _order(trace: Trace, nodes: Sequence[Node], deps: Sequence[Sequence[int]]) -> list[int]:
-    """Rows in a topological order, by start and id among those that are free to go."""
+    """Rows in a topological order, by start and id among those that are free to go; without those on cycles."""
     waiting = [len(d) for d in deps]
     after: list[list[int]] = [[] for _ in nodes]
     for row, before in enumerate(deps):
@@ -135,11 +160,6 @@ def _order(trace: Trace, nodes: Sequence[Node], deps: Sequence[Sequence[int]]) -
             waiting[follower] -= 1
             if not waiting[follower]:
                 heapq.heappush(ready, (start[follower], nodes[follower].id, follower))
-    if len(out) < len(nodes):
-        stuck = [nodes[row].id for row, count in enumerate(waiting) if count]
-        raise TraceError(
-            f"{trace.path}: {len(stuck)} nodes wait for one another in a cycle (node {stuck[0]} among them); `lumos chakra check` names it"
-        )
     return out
 
 
@@ -175,17 +195,18 @@ def _queue(node: Node) -> int:
     return stream if stream != ABSENT else thread if node.type not in _COMMUNICATION else ABSENT
 
 
-def _dependencies(ranks: Sequence[_Rank], offset: Int64) -> dict[str, Int64]:
+def _dependencies(ranks: Sequence[_Rank], offset: Int64) -> tuple[Int64, Int64]:
     counts = [len(d) for r in ranks for d in r.deps]
     task = np.repeat(np.arange(len(counts)), counts)
     flat = np.fromiter((d + low for r, low in zip(ranks, offset.tolist(), strict=False) for deps in r.deps for d in deps), np.int64)
-    dep_offset, dep = csr(flat, task, len(counts))
-    return {"dep_offset": dep_offset, "dep": dep}
+    return csr(flat, task, len(counts))
 
 
-def _communication(job: Job, nodes: Sequence[Node], types: Int64, offset: Int64, position: Mapping[int, int]) -> dict[str, object]:
+def _communication(
+    job: Job, nodes: Sequence[Node], types: Int8, offset: Int64, position: Mapping[int, int]
+) -> tuple[Communication, tuple[tuple[int, ...], ...]]:
     """The facts of the communication nodes, and the groups that they name."""
-    groups: dict[tuple[int, ...], int] = {}
+    groups: dict[tuple[str, tuple[int, ...]], int] = {}  # groups of the same ranks are different communicators
     kinds: dict[str, int] = {}
     rows: list[tuple[int, ...]] = []
     where = np.flatnonzero(np.isin(types, _COMMUNICATION))
@@ -202,7 +223,8 @@ def _communication(job: Job, nodes: Sequence[Node], types: Int64, offset: Int64,
             ranks = tuple(sorted(position[m] for m in members))
             kind = _integer(node, "comm_type")
             was = node.value("collective") or (COLLECTIVES[kind] if 0 <= kind < len(COLLECTIVES) else "unknown")
-            row = (kind, groups.setdefault(ranks, len(groups)), ABSENT, ABSENT)
+            name = str(node.value("pg_name") or 0)
+            row = (kind, groups.setdefault((name, ranks), len(groups)), ABSENT, ABSENT)
         else:
             peer = _integer(node, "comm_dst" if sends else "comm_src")
             if peer not in position or position[peer] == rank:
@@ -221,7 +243,7 @@ def _communication(job: Job, nodes: Sequence[Node], types: Int64, offset: Int64,
         kind=table[:, 5].astype(np.int32),
         kinds=tuple(kinds),
     )
-    return {"communication": facts, "groups": tuple(groups)}
+    return facts, tuple(ranks for _, ranks in groups)
 
 
 def _named(groups: Sequence[ProcessGroup]) -> dict[str, tuple[int, ...]]:

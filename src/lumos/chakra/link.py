@@ -179,9 +179,7 @@ def _caller_names(caller: Int64, name: Int64) -> Int64:
     return np.array(out, np.int64)
 
 
-def _threads(
-    observed: ExecutionTrace, trace: Trace, rows: Int32, nodes: Int64, node_name: Int64, row_name: Int64
-) -> list[tuple[int, int]]:
+def _threads(observed: ExecutionTrace, trace: Trace, rows: Int32, nodes: Int64, node_name: Int64, row_name: Int64) -> list[tuple[int, int]]:
     """(thread, lane) pairs that run the same operators, the most alike first; each is in one pair."""
     lane = trace.lane[rows]
     overlaps = []

@@ -15,8 +15,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.analyze.steps import members
 from lumos.chakra.workload import Communication, Workload
@@ -45,6 +47,9 @@ LOWERED = {
 
 #: Bytes of a communication whose size the trace lacks (and of a barrier): it synchronises and moves next to nothing.
 LEAST_BYTES = 4
+
+#: Nodes looked at for a chain that makes a dependency superfluous.
+REACH = 8
 
 #: Name of the node that holds a rank back until it starts.
 OFFSET_NAME = "start_offset"
@@ -116,7 +121,7 @@ class _Nodes:
         self.groups: dict[tuple[int, ...], int] = {}
         self.keys: dict[tuple[str, tuple[int, ...]], int] = {}
         self.group_ranks: list[tuple[int, ...]] = []
-        self.tags: Counter[tuple[int, int]] = Counter()
+        self.tags: dict[tuple[int, int], set[int]] = {}
         self.findings: list[Diagnostic] = []
         self.base = self.ready.copy()  # what the duration counts from
 
@@ -139,9 +144,12 @@ class _Nodes:
             self.group_ranks.append(ranks)
         return self.keys[key]
 
-    def tag(self, source: int, target: int) -> int:
-        self.tags[source, target] += 1
-        return self.tags[source, target]
+    def tag(self, source: int, target: int, wanted: int = ABSENT) -> int:
+        """What pairs a send with its receive: the number wanted where it is still free, else the next one."""
+        used = self.tags.setdefault((source, target), set())
+        tag = wanted if wanted >= 0 and wanted not in used else max(used, default=0) + 1
+        used.add(tag)
+        return tag
 
     def find(self, code: str, message: str) -> None:
         self.findings.append(Diagnostic(code, message))
@@ -162,10 +170,10 @@ class _Nodes:
         place[order] = np.arange(len(order))
         pred = np.concatenate((self.pred, [e[0] for e in self.edges])).astype(np.int64)
         task = np.concatenate((self.task, [e[1] for e in self.edges])).astype(np.int64)
-        dep_offset, dep = csr(place[pred], place[task], len(order))
+        dep_offset, dep = reduced(*csr(place[pred], place[task], len(order)))
         on_stream = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
 
-        def column(of_tasks: Int64 | Int32, of_added: list[int], dtype: type) -> np.ndarray:  # type: ignore[type-arg]
+        def column(of_tasks: NDArray[Any], of_added: list[int], dtype: type) -> Any:
             return np.concatenate((of_tasks, of_added)).astype(dtype)[order]
 
         return Workload(
@@ -187,6 +195,7 @@ class _Nodes:
             communication=self._communication(place),
             groups=tuple(self.group_ranks),
             steps=self._steps(),
+            event=column(graph.event, [ABSENT] * len(added), np.int32),
             timers=frozenset((place, int(q)) for p, q, place in zip(graph.processors, _queues(graph), self.places, strict=True) if p.timer),
             diagnostics=(*graph.diagnostics, *self.findings),
         )
@@ -228,6 +237,29 @@ def csr(pred: Int64, task: Int64, n: int) -> tuple[Int64, Int64]:
     return offset, key % n
 
 
+def reduced(offset: Int64, dep: Int64) -> tuple[Int64, Int64]:
+    """Dependencies without those that a short chain of others implies. `dep` points backwards.
+
+    Looks `REACH` nodes far, which finds what the orders of streams and threads repeat.
+    """
+    bounds, deps = offset.tolist(), dep.tolist()
+    keep = np.ones(len(deps), bool)
+    for node in np.flatnonzero(np.diff(offset) > 1).tolist():
+        low, high = bounds[node], bounds[node + 1]
+        first, seen = deps[low], set()
+        front = deps[low + 1 : high]
+        for _ in range(REACH):
+            if not front:
+                break
+            at = front.pop()
+            before = [d for d in deps[bounds[at] : bounds[at + 1]] if d >= first and d not in seen]
+            seen.update(before)
+            front += before
+        for i in range(low, high):
+            keep[i] = deps[i] not in seen
+    return np.concatenate(([0], np.cumsum(keep)))[offset].astype(np.int64), dep[keep]
+
+
 def _queues(graph: Graph) -> Int32:
     """The number of each processor within its rank: a stream's own, a thread's by order."""
     threads: Counter[int] = Counter()
@@ -266,7 +298,7 @@ def _communicate(nodes: _Nodes) -> None:
         size = max(int(facts.nbytes[r]) for r in rows)
         unsized += size == ABSENT and "barrier" not in kinds
         if sorted(kinds) == ["receive", "send"]:
-            _pair(nodes, tasks, kinds, max(size, LEAST_BYTES))
+            _pair(nodes, tasks, kinds, max(size, LEAST_BYTES), int(facts.sequence[rows[0]]))
         elif len(set(kinds)) == 1:
             _collective(nodes, tasks, ranks, kinds[0], name, size)
         else:
@@ -286,10 +318,10 @@ def _communicate(nodes: _Nodes) -> None:
         nodes.find("rendezvous-mixed", f"{mixed} rendezvous join tasks that are no one collective: written as compute, unsynchronised")
 
 
-def _pair(nodes: _Nodes, tasks: list[int], kinds: list[str], size: int) -> None:
+def _pair(nodes: _Nodes, tasks: list[int], kinds: list[str], size: int, number: int) -> None:
     send, receive = (tasks[kinds.index(kind)] for kind in ("send", "receive"))
     source, target = int(nodes.rank[send]), int(nodes.rank[receive])
-    tag = nodes.tag(source, target)
+    tag = nodes.tag(source, target, number)
     nodes.type[send], nodes.type[receive] = NodeType.SEND, NodeType.RECV
     nodes.comms.append(_Comm(send, ABSENT, size, ABSENT, target, tag, "send"))
     nodes.comms.append(_Comm(receive, ABSENT, size, ABSENT, source, tag, "receive"))
@@ -334,7 +366,7 @@ def _rank_offsets(nodes: _Nodes) -> None:
     roots = np.flatnonzero(~waits)
     for rank in range(len(nodes.graph.ranks)):
         here = roots[nodes.rank[roots] == rank]
-        begin = int(nodes.base[here].min(initial=np.iinfo(np.int64).max))
+        begin = int(nodes.ready[here].min(initial=np.iinfo(np.int64).max))
         if len(here) and begin > 0:
             node = nodes.add(rank, NodeType.COMP, OFFSET_NAME, 0, begin, -1, True)
             nodes.edges += ((node, int(task)) for task in here)

@@ -116,5 +116,3 @@ def durations(workload: Workload, network: Network | None) -> tuple[Int64, list[
         out[node] = 0 if workload.type[node] == NodeType.RECV else memo[key]
     how = "from the set's network file" if network else f"on an assumed network ({net.bandwidth:g} GiB/s, {net.latency:g} ns a hop)"
     return out, [Diagnostic("costed", f"{len(missing)} nodes have no duration and were costed {how}")]
-
-

@@ -23,11 +23,11 @@ RULES: Mapping[str, str] = {
     "cycle": "nodes on a cycle silently never run, or the run aborts where nothing else is ready",
     "node-type": "METADATA aborts, INVALID stalls what waits for it, memory nodes need a memory expansion and tensor_size",
     "attribute-type": "an attribute of another type aborts with std::bad_cast",
-    "roofline": "in roofline mode compute needs num_ops and a tensor_size above 0; without the first it aborts, without the second it stalls",
+    "roofline": "in roofline mode compute aborts without num_ops and tensor_size, and stalls with a tensor_size of 0",
     # communication
     "communication-attribute": "a missing attribute of a communication node aborts",
     "communication-on-cpu": "a communication node marked is_cpu_op aborts",
-    "collective-type": "only all-reduce, all-gather, all-to-all and reduce-scatter are simulated; others abort, a broadcast does not synchronise",
+    "collective-type": "other types than all-reduce, all-gather, all-to-all, reduce-scatter abort; a broadcast does not synchronise",
     "group-name": "pg_name must be a decimal integer as text; other text aborts",
     "group-unknown": "a group that groups.json lacks ends the run",
     "group-member": "a rank that uses a group it is not in aborts",

@@ -56,6 +56,7 @@ class Workload:
     groups: the ranks of each communicator, ascending. ranks: what each position was called where it came from.
     timers: (rank position, queue) of threads that only poll by the clock.
     id: int64[n], what each node is called in its file; None where it has none yet.
+    event: int32[n], the row of the rank's profiler file that each node came from, ABSENT none; None where unknown.
     """
 
     ranks: tuple[int, ...]
@@ -78,6 +79,7 @@ class Workload:
     steps: tuple[Step, ...] = ()
     timers: frozenset[tuple[int, int]] = frozenset()
     id: Int64 | None = None
+    event: Int32 | None = None
     diagnostics: tuple[Diagnostic, ...] = field(default=())
 
     def __len__(self) -> int:

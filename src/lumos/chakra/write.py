@@ -24,8 +24,8 @@ import numpy as np
 from lumos.chakra.workload import Workload
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
-from lumos.trace.chakra_wire import Attribute, Metadata, NodeType, encode_metadata, encoded_attribute_field, frame, varint
-from lumos.trace.table import ABSENT
+from lumos.trace.chakra_wire import Attribute, Metadata, NodeType, encode_metadata, encode_once, encoded_attribute_field, frame, varint
+from lumos.trace.table import ABSENT, Int64
 
 #: Operations per ns that a roofline of 1 TFLOP/s performs.
 OPERATIONS_PER_NS = 1000
@@ -84,8 +84,8 @@ def _together(folder: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def encode_rank(workload: Workload, rank: int, exact_ns: bool = False) -> Iterator[bytes]:
-    """The frames of one rank's file."""
+def encode_rank(workload: Workload, rank: int, exact_ns: bool = False, more: Mapping[int, bytes] | None = None) -> Iterator[bytes]:
+    """The frames of one rank's file. `more`: encoded fields to add, by node of the rank (from 0)."""
     yield frame(encode_metadata(_metadata(workload, rank, exact_ns)))
     low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
     here = slice(low, high)
@@ -106,7 +106,7 @@ def encode_rank(workload: Workload, rank: int, exact_ns: bool = False) -> Iterat
         duration_us.tolist(),
         strict=True,
     )
-    more = _more_fields(workload, here, exact_ns)
+    exact = _more_fields(workload, here, exact_ns)
     first = offsets[0]
     for i, (kind, cpu, name, task, queue, start, duration) in enumerate(columns):
         edges = b"".join(map(varint, deps[offsets[i] - first : offsets[i + 1] - first]))
@@ -120,20 +120,25 @@ def encode_rank(workload: Workload, rank: int, exact_ns: bool = False) -> Iterat
             _common_fields(cpu, queue, kinds[task]),
             comm.get(i, b""),
         ]
+        if exact is not None:
+            parts.append(exact[i])
         if more is not None:
-            parts.append(more[i])
+            parts.append(more.get(i, b""))
         message = b"".join(parts)
         yield varint(len(message)) + message
 
 
-def _microseconds(ns: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
-    return (np.maximum(ns, 0) + 500) // 1000
+def _microseconds(ns: Int64) -> Int64:
+    rounded: Int64 = (np.maximum(ns, 0) + 500) // 1000
+    return rounded
 
 
 def _metadata(workload: Workload, rank: int, exact_ns: bool) -> Metadata:
     steps = [(s.name, s.start, s.end) for s in workload.steps if s.rank == workload.ranks[rank]]
     attrs = [Attribute("producer", "string", "lumos"), Attribute("rank", "int64", int(workload.ranks[rank]))]
     attrs.append(Attribute("world_size", "int64", len(workload.ranks)))
+    if (workload.duration[workload.communication.node] > 0).any():  # then a duration of 0 us is a short one, not an absent one
+        attrs.append(Attribute("communication_timed", "bool", True))
     if steps:
         attrs.append(Attribute("steps", "string", msgspec.json.encode(steps).decode()))
     timers = tuple(sorted(queue for place, queue in workload.timers if place == rank))
@@ -187,7 +192,7 @@ def _communication(node: int, rank: int, kind: int, size: int, group: int, peer:
         attrs += (Attribute("comm_type", "int64", kind), Attribute("pg_name", "string", str(group + 1)))
     else:
         source, target = (rank, peer) if node == NodeType.SEND else (peer, rank)
-        attrs += (Attribute("comm_src", "int32", source), Attribute("comm_dst", "int32", target), Attribute("comm_tag", "int32", tag))
+        attrs += (Attribute("comm_src", "int64", source), Attribute("comm_dst", "int64", target), Attribute("comm_tag", "int64", tag))
     attrs.append(Attribute("collective", "string", was))
     return b"".join(map(encoded_attribute_field, attrs))
 
@@ -215,12 +220,5 @@ def _more_fields(workload: Workload, here: slice, exact_ns: bool) -> list[bytes]
         elif operations[i] != ABSENT:
             attrs.append(Attribute("num_ops", "int64", int(operations[i])))
             attrs.append(Attribute("tensor_size", "uint64", max(int(moved[i]), 1)))
-        out.append(b"".join(b"\x52" + varint(len(m)) + m for m in map(encoded, attrs)))
+        out.append(b"".join(b"\x52" + varint(len(m)) + m for m in map(encode_once, attrs)))
     return out
-
-
-def encoded(attribute: Attribute) -> bytes:
-    """An attribute that few nodes share: encoded without the cache."""
-    from lumos.trace.chakra_wire import encode_attribute
-
-    return encode_attribute.__wrapped__(attribute)

@@ -32,12 +32,21 @@ VERBS = {
     "inspect": Verb("lumos.cli.inspect", "What is in the traces, what is missing, and what that costs."),
     "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
     "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
+    "critical-path": Verb("lumos.cli.critical_path", "The chain that sets the step, and whom the ranks wait for."),
+    "stragglers": Verb("lumos.cli.stragglers", "What each slow rank, stage and class of operations costs."),
+    "compare": Verb("lumos.cli.compare", "Two jobs, or two steps: what changed, by what it costs."),
+    "whatif": Verb("lumos.cli.whatif", "Change the measured job and predict."),
+    "predict": Verb("lumos.cli.predict", "The step of a configuration, no trace needed."),
+    "validate": Verb("lumos.cli.validate", "Predict the rows of tables of measured runs, and score."),
+    "models": Verb("lumos.cli.models", "The models that Lumos knows."),
     "cost": Verb("lumos.cli.cost", "What one piece of work takes."),
     "calibrate": Verb("lumos.cli.calibrate", "Fit the cost models to your measurements or a trace."),
     "clusters": Verb("lumos.cli.clusters", "The clusters that Lumos knows."),
     "chakra": Verb("lumos.cli.chakra", "Read, link, export, check, import and synthesise Chakra traces."),
     "proxy": Verb("lumos.cli.proxy", "A runnable benchmark from a trace."),
     "collect": Verb("lumos.cli.collect", "Profile a training command."),
+    "report": Verb("lumos.cli.report", "One HTML file to look at, offline."),
+    "serve": Verb("lumos.cli.serve", "The report live on this machine, with a what-if bench."),
 }
 
 #: Statuses that a shell gives to a command ended by SIGINT or SIGPIPE.

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
 from lumos.cli.output import Clock, Json, Paths, Repair, console, progress, write_json
 
+if TYPE_CHECKING:
+    from lumos.layout.outline import Outline
+    from lumos.trace.table import Job
 
-def command(paths: Paths, repair: Repair = False, json: Json = False) -> None:
+
+def command(
+    paths: Paths,
+    blocks: Annotated[bool, typer.Option("--blocks", help="Also cut the job into layers, phases and microbatches.")] = False,
+    repair: Repair = False,
+    json: Json = False,
+) -> None:
     """What is in the traces, what is missing, and what that costs."""
     from lumos.analyze.contents import contents
+    from lumos.analyze.interference import interference
     from lumos.trace import read
 
     clock = Clock()
@@ -15,9 +29,24 @@ def command(paths: Paths, repair: Repair = False, json: Json = False) -> None:
     read_s = clock.lap()
     files = tuple(contents(trace) for trace in job.traces)
     diagnostics = (*job.diagnostics, *(d for trace in job.traces for d in trace.diagnostics))
+    slowed = interference(job.traces)
     if json:
-        write_json({"ranks": len(files), "files": files, "groups": job.groups, "diagnostics": diagnostics, "read_s": read_s})
+        cut = {"blocks": _outline(job)} if blocks else {}
+        answer = {"ranks": len(files), "files": files, "groups": job.groups, "interference": slowed, **cut}
+        write_json({**answer, "diagnostics": diagnostics, "read_s": read_s})
         return
     from lumos.report.inspect_text import print_contents
 
-    print_contents(console(), files, job.groups, diagnostics, read_s)
+    print_contents(console(), files, job.groups, slowed, diagnostics, read_s)
+    if blocks:
+        from lumos.report.blocks_text import print_blocks
+
+        print_blocks(console(), _outline(job))
+
+
+def _outline(job: Job) -> Outline:
+    from lumos.graph.build import build
+    from lumos.layout.outline import outline
+    from lumos.layout.segment import segment
+
+    return outline(segment(build(job), job))

@@ -8,13 +8,20 @@ from rich.console import Console
 from rich.text import Text
 
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
+from lumos.analyze.interference import Interference
 from lumos.diagnostics import Diagnostic
+from lumos.report.interference_text import print_interference
 from lumos.report.text import count, duration, heading, paragraph, percent, print_diagnostics, size, table
 from lumos.trace.table import ProcessGroup
 
 
 def print_contents(
-    console: Console, files: Sequence[Contents], groups: Sequence[ProcessGroup], diagnostics: Sequence[Diagnostic], read_s: float
+    console: Console,
+    files: Sequence[Contents],
+    groups: Sequence[ProcessGroup],
+    interference: Sequence[Interference],
+    diagnostics: Sequence[Diagnostic],
+    read_s: float,
 ) -> None:
     """The whole report."""
     events, held = sum(f.events for f in files), sum(f.memory_bytes for f in files)
@@ -29,6 +36,7 @@ def print_contents(
         heading(console, "Process groups")
         rows = [(g.name, _ranks(g.ranks), g.description) for g in groups]
         table(console, ("group", "ranks", "description"), rows, left=(0, 1, 2))
+    print_interference(console, interference)
     print_diagnostics(console, diagnostics)
 
 

@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from lumos.analyze.breakdown import StepBreakdown
+from lumos.analyze.interference import Interference
 from lumos.analyze.probes import Probes
 from lumos.analyze.replay import ReplayResult, StepReplay
+from lumos.report.interference_text import print_interference
 from lumos.report.text import count, duration, heading, percent, print_diagnostics, table
 
 PARTS = {
@@ -21,7 +23,13 @@ PARTS = {
 }
 
 
-def print_replay(console: Console, result: ReplayResult, probes: Probes | None, seconds: Mapping[str, float]) -> None:
+def print_replay(
+    console: Console,
+    result: ReplayResult,
+    probes: Probes | None,
+    seconds: Mapping[str, float],
+    interference: Sequence[Interference] = (),
+) -> None:
     """The whole report."""
     console.print(Text(headline(result), style="bold"))
     console.print(f"{count(result.tasks, 'task')}, {result.dependencies:,} dependencies")
@@ -34,6 +42,7 @@ def print_replay(console: Console, result: ReplayResult, probes: Probes | None, 
     _print_constants(console, result)
     if probes is not None:
         _print_probes(console, probes, result.rank_numbers)
+    print_interference(console, interference)
     print_diagnostics(console, result.diagnostics)
 
 

@@ -69,6 +69,8 @@ def _unpack(path: Path, packed: bytes, read: Callable[[], bytes], progress: Call
 
     taken = len(packed)  # bytes of the file read so far
     made = 0  # bytes unpacked so far
+    if progress is not None:
+        progress(taken)
     while True:  # one member of the file at a time
         member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
         while not member.eof:

@@ -56,6 +56,14 @@ def sniff(head: bytes) -> bool:
     return (metadata.version.isprintable() and not metadata.unknown) and bool(metadata.version or metadata.attrs)
 
 
+_COMPANION = re.compile(rb'\s*(\{\s*("\d+"\s*:\s*\[|"scheduling-policy"|"memory-type"|\}\s*$)|topology\s*:|# A workload of \d+ ranks)')
+
+
+def is_companion(head: bytes) -> bool:
+    """Whether a file is one of those that a simulator reads beside the `.et` files, as `chakra export` writes them."""
+    return _COMPANION.match(head) is not None
+
+
 def stream(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Metadata, Iterator[Placed]]:
     """A file's metadata, and its nodes one at a time. TraceError names file, byte and what is wrong there."""
     source = _frames(path, progress)
@@ -124,7 +132,14 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[Node]) -> Trace:
         external_id=np.array([min(r.node.id, (1 << 63) - 1) for r in rows], np.int64),
         args=_args(rows),
         lanes=tuple(Lane(str(rank), f"{'thread' if cpu else 'stream'} {number}") for cpu, number in lanes),
-        metadata={"format": FORMAT, "chakra": nodes, "chakraVersion": metadata.version, **attrs, **_groups(path, found)},
+        metadata={
+            "format": FORMAT,
+            "chakra": nodes,
+            "chakraVersion": metadata.version,
+            "chakraAttributes": metadata.attrs,
+            **attrs,
+            **_groups(path, found),
+        },
         diagnostics=tuple(found),
     )
 

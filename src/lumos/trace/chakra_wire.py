@@ -116,6 +116,8 @@ _SCALARS = {
     3: "double", 5: "float", 7: "int32", 9: "int64", 11: "uint32", 13: "uint64", 15: "sint32", 17: "sint64",
     19: "fixed32", 21: "fixed64", 23: "sfixed32", 25: "sfixed64", 27: "bool", 29: "string", 31: "bytes",
 }  # fmt: skip
+#: The kinds that an attribute's value, or the items of a list, may have.
+KINDS = tuple(_SCALARS.values())
 _FIXED = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q", "sfixed32": "<i", "sfixed64": "<q"}
 _NUMBERS = {kind: number for number, kind in _SCALARS.items()} | {f"{kind}_list": number + 1 for number, kind in _SCALARS.items()}
 _LIMITS = {"int32": 32, "uint32": 32, "sint32": 32}
@@ -284,9 +286,8 @@ def _packed(data: bytes) -> tuple[int, ...]:
     return tuple(out)
 
 
-@lru_cache(1 << 16)
-def encode_attribute(attribute: Attribute) -> bytes:
-    """One attribute's message. WireError where its value does not fit its kind."""
+def encode_once(attribute: Attribute) -> bytes:
+    """One attribute's message, for attributes that few nodes share. WireError where its value does not fit its kind."""
     name, kind, value, doc = attribute
     number = _NUMBERS.get(kind)
     if number is None:
@@ -303,6 +304,10 @@ def encode_attribute(attribute: Attribute) -> bytes:
     else:
         inner = _chunk(1, b"".join(varint(_raw(element, int(v))) for v in values)) if values else b""
     return out + _chunk(number, inner)
+
+
+#: The same for attributes that many nodes share.
+encode_attribute = lru_cache(1 << 16)(encode_once)
 
 
 def _element(kind: str, number: int, value: object) -> bytes:
@@ -343,7 +348,7 @@ def encode_metadata(metadata: Metadata) -> bytes:
 
 def decode_node(data: bytes) -> Node:
     """One node."""
-    node = Node(0)
+    node = Node(0, type=NodeType.INVALID)
     attrs: list[Attribute] = []
     for number, wire, value, raw in fields(data):
         if wire == VARINT and number in (1, 3, 4, 5, 6, 7):
@@ -404,12 +409,15 @@ def encode_node(node: Node) -> bytes:
     for number, time in ((6, node.start_time_micros), (7, node.duration_micros)):
         if time:
             out += (varint(number << 3), varint(_unsigned(time, "a time")))
-    for number, io in ((8, node.inputs), (9, node.outputs)):
-        if io is not None:
-            out.append(_chunk(number, b"".join(_chunk(i, text.encode()) for i, text in enumerate(io, 1) if text)))
+    out += (encode_io(number, io) for number, io in ((8, node.inputs), (9, node.outputs)) if io is not None)
     out += (encoded_attribute_field(a) for a in node.attrs)
     out.append(node.unknown)
     return b"".join(out)
+
+
+def encode_io(number: int, io: IOInfo) -> bytes:
+    """Inputs (field 8) or outputs (field 9) of a node."""
+    return _chunk(number, b"".join(_chunk(i, text.encode()) for i, text in enumerate(io, 1) if text))
 
 
 @lru_cache(1 << 16)

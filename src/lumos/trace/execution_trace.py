@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
@@ -61,10 +62,10 @@ class ExecutionTrace:
     def __len__(self) -> int:
         return len(self.id)
 
-    def is_pseudo(self) -> np.ndarray:  # type: ignore[type-arg]
+    def is_pseudo(self) -> NDArray[np.bool_]:
         """Nodes that stand for the process and its threads, as a mask."""
         named = np.array([bool(_ROOT.match(s)) for s in self.strings] or [False])
-        mask: np.ndarray = named[self.name]  # type: ignore[type-arg]
+        mask: NDArray[np.bool_] = named[self.name]
         return mask
 
 
@@ -143,8 +144,7 @@ def _table(path: Path, file: _File) -> ExecutionTrace:
     _check_tree(path, nodes, parent)
     names: dict[str, int] = {}
     found = list(_findings(path, file, nodes, parent))
-    split = file.schema.startswith("1.0.1") or any(node.input_types != b"[]" or node.output_types != b"[]" for node in nodes)
-    io = [_flat_io(node) if split else _io(path, node) for node in nodes]
+    io = [_io(path, node) if bytes(node.inputs).startswith(b"{") else _flat_io(node) for node in nodes]
     return ExecutionTrace(
         path=str(path),
         schema=file.schema,
@@ -253,4 +253,5 @@ def _groups(nodes: Sequence[_Node], found: list[Diagnostic], path: Path) -> Iter
                 whole = tuple(range(int(entry.get("group_size", 0)))) if not ranks else tuple(int(r) for r in ranks)
                 yield ProcessGroup(str(entry["pg_name"]), whole, str(entry.get("pg_desc", "")))
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError):
-            found.append(Diagnostic("groups-unreadable", f"{path}: node {node.id} holds process groups in a form that is not known; left out"))
+            message = f"{path}: node {node.id} holds process groups in a form that is not known; left out"
+            found.append(Diagnostic("groups-unreadable", message))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | 
     args = _args(columns["columns"], found)
     start: Int64 = columns["start"]
     _add_base(start, metadata, found)
-    classes = [tuple(text.split("\x1f", 1)) for text in StringTable(*columns["classes"])]
+    classes = pairs(*columns["classes"])
     category = _categories(columns["class"], classes, columns["name"], strings, args, found)
     lanes = _lanes(columns, classes, strings, args.pop("name", None))
     rank, rank_source, world_size = _rank(path, metadata, found)
@@ -109,6 +110,16 @@ def column_names() -> list[tuple[str, str]]:
     return [(name, kind) for kind, names in schema.COLUMNS.items() for name in names]
 
 
+def pairs(text: NDArray[np.uint8], offsets: Int64) -> list[tuple[str, str]]:
+    """The interned pairs (ph, cat) or (pid, tid): two texts with a byte between them that no UTF-8 text holds."""
+    joined = text.tobytes()
+    out = []
+    for a, b in pairwise(offsets.tolist()):
+        first, second = joined[a:b].split(b"\xff")
+        out.append((first.decode("utf-8", "surrogatepass"), second.decode("utf-8", "surrogatepass")))
+    return out
+
+
 def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> tuple[Scanner, str]:
     """The file scanned to its end, and under repair what cut it short ("" where nothing did)."""
     scanner = new_scanner(repair)
@@ -127,12 +138,12 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
             truncated = str(error).removeprefix(f"{path}: ").split(":")[0]
         whole = scanner.finish()
     except ScanError as error:
-        offset, reason = error.args
+        offset, reason, limit = error.args
         if not scanner.saw_document:
             raise NotATraceError(
                 f"{path}: not a profiler trace: neither JSON nor gzip of it ({reason} at byte {offset}); give the profiler's file"
             ) from None
-        raise TraceError(_malformed(path, offset, reason, repair)) from None
+        raise TraceError(_malformed(path, offset, reason, repair, limit)) from None
     if scanner.offset == 0:
         raise TraceError(f"{path}: the file is empty; record it again")
     if not whole:
@@ -147,7 +158,9 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
     return scanner, truncated
 
 
-def _malformed(path: Path, offset: int, reason: str, repair: bool) -> str:
+def _malformed(path: Path, offset: int, reason: str, repair: bool, limit: bool) -> str:
+    if limit:
+        return f"{path}: refused at byte {offset} (line {_line(path, offset)}): {reason}, as no profiler writes; give the profiler's file"
     place = f"not valid JSON at byte {offset} (line {_line(path, offset)}): {reason}"
     if repair:
         return f"{path}: {place}, beyond what --repair can mend; record it again"
@@ -236,7 +249,7 @@ def _add_base(start: Int64, metadata: Mapping[str, Any], found: _Findings) -> No
 
 def _categories(
     classes_of_rows: Int32,
-    classes: Sequence[tuple[str, ...]],
+    classes: Sequence[tuple[str, str]],
     name: Int32,
     strings: StringTable,
     args: Mapping[str, Column],
@@ -268,9 +281,9 @@ def _categories(
     return category
 
 
-def _lanes(columns: Mapping[str, Any], classes: Sequence[tuple[str, ...]], strings: StringTable, names: Column | None) -> tuple[Lane, ...]:
+def _lanes(columns: Mapping[str, Any], classes: Sequence[tuple[str, str]], strings: StringTable, names: Column | None) -> tuple[Lane, ...]:
     """The (pid, tid) pairs in order of appearance, named by the metadata rows (ph "M")."""
-    pairs = [tuple(text.split("\x1f", 1)) for text in StringTable(*columns["lanes"])]
+    ids = pairs(*columns["lanes"])
     process: dict[str, str] = {}
     thread: dict[int, str] = {}
     if names is not None:
@@ -282,10 +295,10 @@ def _lanes(columns: Mapping[str, Any], classes: Sequence[tuple[str, ...]], strin
         ):
             what = strings[kind]
             if what == "process_name":
-                process[pairs[lane][0]] = strings[value]
+                process[ids[lane][0]] = strings[value]
             elif what == "thread_name":
                 thread[lane] = strings[value]
-    return tuple(Lane(pid, tid, process.get(pid, ""), thread.get(i, "")) for i, (pid, tid) in enumerate(pairs))
+    return tuple(Lane(pid, tid, process.get(pid, ""), thread.get(i, "")) for i, (pid, tid) in enumerate(ids))
 
 
 def _rank(path: Path, metadata: Mapping[str, Any], found: _Findings) -> tuple[int, str, int | None]:

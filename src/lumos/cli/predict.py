@@ -1,0 +1,88 @@
+"""`lumos predict`: the step of a configuration, no trace needed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from lumos.cli.output import Json, console, write_json
+
+Count = Annotated[int | None, typer.Option(min=1, show_default=False)]
+
+
+def command(
+    file: Annotated[str | None, typer.Argument(metavar="[FILE.toml]", help="Settings; options win over them.", show_default=False)] = None,
+    model: Annotated[str | None, typer.Option(help="A known model, or the path of a Hugging Face config.json.", show_default=False)] = None,
+    cluster: Annotated[str | None, typer.Option(help="A known cluster, or the path of a .toml file.", show_default=False)] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Devices of the job.", show_default=False)] = None,
+    global_batch: Annotated[int | None, typer.Option(min=1, help="Sequences of a step.", show_default=False)] = None,
+    seq: Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.", show_default=False)] = None,
+    micro_batch: Count = None,
+    tp: Count = None,
+    pp: Count = None,
+    vpp: Count = None,
+    cp: Count = None,
+    ep: Count = None,
+    dp: Count = None,
+    zero: Annotated[
+        int | None, typer.Option(min=0, max=3, help="0 none, 1 optimizer, 2 gradients, 3 parameters (FSDP).", show_default=False)
+    ] = None,
+    shard: Annotated[int | None, typer.Option(min=0, help="Devices that share a set of shards.", show_default=False)] = None,
+    sequence_parallel: Annotated[bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", show_default=False)] = None,
+    recompute: Annotated[str | None, typer.Option(help="none, selective or full.", show_default=False)] = None,
+    recompute_layers: Annotated[int | None, typer.Option(help="Layers of a stage that are recomputed.", show_default=False)] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32, fp16, bf16 or fp8.", show_default=False)] = None,
+    schedule: Annotated[str | None, typer.Option(help="gpipe, 1f1b, interleaved, zero-bubble or dualpipe.", show_default=False)] = None,
+    lora_rank: Annotated[int | None, typer.Option(min=0, help="Train adapters of this rank only.", show_default=False)] = None,
+    framework: Annotated[str | None, typer.Option(help="Profile: megatron-core, nemo, fsdp, …", show_default=False)] = None,
+    switch: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set a switch of the profile; repeatable.")] = None,
+    blocks: Annotated[
+        bool | None, typer.Option("--blocks/--kernels", help="Simulate runs of blocks, or every kernel.", show_default=False)
+    ] = None,
+    perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write the step as a trace for ui.perfetto.dev.")] = None,
+    kineto: Annotated[str | None, typer.Option(metavar="DIR", help="Write the job as profiler files, one a rank.")] = None,
+    ranks: Annotated[str, typer.Option(help="Ranks of --kineto: 'stages' (one a pipeline stage) or 'all'.")] = "all",
+    jitter: Annotated[float, typer.Option(min=0.0, max=0.5, help="Noise on the durations of --kineto (relative, one sigma).")] = 0.0,
+    clock_offset: Annotated[float, typer.Option(min=0.0, help="Spread of the ranks' clocks in --kineto, µs.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of jitter and clock offsets.")] = 0,
+    json: Json = False,
+) -> None:
+    """The step of a configuration: how long, how much memory, what bounds it."""
+    given = {key: value for key, value in locals().items() if value is not None}
+    from msgspec.structs import replace
+
+    from lumos.layout.predict import predict, result
+    from lumos.layout.settings import Settings, job_from, read_settings
+
+    settings = read_settings(file) if file is not None else Settings()
+    changes: dict[str, Any] = {key: given[key] for key in Settings.__struct_fields__ if key in given and key != "switches"}
+    changes["switches"] = {**settings.switches, **_switches(switch or [])}
+    job = job_from(replace(settings, **changes))
+    prediction = predict(job, coarse=False if kineto is not None or perfetto is not None else blocks)
+    if perfetto is not None:
+        from lumos.report.perfetto import write_perfetto
+
+        write_perfetto(perfetto, (prediction.timeline,))
+    if kineto is not None:
+        from lumos.report.kineto_out import write_kineto
+
+        write_kineto(kineto, prediction, ranks=ranks, jitter=jitter, clock_offset_ns=round(1000 * clock_offset), seed=seed)
+    if json:
+        write_json(result(prediction))
+        return
+    from lumos.report.predict_text import print_prediction
+
+    print_prediction(console(), prediction)
+
+
+def _switches(words: list[str]) -> dict[str, str]:
+    from lumos.errors import UsageError
+
+    out = {}
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not sign:
+            raise UsageError(f"--switch {word!r} is not KEY=VALUE")
+        out[key.replace("-", "_")] = value
+    return out

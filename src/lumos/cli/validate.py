@@ -1,0 +1,33 @@
+"""`lumos validate`: predict every row of tables of published runs, and score."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lumos.cli.output import Clock, Json, console, progress, write_json
+
+
+def command(
+    tables: Annotated[list[str], typer.Argument(metavar="FILE.csv...", help="Tables of measured runs.", show_default=False)],
+    plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Draw measured against predicted.")] = None,
+    worst: Annotated[int, typer.Option(help="Worst rows to explain in text.", min=0)] = 10,
+    json: Json = False,
+) -> None:
+    """Predict every row of tables of measured runs, and score the predictions."""
+    from lumos.layout.validate import read_tables, rows_of, score, summary
+
+    clock = Clock()
+    scored = score(read_tables(tables), progress=progress("predicting"))
+    result = {**summary(scored), "seconds_s": clock.lap()}
+    if plot is not None:
+        from lumos.report.validate_plot import write_plot
+
+        write_plot(plot, scored)
+    if json:
+        write_json({"rows": rows_of(scored), **result})
+        return
+    from lumos.report.validate_text import print_validation
+
+    print_validation(console(), scored, result, worst)

@@ -1,0 +1,1 @@
+"""Plans, blocks and the graphs that they assemble into."""

@@ -1,0 +1,108 @@
+"""Prices that start from what a measured job took: measured × model(new) / model(old).
+
+Work that the measured job did too is multiplied by measured / modelled of just that work; work it did not do by the ratio
+of its class (multiplications, attention by direction, element-wise, collectives by kind). Host times likewise. So a plan
+that only moves work about keeps its measured times, and one that changes it carries the job's own efficiency over.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import msgspec
+import numpy as np
+
+from lumos.cost.cluster import Cluster
+from lumos.graph.table import Graph, Kind
+from lumos.layout.identify import Identified
+from lumos.layout.price import Price, Pricer
+from lumos.layout.signatures import OTHER, Signature, of_work, stage_work
+from lumos.layout.step_time import layout_of
+from lumos.layout.work import Work
+
+#: Ratios beyond these are not efficiency but another kind of work under the same class; they are left out of a class.
+PLAUSIBLE = (0.05, 20.0)
+
+
+class CalibratedPricer(Pricer):
+    """Prices on `cluster`, corrected by the ratios of a measured job. own: ratio by signature; by_class: for other work."""
+
+    def __init__(self, cluster: Cluster, own: dict[Signature, float], by_class: dict[Signature, float], host: float) -> None:
+        super().__init__(cluster)
+        c = self.coefficients
+        self.coefficients = msgspec.structs.replace(c, host=c.host * host, step=c.step * host)
+        self._own, self._by_class = own, by_class
+
+    def _learn(self, work: Iterable[Work]) -> None:
+        new = list(work)
+        super()._learn(new)
+        for w in new:
+            signature = of_work(w)
+            ratio = self._own.get(signature, self._by_class.get(_class(signature), 1.0))
+            old = self._known[w]
+            low, mid, high = old.times[1], old.times[0], old.times[2]
+            if signature in self._own:  # measured: the model's interval no longer matters
+                low = high = mid
+            self._known[w] = Price((round(mid * ratio), round(low * ratio), round(high * ratio)), old.bound)
+
+    def measured(self, work: Work) -> bool:
+        """Whether the measured job did this work too."""
+        return of_work(work) in self._own
+
+
+def calibrate(found: Identified, graph: Graph, cluster: Cluster | None = None) -> CalibratedPricer:
+    """The pricer of a measured job (whose joined graph is `graph`), for `cluster` (default: where it was measured)."""
+    base = Pricer(found.job.cluster)
+    layout = layout_of(found.job)
+    own, classes = _ratios(found, graph, base, [stage_work(layout, s) for s in range(len(layout.stages))])
+    return CalibratedPricer(cluster or found.job.cluster, own, classes, _host_ratio(found, graph, base))
+
+
+def _ratios(
+    found: Identified, graph: Graph, base: Pricer, expected: list[list[Work]]
+) -> tuple[dict[Signature, float], dict[Signature, float]]:
+    """Measured / modelled by signature and by class."""
+    measured: dict[Signature, list[int]] = defaultdict(lambda: [0, 0])
+    modelled: dict[Signature, list[int]] = defaultdict(lambda: [0, 0])
+    for rank, stage in zip(found.work, found.stage, strict=True):
+        for m in rank:
+            entry = measured[m.signature]
+            entry[0] += int(graph.duration[m.task])
+            entry[1] += 1
+        for w, price in zip(expected[stage], base(expected[stage]), strict=True):
+            entry = modelled[of_work(w)]
+            entry[0] += price.times[0]
+            entry[1] += 1
+    own: dict[Signature, float] = {}
+    sums: dict[Signature, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for signature, (time, count) in measured.items():
+        other = modelled.get(signature)
+        if signature == OTHER or other is None or not other[0] or not time:
+            continue
+        ratio = (time / count) / (other[0] / other[1])
+        own[signature] = ratio
+        if PLAUSIBLE[0] <= ratio <= PLAUSIBLE[1]:
+            entry_ = sums[_class(signature)]
+            entry_[0] += time
+            entry_[1] += time / ratio
+    return own, {key: time / model for key, (time, model) in sums.items() if model}
+
+
+def _class(signature: Signature) -> Signature:
+    """What carries efficiency over: the kind of work, and of attention the direction, of collectives the kind."""
+    return signature[:2] if signature[0] in ("attention", "collective") else signature[:1]
+
+
+def _host_ratio(found: Identified, graph: Graph, base: Pricer) -> float:
+    """Launch time of the ranks, measured / as the framework's profile has it."""
+    layout = layout_of(found.job)
+    expected = 0.0
+    for stage in found.stage:
+        blocks = [layout.blocks[item.block] for item in layout.stages[stage] for _ in range(item.repeat)]
+        expected += base.coefficients.host * sum(op.host for block in blocks for op in block.ops)
+    on_cpu = ~np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
+    launching = on_cpu & np.isin(graph.kind, (Kind.LAUNCH, Kind.OPERATOR, Kind.RUNTIME))
+    named = np.array([not name.endswith(": host") for name in graph.names] or [True])
+    measured = float(graph.duration[launching & named[graph.name]].sum())
+    return measured / expected if expected and measured else 1.0

@@ -1,0 +1,220 @@
+"""The sizes of a measured model, read from the shapes of its operators; and what those shapes become under other sizes.
+
+Every dimension of a shape is one of the sizes or a product of them (tokens = micro-batch · sequence, 3 · hidden, …), told by
+its value and its place: leading dimensions are batch and sequence, the others features. Inside layers the features are
+hidden, heads and feed-forward width; outside, vocabulary and hidden. A dimension that is no size stays as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lumos.cost.operators import Shape, elements
+from lumos.trace.table import Category, Trace
+
+_ATTENTION = re.compile(r"aten::(_scaled_dot_product|scaled_dot_product|_?flash_attention|_efficient_attention|_cudnn_attention)")
+#: Operators that multiply: positions of the two factors among the inputs, and whether the second is transposed.
+PRODUCTS = {
+    "aten::mm": (0, 1, False),
+    "aten::bmm": (0, 1, False),
+    "aten::addmm": (1, 2, False),
+    "aten::baddbmm": (1, 2, False),
+    "aten::_scaled_mm": (0, 1, False),
+    "aten::linear": (0, 1, True),
+    "aten::mkldnn_linear": (0, 1, True),
+}
+
+
+class Sizes(NamedTuple):
+    """Of one rank. 0: not found. heads and head_dim are of the queries, kv_heads of keys and values."""
+
+    micro_batch: int = 0
+    seq: int = 0
+    hidden: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    ffn: int = 0
+    vocab: int = 0
+
+
+class Operator(NamedTuple):
+    """An operator row's name, input shapes (() where an input is no tensor) and dtypes."""
+
+    name: str
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...]
+
+
+class Shapes:
+    """Operators of a trace by row, each distinct text parsed once."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self._dims, self._types = trace.dense("Input Dims"), trace.dense("Input type")
+        self._known: dict[tuple[int, int, int], Operator | None] = {}
+
+    def __getitem__(self, row: int) -> Operator | None:
+        """None where the row has no shapes."""
+        key = int(self.trace.name[row]), int(self._dims[row]), int(self._types[row])
+        if key not in self._known:
+            self._known[key] = self._parse(*key)
+        return self._known[key]
+
+    def rows(self) -> Iterator[int]:
+        """Rows of operators with shapes, in file order."""
+        column = self.trace.args.get("Input Dims")
+        if column is None:
+            return
+        for row in column.rows.tolist():
+            if self.trace.category[row] == Category.OPERATOR:
+                yield row
+
+    def _parse(self, name: int, dims: int, types: int) -> Operator | None:
+        if dims < 0:
+            return None
+        shapes = tuple(_shape(s) for s in json.loads(self.trace.strings[dims]))
+        kinds = tuple(map(str, json.loads(self.trace.strings[types]))) if types >= 0 else ()
+        kinds = (kinds + ("",) * len(shapes))[: len(shapes)]
+        return Operator(self.trace.strings[name], shapes, kinds)
+
+
+def _shape(value: object) -> Shape:
+    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else ()
+
+
+def is_attention(name: str) -> bool:
+    """Whether an operator computes attention in one go."""
+    return bool(_ATTENTION.match(name))
+
+
+def product(o: Operator) -> tuple[int, int, int, int] | None:
+    """(m, n, k, batch) of a multiplication; None where the operator is none."""
+    if o.name not in PRODUCTS:
+        return None
+    first, second, transposed = PRODUCTS[o.name]
+    if len(o.shapes) <= second:
+        return None
+    a, b = o.shapes[first], o.shapes[second]
+    if len(a) < 2 or len(b) < 2:
+        return None
+    if transposed:
+        return elements(a[:-1]), b[0], b[1], 1
+    return a[-2], b[-1], a[-1], a[0] if len(a) == 3 else 1
+
+
+def sizes(trace: Trace) -> Sizes:
+    """The sizes that the shapes of a rank's operators show."""
+    shapes = Shapes(trace)
+    attention: Counter[tuple[int, int, int, int, int]] = Counter()
+    tables: Counter[tuple[Shape, Shape]] = Counter()
+    products: Counter[tuple[int, int, int]] = Counter()
+    for row in shapes.rows():
+        o = shapes[row]
+        if o is None:
+            continue
+        if is_attention(o.name) and "backward" not in o.name and len(o.shapes) > 1 and len(o.shapes[0]) == 4:
+            q, k = o.shapes[0], o.shapes[1]
+            heads, length = (1, 2) if "flash_attention_forward" not in o.name else (2, 1)
+            attention[q[0], q[length], q[heads], k[heads], q[3]] += 1
+        elif o.name == "aten::embedding" and len(o.shapes[0]) == 2:
+            tables[o.shapes[0], o.shapes[1]] += 1
+        found = product(o)
+        if found is not None:
+            products[found[0], found[1], found[2]] += 1
+    return _sizes(attention, tables, products)
+
+
+def _sizes(
+    attention: Counter[tuple[int, int, int, int, int]], tables: Counter[tuple[Shape, Shape]], products: Counter[tuple[int, int, int]]
+) -> Sizes:
+    batch = seq = heads = kv = head_dim = hidden = vocab = 0
+    if attention:
+        batch, seq, heads, kv, head_dim = attention.most_common(1)[0][0]
+    if tables:
+        table, index = max(tables, key=lambda t: t[0][0])
+        vocab, hidden = table
+        if len(index) == 2 and not batch:
+            batch, seq = index
+    tokens = batch * seq
+    forward = Counter({(n, k): c for (m, n, k), c in products.items() if m == tokens})
+    if not hidden and heads:
+        width = heads * head_dim
+        into = Counter({n: c for (n, k), c in forward.items() if k == width})
+        hidden = into.most_common(1)[0][0] if into else width
+    attended = {hidden, heads * head_dim, 3 * hidden, (heads + 2 * kv) * head_dim, kv * head_dim, vocab}
+    up = {n for n, k in forward if k == hidden}
+    inner = [x for n, x in forward if n == hidden and x not in attended - {vocab} and (x in up or 2 * x in up)]
+    ffn = max(inner, key=lambda x: forward[hidden, x], default=0)
+    if not vocab and hidden:
+        out = [n for (n, k) in forward if k == hidden and n not in (*attended, ffn, 2 * ffn) and n > hidden]
+        vocab = max(out, default=0)
+    return Sizes(batch, seq, hidden, heads, kv, head_dim, ffn, vocab)
+
+
+class Resize:
+    """Shapes under `new` sizes, from those under `old` ones."""
+
+    def __init__(self, old: Sizes, new: Sizes) -> None:
+        self.old, self.new = old, new
+        pairs = _features(old, new)
+        self._inside = {a: b for a, b in reversed([*pairs["layer"], *pairs["outer"]]) if a}
+        self._outside = {a: b for a, b in reversed([*pairs["outer"], *pairs["layer"]]) if a}
+
+    def __call__(self, shape: Shape, in_layer: bool) -> Shape:
+        """The new shape; `in_layer`: the operator belongs to a layer."""
+        if not shape:
+            return shape
+        old, new, n = self.old, self.new, len(shape)
+        features = self._inside if in_layer else self._outside
+        rest = tuple(features.get(x, x) for x in shape)
+        b, s, tokens = old.micro_batch, old.seq, old.micro_batch * old.seq
+        if n >= 2 and shape[:2] == (b, s):
+            return (new.micro_batch, new.seq, *self._split(shape[2:], rest[2:]))
+        if n >= 2 and shape[:2] == (s, b) and n == 3:
+            return (new.seq, new.micro_batch, *rest[2:])
+        if n == 2 and shape == (b, s + 1):
+            return new.micro_batch, new.seq + 1
+        if n == 4 and shape[0] == b and s in shape[1:]:
+            return (new.micro_batch, *(self._head(x) for x in shape[1:]))
+        if n == 5 and s in shape and b in shape[:2]:
+            lead = shape.index(b)
+            return (*shape[:lead], new.micro_batch, *(self._head(x) if x != 3 else x for x in shape[lead + 1 :]))
+        if n == 3 and shape[0] == b * old.heads and s in shape[1:]:
+            return (new.micro_batch * new.heads, *(self._head(x) for x in shape[1:]))
+        if tokens in shape and n <= 2:
+            at = shape.index(tokens)
+            return (*rest[:at], new.micro_batch * new.seq, *rest[at + 1 :])
+        if not in_layer and n <= 2 and shape[0] == s and shape[0] not in (old.hidden, old.vocab):
+            return (new.seq, *rest[1:])
+        return rest
+
+    def _head(self, x: int) -> int:
+        """A dimension of a tensor split by heads."""
+        old, new = self.old, self.new
+        table = {old.kv_heads: new.kv_heads, old.heads: new.heads, old.head_dim: new.head_dim, old.seq: new.seq}
+        return table.get(x, x)
+
+    def _split(self, shape: Shape, rest: Shape) -> Shape:
+        """What follows batch and sequence: features, or heads and their width."""
+        return rest if len(shape) == 1 else tuple(self._head(x) for x in shape)
+
+
+def _features(old: Sizes, new: Sizes) -> dict[str, list[tuple[int, int]]]:
+    def qkv(s: Sizes) -> int:
+        return (s.heads + 2 * s.kv_heads) * s.head_dim
+
+    layer = [
+        (old.hidden, new.hidden),
+        (old.ffn, new.ffn),
+        (3 * old.hidden, 3 * new.hidden),
+        (qkv(old), qkv(new)),
+        (old.heads * old.head_dim, new.heads * new.head_dim),
+        (old.kv_heads * old.head_dim, new.kv_heads * new.head_dim),
+        (2 * old.ffn, 2 * new.ffn),
+    ]
+    return {"layer": layer, "outer": [(old.vocab, new.vocab), (old.hidden, new.hidden)]}

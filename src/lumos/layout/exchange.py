@@ -1,0 +1,114 @@
+"""What a changed job exchanges and accumulates: collectives of other groups, gradients added up.
+
+A measured collective of known peers lasts its transfer; under another group it lasts transfer · model(new) / model(old),
+so that the fabric's own efficiency carries over. One whose waiting is unknown, and one that did not exist, is modelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lumos.cost.cluster import Accelerator, Cluster
+from lumos.cost.collective import collective
+from lumos.cost.memory_bound import moved
+from lumos.cost.operators import elements
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.layout.dimensions import Resize, Shapes, sizes
+from lumos.layout.measured import MeasuredLayout
+from lumos.layout.units import Phase
+from lumos.layout.weights import weights
+from lumos.trace.table import ABSENT, Category, Job, Trace
+
+#: Bytes of one accumulated gradient: gradients have the dtype of their weights, fp32 or 16 bit; fp32 is assumed.
+GRADIENT_BYTES = 4
+#: A gradient is read twice and written once when another is added to it.
+PASSES = 3
+#: Elements from which an in-place operator shows the rate of a CPU's memory.
+LARGE = 16_384
+
+
+def accumulation_ns(layout: MeasuredLayout, position: int, trace: Trace, accelerator: Accelerator | None) -> dict[int, int]:
+    """Time of adding one microbatch's gradients to those there, by layer (-1: outside the layers), ns."""
+    held = weights(layout.segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
+    if accelerator is not None:
+        return {layer: int(moved(PASSES * GRADIENT_BYTES * n, accelerator, "pointwise").time) for layer, n in held.items()}
+    per_element = _add_rate(trace)
+    return {layer: round(per_element * n) for layer, n in held.items()}
+
+
+def _add_rate(trace: Trace) -> float:
+    """ns per element of a CPU's in-place operators on two large tensors: the optimizer's own."""
+    shapes = Shapes(trace)
+    rates = []
+    for row in shapes.rows():
+        o = shapes[row]
+        if o is None or not o.name.endswith("_") or o.name == "aten::copy_" or len([s for s in o.shapes if s]) < 1:
+            continue
+        size = elements(o.shapes[0])
+        if size >= LARGE and trace.category[row] == Category.OPERATOR:
+            rates.append(int(trace.duration[row]) / size)
+    return float(np.median(rates)) if rates else 0.0
+
+
+def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster) -> MeasuredLayout:
+    """`count` data-parallel replicas instead of those measured; the new ones do as the measured ones.
+
+    Collectives of the whole job are taken as the data-parallel ones. LumosError where the trace does not say how many
+    ranks its collectives have.
+    """
+    found, graph = layout.segmentation, layout.segmentation.graph
+    if count < 1:
+        raise UsageError(f"--set dp={count}: must be at least 1")
+    worlds = {t.world_size for t in job.traces if t.world_size}
+    world = worlds.pop() if len(worlds) == 1 else len(job.traces)
+    facts = graph.collectives
+    phase = np.array([p.label.phase for p in found.pieces], np.uint8)[found.piece]
+    if facts is None or not len(facts.task):
+        raise LumosError(
+            "--set dp: the trace has no collectives, so it does not show when gradients are exchanged; record under DistributedDataParallel"
+        )
+    size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
+    size = np.where(size == ABSENT, world, size)
+    exchanging = np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE))
+    chosen = np.flatnonzero((size == world) & exchanging & (facts.nbytes > 0))
+    if not len(chosen):
+        raise LumosError(f"--set dp: no collective of all {world} ranks with a known size in the trace")
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    notes: dict[str, Diagnostic] = {}
+    modelled = set(layout.modelled)
+    unknown = np.zeros(len(graph), bool)
+    unknown[graph.waiting_unknown] = True
+    for i in chosen.tolist():
+        task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
+        if kind == "unknown":
+            continue
+        after = collective(kind, count, nbytes, cluster)
+        for d in after.diagnostics:
+            notes[d.code] = d
+        duration = max(int(graph.duration[task]), 1)
+        times = int(after.time), int(after.low), int(after.high)
+        if world > 1 and not unknown[task]:
+            before = max(int(collective(kind, world, nbytes, cluster).time), 1)
+            spread = (times[1] / max(times[0], 1), times[2] / max(times[0], 1))
+            ratios = times[0] / before, times[0] / before * spread[0], times[0] / before * spread[1]
+        else:
+            modelled.add(task)
+            ratios = times[0] / duration, times[1] / duration, times[2] / duration
+            if world > 1:
+                text = "collectives without their peers show waiting and transfer as one: transfers are modelled"
+                notes["transfer-modelled"] = Diagnostic("transfer-modelled", text)
+        for column, ratio in zip(columns, ratios, strict=True):
+            column[task] *= ratio
+    change = f"dp = {count} (measured: {world})"
+    return replace(
+        layout,
+        factor=columns[0],
+        low=columns[1],
+        high=columns[2],
+        modelled=frozenset(modelled),
+        changes=(*layout.changes, change),
+        diagnostics=(*layout.diagnostics, *notes.values()),
+    )

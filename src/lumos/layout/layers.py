@@ -1,0 +1,510 @@
+"""The work of one transformer layer on one rank: forward, backward and recomputation, as blocks.
+
+Bytes of element-wise kernels count every read and write of the unfused or fused form. The backward pass of a
+multiplication is two (input gradient, weight gradient). Communication of tensor parallelism: Shoeybi et al. 2019
+(arXiv:1909.08053); with sequence parallelism: Korthikanti et al. 2022 (arXiv:2205.05198).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lumos.layout.block import Block, Builder, Op
+from lumos.layout.sizes import Share
+from lumos.layout.work import Attention, Gemm, GroupedGemm, Lane, Traffic
+
+#: Routed experts are never even: rows of the fullest expert's device / mean, of trained routers with a balancing loss.
+EXPERT_SKEW = 1.1
+FP32 = 4
+
+
+class LayerWork:
+    """Blocks of the layers of one rank's share."""
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
+        self.framework = share.framework
+        self.width = share.activation_bytes
+        self.eager = share.framework.fusion == "eager"
+        self.compiled = share.framework.fusion == "compiled"
+
+    # ---------------------------------------------------------------- passes
+
+    def forward(self, mixture: bool) -> Block:
+        b = self._builder("layer forward", self.framework.layer_us)
+        self._attention_forward(b)
+        self._mlp_forward(b, mixture)
+        return b.build()
+
+    def backward(self, mixture: bool, recompute: bool) -> Block:
+        """Backward pass, after the forward pass again where `recompute`."""
+        extra = self.framework.checkpoint_us if recompute else 0.0
+        b = self._builder("layer backward", self.framework.layer_us + extra)
+        if recompute:
+            self._attention_forward(b)
+            self._mlp_forward(b, mixture)
+        elif self.share.plan.recompute == "selective" and self.framework.selective == "alternate":
+            self._alternate_forward(b)
+        self._mlp_backward(b, mixture)
+        self._attention_backward(b)
+        return b.build()
+
+    def inputs(self, mixture: bool, recompute: bool) -> Block:
+        """The backward pass without the weight gradients (zero-bubble schedules)."""
+        whole = self.backward(mixture, recompute)
+        return without(whole, "layer input gradients", lambda op: _is_weight(op.name))
+
+    def weights(self, mixture: bool) -> Block:
+        """The weight gradients alone."""
+        kept = [op for op in self.backward(mixture, False).ops if _is_weight(op.name)]
+        b = self._builder("layer weight gradients", self.framework.layer_us)
+        for op in kept:
+            b.add(op.name, op.work)
+        return b.build()
+
+    def _builder(self, name: str, before_us: float) -> Builder:
+        return Builder(name, round(1000 * self.framework.host_us), round(1000 * before_us))
+
+    # ---------------------------------------------------------------- parts
+
+    def norm_forward(self, b: Builder, tokens: int, width: int | None = None) -> None:
+        elements = tokens * (width or self.share.model.hidden)
+        if self.eager and self.share.model.norm == "rms":  # to fp32, square, mean, rsqrt, scale, back, weight
+            b.add("rms norm", Traffic(36 * elements, 6))
+        else:
+            b.add("norm", Traffic(2 * self.width * elements, 1, "normalisation"))
+
+    def norm_backward(self, b: Builder, tokens: int, width: int | None = None) -> None:
+        elements = tokens * (width or self.share.model.hidden)
+        if self.eager and self.share.model.norm == "rms":
+            b.add("rms norm backward", Traffic(60 * elements, 10))
+        else:
+            b.add("norm backward", Traffic(5 * self.width * elements, 2, "normalisation"))
+
+    def residual_forward(self, b: Builder, tokens: int) -> None:
+        elements = tokens * self.share.model.hidden
+        if self.framework.dropout:
+            mask = 1
+            if self.eager:
+                b.add("dropout", Traffic((2 * self.width + mask) * elements))
+                b.add("residual add", Traffic(3 * self.width * elements))
+            else:
+                b.add("bias dropout add", Traffic((3 * self.width + mask) * elements))
+        elif not self.compiled:
+            b.add("residual add", Traffic(3 * self.width * elements))
+
+    def residual_backward(self, b: Builder, tokens: int) -> None:
+        elements = tokens * self.share.model.hidden
+        if self.framework.dropout:
+            b.add("dropout backward", Traffic((2 * self.width + 1) * elements))
+        if not self.compiled:
+            b.add("gradient add", Traffic(3 * self.width * elements))
+
+    def linear_forward(self, b: Builder, name: str, tokens: int, n: int, k: int) -> None:
+        b.add(name, Gemm(tokens, n, k, self._dtype(name), out_bytes=self.width))
+
+    def _dtype(self, name: str) -> str:
+        """Type of a multiplication: recipes of 8 bit leave the output projection and the router in 16."""
+        return "bf16" if self.share.dtype == "fp8" and name in ("logits", "router") else self.share.dtype
+
+    def linear_backward(
+        self, b: Builder, name: str, tokens: int, n: int, k: int, between: Callable[[], list[int]] | None = None, bias: bool = False
+    ) -> None:
+        """Input gradient, then (`between`: communication of the input gradient starts) the weight gradient, then the join."""
+        dtype, plan = self._dtype(name), self.share.plan
+        b.add(f"{name} input gradient", Gemm(tokens, k, n, dtype, out_bytes=self.width))
+        pending = between() if between is not None else []
+        if plan.lora_rank == 0:
+            fused = self.framework.fused_accumulation
+            accumulate = fused and plan.microbatches > 1
+            b.add(
+                f"{name} weight gradient",
+                Gemm(k, n, tokens, dtype, out_bytes=FP32 if fused else self.width, accumulate=accumulate, cast=False),
+            )
+            if bias:
+                b.add(f"{name} bias gradient", Traffic(self.width * tokens * n))
+            if not fused and (plan.microbatches > 1 or self.framework.gradient_bytes > self.width):
+                held = self.framework.gradient_bytes
+                b.add(f"{name} accumulate", Traffic((self.width + 2 * held) * n * k))
+        b.join(*pending)
+
+    # ---------------------------------------------------------------- tensor parallel communication
+
+    def gather_in(self, b: Builder) -> None:
+        """Before a column-parallel multiplication: the slices of the sequence are gathered."""
+        s = self.share
+        if s.plan.tp > 1 and s.plan.sequence_parallel:
+            b.add("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)
+
+    def reduce_out(self, b: Builder) -> None:
+        """After a row-parallel multiplication: partial sums are reduced, and scattered with sequence parallel."""
+        s = self.share
+        if s.plan.tp > 1:
+            kind = "reduce_scatter" if s.plan.sequence_parallel else "all_reduce"
+            b.add(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), Lane.TENSOR)
+
+    def _residual_bytes(self) -> int:
+        return self.width * self.share.tokens * self.share.model.hidden
+
+    def _overlaps(self) -> bool:
+        s = self.share
+        return self.framework.tp_overlap and s.plan.tp > 1 and s.plan.sequence_parallel
+
+    def column_forward(self, b: Builder, name: str, *widths: int) -> None:
+        """Gather, then multiply (by matrices of `widths`); pipelined where the framework overlaps them."""
+        s = self.share
+        moving: list[int] = []
+        if self._overlaps():
+            moving = [b.beside("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)]
+        else:
+            self.gather_in(b)
+        for n in self._joined(widths):
+            self.linear_forward(b, name, s.tokens, n, s.model.hidden)
+        b.join(*moving)
+
+    def _joined(self, widths: tuple[int, ...]) -> tuple[int, ...]:
+        return (sum(widths),) if self.framework.fused_projections else widths
+
+    def row_forward(self, b: Builder, name: str, k: int) -> None:
+        """Multiply, then reduce; pipelined where the framework overlaps them."""
+        s = self.share
+        if not self._overlaps():
+            self.linear_forward(b, name, s.tokens, s.model.hidden, k)
+            self.reduce_out(b)
+            return
+        moving = b.beside("tp reduce-scatter", s.tensor("reduce_scatter", self._residual_bytes()), Lane.TENSOR)
+        self.linear_forward(b, name, s.tokens, s.model.hidden, k)
+        b.join(moving)
+
+    def row_backward(self, b: Builder, name: str, k: int, bias: bool) -> None:
+        """The output's gradient arrives in slices with sequence parallel and is gathered first."""
+        s = self.share
+        moving: list[int] = []
+        if self._overlaps():
+            moving = [b.beside("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)]
+        else:
+            self.gather_in(b)
+        self.linear_backward(b, name, s.tokens, s.model.hidden, k, lambda: moving, bias)
+
+    def column_backward(self, b: Builder, name: str, bias: bool, *widths: int) -> None:
+        """The input's gradient is reduced beside the weight gradient where the framework does so."""
+        s = self.share
+        tp, sequence = s.plan.tp > 1, s.plan.sequence_parallel
+        again = [b.beside("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)] if tp and sequence else []
+
+        def reduce() -> list[int]:
+            b.join(*again)
+            if not tp or not self.framework.tp_async:
+                return []
+            kind = "reduce_scatter" if sequence else "all_reduce"
+            return [b.beside(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), Lane.TENSOR)]
+
+        *first, last = self._joined(widths)
+        for n in first:
+            self.linear_backward(b, name, s.tokens, n, s.model.hidden, None, bias)
+            b.add("gradient add", Traffic(3 * self.width * s.tokens * s.model.hidden))
+        self.linear_backward(b, name, s.tokens, last, s.model.hidden, reduce, bias)
+        if tp and not self.framework.tp_async:
+            self.reduce_out(b)
+
+    # ---------------------------------------------------------------- attention
+
+    def _qkv(self) -> tuple[int, int, int]:
+        s = self.share
+        return s.heads * s.model.head_dim, s.kv_heads * s.model.head_dim, s.kv_heads * s.model.head_dim
+
+    def _up(self, width: int) -> tuple[int, ...]:
+        return (width, width) if self.share.model.gated else (width,)
+
+    def _attention_forward(self, b: Builder) -> None:
+        s = self.share
+        self.norm_forward(b, s.slim)
+        if s.model.latent is not None:
+            self._latent_forward(b)
+        else:
+            self.column_forward(b, "qkv", *self._qkv())
+            if s.model.qk_norm:
+                self.norm_forward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
+            self._rotary(b)
+        self.scores_forward(b)
+        self.row_forward(b, "projection", s.model.attention_width // s.plan.tp)
+        self.residual_forward(b, s.slim)
+
+    def _attention_backward(self, b: Builder) -> None:
+        s = self.share
+        self.residual_backward(b, s.slim)
+        self.row_backward(b, "projection", s.model.attention_width // s.plan.tp, s.model.bias)
+        self.scores_backward(b)
+        if s.model.latent is not None:
+            self._latent_backward(b)
+        else:
+            self._rotary(b)
+            if s.model.qk_norm:
+                self.norm_backward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
+            self.column_backward(b, "qkv", s.model.bias or s.model.qkv_bias, *self._qkv())
+        self.norm_backward(b, s.slim)
+
+    def _rotary(self, b: Builder) -> None:
+        s = self.share
+        if s.model.positions != "rope":
+            return
+        elements = s.tokens * (s.heads + s.kv_heads) * s.model.head_dim
+        if self.eager:  # halves swapped, two products, a sum, in fp32 and back
+            b.add("rotary", Traffic(24 * elements, 6))
+        else:
+            b.add("rotary", Traffic(2 * self.width * elements, 2, "strided"))
+
+    def _latent_forward(self, b: Builder) -> None:
+        """Multi-head latent attention: compressed projections (replicated over the tensor group), then heads."""
+        s, m = self.share, self.share.model.latent
+        assert m is not None
+        tokens, h = s.slim, s.model.hidden
+        if m.query_rank:
+            self.linear_forward(b, "query down", tokens, m.query_rank, h)
+            self.norm_forward(b, tokens, m.query_rank)
+            self.gather_in(b)
+            self.linear_forward(b, "query up", s.tokens, s.heads * (m.nope + m.rope), m.query_rank)
+        else:
+            self.column_forward(b, "query", s.heads * (m.nope + m.rope))
+        self.linear_forward(b, "kv down", tokens, m.kv_rank + m.rope, h)
+        self.norm_forward(b, tokens, m.kv_rank)
+        self.linear_forward(b, "kv up", s.tokens, s.heads * (m.nope + m.value), m.kv_rank)
+        b.add("rotary and concatenate", Traffic(2 * self.width * s.tokens * s.heads * (2 * (m.nope + m.rope) + m.value), 5))
+
+    def _latent_backward(self, b: Builder) -> None:
+        s, m = self.share, self.share.model.latent
+        assert m is not None
+        tokens, h = s.slim, s.model.hidden
+        b.add("rotary and split", Traffic(2 * self.width * s.tokens * s.heads * (2 * (m.nope + m.rope) + m.value), 5))
+        self.linear_backward(b, "kv up", s.tokens, s.heads * (m.nope + m.value), m.kv_rank)
+        self.norm_backward(b, tokens, m.kv_rank)
+        self.linear_backward(b, "kv down", tokens, m.kv_rank + m.rope, h)
+        if m.query_rank:
+            self.linear_backward(b, "query up", s.tokens, s.heads * (m.nope + m.rope), m.query_rank)
+            if s.plan.tp > 1 and s.plan.sequence_parallel:
+                b.add("tp reduce-scatter", s.tensor("reduce_scatter", self.width * s.tokens * m.query_rank), Lane.TENSOR)
+            self.norm_backward(b, tokens, m.query_rank)
+            self.linear_backward(b, "query down", tokens, m.query_rank, h)
+        else:
+            self.column_backward(b, "query", False, s.heads * (m.nope + m.rope))
+        b.add("gradient add", Traffic(3 * self.width * tokens * h))
+
+    def scores_forward(self, b: Builder) -> None:
+        self._scores(b, "fwd")
+
+    def scores_backward(self, b: Builder) -> None:
+        if self.framework.attention == "unfused" and self.share.plan.recompute == "selective":
+            self._unfused_forward(b)
+        self._scores(b, "bwd")
+
+    def _scores(self, b: Builder, direction: str) -> None:
+        s, plan = self.share, self.share.plan
+        if self.framework.attention == "unfused":
+            if direction == "fwd":
+                self._unfused_forward(b)
+            else:
+                self._unfused_backward(b)
+            return
+        latent = s.model.latent
+        query = latent.nope + latent.rope if latent else s.model.head_dim
+        value = latent.value if latent else s.model.head_dim
+        part = plan.seq_len // plan.cp
+        kernel = self.framework.attention
+
+        def kernel_of(queries: int, keys: int, causal: bool) -> Attention:
+            return Attention(plan.micro_batch, queries, keys, s.heads, s.kv_heads, query, value, causal, direction, kernel)
+
+        name = "attention" if direction == "fwd" else "attention backward"
+        if plan.cp == 1:
+            b.add(name, kernel_of(part, part, True))
+            return
+        # A ring: each device passes on its keys and values while it works on those it has; the order of the sequence is
+        # folded so that every device has the same causal work (Liu et al. 2023, arXiv:2310.01889; Megatron's "p2p").
+        carried = self.width * plan.micro_batch * part * s.kv_heads * (query + value) * (1 if direction == "fwd" else 2)
+        for turn in range(plan.cp):
+            moving = [b.beside("cp exchange", s.context("send_recv", carried), Lane.CONTEXT)] if turn < plan.cp - 1 else []
+            b.add(name, kernel_of(part, part, True) if turn == 0 else kernel_of(part, part // 2, False))
+            if turn:
+                b.add("merge partial attention", Traffic(3 * FP32 * s.tokens * s.heads * value))
+            b.join(*moving)
+
+    def _unfused_forward(self, b: Builder) -> None:
+        s, plan = self.share, self.share.plan
+        q, d, batch = plan.seq_len, s.model.head_dim, plan.micro_batch * s.heads
+        scores = batch * q * q
+        b.add("scores", Gemm(q, q, d, s.dtype, batch=batch, out_bytes=self.width))
+        b.add("masked softmax", Traffic(2 * self.width * scores, 1, "normalisation"))
+        if self.framework.dropout:
+            b.add("attention dropout", Traffic((2 * self.width + 1) * scores))
+        b.add("context", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
+        b.add("transpose", Traffic(2 * self.width * s.tokens * s.heads * d, 1, "strided"))
+
+    def _unfused_backward(self, b: Builder) -> None:
+        s, plan = self.share, self.share.plan
+        q, d, batch = plan.seq_len, s.model.head_dim, plan.micro_batch * s.heads
+        scores = batch * q * q
+        b.add("transpose", Traffic(2 * self.width * s.tokens * s.heads * d, 1, "strided"))
+        b.add("context input gradient", Gemm(q, q, d, s.dtype, batch=batch, out_bytes=self.width))
+        b.add("value gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
+        if self.framework.dropout:
+            b.add("attention dropout backward", Traffic((2 * self.width + 1) * scores))
+        b.add("masked softmax backward", Traffic(3 * self.width * scores, 1, "normalisation"))
+        b.add("query gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
+        b.add("key gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
+        b.add("gather qkv gradients", Traffic(2 * self.width * s.tokens * sum(self._qkv()), 3, "strided"))
+
+    # ---------------------------------------------------------------- MLP
+
+    def _mlp_forward(self, b: Builder, mixture: bool) -> None:
+        s = self.share
+        self.norm_forward(b, s.slim)
+        if mixture:
+            self._experts_forward(b)
+        else:
+            self.column_forward(b, "mlp up", *self._up(s.ffn))
+            self._activation(b, s.tokens * s.ffn)
+            self.row_forward(b, "mlp down", s.ffn)
+        self.residual_forward(b, s.slim)
+
+    def _mlp_backward(self, b: Builder, mixture: bool) -> None:
+        s = self.share
+        self.residual_backward(b, s.slim)
+        if mixture:
+            self._experts_backward(b)
+        else:
+            self.row_backward(b, "mlp down", s.ffn, s.model.bias)
+            self._activation_backward(b, s.tokens * s.ffn)
+            self.column_backward(b, "mlp up", s.model.bias, *self._up(s.ffn))
+        self.norm_backward(b, s.slim)
+
+    def _activation(self, b: Builder, elements: int) -> None:
+        if self.share.model.gated:
+            if self.eager:
+                b.add("silu", Traffic(2 * self.width * elements))
+                b.add("gate product", Traffic(3 * self.width * elements))
+            else:
+                b.add("gated activation", Traffic(3 * self.width * elements))
+        elif self.share.model.squared_relu and not self.compiled:  # no framework fuses it: relu, then its square
+            b.add("squared relu", Traffic(4 * self.width * elements, 2))
+        else:
+            b.add("activation", Traffic(2 * self.width * elements))
+
+    def _activation_backward(self, b: Builder, elements: int) -> None:
+        if self.share.model.gated:
+            if self.eager:
+                b.add("gate product backward", Traffic(6 * self.width * elements, 2))
+                b.add("silu backward", Traffic(3 * self.width * elements))
+            else:
+                b.add("gated activation backward", Traffic(5 * self.width * elements))
+        elif self.share.model.squared_relu and not self.compiled:  # twice the input, times the gradient, where positive
+            b.add("squared relu backward", Traffic(8 * self.width * elements, 3))
+        else:
+            b.add("activation backward", Traffic(3 * self.width * elements))
+
+    # ---------------------------------------------------------------- experts
+
+    def _experts_forward(self, b: Builder) -> None:
+        """Router, permutation, dispatch, grouped multiplications, combine; shared experts beside the exchange."""
+        s, e = self.share, self.share.model.experts
+        assert e is not None
+        h, tokens = s.model.hidden, s.slim
+        sent = tokens * e.per_token
+        b.add("router", Gemm(tokens, e.count, h, self._dtype("router"), out_bytes=FP32))
+        b.add("top-k", Traffic(6 * FP32 * tokens * e.count, 8))
+        b.add("permute", Traffic(2 * self.width * sent * h, 3))
+        self._exchange(b, sent)
+        rows = self._expert_rows()
+        wide = e.ffn * (2 if s.model.gated else 1)
+        b.add("experts up", self._grouped(rows, wide, h))
+        self._activation(b, rows * s.experts * e.ffn)
+        b.add("experts down", self._grouped(rows, h, e.ffn))
+        self._exchange(b, sent)
+        b.add("unpermute", Traffic(2 * self.width * sent * h, 3))
+        if e.shared_ffn:
+            width = e.shared_ffn // s.plan.tp
+            self.column_forward(b, "shared up", *self._up(width))
+            self._activation(b, s.tokens * width)
+            self.row_forward(b, "shared down", width)
+            b.add("shared add", Traffic(3 * self.width * tokens * h))
+
+    def _experts_backward(self, b: Builder) -> None:
+        s, e = self.share, self.share.model.experts
+        assert e is not None
+        h, tokens = s.model.hidden, s.slim
+        sent = tokens * e.per_token
+        if e.shared_ffn:
+            width = e.shared_ffn // s.plan.tp
+            self.row_backward(b, "shared down", width, False)
+            self._activation_backward(b, s.tokens * width)
+            self.column_backward(b, "shared up", False, *self._up(width))
+        b.add("unpermute backward", Traffic(3 * self.width * sent * h, 3))
+        self._exchange(b, sent)
+        rows = self._expert_rows()
+        wide = e.ffn * (2 if s.model.gated else 1)
+        self._grouped_backward(b, "experts down", rows, h, e.ffn)
+        self._activation_backward(b, rows * s.experts * e.ffn)
+        self._grouped_backward(b, "experts up", rows, wide, h)
+        self._exchange(b, sent)
+        b.add("permute backward", Traffic(2 * self.width * sent * h, 3))
+        b.add("top-k backward", Traffic(6 * FP32 * tokens * e.count, 8))
+        self.linear_backward(b, "router", tokens, e.count, h)
+
+    def _expert_rows(self) -> int:
+        """Tokens of one expert, on average: what the ranks of the expert group send together."""
+        s, e = self.share, self.share.model.experts
+        assert e is not None
+        return max(1, s.slim * e.per_token * s.plan.ep // e.count)
+
+    def _exchange(self, b: Builder, sent: int) -> None:
+        s = self.share
+        if s.plan.ep > 1:
+            b.add("ep all-to-all", s.expert("all_to_all", self.width * sent * s.model.hidden), Lane.EXPERT)
+
+    def _grouped(self, rows: int, n: int, k: int) -> GroupedGemm:
+        return GroupedGemm(rows, self.share.experts, n, k, self.share.dtype, EXPERT_SKEW)
+
+    def _grouped_backward(self, b: Builder, name: str, rows: int, n: int, k: int) -> None:
+        fused = self.framework.fused_accumulation
+        b.add(f"{name} input gradient", self._grouped(rows, k, n))
+        accumulate = fused and self.share.plan.microbatches > 1
+        out = FP32 if fused else self.width
+        b.add(f"{name} weight gradient", WeightGradients(rows, self.share.experts, n, k, self.share.dtype, out, accumulate))
+
+    # ---------------------------------------------------------------- selective recomputation
+
+    def _alternate_forward(self, b: Builder) -> None:
+        """torchtitan's selective checkpointing: every second multiplication is kept, attention is kept, the rest is done again."""
+        s = self.share
+        self.norm_forward(b, s.slim)
+        self.gather_in(b)
+        self._rotary(b)
+        self.linear_forward(b, "projection again", s.tokens, s.model.hidden, s.model.attention_width // s.plan.tp)
+        self.residual_forward(b, s.slim)
+        self.norm_forward(b, s.slim)
+        self.gather_in(b)
+        self.linear_forward(b, "mlp up again", s.tokens, s.ffn, s.model.hidden)
+        self._activation(b, s.tokens * s.ffn)
+
+
+def _is_weight(name: str) -> bool:
+    return name.endswith(("weight gradient", "bias gradient", "accumulate"))
+
+
+def without(block: Block, name: str, dropped: Callable[[Op], bool]) -> Block:
+    """The block without some of its ops; what waited for them waits for what they waited for."""
+    kept: list[Op] = []
+    place: dict[int, tuple[int, ...]] = {}
+    for i, op in enumerate(block.ops):
+        after = tuple(sorted({p for a in op.after for p in place[a]}))
+        if dropped(op):
+            place[i] = after
+        else:
+            place[i] = (len(kept),)
+            kept.append(replace(op, after=after))
+    return Block(name, tuple(kept), tuple(sorted({p for e in block.ends for p in place[e]})), block.before)
+
+
+def WeightGradients(rows: int, groups: int, n: int, k: int, dtype: str, out: int, accumulate: bool) -> Gemm:  # noqa: N802
+    """Weight gradients of all experts: equal multiplications [k, rows] · [rows, n] in one kernel."""
+    return Gemm(k, n, rows, dtype, batch=groups, out_bytes=out, accumulate=accumulate, cast=False)

@@ -1,0 +1,83 @@
+"""A layout of measured blocks: which measured pieces every rank runs, in which order, how much longer or shorter.
+
+`measured_layout` takes a segmented graph as it is; changes are functions from one layout to another (`change`); `place`
+assembles a layout into a graph again. Without a change the graph comes back task for task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.diagnostics import Diagnostic
+from lumos.layout.segment import Piece, Segmentation
+
+Factors = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One run of a measured piece.
+
+    inner: a run that is not the last microbatch of its step, so that it neither exchanges gradients nor begins the step.
+    beside: index of the piece on whose CPU thread it runs (recomputation runs where the backward pass does); -1 its own.
+    extra: work added to its last compute task, ns (gradients that are added to others).
+    """
+
+    piece: int
+    inner: bool = False
+    beside: int = -1
+    extra: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A collective that the measured job did not have, on rank (position) `rank`.
+
+    It starts when the device work (in a CPU job: the CPU work) of the instances up to and with `after` is done, and
+    instance `before` waits for it. times: best guess, low and high, ns. nbytes: input of this rank. size: ranks of its group.
+    """
+
+    rank: int
+    after: int
+    before: int
+    name: str
+    kind: str
+    nbytes: int
+    size: int
+    times: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredLayout:
+    """What the ranks of a changed job run.
+
+    ranks: per rank the instances in order. factor: float64[n], by which every task of the measured graph is multiplied;
+    low, high: the same at the ends of its 80 % interval. modelled: tasks whose new duration rests on a model alone.
+    """
+
+    segmentation: Segmentation
+    ranks: tuple[tuple[Instance, ...], ...]
+    factor: Factors
+    low: Factors
+    high: Factors
+    modelled: frozenset[int] = frozenset()
+    added: tuple[Added, ...] = ()
+    changes: tuple[str, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        return self.segmentation.pieces
+
+
+def measured_layout(found: Segmentation) -> MeasuredLayout:
+    """The layout of the job as it was measured."""
+    ranks: list[list[Instance]] = [[] for _ in found.graph.ranks]
+    for i, piece in enumerate(found.pieces):
+        ranks[piece.rank].append(Instance(i))
+    ones = np.ones(len(found.graph))
+    return MeasuredLayout(found, tuple(map(tuple, ranks)), ones, ones, ones)

@@ -1,0 +1,146 @@
+"""A parallel plan: how one training step of a model is spread over devices and time.
+
+`Plan` states sizes; `check` holds it to the rules that frameworks enforce. Groups are placed in the order tensor, context,
+data, pipeline, innermost first (Megatron's default): neighbours in a tensor group are neighbours in a node. Experts are
+spread inside the data and context dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lumos.errors import UsageError
+from lumos.model import Model
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe")
+RECOMPUTE = ("none", "selective", "full")
+
+
+class PlanError(UsageError):
+    """A plan breaks a rule; the message names the rule and the sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sizes and choices of one training step. Sequences are counted; `seq_len` is in tokens.
+
+    tp, pp, vpp, cp, ep, dp: tensor, pipeline, virtual stages per device, context, expert, data parallel sizes; dp counts the
+    replicas of the dense layers (ep divides cp · dp). zero: 0 none, 1 optimizer states sharded, 2 gradients too,
+    3 parameters too (FSDP). shard: devices that share one set of shards (0: all of the data-parallel group; fewer is hybrid
+    sharding, replicated across shards). reshard: zero 3 frees parameters after the forward pass. recompute_layers: layers
+    of each stage recomputed where `recompute` is "full" (-1: all). frozen: only adapters of rank `lora_rank` are trained.
+    """
+
+    seq_len: int
+    global_batch: int
+    micro_batch: int = 1
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    dp: int = 1
+    zero: int = 0
+    shard: int = 0
+    reshard: bool = True
+    sequence_parallel: bool = False
+    schedule: str = "1f1b"
+    recompute: str = "none"
+    recompute_layers: int = -1
+    precision: str = "bf16"
+    lora_rank: int = 0
+    forward_only: bool = False
+
+    @property
+    def devices(self) -> int:
+        return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def microbatches(self) -> int:
+        """Microbatches that one pipeline runs in a step."""
+        return self.global_batch // (self.dp * self.micro_batch)
+
+    @property
+    def shards(self) -> int:
+        """Devices over which optimizer states (zero ≥ 1) are spread."""
+        return self.shard or self.dp * self.cp
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the whole step."""
+        return self.global_batch * self.seq_len
+
+
+def check(plan: Plan, model: Model) -> None:
+    """Raise PlanError with the rule that the plan breaks, if any."""
+    for key in ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len"):
+        _rule(getattr(plan, key) >= 1, f"{key} = {getattr(plan, key)} must be at least 1")
+    _rule(plan.schedule in SCHEDULES, f"schedule = {plan.schedule!r}; valid: {', '.join(SCHEDULES)}")
+    _rule(plan.recompute in RECOMPUTE, f"recompute = {plan.recompute!r}; valid: {', '.join(RECOMPUTE)}")
+    _rule(plan.zero in (0, 1, 2, 3), f"zero = {plan.zero}; valid: 0, 1, 2, 3")
+    per_step = plan.dp * plan.micro_batch
+    _rule(
+        plan.global_batch % per_step == 0,
+        f"global_batch ({plan.global_batch}) must be a multiple of dp · micro_batch ({plan.dp} · {plan.micro_batch} = {per_step})",
+    )
+    _rule(model.heads % plan.tp == 0, f"heads ({model.heads}) must be a multiple of tp ({plan.tp})")
+    _rule(
+        model.kv_heads % plan.tp == 0 or plan.tp % model.kv_heads == 0,
+        f"kv_heads ({model.kv_heads}) and tp ({plan.tp}): one must be a multiple of the other",
+    )
+    _rule(model.ffn % plan.tp == 0, f"ffn ({model.ffn}) must be a multiple of tp ({plan.tp})")
+    parts = 2 * plan.cp if plan.cp > 1 else 1
+    _rule(plan.seq_len % parts == 0, f"seq_len ({plan.seq_len}) must be a multiple of 2 · cp ({parts}) to balance causal attention")
+    if plan.sequence_parallel:
+        _rule(
+            (plan.seq_len // plan.cp) % plan.tp == 0,
+            f"seq_len / cp ({plan.seq_len // plan.cp}) must be a multiple of tp ({plan.tp}) with sequence parallel",
+        )
+    if plan.pp > 1:  # the first and the last part may hold the embedding and the head alone
+        most = model.layers + 2
+        _rule(
+            plan.pp * plan.vpp <= most,
+            f"pp · vpp ({plan.pp} · {plan.vpp}) must not exceed the {model.layers} layers, the embedding and the head ({most})",
+        )
+    if plan.vpp > 1:
+        _rule(plan.pp > 1, f"vpp ({plan.vpp}) needs pp > 1")
+        _rule(plan.schedule in ("interleaved", "1f1b"), f"vpp ({plan.vpp}) needs the interleaved schedule, not {plan.schedule}")
+        _rule(plan.microbatches % plan.pp == 0, f"microbatches ({plan.microbatches}) must be a multiple of pp ({plan.pp}) with vpp > 1")
+    if plan.schedule == "dualpipe":
+        _rule(plan.pp % 2 == 0 and plan.microbatches >= plan.pp, "dualpipe needs an even pp and at least pp microbatches")
+        _rule(plan.vpp == 1, f"dualpipe has no virtual stages (vpp = {plan.vpp})")
+    if plan.ep > 1:
+        _rule(model.experts is not None, f"ep ({plan.ep}) needs a model with experts; {model.name} has none")
+        _rule((plan.dp * plan.cp) % plan.ep == 0, f"ep ({plan.ep}) must divide dp · cp ({plan.dp} · {plan.cp})")
+        if model.experts is not None:
+            _rule(model.experts.count % plan.ep == 0, f"experts ({model.experts.count}) must be a multiple of ep ({plan.ep})")
+    if plan.shard:
+        _rule((plan.dp * plan.cp) % plan.shard == 0, f"shard ({plan.shard}) must divide dp · cp ({plan.dp * plan.cp})")
+    _rule(
+        not (plan.zero >= 2 and plan.pp > 1 and plan.zero == 3),
+        f"zero 3 with pp = {plan.pp}: parameters would be gathered for every microbatch; use zero 1",
+    )
+
+
+def _rule(holds: bool, message: str) -> None:
+    if not holds:
+        raise PlanError(f"plan: {message}")
+
+
+def layers_of_chunks(plan: Plan, model: Model) -> list[list[range]]:
+    """The layers of each chunk: [stage][virtual stage], as ranges. What does not divide goes to the middle chunks.
+
+    The first chunk also has the embedding and the last one the head, so the chunks that get one layer fewer are the last,
+    then the first (Llama 3 takes one from each end; Megatron's uneven first and last stage).
+    """
+    chunks = plan.pp * plan.vpp  # dualpipe: every device holds its part and the mirrored one
+    base, extra = divmod(model.layers, chunks)
+    sizes = [base] * chunks
+    order = [*range(1, chunks - 1), 0, chunks - 1] if chunks > 1 else [0]
+    for i in order[:extra]:
+        sizes[i] += 1
+    starts = [sum(sizes[:i]) for i in range(chunks)]
+    ranges = [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    if plan.schedule == "dualpipe":
+        return [[ranges[stage], ranges[plan.pp - 1 - stage]] for stage in range(plan.pp)]
+    return [[ranges[v * plan.pp + stage] for v in range(plan.vpp)] for stage in range(plan.pp)]

@@ -1,0 +1,143 @@
+"""What a rank's device did, operation by operation, in a form in which a measured trace and a layout can be compared.
+
+A signature says what work is, whoever did it: ("gemm", m, n, k, batch), ("attention", direction, …), ("traffic", bytes),
+("collective", kind, ranks, bytes). Elementwise operators in a trace show tensors, not bytes, so theirs are compared
+where shapes tell the traffic and left open elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+
+from lumos.analyze.attribution import innermost
+from lumos.analyze.steps import Members
+from lumos.cost.operators import OperatorTime, elements
+from lumos.cost.traffic import traffic
+from lumos.graph.table import Graph, Kind
+from lumos.layout.dimensions import Operator, Shapes, is_attention, product
+from lumos.layout.layout import Layout
+from lumos.layout.work import Attention, Collective, Contention, Gemm, GroupedGemm, Traffic, Work
+from lumos.trace.table import Category, Trace
+
+Signature = tuple[str | int, ...]
+#: Work of which nothing but its place is known.
+OTHER: Signature = ("other",)
+
+#: What the profiler calls collectives → kinds as layouts name them.
+_KINDS = (
+    ("allgather", "all_gather"), ("all_gather", "all_gather"), ("reduce_scatter", "reduce_scatter"), ("allreduce", "all_reduce"),
+    ("all_reduce", "all_reduce"), ("all_to_all", "all_to_all"), ("alltoall", "all_to_all"), ("send", "send_recv"), ("recv", "send_recv"),
+    ("broadcast", "broadcast"), ("reduce", "reduce"),
+)  # fmt: skip
+_SIZES = {"BFloat16": 2, "Half": 2, "Float": 4, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1, "Float8_e4m3fn": 1, "Bool": 1}
+
+
+class Measured(NamedTuple):
+    """One piece of device work of a rank: its task, signature, and (collectives) the ranks that take part and the peer."""
+
+    task: int
+    signature: Signature
+    ranks: tuple[int, ...] = ()
+    name: str = ""
+    peer: int = -1
+
+
+def kind_of(name: str) -> str:
+    """A collective's kind, as layouts name it."""
+    plain = name.lower().strip("_")
+    return next((kind for text, kind in _KINDS if text in plain), plain)
+
+
+def measured_work(graph: Graph, owners: Members, position: int, trace: Trace) -> list[Measured]:
+    """The device work of a rank in the order of its launches."""
+    tasks = owners.of_rank(position)
+    device = tasks[owners.on_device[tasks] & (owners.launch[tasks] >= 0)]
+    device = device[np.argsort(owners.launch[device], kind="stable")]
+    calls = graph.event[owners.launch[device]].astype(np.int64)
+    operators = np.flatnonzero(trace.is_any(Category.OPERATOR))
+    rows = innermost(trace, operators, calls)
+    shapes = Shapes(trace)
+    facts = _Facts(trace)
+    out = []
+    for task, row in zip(device.tolist(), rows.tolist(), strict=True):
+        if graph.kind[task] == Kind.COLLECTIVE:
+            out.append(facts(task, int(graph.event[task])))
+            continue
+        o = shapes[row] if row >= 0 else None
+        name = trace.strings[trace.name[row]] if row >= 0 else ""
+        out.append(Measured(task, of_operator(o) if o is not None else OTHER, (), name))
+    return out
+
+
+def of_operator(o: Operator) -> Signature:
+    """The signature of an operator with shapes."""
+    if "grouped_mm" in o.name and len(o.shapes) > 1 and len(o.shapes[1]) == 3:
+        return ("grouped", o.shapes[0][0], *o.shapes[1])
+    found = product(o)
+    if found is not None:
+        return ("gemm", *found)
+    if is_attention(o.name):
+        backward = "backward" in o.name
+        tensors = [s for s in o.shapes if len(s) == 4]
+        if len(tensors) > 1:
+            first = 1 if backward and len(tensors) > 3 else 0
+            q, k = tensors[first], tensors[first + 1]
+            return ("attention", "bwd" if backward else "fwd", q[0], q[1], k[1], q[2], k[2], q[3])
+    known = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
+    if known is not None:
+        return ("traffic", round(known[1]))
+    sizes = [elements(s) for s in o.shapes if s]
+    return ("traffic", 4 * sizes[0]) if len(sizes) == 1 and o.name.startswith("lumos::") else OTHER
+
+
+class _Facts:
+    """Collectives of a trace by row."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.name, self.ranks, self.dtype = (trace.dense(k) for k in ("Collective name", "Process Group Ranks", "dtype"))
+        self.into, self.out, self.size = (trace.dense(k) for k in ("In msg nelems", "Out msg nelems", "Group size"))
+        self.source, self.target = trace.dense("Src Rank"), trace.dense("Dst Rank")
+
+    def __call__(self, task: int, row: int) -> Measured:
+        strings = self.trace.strings
+        name = strings[self.name[row]] if self.name[row] >= 0 else ""
+        members: tuple[int, ...] = ()
+        if self.ranks[row] >= 0:
+            try:
+                members = tuple(map(int, json.loads(strings[self.ranks[row]])))
+            except ValueError:  # elided with "…"
+                members = ()
+        width = _SIZES.get(strings[self.dtype[row]].removeprefix("c10::"), 2) if self.dtype[row] >= 0 else 2
+        nbytes = int(max(self.into[row], self.out[row])) * width
+        size = int(self.size[row]) if self.size[row] > 0 else len(members)
+        peer = int(max(self.source[row], self.target[row]))
+        kind = kind_of(name)
+        if peer >= 0:
+            kind, size = "send_recv", 2
+        return Measured(task, ("collective", kind, size, nbytes), members, name, peer)
+
+
+def of_work(work: Work) -> Signature:
+    """The signature of a layout's work."""
+    if isinstance(work, Gemm):
+        return ("gemm", work.m, work.n, work.k, work.batch)
+    if isinstance(work, GroupedGemm):
+        return ("grouped", work.rows * work.groups, work.groups, work.k, work.n)
+    if isinstance(work, Attention):
+        return ("attention", work.direction, work.batch, work.heads, work.kv_heads, work.queries, work.keys, work.head_dim)
+    if isinstance(work, Collective):
+        return ("collective", work.kind, work.ranks, work.size // 2 * 2)
+    if isinstance(work, Traffic):
+        return ("traffic", work.bytes // 4 * 4)
+    if isinstance(work, Contention) or not hasattr(work, "rows"):
+        return OTHER
+    return ("grouped", work.rows * work.groups, work.groups, work.k, work.n)
+
+
+def stage_work(layout: Layout, stage: int) -> list[Work]:
+    """The work of one stage in the order of its launches."""
+    return [op.work for item in layout.stages[stage] for _ in range(item.repeat) for op in layout.blocks[item.block].ops]

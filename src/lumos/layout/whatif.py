@@ -1,0 +1,168 @@
+"""From a measured job and a list of changes to the answer.
+
+Structural changes go through a layout of the measured blocks; changes of durations then apply to what came out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+import numpy as np
+
+from lumos.cost.cluster import Accelerator, Cluster, load_cluster
+from lumos.cost.from_trace import accelerator_of
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Graph
+from lumos.layout.answer import Answer, Changed, Work, answer, unchanged_tasks
+from lumos.layout.change import SIZE_KEYS, layers, microbatches, recompute, resize
+from lumos.layout.dimensions import Resize, Sizes, sizes
+from lumos.layout.durations import Durations
+from lumos.layout.exchange import replicas
+from lumos.layout.measured import MeasuredLayout, measured_layout
+from lumos.layout.place import place
+from lumos.layout.segment import Segmentation, segment
+from lumos.layout.units import Phase
+from lumos.layout.weights import weights
+from lumos.trace.table import Job
+
+#: Keys of --set with whole numbers, and with words.
+COUNTS = (*SIZE_KEYS, "layers", "microbatches", "dp")
+WORDS = ("recompute",)
+KEYS = (*COUNTS, *WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to change. settings: --set. base_cluster: where the trace was recorded, for traces that do not say."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    durations: Durations = field(default_factory=Durations)
+    base_cluster: str | None = None
+
+
+def parse_settings(words: Iterable[str]) -> dict[str, str]:
+    """KEY=VALUE words. UsageError for an unknown key, naming the nearest."""
+    out: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not value.strip():
+            raise UsageError(f"--set {word!r}: write KEY=VALUE, for instance layers=8")
+        if key not in KEYS:
+            near = get_close_matches(key, KEYS, 1)
+            raise UsageError(f"--set {key}: not a setting{f'; did you mean {near[0]!r}?' if near else ''}; valid are {', '.join(KEYS)}")
+        out[key] = value.strip()
+    return out
+
+
+def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
+    """The answer for one set of changes to `graph`, built from `job`."""
+    if not changes.settings:
+        altered = changes.durations.apply(graph, job)
+        return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()))
+    found = segment(graph, job)
+    layout = changed_layout(measured_layout(found), job, changes)
+    placed = place(layout)
+    altered = changes.durations.apply(placed.graph, job)
+    factor = altered.duration / np.maximum(placed.graph.duration, 1)
+    modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
+    changed = Changed(
+        graph=altered,
+        owners=placed.owners,
+        low=np.minimum(np.rint(placed.low * factor).astype(np.int64), altered.duration),
+        high=np.maximum(np.rint(placed.high * factor).astype(np.int64), altered.duration),
+        scaled=(layout.factor[placed.source] != 1) | (altered.duration != placed.graph.duration),
+        modelled=modelled,
+        changes=(*layout.changes, *changes.durations.described()),
+        diagnostics=layout.diagnostics,
+    )
+    return answer(graph, changed, *_work(found, job, changes))
+
+
+def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
+    """The layout with the settings applied: sizes first, then how often blocks run."""
+    settings = changes.settings
+    accelerator = device_of(job, layout.segmentation.graph, changes.base_cluster)
+    wanted = {key: whole(key, settings[key]) for key in SIZE_KEYS if key in settings}
+    if wanted:
+        layout = resize(layout, job, accelerator, **wanted)
+    if "dp" in settings:
+        layout = replicas(layout, job, whole("dp", settings["dp"]), cluster_of(job, layout.segmentation.graph, changes.base_cluster))
+    if "recompute" in settings:
+        layout = recompute(layout, settings["recompute"])
+    if "layers" in settings:
+        layout = layers(layout, job, whole("layers", settings["layers"]))
+    if "microbatches" in settings:
+        layout = microbatches(layout, job, accelerator, whole("microbatches", settings["microbatches"]))
+    return layout
+
+
+def whole(key: str, text: str) -> int:
+    """A whole number. UsageError where the text is none."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"--set {key}={text}: not a whole number") from error
+
+
+def has_device(graph: Graph) -> bool:
+    """Whether the job ran on devices at all."""
+    return any(p.is_stream for p in graph.processors)
+
+
+def device_of(job: Job, graph: Graph, base_cluster: str | None) -> Accelerator | None:
+    """The accelerator that the trace ran on; None for a job on CPUs. LumosError where the trace does not say."""
+    if not has_device(graph):
+        return None
+    if base_cluster is not None:
+        return load_cluster(base_cluster).accelerator
+    try:
+        return accelerator_of(job.traces[0])
+    except LumosError as error:
+        raise LumosError(str(error).replace("--on CLUSTER", "--base-cluster CLUSTER")) from error
+
+
+def cluster_of(job: Job, graph: Graph, base_cluster: str | None) -> Cluster:
+    """The cluster that the trace ran on, by --base-cluster or the device that its header names."""
+    if base_cluster is not None:
+        return load_cluster(base_cluster)
+    if not has_device(graph):
+        return load_cluster("host")
+    properties = job.traces[0].metadata.get("deviceProperties")
+    names = [str(p["name"]) for p in properties if p.get("name")] if isinstance(properties, list) else []
+    if not names:
+        raise LumosError(f"{job.traces[0].path}: the header names no device; say where it ran with --base-cluster CLUSTER")
+    try:
+        return load_cluster(names[0])
+    except LumosError as error:
+        raise LumosError(f"{job.traces[0].path}: {error}; say where it ran with --base-cluster CLUSTER") from error
+
+
+def _work(found: Segmentation, job: Job, changes: Changes) -> tuple[Work, Work]:
+    """What a step of the first rank does, before and after."""
+    old = sizes(job.traces[0])
+    if not old.micro_batch or not any(p.label.phase == Phase.BACKWARD for p in found.pieces):
+        return Work(), Work()
+    settings = {key: whole(key, changes.settings[key]) for key in COUNTS if key in changes.settings}
+    new = old._replace(**{key: settings[key] for key in SIZE_KEYS if key in settings})
+    have = 1 + max(p.label.microbatch for p in found.pieces)
+    accelerator = None
+    if has_device(found.graph):
+        try:
+            accelerator = device_of(job, found.graph, changes.base_cluster)
+        except LumosError:
+            accelerator = None
+    count = found.layers
+    peak = max(accelerator.peak_flops.get("bf16", 0.0), accelerator.peak_flops.get("fp16", 0.0)) if accelerator is not None else None
+
+    def of(s: Sizes, total: int, microbatches_: int) -> Work:
+        held = weights(found, 0, job.traces[0], Resize(old, s))
+        inner, outer = sum(v for k, v in held.items() if k >= 0), held.get(-1, 0)
+        tokens = s.micro_batch * s.seq * microbatches_
+        parameters = outer + (inner * total / count if count else 0)
+        attended = 6.0 * total * s.seq * s.heads * s.head_dim  # 12 · layers · seq · width a token, causal: half
+        return Work(tokens, tokens * (6.0 * parameters + attended), peak)
+
+    return of(old, count, have), of(new, settings.get("layers", count), settings.get("microbatches", have))

@@ -1,0 +1,119 @@
+"""Units of work that a block consists of, before anything is priced: hashable, so that equal work is priced once."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Lane(IntEnum):
+    """The stream of a rank that a task runs on."""
+
+    COMPUTE = 0
+    TENSOR = 1  # tensor-parallel collectives
+    CONTEXT = 2  # context-parallel exchanges
+    EXPERT = 3  # expert-parallel exchanges
+    DATA = 4  # gradients and parameters of the data-parallel group
+    GATHER = 5  # parameters gathered ahead (FSDP's own stream)
+    RECEIVE_FORWARD = 6
+    SEND_FORWARD = 7
+    RECEIVE_BACKWARD = 8
+    SEND_BACKWARD = 9
+    RECEIVE_FORWARD_UP = 10  # the pipeline that runs the other way (DualPipe)
+    SEND_FORWARD_UP = 11
+    RECEIVE_BACKWARD_UP = 12
+    SEND_BACKWARD_UP = 13
+
+
+#: Names of the streams, by lane.
+LANE_NAMES = ("compute", "tensor parallel", "context parallel", "expert parallel", "data parallel", "parameter gather",
+              "receive forward", "send forward", "receive backward", "send backward",
+              "receive forward up", "send forward up", "receive backward up", "send backward up")  # fmt: skip
+
+
+class Gemm(NamedTuple):
+    """A matrix multiplication [m, k] · [k, n], `batch` equal ones in a kernel."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    batch: int = 1
+    out_bytes: int = 2
+    accumulate: bool = False
+    cast: bool = True
+
+
+class GroupedGemm(NamedTuple):
+    """`groups` multiplications of `rows` tokens each with weights of their own; `skew`: rows of the fullest / mean."""
+
+    rows: int
+    groups: int
+    n: int
+    k: int
+    dtype: str
+    skew: float = 1.0
+    out_bytes: int = 2
+    accumulate: bool = False
+    cast: bool = True
+
+
+class Attention(NamedTuple):
+    """A fused attention kernel."""
+
+    batch: int
+    queries: int
+    keys: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    causal: bool
+    direction: str
+    kernel: str
+
+
+class Traffic(NamedTuple):
+    """Element-wise work, normalisations, copies: bytes through device memory in `kernels` launches."""
+
+    bytes: int
+    kernels: int = 1
+    kernel_class: str = "pointwise"  # of cost.memory_bound.CLASSES
+
+
+class Contention(NamedTuple):
+    """What compute loses while a collective runs beside it: a share of the collective's time."""
+
+    beside: Collective
+
+
+class Collective(NamedTuple):
+    """A collective over a group: `size` is nccl-tests' (the larger of one rank's input and output)."""
+
+    kind: str
+    ranks: int
+    size: int
+    per_node: int
+    concurrent: int
+    span: int
+
+
+class Fixed(NamedTuple):
+    """A known duration in ns."""
+
+    ns: int
+
+
+Work = Gemm | GroupedGemm | Attention | Traffic | Collective | Contention | Fixed
+
+
+def flops(work: Work) -> float:
+    """Arithmetic of multiplications and attention, as executed (0 for the rest)."""
+    if isinstance(work, Gemm):
+        return 2.0 * work.m * work.n * work.k * work.batch
+    if isinstance(work, GroupedGemm):
+        return 2.0 * work.rows * work.groups * work.n * work.k
+    if isinstance(work, Attention):
+        pairs = work.queries * work.keys * (0.5 if work.causal else 1.0)
+        return 2.0 * work.batch * work.heads * pairs * (work.head_dim + work.value_dim) * (2.5 if work.direction == "bwd" else 1.0)
+    return 0.0

@@ -1,0 +1,8 @@
+"""Transformer models as data: dimensions, exact parameter counts, FLOPs."""
+
+from __future__ import annotations
+
+from lumos.model.catalogue import load_model, model_names
+from lumos.model.transformer import Experts, Latent, Model
+
+__all__ = ["Experts", "Latent", "Model", "load_model", "model_names"]

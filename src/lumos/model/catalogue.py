@@ -1,0 +1,84 @@
+"""Models by name, as published tables spell them, or from a Hugging Face `config.json`.
+
+`data/models.toml` holds the known ones. A name is compared without case, spaces and punctuation, so that "Llama3.1 8B",
+"llama-3.1-8b" and "LLAMA3.1_8B" are one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lumos.errors import LumosError, UsageError
+from lumos.model.transformer import Model
+
+DATA = Path(__file__).parent / "data" / "models.toml"
+
+
+def model_names() -> tuple[str, ...]:
+    """Names of the models that ship with Lumos, in the order of the file."""
+    return tuple(_tables())
+
+
+def load_model(name: str) -> Model:
+    """The model of that name (any spelling), or of the Hugging Face `config.json` or folder at that path.
+
+    Raises UsageError for an unknown name (the nearest and the valid ones are listed), LumosError for a bad file.
+    """
+    if name.endswith(".json") or "/" in name or Path(name).is_dir():
+        from lumos.model.hugging_face import read_config
+
+        return read_config(Path(name))
+    found = find_model(name)
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(plain(name), _spellings(), 1, 0.5)
+    hint = f"; nearest: {_spellings()[near[0]]}" if near else ""
+    raise UsageError(f"model {name!r} is not known{hint}; valid: {', '.join(model_names())}, or the path of a Hugging Face config.json")
+
+
+def find_model(name: str) -> Model | None:
+    """The known model of that name in any spelling, or None."""
+    known = _spellings().get(plain(name))
+    return None if known is None else _model(known)
+
+
+def plain(name: str) -> str:
+    """The name's letters and digits in lower case."""
+    return re.sub(r"[^a-z0-9]", "", name.lower().replace("meta-llama/", ""))
+
+
+@cache
+def _tables() -> Mapping[str, dict[str, Any]]:
+    return tomllib.loads(DATA.read_text(encoding="utf-8"))
+
+
+@cache
+def _spellings() -> Mapping[str, str]:
+    known = {}
+    for name, table in _tables().items():
+        for spelling in (name, *table.get("aliases", ())):
+            known[plain(spelling)] = name
+    return known
+
+
+@cache
+def _model(name: str) -> Model:
+    table = {key: value for key, value in _tables()[name].items() if key not in ("aliases", "source")}
+    heads = table["heads"]
+    table.setdefault("kv_heads", heads)
+    if "latent" in table:
+        table.setdefault("head_dim", table["latent"]["nope"] + table["latent"]["rope"])
+    table.setdefault("head_dim", table["hidden"] // heads)
+    table.setdefault("ffn", 0)
+    try:
+        return msgspec.convert({"name": name, **table}, Model)
+    except msgspec.ValidationError as error:
+        raise LumosError(f"{DATA}: [{name}]: {error}") from error

@@ -1,0 +1,187 @@
+"""A decoder-only transformer: its dimensions, how many parameters it has, and how many FLOPs a token costs.
+
+A layer is norm, attention, norm, MLP (dense, or routed and shared experts), around a residual stream of `hidden`. The
+width of attention is heads × head_dim, which need not be `hidden`. Counts are exact: tests hold them to published ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lumos.errors import UsageError
+
+POSITIONS = ("rope", "learned", "none")
+NORMS = ("layer", "rms")
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture-of-experts MLP: `count` routed experts of width `ffn`, `per_token` of them for each token.
+
+    shared: experts that every token passes, of width `shared_ffn` together. first_dense: leading layers with a dense MLP.
+    every: one layer in so many is a mixture (1 = all after the leading ones).
+    """
+
+    count: int
+    per_token: int
+    ffn: int
+    shared: int = 0
+    shared_ffn: int = 0
+    first_dense: int = 0
+    every: int = 1
+    router_bias: bool = False  # a correction bias per expert, outside the gradient
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1). Ranks of the compressed projections.
+
+    query_rank 0: queries are projected directly. Head sizes: `nope` without and `rope` with rotary positions, `value`.
+    """
+
+    query_rank: int
+    kv_rank: int
+    nope: int
+    rope: int
+    value: int
+
+
+class LayerParameters(NamedTuple):
+    """Parameters of one layer by part; `expert` counts all routed experts."""
+
+    attention: int
+    mlp: int  # dense MLP, or router and shared experts
+    expert: int
+    norm: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Dimensions of a decoder-only transformer.
+
+    kv_heads: heads of keys and values (GQA). ffn: width of the dense MLP. gated: the MLP has a gate (SwiGLU, GeGLU).
+    bias: linear layers have biases; qkv_bias: of the attention's input projections only. max_positions: rows of a learned
+    position table. tied: the output projection is the embedding table. qk_norm: queries and keys are normalised per head.
+    squared_relu: the activation of an MLP without gate (else GeLU).
+    predictors: extra multi-token-prediction layers (trained, not counted in `layers`).
+    """
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    gated: bool = False
+    norm: str = "rms"
+    norm_bias: bool = False
+    bias: bool = False
+    qkv_bias: bool = False
+    positions: str = "rope"
+    max_positions: int = 0
+    tied: bool = False
+    qk_norm: bool = False
+    squared_relu: bool = False
+    experts: Experts | None = None
+    latent: Latent | None = None
+
+    def __post_init__(self) -> None:
+        for key in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
+            if getattr(self, key) < 1:
+                raise UsageError(f"model {self.name}: {key} = {getattr(self, key)} must be at least 1")
+        if self.heads % self.kv_heads:
+            raise UsageError(f"model {self.name}: heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
+        if self.ffn < 1 and not (self.experts and self.experts.first_dense == 0 and self.experts.every == 1):
+            raise UsageError(f"model {self.name}: ffn = {self.ffn} must be at least 1 where layers have a dense MLP")
+        if self.positions not in POSITIONS or self.norm not in NORMS:
+            raise UsageError(f"model {self.name}: positions must be one of {', '.join(POSITIONS)} and norm one of {', '.join(NORMS)}")
+
+    def is_mixture(self, layer: int) -> bool:
+        """Whether layer number `layer` (from 0) has routed experts."""
+        e = self.experts
+        return e is not None and layer >= e.first_dense and (layer - e.first_dense) % e.every == e.every - 1
+
+    @property
+    def mixture_layers(self) -> int:
+        return sum(self.is_mixture(i) for i in range(self.layers))
+
+    @property
+    def attention_width(self) -> int:
+        """Width of the attention's output, heads × value head size."""
+        return self.heads * (self.latent.value if self.latent else self.head_dim)
+
+    @property
+    def norm_parameters(self) -> int:
+        """Parameters of one normalisation of the residual stream."""
+        return self.hidden * (2 if self.norm_bias else 1)
+
+    def layer_parameters(self, mixture: bool = False) -> LayerParameters:
+        """Exact parameters of one layer, with a dense MLP or a mixture."""
+        norm = 2 * self.norm_parameters + (2 * self.head_dim if self.qk_norm else 0)
+        if not mixture or self.experts is None:
+            return LayerParameters(self._attention(), self._mlp(self.ffn), 0, norm)
+        e = self.experts
+        router = self.hidden * e.count + (e.count if e.router_bias else 0)
+        shared = self._mlp(e.shared_ffn) if e.shared_ffn else 0
+        return LayerParameters(self._attention(), router + shared, e.count * self._mlp(e.ffn), norm)
+
+    def _attention(self) -> int:
+        h = self.hidden
+        if self.latent is not None:
+            m = self.latent
+            queries = self.heads * (m.nope + m.rope)
+            into = h * m.query_rank + m.query_rank + m.query_rank * queries if m.query_rank else h * queries
+            down = h * (m.kv_rank + m.rope) + m.kv_rank
+            up = m.kv_rank * self.heads * (m.nope + m.value)
+            return into + down + up + self.heads * m.value * h
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        biases = (queries + 2 * keys if self.bias or self.qkv_bias else 0) + (h if self.bias else 0)
+        return h * (queries + 2 * keys) + queries * h + biases
+
+    def _mlp(self, width: int) -> int:
+        rows = 3 if self.gated else 2
+        return rows * self.hidden * width + ((rows - 1) * width + self.hidden if self.bias else 0)
+
+    @property
+    def embedding_parameters(self) -> int:
+        """The token table and learned positions."""
+        return self.vocab * self.hidden + (self.max_positions * self.hidden if self.positions == "learned" else 0)
+
+    @property
+    def head_parameters(self) -> int:
+        """The final norm and the output projection (0 where it is the token table)."""
+        return self.norm_parameters + (0 if self.tied else self.vocab * self.hidden)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        mixtures = self.mixture_layers
+        dense = (self.layers - mixtures) * self.layer_parameters().total if mixtures < self.layers else 0
+        return self.embedding_parameters + self.head_parameters + dense + mixtures * self.layer_parameters(True).total
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token passes: of the routed experts only `per_token`."""
+        if self.experts is None:
+            return self.parameters
+        e = self.experts
+        return self.parameters - self.mixture_layers * (e.count - e.per_token) * self._mlp(e.ffn)
+
+    def flops_per_token(self, seq_len: int) -> float:
+        """Model FLOPs of forward and backward for one token of a causal sequence: 6 per weight of a multiplication, plus attention.
+
+        The token table and learned positions are looked up, not multiplied; a tied table is multiplied once. Causal
+        attention counts half the scores: 6 · layers · heads · (query + value size) · seq_len / 2 · 2 operations
+        (Narayanan et al. 2021, arXiv:2104.04473, appendix; recomputation never counts).
+        """
+        multiplied = self.active_parameters - self.embedding_parameters + (self.vocab * self.hidden if self.tied else 0)
+        query = self.latent.nope + self.latent.rope if self.latent else self.head_dim
+        value = self.latent.value if self.latent else self.head_dim
+        return 6.0 * multiplied + 3.0 * self.layers * self.heads * (query + value) * seq_len

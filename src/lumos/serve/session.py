@@ -1,0 +1,171 @@
+"""What the explorer holds: the job of the paths that it was started with, its report, and scenarios.
+
+Nothing that a request says names a file: the paths are given once, on the command line.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lumos.analyze.equal_work import work
+from lumos.errors import UsageError
+from lumos.graph.build import build
+from lumos.graph.table import Kind
+from lumos.layout.bench import Bench
+from lumos.layout.durations import Durations, Scale
+from lumos.report.document import Recording, document, what_if
+from lumos.report.plain import plain
+from lumos.report.timeline_levels import Limits, excerpt
+from lumos.serve.work import Report, Work
+from lumos.simulate import Timeline, simulate
+from lumos.trace import read
+
+#: What a drawing for a browser on the same machine may hold, and the tasks of one excerpt.
+LIMITS = Limits(cells=3_000_000, tasks=1_200_000)
+MOST_TASKS = 200_000
+#: Names that the bench suggests.
+SUGGESTIONS = 200
+#: Scenarios that are kept.
+MOST_SCENARIOS = 64
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The job, and what is asked of it again and again."""
+
+    recording: Recording
+    bench: Bench
+    document: dict[str, Any]
+    drawings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def drawing(self, step: str) -> dict[str, Any]:
+        """The timeline of a step; UsageError where the job has no such step."""
+        if step not in self.recording.steps:
+            raise UsageError(f"the job has no step {step!r}; it has {', '.join(self.recording.steps)}")
+        with self.lock:
+            if step not in self.drawings:
+                self.drawings[step] = self.recording.drawing(step, LIMITS)
+            return self.drawings[step]
+
+    def excerpt(self, step: str, run: str, begin: int, end: int) -> dict[str, Any] | None:
+        """The tasks of one run in a part of a step; None where they are too many."""
+        runs: dict[str, Timeline] = {"measured": self.recording.measured, "replayed": self.recording.replayed}
+        if run not in runs:
+            raise UsageError(f"{run!r} is no run; valid are {', '.join(runs)}")
+        if not 0 <= begin < end:
+            raise UsageError(f"an excerpt from {begin} to {end} ns is empty; begin at 0 or later and end after that")
+        return excerpt(runs[run], self.recording.owners, step, begin, end, self.recording.job, MOST_TASKS)
+
+    def names(self) -> list[dict[str, Any]]:
+        """What takes most time, as patterns for changes: names of tasks with their class and time over the job, ns."""
+        graph, of = self.recording.graph, work(self.recording.graph, self.recording.owners, self.recording.job)
+        tasks = np.flatnonzero((graph.kind != Kind.RETURN) & (graph.kind != Kind.HOST))
+        total = np.bincount(graph.name[tasks], graph.duration[tasks], len(graph.names)).astype(np.int64)
+        label = np.zeros(len(graph.names), np.int64)
+        label[graph.name[tasks]] = of.label[tasks]
+        order = [i for i in np.argsort(-total, kind="stable")[:SUGGESTIONS].tolist() if total[i]]
+        return [{"name": plain(graph.names[i]), "class": of.labels[label[i]], "time_ns": int(total[i])} for i in order]
+
+    def whatif(self, changes: Durations, step: str | None, *, moved: bool) -> dict[str, Any]:
+        """What the changes do to a step, in the keys of `lumos whatif --json`."""
+        began = time.perf_counter()
+        step = step or self.bench.typical
+        self.bench.check_step(step)
+        answer = what_if(self.bench, self.bench.changed(changes), changes.described(), step, moved=moved)
+        return {**answer, "seconds_s": time.perf_counter() - began}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A set of changes with a name."""
+
+    number: int
+    name: str
+    changes: Durations
+
+
+class Session:
+    """The explorer's state: the job being read, then read; and the scenarios that its users saved."""
+
+    def __init__(self, paths: Sequence[str], *, repair: bool = False) -> None:
+        self.paths = tuple(paths)
+        self._repair = repair
+        self._lock = threading.Lock()
+        self._scenarios: dict[int, Scenario] = {}
+        self._last = 0
+        self.loading = Work(self._load)
+
+    def reload(self) -> None:
+        """Read the job again, after it was cancelled or failed."""
+        with self._lock:
+            if self.loading.state in ("failed", "cancelled"):
+                self.loading = Work(self._load)
+
+    def scenarios(self) -> list[Scenario]:
+        with self._lock:
+            return list(self._scenarios.values())
+
+    def save(self, name: str, changes: Durations) -> Scenario:
+        """Keep a scenario. UsageError where there are too many."""
+        with self._lock:
+            if len(self._scenarios) >= MOST_SCENARIOS:
+                raise UsageError(f"{MOST_SCENARIOS} scenarios are kept at the most; remove one first")
+            self._last += 1
+            self._scenarios[self._last] = Scenario(self._last, name, changes)
+            return self._scenarios[self._last]
+
+    def remove(self, number: int) -> None:
+        """Forget a scenario. UsageError where there is none of that number."""
+        with self._lock:
+            if self._scenarios.pop(number, None) is None:
+                raise UsageError(f"there is no scenario {number}")
+
+    def _load(self, report: Report) -> Loaded:
+        job = read(*self.paths, repair=self._repair, progress=lambda done, total: report("reading", done, total))
+        report("building the graph", 0, 0)
+        graph = build(job)
+        report("simulating", 0, 0)
+        recording = Recording(job, graph, simulate(graph))
+        report("analysing", 0, 0)
+        found = document(recording, command=["lumos", "serve", *map(shlex.quote, self.paths)], timeline=False)
+        report("analysing", 1, 1)
+        return Loaded(recording, recording.bench, found)
+
+
+def command_line(paths: Sequence[str], changes: Durations) -> str:
+    """The `lumos whatif` that answers the same."""
+    words = ["lumos", "whatif", *paths]
+    words += [w for s in changes.scales for w in ("--scale", f"{s.glob}={s.factor:g}")]
+    words += [w for glob in changes.drops for w in ("--drop", glob)]
+    words += [w for glob in changes.fused for w in ("--fuse", glob)]
+    words += [w for rank, factor in changes.slow for w in ("--rank-slowdown", f"{rank}={factor:g}")]
+    return shlex.join(words)
+
+
+def python_code(paths: Sequence[str], changes: Durations) -> str:
+    """Python that answers the same."""
+    scales = ", ".join(f"Scale({s.glob!r}, {s.factor:g})" for s in changes.scales)
+    parts = {
+        "scales": f"({scales},)" if changes.scales else "",
+        "drops": repr(changes.drops) if changes.drops else "",
+        "fused": repr(changes.fused) if changes.fused else "",
+        "slow": repr(changes.slow) if changes.slow else "",
+    }
+    arguments = ", ".join(f"{key}={text}" for key, text in parts.items() if text)
+    names = "Durations, Scale" if changes.scales else "Durations"
+    return (
+        f"import lumos\nfrom lumos.layout.bench import Bench\nfrom lumos.layout.durations import {names}\n\n"
+        f"job = lumos.read({', '.join(map(repr, paths))})\ngraph = lumos.build(job)\nbench = Bench(job, graph, lumos.simulate(graph))\n"
+        f"print(bench.outcome(bench.changed(Durations({arguments})), bench.typical))\n"
+    )
+
+
+__all__ = ["Durations", "Loaded", "Scale", "Scenario", "Session", "command_line", "python_code"]

@@ -1,0 +1,91 @@
+"""`lumos predict`, `validate` and `models`: the keys that scripts rely on, files of settings, refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PREDICT = ["predict", "--model", "llama3-8b", "--cluster", "h100", "--gpus", "8", "--global-batch", "16", "--seq", "4096"]
+
+
+def lumos(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", "from lumos.cli import main; main()", *args], capture_output=True, text=True, check=False)
+
+
+def answer(*args: str) -> dict:
+    done = lumos(*args, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_promised_keys():
+    found = answer(*PREDICT, "--tp", "2", "--pp", "2")
+    assert found["step_time_low_s"] < found["step_time_s"] < found["step_time_high_s"]
+    assert sum(found["breakdown"].values()) == pytest.approx(found["step_time_s"])
+    assert set(found["breakdown"]) == {"exposed_compute_s", "overlapped_s", "exposed_communication_s", "other_s"}
+    assert found["tokens_per_s_per_gpu"] == pytest.approx(16 * 4096 / 8 / found["step_time_s"])
+    assert 0.2 < found["model_flops_utilization"] < 0.7
+    assert {"parameters_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "peak_bytes", "fits"} == set(found["memory"])
+    assert sum(found["critical_path"].values()) == pytest.approx(1.0, abs=0.02)
+
+
+def test_settings_of_a_file_and_options_over_them(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(
+        'model = "llama3-8b"\ncluster = "h100"\ngpus = 8\nglobal-batch = 16\nseq = 4096\ntp = 2\n[switches]\ntp_overlap = true\n'
+    )
+    assert answer("predict", str(path))["step_time_s"] != answer("predict", str(path), "--tp", "4")["step_time_s"]
+    assert answer("predict", str(path), "--switch", "tp_overlap=off")["step_time_s"] > answer("predict", str(path))["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "word"),
+    [
+        (["predict"], 2, "--model is needed"),
+        ([*PREDICT, "--tp", "3"], 2, "multiple of tp"),
+        ([*PREDICT, "--precision", "fp9"], 2, "did you mean 'fp8'"),
+        ([*PREDICT, "--framework", "nemmo"], 2, "nemo"),
+        ([*PREDICT, "--switch", "tp_overlp=on"], 2, "tp_overlap"),
+        ([*PREDICT[:2], "lama3-8b", *PREDICT[3:]], 2, "llama3-8b"),
+        (["predict", "/nowhere/job.toml"], 1, "cannot be read"),
+        (["validate", "/nowhere/runs.csv"], 1, "cannot be read"),
+    ],
+)
+def test_refusals_name_the_remedy(args, status, word):
+    done = lumos(*args)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert word in done.stderr and "Traceback" not in done.stderr
+
+
+def test_unknown_key_of_a_file_names_the_nearest(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('modell = "llama3-8b"\n')
+    done = lumos("predict", str(path))
+    assert done.returncode == 2 and "did you mean 'model'" in done.stderr
+
+
+def test_text_for_people():
+    done = lumos(*PREDICT)
+    assert done.returncode == 0 and "tokens/s per device" in done.stdout.replace("\n", " ")
+
+
+def test_models_lists_exact_counts():
+    rows = {m["name"]: m for m in answer("models")["models"]}
+    assert rows["llama3-8b"]["parameters"] == 8_030_261_248
+    assert answer("models", "llama3-8b")["models"][0]["layers"] == 32
+
+
+def test_validate_writes_rows_and_figures(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "id,source,model,gpu,n_gpus,seq_len,global_batch,tp,precision,framework,step_time_s\n"
+        "r1,here,llama3-8b,H100,8,4096,16,2,bf16,Megatron-LM,1.0\nr2,here,llama3-8b,Abacus,8,4096,16,2,bf16,Megatron-LM,1.0\n"
+    )
+    found = answer("validate", str(path))
+    assert [set(r) >= {"id", "predicted_s"} for r in found["rows"]] == [True, False]
+    assert "Abacus" in found["rows"][1]["skipped"] and found["scored"] == 1
+    text = lumos("validate", str(path))
+    assert text.returncode == 0 and "skipped 1" in text.stdout

@@ -1,0 +1,35 @@
+"""`lumos whatif` on the recorded example."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu")
+
+
+def test_a_slower_operator_slows_the_step_and_says_why(lumos):
+    done = lumos("whatif", EXAMPLE, "--scale", "operator:aten::addmm=2", "--json")
+    assert done.status == 0, done.err
+    found = done.json
+    assert found["step_time_s"] > found["base"]["step_time_s"] * 1.1
+    assert found["changes"] == ["scale operator:aten::addmm by 2"]
+    assert found["moved"][0]["what"] == "operators"
+    assert sum(found["breakdown"].values()) == pytest.approx(found["step_time_s"])
+
+
+def test_the_text_says_the_answer_first(lumos):
+    done = lumos("whatif", EXAMPLE, "--rank-slowdown", "1=1.5")
+    assert done.status == 0
+    assert "a step instead of" in done.out.splitlines()[0]
+
+
+def test_a_pattern_without_a_match_is_an_error(lumos):
+    done = lumos("whatif", EXAMPLE, "--scale", "*nccl*=0.5")
+    assert done.status == 1
+    assert "no task matches" in done.err
+
+
+def test_a_malformed_change_is_wrong_usage(lumos):
+    assert lumos("whatif", EXAMPLE, "--scale", "x").status == 2

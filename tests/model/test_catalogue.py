@@ -1,0 +1,73 @@
+"""Models by the spellings of published tables, and from Hugging Face configurations."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lumos.errors import LumosError, UsageError
+from lumos.model import load_model
+
+
+@pytest.mark.parametrize("spelling", ["Llama3.1 8B", "llama-3.1-8b", "LLAMA3-8B", "meta-llama/Meta-Llama-3.1-8B"])
+def test_spellings_of_one_model(spelling):
+    assert load_model(spelling.removeprefix("meta-llama/")).name == "llama3-8b"
+
+
+def test_unknown_name_lists_the_nearest():
+    with pytest.raises(UsageError, match="nearest: llama3-70b"):
+        load_model("llama3-71b")
+
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+}
+DEEPSEEK = {
+    "model_type": "deepseek_v2",
+    "num_hidden_layers": 60,
+    "hidden_size": 5120,
+    "num_attention_heads": 128,
+    "intermediate_size": 12288,
+    "moe_intermediate_size": 1536,
+    "n_routed_experts": 160,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 102400,
+}
+GPT2 = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+
+
+@pytest.mark.parametrize(("table", "count"), [(LLAMA, 8_030_261_248), (DEEPSEEK, 235_741_434_880), (GPT2, 124_439_808)])
+def test_hugging_face_config(tmp_path, table, count):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(table))
+    assert load_model(str(path)).parameters == count
+    assert load_model(str(tmp_path)).parameters == count
+
+
+def test_missing_key_is_named(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({k: v for k, v in LLAMA.items() if k != "hidden_size"}))
+    with pytest.raises(LumosError, match=r"config\.json: hidden_size is missing"):
+        load_model(str(path))
+
+
+@pytest.mark.parametrize("text", ["[1]", "not json"])
+def test_file_that_is_no_config(tmp_path, text):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(LumosError, match=r"config\.json"):
+        load_model(str(path))

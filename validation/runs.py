@@ -1,0 +1,231 @@
+"""Predict every published run and score: with coefficients fitted to all sources, and each source with those of the others.
+
+    LUMOS_MEASURED=... python -m validation.runs [--fit]
+
+Without --fit the shipped coefficients are scored and the sources left out are fitted anew; with --fit the shipped ones are
+fitted first and written to src/lumos/layout/data/step.toml.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tools.document import markdown_table, write_section
+
+from lumos.cost.cluster import load_cluster
+from lumos.layout import fit as fitting
+from lumos.layout.coefficients import DATA, StepCoefficients, shipped
+from lumos.layout.framework import PROFILES
+from lumos.layout.job import Job
+from lumos.layout.plan import Plan
+from lumos.layout.predict import predict
+from lumos.layout.validate import Scored, figures, parallel_kind, read_tables, score, spearman_within, summary
+from lumos.model import load_model
+
+TABLES = ("vtrain", "llm_foundry", "internevo", "simumax_b200", "nemo_legacy", "torchtitan")
+#: Of the largest table every so manyth row is fitted to: its rows are alike, and each source counts the same.
+THINNED = {"vtrain": 8, "llm_foundry": 2}
+PRIOR = StepCoefficients()
+
+
+def main() -> int:
+    folder = os.environ.get("LUMOS_MEASURED")
+    if not folder:
+        print("LUMOS_MEASURED is not set: no published runs are at hand", file=sys.stderr)
+        return 1
+    rows = {name: list(read_tables([str(Path(folder) / f"{name}.csv")])) for name in TABLES}
+    thinned = [row for name, table in rows.items() for row in table[:: THINNED.get(name, 1)]]
+    problem = fitting.problem(thinned)
+    if "--fit" in sys.argv:
+        _ship(fitting.fit(problem, PRIOR))
+    start = fitting.linearise(problem, shipped())
+    clock = time.perf_counter()
+    every = [row for table in rows.values() for row in table]
+    fitted = score(every)
+    seconds = time.perf_counter() - clock
+    left_out: list[Scored] = []
+    for source in dict.fromkeys(row["source"] for row in every):
+        own = fitting.fit(problem, PRIOR, leave_out=source, start=start, rounds=1)
+        left_out += score([row for row in every if row["source"] == source], own)
+        print(source, own, file=sys.stderr)
+    write_section("docs/accuracy.md", "runs", report(fitted, left_out, seconds))
+    return 0
+
+
+def _ship(coefficients: StepCoefficients) -> None:
+    lines = [f"{key} = {value:g}" for key, value in msgspec.structs.asdict(coefficients).items()]
+    heading = "# Fitted by validation/runs.py --fit over published runs; see docs/accuracy.md. Do not edit by hand.\n"
+    DATA.write_text(heading + "\n".join(lines) + "\n", encoding="utf-8")
+    shipped.cache_clear()
+
+
+def report(fitted: Sequence[Scored], left_out: Sequence[Scored], seconds: float) -> str:
+    whole, apart = summary(fitted), summary(left_out)
+    sources = list(whole["by_source"])
+    table = []
+    for source in sources:
+        a, b = whole["by_source"][source], apart["by_source"][source]
+        table.append(
+            (source, str(a["scored"]), *_cells(a), _percent(b["median_abs_error"]), _percent(b["p90_abs_error"]), _percent(b["bias"], True))
+        )
+    means = [sum(s["by_source"][x]["median_abs_error"] for x in sources) / len(sources) for s in (whole, apart)]
+    p90 = max(apart["by_source"][x]["p90_abs_error"] for x in sources)
+    memory = whole["memory"]
+    worst = max(apart["by_source"][x]["median_abs_error"] for x in sources)
+    lines = [
+        "### Published training runs, from configuration alone",
+        "",
+        f"{whole['scored']} rows of six public tables (`lumos validate`), {whole['skipped_count']} skipped, {seconds:.0f} s on one core. "
+        "Left out: the coefficients are fitted without any row of the source. Step errors are |predicted − measured| / measured.",
+        "",
+        markdown_table(("source", "rows", "median", "p90", "bias", "rank", "in interval", "left out: median", "p90", "bias"), table),
+        "",
+        markdown_table(
+            ("figure", "to reach", "reached"),
+            (
+                ("mean over sources of the median, fitted", "≤ 5 %", _percent(means[0])),
+                ("the same, each source left out", "≤ 8 %", _percent(means[1])),
+                ("worst source left out: median; p90", "≤ 12 %; ≤ 25 %", f"{_percent(worst)}; {_percent(p90)}"),
+                ("rank correlation within equal jobs", "≥ 0.8", f"{spearman_within(fitted):.2f}"),
+                ("80 % interval holds", "70–90 %", _percent(whole["interval_coverage"])),
+                ("peak memory, mean; worst", "≤ 3 %; ≤ 8 %", f"{_percent(memory['mean_abs_error'])}; {_percent(memory['max_abs_error'])}"),
+                ("time for ≥ 1,826 rows", "≤ 5 min", f"{seconds:.0f} s"),
+            ),
+        ),
+        "",
+        "By what is split (fitted):",
+        "",
+        _groups(fitted, parallel_kind),
+        "",
+        "By device (fitted):",
+        "",
+        _groups(fitted, lambda s: s.row.get("gpu", "")),
+        "",
+        "Worst rows (fitted), and what they have in common with the rest of their kind:",
+        "",
+        _worst(fitted),
+        "",
+        f"The {len(fitting.FITTED)} coefficients of a step, one set for all sources, GPUs and frameworks (prior → fitted):",
+        "",
+        _coefficients(),
+        "",
+        *llama(),
+        "",
+        _plot(fitted),
+    ]
+    return "\n".join(lines)
+
+
+def _cells(f: Mapping[str, Any]) -> tuple[str, ...]:
+    rank = "–" if f["spearman_within"] is None else f"{f['spearman_within']:.2f}"
+    return _percent(f["median_abs_error"]), _percent(f["p90_abs_error"]), _percent(f["bias"], True), rank, _percent(f["interval_coverage"])
+
+
+def _groups(scored: Sequence[Scored], key: Any) -> str:
+    groups: dict[str, list[Scored]] = {}
+    for s in scored:
+        if s.skipped is None:
+            groups.setdefault(key(s), []).append(s)
+    table = [(name, str(len(members)), *_cells(figures(members))) for name, members in sorted(groups.items())]
+    return markdown_table(("", "rows", "median", "p90", "bias", "rank", "in interval"), table)
+
+
+def _worst(scored: Sequence[Scored]) -> str:
+    """The worst row of each kind of job, so that one sweep does not fill the table."""
+    kinds: dict[tuple[str, ...], list[Scored]] = {}
+    for s in scored:
+        if s.skipped is None:
+            kinds.setdefault(
+                (s.source, s.row.get("model", ""), s.row.get("tp", ""), s.row.get("pp", ""), s.row.get("precision", "")), []
+            ).append(s)
+    picked = sorted((max(members, key=lambda s: abs(s.error)) for members in kinds.values()), key=lambda s: -abs(s.error))[:12]
+    table = []
+    for s in picked:
+        assert s.job is not None and s.predicted is not None
+        members = kinds[s.source, s.row.get("model", ""), s.row.get("tp", ""), s.row.get("pp", ""), s.row.get("precision", "")]
+        p = s.job.plan
+        plan = f"{s.row['model']}, {p.devices} x {s.row['gpu']}, tp {p.tp} pp {p.pp} cp {p.cp} dp {p.dp}, mb {p.micro_batch} x {p.microbatches}"
+        typical = sorted(abs(m.error) for m in members)[len(members) // 2]
+        table.append(
+            (
+                s.id,
+                plan,
+                f"{s.measured_s:.3g}",
+                f"{s.predicted.time_s:.3g}",
+                _percent(s.error, True),
+                f"{len(members)}: {_percent(typical)}",
+            )
+        )
+    return markdown_table(("row", "job", "measured s", "predicted s", "error", "its kind: rows, median"), table)
+
+
+def _coefficients() -> str:
+    now = shipped()
+    rows = [(key, f"{getattr(PRIOR, key):g}", f"{getattr(now, key):g}") for key in fitting.FITTED]
+    return markdown_table(("coefficient", "prior", "fitted"), rows)
+
+
+#: Published runs of Llama 3.1 405B pre-training (arXiv:2407.21783, table 4): devices, tp, cp, pp, dp, batch per dp, sequence, TFLOP/s.
+LLAMA = (
+    (8192, 8, 1, 16, 64, 32, 8192, 430),
+    (16384, 8, 1, 16, 128, 16, 8192, 400),
+    (16384, 8, 16, 16, 8, 16, 131072, 380),
+)
+
+
+def llama() -> list[str]:
+    """Llama 3 405B as its report lays it out; virtual stages of one layer, as its section 3.3.2 describes."""
+    rows = []
+    cluster = load_cluster("llama3-h100")
+    for devices, tp, cp, pp, dp, batch, seq, published in LLAMA:
+        plan = Plan(seq, batch * dp, tp=tp, pp=pp, vpp=8, cp=cp, dp=dp, zero=1, sequence_parallel=True, schedule="interleaved")
+        p = predict(Job(load_model("llama3-405b"), plan, PROFILES["megatron-core"], cluster), coarse=None)
+        reached = p.model_flops_utilization * cluster.accelerator.peak("bf16") / 1e12
+        sizes = f"tp {tp} cp {cp} pp {pp} dp {dp}"
+        rows.append(
+            (
+                f"{devices} x H100, {seq} tokens, {sizes}",
+                str(published),
+                f"{reached:.0f}",
+                f"{reached / published - 1:+.1%}",
+                f"{p.time.time_s:.2f}",
+            )
+        )
+    return [
+        "Llama 3.1 405B, pre-training as published (virtual stages of one layer assumed; nothing fitted to it), TFLOP/s per GPU:",
+        "",
+        markdown_table(("run", "published", "predicted", "difference", "step s"), rows),
+    ]
+
+
+def _plot(scored: Sequence[Scored]) -> str:
+    """Distribution of the errors as text, and the interactive plot's command."""
+    edges = (-0.3, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3)
+    good = [s for s in scored if s.skipped is None]
+    lines = []
+    for source in dict.fromkeys(s.source for s in good):
+        errors = [s.error for s in good if s.source == source]
+        counts = [0] * (len(edges) + 1)
+        for e in errors:
+            counts[sum(e >= edge for edge in edges)] += 1
+        cells = "".join(" ▁▂▃▄▅▆▇█"[min(8, round(8 * c / max(counts)) if c else 0)] for c in counts)
+        lines.append(f"{cells}  {source}")
+    scale = "< -30 %, -30, -20, -10, -5, 0, +5, +10, +20, > +30 %"
+    body = "\n".join(lines)
+    return f"Errors by source, from {scale} (`lumos validate … --plot runs.html` draws every row):\n\n```text\n{body}\n```"
+
+
+def _percent(value: float | None, signed: bool = False) -> str:
+    if value is None:
+        return "–"
+    return f"{value:+.1%}" if signed else f"{value:.1%}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
