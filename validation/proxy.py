@@ -95,9 +95,11 @@ class Kept:
 
 def undisturbed(job: str, wanted: int, kept: Kept) -> list[Round]:
     """So many runs of each proxy that, like their recording, had the core to themselves. LumosError where the machine is too busy."""
-    for _ in range(MOST_TRIES * wanted):
+    for tried in range(MOST_TRIES * wanted + 1):
         if all(len(kept.of(job=job, source=source)) >= wanted for source in SOURCES):
             return [Round(**result) for source in SOURCES for result in kept.of(job=job, source=source)[:wanted]]
+        if tried == MOST_TRIES * wanted:
+            break
         for one in measure(job):
             if one.cpu_share >= UNDISTURBED:
                 kept.add(asdict(one))
