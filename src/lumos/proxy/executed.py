@@ -18,6 +18,9 @@ from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, bounds
 from lumos.proxy.program import NON_NEGATIVE, Collective, Operator, RankProgram, Storage, Tensor
 from lumos.trace.execution_trace import ExecutionTrace
 
+#: The name of the step of a recording that marks none.
+WHOLE = "whole trace"
+
 #: How far to look ahead for the place where two sequences of operators agree again, and over how many in a row.
 LOOK_AHEAD, AGREEMENT = 200, 3
 
@@ -156,10 +159,10 @@ def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | Non
 
 
 def _window(trace: ExecutionTrace, step: str | None) -> tuple[int, int, str]:
-    """The nodes from one step's mark to the next's; all where none is marked."""
+    """The nodes from one step's mark to the next's; all where none is marked, or where the profiler marked none."""
     marks = [i for i in range(len(trace)) if trace.strings[trace.name[i]].startswith("ProfilerStep")]
-    if not marks:
-        return 0, len(trace), "whole trace"
+    if not marks or step == WHOLE:
+        return 0, len(trace), WHOLE
     names = [trace.strings[trace.name[i]] for i in marks]
     wanted = [at for at, n in enumerate(names) if step is not None and step in (n, n.removeprefix("ProfilerStep#"))]
     if step is not None and not wanted and not step.startswith("ProfilerStep"):
