@@ -118,6 +118,12 @@ def test_calls_are_paired_in_order_and_resumed_after_a_difference() -> None:
     assert list(pair(["a"], ["b"])) == []
 
 
+def test_a_long_start_that_only_one_of_them_has_is_skipped() -> None:
+    common = [f"op{i}" for i in range(40)]
+    one = [f"before{i}" for i in range(300)] + common
+    assert list(pair(one, common)) == [(300 + i, i) for i in range(40)]
+
+
 def test_the_profiler_lends_its_times_to_the_same_operators(kineto: Write, executed: Write) -> None:
     profile = kineto(annotation("ProfilerStep#4", 0, 100), mm(10, 5), mm(30, 5))
     trace = execution_trace.read(executed(node(3, "aten::mm", inputs=(A, B), outputs=(C,)), node(4, "aten::mm", inputs=(C, B))))
