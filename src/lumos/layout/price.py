@@ -96,7 +96,7 @@ class Pricer:
             batch, queries, keys, heads, kv_heads, head_dim, value_dim = columns[:7]
             kernel, slower = ERAS.get(first.kernel, (first.kernel, 1.0))
             found = attention(
-                batch, queries, heads, head_dim, a, kv_heads=kv_heads, value_dim=value_dim, kv_len=keys, causal=first.causal,
+                batch, queries, heads, head_dim, a, first.dtype, kv_heads=kv_heads, value_dim=value_dim, kv_len=keys, causal=first.causal,
                 direction=first.direction, kernel=kernel, clock=self.clock,
             )  # fmt: skip
             return found.scaled(c.attention * slower)
@@ -128,7 +128,7 @@ def _family(w: Work) -> tuple[object, ...]:
     if isinstance(w, GroupedGemm):
         return ("grouped", w.dtype, w.out_bytes, w.accumulate, w.groups)
     if isinstance(w, Attention):
-        return ("attention", w.causal, w.direction, w.kernel)
+        return ("attention", w.causal, w.direction, w.kernel, w.dtype)
     if isinstance(w, Collective):
         return ("collective", w.kind)
     if isinstance(w, Contention):
