@@ -38,6 +38,8 @@ VERBS = {
     "whatif": Verb("lumos.cli.whatif", "Change the measured job and predict."),
     "predict": Verb("lumos.cli.predict", "The step of a configuration, no trace needed."),
     "validate": Verb("lumos.cli.validate", "Predict the rows of tables of measured runs, and score."),
+    "search": Verb("lumos.cli.search", "The plans of a model on a cluster, best first."),
+    "explain": Verb("lumos.cli.explain", "Why one plan beats another."),
     "models": Verb("lumos.cli.models", "The models that Lumos knows."),
     "cost": Verb("lumos.cli.cost", "What one piece of work takes."),
     "calibrate": Verb("lumos.cli.calibrate", "Fit the cost models to your measurements or a trace."),

@@ -310,7 +310,7 @@ class LayerWork:
         value = latent.value if latent else s.model.head_dim
         part = plan.seq_len // plan.cp
         kernel = self.framework.attention
-        dtype = "bf16" if s.dtype == "fp8" else s.dtype
+        dtype = "bf16" if s.dtype == "fp8" else s.dtype  # fp8 training keeps attention in bf16 (Transformer Engine's default)
 
         def kernel_of(queries: int, keys: int, causal: bool) -> Attention:
             return Attention(plan.micro_batch, queries, keys, s.heads, s.kv_heads, query, value, causal, direction, kernel, dtype)
