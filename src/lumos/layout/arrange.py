@@ -18,6 +18,8 @@ from lumos.layout.sizes import Share
 from lumos.layout.work import Collective, Contention, Lane
 from lumos.model import Model
 
+__all__ = ["arrange", "owned_parameters", "stage_parameters", "tensors_of_layer"]
+
 #: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
 CONTENTION_LAUNCH = 1000
 
