@@ -171,7 +171,9 @@ def section(rounds: list[Round], public: list[dict[str, Any]]) -> str:
         "Recorded, untraced and proxy steps in ms, medians over interleaved rounds; the error is the median of each round's, with the "
         "half-width of its 95 % interval. Figures to reach: step ≤ 10 % (+ ≤ 3 % noise); operator time run for real ≥ 98 %.",
         "",
-        markdown_table(("job", "rounds", "recorded", "untraced", "proxy", "error", "operator time run for real"), rows),
+        markdown_table(("job", "rounds", "recorded", "untraced", "proxy", "error", "operator time run for real"), rows)
+        if rows
+        else "No rounds of the local jobs were run this time (`--rounds 0`).",
     ]
     if public:
         text += [
