@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lumos.cli.output import Json, console, progress, write_json
 
+if TYPE_CHECKING:
+    from lumos.layout.price import Pricer
+    from lumos.search.space import Problem
+
 Values = Annotated[str | None, typer.Option(metavar="V,V", show_default=False)]
 
 
 def command(
-    model: Annotated[str, typer.Option(help="A known model, or the path of a Hugging Face config.json.", show_default=False)],
-    cluster: Annotated[str, typer.Option(help="A known cluster, or the path of a .toml file.", show_default=False)],
-    gpus: Annotated[int, typer.Option(min=1, help="Devices of the job.", show_default=False)],
-    global_batch: Annotated[int, typer.Option(min=1, help="Sequences of a step.", show_default=False)],
-    seq: Annotated[int, typer.Option(min=1, help="Tokens of a sequence.", show_default=False)],
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH...]", help="Traces of a job: its sizes and measured blocks.", show_default=False)
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="A known model, or the path of a config.json.", show_default=False)] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="A known cluster, or a .toml file; of traces: where they ran.", show_default=False)
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=1, help="Devices of the job.", show_default=False)] = None,
+    global_batch: Annotated[int | None, typer.Option(min=1, help="Sequences of a step.", show_default=False)] = None,
+    seq: Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.", show_default=False)] = None,
     tp: Values = None,
     pp: Values = None,
     vpp: Values = None,
@@ -48,18 +57,21 @@ def command(
     from lumos.search.engine import engine_of
     from lumos.search.search import Found, answer, search
     from lumos.search.settings import problem_of, space_of, sweep_of
-    from lumos.search.space import Problem
     from lumos.search.sweep import OBJECTIVES, best_value
     from lumos.search.sweep import sweep as swept
 
     check_choice(objective, OBJECTIVES, "an objective")
     conditions = [parse(text) for text in require or []]
-    key, values = sweep_of(sweep) if sweep is not None else ("gpus", (gpus,))
-    problem = problem_of(model, cluster, gpus, global_batch, seq, precision, framework)
+    pricer = None
+    if paths:
+        problem, pricer = _of_traces(paths, model, cluster, {"gpus": gpus, "global_batch": global_batch, "seq_len": seq})
+    else:
+        problem = problem_of(model, cluster, gpus, global_batch, seq, precision, framework)
+    key, values = sweep_of(sweep) if sweep is not None else ("gpus", (problem.gpus,))
     space = space_of(given)
 
     def run(p: Problem) -> Found:
-        return search(p, space, refine, progress("search"), prune, conditions, engine_of(engine, p, ray_address))
+        return search(p, space, refine, progress("search"), prune, conditions, engine_of(engine, p, ray_address, pricer))
 
     rows = swept(problem, key, values, run)
     found = rows[0][1]
@@ -82,3 +94,21 @@ def command(
             print_found(console(), found)
         else:
             print_sweep(console(), key, rows, best_value(rows, objective))
+
+
+def _of_traces(paths: list[str], model: str | None, cluster: str | None, sizes: dict[str, int | None]) -> tuple[Problem, Pricer]:
+    """The problem and prices of measured traces, with the sizes that are given."""
+    from dataclasses import replace
+
+    from lumos.errors import UsageError
+    from lumos.graph.build import build
+    from lumos.search.measured import problem_of_traces
+    from lumos.trace import read
+
+    if model is not None:
+        raise UsageError("--model and traces exclude each other: the traces say which model ran")
+    job = read(*paths, progress=progress("reading"))
+    problem, pricer = problem_of_traces(job, build(job), cluster)
+    gpus, batch, seq = sizes["gpus"] or problem.gpus, sizes["global_batch"] or problem.global_batch, sizes["seq_len"] or problem.seq_len
+    problem.cluster.check_size(gpus)
+    return replace(problem, gpus=gpus, global_batch=batch, seq_len=seq), pricer

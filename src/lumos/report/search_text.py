@@ -28,7 +28,8 @@ def print_found(out: Console, found: Found) -> None:
         f"MFU {best.model_flops_utilization:.1%}"
     )
     out.print(
-        f"{count(found.plans, 'plan')}: {found.infeasible:,} need more memory, {found.pruned:,} are proved slower, "
+        f"{count(found.plans, 'plan')}: {found.infeasible:,} need more memory, {found.excluded:,} break a condition, "
+        f"{found.pruned:,} are proved slower, "
         f"{found.evaluated:,} timed, {len(found.best)} simulated in full, in {found.seconds_s:.1f} s"
     )
     table(out, ("plan", "step s", "+ %", "tokens/s/GPU", "MFU", "peak GB"), [_row(q, best) for q in found.best])

@@ -45,8 +45,8 @@ def time_block(plans: Plans, rows: Ints, pricer: Pricer) -> Floats:
 class Local:
     """Threads of this process: NumPy's kernels run without the interpreter's lock."""
 
-    def __init__(self, problem: Problem, threads: int | None = None) -> None:
-        self.pricer = Pricer(problem.cluster)
+    def __init__(self, problem: Problem, threads: int | None = None, pricer: Pricer | None = None) -> None:
+        self.pricer = pricer or Pricer(problem.cluster)
         self._threads = threads or min(4, os.cpu_count() or 1)
 
     def split(self, rows: Ints, size: int) -> Iterator[Ints]:
@@ -68,13 +68,13 @@ class Local:
 class Ray:
     """Tasks of a Ray cluster: the table of plans lies in the object store once; a lost worker's block is run again."""
 
-    def __init__(self, problem: Problem, address: str | None = None, block: int = 512) -> None:
+    def __init__(self, problem: Problem, address: str | None = None, block: int = 512, pricer: Pricer | None = None) -> None:
         try:
             import ray
         except ImportError as error:
             raise LumosError("--engine ray needs Ray, which is not installed: pip install 'lumos-trace[distributed]'") from error
         self._ray: Any = ray
-        self.pricer = Pricer(problem.cluster)
+        self.pricer = pricer or Pricer(problem.cluster)
         self._block = block
         if not ray.is_initialized():
             ray.init(address=address, include_dashboard=False, log_to_driver=False)
@@ -89,7 +89,7 @@ class Ray:
 
     def times(self, plans: Plans, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
         if self._stored is None or self._stored[0] is not plans:
-            self._stored = plans, self._ray.put((plans.problem, plans.rows))
+            self._stored = plans, self._ray.put((plans.problem, plans.rows, self.pricer))
         blocks = [rows[at : at + self._block] for at in range(0, len(rows), self._block)]
         pending = [self._run.remote(self._stored[1], block) for block in blocks]
         try:
@@ -101,17 +101,17 @@ class Ray:
             raise
 
 
-def _remote_block(table: tuple[Problem, Ints], rows: Ints) -> Floats:
-    problem, columns = table
-    return time_block(Plans(problem, columns), rows, Pricer(problem.cluster))
+def _remote_block(table: tuple[Problem, Ints, Pricer], rows: Ints) -> Floats:
+    problem, columns, pricer = table
+    return time_block(Plans(problem, columns), rows, pricer)
 
 
-def engine_of(name: str, problem: Problem, address: str | None = None) -> Engine:
+def engine_of(name: str, problem: Problem, address: str | None = None, pricer: Pricer | None = None) -> Engine:
     """The engine of that name. UsageError for an unknown one."""
     if name == "local":
-        return Local(problem)
+        return Local(problem, pricer=pricer)
     if name == "ray":
-        return Ray(problem, address)
+        return Ray(problem, address, pricer=pricer)
     raise UsageError(f"engine {name!r} is not known; valid: {', '.join(ENGINES)}")
 
 

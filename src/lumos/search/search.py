@@ -46,8 +46,9 @@ class Found:
 
     problem: Problem
     plans: int
-    infeasible: int
-    pruned: int
+    infeasible: int  # need more memory than there is
+    excluded: int  # break a condition, as plan and memory alone tell
+    pruned: int  # proved slower by their bound
     evaluated: int
     seconds_s: float
     best: tuple[Prediction, ...]
@@ -73,7 +74,9 @@ def search(
     engine = engine or Local(problem)
     everything = enumerate_plans(problem, space or Space())
     peak = peak_bytes(everything)
-    keep = _possible(everything, peak, require)
+    capacity = problem.cluster.accelerator.memory_bytes
+    fits = np.flatnonzero(peak <= capacity) if capacity is not None else np.arange(len(everything))
+    keep = _meeting(everything, peak, fits, require)
     plans, peak = everything.take(keep), peak[keep]
     full = _Full(problem, engine, refine, require)
     seconds = np.full(len(plans), np.inf)
@@ -104,7 +107,8 @@ def search(
     return Found(
         problem=problem,
         plans=len(everything),
-        infeasible=len(everything) - len(plans),
+        infeasible=len(everything) - len(fits),
+        excluded=len(fits) - len(plans),
         pruned=len(plans) - len(timed) if complete else 0,
         evaluated=len(timed),
         seconds_s=time.perf_counter() - began,
@@ -114,14 +118,12 @@ def search(
     )
 
 
-def _possible(plans: Plans, peak: Ints, require: Sequence[Constraint]) -> Ints:
-    """Rows that fit the memory and meet the conditions that plan and peak memory alone decide."""
-    capacity = plans.problem.cluster.accelerator.memory_bytes
-    fits = np.flatnonzero(peak <= capacity) if capacity is not None else np.arange(len(plans))
+def _meeting(plans: Plans, peak: Ints, rows: Ints, require: Sequence[Constraint]) -> Ints:
+    """Those of `rows` that meet the conditions that plan and peak memory alone decide."""
     early = [c for c in require if c.keys <= {*COLUMNS, "memory.peak_bytes"}]
     if not early:
-        return fits
-    return np.array([row for row in fits.tolist() if all(c(early_keys(plans, row, int(peak[row]))) for c in early)], np.int64)
+        return rows
+    return np.array([row for row in rows.tolist() if all(c(early_keys(plans, row, int(peak[row]))) for c in early)], np.int64)
 
 
 def early_keys(plans: Plans, row: int, peak: int) -> dict[str, Any]:
@@ -173,6 +175,7 @@ def answer(found: Found) -> dict[str, Any]:
         "plans": found.plans,
         "evaluated": found.evaluated,
         "infeasible": found.infeasible,
+        "excluded": found.excluded,
         "pruned": found.pruned,
         "seconds_s": found.seconds_s,
         "complete": found.complete,

@@ -20,8 +20,15 @@ SWEPT = ("gpus", "global_batch", "seq")
 SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch")
 
 
-def problem_of(model: str, cluster: str, gpus: int, global_batch: int, seq: int, precision: str, framework: str) -> Problem:
+def problem_of(
+    model: str | None, cluster: str | None, gpus: int | None, global_batch: int | None, seq: int | None, precision: str, framework: str
+) -> Problem:
     """The problem of these names and sizes. UsageError names the nearest valid one."""
+    needed = {"model": model, "cluster": cluster, "gpus": gpus, "global-batch": global_batch, "seq": seq}
+    missing = [f"--{key}" for key, value in needed.items() if value is None]
+    if missing:
+        raise UsageError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed; or give traces of a job")
+    assert model is not None and cluster is not None and gpus is not None and global_batch is not None and seq is not None
     loaded = load_cluster(cluster)
     loaded.check_size(gpus)
     known = _known("precision", precision, tuple(PRECISIONS))
