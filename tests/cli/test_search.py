@@ -43,7 +43,8 @@ def test_the_plan_is_the_one_that_predict_predicts(lumos):
 def test_a_measured_job_is_searched_with_its_own_blocks(lumos, tmp_path):
     plan = ("--tp", 2, "--pp", 2, "--zero", 1)
     assert lumos("predict", *SMALL, *plan, "--kineto", tmp_path / "job", "--json").status == 0
-    found = lumos("search", tmp_path / "job", "--cluster", "h100", "--tp", "2", "--pp", "2", "--micro-batch", "1", "--cp", "1", "--json")
+    words = ("--global-batch", 16, "--tp", "2", "--pp", "2", "--micro-batch", "1", "--cp", "1", "--refine", 40)
+    found = lumos("search", tmp_path / "job", "--cluster", "h100", *words, "--json")
     assert found.status == 0, found.err
     assert (found.json["gpus"], found.json["global_batch"], found.json["seq"]) == (8, 16, 4096)
     same = [b for b in found.json["best"] if (b["zero"], b["vpp"], b["recompute"], b["schedule"]) == (1, 1, "none", "1f1b")]
