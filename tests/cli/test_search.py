@@ -41,14 +41,17 @@ def test_the_plan_is_the_one_that_predict_predicts(lumos):
 
 
 def test_a_measured_job_is_searched_with_its_own_blocks(lumos, tmp_path):
-    plan = ("--tp", 2, "--pp", 2, "--zero", 1)
-    assert lumos("predict", *SMALL, *plan, "--kineto", tmp_path / "job", "--json").status == 0
-    found = lumos("search", tmp_path / "job", "--cluster", "h100", "--tp", "2", "--pp", "2", "--micro-batch", "1", "--cp", "1", "--json")
+    plan = (*SMALL[:-2], "--seq", 2048, "--tp", 2, "--pp", 2, "--zero", 1)
+    assert lumos("predict", *plan, "--kineto", tmp_path / "job", "--json").status == 0
+    words = ("--tp", "2", "--pp", "2", "--micro-batch", "1", "--cp", "1", "--refine", 60)
+    found = lumos("search", tmp_path / "job", "--cluster", "h100", *words, "--json")
     assert found.status == 0, found.err
-    assert (found.json["gpus"], found.json["global_batch"], found.json["seq"]) == (8, 16, 4096)
-    same = [b for b in found.json["best"] if (b["zero"], b["vpp"], b["recompute"], b["schedule"]) == (1, 1, "none", "1f1b")]
-    predicted = lumos("predict", *SMALL, *plan, "--json").json["step_time_s"]
-    assert min(abs(b["step_time_s"] / predicted - 1) for b in same) < 0.02
+    assert found.json["model"] == "llama3-8b"
+    assert (found.json["gpus"], found.json["global_batch"], found.json["seq"]) == (8, 16, 2048)
+    choices = ("zero", "vpp", "recompute", "schedule", "sequence_parallel")
+    same = [b for b in found.json["best"] if tuple(b[c] for c in choices) == (1, 1, "none", "1f1b", True)]
+    predicted = lumos("predict", *plan, "--json").json["step_time_s"]
+    assert [b["step_time_s"] for b in same] == pytest.approx([predicted], rel=0.02)
 
 
 def test_tables_and_plots(lumos, tmp_path):
