@@ -67,6 +67,13 @@ def test_unknown_key_of_a_file_names_the_nearest(tmp_path):
     assert done.returncode == 2 and "did you mean 'model'" in done.stderr
 
 
+def test_a_wrong_value_of_a_file_is_named_in_words(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('model = "llama3-8b"\ngpus = "8"\n')
+    done = lumos("predict", str(path))
+    assert done.returncode == 2 and "job.toml: gpus = '8' must be a whole number" in done.stderr
+
+
 def test_text_for_people():
     done = lumos(*PREDICT)
     assert done.returncode == 0 and "tokens/s per device" in done.stdout.replace("\n", " ")
