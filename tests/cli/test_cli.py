@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -72,6 +73,15 @@ def test_a_reader_that_leaves_is_no_error(trace, how):
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode == 141
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("how", ["--json", ""])
+def test_a_full_disk_is_one_message(trace, how):
+    command = f"{sys.executable} -c 'from lumos.cli import main; main()' breakdown {trace()} {how} >/dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("lumos: standard output: cannot be written (No space left on device)") and done.stderr.count("\n") == 1
 
 
 def test_an_interrupt_leaves_without_a_traceback(lumos, monkeypatch, tmp_path):

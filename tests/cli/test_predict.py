@@ -67,9 +67,18 @@ def test_unknown_key_of_a_file_names_the_nearest(tmp_path):
     assert done.returncode == 2 and "did you mean 'model'" in done.stderr
 
 
+def test_a_wrong_value_of_a_file_is_named_in_words(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('model = "llama3-8b"\ngpus = "8"\n')
+    done = lumos("predict", str(path))
+    assert done.returncode == 2 and "job.toml: gpus = '8' must be a whole number" in done.stderr
+
+
 def test_text_for_people():
     done = lumos(*PREDICT)
-    assert done.returncode == 0 and "tokens/s per device" in done.stdout.replace("\n", " ")
+    assert done.returncode == 0 and "tokens/s per device" in done.stdout
+    assert " a step (80 % interval " in done.stdout.splitlines()[0] and ", MFU " in done.stdout.splitlines()[0]
+    assert "─" in done.stdout and "┃" not in done.stdout
 
 
 def test_models_lists_exact_counts():
@@ -88,4 +97,7 @@ def test_validate_writes_rows_and_figures(tmp_path):
     assert [set(r) >= {"id", "predicted_s"} for r in found["rows"]] == [True, False]
     assert "Abacus" in found["rows"][1]["skipped"] and found["scored"] == 1
     text = lumos("validate", str(path))
-    assert text.returncode == 0 and "skipped 1" in text.stdout
+    assert text.returncode == 0 and "skipped 1" in text.stdout and "┃" not in text.stdout
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("r1")))
+    text = lumos("validate", str(path))
+    assert text.stdout.startswith("none of 1 row could be scored\n") and "By source" not in text.stdout

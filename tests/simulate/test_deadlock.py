@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -105,3 +107,10 @@ def test_a_task_that_waits_for_itself():
 def test_agreeing_ranks_run():
     """Two operators and two launches of 1 ns on each thread, then the last collective."""
     assert simulate(job("RG", "RG", "RG")).end.max() == 5
+
+
+def test_what_was_ignored_is_named_as_the_likely_cause():
+    graph = replace(job("RG", "GR"), ignored=frozenset({Dependency.THREAD_ORDER, Dependency.HAND_OFF}))
+    with pytest.raises(GraphError, match=r"--ignore left out hand-off and thread-order.*replay without it") as refused:
+        simulate(graph)
+    assert "drop a dependency kind" not in str(refused.value)

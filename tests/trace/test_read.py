@@ -97,6 +97,37 @@ def test_a_folder_without_permission(tmp_path: Path) -> None:
         folder.chmod(0o700)
 
 
+def test_files_that_state_one_rank_are_not_told_to_be_renamed(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json.gz", 0)
+    write(tmp_path / "rank1.json.gz", 0)
+    with pytest.raises(TraceError, match="correct the rank in distributedInfo") as refused:
+        read(tmp_path)
+    assert "in its file name" not in str(refused.value)
+
+
+def test_files_without_a_rank_are_told_to_be_renamed(tmp_path: Path) -> None:
+    write(tmp_path / "a.json.gz", None)
+    write(tmp_path / "b.json.gz", None)
+    with pytest.raises(TraceError, match=r"in its file name \(rank0\.json\)"):
+        read(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank0.json")
+    with pytest.raises(TraceError, match=r"rank0\.json: a pipe or a device, not a file"):
+        read(tmp_path / "rank0.json")
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_valid_json_without_a_list_of_events_is_not_for_repair(tmp_path: Path, repair: bool) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_text('{"traceEvents":5}')
+    with pytest.raises(TraceError, match="traceEvents is not an array") as refused:
+        read(path, repair=repair)
+    assert "--repair" not in str(refused.value) and "not valid JSON" not in str(refused.value)
+
+
 def test_no_path() -> None:
     with pytest.raises(TraceError, match="no trace given"):
         read()

@@ -85,9 +85,18 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
-            # The reader has left: keep the interpreter from flushing into the pipe once more at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _leave_standard_output()
             ctx.exit(BROKEN_PIPE)
+        except OSError as error:  # verbs turn those of their files into a LumosError; what is left is a full disk behind stdout
+            _leave_standard_output()
+            place = error.filename or "standard output"
+            print(f"lumos: {place}: cannot be written ({error.strerror or error}); free some space or write elsewhere", file=sys.stderr)
+            ctx.exit(1)
+
+
+def _leave_standard_output() -> None:
+    """Keep the interpreter from flushing into a reader that has left, or a full disk, once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def load(name: str) -> Any:

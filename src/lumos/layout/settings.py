@@ -6,9 +6,11 @@ the rest as one. Unknown keys and names are refused with the nearest valid one.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -69,7 +71,17 @@ def read_settings(path: str) -> Settings:
     try:
         return msgspec.convert(table, Settings)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(f"{path}: {_in_words(str(error), table)}") from error
+
+
+def _in_words(message: str, table: dict[str, Any]) -> str:
+    """msgspec's message by key and value: "gpus = '8' must be a whole number"."""
+    found = re.match(r"Expected `(\w+)[^`]*`.* - at `\$\.(\w+)", message)
+    if found is None:
+        return message
+    kind, key = found.groups()
+    words = {"int": "a whole number", "str": "text in quotes", "bool": "true or false", "object": "a table"}
+    return f"{key} = {table[key]!r} must be {words.get(kind, kind)}"
 
 
 def job_from(settings: Settings) -> Job:

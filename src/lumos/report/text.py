@@ -60,9 +60,14 @@ def heading(console: Console, text: str) -> None:
     console.print(Text(text, style="bold"))
 
 
-def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], left: Iterable[int] = (0,)) -> None:
-    """A table: numbers right-aligned and whole; the columns in `left` (text) left-aligned, and cut where the width ends."""
-    left, shown = set(left), rows[:MOST_ROWS]
+def table(
+    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], left: Iterable[int] = (0,), most: int = MOST_ROWS
+) -> None:
+    """A table: numbers right-aligned and whole; the columns in `left` (text) left-aligned, and cut where the width ends.
+
+    Rows after the first `most` are only counted.
+    """
+    left, shown = set(left), rows[:most]
     widths = _widths(console.width - INDENT, columns, shown, left)
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", show_edge=False)
     for i, name in enumerate(columns):
@@ -71,13 +76,15 @@ def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]
     for row in shown:
         grid.add_row(*(Text(cell) for cell in row))
     console.print(Padding(grid, (0, 0, 0, INDENT), expand=False))
-    if len(rows) > MOST_ROWS:
-        console.print(f"  … and {len(rows) - MOST_ROWS:,} more; --json lists all")
+    if len(rows) > most:
+        console.print(f"  … and {len(rows) - most:,} more; --json lists all")
 
 
 def paragraph(console: Console, *parts: str | tuple[str, str]) -> None:
     """Indented text that wraps; a part may be (text, style)."""
-    console.print(Padding(Text.assemble(*parts), (0, 0, 0, INDENT), expand=False))
+    for line in Text.assemble(*parts).wrap(console, console.width - INDENT):
+        line.rstrip()
+        console.print(Text(" " * INDENT).append_text(line))
 
 
 def kernel_name(name: str) -> str:

@@ -28,7 +28,11 @@ def no_schedule(graph: Graph, stuck: _engine.Stuck) -> GraphError:
     ranks = {_rank(graph, task) for task in met}
     if len(met) > 1 and len(ranks) > 1:
         lines.append(f"{_ranks(ranks)} reach the same collectives in different orders")
-    lines.append("drop a dependency kind of the cycle (--ignore) to see which rule is wrong")
+    if graph.ignored:
+        left_out = " and ".join(sorted(kind.name.lower().replace("_", "-") for kind in graph.ignored))
+        lines.append(f"--ignore left out {left_out}, which may be what kept this job's order: replay without it")
+    else:
+        lines.append("drop a dependency kind of the cycle (--ignore) to see which rule is wrong")
     return GraphError("\n  ".join((f"the graph has no schedule: {len(tasks)} tasks wait for each other", *lines)))
 
 

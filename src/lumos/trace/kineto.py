@@ -29,6 +29,9 @@ from lumos.trace.table import Category, Column, Int8, Int32, Int64, Lane, Trace
 _MIN_ROW_BYTES = 16
 _MANY_ROWS = 1 << 20
 
+#: The scanner's reason where the JSON is valid and no trace: nothing for --repair to mend.
+_NOT_A_LIST = "traceEvents is not an array"
+
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|workers)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _NUMBER_AT_END = re.compile(r"[-_](\d{1,6})(?:\.pt\.trace)?\.json(?:\.gz)?$", re.IGNORECASE)
 
@@ -161,6 +164,8 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
 def _malformed(path: Path, offset: int, reason: str, repair: bool, limit: bool) -> str:
     if limit:
         return f"{path}: refused at byte {offset} (line {_line(path, offset)}): {reason}, as no profiler writes; give the profiler's file"
+    if reason == _NOT_A_LIST:
+        return f"{path}: {reason} at byte {offset} (line {_line(path, offset)}): not a profiler trace; give the profiler's file"
     place = f"not valid JSON at byte {offset} (line {_line(path, offset)}): {reason}"
     if repair:
         return f"{path}: {place}, beyond what --repair can mend; record it again"

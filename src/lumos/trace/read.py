@@ -65,11 +65,17 @@ def read(*paths: str | os.PathLike[str], repair: bool = False, progress: Progres
     traces.sort(key=lambda trace: trace.rank)
     for one, other in pairwise(traces):
         if one.rank == other.rank:
-            raise TraceError(
-                f"{one.path} and {other.path} are both of rank {one.rank} (from: {one.rank_source}, {other.rank_source}); "
-                "name the one to read, or give each rank's number in its file name (rank0.json)"
-            )
+            raise TraceError(_both_of_one_rank(one, other))
     return Job(tuple(traces), process_groups(traces), tuple(diagnostics))
+
+
+def _both_of_one_rank(one: Trace, other: Trace) -> str:
+    """Why two files are refused, and what helps: a file's name does not where its distributedInfo states the rank."""
+    sources = (one.rank_source, other.rank_source)
+    place = f"{one.path} and {other.path} are both of rank {one.rank} (from: {', '.join(sources)}); name the one to read, or "
+    if "distributedInfo" in sources:
+        return place + "correct the rank in distributedInfo of the file that is of another (it wins over the file's name)"
+    return place + "give each rank's number in its file name (rank0.json)"
 
 
 @dataclass(frozen=True, slots=True)
