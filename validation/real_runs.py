@@ -34,7 +34,7 @@ from typing import Any
 
 from tools.document import ROOT, markdown_table, write_section
 
-UNTRACED, WARMUP, TRACED = 2, 1, 3
+UNTRACED, WARMUP, TRACED = 2, 1, 2
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ TARGETS = (
 SETTINGS = (BASE, *TARGETS)
 
 
-#: Seconds of a step, and how often its process was taken off its core meanwhile.
-Step = tuple[float, int]
+#: A step: seconds, seconds of the process on a core, and how often it was taken off its core meanwhile.
+Step = tuple[float, float, int]
 
 
 # ---------------------------------------------------------------- recording
@@ -133,9 +133,9 @@ class _Job:
         self.recorder = _recorder()
 
     def step(self) -> Step:
-        began, switches = time.perf_counter(), _switches()
+        began, worked, switches = time.perf_counter(), time.process_time(), _switches()
         self.recorder.train_step(self.model, self.optimizer, self.batches, None)
-        return time.perf_counter() - began, _switches() - switches
+        return time.perf_counter() - began, time.process_time() - worked, _switches() - switches
 
     def run(self, keep: str) -> tuple[list[Step], list[Step]]:
         """The untraced and the traced steps; the trace goes to `keep` unless that is empty."""

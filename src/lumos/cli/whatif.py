@@ -25,6 +25,9 @@ def command(
     rank_slowdown: Annotated[list[str] | None, typer.Option(metavar="RANK=F", help="Multiply all work of a rank; repeatable.")] = None,
     cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="Run it on this cluster instead.")] = None,
     network: Annotated[list[str] | None, typer.Option(metavar="KEY=xF", help="Change the network: bandwidth=x2,latency=x0.5.")] = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=V,V", help="Evaluate every combination of settings or 'scale:GLOB'; repeatable.")
+    ] = None,
     base_cluster: Annotated[
         str | None, typer.Option(metavar="CLUSTER", help="Where the job was recorded, if the trace does not say.")
     ] = None,
@@ -33,9 +36,10 @@ def command(
 ) -> None:
     """Change the measured job and predict its step.
 
-    --set takes dp, layers, hidden, ffn, heads, seq, vocab, micro_batch, microbatches (of a step) and recompute (full or
-    none); sizes are those of one rank. GLOB matches names of kernels, collectives, operators and runtime calls;
-    cpu:GLOB and device:GLOB only on one side, operator:GLOB all that such operators do, with the work they launch.
+    --set takes layers, hidden, ffn, heads, vocab, seq, micro_batch, microbatches (of a step and replica), recompute (full or
+    none) and dp; of jobs whose plan the trace shows also tp, pp, vpp, cp, ep, schedule, zero and precision. GLOB matches
+    names of kernels, collectives, operators and runtime calls; cpu:GLOB and device:GLOB only on one side, operator:GLOB all
+    that such operators do, with the work they launch.
     """
     from lumos.graph.build import build
     from lumos.layout.durations import Durations
@@ -45,7 +49,19 @@ def command(
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
     job = read(*paths, repair=repair, progress=progress("reading"))
-    found = whatif(job, build(job), changes)
+    graph = build(job)
+    if grid:
+        from lumos.layout.grid import evaluate, parse_grid
+
+        cells = evaluate(job, graph, changes, parse_grid(grid))
+        if json:
+            write_json({"grid": [cell._asdict() for cell in cells]})
+            return
+        from lumos.report.whatif_text import print_grid
+
+        print_grid(console(), cells)
+        return
+    found = whatif(job, graph, changes)
     if json:
         write_json(as_json(found))
         return

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
 from lumos.layout.answer import Answer, Outcome
+from lumos.layout.grid import Cell
 from lumos.report.text import duration, heading, paragraph, percent, print_diagnostics, table
 
 PARTS = {
@@ -72,3 +75,16 @@ def _print_moved(console: Console, found: Answer) -> None:
         return
     rows = [_row(c.what, c.base_s, c.changed_s) for c in found.moved]
     table(console, ("", "base", "changed", "difference"), rows)
+
+
+def print_grid(console: Console, cells: Sequence[Cell]) -> None:
+    """Every combination, fastest first; then what was refused."""
+    done = sorted((c for c in cells if c.step_time_s is not None), key=lambda c: c.step_time_s or 0.0)
+    if done:
+        keys = tuple(done[0].settings)
+        rows = [(*c.settings.values(), seconds(c.step_time_s or 0.0)) for c in done]
+        table(console, (*keys, "step"), rows, left=range(len(keys)))
+    for cell in cells:
+        if cell.step_time_s is None:
+            words = ", ".join(f"{k}={v}" for k, v in cell.settings.items())
+            paragraph(console, (words, "yellow"), f": {cell.refused}")

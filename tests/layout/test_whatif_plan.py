@@ -1,0 +1,162 @@
+"""A predicted job written as profiler files, identified from them, and moved to other plans, clusters and networks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from lumos.analyze.steps import members
+from lumos.cost.cluster import load_cluster
+from lumos.errors import LumosError, UsageError
+from lumos.graph.build import build
+from lumos.layout.coefficients import shipped
+from lumos.layout.grid import evaluate, parse_grid
+from lumos.layout.hardware import network
+from lumos.layout.identify import identify
+from lumos.layout.outline import outline
+from lumos.layout.plan import PlanError
+from lumos.layout.planned import with_settings
+from lumos.layout.predict import predict
+from lumos.layout.price import Pricer
+from lumos.layout.segment import segment
+from lumos.layout.settings import Settings, job_from
+from lumos.layout.units import Phase
+from lumos.layout.whatif import Changes, parse_settings, whatif
+from lumos.report.kineto_out import write_kineto
+from lumos.trace import read
+
+PLAN = Settings(model="gpt3-126m", cluster="h100", gpus=8, global_batch=16, seq=1024, tp=2, pp=2)
+
+
+class Written:
+    """A job, and its trace and graph as read back from files. slower: factor on every kernel and link of the job."""
+
+    def __init__(self, folder, settings=PLAN, slower=1.0, ranks="all", jitter=0.0):
+        self.job = job_from(settings)
+        c = shipped()
+        keys = ("gemm", "attention", "traffic", "collective")
+        self.coefficients = msgspec.structs.replace(c, **{key: getattr(c, key) * slower for key in keys})
+        prediction = self.predict(self.job)
+        write_kineto(str(folder), prediction, ranks=ranks, jitter=jitter, clock_offset_ns=100_000, seed=3)
+        self.traces = read(str(folder))
+        self.graph = build(self.traces)
+
+    def predict(self, job):
+        return predict(job, Pricer(job.cluster, self.coefficients), coarse=False)
+
+    def whatif(self, *words, **changes):
+        return whatif(self.traces, self.graph, Changes(parse_settings(words), **changes))
+
+    def truth(self, *words):
+        return self.predict(with_settings(self.job, parse_settings(words), None)).time.time_s
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    return Written(tmp_path_factory.mktemp("job"))
+
+
+def test_the_plan_is_read_back_from_the_files(written):
+    found = identify(written.traces, written.graph, members(written.graph), written.job.cluster)
+    assert found.agreement == pytest.approx(1.0)
+    assert found.job.plan == written.job.plan
+    assert found.job.model == written.job.model
+    assert found.stage == (0, 0, 0, 0, 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "change", ["tp=1", "tp=4", "pp=1", "pp=4", "dp=4", "cp=2", "vpp=2", "seq=2048", "micro_batch=2", "layers=24", "zero=0"]
+)
+def test_a_changed_plan_is_what_predict_says_of_it(written, change):
+    assert written.whatif(change).outcome.step_time_s == pytest.approx(written.truth(change), rel=0.01)
+
+
+def test_no_change_of_plan_is_the_measured_step(written):
+    found = written.whatif("tp=2")
+    assert found.outcome.step_time_s == pytest.approx(found.base.step_time_s)
+    assert found.base.step_time_s == pytest.approx(found.measured_step_s, rel=2e-3)
+    assert found.moved == ()
+
+
+def test_the_jobs_own_efficiency_carries_over(tmp_path):
+    slow = Written(tmp_path, slower=1.5, ranks="stages")
+    for change in ("tp=4", "layers=24"):
+        assert slow.whatif(change).outcome.step_time_s == pytest.approx(slow.truth(change), rel=0.015)
+
+
+def test_mixtures_and_context_parallel_are_identified(tmp_path):
+    moe = Settings(model="mixtral-8x7b", cluster="h100", gpus=8, global_batch=8, seq=2048, tp=2, ep=2, pp=2)
+    cp = Settings(model="llama3.2-1b", cluster="h100", gpus=8, global_batch=4, seq=8192, tp=2, cp=2, pp=1)
+    for number, settings in enumerate((moe, cp)):
+        job = Written(tmp_path / str(number), settings, ranks="stages")
+        found = identify(job.traces, job.graph, members(job.graph), job.job.cluster)
+        assert found.job.plan == job.job.plan
+        assert found.agreement > 0.99
+
+
+def test_the_answer_has_memory_and_utilization(written):
+    outcome = written.whatif("pp=4").outcome
+    assert 0 < outcome.model_flops_utilization < 1
+    assert outcome.memory.fits
+    assert outcome.memory.parameters_bytes < written.whatif("pp=2").outcome.memory.parameters_bytes
+    assert sum(outcome.breakdown) == pytest.approx(outcome.step_time_s)
+
+
+def test_a_faster_network_never_slows_the_step(written):
+    faster = written.whatif(network=("bandwidth=x2",))
+    assert faster.outcome.step_time_s < faster.base.step_time_s
+    assert written.whatif(network=("bandwidth=x1,latency=x1",)).outcome.step_time_s == pytest.approx(faster.base.step_time_s)
+
+
+def test_another_cluster(written):
+    assert written.whatif(cluster="b200").outcome.step_time_s < written.whatif(cluster="h100").outcome.step_time_s
+
+
+def test_a_plan_that_breaks_a_rule_is_refused(written):
+    with pytest.raises(PlanError, match="heads"):
+        written.whatif("tp=5")
+    with pytest.raises(UsageError, match="valid are"):
+        written.whatif("schedule=fast")
+    with pytest.raises(PlanError, match="experts"):
+        written.whatif("ep=2")
+
+
+def test_a_stage_without_a_trace_is_missed(written):
+    half = replace(written.traces, traces=written.traces.traces[:4])
+    with pytest.raises(LumosError, match="every stage"):
+        whatif(half, build(half), Changes(parse_settings(["tp=4"])))
+
+
+def test_a_grid_of_plans(written):
+    cells = evaluate(written.traces, written.graph, Changes(), parse_grid(["tp=2,5", "dp=2"]))
+    assert [cell.settings for cell in cells] == [{"tp": "2", "dp": "2"}, {"tp": "5", "dp": "2"}]
+    assert cells[0].step_time_s == pytest.approx(written.whatif("tp=2").outcome.step_time_s)
+    assert cells[1].step_time_s is None
+    assert "heads" in cells[1].refused
+
+
+def test_a_grid_of_durations_is_swept_together(written):
+    cells = evaluate(written.traces, written.graph, Changes(), parse_grid(["scale:*gemm*=0.5,1,2"]))
+    times = [cell.step_time_s for cell in cells]
+    assert times == sorted(times)
+    assert times[1] == pytest.approx(written.whatif("tp=2").base.step_time_s, rel=1e-3)
+
+
+def test_network_words():
+    h100 = load_cluster("h100")
+    wide = network(h100, ["bandwidth=x2,latency=x0.5"])
+    assert wide.node.nic_bytes_per_s == 2 * h100.node.nic_bytes_per_s
+    for word in ("speed=x2", "bandwidth", "bandwidth=fast", "bandwidth=0"):
+        with pytest.raises(UsageError, match="--network"):
+            network(h100, [word])
+
+
+def test_passes_of_a_pipeline_stage_are_told_apart(written):
+    found = segment(written.graph, written.traces)
+    first = [p.label for p in found.pieces if p.rank == 0]
+    assert found.layers == 6  # of the 12, on each of two stages
+    assert {lb.microbatch for lb in first if lb.phase == Phase.FORWARD and lb.layer >= 0} == set(range(8))
+    assert {lb.microbatch for lb in first if lb.phase == Phase.BACKWARD and lb.layer >= 0} == set(range(8))
+    assert {row.repeats for row in outline(found).rows if row.block == "layer"} == {6}
