@@ -142,7 +142,7 @@ def document(
 
 def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, *, moved: bool) -> dict[str, Any]:
     """What changes do to a step, in the keys of `lumos whatif --json`."""
-    base, outcome = bench.outcome(bench.base, step), bench.outcome(changed, step)
+    base, outcome = bench.base_outcome(step), bench.outcome(changed, step)
     answer: dict[str, Any] = {
         **plain(outcome),
         "memory": {"peak_bytes": None, "note": "a change of durations moves no memory"},
