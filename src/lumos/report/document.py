@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -266,7 +266,9 @@ def _outline(recording: Recording) -> dict[str, Any] | None:
     """The blocks of one step of the first rank; None where the job is of operations, which have no layers to find."""
     if is_operation_level(recording.graph):
         return None
-    found: dict[str, Any] = plain(outline(segment(recording.graph, recording.job)))
+    first = replace(recording.job, traces=recording.job.traces[:1])
+    graph = recording.graph if first.ranks == recording.job.ranks else build(first)
+    found: dict[str, Any] = plain(outline(segment(graph, first)))
     return found
 
 

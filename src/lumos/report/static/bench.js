@@ -98,14 +98,14 @@ export function bench(doc, names) {
   async function listScenarios() {
     const found = await ask(query("/api/scenarios", { step }));
     const rows = found.map((s) => [
-      s.name, seconds(s.answer.step_time_s), { value: `${seconds(s.answer.difference_s, true)} (${percent(s.answer.change, { signed: true, decimals: 1 })})`, class: s.answer.difference_s < 0 ? "good" : s.answer.difference_s > 0 ? "bad" : "" },
-      ...PARTS.map(([key]) => seconds(s.answer.breakdown[`${key}_s`])), s.answer.changes.join("; ") || "none",
       el("span", { class: "group" }, el("button", { type: "button", onclick: () => set(s.changes) }, "load"),
         el("button", { type: "button", "aria-label": `remove scenario ${s.name}`, onclick: async () => { await ask(`/api/scenarios/${s.number}`, null, "DELETE"); listScenarios(); } }, "×")),
+      s.name, seconds(s.answer.step_time_s), { value: `${seconds(s.answer.difference_s, true)} (${percent(s.answer.change, { signed: true, decimals: 1 })})`, class: s.answer.difference_s < 0 ? "good" : s.answer.difference_s > 0 ? "bad" : "" },
+      ...PARTS.map(([key]) => seconds(s.answer.breakdown[`${key}_s`])), s.answer.changes.join("; ") || "none",
     ]);
     const side = el("div");
     scenarios.replaceChildren(...(found.length ? [side, table("Scenarios", [
-      { title: "scenario", text: true }, { title: "step" }, { title: "difference" }, ...PARTS.map(([, name]) => ({ title: name })), { title: "changes", text: true }, { title: "" },
+      { title: "" }, { title: "scenario", text: true }, { title: "step" }, { title: "difference" }, ...PARTS.map(([, name]) => ({ title: name })), { title: "changes", text: true },
     ], rows)] : [el("p", { class: "hint" }, "None saved.")]));
     scenarios.dataset.count = found.length;
     if (!found.length) return;
