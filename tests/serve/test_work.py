@@ -1,8 +1,7 @@
 from __future__ import annotations
 
+import queue
 import threading
-
-import pytest
 
 from lumos.errors import LumosError
 from lumos.serve.work import Work
@@ -57,11 +56,14 @@ def test_an_error_is_told_not_raised():
     assert work.status()["error"] == "x.json: empty; record it again"
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_fault_is_told_too():
+def test_a_fault_is_told_and_not_hidden(monkeypatch):
+    raised = queue.Queue()
+    monkeypatch.setattr(threading, "excepthook", lambda found: raised.put(found.exc_type))
+
     def call(report):
         raise ZeroDivisionError("division by zero")
 
     work = Work(call)
     assert work.wait(10)
     assert "ZeroDivisionError: division by zero; this is a fault of Lumos" in work.status()["error"]
+    assert raised.get(timeout=10) is ZeroDivisionError

@@ -26,10 +26,11 @@ from lumos.cost.collective_rates import modelled_collectives
 from lumos.errors import GraphError
 from lumos.graph.build import build
 from lumos.graph.table import Graph
+from lumos.layout.answer import Answer, Memory
 from lumos.layout.bench import Bench
-from lumos.layout.durations import Durations
 from lumos.layout.outline import outline
 from lumos.layout.segment import segment
+from lumos.layout.whatif import Changes, whatif
 from lumos.report.columns import column
 from lumos.report.plain import plain
 from lumos.report.text import duration, kernel_name, percent
@@ -110,7 +111,7 @@ def document(
     *,
     command: Sequence[str] = (),
     step: str | None = None,
-    changes: Durations | None = None,
+    changes: Changes | None = None,
     timeline: bool = True,
 ) -> dict[str, Any]:
     """The report of a job as JSON can hold it. step: whose timeline (default: the one of median length). changes: a what-if, whose
@@ -119,7 +120,7 @@ def document(
     GraphError where the job was never measured, has no schedule, or no step owns a task.
     """
     step = step or recording.typical_step()
-    changed = None if changes is None else recording.bench.changed(changes)
+    changed = None if changes is None or changes.structural else recording.bench.changed(changes.durations)
     found: dict[str, Any] = {
         "headline": headline(recording),
         "about": _about(recording, command),
@@ -134,18 +135,40 @@ def document(
         "memory": _memory(recording.job),
         "outline": _outline(recording),
         "diagnostics": plain(recording.graph.diagnostics),
-        "whatif": None if changed is None or changes is None else what_if(recording.bench, changed, changes.described(), step, moved=True),
+        "whatif": None if changes is None else _what_if(recording, changes, changed, step),
         "timeline": recording.drawing(step, changed=changed) if timeline else None,
     }
     return found
 
 
+def _what_if(recording: Recording, changes: Changes, changed: Timeline | None, step: str) -> dict[str, Any]:
+    if changed is None:
+        return as_json(whatif(recording.job, recording.graph, changes))
+    return what_if(recording.bench, changed, changes.durations.described(), step, moved=True)
+
+
+def as_json(found: Answer) -> dict[str, Any]:
+    """An answer in the keys of `lumos whatif --json`, and the difference."""
+    base, changed = found.base.step_time_s, found.outcome.step_time_s
+    return {
+        **plain(found.outcome),
+        "base": plain(found.base),
+        "measured_step_s": found.measured_step_s,
+        "changes": found.changes,
+        "moved": [{**c._asdict(), "delta_s": c.delta_s} for c in found.moved],
+        "share": plain(found.share),
+        "diagnostics": plain(found.diagnostics),
+        "difference_s": changed - base,
+        "change": changed / base - 1 if base else None,
+    }
+
+
 def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, *, moved: bool) -> dict[str, Any]:
-    """What changes do to a step, in the keys of `lumos whatif --json`."""
+    """What changes of durations do to a step, in the same keys; those that take longer to find only where `moved` is asked for."""
     base, outcome = bench.base_outcome(step), bench.outcome(changed, step)
     answer: dict[str, Any] = {
         **plain(outcome),
-        "memory": {"peak_bytes": None, "note": "a change of durations moves no memory"},
+        "memory": plain(Memory()),
         "base": plain(base),
         "measured_step_s": bench.measured_step_s(step),
         "changes": changes,
