@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import lumos
+import lumos.report.document as document_module
 from lumos.analyze.replay import replay
 from lumos.layout.durations import Durations
 from lumos.layout.whatif import Changes
 from lumos.report.document import Recording, document, headline
-from lumos.report.plain import plain
+from lumos.result import plain
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -67,6 +68,13 @@ def test_a_change_of_the_plan_adds_its_answer(example):
     assert changed["whatif"]["changes"] == ("layers = 8 (measured: 4)",)
     assert changed["whatif"]["step_time_s"] > 1.5 * changed["whatif"]["base"]["step_time_s"]
     assert [r["source"] for r in changed["timeline"]["runs"]] == ["measured", "replayed"]
+
+
+def test_stragglers_that_take_too_long_are_left_out_and_said_so(example, monkeypatch):
+    monkeypatch.setattr(document_module, "MOST_TRIED", 2 * len(example.graph) - 1)
+    found = document(example, timeline=False)
+    assert found["stragglers"] is None
+    assert found["diagnostics"][-1]["code"] == "stragglers-left-out"
 
 
 def test_no_timeline_where_none_is_wanted(example):

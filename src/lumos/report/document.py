@@ -32,9 +32,9 @@ from lumos.layout.outline import outline
 from lumos.layout.segment import segment
 from lumos.layout.whatif import Changes, whatif
 from lumos.report.columns import column
-from lumos.report.plain import plain
 from lumos.report.text import duration, kernel_name, percent
 from lumos.report.timeline_levels import Limits, drawing
+from lumos.result import plain
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
 from lumos.trace.table import Job
 
@@ -42,6 +42,8 @@ from lumos.trace.table import Job
 MOST_CURVES = 16
 #: Points of a memory curve.
 MOST_POINTS = 2000
+#: Ranks × tasks of a job whose stragglers are part of the report: each rank is simulated twice (5 ns a task).
+MOST_TRIED = 4_000_000_000
 #: Links of the critical path that the report names.
 LONGEST_LINKS = 24
 
@@ -134,7 +136,7 @@ def document(
         "stragglers": _stragglers(recording),
         "memory": _memory(recording.job),
         "outline": _outline(recording),
-        "diagnostics": plain(recording.graph.diagnostics),
+        "diagnostics": [*plain(recording.graph.diagnostics), *_left_out(recording)],
         "whatif": None if changes is None else _what_if(recording, changes, changed, step),
         "timeline": recording.drawing(step, changed=changed) if timeline else None,
     }
@@ -187,6 +189,8 @@ def headline(recording: Recording) -> str:
     mean = sum(s.measured_ns for s in result.steps) / number
     replayed = sum(s.replayed_ns for s in result.steps) / number
     error = f"the replay is {percent(replayed / mean - 1, signed=True)} off" if mean else "nothing to compare"
+    if not any(s.scored for s in result.steps):
+        error += f" (no step is scored: {result.steps[0].unscored_reason})"
     ranks = f"on {result.ranks} ranks" if result.ranks > 1 else f"on rank {result.rank_numbers[0]}"
     bound = next(iter(sorted(path.by_group.items(), key=lambda item: -item[1])), None)
     what = f"; bound by {bound[0]} ({percent(bound[1] / path.duration_ns, decimals=0)} of the critical path)" if bound else ""
@@ -277,12 +281,22 @@ def _paths(recording: Recording) -> list[dict[str, Any]]:
 
 
 def _stragglers(recording: Recording) -> dict[str, Any] | None:
-    if len(recording.graph.ranks) < 2:
+    """None where one rank has no peers, or where so many ranks of so many tasks are too much to try one by one."""
+    ranks = len(recording.graph.ranks)
+    if ranks < 2 or ranks * len(recording.graph) > MOST_TRIED:
         return None
     found: Stragglers = stragglers(recording.graph, recording.job)
     answer: dict[str, Any] = plain(found)
     answer["diagnostics"] = [d for d in answer["diagnostics"] if d not in plain(recording.graph.diagnostics)]
     return answer
+
+
+def _left_out(recording: Recording) -> list[dict[str, str]]:
+    ranks = len(recording.graph.ranks)
+    if ranks * len(recording.graph) <= MOST_TRIED:
+        return []
+    message = f"{ranks} ranks of {len(recording.graph):,} tasks are too many to try one by one here; ask lumos stragglers"
+    return [{"code": "stragglers-left-out", "message": message}]
 
 
 def _outline(recording: Recording) -> dict[str, Any] | None:

@@ -21,8 +21,8 @@ from lumos.graph.table import Kind
 from lumos.layout.bench import Bench
 from lumos.layout.whatif import Changes, whatif
 from lumos.report.document import Recording, as_json, document, what_if
-from lumos.report.plain import plain
 from lumos.report.timeline_levels import Limits, excerpt
+from lumos.result import plain
 from lumos.serve.work import Report, Work
 from lumos.simulate import Timeline, simulate
 from lumos.trace import read
