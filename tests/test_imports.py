@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "lumos"
 #: From the bottom up; the parts of one level do not import each other.
 LEVELS = (
     {"errors"},
-    {"diagnostics"},
+    {"diagnostics", "result"},
     {"trace"},
     {"graph"},
     {"simulate"},

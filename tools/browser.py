@@ -96,15 +96,20 @@ class Page:
         self._call("Input.dispatchKeyEvent", type="keyUp", key=name)
 
     def screenshot(self, path: Path, selector: str | None = None) -> None:
-        """A PNG of the view, or of the element."""
-        clip = {}
-        if selector is not None:
-            box = self.run(
-                f"(() => {{ const b = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
-                " return [b.x + scrollX, b.y + scrollY, b.width, b.height]; })()"
-            )
-            clip = {"clip": dict(zip(("x", "y", "width", "height"), box, strict=True)) | {"scale": 1}, "captureBeyondViewport": True}
-        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png", **clip)["data"]))
+        """A PNG of the view, or of the element, for which the view is made as tall as the page."""
+        if selector is None:
+            path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"]))
+            return
+        width, height, whole = self.run("[innerWidth, innerHeight, document.documentElement.scrollHeight]")
+        self.resize(width, whole)
+        self.run("new Promise(done => setTimeout(done, 500))")
+        find = f"document.querySelector({json.dumps(selector)})"
+        box = self.run(
+            f"(() => {{ const b = {find}.getBoundingClientRect(); return [b.x + scrollX, b.y + scrollY, b.width, b.height]; }})()"
+        )
+        clip = dict(zip(("x", "y", "width", "height"), box, strict=True)) | {"scale": 1}
+        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png", clip=clip)["data"]))
+        self.resize(width, height)
 
     def pdf(self) -> bytes:
         return base64.b64decode(self._call("Page.printToPDF", printBackground=True)["data"])

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import lumos
+import lumos.report.document as document_module
 from lumos.analyze.replay import replay
 from lumos.layout.durations import Durations
+from lumos.layout.whatif import Changes
 from lumos.report.document import Recording, document, headline
-from lumos.report.plain import plain
+from lumos.result import plain
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -52,13 +54,27 @@ def test_every_step_has_its_busy_curves(found):
 
 
 def test_a_change_adds_its_answer_and_its_run(example):
-    changed = document(example, changes=Durations.parse(["aten::mm=0.5"], (), (), ()))
+    changed = document(example, changes=Changes(durations=Durations.parse(["aten::mm=0.5"], (), (), ())))
     answer = changed["whatif"]
     assert answer["step_time_s"] < answer["base"]["step_time_s"]
     assert sum(m["delta_s"] for m in answer["moved"]) == pytest.approx(answer["difference_s"])
     runs = changed["timeline"]["runs"]
     assert [r["source"] for r in runs] == ["measured", "replayed", "changed"]
     assert runs[2]["length_ns"] == round(answer["step_time_s"] * 1e9)
+
+
+def test_a_change_of_the_plan_adds_its_answer(example):
+    changed = document(example, changes=Changes({"layers": "8"}))
+    assert changed["whatif"]["changes"] == ("layers = 8 (measured: 4)",)
+    assert changed["whatif"]["step_time_s"] > 1.5 * changed["whatif"]["base"]["step_time_s"]
+    assert [r["source"] for r in changed["timeline"]["runs"]] == ["measured", "replayed"]
+
+
+def test_stragglers_that_take_too_long_are_left_out_and_said_so(example, monkeypatch):
+    monkeypatch.setattr(document_module, "MOST_TRIED", 2 * len(example.graph) - 1)
+    found = document(example, timeline=False)
+    assert found["stragglers"] is None
+    assert found["diagnostics"][-1]["code"] == "stragglers-left-out"
 
 
 def test_no_timeline_where_none_is_wanted(example):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import lumos
-from lumos.layout.answer import answer
 from lumos.layout.durations import Durations
+from lumos.layout.whatif import Changes, whatif
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -21,7 +21,7 @@ def graph():
 
 def test_a_what_if_is_that_of_the_command_line(explorer, graph):
     changes = Durations.parse(["aten::mm=0.5"], (), (), ["1=1.1"])
-    expected = answer(graph, changes.apply(graph, lumos.read(EXAMPLE)), changes.described())
+    expected = whatif(lumos.read(EXAMPLE), graph, Changes(durations=changes))
     body = {"scale": [{"glob": "aten::mm", "factor": 0.5}], "rank_slowdown": [{"rank": 1, "factor": 1.1}], "moved": True}
     found = explorer.ask("/api/whatif", body).json
     assert found["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
@@ -57,7 +57,7 @@ def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):
     from lumos.layout.durations import Scale
     from lumos.serve.session import command_line
 
-    words = shlex.split(command_line(["a b"], Durations(scales=(Scale(glob, 0.5),))))
+    words = shlex.split(command_line(["a b"], Changes(durations=Durations(scales=(Scale(glob, 0.5),)))))
     assert words == ["lumos", "whatif", "a b", "--scale", f"{glob}=0.5"]
 
 
@@ -71,6 +71,11 @@ def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):
         ({"rank_slowdown": [{"rank": 7, "factor": 2}]}, "no rank 7"),
         ({"step": "nine"}, "no step 'nine'"),
         ({"sclae": []}, "sclae"),
+        ({"settings": {"layres": "8"}}, "did you mean 'layers'"),
+        ({"settings": {"layers": "many"}}, "not a whole number"),
+        ({"settings": {"layers": "8"}, "base_cluster": "/etc/passwd"}, "'/etc/passwd' is not a cluster"),
+        ({"cluster": "/etc/passwd"}, "'/etc/passwd' is not a cluster"),
+        ({"network": ["speed=x2"]}, "speed"),
     ],
 )
 def test_a_wrong_request_says_what_is_wrong(explorer, body, said):
@@ -81,6 +86,43 @@ def test_a_wrong_request_says_what_is_wrong(explorer, body, said):
 
 def test_a_body_that_is_not_json(explorer):
     assert explorer.ask("/api/whatif", method="POST", headers={"content-type": "application/json"}).status == 400
+
+
+def test_a_change_of_the_plan_is_answered_in_the_background(explorer, graph):
+    number = explorer.ask("/api/work", {"settings": {"layers": "8"}}).json["work"]
+    assert explorer.session.work(number).wait(60)
+    found = explorer.ask(f"/api/work/{number}").json
+    expected = whatif(lumos.read(EXAMPLE), graph, Changes({"layers": "8"}))
+    assert found["state"] == "done"
+    assert found["answer"]["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
+    assert found["answer"]["command"].endswith("--set layers=8")
+
+
+def test_every_change_is_in_its_command_line():
+    from lumos.layout.durations import Scale
+    from lumos.serve.session import command_line
+
+    durations = Durations((Scale("a", 2),), ("b",), ("c",), ((1, 1.5),))
+    changes = Changes({"layers": "8"}, durations, "a100", "h100", ("bandwidth=x2",))
+    assert command_line(["out"], changes) == (
+        "lumos whatif out --set layers=8 --scale a=2 --drop b --fuse c --rank-slowdown 1=1.5 --network bandwidth=x2"
+        " --cluster h100 --base-cluster a100"
+    )
+
+
+def test_work_that_is_cancelled_gives_no_answer(explorer):
+    number = explorer.ask("/api/work", {"settings": {"layers": "9"}}).json["work"]
+    explorer.ask(f"/api/work/{number}", {}, "DELETE")
+    assert explorer.session.work(number).wait(60)
+    found = explorer.ask(f"/api/work/{number}").json
+    assert (found["state"], found["answer"]) == ("cancelled", None)
+    assert explorer.ask("/api/work/999999").status == 400
+
+
+def test_the_settings_are_those_of_the_command_line(explorer):
+    found = explorer.ask("/api/settings").json
+    assert {"layers", "dp", "seq"} <= set(found["settings"])
+    assert "h100" in found["clusters"]
 
 
 def test_scenarios_are_kept_compared_and_forgotten(explorer):
@@ -140,7 +182,7 @@ def test_twenty_clients_lose_none_of_fifty_what_ifs_each(explorer, graph):
     assert flat == sorted(flat)  # a slower rank never makes a faster step
     assert flat[0] < flat[-1]
     changes = Durations(slow=((0, factors[7][7]),))
-    expected = answer(graph, changes.apply(graph, lumos.read(EXAMPLE)), ())
+    expected = whatif(lumos.read(EXAMPLE), graph, Changes(durations=changes))
     assert answers[7][7] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
 
 

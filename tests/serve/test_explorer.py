@@ -55,6 +55,21 @@ def test_a_slider_shows_the_step_that_the_api_gives(opened, explorer):
     assert opened.errors == []
 
 
+def test_a_change_of_the_plan_is_asked_in_the_background(opened, explorer):
+    opened.run(
+        "(() => { const f = document.querySelector('#bench form'), [kind] = f.querySelectorAll('select'); kind.value = 'set';"
+        " kind.dispatchEvent(new Event('change')); f.querySelector('[aria-label=setting]').value = 'layers'; f.requestSubmit(); })()"
+    )
+    opened.wait(f"{BENCH}.dataset.state === 'settled' && document.querySelector('#bench .change input') !== null")
+    opened.run("(() => { const i = document.querySelector('#bench .change input'); i.value = 8; i.dispatchEvent(new Event('change')); })()")
+    opened.wait(f"{BENCH}.dataset.state === 'settled' && {BENCH}.dataset.stepTime > 0.3", 60)
+    number = explorer.ask("/api/work", {"settings": {"layers": "8"}}).json["work"]
+    explorer.session.work(number).wait(60)
+    expected = explorer.ask(f"/api/work/{number}").json["answer"]["step_time_s"]
+    assert float(opened.run(f"{BENCH}.dataset.stepTime")) == expected
+    assert opened.errors == []
+
+
 def test_a_pattern_that_matches_nothing_is_said_beside_the_bench(opened):
     add(opened, "nothing-like-it")
     assert "no task matches" in opened.run("document.querySelector('#bench .error').textContent")

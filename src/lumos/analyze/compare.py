@@ -21,6 +21,7 @@ from lumos.analyze.waiting import waiting
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
+from lumos.result import Shown
 from lumos.simulate.timeline import Timeline, measured
 from lumos.trace.table import ABSENT, Int32, Int64, Job
 
@@ -62,7 +63,7 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Shown):
     """What changed from before to after. change: of the mean step, as a fraction of it before. operators, kernels, collectives:
     the most costly first."""
 

@@ -21,6 +21,7 @@ from lumos.analyze.steps import Members, job_steps, members
 from lumos.analyze.task_class import CPU_CLASSES, OPERATORS, TRANSFER, WAITING_UNKNOWN, task_classes
 from lumos.analyze.waiting import Waiting
 from lumos.graph.table import Dependency, Kind
+from lumos.result import Rows, Shown
 from lumos.simulate.freeze import Frozen, freeze
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int32, Int64
@@ -81,7 +82,7 @@ class RankShare(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CriticalPath:
+class CriticalPath(Shown):
     """The path of one step of the job (all ranks).
 
     start_ns: the earliest start of the step on any rank. duration_ns: from there to its latest end. by_class: ns by what the
@@ -106,7 +107,7 @@ def critical_paths(timeline: Timeline, owners: Members | None = None, *, frozen:
     owners = owners or members(graph)
     causes = find_causes(timeline, frozen or freeze(graph))
     labels = task_classes(graph)
-    return tuple(_path_of(name, timeline, owners, causes, labels, parts) for name, parts in job_steps(owners).items())
+    return Rows(_path_of(name, timeline, owners, causes, labels, parts) for name, parts in job_steps(owners).items())
 
 
 def _path_of(

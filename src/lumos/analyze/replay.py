@@ -17,6 +17,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.operation_host import constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
+from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
 from lumos.trace.table import Int64
 
@@ -59,7 +60,7 @@ class StepReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayResult:
+class ReplayResult(Shown):
     """A replayed job compared with its measurement; field names are those of `lumos replay --json`.
 
     mean_abs_error, max_abs_error, exposed_communication_error: over scored steps. collective_start_error: over the

@@ -22,6 +22,7 @@ from lumos.analyze.steps import Members, members, spans
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph, Kind
+from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
 from lumos.simulate.freeze import freeze, sweep
 from lumos.trace.table import Int64, Job
@@ -68,7 +69,7 @@ class ClassShare(Share):
 
 
 @dataclass(frozen=True, slots=True)
-class Stragglers:
+class Stragglers(Shown):
     """A job against its ideal; field names are those of `lumos stragglers --json`. Times are of the mean step.
 
     slowdown: measured / ideal step. slowdown_without_launch_delay: the same with the job replayed without launch delays;

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lumos.report.plain import plain
+from lumos.result import plain
 
 __all__ = ["Clock", "Json", "Paths", "Repair", "console", "plain", "progress", "write_json"]
 

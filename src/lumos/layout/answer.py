@@ -21,6 +21,7 @@ from lumos.errors import LumosError
 from lumos.graph.table import Graph
 from lumos.layout.planned import Planned
 from lumos.layout.predict import Prediction
+from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
 from lumos.trace.table import Int64
 
@@ -50,7 +51,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Shown):
     """One job's step. low, high: 80 % interval. critical_path: share of the step by what it went to."""
 
     step: str
@@ -85,7 +86,7 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Shown):
     """The changed job beside its base. moved: the largest contributions to the difference, then the rest as one."""
 
     outcome: Outcome

@@ -82,6 +82,12 @@ class Bench:
         """The job with its durations changed. LumosError where a pattern matches nothing, or a rank is not there."""
         return simulate(changes.apply(self.graph, self.job))
 
+    def base_outcome(self, step: str) -> Outcome:
+        """The figures of one step as replayed. UsageError where the job has no such step."""
+        if step not in self._base_outcomes:
+            self._base_outcomes[step] = self.outcome(self.base, step)
+        return self._base_outcomes[step]
+
     def outcome(self, timeline: Timeline, step: str) -> Outcome:
         """The figures of one step of a timeline of this job. UsageError where the job has no such step."""
         self.check_step(step)
@@ -91,7 +97,9 @@ class Bench:
 
     def moved(self, timeline: Timeline, step: str) -> tuple[Contribution, ...]:
         """What differs on the critical path of a step, the largest difference first; the differences sum to the step's."""
-        return contributions(self.path(self.base, step), self.path(timeline, step))
+        if step not in self._base_paths:
+            self._base_paths[step] = self.path(self.base, step)
+        return contributions(self._base_paths[step], self.path(timeline, step))
 
     def path(self, timeline: Timeline, step: str) -> CriticalPath:
         """The critical path of a step in a timeline of this job."""
@@ -99,10 +107,19 @@ class Bench:
         return path
 
     @cached_property
-    def _working(self) -> tuple[Int64, Int64]:
-        """Tasks that compute, and that communicate, in ascending id."""
+    def _working(self) -> tuple[tuple[Int64, Int64], ...]:
+        """By rank: its tasks that compute, and that communicate, in ascending id."""
         computes, communicates = working(self.owners)
-        return np.flatnonzero(computes), np.flatnonzero(communicates)
+        ranks = [self.owners.of_rank(position) for position in range(len(self.graph.ranks))]
+        return tuple((tasks[computes[tasks]], tasks[communicates[tasks]]) for tasks in ranks)
+
+    @cached_property
+    def _base_outcomes(self) -> dict[str, Outcome]:
+        return {}
+
+    @cached_property
+    def _base_paths(self) -> dict[str, CriticalPath]:
+        return {}
 
     @cached_property
     def _owned(self) -> dict[str, Members]:
@@ -116,11 +133,10 @@ class Bench:
     def _parts(self, timeline: Timeline, step: str, start: Int64, end: Int64) -> Parts:
         """The mean over the ranks, each in the window of its own step; before and after that it does neither."""
         first, last = int(start.min()), int(end.max())
-        inside = [t[(timeline.end[t] > first) & (timeline.start[t] < last)] for t in self._working]
         found = []
         for owned, begin, finish in zip(self._only(step).steps, start, end, strict=True):
-            mine = [t[self.owners.rank[t] == self.graph.ranks.index(owned.rank)] for t in inside]
-            compute, communication = (union(timeline.start[t], timeline.end[t]) for t in mine)
+            busy = ((timeline.start[t], timeline.end[t]) for t in self._working[self.graph.ranks.index(owned.rank)])
+            compute, communication = (union(s[here], e[here]) for s, e in busy for here in [(e > begin) & (s < finish)])
             window = np.array([begin]), np.array([finish])
             a, b, both = (int(within(u, *window)[0]) for u in (compute, communication, either(compute, communication)))
             found.append((both - b, a + b - both, both - a, last - first - both))

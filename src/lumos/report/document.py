@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,14 +26,15 @@ from lumos.cost.collective_rates import modelled_collectives
 from lumos.errors import GraphError
 from lumos.graph.build import build
 from lumos.graph.table import Graph
+from lumos.layout.answer import Answer, Memory
 from lumos.layout.bench import Bench
-from lumos.layout.durations import Durations
 from lumos.layout.outline import outline
 from lumos.layout.segment import segment
+from lumos.layout.whatif import Changes, whatif
 from lumos.report.columns import column
-from lumos.report.plain import plain
 from lumos.report.text import duration, kernel_name, percent
 from lumos.report.timeline_levels import Limits, drawing
+from lumos.result import plain
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
 from lumos.trace.table import Job
 
@@ -41,6 +42,8 @@ from lumos.trace.table import Job
 MOST_CURVES = 16
 #: Points of a memory curve.
 MOST_POINTS = 2000
+#: Ranks × tasks of a job whose stragglers are part of the report: each rank is simulated twice (5 ns a task).
+MOST_TRIED = 4_000_000_000
 #: Links of the critical path that the report names.
 LONGEST_LINKS = 24
 
@@ -110,7 +113,7 @@ def document(
     *,
     command: Sequence[str] = (),
     step: str | None = None,
-    changes: Durations | None = None,
+    changes: Changes | None = None,
     timeline: bool = True,
 ) -> dict[str, Any]:
     """The report of a job as JSON can hold it. step: whose timeline (default: the one of median length). changes: a what-if, whose
@@ -119,7 +122,7 @@ def document(
     GraphError where the job was never measured, has no schedule, or no step owns a task.
     """
     step = step or recording.typical_step()
-    changed = None if changes is None else recording.bench.changed(changes)
+    changed = None if changes is None or changes.structural else recording.bench.changed(changes.durations)
     found: dict[str, Any] = {
         "headline": headline(recording),
         "about": _about(recording, command),
@@ -133,19 +136,41 @@ def document(
         "stragglers": _stragglers(recording),
         "memory": _memory(recording.job),
         "outline": _outline(recording),
-        "diagnostics": plain(recording.graph.diagnostics),
-        "whatif": None if changed is None or changes is None else what_if(recording.bench, changed, changes.described(), step, moved=True),
+        "diagnostics": [*plain(recording.graph.diagnostics), *_left_out(recording)],
+        "whatif": None if changes is None else _what_if(recording, changes, changed, step),
         "timeline": recording.drawing(step, changed=changed) if timeline else None,
     }
     return found
 
 
+def _what_if(recording: Recording, changes: Changes, changed: Timeline | None, step: str) -> dict[str, Any]:
+    if changed is None:
+        return as_json(whatif(recording.job, recording.graph, changes))
+    return what_if(recording.bench, changed, changes.durations.described(), step, moved=True)
+
+
+def as_json(found: Answer) -> dict[str, Any]:
+    """An answer in the keys of `lumos whatif --json`, and the difference."""
+    base, changed = found.base.step_time_s, found.outcome.step_time_s
+    return {
+        **plain(found.outcome),
+        "base": plain(found.base),
+        "measured_step_s": found.measured_step_s,
+        "changes": found.changes,
+        "moved": [{**c._asdict(), "delta_s": c.delta_s} for c in found.moved],
+        "share": plain(found.share),
+        "diagnostics": plain(found.diagnostics),
+        "difference_s": changed - base,
+        "change": changed / base - 1 if base else None,
+    }
+
+
 def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, *, moved: bool) -> dict[str, Any]:
-    """What changes do to a step, in the keys of `lumos whatif --json`."""
-    base, outcome = bench.outcome(bench.base, step), bench.outcome(changed, step)
+    """What changes of durations do to a step, in the same keys; those that take longer to find only where `moved` is asked for."""
+    base, outcome = bench.base_outcome(step), bench.outcome(changed, step)
     answer: dict[str, Any] = {
         **plain(outcome),
-        "memory": {"peak_bytes": None, "note": "a change of durations moves no memory"},
+        "memory": plain(Memory()),
         "base": plain(base),
         "measured_step_s": bench.measured_step_s(step),
         "changes": changes,
@@ -164,6 +189,8 @@ def headline(recording: Recording) -> str:
     mean = sum(s.measured_ns for s in result.steps) / number
     replayed = sum(s.replayed_ns for s in result.steps) / number
     error = f"the replay is {percent(replayed / mean - 1, signed=True)} off" if mean else "nothing to compare"
+    if not any(s.scored for s in result.steps):
+        error += f" (no step is scored: {result.steps[0].unscored_reason})"
     ranks = f"on {result.ranks} ranks" if result.ranks > 1 else f"on rank {result.rank_numbers[0]}"
     bound = next(iter(sorted(path.by_group.items(), key=lambda item: -item[1])), None)
     what = f"; bound by {bound[0]} ({percent(bound[1] / path.duration_ns, decimals=0)} of the critical path)" if bound else ""
@@ -254,7 +281,9 @@ def _paths(recording: Recording) -> list[dict[str, Any]]:
 
 
 def _stragglers(recording: Recording) -> dict[str, Any] | None:
-    if len(recording.graph.ranks) < 2:
+    """None where one rank has no peers, or where so many ranks of so many tasks are too much to try one by one."""
+    ranks = len(recording.graph.ranks)
+    if ranks < 2 or ranks * len(recording.graph) > MOST_TRIED:
         return None
     found: Stragglers = stragglers(recording.graph, recording.job)
     answer: dict[str, Any] = plain(found)
@@ -262,11 +291,21 @@ def _stragglers(recording: Recording) -> dict[str, Any] | None:
     return answer
 
 
+def _left_out(recording: Recording) -> list[dict[str, str]]:
+    ranks = len(recording.graph.ranks)
+    if ranks * len(recording.graph) <= MOST_TRIED:
+        return []
+    message = f"{ranks} ranks of {len(recording.graph):,} tasks are too many to try one by one here; ask lumos stragglers"
+    return [{"code": "stragglers-left-out", "message": message}]
+
+
 def _outline(recording: Recording) -> dict[str, Any] | None:
     """The blocks of one step of the first rank; None where the job is of operations, which have no layers to find."""
     if is_operation_level(recording.graph):
         return None
-    found: dict[str, Any] = plain(outline(segment(recording.graph, recording.job)))
+    first = replace(recording.job, traces=recording.job.traces[:1])
+    graph = recording.graph if first.ranks == recording.job.ranks else build(first)
+    found: dict[str, Any] = plain(outline(segment(graph, first)))
     return found
 
 

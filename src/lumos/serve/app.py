@@ -17,10 +17,13 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from lumos.errors import LumosError
+from lumos.cost.cluster import cluster_names
+from lumos.errors import LumosError, UsageError
+from lumos.layout.durations import Durations, Scale
+from lumos.layout.whatif import KEYS, WORDS, Changes, parse_settings
 from lumos.report.html import MODULES, json_text, page, plotly_source, static
 from lumos.serve.guard import App, Guard
-from lumos.serve.session import Durations, Loaded, Scale, Session, command_line, python_code
+from lumos.serve.session import Loaded, Session, command_line, python_code
 
 #: Modules that only the explorer uses.
 OWN_MODULES = ("api.js", "bench.js", "explorer.js", "api_page.js")
@@ -45,21 +48,32 @@ class SlowRank(BaseModel):
     factor: float = Field(ge=0, le=1e6, allow_inf_nan=False)
 
 
-class Changes(BaseModel):
-    """Changes of a job, applied in this order: drop, fuse, scale, slow ranks."""
+class ChangesAsked(BaseModel):
+    """Changes of a job, applied in this order: settings of the plan and the model, drop, fuse, scale, slow ranks."""
 
     model_config = ConfigDict(extra="forbid")
+    settings: dict[str, str] = Field(default={}, max_length=64, description=f"of {', '.join(KEYS)}; values as text")
+    base_cluster: str | None = Field(default=None, max_length=100, description="where the job was recorded: a name of lumos clusters")
+    cluster: str | None = Field(default=None, max_length=100, description="run it there instead: a name of lumos clusters")
+    network: list[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=8, description="bandwidth=x2, latency=x0.5")
     scale: list[ScaleChange] = Field(default=[], max_length=64)
     drop: list[Annotated[str, Field(min_length=1, max_length=500)]] = Field(default=[], max_length=64)
     fuse: list[Annotated[str, Field(min_length=1, max_length=500)]] = Field(default=[], max_length=64)
     rank_slowdown: list[SlowRank] = Field(default=[], max_length=64)
 
-    def durations(self) -> Durations:
+    def changes(self) -> Changes:
+        """As the what-if takes them. UsageError: an unknown setting or cluster (a cluster's file is no name, and is not read)."""
+        for name in (self.base_cluster, self.cluster):
+            if name is not None and name not in cluster_names():
+                raise UsageError(f"{name!r} is not a cluster; valid are {', '.join(cluster_names())}")
         scales = tuple(Scale(s.glob, s.factor) for s in self.scale)
-        return Durations(scales, tuple(self.drop), tuple(self.fuse), tuple((s.rank, s.factor) for s in self.rank_slowdown))
+        slow = tuple((s.rank, s.factor) for s in self.rank_slowdown)
+        settings = parse_settings(f"{key}={value}" for key, value in self.settings.items())
+        durations = Durations(scales, tuple(self.drop), tuple(self.fuse), slow)
+        return Changes(settings, durations, self.base_cluster, self.cluster, tuple(self.network))
 
 
-class WhatIf(Changes):
+class WhatIf(ChangesAsked):
     """Changes, and of which step to tell; `moved` also compares the critical paths, which takes longer."""
 
     step: str | None = None
@@ -71,7 +85,7 @@ class SavedScenario(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(min_length=1, max_length=200)
-    changes: Changes
+    changes: ChangesAsked
 
 
 def application(session: Session, port: int) -> App:
@@ -169,9 +183,28 @@ def _report(app: FastAPI, session: Session) -> None:
 def _whatif(app: FastAPI, session: Session) -> None:
     @app.post("/api/whatif", tags=["what-if"], summary="What changes do to a step: the keys of lumos whatif --json")
     def whatif(asked: WhatIf) -> Response:
-        changes = asked.durations()
+        changes = asked.changes()
         found = _loaded(session).whatif(changes, asked.step, moved=asked.moved)
         return _json({**found, **_equivalents(session, changes)})
+
+    @app.get("/api/settings", tags=["what-if"], summary="The settings that can be changed, and the clusters that can be named")
+    def settings() -> Response:
+        return _json({"settings": KEYS, "words": WORDS, "clusters": cluster_names()})
+
+    @app.post("/api/work", tags=["what-if"], summary="The same in the background, for changes that take long: answers with a number")
+    def start(asked: WhatIf) -> Response:
+        return _json({"work": session.ask(_loaded(session), asked.changes(), asked.step)})
+
+    @app.get("/api/work/{number}", tags=["what-if"], summary="How far it is, and its answer once done")
+    def ask(number: int) -> Response:
+        work = session.work(number)
+        status = work.status()
+        return _json({**status, "answer": work.result if status["state"] == "done" else None})
+
+    @app.delete("/api/work/{number}", tags=["what-if"], summary="Cancel it: it stops at its next report, and its answer is dropped")
+    def stop(number: int) -> Response:
+        session.work(number).cancel()
+        return _json(session.work(number).status())
 
     @app.get("/api/scenarios", tags=["scenarios"], summary="The saved scenarios, each with its answer")
     def scenarios(step: str | None = None) -> Response:
@@ -180,7 +213,7 @@ def _whatif(app: FastAPI, session: Session) -> None:
 
     @app.post("/api/scenarios", tags=["scenarios"], summary="Save a scenario")
     def save(asked: SavedScenario) -> Response:
-        changes, loaded = asked.changes.durations(), _loaded(session)
+        changes, loaded = asked.changes.changes(), _loaded(session)
         loaded.whatif(changes, None, moved=False)  # one that cannot be answered is not kept
         kept = session.save(asked.name, changes)
         return _json(_scenario(session, loaded, kept.number, kept.name, kept.changes, None))
@@ -191,21 +224,26 @@ def _whatif(app: FastAPI, session: Session) -> None:
         return _json({"removed": number})
 
 
-def _scenario(session: Session, loaded: Loaded, number: int, name: str, changes: Durations, step: str | None) -> dict[str, Any]:
+def _scenario(session: Session, loaded: Loaded, number: int, name: str, changes: Changes, step: str | None) -> dict[str, Any]:
     answer = loaded.whatif(changes, step, moved=False)
     return {"number": number, "name": name, "changes": _as_request(changes), "answer": answer, **_equivalents(session, changes)}
 
 
-def _as_request(changes: Durations) -> dict[str, Any]:
+def _as_request(changes: Changes) -> dict[str, Any]:
+    durations = changes.durations
     return {
-        "scale": [s._asdict() for s in changes.scales],
-        "drop": changes.drops,
-        "fuse": changes.fused,
-        "rank_slowdown": [{"rank": rank, "factor": factor} for rank, factor in changes.slow],
+        "settings": dict(changes.settings),
+        "base_cluster": changes.base_cluster,
+        "cluster": changes.cluster,
+        "network": changes.network,
+        "scale": [s._asdict() for s in durations.scales],
+        "drop": durations.drops,
+        "fuse": durations.fused,
+        "rank_slowdown": [{"rank": rank, "factor": factor} for rank, factor in durations.slow],
     }
 
 
-def _equivalents(session: Session, changes: Durations) -> dict[str, str]:
+def _equivalents(session: Session, changes: Changes) -> dict[str, str]:
     return {"command": command_line(session.paths, changes), "python": python_code(session.paths, changes)}
 
 

@@ -19,10 +19,10 @@ from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Kind
 from lumos.layout.bench import Bench
-from lumos.layout.durations import Durations, Scale
-from lumos.report.document import Recording, document, what_if
-from lumos.report.plain import plain
+from lumos.layout.whatif import Changes, whatif
+from lumos.report.document import Recording, as_json, document, what_if
 from lumos.report.timeline_levels import Limits, excerpt
+from lumos.result import plain
 from lumos.serve.work import Report, Work
 from lumos.simulate import Timeline, simulate
 from lumos.trace import read
@@ -32,6 +32,8 @@ LIMITS = Limits(cells=3_000_000, tasks=1_200_000)
 MOST_TASKS = 200_000
 #: Names that the bench suggests.
 SUGGESTIONS = 200
+#: Questions under way, or answered and not yet fetched, at a time.
+MOST_WORK = 32
 #: Scenarios that are kept.
 MOST_SCENARIOS = 64
 
@@ -74,12 +76,16 @@ class Loaded:
         order = [i for i in np.argsort(-total, kind="stable")[:SUGGESTIONS].tolist() if total[i]]
         return [{"name": plain(graph.names[i]), "class": of.labels[label[i]], "time_ns": int(total[i])} for i in order]
 
-    def whatif(self, changes: Durations, step: str | None, *, moved: bool) -> dict[str, Any]:
-        """What the changes do to a step, in the keys of `lumos whatif --json`."""
+    def whatif(self, changes: Changes, step: str | None, *, moved: bool) -> dict[str, Any]:
+        """What the changes do to a step, in the keys of `lumos whatif --json`. Where they change the plan or the model, the step is
+        the typical one, whatever `step` says, and `moved` is always told."""
         began = time.perf_counter()
+        if changes.structural:
+            found = as_json(whatif(self.recording.job, self.recording.graph, changes))
+            return {**found, "seconds_s": time.perf_counter() - began}
         step = step or self.bench.typical
         self.bench.check_step(step)
-        answer = what_if(self.bench, self.bench.changed(changes), changes.described(), step, moved=moved)
+        answer = what_if(self.bench, self.bench.changed(changes.durations), changes.durations.described(), step, moved=moved)
         return {**answer, "seconds_s": time.perf_counter() - began}
 
 
@@ -89,7 +95,7 @@ class Scenario:
 
     number: int
     name: str
-    changes: Durations
+    changes: Changes
 
 
 class Session:
@@ -100,6 +106,7 @@ class Session:
         self._repair = repair
         self._lock = threading.Lock()
         self._scenarios: dict[int, Scenario] = {}
+        self._work: dict[int, Work[dict[str, Any]]] = {}
         self._last = 0
         self.loading = Work(self._load)
 
@@ -113,7 +120,7 @@ class Session:
         with self._lock:
             return list(self._scenarios.values())
 
-    def save(self, name: str, changes: Durations) -> Scenario:
+    def save(self, name: str, changes: Changes) -> Scenario:
         """Keep a scenario. UsageError where there are too many."""
         with self._lock:
             if len(self._scenarios) >= MOST_SCENARIOS:
@@ -128,6 +135,32 @@ class Session:
             if self._scenarios.pop(number, None) is None:
                 raise UsageError(f"there is no scenario {number}")
 
+    def ask(self, loaded: Loaded, changes: Changes, step: str | None) -> int:
+        """Answer a what-if in the background; the number to ask for it by. Ended work is forgotten where there is too much."""
+
+        def call(report: Report) -> dict[str, Any]:
+            report("changing and simulating", 0, 0)
+            answer = loaded.whatif(changes, step, moved=True)
+            report("done", 1, 1)
+            return {**answer, "command": command_line(self.paths, changes), "python": python_code(self.paths, changes)}
+
+        with self._lock:
+            ended = [number for number, work in self._work.items() if work.state != "running"]
+            for number in ended[: max(len(self._work) - MOST_WORK + 1, 0)]:
+                del self._work[number]
+            if len(self._work) >= MOST_WORK:
+                raise UsageError(f"{MOST_WORK} questions are under way; wait for one to end, or cancel it")
+            self._last += 1
+            self._work[self._last] = Work(call)
+            return self._last
+
+    def work(self, number: int) -> Work[dict[str, Any]]:
+        """The work of that number. UsageError where there is none."""
+        with self._lock:
+            if number not in self._work:
+                raise UsageError(f"there is no work {number}")
+            return self._work[number]
+
     def _load(self, report: Report) -> Loaded:
         job = read(*self.paths, repair=self._repair, progress=lambda done, total: report("reading", done, total))
         report("building the graph", 0, 0)
@@ -140,32 +173,41 @@ class Session:
         return Loaded(recording, recording.bench, found)
 
 
-def command_line(paths: Sequence[str], changes: Durations) -> str:
+def command_line(paths: Sequence[str], changes: Changes) -> str:
     """The `lumos whatif` that answers the same."""
+    durations = changes.durations
     words = ["lumos", "whatif", *paths]
-    words += [w for s in changes.scales for w in ("--scale", f"{s.glob}={s.factor:g}")]
-    words += [w for glob in changes.drops for w in ("--drop", glob)]
-    words += [w for glob in changes.fused for w in ("--fuse", glob)]
-    words += [w for rank, factor in changes.slow for w in ("--rank-slowdown", f"{rank}={factor:g}")]
+    words += [w for key, value in changes.settings.items() for w in ("--set", f"{key}={value}")]
+    words += [w for s in durations.scales for w in ("--scale", f"{s.glob}={s.factor:g}")]
+    words += [w for glob in durations.drops for w in ("--drop", glob)]
+    words += [w for glob in durations.fused for w in ("--fuse", glob)]
+    words += [w for rank, factor in durations.slow for w in ("--rank-slowdown", f"{rank}={factor:g}")]
+    words += [w for change in changes.network for w in ("--network", change)]
+    words += ["--cluster", changes.cluster] if changes.cluster else []
+    words += ["--base-cluster", changes.base_cluster] if changes.base_cluster else []
     return shlex.join(words)
 
 
-def python_code(paths: Sequence[str], changes: Durations) -> str:
+def python_code(paths: Sequence[str], changes: Changes) -> str:
     """Python that answers the same."""
-    scales = ", ".join(f"Scale({s.glob!r}, {s.factor:g})" for s in changes.scales)
-    parts = {
-        "scales": f"({scales},)" if changes.scales else "",
-        "drops": repr(changes.drops) if changes.drops else "",
-        "fused": repr(changes.fused) if changes.fused else "",
-        "slow": repr(changes.slow) if changes.slow else "",
+    durations = changes.durations
+    scales = ", ".join(f"Scale({s.glob!r}, {s.factor:g})" for s in durations.scales)
+    inner = {
+        "scales": f"({scales},)" if scales else "",
+        "drops": repr(durations.drops) if durations.drops else "",
+        "fused": repr(durations.fused) if durations.fused else "",
+        "slow": repr(durations.slow) if durations.slow else "",
     }
-    arguments = ", ".join(f"{key}={text}" for key, text in parts.items() if text)
-    names = "Durations, Scale" if changes.scales else "Durations"
+    of_durations = ", ".join(f"{key}={text}" for key, text in inner.items() if text)
+    outer = {
+        "settings": repr(dict(changes.settings)) if changes.settings else "",
+        "durations": f"Durations({of_durations})" if of_durations else "",
+        "base_cluster": repr(changes.base_cluster) if changes.base_cluster else "",
+        "cluster": repr(changes.cluster) if changes.cluster else "",
+        "network": repr(changes.network) if changes.network else "",
+    }
+    arguments = ", ".join(f"{key}={text}" for key, text in outer.items() if text)
     return (
-        f"import lumos\nfrom lumos.layout.bench import Bench\nfrom lumos.layout.durations import {names}\n\n"
-        f"job = lumos.read({', '.join(map(repr, paths))})\ngraph = lumos.build(job)\nbench = Bench(job, graph, lumos.simulate(graph))\n"
-        f"print(bench.outcome(bench.changed(Durations({arguments})), bench.typical))\n"
+        "import lumos\nfrom lumos.layout.durations import Durations, Scale\nfrom lumos.layout.whatif import Changes, whatif\n\n"
+        f"job = lumos.read({', '.join(map(repr, paths))})\nprint(whatif(job, lumos.build(job), Changes({arguments})).outcome)\n"
     )
-
-
-__all__ = ["Durations", "Loaded", "Scale", "Scenario", "Session", "command_line", "python_code"]

@@ -14,6 +14,7 @@ export function short(text, length = 60) {
 export async function chart(node, traces, layout = {}) {
   node.classList.add("chart");
   drawn.set(node, { traces, layout });
+  if (layout.height) node.style.height = `${layout.height}px`; // what plotly goes by when the window changes
   const plotly = await window.lumosPlotly();
   await plotly.react(node, traces, themed(layout), { displaylogo: false, responsive: true, displayModeBar: false });
   return node;

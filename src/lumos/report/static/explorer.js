@@ -2,8 +2,7 @@
 
 import { ask, query } from "lumos/api.js";
 import { bench } from "lumos/bench.js";
-import { el } from "lumos/dom.js";
-import { selector } from "lumos/dom.js";
+import { el, selector } from "lumos/dom.js";
 import { bytes } from "lumos/format.js";
 import { section, show, themeButton } from "lumos/report.js";
 import { Timeline } from "lumos/timeline.js";
@@ -40,9 +39,9 @@ async function loaded() {
 }
 
 async function explore() {
-  const [doc, names] = await Promise.all([ask("/api/report"), ask("/api/names")]);
+  const [doc, names, settings] = await Promise.all([ask("/api/report"), ask("/api/names"), ask("/api/settings")]);
   const part = section("whatif", "What if", "Choose changes and turn them: the job is simulated again each time. Both runs are simulated, so the replay's error cancels in the difference.");
-  const made = bench(doc, names);
+  const made = bench(doc, names, settings);
   part.body.append(made.element);
   document.documentElement.dataset.state = "opening";
   await show(doc, { before: [{ id: "whatif", title: "What if", node: part.node, body: part.body, draw: made.start }], timeline: () => timelines(doc) });

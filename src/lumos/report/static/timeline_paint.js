@@ -94,6 +94,11 @@ export function paintTasks(target, tasks, lanes, view, colours, dim, shift = 0) 
 
 function fill(pixels, width, rows, x0, x1, y0, y1, colour) {
   const bottom = Math.min(y1, rows);
+  if (x1 - x0 < 12) {
+    // A loop of our own: a call for a few pixels costs more than they do.
+    for (let y = Math.max(y0, 0); y < bottom; y++) for (let at = y * width + x0, end = y * width + x1; at < end; at++) pixels[at] = colour;
+    return;
+  }
   for (let y = Math.max(y0, 0); y < bottom; y++) pixels.fill(colour, y * width + x0, y * width + x1);
 }
 
