@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("plotly", reason="plotly is not installed (pip install lumos-trace[report])")
@@ -13,6 +14,7 @@ pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install lumos
 import lumos
 from lumos.report.document import Recording, document
 from lumos.report.html import write_report
+from lumos.report.plots import scatter
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 CANVAS = "document.querySelector('.timeline canvas')"
@@ -137,3 +139,13 @@ def test_finding_a_name_dims_the_others(page, opened, trace):
     names = page.run("window.lumos.timeline.names")
     dim = page.run("[...window.lumos.timeline.dim]")
     assert [n for n, d in zip(names, dim, strict=True) if not d] == [n for n in names if "nccl" in n.lower()] != []
+
+
+def test_a_plot_of_a_cost_is_a_page_of_the_same_look(page, tmp_path):
+    scatter(str(tmp_path / "plot.html"), {"a <b>source</b>": (np.array([1.0, 2.0]), np.array([0.1, -0.1]))}, "errors", "s")
+    page.offline()
+    page.open((tmp_path / "plot.html").as_uri())
+    assert page.errors == []
+    assert page.run("document.getElementById('headline').textContent") == "errors"
+    assert page.run("document.querySelectorAll('.js-plotly-plot').length") == 1
+    assert (tmp_path / "plot.html").stat().st_size < 3_000_000

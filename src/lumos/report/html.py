@@ -21,38 +21,61 @@ from typing import Any
 from lumos.errors import LumosError
 
 #: The modules that a page may import as "lumos/NAME".
-MODULES = ("charts.js", "columns.js", "dom.js", "format.js", "parts.js", "report.js", "theme.js", "timeline.js", "timeline_paint.js")
+MODULES = (
+    "charts.js",
+    "columns.js",
+    "dom.js",
+    "format.js",
+    "offline.js",
+    "parts.js",
+    "report.js",
+    "theme.js",
+    "timeline.js",
+    "timeline_paint.js",
+)
 
 
 def write_report(path: str, document: Mapping[str, Any]) -> None:
     """Write the report of a document to `path`. LumosError where it cannot be written, or plotly or jinja2 is not installed."""
-    text = report_page(document)
+    _write(path, report_page(document))
+
+
+def report_page(document: Mapping[str, Any]) -> str:
+    """The whole file."""
+    return _offline_page("report", document["headline"], "report_page.js", json_text(document))
+
+
+def write_figure_page(path: str, title: str, figure: Mapping[str, Any]) -> None:
+    """Write one plotly figure ({"data", "layout"}, as JSON can hold it) as a page of the report's look. LumosError as above."""
+    _write(path, _offline_page("figure", title, "figure_page.js", json_text(figure), evaluates=True))
+
+
+def _write(path: str, text: str) -> None:
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise LumosError(f"{path}: cannot be written ({error.strerror}); name a file in a folder that exists and is writable") from error
 
 
-def report_page(document: Mapping[str, Any]) -> str:
-    """The whole file."""
-    entry = static("report_page.js")
-    modules = {f"lumos/{name}": _data_url(static(name)) for name in MODULES}
-    imports = json_text({"imports": modules})
-    plotly = plotly_source()
+def _offline_page(kind: str, headline: str, start: str, data: str, *, evaluates: bool = False) -> str:
+    """A page with all that it needs inside. evaluates: its charts compile code of their own (plotly's WebGL traces)."""
+    entry, plotly = static(start), plotly_source()
+    imports = json_text({"imports": {f"lumos/{name}": _data_url(static(name)) for name in MODULES}})
     digests = " ".join(_digest(text) for text in (imports, entry, plotly))
+    evaluation = " 'unsafe-eval'" if evaluates else ""
     policy = (
-        f"default-src 'none'; script-src {digests} data:; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {digests} data:{evaluation}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     packed = base64.b64encode(gzip.compress(plotly.encode(), 9, mtime=0)).decode()
     return page(
-        kind="report",
-        title=document["headline"],
-        headline=document["headline"],
+        kind=kind,
+        title=headline,
+        headline=headline,
         policy=policy,
         css=static("page.css"),
         imports=imports,
-        data=[("data", "application/json", json_text(document)), ("plotly", "text/plain", packed)],
+        data=[("data", "application/json", data), ("plotly", "text/plain", packed)],
         entry=entry,
     )
 
