@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from lumos.proxy.generate import generate
 from lumos.proxy.run import run
 
 JOBS = ("gpt", "resnet")
+SOURCES = ("profiler alone", "with execution trace")
 
 #: CPU time over wall time from which a run of one busy thread had its core to itself, and how many rounds to try for one such.
 UNDISTURBED, MOST_TRIES = 0.97, 20
@@ -57,29 +58,51 @@ class Round:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--keep", help="file for what was measured, from which an interrupted run goes on")
     parser.add_argument("--job", choices=JOBS, help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.job:
         record(options.job, options.out)
         return 0
-    public = list(coverage(Path(os.environ["LUMOS_TRACES"]))) if os.environ.get("LUMOS_TRACES") else []
-    if not public:
+    kept = Kept(Path(options.keep)) if options.keep else Kept(None)
+    traces = os.environ.get("LUMOS_TRACES")
+    if not traces:
         print("LUMOS_TRACES is not set: no public execution traces are run", file=sys.stderr)
-    rounds = [one for job in JOBS for one in undisturbed(job, options.rounds)]
+    public = list(coverage(Path(traces), kept)) if traces else []
+    rounds = [one for job in JOBS for one in undisturbed(job, options.rounds, kept)]
     write_section("docs/accuracy.md", "proxy", section(rounds, public))
     return 0
 
 
-def undisturbed(job: str, wanted: int) -> list[Round]:
-    """So many rounds in which recording and proxies had their core to themselves. LumosError where the machine is too busy."""
-    kept: list[Round] = []
-    for _ in range(MOST_TRIES * wanted):
-        found = list(measure(job))
-        if all(one.cpu_share >= UNDISTURBED for one in found):
-            kept += found
-        if len(kept) == wanted * len(found):
-            return kept
+class Kept:
+    """Results in a file, one JSON object a line, so that an interrupted run goes on where it was."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self._results: list[dict[str, Any]] = [json.loads(line) for line in lines]
+
+    def of(self, **facts: Any) -> list[dict[str, Any]]:
+        return [result for result in self._results if all(result.get(key) == value for key, value in facts.items())]
+
+    def add(self, result: dict[str, Any]) -> None:
+        self._results.append(result)
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+
+
+def undisturbed(job: str, wanted: int, kept: Kept) -> list[Round]:
+    """So many runs of each proxy that, like their recording, had the core to themselves. LumosError where the machine is too busy."""
+    for tried in range(MOST_TRIES * wanted + 1):
+        if all(len(kept.of(job=job, source=source)) >= wanted for source in SOURCES):
+            return [Round(**result) for source in SOURCES for result in kept.of(job=job, source=source)[:wanted]]
+        if tried == MOST_TRIES * wanted:
+            break
+        for one in measure(job):
+            if one.cpu_share >= UNDISTURBED:
+                kept.add(asdict(one))
     raise LumosError(f"{job}: {MOST_TRIES * wanted} rounds and fewer than {wanted} undisturbed; run it on a quieter machine")
 
 
@@ -92,7 +115,7 @@ def measure(job: str) -> Iterator[Round]:
         said = json.loads(done.stdout.splitlines()[-1])
         untraced = said["untraced_s"] * 1e9
         file, executed = out / "rank0.json.gz", out / "rank0.et.json.gz"
-        for source, given in (("profiler alone", ()), ("with execution trace", (str(executed),))):
+        for source, given in zip(SOURCES, ((), (str(executed),)), strict=True):
             proxy = Path(folder) / source.replace(" ", "-")
             generate([str(file)], proxy, execution_traces=given)
             result = run(proxy, options=("--device", "cpu", "--warmup", "2", "--repeat", "6"))
@@ -102,7 +125,7 @@ def measure(job: str) -> Iterator[Round]:
             yield Round(job, source, recorded, untraced, replayed, result["coverage"]["real"], share)
 
 
-def coverage(traces: Path) -> Iterator[dict[str, Any]]:
+def coverage(traces: Path, kept: Kept) -> Iterator[dict[str, Any]]:
     """Every public execution trace as a proxy on the CPU."""
     files = [
         *sorted((traces / "execution-traces").glob("*.et.json.gz")),
@@ -112,12 +135,15 @@ def coverage(traces: Path) -> Iterator[dict[str, Any]]:
         traces / "vgg13-h100" / "execution_trace.json.gz",
     ]
     for file in files:
-        with tempfile.TemporaryDirectory() as folder:
-            program, _ = generate([str(file)], folder, max_memory_bytes=MEMORY)
-            result = run(folder, processes=1, options=("--device", "cpu", "--warmup", "0", "--repeat", "1"))
-            print(f"{file.name}: {result['operators']}", file=sys.stderr)
+        name = f"{file.parent.name}/{file.name.removesuffix('.json.gz')}"
+        if not kept.of(name=name):
+            with tempfile.TemporaryDirectory() as folder:
+                program, _ = generate([str(file)], folder, max_memory_bytes=MEMORY)
+                result = run(folder, processes=1, options=("--device", "cpu", "--warmup", "0", "--repeat", "1"))
+            print(f"{name}: {result['operators']}", file=sys.stderr)
             recorded = sum(1 for _ in program.ranks[0].walk())
-            yield {**result, "name": f"{file.parent.name}/{file.name.removesuffix('.json.gz')}", "recorded": recorded}
+            kept.add({"name": name, "recorded": recorded, **{key: result[key] for key in ("operators", "memory", "not_real")}})
+        yield kept.of(name=name)[0]
 
 
 def section(rounds: list[Round], public: list[dict[str, Any]]) -> str:
@@ -141,11 +167,13 @@ def section(rounds: list[Round], public: list[dict[str, Any]]) -> str:
     text = [
         "## Proxy benchmarks",
         "",
-        f"Generated by `python -m validation.proxy` (torch {torch.__version__}, {os.cpu_count()} cores, one thread a job). Recorded, "
-        "untraced and proxy steps in ms, medians over interleaved rounds; the error is the median of each round's, with the half-width of its "
-        "95 % interval. Figures to reach: step ≤ 10 % (+ ≤ 3 % noise); operator time run for real ≥ 98 %.",
+        f"Generated by `python -m validation.proxy` (torch {torch.__version__}, {os.cpu_count()} cores, one thread a job). "
+        "Recorded, untraced and proxy steps in ms, medians over interleaved rounds; the error is the median of each round's, with the "
+        "half-width of its 95 % interval. Figures to reach: step ≤ 10 % (+ ≤ 3 % noise); operator time run for real ≥ 98 %.",
         "",
-        markdown_table(("job", "rounds", "recorded", "untraced", "proxy", "error", "operator time run for real"), rows),
+        markdown_table(("job", "rounds", "recorded", "untraced", "proxy", "error", "operator time run for real"), rows)
+        if rows
+        else "No rounds of the local jobs were run this time (`--rounds 0`).",
     ]
     if public:
         text += [

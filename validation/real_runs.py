@@ -27,14 +27,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tools.document import ROOT, markdown_table, write_section
 
-UNTRACED, WARMUP, TRACED = 3, 1, 3
+UNTRACED, WARMUP, TRACED = 2, 1, 3
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,21 @@ Step = tuple[float, int]
 # ---------------------------------------------------------------- recording
 
 
-def record(folder: Path, rounds: int) -> None:
-    """Run all settings in turn, `rounds` times; write steps<RANK>.json and the base's traces under `folder`."""
+def record(folder: Path, rounds: int, nice: int) -> None:
+    """Run all settings in turn, `rounds` times; write steps<RANK>.json and the base's traces under `folder`.
+
+    nice: priority of the measured steps, below 0 on a machine that is shared (needs root).
+    """
     import torch
 
     if "MALLOC_MMAP_THRESHOLD_" not in os.environ:
         sys.exit("set MALLOC_MMAP_THRESHOLD_=65536: without it the profiler's small blocks fragment the heap and slow traced steps")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
-        torch.multiprocessing.spawn(_worker, args=(str(folder), rounds, str(Path(scratch) / "rendezvous")), nprocs=2)
+        torch.multiprocessing.spawn(_worker, args=(str(folder), rounds, nice, str(Path(scratch) / "rendezvous")), nprocs=2)
 
 
-def _worker(rank: int, folder: str, rounds: int, store: str) -> None:
+def _worker(rank: int, folder: str, rounds: int, nice: int, store: str) -> None:
     import torch
     import torch.distributed as dist
 
@@ -106,7 +109,8 @@ def _worker(rank: int, folder: str, rounds: int, store: str) -> None:
             if rank >= s.processes:
                 continue
             keep = str(Path(folder) / f"round{turn}") if s is BASE and turn else ""
-            untraced, traced = jobs[s.name].run(keep)
+            with _priority(nice):
+                untraced, traced = jobs[s.name].run(keep)
             if turn:
                 found[s.name]["untraced"].append(untraced)
                 found[s.name]["traced"].append(traced)
@@ -154,6 +158,22 @@ class _Job:
         return untraced, traced[WARMUP:]
 
 
+@contextlib.contextmanager
+def _priority(nice: int) -> Iterator[None]:
+    """All threads of this process at that priority, for as long as it lasts."""
+    if not nice:
+        yield
+        return
+    threads = [int(t.name) for t in Path("/proc/self/task").iterdir()]
+    for thread in threads:
+        os.setpriority(os.PRIO_PROCESS, thread, nice)
+    try:
+        yield
+    finally:
+        for thread in threads:
+            os.setpriority(os.PRIO_PROCESS, thread, 0)
+
+
 def _switches() -> int:
     """How often this process lost its core to another so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
@@ -186,9 +206,10 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--nice", type=int, default=0, help="priority of the measured steps, below 0 on a shared machine")
     args = parser.parse_args()
     if args.record:
-        record(args.folder, args.rounds)
+        record(args.folder, args.rounds, args.nice)
         return 0
     return 0
 

@@ -220,3 +220,17 @@ def test_compute_without_a_duration_is_costed(tmp_path: Path) -> None:
 def test_gathering_keeps_groups_of_the_same_ranks_apart(stages: Path) -> None:
     (stages / "groups.json").write_text('{"1": [0, 1], "2": [2, 3], "3": [0, 1]}')
     assert gather(lumos.read(stages)).groups == ((0, 1), (2, 3))
+
+
+def test_a_predicted_job_exports_and_comes_back(tmp_path: Path) -> None:
+    """tp 2 x pp 2 x dp 2: a rank stands for each stage, and the stages' messages are messages."""
+    from lumos.layout.predict import predict
+    from lumos.layout.settings import Settings, job_from
+
+    plan = {"model": "gpt3-13b", "cluster": "h100", "gpus": 8, "global_batch": 16, "seq": 2048, "tp": 2, "pp": 2, "dp": 2, "micro_batch": 2}
+    job = predict(job_from(Settings(**plan)), coarse=True).timeline.graph  # type: ignore[arg-type]
+    export(job, tmp_path, exact_ns=True)
+    assert check(tmp_path).violations == ()
+    again = graph(tmp_path)
+    assert simulate(again).end.max() == simulate(job).end.max() - simulate(job).start.min()
+    assert again.collectives is not None and {"send", "receive"} <= set(again.collectives.kinds)

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import lumos
+from lumos.analyze.steps import members
 from lumos.errors import LumosError, UsageError
-from lumos.layout.answer import answer
+from lumos.layout.answer import Changed, answer
 from lumos.layout.bench import Bench, step_lengths
 from lumos.layout.durations import Durations
 
@@ -27,7 +29,10 @@ def bench():
 
 @pytest.mark.parametrize("changes", CHANGES, ids=lambda c: "; ".join(c.described()))
 def test_it_answers_as_a_what_if_of_its_own_does(bench, changes):
-    slow = answer(bench.graph, changes.apply(bench.graph, bench.job), changes.described())
+    graph = changes.apply(bench.graph, bench.job)
+    scaled = graph.duration != bench.graph.duration
+    none = np.zeros(len(graph), bool)
+    slow = answer(bench.graph, Changed(graph, members(graph), graph.duration, graph.duration, scaled, none, changes.described()))
     found = bench.outcome(bench.changed(changes), bench.typical)
     assert found.step == slow.outcome.step
     assert found.step_time_s == pytest.approx(slow.outcome.step_time_s, abs=1e-12)

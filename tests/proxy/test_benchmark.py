@@ -194,3 +194,32 @@ def test_the_benchmark_imports_no_lumos() -> None:
     text = (Path(__file__).parents[2] / "src" / "lumos" / "proxy" / "benchmark.py").read_text()
     assert "import lumos" not in text
     assert "from lumos" not in text
+
+
+def test_every_kind_of_transfer_runs_between_two_processes(kineto: Write) -> None:
+    kinds = ("allreduce", "allgather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier")
+    for rank in (0, 1):
+        rows = []
+        for place, kind in enumerate((*kinds, "send" if rank == 0 else "recv")):
+            facts = {"Collective name": kind, "dtype": "Float", "In msg nelems": 64, "Out msg nelems": 64, "Group size": 2}
+            peer = {"Dst Rank": 1} if kind == "send" else {"Src Rank": 0} if kind == "recv" else {}
+            rows.append(operator("record_param_comms", 100 * place, 50, **facts, **peer))
+        header = {"backend": "gloo", "rank": rank, "world_size": 2}
+        path = kineto(*rows, mm(2000, 10), name=f"rank{rank}.json", distributedInfo=header)
+    generate([str(path.parent)], path.parent / "proxy")
+    result = run(path.parent / "proxy", options=FAST)
+    assert [(rank["operators"]["real"], outcomes(rank)) for rank in result["ranks"]] == [(9, {}), (9, {})]
+
+
+def test_an_operator_runs_on_the_stream_of_what_it_called() -> None:
+    from lumos.proxy.benchmark import Item, Node
+
+    inner = {"name": 1, "start_ns": 0, "duration_ns": 5, "stream": 20, "device_ns": 7}
+    node_ = Node({"name": 0, "start_ns": 0, "duration_ns": 9, "children": [inner]}, 0, ["aten::convolution", "aten::cudnn_convolution"])
+    assert (Item(node_, "real").stream, node_.device_total, node_.next) == (20, 7, 2)
+
+
+def test_synchronising_the_device_is_no_operator(kineto: Write) -> None:
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": 7, "tid": 1, "ts": 20, "dur": 5, "args": {}}
+    result = run(make(kineto(mm(0, 10), call, mm(30, 10))), options=FAST)
+    assert result["operators"] == {"real": 2, "stand_in": 0, "skipped": 0}

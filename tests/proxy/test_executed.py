@@ -118,6 +118,12 @@ def test_calls_are_paired_in_order_and_resumed_after_a_difference() -> None:
     assert list(pair(["a"], ["b"])) == []
 
 
+def test_a_long_start_that_only_one_of_them_has_is_skipped() -> None:
+    common = [f"op{i}" for i in range(40)]
+    one = [f"before{i}" for i in range(300)] + common
+    assert list(pair(one, common)) == [(300 + i, i) for i in range(40)]
+
+
 def test_the_profiler_lends_its_times_to_the_same_operators(kineto: Write, executed: Write) -> None:
     profile = kineto(annotation("ProfilerStep#4", 0, 100), mm(10, 5), mm(30, 5))
     trace = execution_trace.read(executed(node(3, "aten::mm", inputs=(A, B), outputs=(C,)), node(4, "aten::mm", inputs=(C, B))))
@@ -130,6 +136,13 @@ def test_the_profiler_lends_its_times_to_the_same_operators(kineto: Write, execu
     assert made.ranks[0].tensors[first.outputs[0]].shape == (4, 4)
 
 
+def test_a_profile_without_marked_steps_borrows_from_all_steps(kineto: Write, executed: Write) -> None:
+    nodes = (node(3, "ProfilerStep#1"), node(4, "aten::mm", 3, (A, B)), node(5, "ProfilerStep#2"), node(6, "aten::mm", 5, (A, C)))
+    made, notes = from_job(read(kineto(mm(10, 5), mm(30, 5))), execution_traces={0: execution_trace.read(executed(*nodes))})
+    assert "execution-trace-differs" not in [note.code for note in notes]
+    assert made.ranks[0].operators[0].inputs != made.ranks[0].operators[1].inputs
+
+
 def test_operators_that_only_the_profiler_saw_keep_its_arguments_with_a_diagnostic(kineto: Write, executed: Write) -> None:
     profile = kineto(mm(10, 5), mm(30, 5))
     made, notes = from_job(read(profile), execution_traces={0: execution_trace.read(executed(node(3, "aten::mm", inputs=(A, B))))})
@@ -140,8 +153,9 @@ def test_operators_that_only_the_profiler_saw_keep_its_arguments_with_a_diagnost
 def test_a_folder_brings_its_execution_traces_with_it(kineto: Write, executed: Write, tmp_path: Path) -> None:
     executed(node(3, "aten::mm", inputs=(A, B), outputs=(C,)))
     kineto(mm(10, 5))
-    made, _ = generate([str(tmp_path)], tmp_path / "out")
+    made, notes = generate([str(tmp_path)], tmp_path / "out")
     assert made.source == "execution trace"
+    assert "execution-trace-set-aside" not in [note.code for note in notes]
     assert made.ranks[0].operators[0].outputs is not None
 
 

@@ -65,3 +65,6 @@ def test_a_fault_is_told_too():
     work = Work(call)
     assert work.wait(10)
     assert "ZeroDivisionError: division by zero; this is a fault of Lumos" in work.status()["error"]
+    for thread in threading.enumerate():  # its exception must reach pytest within this test, where it is expected
+        if thread.name == "lumos-work":
+            thread.join(5)

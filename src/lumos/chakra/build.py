@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.chakra.gather import folder_of, gather
-from lumos.chakra.lower import csr
+from lumos.chakra.lower import EAGER, csr
 from lumos.chakra.network import Network, durations, read_network
 from lumos.chakra.play import play
 from lumos.chakra.workload import Workload
@@ -48,7 +48,9 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
     task = np.repeat(np.arange(len(workload)), np.diff(workload.dep_offset))
     processor, processors = _processors(workload, one_link=len(costed) > 0)
     pairs, sets = _meetings(workload)
-    eager = np.isin(pairs[:, 0], costed)
+    facts = workload.communication
+    said = facts.node[[facts.kinds[kind] == EAGER[0] for kind in facts.kind]]
+    eager = np.isin(pairs[:, 0], np.concatenate((costed, said)))
     sets += [row for row, early in zip(pairs.tolist(), eager.tolist(), strict=True) if not early]
     pred = np.concatenate((workload.dep, pairs[eager, 0]))
     succ = np.concatenate((task, pairs[eager, 1]))
@@ -236,7 +238,7 @@ def _collectives(workload: Workload) -> Collectives | None:
         group=facts.group,
         sequence=np.full(len(facts), ABSENT, np.int64),
         peer=np.where(facts.peer >= 0, np.array(workload.ranks, np.int32)[facts.peer], ABSENT).astype(np.int32),
-        kinds=tuple(facts.kinds),
+        kinds=tuple(kind.removeprefix("eager-") for kind in facts.kinds),
         groups=tuple(f"[{', '.join(str(workload.ranks[r]) for r in g)}]" for g in workload.groups),
         size=np.where(facts.group >= 0, sizes[facts.group], 2).astype(np.int32),
     )

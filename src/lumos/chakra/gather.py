@@ -229,7 +229,7 @@ def _communication(
             peer = _integer(node, "comm_dst" if sends else "comm_src")
             if peer not in position or position[peer] == rank:
                 raise TraceError(f"{path}: node {node.id}: its peer is rank {peer}, which has no file of its own; add it to the set")
-            was = "send" if sends else "receive"
+            was = node.value("collective") or ("send" if sends else "receive")
             row = (ABSENT, ABSENT, position[peer], _integer(node, "comm_tag"))
         rows.append((*row, _integer(node, "comm_size"), kinds.setdefault(str(was), len(kinds))))
     table = np.array(rows, np.int64).reshape(len(rows), 6)

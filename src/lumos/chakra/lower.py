@@ -13,6 +13,7 @@ lowered to ones that they do and that move the same bytes over the busiest link.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -24,7 +25,7 @@ from lumos.analyze.steps import members
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
-from lumos.graph.table import Graph, Kind, Step
+from lumos.graph.table import Collectives, Graph, Kind, Step
 from lumos.simulate import Frozen, Timeline, freeze, simulate, sweep
 from lumos.trace.chakra_wire import CollectiveType, NodeType
 from lumos.trace.table import ABSENT, Int32, Int64
@@ -48,6 +49,9 @@ LOWERED = {
 #: Bytes of a communication whose size the trace lacks (and of a barrier): it synchronises and moves next to nothing.
 LEAST_BYTES = 4
 
+#: What a send and a receive are called where the sender does not wait for the receiver.
+EAGER = ("eager-send", "eager-receive")
+
 #: Nodes looked at for a chain that makes a dependency superfluous.
 REACH = 8
 
@@ -64,6 +68,7 @@ def lower(graph: Graph) -> Workload:
     nodes = _Nodes(graph, frozen, timeline)
     _communicate(nodes)
     _cross_rank_edges(nodes)
+    _lone(nodes)
     _rank_offsets(nodes)
     return nodes.workload()
 
@@ -284,7 +289,6 @@ def _communicate(nodes: _Nodes) -> None:
     if facts is None:
         return
     row_of = {int(task): i for i, task in enumerate(facts.task)}
-    alone = set(row_of)
     unsized = mixed = 0
     for low, high in pairwise(graph.rendezvous_offset.tolist()):
         tasks = [int(t) for t in graph.rendezvous_task[low:high]]
@@ -293,7 +297,7 @@ def _communicate(nodes: _Nodes) -> None:
         if ABSENT in rows or len(set(ranks)) < 2 or len(set(ranks)) != len(ranks):
             mixed += len(set(ranks)) > 1
             continue
-        kinds = [facts.kinds[facts.kind[r]] for r in rows]
+        kinds = [_kind(facts, r) for r in rows]
         name = facts.groups[facts.group[rows[0]]] if facts.group[rows[0]] >= 0 else ""
         size = max(int(facts.nbytes[r]) for r in rows)
         unsized += size == ABSENT and "barrier" not in kinds
@@ -305,26 +309,28 @@ def _communicate(nodes: _Nodes) -> None:
             mixed += 1
             continue
         nodes.base[tasks] = nodes.ready[tasks].max()
-        alone.difference_update(tasks)
-    if alone:
-        nodes.find(
-            "collective-as-compute",
-            f"{len(alone)} of {len(row_of)} collectives have no peers in this job (waiting-unknown) or one rank: written as compute of "
-            "their replayed duration; export all ranks of the job to have them simulated",
-        )
     if unsized:
         nodes.find("communication-unsized", f"{unsized} communications have no bytes in the trace: written with {LEAST_BYTES} bytes each")
     if mixed:
         nodes.find("rendezvous-mixed", f"{mixed} rendezvous join tasks that are no one collective: written as compute, unsynchronised")
 
 
-def _pair(nodes: _Nodes, tasks: list[int], kinds: list[str], size: int, number: int) -> None:
+def _kind(facts: Collectives, row: int) -> str:
+    """A row's kind in the words of traces. Assembled graphs write all_reduce, and name a message's side in its group."""
+    kind: str = facts.kinds[facts.kind[row]].replace("_", "-")
+    if kind != "send-recv":
+        return kind
+    group = facts.groups[facts.group[row]] if facts.group[row] >= 0 else ""
+    return next((side for side in ("send", "receive") if group.startswith(side)), "send-receive")
+
+
+def _pair(nodes: _Nodes, tasks: list[int], kinds: list[str], size: int, number: int, label: Sequence[str] = ("send", "receive")) -> None:
     send, receive = (tasks[kinds.index(kind)] for kind in ("send", "receive"))
     source, target = int(nodes.rank[send]), int(nodes.rank[receive])
     tag = nodes.tag(source, target, number)
     nodes.type[send], nodes.type[receive] = NodeType.SEND, NodeType.RECV
-    nodes.comms.append(_Comm(send, ABSENT, size, ABSENT, target, tag, "send"))
-    nodes.comms.append(_Comm(receive, ABSENT, size, ABSENT, source, tag, "receive"))
+    nodes.comms.append(_Comm(send, ABSENT, size, ABSENT, target, tag, label[0]))
+    nodes.comms.append(_Comm(receive, ABSENT, size, ABSENT, source, tag, label[1]))
 
 
 def _collective(nodes: _Nodes, tasks: list[int], ranks: list[int], kind: str, name: str, size: int) -> None:
@@ -343,9 +349,13 @@ def _cross_rank_edges(nodes: _Nodes) -> None:
     cross = np.flatnonzero(nodes.rank[nodes.pred] != nodes.rank[nodes.task])
     if not len(cross):
         return
+    written = 0
     for edge in cross.tolist():
         before, after = int(nodes.pred[edge]), int(nodes.task[edge])
         source, target = int(nodes.rank[before]), int(nodes.rank[after])
+        if _eager_pair(nodes, before, after):
+            continue
+        written += 1
         start, tag = int(nodes.end[before]), nodes.tag(source, target)
         send = nodes.add(source, NodeType.SEND, f"to rank {target}", start, 0, int(nodes.position[before]), False)
         receive = nodes.add(target, NodeType.RECV, f"from rank {source}", start, 0, int(nodes.position[before]), False)
@@ -355,7 +365,33 @@ def _cross_rank_edges(nodes: _Nodes) -> None:
     keep = np.ones(len(nodes.pred), bool)
     keep[cross] = False
     nodes.pred, nodes.task = nodes.pred[keep], nodes.task[keep]
-    nodes.find("edges-between-ranks", f"{len(cross)} dependencies between ranks were written as messages of {LEAST_BYTES} bytes")
+    if written:
+        nodes.find("edges-between-ranks", f"{written} dependencies between ranks were written as messages of {LEAST_BYTES} bytes")
+
+
+def _eager_pair(nodes: _Nodes, before: int, after: int) -> bool:
+    """Whether an edge leads from a send to its receive (the data arrives, the sender does not wait): then that pair is written."""
+    facts = nodes.graph.collectives
+    rows = [] if facts is None else [np.flatnonzero(facts.task == task) for task in (before, after)]
+    if facts is None or not all(map(len, rows)) or NodeType.COLL in nodes.type[[before, after]]:
+        return False
+    one, other = (int(r[0]) for r in rows)
+    if (facts.kinds[facts.kind[one]], facts.kinds[facts.kind[other]]) not in (("send", "receive"), EAGER):
+        return False
+    _pair(nodes, [before, after], ["send", "receive"], max(int(facts.nbytes[one]), LEAST_BYTES), int(facts.sequence[one]), EAGER)
+    return True
+
+
+def _lone(nodes: _Nodes) -> None:
+    """Say which collectives had to stay compute."""
+    facts = nodes.graph.collectives
+    alone = 0 if facts is None else int((nodes.type[facts.task] == NodeType.COMP).sum())
+    if facts is not None and alone:
+        nodes.find(
+            "collective-as-compute",
+            f"{alone} of {len(facts.task)} collectives have no peers in this job (waiting-unknown) or one rank: written as compute of "
+            "their replayed duration; export all ranks of the job to have them simulated",
+        )
 
 
 def _rank_offsets(nodes: _Nodes) -> None:
@@ -363,7 +399,7 @@ def _rank_offsets(nodes: _Nodes) -> None:
     waits = np.zeros(len(nodes.graph), bool)
     waits[nodes.task] = True
     waits[[after for _, after in nodes.edges if after < len(nodes.graph)]] = True
-    roots = np.flatnonzero(~waits)
+    roots = np.flatnonzero(~waits & (nodes.type != NodeType.RECV))  # a receive waits for its message, not for the clock
     for rank in range(len(nodes.graph.ranks)):
         here = roots[nodes.rank[roots] == rank]
         begin = int(nodes.ready[here].min(initial=np.iinfo(np.int64).max))

@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.chakra.model import symbols_of
+from lumos.chakra.model import RUN, symbols_of
 from lumos.chakra.sample import SIZE_SHIFT
 from lumos.chakra.workload import Workload
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import Int64
-
-#: Consecutive durations of which none may survive.
-RUN = 4
 
 
 @dataclass(frozen=True, slots=True)

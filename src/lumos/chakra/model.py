@@ -7,7 +7,8 @@ ranks and sets: what is sampled has the marginals, the structure and the sums of
 parametric mixture (Gaussian, as in the public generator) was the alternative: operator times are spikes with long
 tails, which quantiles hold without a number of components to choose.
 
-Long nodes decide the step, so their symbols are fine (a quarter octave); short ones are pooled per operator.
+Long nodes decide the step, so their symbols are fine (a quarter octave; an eighth for the longest); short ones are pooled
+per operator.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import lzma
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,9 +29,11 @@ from lumos.errors import LumosError, UsageError
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int32, Int64
 
+#: Consecutive durations that identify a place in a trace.
+RUN = 4
 #: Points of a quantile table.
 POINTS = 33
-#: Durations below this are one symbol per operator, ns; those above a hundredth of the set's time are fine.
+#: Durations below this are one symbol per operator, ns; those above this share of the set's time are the finest.
 SHORT, LONG = 16_000, 0.01
 
 _FORMAT = "lumos-chakra-model-1"
@@ -49,7 +52,8 @@ class Symbol(msgspec.Struct, frozen=True):
 class Program(msgspec.Struct, frozen=True):
     """What a rank runs: per node its symbol, queue and release (ABSENT none), and how far back its dependencies are.
 
-    comm: (node, type, size, group, peer as a distance in ranks, tag, kind) of the communication nodes.
+    comm: (node, type, size, group, peer as a distance in ranks, tag, kind) of the communication nodes. steps: first and
+    last node of every training step.
     """
 
     symbol: tuple[int, ...]
@@ -57,6 +61,7 @@ class Program(msgspec.Struct, frozen=True):
     release: tuple[int, ...]
     deps: tuple[tuple[int, ...], ...]
     comm: tuple[tuple[int, ...], ...]
+    steps: tuple[tuple[int, int], ...] = ()
 
 
 class Structure(msgspec.Struct, frozen=True):
@@ -68,12 +73,14 @@ class Structure(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """What was learned. kinds: of communication, in Lumos' words."""
+    """What was learned. kinds: of communication, in Lumos' words. short_runs: uint32 hashes, ascending, of the sources' runs
+    of durations so short that a sample might draw the same by chance."""
 
     format: str
     symbols: tuple[Symbol, ...]
     structures: tuple[Structure, ...]
     kinds: tuple[str, ...]
+    short_runs: bytes = b""
 
 
 def learn(workloads: Sequence[Workload]) -> Model:
@@ -91,7 +98,23 @@ def learn(workloads: Sequence[Workload]) -> Model:
     table = [
         Symbol(key[0], bool(key[1]), key[2], key[3], _quantiles(np.concatenate(pool))) for key, pool in zip(symbols, pools, strict=True)
     ]
-    return Model(_FORMAT, tuple(table), tuple(structures), tuple(kinds))
+    short = np.unique(np.concatenate([run_hashes(w)[1] for w in workloads]))
+    return Model(_FORMAT, tuple(table), tuple(structures), tuple(kinds), short.astype("<u4").tobytes())
+
+
+def run_hashes(workload: Workload) -> tuple[Int64, NDArray[np.uint32]]:
+    """Where runs of consecutive short durations begin (node numbers), and a hash of each; runs of zeros alone are none."""
+    d = workload.duration.astype(np.uint64)
+    if len(d) < RUN:
+        return np.empty(0, np.int64), np.empty(0, np.uint32)
+    windows = np.lib.stride_tricks.sliding_window_view(d, RUN)
+    rank = workload.rank_of()
+    wanted = (windows.max(axis=1) < SHORT) & (windows.max(axis=1) > 0) & (rank[RUN - 1 :] == rank[: 1 - RUN])
+    value = np.zeros(int(wanted.sum()), np.uint64)
+    for column in windows[wanted].T:
+        value = (value ^ column) * np.uint64(0x9E3779B97F4A7C15)
+        value ^= value >> np.uint64(29)
+    return np.flatnonzero(wanted), (value >> np.uint64(32)).astype(np.uint32)
 
 
 def symbols_of(workload: Workload) -> Int32:
@@ -104,7 +127,7 @@ def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: di
     label = np.array([labels.setdefault(name, len(labels)) for name in workload.names] or [0])[workload.name]
     long = LONG * float((workload.start + workload.duration).max())
     log = np.log2(np.maximum(workload.duration, 1))
-    magnitude = np.where(workload.duration < SHORT, 0, np.where(workload.duration < long, 1 + np.floor(log), 100 + np.floor(4 * log)))
+    magnitude = np.where(workload.duration < SHORT, 0, np.where(workload.duration < long, 1 + np.floor(4 * log), 1000 + np.floor(8 * log)))
     size = np.zeros(len(workload))
     size[workload.communication.node] = 1 + np.floor(np.log2(np.maximum(workload.communication.size, 1)))
     columns = np.stack([workload.type, workload.on_cpu, workload.kind, label, magnitude, size], axis=1).astype(np.int64)
@@ -157,9 +180,21 @@ def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> Stru
                 )
                 for i in range(first, last)
             ),
+            steps=tuple(_steps(workload, rank, low, high)),
         )
         of_rank.append(programs.setdefault(program, len(programs)))
     return Structure(tuple(programs), tuple(of_rank), workload.groups)
+
+
+def _steps(workload: Workload, rank: int, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """First and last host node (or node, where there is none) of every step of a rank, counted within the rank."""
+    start = workload.start[low:high]
+    counted = workload.on_cpu[low:high] if workload.on_cpu[low:high].any() else np.ones(high - low, bool)
+    for step in workload.steps:
+        if step.rank == workload.ranks[rank]:
+            inside = np.flatnonzero(counted & (start >= step.start) & (start < step.end))
+            if len(inside):
+                yield int(inside[0]), int(inside[-1])
 
 
 def save(model: Model, path: Path) -> None:

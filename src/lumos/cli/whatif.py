@@ -23,6 +23,8 @@ def command(
     drop: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Leave tasks out, with their launches; repeatable.")] = None,
     fuse: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Make neighbouring kernels one; repeatable.")] = None,
     rank_slowdown: Annotated[list[str] | None, typer.Option(metavar="RANK=F", help="Multiply all work of a rank; repeatable.")] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="Run it on this cluster instead.")] = None,
+    network: Annotated[list[str] | None, typer.Option(metavar="KEY=xF", help="Change the network: bandwidth=x2,latency=x0.5.")] = None,
     base_cluster: Annotated[
         str | None, typer.Option(metavar="CLUSTER", help="Where the job was recorded, if the trace does not say.")
     ] = None,
@@ -41,7 +43,7 @@ def command(
     from lumos.trace import read
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
-    changes = Changes(parse_settings(settings or ()), durations, base_cluster)
+    changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
     job = read(*paths, repair=repair, progress=progress("reading"))
     found = whatif(job, build(job), changes)
     if json:

@@ -25,8 +25,9 @@ from lumos.trace.table import ABSENT, Int32, Int64
 TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")
 #: Kinds whose members may bring different sizes.
 UNEVEN = ("all-to-all", "all-gather", "gather", "scatter", "send-receive", "unknown")
-#: Ranks of one host share a clock: their ends agree within a wake-up. Closer than this nothing is corrected (ns).
-SAME_CLOCK = 50_000
+#: Ranks of one host share a clock: they leave a collective within a few microseconds of each other (1 to 7 in the public
+#: DLRM job). A clock that differs by no more than this, or than its own differences scatter, is kept (ns).
+SAME_CLOCK = 10_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,7 +222,7 @@ def _align_clocks(graph: Graph, matches: list[Matches]) -> tuple[Graph, Int64]:
     """Shift each rank's clock so that the ends of shared collectives agree; returns the shifts (ns, by position).
 
     A rank's offset to another is the median difference of their ends over all that they share; ranks are reached through
-    groups one after the other. An offset within SAME_CLOCK is none.
+    groups one after the other. An offset within SAME_CLOCK, or within the median scatter of those differences, is none.
     """
     end = _measured(graph)[1]
     offset = np.zeros(len(graph.ranks), np.int64)
@@ -239,8 +240,10 @@ def _align_clocks(graph: Graph, matches: list[Matches]) -> tuple[Graph, Int64]:
         anchor = np.median(ends[:, known[ready.ranks]], axis=1)
         for j, rank in enumerate(ready.ranks):
             if not known[rank]:
-                shift = int(np.median(ends[:, j] - anchor))
-                offset[rank] = shift if abs(shift) > SAME_CLOCK else 0
+                apart = ends[:, j] - anchor
+                shift = int(np.median(apart))
+                scatter = float(np.median(np.abs(apart - shift)))
+                offset[rank] = shift if abs(shift) > max(SAME_CLOCK, scatter) else 0
                 known[rank] = True
     if not offset.any():
         return graph, offset

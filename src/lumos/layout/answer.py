@@ -19,6 +19,8 @@ from lumos.analyze.steps import Members, members, spans
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Graph
+from lumos.layout.planned import Planned
+from lumos.layout.predict import Prediction
 from lumos.simulate import Timeline, measured, simulate
 from lumos.trace.table import Int64
 
@@ -132,7 +134,7 @@ def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = W
     owners = members(base)
     paths, changed_paths = critical_paths(timeline, owners), critical_paths(replayed, changed.owners)
     at = typical_step(paths)
-    error = _replay_error(base, timeline)
+    error = replay_error(base, timeline)
     path = paths[at]
     changed_path = next((p for p in changed_paths if p.name == path.name), None)
     if changed_path is None:
@@ -149,7 +151,7 @@ def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = W
     return Answer(
         outcome(replayed, changed.owners, changed_path, spread, after),
         outcome(timeline, owners, path, (1 - error, 1 + error), before),
-        _measured(base, path.name),
+        measured_step(base, path.name),
         changed.changes,
         contributions(path, changed_path),
         share,
@@ -200,6 +202,11 @@ def contributions(base: CriticalPath, changed: CriticalPath) -> tuple[Contributi
     """The classes whose share of the critical path changed most, and what remains as "everything else"."""
     names = dict.fromkeys([*base.by_class, *changed.by_class])
     every = [Contribution(n, base.by_class.get(n, 0) * 1e-9, changed.by_class.get(n, 0) * 1e-9) for n in names]
+    return _largest(every)
+
+
+def _largest(every: list[Contribution]) -> tuple[Contribution, ...]:
+    """Those that changed most, largest first, and the rest as one."""
     every = sorted((c for c in every if c.delta_s), key=lambda c: -abs(c.delta_s))
     rest = every[LARGEST:]
     if rest:
@@ -207,7 +214,41 @@ def contributions(base: CriticalPath, changed: CriticalPath) -> tuple[Contributi
     return tuple(every)
 
 
-def _replay_error(graph: Graph, replayed: Timeline) -> float:
+def planned_answer(
+    found: Planned, step: str, changes: tuple[str, ...], error: float, measured_s: float | None, diagnostics: tuple[Diagnostic, ...]
+) -> Answer:
+    """The answer of a change of plan. error: of the base's replay, as a fraction of the step."""
+    base, changed = (_of_prediction(p, step, found.factor, error, whole) for p, whole in ((found.base, True), (found.changed, False)))
+    names = dict.fromkeys([*base.critical_path, *changed.critical_path])
+    every = [
+        Contribution(n, base.critical_path.get(n, 0.0) * base.step_time_s, changed.critical_path.get(n, 0.0) * changed.step_time_s)
+        for n in names
+    ]
+    share = Share(1 - found.scaled, found.scaled, 0.0)
+    notes = tuple(dict.fromkeys((*diagnostics, *found.changed.diagnostics)))
+    return Answer(changed, base, measured_s, changes, _largest(every), share, notes)
+
+
+def _of_prediction(p: Prediction, step: str, factor: float, error: float, measured_: bool) -> Outcome:
+    """A prediction as an outcome. measured_: it is the base, whose time is known but for the replay's error."""
+    time = p.time.time_s * factor
+    low, high = (time, time) if measured_ else (p.time.low_s * factor, p.time.high_s * factor)
+    whole = sum(p.breakdown.values())
+    m = p.memory
+    return Outcome(
+        step=step,
+        step_time_s=time,
+        step_time_low_s=low * (1 - error),
+        step_time_high_s=high * (1 + error),
+        breakdown=Parts(**{key: value / whole * time for key, value in p.breakdown.items()}),
+        tokens_per_s_per_gpu=p.tokens_per_s_per_gpu / factor,
+        model_flops_utilization=p.model_flops_utilization / factor,
+        memory=Memory(m.parameters_bytes, m.gradients_bytes, m.optimizer_bytes, m.activations_bytes, m.peak_bytes, m.fits),
+        critical_path=p.critical_path,
+    )
+
+
+def replay_error(graph: Graph, replayed: Timeline) -> float:
     """Half-width of the interval around an unchanged job: the largest error of the replay over the job's steps."""
     if graph.measured_start is None:
         return 0.0
@@ -221,7 +262,7 @@ def _length(timeline: Timeline, owners: Members, name: str) -> int:
     return next((p.end - p.start for p in _job_spans(timeline, owners) if p.name == name), 0)
 
 
-def _measured(graph: Graph, name: str) -> float | None:
+def measured_step(graph: Graph, name: str) -> float | None:
     if graph.measured_start is None:
         return None
     return next(((p.end - p.start) * 1e-9 for p in _job_spans(measured(graph)) if p.name == name), None)

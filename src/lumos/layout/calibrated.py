@@ -20,9 +20,10 @@ from lumos.layout.price import Price, Pricer
 from lumos.layout.signatures import OTHER, Signature, of_work, stage_work
 from lumos.layout.step_time import layout_of
 from lumos.layout.work import Work
+from lumos.trace.table import Int64
 
-#: Ratios beyond these are not efficiency but another kind of work under the same class; they are left out of a class.
-PLAUSIBLE = (0.05, 20.0)
+#: Collectives of fewer bytes are latency alone, and say nothing of larger ones.
+SMALL = 1 << 20
 
 
 class CalibratedPricer(Pricer):
@@ -39,7 +40,8 @@ class CalibratedPricer(Pricer):
         super()._learn(new)
         for w in new:
             signature = of_work(w)
-            ratio = self._own.get(signature, self._by_class.get(_class(signature), 1.0))
+            alike = self._by_class.get(_class(signature), self._by_class.get(signature[:1], 1.0))
+            ratio = self._own.get(signature, alike)
             old = self._known[w]
             low, mid, high = old.times[1], old.times[0], old.times[2]
             if signature in self._own:  # measured: the model's interval no longer matters
@@ -63,12 +65,13 @@ def _ratios(
     found: Identified, graph: Graph, base: Pricer, expected: list[list[Work]]
 ) -> tuple[dict[Signature, float], dict[Signature, float]]:
     """Measured / modelled by signature and by class."""
+    took = _transfers(graph)
     measured: dict[Signature, list[int]] = defaultdict(lambda: [0, 0])
     modelled: dict[Signature, list[int]] = defaultdict(lambda: [0, 0])
     for rank, stage in zip(found.work, found.stage, strict=True):
         for m in rank:
             entry = measured[m.signature]
-            entry[0] += int(graph.duration[m.task])
+            entry[0] += int(took[m.task])
             entry[1] += 1
         for w, price in zip(expected[stage], base(expected[stage]), strict=True):
             entry = modelled[of_work(w)]
@@ -82,11 +85,26 @@ def _ratios(
             continue
         ratio = (time / count) / (other[0] / other[1])
         own[signature] = ratio
-        if PLAUSIBLE[0] <= ratio <= PLAUSIBLE[1]:
-            entry_ = sums[_class(signature)]
-            entry_[0] += time
-            entry_[1] += time / ratio
+        if signature[0] == "collective" and int(signature[3]) < SMALL:
+            continue
+        for key in (_class(signature), signature[:1]):
+            sums[key][0] += time
+            sums[key][1] += time / ratio
     return own, {key: time / model for key, (time, model) in sums.items() if model}
+
+
+def _transfers(graph: Graph) -> Int64:
+    """Durations, but of joined collectives the least that a member measured: the last to arrive waits for no one, and its
+    own clock measures it, whatever the clocks of ranks are apart."""
+    took = graph.duration.copy()
+    if graph.measured_start is None or graph.measured_end is None or not len(graph.rendezvous_task):
+        return took
+    tasks = graph.rendezvous_task
+    length = (graph.measured_end - graph.measured_start)[tasks]
+    sizes = np.diff(graph.rendezvous_offset)
+    least = np.minimum.reduceat(length, graph.rendezvous_offset[:-1][sizes > 0])
+    took[tasks] = np.repeat(least, sizes[sizes > 0])
+    return took
 
 
 def _class(signature: Signature) -> Signature:

@@ -1,7 +1,8 @@
 """What a changed job exchanges and accumulates: collectives of other groups, gradients added up.
 
 A measured collective of known peers lasts its transfer; under another group it lasts transfer · model(new) / model(old),
-so that the fabric's own efficiency carries over. One whose waiting is unknown, and one that did not exist, is modelled.
+so that the fabric's own efficiency carries over. Where peers were not recorded, waiting and transfer are one: the change
+of the modelled transfer is added.
 """
 
 from __future__ import annotations
@@ -90,16 +91,17 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster) -> 
             notes[d.code] = d
         duration = max(int(graph.duration[task]), 1)
         times = int(after.time), int(after.low), int(after.high)
-        if world > 1 and not unknown[task]:
-            before = max(int(collective(kind, world, nbytes, cluster).time), 1)
-            spread = (times[1] / max(times[0], 1), times[2] / max(times[0], 1))
-            ratios = times[0] / before, times[0] / before * spread[0], times[0] / before * spread[1]
-        else:
+        before = int(collective(kind, world, nbytes, cluster).time) if world > 1 else 0
+        if before and not unknown[task]:
+            ratios = [t / before for t in times]
+        else:  # what the transfer does not explain is waiting, and stays
             modelled.add(task)
-            ratios = times[0] / duration, times[1] / duration, times[2] / duration
+            ratios = [max(duration - before + t, t) / duration for t in times]
             if world > 1:
-                text = "collectives without their peers show waiting and transfer as one: transfers are modelled"
-                notes["transfer-modelled"] = Diagnostic("transfer-modelled", text)
+                text = (
+                    "collectives without their peers: what the model of their transfer does not explain is kept as waiting"
+                )
+                notes["waiting-kept"] = Diagnostic("waiting-kept", text)
         for column, ratio in zip(columns, ratios, strict=True):
             column[task] *= ratio
     change = f"dp = {count} (measured: {world})"

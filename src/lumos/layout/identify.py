@@ -134,12 +134,10 @@ def _models(c: _Counts) -> list[Model]:
             known.append(m)
     if known:
         return known
-    sizes = {
-        "name": "measured", "layers": c.layers, "hidden": c.hidden, "heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim,
-        "ffn": c.ffn, "vocab": c.vocab, "gated": c.gated, "experts": c.experts,
-    }  # fmt: skip
-    gpt = Model(**sizes, norm="layer", norm_bias=True, bias=True, positions="learned", max_positions=c.tokens * c.cp // c.batch, tied=True)
-    return [gpt, replace(gpt, tied=False), Model(**sizes), Model(**sizes, tied=True)]
+    llama = Model("measured", c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.ffn, c.vocab, gated=c.gated, experts=c.experts)
+    positions = c.tokens * c.cp // c.batch
+    gpt = replace(llama, norm="layer", norm_bias=True, bias=True, positions="learned", max_positions=positions)
+    return [gpt, replace(gpt, tied=True), llama, replace(llama, tied=True)]
 
 
 def _counts(traces: Traces, work: Sequence[list[Measured]]) -> tuple[_Counts, list[int]]:
@@ -158,7 +156,8 @@ def _counts(traces: Traces, work: Sequence[list[Measured]]) -> tuple[_Counts, li
     backward = Counter(s for s in attention if s[1] == "bwd")
     if not backward:
         raise LumosError("the trace has no backward pass, so it is no training step")
-    _, _, batch, heads, kv_heads, queries, _, head_dim = map(_number, max(forward, key=lambda s: (_number(s[6]), forward[s])))
+    widest = max(forward, key=lambda s: (_number(s[6]), forward[s]))
+    _, _, batch, heads, kv_heads, queries, _, head_dim = map(_number, widest)
     tokens = batch * queries
     cp = _size_of(work, "send_recv", peers=False) or 1
     ep = _size_of(work, "all_to_all", peers=False) or 1
@@ -167,7 +166,8 @@ def _counts(traces: Traces, work: Sequence[list[Measured]]) -> tuple[_Counts, li
     tp, sequence_parallel = _tensor(work, tokens * hidden * 2)
     ffn, gated, vocab = _widths(work, by_stage[pp - 1], tokens, hidden, heads, kv_heads, head_dim)
     chunks = cp
-    microbatches = gemms_of(by_stage[pp - 1], (tokens, vocab, hidden))
+    alike = 2 if tokens == hidden else 1  # then the weight gradient has the shape of the forward multiplication
+    microbatches = gemms_of(by_stage[pp - 1], (tokens, vocab, hidden)) // alike
     if not microbatches:
         raise LumosError("the trace shows no output projection, so its microbatches cannot be counted")
     layers = sum(_attention(by_stage[s], "bwd") for s in range(pp)) // (microbatches * chunks)

@@ -55,7 +55,7 @@ def planned(found: Identified, graph: Graph, measured_s: float, settings: Mappin
     if found.agreement < ENOUGH:
         raise LumosError(
             f"the layout of the plan that the trace shows accounts for {found.agreement:.0%} of its device work, too little ({ENOUGH:.0%})"
-            " to move the rest about; layers, sizes, microbatches and recomputation of jobs without tensor or pipeline parallelism can be changed"
+            " to move the rest about"
         )
     job = with_settings(found.job, settings, cluster)
     base = predict(found.job, calibrate(found, graph), coarse=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -101,9 +101,12 @@ def task_count(layout: Layout) -> int:
 def breakdown_of(timeline: Timeline, assembled: Assembled, factor: float) -> dict[str, float]:
     """The four parts, in seconds, averaged over the stages; each stage's idle time up to the end of the step is `other`.
 
-    In coarse form communication inside a block is taken out of its task's compute.
+    In coarse form communication inside a block is taken out of its task's compute. A stage that waits for its neighbour
+    (the bubble) is idle: only the transfer itself is communication.
     """
-    parts = np.array(four_way(timeline, members(timeline.graph)), float)
+    graph = timeline.graph
+    arrived = np.where(graph.kind == Kind.COLLECTIVE, timeline.end - graph.duration, timeline.start)
+    parts = np.array(four_way(replace(timeline, start=arrived), members(graph)), float)
     whole = float(timeline.end.max() - timeline.start.min())
     exposed, overlapped, communication = (parts[:, i].mean() for i in range(3))
     shown, covered = assembled.inside.sum(axis=0) / len(parts)

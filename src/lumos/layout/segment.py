@@ -20,7 +20,7 @@ from lumos.analyze.steps import members
 from lumos.graph.collectives import issuers
 from lumos.graph.table import Graph, Kind
 from lumos.layout.repetition import Run, find_run
-from lumos.layout.units import PHASE_NAMES, Phase, Units, numbers_inside, units
+from lumos.layout.units import PHASE_NAMES, Phase, Units, numbers_inside, transfers, units
 from lumos.trace.table import Int32, Int64, Job, Trace
 
 #: Operators that hold weights.
@@ -56,8 +56,8 @@ class Piece:
 class Segmentation:
     """pieces: by rank, in the order in which they began. piece: int32[n], the piece of every task.
 
-    layers: of the model. confidence: 0 to 1, how alike the layers found are, times the share of passes that agree on
-    their number. evidence: how the layers of each phase were found. typical: positions in `pieces` of one whole step.
+    layers: of the model. confidence: 0 to 1, how alike the layers found are, times the share of the passes (by units)
+    that agree on their number. evidence: how the layers of each phase were found. typical: positions in `pieces` of one whole step.
     """
 
     graph: Graph
@@ -133,18 +133,19 @@ def _shift(graph: Graph, position: int, trace: Trace) -> int:
 
 def _labels(trace: Trace, u: Units, step: Int64) -> _Found:
     """The label of every unit of one rank."""
-    microbatch = _microbatches(u, step)
+    microbatch = _microbatches(trace, u, step)
     labels: list[Label | None] = [None] * len(u)
     evidence: dict[str, str] = {}
     counts: Counter[int] = Counter()
     alike: list[float] = []
     for low, high in _stretches(u.phase, microbatch, step, Phase.FORWARD):
         layer, part, run, how = _forward(trace, u, low, high)
-        evidence["forward"] = how
+        if how:
+            evidence["forward"] = how
         if run is not None:
             alike.append(run.alike)
         if how:
-            counts[int(layer.max()) + 1] += 1
+            counts[int(layer.max()) + 1] += high - low
         for i in range(low, high):
             labels[i] = Label(Phase.FORWARD, int(microbatch[i]), int(layer[i - low]), part[i - low])
     layers = counts.most_common(1)[0][0] if counts else 0
@@ -156,21 +157,27 @@ def _labels(trace: Trace, u: Units, step: Int64) -> _Found:
     return _Found(done, layers, float(np.mean(alike)) if alike else 1.0, agree, evidence)
 
 
-def _microbatches(u: Units, step: Int64) -> Int64:
-    """How many backward passes of its step ended before each unit: a new microbatch begins with the next forward pass."""
-    main = np.isin(u.phase, (Phase.FORWARD, Phase.BACKWARD))
+def _microbatches(trace: Trace, u: Units, step: Int64) -> Int64:
+    """The number of the pass that each unit belongs to, forward and backward passes counted apart within their step.
+
+    A pass begins where the phase changes, or behind a transfer from or to another pipeline stage.
+    """
+    transfer = transfers(trace, u.row).tolist()
     out = np.zeros(len(u), np.int64)
-    at = np.flatnonzero(main)
-    if len(at) > 1:
-        begins = (u.phase[at[1:]] == Phase.FORWARD) & (u.phase[at[:-1]] == Phase.BACKWARD)
-        same = step[at[1:]] == step[at[:-1]]
-        count = np.concatenate(([0], np.cumsum(begins & same)))
-        first = np.concatenate(([0], np.where(same, 0, np.arange(1, len(at)))))
-        base = count[np.maximum.accumulate(first)]
-        out[at] = count - base
-    previous = np.maximum.accumulate(np.where(main, np.arange(len(u)), -1)) if len(u) else at
-    same_step = (previous >= 0) & (step[np.maximum(previous, 0)] == step) if len(u) else np.empty(0, bool)
-    return np.where(main, out, np.where(same_step, out[np.maximum(previous, 0)] if len(u) else out, 0))
+    count = {False: -1, True: -1}  # by: backward
+    backward, fresh, now = False, True, -2
+    for i, (phase, mark) in enumerate(zip(u.phase.tolist(), step.tolist(), strict=True)):
+        if mark != now:
+            count, fresh, now = {False: -1, True: -1}, True, mark
+        if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
+            if transfer[i]:
+                fresh = True
+            else:
+                if fresh or backward != (phase != Phase.FORWARD):
+                    backward, fresh = phase != Phase.FORWARD, False
+                    count[backward] += 1
+        out[i] = max(count[phase in (Phase.BACKWARD, Phase.RECOMPUTE) if phase != Phase.UPDATE else backward], 0)
+    return out
 
 
 def _stretches(phase: np.ndarray, microbatch: Int64, step: Int64, wanted: Phase) -> list[tuple[int, int]]:
@@ -229,7 +236,8 @@ def _backward(
         evidence["backward"] = "forward-backward links"
         _follow(u, mine, linked, unit[at] if len(number) else at, labels, microbatch)
         return
-    for low, high in _stretches(u.phase, microbatch, step, Phase.BACKWARD):
+    whole = np.where(u.phase == Phase.RECOMPUTE, np.uint8(Phase.BACKWARD), u.phase)
+    for low, high in _stretches(whole, microbatch, step, Phase.BACKWARD):
         run = find_run(u.symbol[low:high].tolist())
         if run is None or run.layers != layers:
             continue
@@ -238,7 +246,7 @@ def _backward(
         for i in range(low, high):
             place = int(layer[i - low])
             part = "head" if i - low < run.bounds[0] else "embedding"
-            labels[i] = Label(Phase.BACKWARD, int(microbatch[i]), layers - 1 - place if place >= 0 else -1, part)
+            labels[i] = Label(Phase(int(u.phase[i])), int(microbatch[i]), layers - 1 - place if place >= 0 else -1, part)
 
 
 def _follow(u: Units, mine: Int64, linked: np.ndarray, target: np.ndarray, labels: list[Label | None], microbatch: Int64) -> None:

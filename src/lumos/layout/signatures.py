@@ -19,7 +19,7 @@ from lumos.cost.traffic import traffic
 from lumos.graph.table import Graph, Kind
 from lumos.layout.dimensions import Operator, Shapes, is_attention, product
 from lumos.layout.layout import Layout
-from lumos.layout.work import Attention, Collective, Contention, Gemm, GroupedGemm, Traffic, Work
+from lumos.layout.work import Attention, Collective, Gemm, GroupedGemm, Traffic, Work
 from lumos.trace.table import Category, Trace
 
 Signature = tuple[str | int, ...]
@@ -133,9 +133,7 @@ def of_work(work: Work) -> Signature:
         return ("collective", work.kind, work.ranks, work.size // 2 * 2)
     if isinstance(work, Traffic):
         return ("traffic", work.bytes // 4 * 4)
-    if isinstance(work, Contention) or not hasattr(work, "rows"):
-        return OTHER
-    return ("grouped", work.rows * work.groups, work.groups, work.k, work.n)
+    return OTHER
 
 
 def stage_work(layout: Layout, stage: int) -> list[Work]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,13 @@ NODE = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$")
 #: Ranges that are looked through where they contain operators: nodes, and custom functions such as CheckpointFunction.
 WRAPPER = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$|\w*Function$|DistributedDataParallel\.forward|nn\.Module")
 _UPDATE = re.compile(r"Optimizer\.(step|zero_grad)")
+#: Names that tell a phase where there are no nodes to tell it: backward kernels, and what optimizers do.
+_BACKWARD_NAME = re.compile(r"backward|gradient|_grad\b|dgrad|wgrad|_bwd", re.IGNORECASE)
+_UPDATE_NAME = re.compile(r"adam|sgd|optimizer|(norm|clip|zero)\w* ?gradients?|gradient norm", re.IGNORECASE)
+#: Point-to-point transfers, by name.
+_TRANSFER = re.compile(r"(c10d::|nccl:)(send|recv)(_any_source_?)?( |_?$)")
+#: Units without a telling name that a backward pass has in a row, at most.
+QUIET = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +78,8 @@ def units(trace: Trace) -> Units:
     node = np.where(is_node, rows, node)
     around = np.where(is_node, own, around)
     update = _around(trace, rows, _UPDATE, Category.ANNOTATION, Category.OPERATOR) >= 0
-    phase = _phases(node >= 0, (own >= 0) & ~is_node, update)
+    in_node = node >= 0
+    phase = _phases(in_node, (own >= 0) & ~is_node, update) if in_node.any() else _named_phases(trace, rows, update)
     return Units(rows, _symbols(trace, rows), node, phase, np.where(phase == Phase.BACKWARD, around, own), False)
 
 
@@ -136,9 +145,6 @@ def _phases(in_node: NDArray[np.bool_], recorded: NDArray[np.bool_], update: NDA
     phase[in_node & recorded] = Phase.RECOMPUTE
     phase[~in_node & recorded] = Phase.FORWARD
     phase[update] = Phase.UPDATE
-    if not in_node.any():
-        phase[~update] = Phase.FORWARD
-        return phase
     following = _filled(phase[::-1], unknown)[::-1]
     before = _filled(phase, unknown)
     # Input preparation goes with what follows; the loss' seed gradient with the forward pass before it; what stands
@@ -148,6 +154,42 @@ def _phases(in_node: NDArray[np.bool_], recorded: NDArray[np.bool_], update: NDA
     guess = np.where((following == Phase.BACKWARD) & (before == Phase.FORWARD), Phase.FORWARD, guess)
     guess = np.where(guess == unknown, Phase.OTHER, guess)
     return np.where(open_, guess, phase).astype(np.uint8)
+
+
+def _named_phases(trace: Trace, rows: Int64, update: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Phases by names alone. Units close to backward ones are backward; a forward part that is much shorter than a pass and
+    lies between backward ones is recomputation."""
+    names = np.array([trace.strings[i] for i in trace.name[rows]])
+    updates = update | np.array([bool(_UPDATE_NAME.search(n)) for n in names], bool)
+    telling = np.flatnonzero(np.array([bool(_BACKWARD_NAME.search(n)) for n in names], bool) & ~updates)
+    phase = np.full(len(rows), Phase.FORWARD, np.uint8)
+    for a, b in pairwise(telling.tolist()):
+        if b - a <= QUIET:
+            phase[a:b] = Phase.BACKWARD
+    phase[telling] = Phase.BACKWARD
+    phase[updates] = Phase.UPDATE
+    edges = np.flatnonzero(np.diff(phase)) + 1
+    runs = list(pairwise([0, *edges.tolist(), len(phase)]))
+    moved = transfers(trace, rows)
+    cuts = np.flatnonzero(moved | (phase != Phase.FORWARD))
+    longest = int(np.diff(np.concatenate(([-1], cuts, [len(rows)]))).max()) - 1
+    for a, b in runs:
+        inside = a > 0 and b < len(phase) and phase[a - 1] == phase[b] == Phase.BACKWARD
+        if phase[a] == Phase.FORWARD and inside:
+            if not moved[a:b].any() and b - a < longest / 2:
+                phase[a:b] = Phase.RECOMPUTE
+            elif b - a <= QUIET:
+                phase[a:b] = Phase.BACKWARD
+    return phase
+
+
+def transfers(trace: Trace, rows: Int64) -> NDArray[np.bool_]:
+    """Which operators are point-to-point transfers: by name, or because what they launched names a peer."""
+    peers = [trace.args[k].rows for k in ("Src Rank", "Dst Rank") if k in trace.args]
+    ids = np.unique(trace.external_id[np.concatenate(peers)]) if peers else np.empty(0, np.int64)
+    own = trace.external_id[rows]
+    mask: NDArray[np.bool_] = _matches(trace, _TRANSFER)[trace.name[rows]] | (np.isin(own, ids) & (own >= 0))
+    return mask
 
 
 def _filled(phase: NDArray[np.uint8], unknown: int) -> NDArray[np.uint8]:

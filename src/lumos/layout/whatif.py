@@ -11,35 +11,51 @@ from difflib import get_close_matches
 
 import numpy as np
 
+from lumos.analyze.critical_path import critical_paths
+from lumos.analyze.steps import members
 from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph
-from lumos.layout.answer import Answer, Changed, Work, answer, unchanged_tasks
+from lumos.layout.answer import Answer, Changed, Work, answer, measured_step, planned_answer, replay_error, typical_step, unchanged_tasks
 from lumos.layout.change import SIZE_KEYS, layers, microbatches, recompute, resize
 from lumos.layout.dimensions import Resize, Sizes, sizes
 from lumos.layout.durations import Durations
 from lumos.layout.exchange import replicas
+from lumos.layout.hardware import network, on_cluster
+from lumos.layout.identify import ENOUGH, Identified, identify
 from lumos.layout.measured import MeasuredLayout, measured_layout
 from lumos.layout.place import place
+from lumos.layout.planned import planned
 from lumos.layout.segment import Segmentation, segment
 from lumos.layout.units import Phase
 from lumos.layout.weights import weights
+from lumos.simulate import simulate
 from lumos.trace.table import Job
 
 #: Keys of --set with whole numbers, and with words.
 COUNTS = (*SIZE_KEYS, "layers", "microbatches", "dp")
 WORDS = ("recompute",)
-KEYS = (*COUNTS, *WORDS)
+#: Keys that only the plan of an identified job can follow.
+PLAN_KEYS = ("tp", "pp", "vpp", "cp", "ep", "schedule", "zero", "precision")
+KEYS = (*COUNTS, *WORDS, *PLAN_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to change. settings: --set. base_cluster: where the trace was recorded, for traces that do not say."""
+    """What to change. settings: --set. base_cluster: where the trace was recorded, for traces that do not say. cluster:
+    where it is to run; network: factors on its links (`hardware.network`)."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     durations: Durations = field(default_factory=Durations)
     base_cluster: str | None = None
+    cluster: str | None = None
+    network: tuple[str, ...] = ()
+
+    @property
+    def structural(self) -> bool:
+        """Whether more than durations of named tasks change."""
+        return bool(self.settings or self.cluster or self.network)
 
 
 def parse_settings(words: Iterable[str]) -> dict[str, str]:
@@ -59,9 +75,14 @@ def parse_settings(words: Iterable[str]) -> dict[str, str]:
 
 def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
     """The answer for one set of changes to `graph`, built from `job`."""
-    if not changes.settings:
+    if not changes.structural:
         altered = changes.durations.apply(graph, job)
         return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()))
+    identified = _by_plan(job, graph, changes)
+    if identified is not None:
+        if changes.durations != Durations():
+            raise LumosError("changes of durations do not combine with changes of the plan of a job that is identified: give them apart")
+        return _planned(identified, graph, changes)
     found = segment(graph, job)
     layout = changed_layout(measured_layout(found), job, changes)
     placed = place(layout)
@@ -81,6 +102,60 @@ def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
     return answer(graph, changed, *_work(found, job, changes))
 
 
+def _by_plan(job: Job, graph: Graph, changes: Changes) -> Identified | None:
+    """The job's plan, where the change goes by it: where a key needs it, or the layout of a plan accounts for the trace."""
+    if any(key in changes.settings for key in PLAN_KEYS):
+        if not has_device(graph):
+            raise LumosError(
+                "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, layers, sizes and microbatches"
+            )
+        return identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
+    if not has_device(graph) or (len(job.traces) < 2 and not _has_peers(graph)):
+        return None
+    return _identified(job, graph, changes)
+
+
+def _has_peers(graph: Graph) -> bool:
+    return graph.collectives is not None and bool((graph.collectives.peer >= 0).any())
+
+
+def _identified(job: Job, graph: Graph, changes: Changes) -> Identified | None:
+    """The plan of the job, where its layout accounts for the trace; None elsewhere."""
+    try:
+        found = identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
+    except LumosError:
+        return None
+    return found if found.agreement >= ENOUGH else None
+
+
+def _planned(identified: Identified, graph: Graph, changes: Changes) -> Answer:
+    """The answer by the identified plan."""
+    owners = members(graph)
+    timeline = simulate(graph)
+    paths = critical_paths(timeline, owners)
+    step = paths[typical_step(paths)]
+    return planned_answer(
+        planned(identified, graph, (step.duration_ns) * 1e-9, changes.settings, _target(identified.job.cluster, changes)),
+        step.name,
+        (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes)),
+        replay_error(graph, timeline),
+        measured_step(graph, step.name),
+        graph.diagnostics,
+    )
+
+
+def _target(base: Cluster, changes: Changes) -> Cluster | None:
+    """The cluster that the job is to run on; None where it stays."""
+    if changes.cluster is None and not changes.network:
+        return None
+    return network(load_cluster(changes.cluster) if changes.cluster else base, changes.network)
+
+
+def _hardware_words(changes: Changes) -> tuple[str, ...]:
+    cluster = (f"cluster = {changes.cluster}",) if changes.cluster else ()
+    return (*cluster, *(f"network {word}" for word in changes.network))
+
+
 def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
     """The layout with the settings applied: sizes first, then how often blocks run."""
     settings = changes.settings
@@ -90,6 +165,9 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
         layout = resize(layout, job, accelerator, **wanted)
     if "dp" in settings:
         layout = replicas(layout, job, whole("dp", settings["dp"]), cluster_of(job, layout.segmentation.graph, changes.base_cluster))
+    if changes.cluster or changes.network:
+        old = cluster_of(job, layout.segmentation.graph, changes.base_cluster)
+        layout = on_cluster(layout, job, old, _target(old, changes) or old, ", ".join(_hardware_words(changes)))
     if "recompute" in settings:
         layout = recompute(layout, settings["recompute"])
     if "layers" in settings:

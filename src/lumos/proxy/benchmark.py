@@ -44,6 +44,9 @@ NON_NEGATIVE = 2
 #: Beginnings of names that look like an operator's and are ranges around operators.
 RANGES = ("torch::autograd", "torch::distributed", "torch.distributed", "autograd::engine")
 
+#: What operators and process groups raise when they cannot do what they are asked.
+FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError)
+
 #: Operators that touch files or abort on purpose: never run, whatever a trace says.
 REFUSED = ("from_file", "save", "load", "_assert", "_debug", "raise", "warn", "print")
 
@@ -76,7 +79,7 @@ class Node:
         self.start: int = raw["start_ns"]
         self.duration: int = raw["duration_ns"]
         self.device_ns: int = raw.get("device_ns", 0)
-        self.stream: int = raw.get("stream", -1)
+        self.own_stream: int = raw.get("stream", -1)
         self.kernel: bool = raw.get("kernel", False)
         self.after: list[int] = raw.get("after", [])
         self.backward: int = raw.get("backward", -1)
@@ -104,6 +107,11 @@ class Node:
         return self.device_ns + sum(child.device_total for child in self.children)
 
     @property
+    def stream(self) -> int:
+        """The stream of the first device work under this operator; -1 without any."""
+        return next((node.own_stream for node in self.walk() if node.own_stream >= 0), -1)
+
+    @property
     def end(self) -> int:
         return self.start + self.duration
 
@@ -122,8 +130,11 @@ class NotRunnable(Exception):  # noqa: N818 - it is an answer, not a failure
     """Why an operator cannot be run here."""
 
 
-def bind(node: Node, device: torch.device, scale: float) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
-    """The overload that fits a recorded operator, and its arguments with `Ref` for tensors. Raises NotRunnable."""
+def bind(node: Node, device: torch.device, kernel: torch.device, scale: float) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+    """The overload that fits a recorded operator, and its arguments with `Ref` for tensors. Raises NotRunnable.
+
+    device: where new tensors go. kernel: where the tensors are that it works on.
+    """
     namespace, _, base = node.name.partition("::")
     if not node.is_operator or namespace in ("c10d", "_c10d_functional", "prim", "profiler"):
         raise NotRunnable("a kernel that no operator of the dispatcher launched" if node.kernel else "no operator of the dispatcher")
@@ -140,8 +151,8 @@ def bind(node: Node, device: torch.device, scale: float) -> tuple[Callable[..., 
         qualified = f"{node.name}.{schema.overload_name}" if schema.overload_name else node.name
         try:
             positional, named = match(schema, node.inputs, device, scale)
-            if not has_kernel(qualified, device):
-                raise NotRunnable(f"no {device.type} kernel")
+            if not has_kernel(qualified, kernel):
+                raise NotRunnable(f"no {kernel.type} kernel")
         except NotRunnable as problem:
             problems.append(str(problem))
             continue
@@ -279,6 +290,11 @@ class Memory:
         recorded = self.storages[self.raw[slot][-1]][1]
         return torch.device("cpu") if recorded == "cpu" and self.on_accelerator else self.device
 
+    def working_on(self, node: Node) -> torch.device:
+        """The device of an operator's tensors: the host only where all of them are there."""
+        devices = {self.device_of(slot) for slot in slots(node.inputs)}
+        return devices.pop() if len(devices) == 1 else self.device
+
     def nbytes(self, slot: int) -> int:
         return int(self._extent(slot) * getattr(torch, self.raw[slot][0]).itemsize)
 
@@ -306,6 +322,15 @@ class Memory:
     def get(self, slot: int) -> torch.Tensor:
         tensor = self.slots[slot]
         return self.leaf(slot) if tensor is None else tensor
+
+
+def slots(recorded: Any) -> Iterator[int]:
+    """The tensors among recorded arguments."""
+    if isinstance(recorded, list):
+        for item in recorded:
+            yield from slots(item)
+    elif isinstance(recorded, dict) and "tensor" in recorded:
+        yield recorded["tensor"]
 
 
 def values(count: int, dtype: torch.dtype, bound: int, last: int, device: torch.device) -> torch.Tensor:
@@ -338,6 +363,7 @@ class Item:
         self.function: Callable[..., Any] | None = None
         self.positional: list[Any] = []
         self.named: dict[str, Any] = {}
+        self.stream = node.stream
         self.gap = 0
         self.waits: list[int] = []  # places of transfers to wait for
         self.events: list[int] = []  # places of device work on other streams to come after
@@ -408,7 +434,7 @@ class Program:
     def real(self, node: Node) -> Item | None:
         item = Item(node, "real")
         try:
-            item.function, item.positional, item.named = bind(node, self.device, self.memory.scale)
+            item.function, item.positional, item.named = bind(node, self.device, self.memory.working_on(node), self.memory.scale)
         except NotRunnable as problem:
             node.reason = str(problem)
             return None
@@ -518,25 +544,31 @@ class Program:
     # running
 
     def rehearse(self) -> None:
-        """Run every operator once; one that fails gives way to what it called, or to a spin."""
+        """Run everything once; an operator that fails gives way to what it called, and what else fails to a spin."""
+        works = []
         at = 0
         while at < len(self.items):
             item = self.items[at]
-            if item.role == "real":
-                try:
+            try:
+                if item.role == "real":
                     out = self.call(item)
                     self.check(item, out)
                     self.keep(item, out)
-                except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError) as error:
-                    self.items[at : at + 1] = self.instead(item, error)
-                    continue
+                elif item.role == "transfer" and item.function is not None:
+                    works.append(item.function())
+            except FAILURES as error:
+                self.items[at : at + 1] = self.instead(item, error)
+                continue
             at += 1
+        for work in works:
+            if work is not None:
+                work.wait()
         self.memory.slots = [None] * len(self.memory.slots)
         self.arrange()
 
     def instead(self, item: Item, error: Exception) -> list[Item]:
         node = item.node
-        parts = [part for child in node.children for part in self.select(child)]
+        parts = [part for child in node.children for part in self.select(child)] if node.collective is None else []
         if parts and any(part.role == "real" for part in parts):
             return parts
         text = str(error).strip().splitlines()
@@ -605,6 +637,8 @@ class Transfers:
             raise NotRunnable("its group does not exist in a world of another size")
         group = self.groups[c["group"]] if c["group"] >= 0 else dist.group.WORLD
         size, peer = dist.get_world_size(group), max(c["peer"], 0)
+        if size < 0:
+            raise NotRunnable("its group does not hold this process's rank")
         dtype = getattr(torch, c["dtype"])
         ins, outs = c["elements_in"], c["elements_out"]
         if c["kind"] == "all-gather":
@@ -639,6 +673,8 @@ class Runner:
         self.streams: dict[int, Any] = {}
         self.cycles_per_ns = calibrate() if self.on_gpu else 0.0
         self.steps = [self.compile(item) for item in program.items]
+        if self.on_gpu:
+            cuda.synchronize()  # what was made up is there before other streams read it
 
     def compile(self, item: Item) -> Callable[[], Any]:
         """A call without arguments for one item. Arguments that no operator of the step replaces are put in once."""
@@ -704,8 +740,8 @@ class Runner:
             if gaps and item.gap:
                 spin_until(end + item.gap)
             start = clock()
-            if self.on_gpu and item.node.stream >= 0:
-                with cuda.stream(self.stream(item.node.stream)):
+            if self.on_gpu and item.stream >= 0:
+                with cuda.stream(self.stream(item.stream)):
                     for source in item.events:
                         if source in events:
                             cuda.current_stream().wait_event(events[source])
@@ -767,6 +803,8 @@ def covered(program: Program) -> dict[str, Any]:
     ran: set[int] = set()
     for item in program.items:
         ran.update(node.number for node in item.node.walk())
+        if item.role == "synchronize":
+            continue
         weight = item.node.device_ns if item.own else max(item.node.duration, item.node.device_total)
         outcome = "real" if item.role != "stand-in" else "stand_in"
         if outcome == "stand_in" and not weight and item.node.start < 0:

@@ -7,6 +7,7 @@ among them and lend them their arguments; alone, it gives a program without time
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +19,14 @@ from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, bounds
 from lumos.proxy.program import NON_NEGATIVE, Collective, Operator, RankProgram, Storage, Tensor
 from lumos.trace.execution_trace import ExecutionTrace
 
+#: The name of the step of a recording that marks none.
+WHOLE = "whole trace"
+
 #: How far to look ahead for the place where two sequences of operators agree again, and over how many in a row.
-LOOK_AHEAD, AGREEMENT = 200, 3
+LOOK_AHEAD, AGREEMENT = 60, 3
+
+#: Names in a row by which the sequences are found again where one of them holds much that the other does not.
+ANCHOR = 12
 
 
 @dataclass(slots=True)
@@ -99,7 +106,8 @@ def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[
 
 def pair(one: Sequence[str], other: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Positions of the same calls in two sequences of names, in order. Where they part, they are resumed at the nearest place
-    where AGREEMENT names in a row agree again."""
+    where AGREEMENT names in a row agree again; where that is far, at the next stretch of ANCHOR names that both have."""
+    anchors: dict[tuple[str, ...], list[int]] = {}
     i = j = 0
     while i < len(one) and j < len(other):
         if one[i] == other[j]:
@@ -108,9 +116,28 @@ def pair(one: Sequence[str], other: Sequence[str]) -> Iterator[tuple[int, int]]:
             continue
         found = _agreement(one, other, i, j)
         if found is None:
-            i, j = i + 1, j + 1
-        else:
-            i, j = found
+            anchors = anchors or _stretches(one)
+            found = _next_stretch(anchors, other, i, j)
+            if found is None:
+                return
+        i, j = found
+
+
+def _stretches(names: Sequence[str]) -> dict[tuple[str, ...], list[int]]:
+    """Where every stretch of ANCHOR names begins."""
+    places: dict[tuple[str, ...], list[int]] = {}
+    for i in range(len(names) - ANCHOR + 1):
+        places.setdefault(tuple(names[i : i + ANCHOR]), []).append(i)
+    return places
+
+
+def _next_stretch(anchors: Mapping[tuple[str, ...], list[int]], other: Sequence[str], i: int, j: int) -> tuple[int, int] | None:
+    for at in range(j, len(other) - ANCHOR + 1):
+        places = anchors.get(tuple(other[at : at + ANCHOR]), [])
+        later = bisect_left(places, i)
+        if later < len(places):
+            return places[later], at
+    return None
 
 
 def _agreement(one: Sequence[str], other: Sequence[str], i: int, j: int) -> tuple[int, int] | None:
@@ -156,10 +183,10 @@ def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | Non
 
 
 def _window(trace: ExecutionTrace, step: str | None) -> tuple[int, int, str]:
-    """The nodes from one step's mark to the next's; all where none is marked."""
+    """The nodes from one step's mark to the next's; all where none is marked, or where the profiler marked none."""
     marks = [i for i in range(len(trace)) if trace.strings[trace.name[i]].startswith("ProfilerStep")]
-    if not marks:
-        return 0, len(trace), "whole trace"
+    if not marks or step == WHOLE:
+        return 0, len(trace), WHOLE
     names = [trace.strings[trace.name[i]] for i in marks]
     wanted = [at for at, n in enumerate(names) if step is not None and step in (n, n.removeprefix("ProfilerStep#"))]
     if step is not None and not wanted and not step.startswith("ProfilerStep"):

@@ -107,7 +107,9 @@ def from_job(
             name, recorded = chosen[trace.rank]
             marked = next(s for s in steps(trace) if s.name == name)
             ranks.append(profiled_rank(trace, graph, marked, recorded, numbers, blocks))
-    notes = [*job.diagnostics, *(d for trace in job.traces for d in trace.diagnostics)]
+    taken = {executed.path for executed in execution_traces.values()}
+    set_aside = (d for d in job.diagnostics if not (d.code == "execution-trace-set-aside" and d.message.split(": ")[0] in taken))
+    notes = [*set_aside, *(d for trace in job.traces for d in trace.diagnostics)]
     for program in ranks:
         if program.rank in execution_traces:
             executed = execution_traces[program.rank]

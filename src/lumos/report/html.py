@@ -66,7 +66,8 @@ def page(**values: Any) -> str:
     except ImportError as error:
         raise _missing("jinja2") from error
     template = Environment(autoescape=True).from_string(static("page.html.j2"))
-    return template.render(version=version("lumos-trace"), **values)
+    filled: str = template.render(version=version("lumos-trace"), **values)
+    return filled
 
 
 @cache

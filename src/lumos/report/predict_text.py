@@ -12,12 +12,12 @@ def print_prediction(out: Console, p: Prediction) -> None:
     """The step's time, parts, bounds and memory."""
     job, plan, t = p.job, p.job.plan, p.time
     sizes = (("tp", plan.tp), ("pp", plan.pp), ("vpp", plan.vpp), ("cp", plan.cp), ("ep", plan.ep))
-    dims = " ".join(f"{name} {size}" for name, size in sizes if size > 1)
+    dims = "".join(f"{name} {size} " for name, size in sizes if size > 1)
     out.print(
         f"{job.model.name} ({job.model.parameters / 1e9:.1f} B parameters) on {plan.devices} x {job.cluster.name}, {job.framework.name}"
     )
     out.print(
-        f"{dims} dp {plan.dp} zero {plan.zero}, {plan.microbatches} microbatches of {plan.micro_batch} x {plan.seq_len} tokens, "
+        f"{dims}dp {plan.dp} zero {plan.zero}, {plan.microbatches} microbatches of {plan.micro_batch} x {plan.seq_len} tokens, "
         f"{plan.precision}, recompute {plan.recompute}"
     )
     tflops = p.model_flops_utilization * job.cluster.accelerator.peak(plan.precision) / 1e12

@@ -11,8 +11,11 @@ from rich.table import Table
 
 from lumos.layout.validate import Scored
 
+#: Rows with their predicted critical path by kind of work.
+Explained = Sequence[tuple[Scored, Mapping[str, float]]]
 
-def print_validation(out: Console, scored: Sequence[Scored], result: Mapping[str, Any], worst: int) -> None:
+
+def print_validation(out: Console, scored: Sequence[Scored], result: Mapping[str, Any], worst: Explained) -> None:
     """Errors by source, device, size and parallel kind; the worst rows; why rows were skipped."""
     for title, key in (("source", "by_source"), ("device", "by_gpu"), ("devices", "by_devices"), ("parallel", "by_parallel")):
         out.print(_figures(title, result[key], result if key == "by_source" else None))
@@ -20,15 +23,17 @@ def print_validation(out: Console, scored: Sequence[Scored], result: Mapping[str
     if memory["scored"]:
         mean, most = _percent(memory["mean_abs_error"]), _percent(memory["max_abs_error"])
         out.print(f"peak memory of {memory['scored']} rows: mean error {mean}, worst {most}")
-    good = [s for s in scored if s.skipped is None]
-    if good and worst:
-        table = Table("row", "plan", "measured s", "predicted s", "error", title="worst rows", title_justify="left")
-        for s in sorted(good, key=lambda s: -abs(s.error))[:worst]:
+    if worst:
+        table = Table(
+            "row", "job", "measured s", "predicted s", "error", "predicted critical path", title="worst rows", title_justify="left"
+        )
+        for s, path in worst:
             assert s.job is not None and s.predicted is not None
             p = s.job.plan
             sizes = f"tp {p.tp} pp {p.pp} cp {p.cp} dp {p.dp} zero {p.zero} mb {p.micro_batch} x {p.microbatches}"
-            plan = f"{s.job.model.name} on {p.devices} {s.job.cluster.name}: {sizes}"
-            table.add_row(s.id, plan, f"{s.measured_s:.4g}", f"{s.predicted.time_s:.4g}", _percent(s.error, True))
+            plan = f"{s.job.model.name} on {p.devices} {s.job.cluster.name}: {sizes}, {s.job.framework.name}"
+            parts = ", ".join(f"{name} {share:.0%}" for name, share in list(path.items())[:3])
+            table.add_row(s.id, plan, f"{s.measured_s:.4g}", f"{s.predicted.time_s:.4g}", _percent(s.error, True), parts)
         out.print(table)
     for reason, count in Counter(s.skipped for s in scored if s.skipped is not None).most_common():
         out.print(f"skipped {count}: {reason}")

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.layout import ends
-from lumos.layout.arrange import owned_parameters, stage_parameters, tensors_of_layer
 from lumos.layout.block import NOTHING, Block, Builder, collapse
 from lumos.layout.layers import LayerWork
 from lumos.layout.memory import layer_activations, logits_bytes, weight_gradients
+from lumos.layout.parameters import owned_parameters, stage_parameters, tensors_of_layer
 from lumos.layout.plan import SCHEDULES, Plan, layers_of_chunks
 from lumos.layout.price import Pricer
 from lumos.layout.sizes import Share

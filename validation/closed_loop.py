@@ -1,0 +1,139 @@
+"""The closed loop of what-if: a job A is predicted and written as profiler files; from those files alone `whatif` changes its
+plan; the result is held against the prediction of the changed job B.
+
+    python -m validation.closed_loop [--jobs NAME,…]        writes a section of docs/accuracy.md
+
+It is the one test of tensor, pipeline, context and expert changes, since no public trace of several ranks of an LLM has a
+backward pass. Costs are exact on both sides: what is tested is that model, plan and framework are read back from the
+files, that measured times carry over, that layouts are rearranged rightly, and that jitter and clocks do no harm. `slower`
+repeats the first job with kernels, links and host slower than the cost models say (as a real machine is), by factors that
+`whatif` is not told and must carry over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from lumos.graph.build import build
+from lumos.layout.coefficients import shipped
+from lumos.layout.planned import with_settings
+from lumos.layout.predict import predict
+from lumos.layout.price import Pricer
+from lumos.layout.settings import Settings, job_from
+from lumos.layout.whatif import Changes, parse_settings, whatif
+from lumos.report.kineto_out import write_kineto
+from lumos.trace import read
+from tools.document import markdown_table, write_section
+
+JITTER, CLOCKS_NS = 0.01, 50_000
+FIGURE = 0.01
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A job and the changes made to it. factors: of the step's coefficients, unknown to the what-if."""
+
+    name: str
+    settings: Settings
+    changes: tuple[str, ...]
+    factors: dict[str, float] = field(default_factory=dict)
+
+
+def _job(model: str, gpus: int, batch: int, seq: int, **plan: int | str) -> Settings:
+    return Settings(model=model, cluster="h100", gpus=gpus, global_batch=batch, seq=seq, **plan)  # type: ignore[arg-type]
+
+
+GPT = _job("gpt3-6.7b", 8, 16, 2048, tp=2, pp=2)
+COMMON = ("tp=4", "tp=1", "pp=4", "pp=1", "dp=4", "cp=2", "microbatches=16", "micro_batch=2", "seq=4096", "recompute=full")
+LOOPS = (
+    Loop("GPT-3 6.7B, 8 ranks (tp 2, pp 2, dp 2)", GPT, (*COMMON, "vpp=2", "layers=64", "hidden=8192,ffn=32768", "schedule=gpipe", "zero=0")),
+    Loop("slower: the same, kernels × 1.2, links × 1.4, host × 1.5", GPT, COMMON, {"gemm": 1.2, "attention": 1.2, "traffic": 1.2, "collective": 1.4, "host": 1.5}),
+    Loop("Llama 2 7B, 16 ranks (tp 2, cp 2, pp 2, dp 2)", _job("llama2-7b", 16, 16, 8192, tp=2, cp=2, pp=2), ("cp=1", "cp=4", "tp=4", "pp=4", "dp=4", "layers=16", "seq=16384")),
+    Loop("Llama 3 8B, 8 ranks (dp 8)", _job("llama3-8b", 8, 32, 4096), ("tp=2", "pp=2", "dp=16", "layers=16", "micro_batch=2")),
+    Loop("Mixtral 8x7B, 16 ranks (tp 2, ep 4, pp 2, dp 4)", _job("mixtral-8x7b", 16, 32, 2048, tp=2, ep=4, pp=2), ("ep=2", "ep=1", "tp=4", "pp=4", "dp=8", "layers=16", "seq=4096")),
+    Loop("GPT-3 13B, 64 ranks (tp 4, pp 4, vpp 2, dp 4)", _job("gpt3-13b", 64, 64, 2048, tp=4, pp=4, vpp=2), ("vpp=1", "vpp=5", "pp=2", "tp=8", "dp=8", "microbatches=32")),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Score:
+    """One change of one job, seconds."""
+
+    job: str
+    change: str
+    predicted_s: float
+    truth_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        return self.predicted_s / self.truth_s - 1
+
+
+def run(loop: Loop) -> list[Score]:
+    """Write the job, change it, compare."""
+    job = job_from(loop.settings)
+    coefficients = shipped()
+    changed = msgspec.structs.replace(coefficients, **{key: getattr(coefficients, key) * f for key, f in loop.factors.items()})
+    base = predict(job, Pricer(job.cluster, changed), coarse=False)
+    ranks = "all" if job.plan.devices <= 16 else "stages"
+    with tempfile.TemporaryDirectory() as folder:
+        write_kineto(folder, base, ranks=ranks, jitter=JITTER, clock_offset_ns=CLOCKS_NS, seed=1)
+        traces = read(folder)
+    graph = build(traces)
+    scores = []
+    for change in loop.changes:
+        settings = parse_settings(change.split(","))
+        found = whatif(traces, graph, Changes(settings)).outcome
+        other = with_settings(job, settings, None)
+        truth = predict(other, Pricer(other.cluster, changed), coarse=False).time.time_s
+        scores.append(Score(loop.name, change, found.step_time_s, truth, found.step_time_low_s, found.step_time_high_s))
+        print(f"{loop.name}: {change}: {scores[-1].error:+.2%}", file=sys.stderr)
+    return scores
+
+
+def section(scores: Sequence[Score]) -> str:
+    """The text of docs/accuracy.md."""
+    errors = [abs(s.error) for s in scores]
+    inside = statistics.mean(s.low_s <= s.truth_s <= s.high_s for s in scores)
+    rows = [
+        (s.job, s.change.replace(",", ", "), f"{s.truth_s * 1e3:.1f} ms", f"{s.predicted_s * 1e3:.1f} ms", f"{s.error:+.2%}") for s in scores
+    ]
+    lines = [
+        "### What-if, closed loop",
+        "",
+        "`predict --kineto` writes job A, with 1 % of jitter on every duration and 50 µs between the ranks' clocks; `whatif` changes it",
+        "from the files alone; the prediction of the changed job B, without jitter, is the truth.",
+        "",
+        f"Mean absolute error {statistics.mean(errors):.2%}, worst {max(errors):.2%} over {len(scores)} changes (figure: ≤ {FIGURE:.0%});"
+        f" {sum(e <= FIGURE for e in errors)} within it. The 80 % interval holds {inside:.0%}.",
+        "",
+        markdown_table(("job A", "change", "B predicted outright", "from A's files", "error"), rows),
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", help="only jobs whose name contains one of these words, comma-separated; writes nothing")
+    args = parser.parse_args()
+    words = args.jobs.split(",") if args.jobs else [""]
+    scores = [s for loop in LOOPS if any(w in loop.name for w in words) for s in run(loop)]
+    text = section(scores)
+    print(text)
+    if not args.jobs:
+        write_section("docs/accuracy.md", "whatif-loop", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
