@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lumos.errors import LumosError, UsageError
+from lumos.errors import LumosError
 from lumos.model import load_model
 
 
@@ -16,7 +16,7 @@ def test_spellings_of_one_model(spelling):
 
 
 def test_unknown_name_lists_the_nearest():
-    with pytest.raises(UsageError, match="nearest: llama3-70b"):
+    with pytest.raises(LumosError, match="nearest: llama3-70b"):
         load_model("llama3-71b")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from lumos.errors import LumosError, UsageError
+from lumos.errors import LumosError
 from lumos.model.transformer import Model
 
 DATA = Path(__file__).parent / "data" / "models.toml"
@@ -30,7 +30,7 @@ def model_names() -> tuple[str, ...]:
 def load_model(name: str) -> Model:
     """The model of that name (any spelling), or of the Hugging Face `config.json` or folder at that path.
 
-    Raises UsageError for an unknown name (the nearest and the valid ones are listed), LumosError for a bad file.
+    Raises LumosError for an unknown name (the nearest and the valid ones are listed) or a bad file.
     """
     if name.endswith(".json") or "/" in name or Path(name).is_dir():
         from lumos.model.hugging_face import read_config
@@ -41,7 +41,7 @@ def load_model(name: str) -> Model:
         return found
     near = difflib.get_close_matches(plain(name), _spellings(), 1, 0.5)
     hint = f"; nearest: {_spellings()[near[0]]}" if near else ""
-    raise UsageError(f"model {name!r} is not known{hint}; valid: {', '.join(model_names())}, or the path of a Hugging Face config.json")
+    raise LumosError(f"model {name!r} is not known{hint}; valid: {', '.join(model_names())}, or the path of a Hugging Face config.json")
 
 
 def find_model(name: str) -> Model | None:
