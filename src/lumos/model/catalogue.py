@@ -46,13 +46,19 @@ def load_model(name: str) -> Model:
 
 def find_model(name: str) -> Model | None:
     """The known model of that name in any spelling, or None."""
-    known = _spellings().get(plain(name))
+    spellings = _spellings()
+    known = spellings.get(_with_points(name)) or spellings.get(plain(name))
     return None if known is None else _model(known)
 
 
 def plain(name: str) -> str:
     """The name's letters and digits in lower case."""
     return re.sub(r"[^a-z0-9]", "", name.lower().replace("meta-llama/", ""))
+
+
+def _with_points(name: str) -> str:
+    """As `plain`, with the decimal points: 1.3b is not 13b."""
+    return ".".join(map(plain, re.split(r"(?<=\d)\.(?=\d)", name)))
 
 
 @cache
@@ -62,10 +68,10 @@ def _tables() -> Mapping[str, dict[str, Any]]:
 
 @cache
 def _spellings() -> Mapping[str, str]:
-    known = {}
-    for name, table in _tables().items():
-        for spelling in (name, *table.get("aliases", ())):
-            known[plain(spelling)] = name
+    names = {spelling: name for name, table in _tables().items() for spelling in (name, *table.get("aliases", ()))}
+    known = {_with_points(spelling): name for spelling, name in names.items()}
+    for spelling, name in names.items():  # without its points a name must not hide another's own
+        known.setdefault(plain(spelling), name)
     return known
 
 
