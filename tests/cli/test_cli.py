@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_a_reader_that_leaves_is_no_error(trace, how):
     assert done.returncode == 141
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("how", ["--json", ""])
 def test_a_full_disk_is_one_message(trace, how):
     command = f"{sys.executable} -c 'from lumos.cli import main; main()' breakdown {trace()} {how} >/dev/full"

@@ -100,3 +100,14 @@ def test_a_recording_that_fails_is_said_once_and_the_training_goes_on(script: st
     made = environment(tmp_path, {**SETTINGS, "steps": 0})
     done = subprocess.run([sys.executable, script, "5"], env=made, capture_output=True, text=True, check=True)
     assert done.stderr.count("not recording: UsageError") == 1
+
+
+def test_a_command_that_fails_is_not_passed_over_in_silence(tmp_path, monkeypatch, capfd):
+    from lumos.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["lumos", "collect", "--", "false"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    assert capfd.readouterr().err == "lumos: false: ended with status 1; 0 recordings in lumos-traces\n"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lumos.errors import TraceError
-from lumos.trace import Category, Trace, read
+from lumos.trace import Category, Trace, kineto, read
 from lumos.trace import kineto_schema as schema
 
 DRAWN = Path(__file__).parent.parent / "data" / "two-streams.json"
@@ -236,3 +236,23 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path, filler: bytes) -> None:
 def test_deep_nesting_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"256 levels.*give the profiler's file"):
         trace_of(tmp_path, '[{"ph":"X","args":{"Input Dims":' + "[" * 10_000 + "]" * 10_000 + "}}]", repair=True)
+
+
+@pytest.mark.parametrize(
+    ("header", "events", "code", "words"),
+    [
+        ({"distributedInfo": {"rank": 1 << 50, "world_size": 4}}, [{}], "distributed-info-unreadable", f"rank as {1 << 50}"),
+        ({"distributedInfo": {"rank": 0, "world_size": -3}}, [{}], "distributed-info-unreadable", "world_size as -3"),
+        ({"distributedInfo": {"rank": 4, "world_size": 4}}, [{}], "rank-beyond-world", "rank 4 of 4"),
+        ({}, [], "no-work", "no operator, call or device work"),
+        ({}, [{"ph": "M", "name": "process_name", "args": {"name": "python"}}], "no-work", "no operator"),
+        ({}, [{}, {}, {"ts": 1.7e15}], "far-start", "1 rows start more than a day"),
+        ({}, [{"cat": "kernel", "args": {"stream": 1 << 40}}], "stream-implausible", f"the first is {1 << 40}"),
+    ],
+)
+def test_what_no_profiler_writes_is_said(tmp_path, header, events, code, words):
+    plain = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({**header, "traceEvents": [{**plain, **event} for event in events]}))
+    (found,) = [d for d in kineto.read(path).diagnostics if d.code == code]
+    assert words in found.message and str(path) in found.message

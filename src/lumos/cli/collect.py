@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -33,4 +34,5 @@ def collect(
     if json:
         write_json({"status": status, "files": written})
     if status:
+        print(f"lumos: {' '.join(command)}: ended with status {status}; {len(written)} recordings in {output}", file=sys.stderr)
         raise typer.Exit(status)

@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.text import Text
 
 from lumos.cost.cluster import Cluster
-from lumos.report.text import heading, paragraph, table
+from lumos.report.text import heading, paragraph, sentence, table
 
 #: What the endings of keys measure, in SI units: the longest ending that fits wins.
 UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_hz": "Hz", "_s": "s"}
@@ -30,7 +29,7 @@ def print_clusters(console: Console, clusters: Sequence[Cluster]) -> None:
 
 def print_cluster(console: Console, cluster: Cluster) -> None:
     """Every number of one cluster, and where it is from."""
-    console.print(Text(f"{cluster.name}: {cluster.description}", style="bold"))
+    sentence(console, f"{cluster.name}: {cluster.description}")
     sources: dict[str, int] = {}
     for section in ("accelerator", "node", "fabric"):
         heading(console, section)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from lumos.analyze.compare import Amount, Change, Comparison, Side
 from lumos.report.replay_text import PARTS
-from lumos.report.text import count, duration, heading, kernel_name, paragraph, percent, print_diagnostics, table
+from lumos.report.text import count, duration, heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
 
 #: Rows of each table.
 MOST_COSTLY = 12
@@ -17,7 +16,7 @@ MOST_COSTLY = 12
 
 def print_comparison(console: Console, paths: tuple[str, str], result: Comparison) -> None:
     """The whole report."""
-    console.print(Text(headline(result), style="bold"))
+    sentence(console, headline(result))
     for letter, path, side in zip("AB", paths, (result.before, result.after), strict=True):
         paragraph(console, f"{letter}: {path}, {_who(side)}")
     _print_parts(console, result)

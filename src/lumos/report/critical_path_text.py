@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from lumos.analyze.critical_path import GROUPS, CriticalPath
 from lumos.analyze.slack import ClassSlack
 from lumos.graph.table import Graph
-from lumos.report.text import MOST_ROWS, count, duration, heading, kernel_name, paragraph, percent, print_diagnostics, table
+from lumos.report.text import (
+    JOB_STEP,
+    MOST_ROWS,
+    count,
+    duration,
+    heading,
+    kernel_name,
+    paragraph,
+    percent,
+    print_diagnostics,
+    sentence,
+    table,
+)
 
 #: Links of one step, and names on the paths, that are listed.
 LONGEST = 10
@@ -20,7 +31,7 @@ LEAST = 0.001
 
 def print_critical_paths(console: Console, of: str, graph: Graph, paths: Sequence[CriticalPath], slack: Mapping[str, ClassSlack]) -> None:
     """The whole report."""
-    console.print(Text(headline(of, graph, paths), style="bold"))
+    sentence(console, headline(of, graph, paths))
     if len(graph.ranks) > 1:
         paragraph(console, ranks_sentence(paths))
     if len(paths) > 1:
@@ -42,7 +53,7 @@ def headline(of: str, graph: Graph, paths: Sequence[CriticalPath]) -> str:
     total = sum(path.duration_ns for path in paths)
     if not total:
         return f"{who}: {what}, of no length"
-    each = "" if len(paths) == 1 else " a step"
+    each = ("" if len(paths) == 1 else " a step") + (f" {JOB_STEP}" if len(graph.ranks) > 1 else "")
     shares = {group: sum(path.by_group.get(group, 0) for path in paths) for group in GROUPS}
     largest = max(shares, key=lambda group: shares[group])
     bound = f"bound by {largest} ({percent(shares[largest] / total, decimals=0)})"

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
 from lumos.analyze.interference import Interference
 from lumos.diagnostics import Diagnostic
 from lumos.report.interference_text import print_interference
-from lumos.report.text import count, duration, heading, paragraph, percent, print_diagnostics, size, table
+from lumos.report.text import count, duration, heading, paragraph, percent, print_diagnostics, sentence, size, table
 from lumos.trace.table import ProcessGroup
 
 
@@ -28,7 +27,7 @@ def print_contents(
     names = [f"rank {f.rank}" for f in files] if len(files) == 1 else [count(len(files), "rank")]
     worlds = {f.world_size for f in files if f.world_size is not None}
     of = f" of {max(worlds)}" if worlds else ""
-    console.print(Text(f"{names[0]}{of}: {count(events, 'row')}, {size(held)} in memory, read in {read_s:.2f} s", style="bold"))
+    sentence(console, f"{names[0]}{of}: {count(events, 'row')}, {size(held)} in memory, read in {read_s:.2f} s")
     _print_files(console, files)
     _print_rows(console, files)
     _print_missing(console, files)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from lumos.model import Model
-from lumos.report.text import table
+from lumos.report.text import sentence, table
 
 
 def print_models(console: Console, models: Sequence[Model]) -> None:
@@ -23,7 +22,7 @@ def print_models(console: Console, models: Sequence[Model]) -> None:
 
 def print_model(console: Console, model: Model) -> None:
     """One model."""
-    console.print(Text(f"{model.name}: {model.parameters:,} parameters, {model.active_parameters:,} of them active", style="bold"))
+    sentence(console, f"{model.name}: {model.parameters:,} parameters, {model.active_parameters:,} of them active")
     experts = model.experts
     rows = [
         ("layers", f"{model.layers:,}"),

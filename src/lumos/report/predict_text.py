@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.text import Text
 
 from lumos.layout.predict import Prediction
-from lumos.report.text import duration, heading, paragraph, percent, print_diagnostics, table
+from lumos.report.text import duration, heading, paragraph, percent, print_diagnostics, sentence, table
 from lumos.report.whatif_text import PARTS
 
 #: Kinds of work on the critical path that are listed.
@@ -15,7 +14,7 @@ MOST_KINDS = 8
 
 def print_prediction(console: Console, p: Prediction) -> None:
     """The step's time, parts, bounds and memory."""
-    console.print(Text(headline(p), style="bold"))
+    sentence(console, headline(p))
     for line in _job(p):
         paragraph(console, line)
     heading(console, "Where the step goes (mean over stages)")

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from lumos.analyze.stragglers import Share, Stragglers
-from lumos.report.text import count, duration, heading, percent, print_diagnostics, table
+from lumos.report.text import JOB_STEP, count, duration, heading, percent, print_diagnostics, sentence, table
 
 COLUMNS = ("work", "off", "slowdown", "worth", "")
 
 
 def print_stragglers(console: Console, result: Stragglers) -> None:
     """The whole report."""
-    console.print(Text(headline(result), style="bold"))
+    sentence(console, headline(result))
     console.print(f"{duration(result.replayed_step_ns)} replayed; figures are means over {count(result.steps, 'step')}")
     if result.slowdown_without_launch_delay is not None:
         console.print(f"without launch delays {result.slowdown_without_launch_delay:.3f} times the ideal")
@@ -42,7 +41,7 @@ def headline(result: Stragglers) -> str:
     """The answer in one sentence."""
     ideal = "equal work took equal time" + (" (mean over all ranks)" if result.ideal == "pooled-mean" else "")
     return (
-        f"{count(result.ranks, 'rank')}: {duration(result.measured_step_ns)} a step, "
+        f"{count(result.ranks, 'rank')}: {duration(result.measured_step_ns)} a step {JOB_STEP}, "
         f"{duration(result.ideal_step_ns)} if {ideal}: slowdown {result.slowdown:.3f}"
     )
 

@@ -28,7 +28,7 @@ def duration(ns: float | None) -> str:
     """A time in the unit that suits it."""
     if ns is None:
         return "–"
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+    for unit, size in (("d", 86400e9), ("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if abs(ns) >= size:
             return f"{ns / size:.{_decimals(abs(ns) / size)}f} {unit}"
     return f"{ns:.0f} ns"
@@ -53,6 +53,10 @@ def percent(fraction: float | None, *, signed: bool = False, decimals: int = 2) 
 def count(number: int, noun: str) -> str:
     """A number and its noun, in the plural where it is one."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+#: What a job's step is, where it has several ranks: not the mean of the ranks' steps.
+JOB_STEP = "from the first rank's start to the last rank's end"
 
 
 def heading(console: Console, text: str) -> None:
@@ -80,11 +84,21 @@ def table(
         console.print(f"  … and {len(rows) - most:,} more; --json lists all")
 
 
+def sentence(console: Console, text: str) -> None:
+    """The answer, ahead of all else; it wraps."""
+    _print_wrapped(console, Text(text, style="bold"), 0)
+
+
 def paragraph(console: Console, *parts: str | tuple[str, str]) -> None:
     """Indented text that wraps; a part may be (text, style)."""
-    for line in Text.assemble(*parts).wrap(console, console.width - INDENT):
+    _print_wrapped(console, Text.assemble(*parts), INDENT)
+
+
+def _print_wrapped(console: Console, text: Text, indent: int) -> None:
+    """The lines of a text, without the blanks at which it was broken."""
+    for line in text.wrap(console, console.width - indent):
         line.rstrip()
-        console.print(Text(" " * INDENT).append_text(line))
+        console.print(Text(" " * indent).append_text(line))
 
 
 def kernel_name(name: str) -> str:

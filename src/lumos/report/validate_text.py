@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from lumos.layout.validate import Scored
-from lumos.report.text import count, heading, paragraph, percent, table
+from lumos.report.text import count, heading, paragraph, percent, sentence, table
 
 #: Rows with their predicted critical path by kind of work.
 Explained = Sequence[tuple[Scored, Mapping[str, float]]]
@@ -22,7 +21,7 @@ GROUPS = {"by_source": "source", "by_gpu": "device", "by_devices": "devices", "b
 def print_validation(console: Console, scored: Sequence[Scored], result: Mapping[str, Any], worst: Explained) -> None:
     """Errors by source, device, size and parallel kind; the worst rows; why rows were skipped."""
     good = [s for s in scored if s.skipped is None]
-    console.print(Text(headline(len(good), len(scored), result), style="bold"))
+    sentence(console, headline(len(good), len(scored), result))
     if good:
         for key, title in GROUPS.items():
             heading(console, f"By {title}")

@@ -46,7 +46,8 @@ def blocks(path: Path, progress: Callable[[int], None] | None = None) -> Iterato
     """The file's bytes in blocks, unpacked where it starts with gzip's magic bytes.
 
     `progress` is called with the bytes of the file itself read so far. Raises TraceError: no such file, no permission, a
-    directory, a pipe or device, damaged gzip data, a gzip file that unpacks beyond all reason; TruncatedError at the end of a cut-off gzip file.
+    directory, a pipe or a device, damaged gzip data, a gzip file that unpacks beyond all reason; TruncatedError at the end
+    of a cut-off gzip file.
     """
     try:
         mode = path.stat().st_mode

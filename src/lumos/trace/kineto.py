@@ -23,7 +23,7 @@ from lumos.trace import kineto_schema as schema
 from lumos.trace.blocks import TruncatedError, blocks
 from lumos.trace.reader import NotATraceError
 from lumos.trace.string_table import StringTable
-from lumos.trace.table import Category, Column, Int8, Int32, Int64, Lane, Trace
+from lumos.trace.table import DEVICE_WORK, Category, Column, Int8, Int32, Int64, Lane, Trace
 
 #: Shorter rows on average, over many of them, are no profiler's: refused, because the columns would outgrow the file.
 _MIN_ROW_BYTES = 16
@@ -31,6 +31,9 @@ _MANY_ROWS = 1 << 20
 
 #: The scanner's reason where the JSON is valid and no trace: nothing for --repair to mend.
 _NOT_A_LIST = "traceEvents is not an array"
+
+#: No recording is this long.
+_DAY_NS = 86_400 * 10**9
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|workers)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _NUMBER_AT_END = re.compile(r"[-_](\d{1,6})(?:\.pt\.trace)?\.json(?:\.gz)?$", re.IGNORECASE)
@@ -67,6 +70,7 @@ def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | 
     classes = pairs(*columns["classes"])
     category = _categories(columns["class"], classes, columns["name"], strings, args, found)
     lanes = _lanes(columns, classes, strings, args.pop("name", None))
+    _report_oddities(start, category, args, found)
     rank, rank_source, world_size = _rank(path, metadata, found)
     return Trace(
         path=str(path),
@@ -306,12 +310,34 @@ def _lanes(columns: Mapping[str, Any], classes: Sequence[tuple[str, str]], strin
     return tuple(Lane(pid, tid, process.get(pid, ""), thread.get(i, "")) for i, (pid, tid) in enumerate(ids))
 
 
+def _report_oddities(start: Int64, category: Int8, args: Mapping[str, Column], found: _Findings) -> None:
+    """What no profiler writes, yet can be read: no work at all, starts days apart, streams beyond a driver's numbers."""
+    is_work = np.zeros(len(Category), bool)
+    is_work[[Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON, *DEVICE_WORK]] = True
+    starts = start[is_work[category]]
+    if not len(starts):
+        found.add("no-work", "holds no operator, call or device work; record with the profiler active around a step")
+    elif int(starts.max()) - int(starts.min()) > _DAY_NS:
+        far = np.abs(starts - int(np.median(starts))) > _DAY_NS
+        found.add("far-start", f"{np.count_nonzero(far)} rows start more than a day from the rest; kept, so times include the gap")
+    if "stream" in args:
+        streams = args["stream"].values
+        beyond = streams[(streams < -1) | (streams >= 1 << 32)]
+        if len(beyond):
+            found.add("stream-implausible", f"{len(beyond)} rows name a stream beyond 32 bits (the first is {beyond[0]}); kept as they are")
+
+
 def _rank(path: Path, metadata: Mapping[str, Any], found: _Findings) -> tuple[int, str, int | None]:
     """The rank, where it is from, and the number of ranks (None where unknown)."""
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
-    world = _whole(info.get("world_size"))
+    world = _whole(info.get("world_size"), 1)
     rank = _whole(info.get("rank"))
+    for key, value in (("world_size", world), ("rank", rank)):
+        if value is None and info.get(key) is not None:
+            found.add("distributed-info-unreadable", f"distributedInfo gives {key} as {info[key]!r}, which is none; left out")
+    if rank is not None and world is not None and rank >= world:
+        found.add("rank-beyond-world", f"distributedInfo gives rank {rank} of {world}; ranks start at 0; kept")
     if rank is not None:
         return rank, "distributedInfo", world
     in_name = next(_ranks_in_name(path.name), None)
@@ -327,8 +353,8 @@ def _ranks_in_name(name: str) -> Iterator[int]:
             yield int(match.group(1))
 
 
-def _whole(value: object) -> int | None:
-    """A non-negative integer, also as text; None for anything else."""
+def _whole(value: object, least: int = 0) -> int | None:
+    """An integer from `least` below 2^31, also as text; None for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 31 else None
