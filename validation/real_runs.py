@@ -23,16 +23,15 @@ import importlib.util
 import json
 import os
 import resource
-import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tools.document import ROOT, markdown_table, write_section
+from tools.document import ROOT
 
 UNTRACED, WARMUP, TRACED = 2, 1, 2
 

@@ -26,8 +26,8 @@ def run(tmp_path: Path) -> Callable[[], str]:
     (tmp_path / "accuracy.md").write_text(PAGE)
 
     def validate() -> str:
-        command = [sys.executable, "-m", "validation.gpu", "--examples", str(tmp_path / "examples"), "--page", str(tmp_path / "accuracy.md")]
-        subprocess.run([*command, "--lumos", str(lumos)], check=True, capture_output=True, cwd=ROOT)
+        command = [sys.executable, "-m", "validation.gpu", "--examples", str(tmp_path / "examples"), "--lumos", str(lumos)]
+        subprocess.run([*command, "--page", str(tmp_path / "accuracy.md")], check=True, capture_output=True, cwd=ROOT)
         return (tmp_path / "accuracy.md").read_text()
 
     return validate
