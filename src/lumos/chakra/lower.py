@@ -189,7 +189,7 @@ class _Nodes:
             kind=column(graph.kind, [Kind.RETURN if a[1] == NodeType.COMP else Kind.COLLECTIVE for a in added], np.uint8),
             name=column(graph.name, extra_name, np.int32),
             names=tuple(names),
-            queue=column(_queues(graph)[graph.processor], [ABSENT] * len(added), np.int32),
+            queue=column(_queues(graph)[graph.processor], [ABSENT] * len(added), np.int64),
             start=start[order],
             duration=column(np.maximum(self.end - self.base, 0), [a[4] for a in added], np.int64),
             release=column(self.release, [ABSENT] * len(added), np.int64),
@@ -265,7 +265,7 @@ def reduced(offset: Int64, dep: Int64) -> tuple[Int64, Int64]:
     return np.concatenate(([0], np.cumsum(keep)))[offset].astype(np.int64), dep[keep]
 
 
-def _queues(graph: Graph) -> Int32:
+def _queues(graph: Graph) -> Int64:
     """The number of each processor within its rank: a stream's own, a thread's by order."""
     threads: Counter[int] = Counter()
     taken: set[tuple[int, int]] = set()
@@ -280,7 +280,7 @@ def _queues(graph: Graph) -> Int32:
             threads[p.rank] += 1
             number = threads[p.rank]
         out.append(number)
-    return np.array(out, np.int32)
+    return np.array(out, np.int64)
 
 
 def _communicate(nodes: _Nodes) -> None:

@@ -66,7 +66,7 @@ class Workload:
     kind: Int8
     name: Int32
     names: Sequence[str]
-    queue: Int32
+    queue: Int64
     start: Int64
     duration: Int64
     release: Int64

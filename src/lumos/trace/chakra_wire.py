@@ -18,6 +18,8 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
+from lumos.errors import LumosError
+
 #: The largest message that is read, bytes. Chakra's own converter writes nodes of some 100 kB at most.
 MAX_MESSAGE = 64 << 20
 
@@ -27,7 +29,7 @@ VERSION = "0.0.4"
 Value = int | float | str | bytes | bool | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[bool, ...]
 
 
-class WireError(ValueError):
+class WireError(LumosError):
     """Bytes that are not a message. The text says what is wrong; the reader adds file and place."""
 
 
