@@ -18,9 +18,9 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec
+from tools.document import markdown_table, write_section
 
 from lumos.graph.build import build
 from lumos.layout.coefficients import shipped
@@ -31,7 +31,6 @@ from lumos.layout.settings import Settings, job_from
 from lumos.layout.whatif import Changes, parse_settings, whatif
 from lumos.report.kineto_out import write_kineto
 from lumos.trace import read
-from tools.document import markdown_table, write_section
 
 JITTER, CLOCKS_NS = 0.01, 50_000
 FIGURE = 0.01
@@ -106,7 +105,8 @@ def section(scores: Sequence[Score]) -> str:
     errors = [abs(s.error) for s in scores]
     inside = statistics.mean(s.low_s <= s.truth_s <= s.high_s for s in scores)
     rows = [
-        (s.job, s.change.replace(",", ", "), f"{s.truth_s * 1e3:.1f} ms", f"{s.predicted_s * 1e3:.1f} ms", f"{s.error:+.2%}") for s in scores
+        (s.job, s.change.replace(",", ", "), f"{s.truth_s * 1e3:.1f} ms", f"{s.predicted_s * 1e3:.1f} ms", f"{s.error:+.2%}")
+        for s in scores
     ]
     lines = [
         "### What-if, closed loop",
