@@ -50,3 +50,16 @@ $(VENV)/.all: $(VENV)/.dev
 
 clean:
 	rm -rf $(VENV) build
+
+# A build of its own with the sanitizers, and the fuzzer over it: BYTES of mutated traces.
+BYTES ?= 1e8
+SANITIZED := .venv-sanitize
+FUZZED ?= $(wildcard examples/*/rank0.json.gz tests/data/*.json)
+sanitize: $(VENV)/bin/python
+	@test -x $(SANITIZED)/bin/python || $(PYTHON) -m venv $(SANITIZED)
+	$(SANITIZED)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --config-settings=cmake.define.LUMOS_SANITIZE=ON --config-settings=build-dir=build/sanitize '.[dev]'
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  PYTHONPATH= $(SANITIZED)/bin/python tools/fuzz_scan.py --bytes $(BYTES) $(FUZZED)
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider tests/property tests/simulate

@@ -1,6 +1,6 @@
 """Speed of the GEMM model: evaluations a second on one core (figure: at least one million).
 
-python benchmarks/cost.py
+python -m benchmarks.cost
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 import numpy as np
+from tools.document import markdown_table, write_section
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.gemm import gemm
@@ -20,7 +21,17 @@ def main() -> None:
     accelerator = load_cluster("h100").accelerator
     m, n, k = np.exp2(np.random.default_rng(0).uniform(5, 15, (3, COUNT))).astype(int)
     best = min(_seconds(lambda: gemm(m, n, k, accelerator)) for _ in range(5))
-    print(f"GEMM model: {COUNT / best / 1e6:.2f} M evaluations/s on one core")
+    limit = min(_seconds(lambda: 2.0 * m * n * k / 1e15) for _ in range(5))
+    write_section(
+        "docs/performance.md",
+        "cost",
+        "Written by `python -m benchmarks.cost`: random shapes on one core, best of five. To reach: 1 M/s. The limit beside it computes"
+        " nothing but the FLOP of each shape.\n\n"
+        + markdown_table(
+            ("what", "evaluations a second", "of the limit"),
+            [("GEMM model", f"{COUNT / best / 1e6:.1f} M", f"{limit / best:.1%}")],
+        ),
+    )
 
 
 def _seconds(work: object) -> float:

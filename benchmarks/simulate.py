@@ -1,6 +1,6 @@
 """How fast a graph is simulated: ns a task of the sweep, the batched sweep and the event loop, beside two alternatives.
 
-Run `python benchmarks/simulate.py` to measure and to write the table into docs/performance.md.
+Run `python -m benchmarks.simulate` to measure and to write the table into docs/performance.md.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import importlib.util
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
+from tools.document import write_section
 
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
 from lumos.simulate import Frozen, freeze, simulate, sweep, sweep_many
@@ -21,8 +21,6 @@ from lumos.simulate import Frozen, freeze, simulate, sweep, sweep_many
 SIZES = (100_000, 1_000_000, 10_000_000)
 CONFIGURATIONS = 16  # of the batched sweep
 RANKS = 8
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
-MARKERS = "<!-- simulate -->", "<!-- /simulate -->"
 
 # One layer of one rank: (processor of the rank, kind, launched by, handed off or stream-waiting for) in id order. Processors: 0 and 1 are
 # threads (forward and backward), 2 and 3 compute streams, 4 the communication stream.
@@ -185,20 +183,14 @@ def table() -> str:
     if not importlib.util.find_spec("networkx"):
         lines.append("| networkx longest path | " + "not installed | " * (len(loop) + 1))
     machine = f"{platform.machine()}, Python {platform.python_version()}, one core, best of three (Python rows: one run)"
-    return "\n".join([*lines, "", f"Made by `benchmarks/simulate.py` on {machine}."])
+    return "\n".join([*lines, "", f"Made by `python -m benchmarks.simulate` on {machine}."])
 
 
 def main() -> None:
     """Measure, print, and put the table between its markers in docs/performance.md."""
     text = table()
     print(text)
-    begin, end = MARKERS
-    page = PAGE.read_text() if PAGE.exists() else f"# Performance\n\n## Simulation\n\n{begin}\n{end}\n"
-    if begin not in page:
-        page += f"\n## Simulation\n\n{begin}\n{end}\n"
-    before, rest = page.split(begin, 1)
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(f"{before}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}")
+    write_section("docs/performance.md", "simulate", text)
 
 
 if __name__ == "__main__":

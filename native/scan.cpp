@@ -29,13 +29,14 @@ namespace scan {
 constexpr int64_t kAbsent = -1;
 constexpr size_t kSlice = size_t{1} << 18;      // bytes parsed at a time: they stay in the second-level cache
 constexpr size_t kMaxUnit = size_t{1} << 26;    // longest event or header value
-constexpr size_t kMaxKey = 48;                  // longest key that is guessed
+constexpr size_t kMaxKey = 47;                  // keys shorter than this are guessed
 constexpr size_t kMaxKeys = 4096;               // most keys that are remembered
-constexpr char kSeparator = '\x1f';             // between the parts of an interned pair
+constexpr char kSeparator = '\xff';             // between the parts of an interned pair: in no UTF-8 text
 
 struct ScanError {
   int64_t offset;
   std::string reason;
+  bool limit;  // legal JSON, but beyond what the scanner takes
 };
 
 // What a key of an event says.
@@ -50,27 +51,51 @@ class Keys {
   void add(std::string_view text, int32_t meaning) {
     bool added;
     names_.intern(text, added);
-    if (added) known_.push_back({meaning, 0});
-    else known_[static_cast<size_t>(names_.find(text))].meaning = meaning;
+    if (!added) {
+      known_[static_cast<size_t>(names_.find(text))].meaning = meaning;
+      return;
+    }
+    Known key;
+    key.meaning = meaning;
+    bool plain = std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c != '"' && c != '\\' && c != 0x7f; });
+    if (plain && !text.empty() && text.size() < kMaxKey) {  // others are not guessed
+      key.length = static_cast<uint32_t>(text.size()) + 1;
+      std::memcpy(key.text, text.data(), text.size());
+      key.text[text.size()] = '"';
+    }
+    known_.push_back(key);
   }
   // The meaning of the key at the cursor; `previous` is the key before it (0 at the start) and becomes this one.
   int32_t read(Cursor& in, uint32_t& previous) {
     uint32_t guess = known_[previous].next;
-    if (guess) {
-      std::string_view text = names_[guess];
-      if (*in.p == '"' && in.p[1 + text.size()] == '"' && !std::memcmp(in.p + 1, text.data(), text.size())) {
-        in.p += text.size() + 2;
-        previous = guess;
-        return known_[guess].meaning;
-      }
+    if (guess && *in.p == '"' && known_[guess].stands_at(in.p + 1)) {
+      in.p += known_[guess].length + 1;
+      previous = guess;
+      return known_[guess].meaning;
     }
     return look_up(in, previous);
   }
 
  private:
   struct Known {
-    int32_t meaning;
-    uint32_t next;
+    int32_t meaning = skipped;
+    uint32_t next = 0;
+    uint32_t length = 0;          // with the closing quote
+    char text[kMaxKey + 1] = {};  // (a multiple of 16) as it is written, with the closing quote
+
+    bool stands_at(const char* s) const {
+#if defined(__SSE2__)
+      for (uint32_t at = 0; at < length; at += 16) {
+        __m128i same = _mm_cmpeq_epi8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(s + at)),
+                                      _mm_loadu_si128(reinterpret_cast<const __m128i*>(text + at)));
+        unsigned wanted = length - at >= 16 ? 0xffffu : (1u << (length - at)) - 1;
+        if ((static_cast<unsigned>(_mm_movemask_epi8(same)) & wanted) != wanted) return false;
+      }
+      return true;
+#else
+      return !std::memcmp(s, text, length);
+#endif
+    }
   };
   int32_t look_up(Cursor& in, uint32_t& previous) {
     Token token = in.string(Place::key);
@@ -87,8 +112,7 @@ class Keys {
       found = names_.find(text);
     }
     auto key = static_cast<uint32_t>(found);
-    if (key && text.size() <= kMaxKey && std::none_of(text.begin(), text.end(), [](char c) { return c == '"' || c == '\\'; }))
-      known_[previous].next = key;
+    if (known_[key].length) known_[previous].next = key;
     previous = key;
     return known_[key].meaning;
   }
@@ -265,9 +289,9 @@ class Scanner {
       } catch (const Incomplete&) {
         break;
       } catch (const Malformed& problem) {
-        bool again = repair_ && !in_.tolerant;
+        bool again = repair_ && !in_.tolerant && !problem.limit;
         in_.new_unit();
-        if (!again) throw ScanError{consumed_ + (problem.at - text_.data()), problem.reason};
+        if (!again) throw ScanError{consumed_ + (problem.at - text_.data()), problem.reason, problem.limit};
         in_.tolerant = true;
         in_.p = unit_;
       }
@@ -277,7 +301,7 @@ class Scanner {
     size_t done = static_cast<size_t>(unit_ - text_.data());
     text_size_ -= done;
     consumed_ += static_cast<int64_t>(done);
-    if (text_size_ > kMaxUnit) throw ScanError{consumed_, "one event or header value of more than 64 MiB"};
+    if (text_size_ > kMaxUnit) throw ScanError{consumed_, "one event or header value of more than 64 MiB", true};
     std::memmove(text_.data(), unit_, text_size_ + kPadding);
     ascii_ = all_ascii(text_.data(), text_size_);
     retry_at_ = text_size_ + text_size_ / 2;  // a unit longer than a block is not read again for every block
@@ -354,7 +378,7 @@ class Scanner {
     std::string text;
     Cursor::write(value, text);
     header_size_ += name.size() + text.size();
-    if (header_size_ > kMaxUnit) in_.fail(key.begin, "header values of more than 64 MiB");
+    if (header_size_ > kMaxUnit) throw Malformed{key.begin, "header values of more than 64 MiB", true};
     header_.emplace_back(std::move(name), std::move(text));
     state_ = State::next_member;
   }
@@ -447,7 +471,7 @@ class Scanner {
   // The event that was read becomes a row.
   void commit() {
     if (row_count_ == row_capacity_) {
-      if (row_count_ >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) in_.fail(in_.p - 1, "more than 2^31 events");
+      if (row_count_ >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) throw Malformed{unit_, "more than 2^31 events", true};
       row_capacity_ = row_capacity_ + row_capacity_ / 2 + 4096;
       start_.reserve(row_capacity_);
       duration_.reserve(row_capacity_);
@@ -476,10 +500,9 @@ class Scanner {
     size_t count = columns_.size();
     start_[row_count_] = start;
     duration_[row_count_] = duration;
-    class_[row_count_] = pair(classes_, phase, text_of(fields_[cat], scratch_b_));
+    class_[row_count_] = class_of(phase, fields_[cat]);
     name_[row_count_] = strings_.intern(text_of(fields_[name], scratch_b_));
-    std::string_view process = text_of(fields_[pid], scratch_a_);
-    lane_[row_count_] = pair(lanes_, process, text_of(fields_[tid], scratch_b_));
+    lane_[row_count_] = lane_of(fields_[pid], fields_[tid]);
     correlation_[row_count_] = identity(flow ? fields_[id] : slots_[count]);
     external_[row_count_] = identity(slots_[count + 1]);
     if (!flow && fields_[id].type != Type::none) add(*columns_[static_cast<size_t>(id_column_)], row, fields_[id]);
@@ -487,6 +510,34 @@ class Scanner {
       if (static_cast<size_t>(slot) < count) add(*columns_[static_cast<size_t>(slot)], row, slots_[static_cast<size_t>(slot)]);
     ++row_count_;
     set_row_sizes();
+  }
+
+  // The lanes and classes of late rows, found by the few bytes that tell them apart.
+  struct Recent {
+    uint64_t a = 0, b = 0;
+    int32_t id = -1;
+  };
+  static Recent& recent(std::vector<Recent>& cache, uint64_t a, uint64_t b) { return cache[mix(a ^ 0x9E3779B97F4A7C15u, b + 1) % cache.size()]; }
+
+  int32_t lane_of(const Token& process, const Token& thread) {
+    auto plain = [](const Token& t) { return t.type == Type::number && !t.negative && !t.exponent && !t.fraction && t.digits <= 18; };
+    if (!plain(process) || !plain(thread)) return pair(lanes_, text_of(process, scratch_a_), text_of(thread, scratch_b_));
+    Recent& slot = recent(recent_lanes_, process.mantissa, thread.mantissa);
+    if (slot.id < 0 || slot.a != process.mantissa || slot.b != thread.mantissa)
+      slot = {process.mantissa, thread.mantissa, pair(lanes_, process.text(), thread.text())};
+    return slot.id;
+  }
+
+  int32_t class_of(std::string_view phase, const Token& category) {
+    size_t size = static_cast<size_t>(category.end - category.begin);
+    if (category.type != Type::string || category.escaped || size > 15 || phase.size() != 1)
+      return pair(classes_, phase, text_of(category, scratch_b_));
+    uint64_t words[2] = {0, 0};
+    std::memcpy(words, category.begin, size);
+    words[1] |= static_cast<uint64_t>(static_cast<uint8_t>(phase[0])) << 56;
+    Recent& slot = recent(recent_classes_, words[0], words[1]);
+    if (slot.id < 0 || slot.a != words[0] || slot.b != words[1]) slot = {words[0], words[1], pair(classes_, phase, category.text())};
+    return slot.id;
   }
 
   int32_t pair(Interner& interner, std::string_view first, std::string_view second) {
@@ -507,7 +558,7 @@ class Scanner {
 
   // Microseconds as written, to whole nanoseconds (halves to even).
   bool nanoseconds(const Token& token, int64_t& out) {
-    if (token.type == Type::number && !token.exponent && token.digits <= 15 && token.fraction <= 3) {
+    if (token.type == Type::number && !token.exponent && token.fraction <= 3 && token.digits - token.fraction <= 15) {
       static const int64_t scale[] = {1000, 100, 10, 1};
       auto value = static_cast<int64_t>(token.mantissa) * scale[token.fraction];
       out = token.negative ? -value : value;
@@ -565,7 +616,7 @@ class Scanner {
         break;
       }
       case Kind::floating:
-        if ((token.type != Type::number && token.type != Type::string) || !floating(text_of(token, scratch_b_), real)) {
+        if (!real_number(token, real)) {
           ++column.unreadable;
           return;
         }
@@ -573,6 +624,16 @@ class Scanner {
         break;
     }
     column.rows.push(row);
+  }
+
+  bool real_number(const Token& token, double& out) {
+    if (token.type == Type::number) return floating(token.text(), out);
+    if (token.type != Type::string) return false;
+    std::string_view text = text_of(token, scratch_b_);
+    int64_t ignored;
+    if (decimal(text, 0, ignored) == Parsed::not_a_number) return false;
+    if (text.front() == '+') text.remove_prefix(1);
+    return floating(text, out);
   }
 
   // Arrays repeat from row to row: each distinct text is made compact once.
@@ -602,6 +663,7 @@ class Scanner {
   std::vector<int32_t> used_;  // those that are present
   Interner strings_, raw_, lanes_, classes_;
   Buffer<int32_t> raw_strings_;
+  std::vector<Recent> recent_lanes_{64}, recent_classes_{64};
   std::string scratch_a_, scratch_b_, joined_;
   size_t row_count_ = 0, row_capacity_ = 0;
   Buffer<int64_t> start_, duration_, correlation_, external_;
@@ -624,7 +686,7 @@ NB_MODULE(_scan, m) {
     try {
       std::rethrow_exception(p);
     } catch (const scan::ScanError& problem) {
-      nb::object args = nb::make_tuple(problem.offset, problem.reason);
+      nb::object args = nb::make_tuple(problem.offset, problem.reason, problem.limit);
       PyErr_SetObject(error, args.ptr());
     }
   });

@@ -18,6 +18,7 @@ struct Incomplete {};
 struct Malformed {
   const char* at;
   const char* reason;
+  bool limit = false;  // legal JSON, but beyond what the scanner takes
 };
 
 // Python's json gives up at about 1,000; traces nest about five deep.
@@ -62,7 +63,7 @@ class Cursor {
 
   [[noreturn]] void fail(const char* at, const char* reason) const {
     if (at >= end) throw Incomplete{};
-    throw Malformed{at, reason};
+    throw Malformed{at, reason, false};
   }
   void space() { p = skip_space(p); }
   void expect(char c, const char* reason) {
@@ -133,6 +134,7 @@ class Cursor {
       while (is_digit(*s)) ++s;
       if (s == power) fail(s, "a number without digits in its exponent");
     }
+    if (s >= end) throw Incomplete{};  // more digits may follow
     token.mantissa = mantissa;
     token.end = p = s;
     return token;
@@ -296,7 +298,7 @@ class Cursor {
 
   // An array or object; its compact text is appended to `out` where given.
   void nested(int depth, std::string* out) {
-    if (depth > kMaxDepth) fail(p, "nested too deeply (more than 256 levels)");
+    if (depth > kMaxDepth) throw Malformed{p, "nested more than 256 levels deep", true};
     bool object = *p == '{';
     char close = object ? '}' : ']';
     if (out) *out += *p;

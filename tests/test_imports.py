@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "lumos"
 #: From the bottom up; the parts of one level do not import each other.
 LEVELS = (
     {"errors"},
-    {"diagnostics"},
+    {"diagnostics", "result"},
     {"trace"},
     {"graph"},
     {"simulate"},
@@ -21,16 +21,17 @@ LEVELS = (
     {"layout"},
     {"search", "chakra", "proxy"},
     {"report"},
-    {"cli", "serve"},
+    {"serve"},
+    {"cli"},
 )
 
-#: Parts outside the order: what a training script imports, and what it may import of lumos.
+#: Parts outside the order: what a training script imports, and what it may import of lumos. Only the command line uses it.
 APART = {"collect": {"errors"}}
 
 LEVEL = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 
 #: Inner loops: modules of C++ that import nothing.
-NATIVE = {"_scan", "_slices", "_engine"}
+NATIVE = {"_scan", "_slices", "_engine", "_path"}
 
 
 def part_of(path: Path) -> str:
@@ -67,4 +68,5 @@ def test_imports_run_one_way(path):
         if part in APART:
             assert other in APART[part], f"{part} imports {other}"
         else:
-            assert other in LEVEL and LEVEL[other] < LEVEL[part], f"{part} imports {other}"
+            below = other in LEVEL and LEVEL[other] < LEVEL[part]
+            assert below or (part == "cli" and other in APART), f"{part} imports {other}"

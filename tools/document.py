@@ -8,8 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def write_section(document: str, name: str, text: str) -> None:
-    """Replace the section `name` of `document` (a path from the root), or append it where the document has none yet."""
+def write_section(document: str | Path, name: str, text: str) -> None:
+    """Replace the section `name` of `document` (a path from the root, or absolute), or append it where there is none yet."""
     path = ROOT / document
     opening, closing = f"<!-- {name} -->", f"<!-- /{name} -->"
     before = path.read_text(encoding="utf-8") if path.exists() else ""

@@ -1,6 +1,6 @@
 """Fit the coefficients that ship with Lumos to the published measurements and write them, with their residuals.
 
-    LUMOS_MEASURED=… LUMOS_TRACES=… python tools/fit.py
+    LUMOS_MEASURED=… LUMOS_TRACES=… python -m tools.fit
 
 reads gemm.csv, attention.csv and collectives.csv, and the kernels of the traces with shapes, and writes
 src/lumos/cost/data/coefficients.toml.

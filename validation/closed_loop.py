@@ -53,13 +53,32 @@ def _job(model: str, gpus: int, batch: int, seq: int, **plan: int | str) -> Sett
 GPT = _job("gpt3-6.7b", 8, 16, 2048, tp=2, pp=2)
 COMMON = ("tp=4", "tp=1", "pp=4", "pp=1", "dp=4", "cp=2", "microbatches=16", "micro_batch=2", "seq=4096", "recompute=full")
 LOOPS = (
-    Loop("GPT-3 6.7B, 8 ranks (tp 2, pp 2, dp 2)", GPT, (*COMMON, "vpp=2", "layers=64", "hidden=8192,ffn=32768", "schedule=gpipe", "zero=0")),
-    Loop("slower: the same, kernels × 1.2, links × 1.4, host × 1.5", GPT, COMMON, {"gemm": 1.2, "attention": 1.2, "traffic": 1.2, "collective": 1.4, "host": 1.5}),
-    Loop("Llama 2 7B, 16 ranks (tp 2, cp 2, pp 2, dp 2)", _job("llama2-7b", 16, 16, 8192, tp=2, cp=2, pp=2), ("cp=1", "cp=4", "tp=4", "pp=4", "dp=4", "layers=16", "seq=16384")),
+    Loop(
+        "GPT-3 6.7B, 8 ranks (tp 2, pp 2, dp 2)", GPT, (*COMMON, "vpp=2", "layers=64", "hidden=8192,ffn=32768", "schedule=gpipe", "zero=0")
+    ),
+    Loop(
+        "slower: the same, kernels × 1.2, links × 1.4, host × 1.5",
+        GPT,
+        COMMON,
+        {"gemm": 1.2, "attention": 1.2, "traffic": 1.2, "collective": 1.4, "host": 1.5},
+    ),
+    Loop(
+        "Llama 2 7B, 16 ranks (tp 2, cp 2, pp 2, dp 2)",
+        _job("llama2-7b", 16, 16, 8192, tp=2, cp=2, pp=2),
+        ("cp=1", "cp=4", "tp=4", "pp=4", "dp=4", "layers=16", "seq=16384"),
+    ),
     Loop("Llama 3 8B, 8 ranks (dp 8)", _job("llama3-8b", 8, 32, 4096), ("tp=2", "pp=2", "dp=16", "layers=16", "micro_batch=2")),
-    Loop("Mixtral 8x7B, 16 ranks (tp 2, ep 4, pp 2, dp 4)", _job("mixtral-8x7b", 16, 32, 2048, tp=2, ep=4, pp=2), ("ep=2", "ep=1", "tp=4", "pp=4", "dp=8", "layers=16", "seq=4096")),
-    Loop("GPT-3 13B, 64 ranks (tp 4, pp 4, vpp 2, dp 4)", _job("gpt3-13b", 64, 64, 2048, tp=4, pp=4, vpp=2), ("vpp=1", "vpp=5", "pp=2", "tp=8", "dp=8", "microbatches=32")),
-)  # fmt: skip
+    Loop(
+        "Mixtral 8x7B, 16 ranks (tp 2, ep 4, pp 2, dp 4)",
+        _job("mixtral-8x7b", 16, 32, 2048, tp=2, ep=4, pp=2),
+        ("ep=2", "ep=1", "tp=4", "pp=4", "dp=8", "layers=16", "seq=4096"),
+    ),
+    Loop(
+        "GPT-3 13B, 64 ranks (tp 4, pp 4, vpp 2, dp 4)",
+        _job("gpt3-13b", 64, 64, 2048, tp=4, pp=4, vpp=2),
+        ("vpp=1", "vpp=5", "pp=2", "tp=8", "dp=8", "microbatches=32"),
+    ),
+)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How well the cost models predict what they never saw; writes the tables of docs/cost-models.md.
 
-    LUMOS_MEASURED=… LUMOS_TRACES=… python validation/cost.py [--plots DIR]
+    LUMOS_MEASURED=… LUMOS_TRACES=… python -m validation.cost [--plots DIR]
 
 Every row of the published measurements is predicted once by coefficients fitted without its group: its (n, k) pair
 (GEMM), its heads (attention), its size (collectives in a node), its source (collectives across nodes), its shapes
@@ -16,13 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from tools.document import write_section
+from tools.fit import comparable, kernels
 
-ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tools"))
-
-from fit import comparable, kernels  # noqa: E402
-
-from lumos.cost.calibrate import (  # noqa: E402
+from lumos.cost.calibrate import (
     FEWEST_ROWS,
     Row,
     Table,
@@ -32,18 +29,16 @@ from lumos.cost.calibrate import (  # noqa: E402
     gemm_tables,
     read_table,
 )
-from lumos.cost.cluster import load_cluster  # noqa: E402
-from lumos.cost.coefficients import GENERIC, find, shipped  # noqa: E402
-from lumos.cost.collective import collective, link_coefficients  # noqa: E402
-from lumos.cost.estimate import Float64  # noqa: E402
-from lumos.cost.fit_attention import fit_attention  # noqa: E402
-from lumos.cost.fit_collective import fit_links, fit_network  # noqa: E402
-from lumos.cost.fit_gemm import fit_gemm, fit_generic  # noqa: E402
-from lumos.cost.fit_memory_bound import fit_memory_bound  # noqa: E402
-from lumos.cost.gemm import gemm  # noqa: E402
+from lumos.cost.cluster import load_cluster
+from lumos.cost.coefficients import GENERIC, find, shipped
+from lumos.cost.collective import collective, link_coefficients
+from lumos.cost.estimate import Float64
+from lumos.cost.fit_attention import fit_attention
+from lumos.cost.fit_collective import fit_links, fit_network
+from lumos.cost.fit_gemm import fit_gemm, fit_generic
+from lumos.cost.fit_memory_bound import fit_memory_bound
+from lumos.cost.gemm import gemm
 
-PAGE = ROOT / "docs/cost-models.md"
-OPEN, CLOSE = "<!-- cost -->", "<!-- /cost -->"
 #: Size classes by measured time, seconds.
 CLASSES = {"< 20 µs": (0, 2e-5), "20–200 µs": (2e-5, 2e-4), "0.2–2 ms": (2e-4, 2e-3), "> 2 ms": (2e-3, np.inf)}
 
@@ -260,8 +255,7 @@ def main() -> None:
         "Sources never fitted": summary(others),
     }
     text = "\n\n".join(f"### {title}\n\n{body}" for title, body in sections.items())
-    before, rest = PAGE.read_text(encoding="utf-8").split(OPEN)
-    PAGE.write_text(f"{before}{OPEN}\n\n{text}\n\n{CLOSE}{rest.split(CLOSE)[1]}", encoding="utf-8")
+    write_section("docs/cost-models.md", "cost", text)
     print(sections["Figures"])
     if "--plots" in sys.argv:
         draw(

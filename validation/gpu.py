@@ -1,6 +1,6 @@
 """Replay every recording of examples/record_suite.py, and state how far profiling itself stretched the steps.
 
-    python validation/gpu.py
+    python -m validation.gpu
 
 For each examples/*/steps.csv, every trace is replayed by the installed `lumos replay --json`, and one table per device
 goes between the markers `<!-- gpu -->` and `<!-- /gpu -->` of docs/accuracy.md. Stretch: median traced step over median
@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-OPEN, CLOSE = "<!-- gpu -->", "<!-- /gpu -->"
+from tools.document import ROOT, write_section
+
 NONE_YET = (
     "No GPU recording yet. `python examples/record_suite.py --out examples/NAME` makes one on any CUDA device; "
-    "`python validation/gpu.py` then fills this section."
+    "`python -m validation.gpu` then fills this section."
 )
 HEAD = "| setting | untraced | spread | traced | stretch | replay error | worst | start error p95 | kept wait | unexplained idle | scored |"
 
@@ -105,14 +105,6 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.2%}"
 
 
-def fill(page: str, text: str) -> str:
-    """`page` with `text` between the markers, which are added at its end where it has none."""
-    if OPEN not in page or CLOSE not in page:
-        page = f"{page.rstrip()}\n\n## On real GPUs\n\n{OPEN}\n{CLOSE}\n".lstrip()
-    before, rest = page.split(OPEN, 1)
-    return f"{before}{OPEN}\n{text}\n{CLOSE}{rest.split(CLOSE, 1)[1]}"
-
-
 def main() -> None:
     options = _arguments()
     sections = []
@@ -122,8 +114,7 @@ def main() -> None:
         if rows:
             sections.append(section(table.parent, [replay(options.lumos, table.parent, row) for row in rows]))
     text = "\n\n".join(sections) or NONE_YET
-    page = options.page.read_text() if options.page.exists() else "# Accuracy\n"
-    options.page.write_text(fill(page, text))
+    write_section(options.page, "gpu", text)
     print(text)
 
 

@@ -18,8 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lumos.analyze.breakdown import breakdown
+    from lumos.analyze.compare import compare
+    from lumos.analyze.critical_path import critical_paths
     from lumos.analyze.probes import probes
     from lumos.analyze.replay import replay
+    from lumos.analyze.slack import slack
+    from lumos.analyze.stragglers import stragglers
     from lumos.diagnostics import Diagnostic
     from lumos.errors import GraphError, LumosError, TraceError, UsageError
     from lumos.graph.build import build
@@ -41,11 +45,15 @@ __all__ = [
     "UsageError",
     "breakdown",
     "build",
+    "compare",
+    "critical_paths",
     "measured",
     "probes",
     "read",
     "replay",
     "simulate",
+    "slack",
+    "stragglers",
 ]
 
 #: Where each public name is defined.
@@ -61,11 +69,15 @@ _HOMES = {
     "UsageError": "lumos.errors",
     "breakdown": "lumos.analyze.breakdown",
     "build": "lumos.graph.build",
+    "compare": "lumos.analyze.compare",
+    "critical_paths": "lumos.analyze.critical_path",
     "measured": "lumos.simulate.timeline",
     "probes": "lumos.analyze.probes",
     "read": "lumos.trace",
     "replay": "lumos.analyze.replay",
     "simulate": "lumos.simulate",
+    "slack": "lumos.analyze.slack",
+    "stragglers": "lumos.analyze.stragglers",
 }
 
 

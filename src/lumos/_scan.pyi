@@ -2,7 +2,7 @@ from collections.abc import Sequence
 from typing import Any
 
 class ScanError(ValueError):
-    """The text is not JSON: `args` is (byte offset, reason)."""
+    """The text is not JSON: `args` is (byte offset, reason, whether it is legal but beyond what the scanner takes)."""
 
 class Scanner:
     """Profiler JSON to columns; see native/scan.cpp. Not for use by several threads at once."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,9 +17,11 @@ def test_help_names_every_verb(lumos):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_loads_and_explains_itself(lumos, verb):
-    assert load(verb).name == verb
-    done = lumos(verb, "--help")
-    assert done.status == 0 and "--json" in done.out
+    command = load(verb)
+    assert command.name == verb
+    for part in getattr(command, "commands", {"": None}):  # a verb with verbs of its own answers through those
+        done = lumos(verb, *filter(None, [part]), "--help")
+        assert done.status == 0 and "--json" in done.out
 
 
 def test_version(lumos):
@@ -72,6 +75,15 @@ def test_a_reader_that_leaves_is_no_error(trace, how):
     assert done.returncode == 141
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("how", ["--json", ""])
+def test_a_full_disk_is_one_message(trace, how):
+    command = f"{sys.executable} -c 'from lumos.cli import main; main()' breakdown {trace()} {how} >/dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("lumos: standard output: cannot be written (No space left on device)") and done.stderr.count("\n") == 1
+
+
 def test_an_interrupt_leaves_without_a_traceback(lumos, monkeypatch, tmp_path):
     import importlib
 
@@ -86,7 +98,7 @@ def test_an_interrupt_leaves_without_a_traceback(lumos, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("lumos re", ["replay"]),
+        ("lumos rep", ["replay", "report"]),
         ("lumos replay --pro", ["--probes"]),
         ("lumos replay --ignore stream-", ["stream-order", "stream-wait"]),
         ("lumos breakdown --by mo", ["module"]),

@@ -49,7 +49,14 @@ def test_settings_of_a_file_and_options_over_them(tmp_path):
         ([*PREDICT, "--precision", "fp9"], 2, "did you mean 'fp8'"),
         ([*PREDICT, "--framework", "nemmo"], 2, "nemo"),
         ([*PREDICT, "--switch", "tp_overlp=on"], 2, "tp_overlap"),
-        ([*PREDICT[:2], "lama3-8b", *PREDICT[3:]], 2, "llama3-8b"),
+        ([*PREDICT[:2], "lama3-8b", *PREDICT[3:]], 1, "llama3-8b"),
+        ([*PREDICT[:4], "h10", *PREDICT[5:]], 1, "nearest: h100"),
+        ([*PREDICT, "--pp", "2", "--schedule", "interleaved"], 2, "interleaved schedule needs vpp above 1"),
+        ([*PREDICT, "--pp", "2", "--schedule", "1f1b", "--vpp", "4"], 2, "vpp (4) makes the schedule interleaved"),
+        ([*PREDICT, "--recompute", "full", "--recompute-layers", "99"], 2, "at most the 32 layers of a stage"),
+        ([*PREDICT, "--recompute", "full", "--recompute-layers", "-1"], 2, "--recompute-layers"),
+        ([*PREDICT, "--recompute", "none", "--recompute-layers", "4"], 2, "needs recompute full"),
+        ([*PREDICT, "--jitter", "0.1"], 2, "give --kineto DIR"),
         (["predict", "/nowhere/job.toml"], 1, "cannot be read"),
         (["validate", "/nowhere/runs.csv"], 1, "cannot be read"),
     ],
@@ -67,9 +74,18 @@ def test_unknown_key_of_a_file_names_the_nearest(tmp_path):
     assert done.returncode == 2 and "did you mean 'model'" in done.stderr
 
 
+def test_a_wrong_value_of_a_file_is_named_in_words(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text('model = "llama3-8b"\ngpus = "8"\n')
+    done = lumos("predict", str(path))
+    assert done.returncode == 2 and "job.toml: gpus = '8' must be a whole number" in done.stderr
+
+
 def test_text_for_people():
     done = lumos(*PREDICT)
-    assert done.returncode == 0 and "tokens/s per device" in done.stdout.replace("\n", " ")
+    assert done.returncode == 0 and "tokens/s per device" in done.stdout
+    assert " a step (80 % interval " in done.stdout.splitlines()[0] and ", MFU " in done.stdout.splitlines()[0]
+    assert "─" in done.stdout and "┃" not in done.stdout
 
 
 def test_models_lists_exact_counts():
@@ -88,4 +104,7 @@ def test_validate_writes_rows_and_figures(tmp_path):
     assert [set(r) >= {"id", "predicted_s"} for r in found["rows"]] == [True, False]
     assert "Abacus" in found["rows"][1]["skipped"] and found["scored"] == 1
     text = lumos("validate", str(path))
-    assert text.returncode == 0 and "skipped 1" in text.stdout
+    assert text.returncode == 0 and "skipped 1" in text.stdout and "┃" not in text.stdout
+    path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("r1")))
+    text = lumos("validate", str(path))
+    assert text.stdout.startswith("none of 1 row could be scored\n") and "By source" not in text.stdout

@@ -36,8 +36,8 @@ def test_replay_and_breakdown_add_up(lumos, path):
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: str(path.relative_to(ROOT)))
-@pytest.mark.parametrize("verb", ["inspect", "replay", "breakdown --by operator", "breakdown --by rank"])
+@pytest.mark.parametrize("verb", ["inspect", "replay", "breakdown --by operator", "breakdown --by rank", "critical-path", "compare"])
 def test_text_fits_80_columns(lumos, path, verb):
-    done = lumos(*verb.split(), path)
+    done = lumos(*verb.split(), path, *([path] if verb == "compare" else []))
     assert done.status in (0, 1)
     assert max((len(line) for line in done.out.splitlines()), default=0) <= 80

@@ -97,7 +97,7 @@ def test_perfetto_writes_both_runs(lumos, trace, tmp_path):
     out = tmp_path / "both.json"
     assert lumos("replay", trace(), "--perfetto", out).status == 0
     names = {e["args"]["name"] for e in json.loads(out.read_text())["traceEvents"] if e["name"] == "process_name"}
-    assert names == {"rank 0 measured", "rank 0 replayed"}
+    assert names == {"rank 0 measured", "rank 0 replayed", "critical path measured", "critical path replayed"}
 
 
 def test_perfetto_needs_a_name_that_tells_its_format(lumos, trace, tmp_path):

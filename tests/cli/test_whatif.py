@@ -15,7 +15,7 @@ def test_a_slower_operator_slows_the_step_and_says_why(lumos):
     found = done.json
     assert found["step_time_s"] > found["base"]["step_time_s"] * 1.1
     assert found["changes"] == ["scale operator:aten::addmm by 2"]
-    assert found["moved"][0]["what"] == "cpu operators"
+    assert found["moved"][0]["what"] == "operators"
     assert sum(found["breakdown"].values()) == pytest.approx(found["step_time_s"])
 
 
@@ -33,3 +33,16 @@ def test_a_pattern_without_a_match_is_an_error(lumos):
 
 def test_a_malformed_change_is_wrong_usage(lumos):
     assert lumos("whatif", EXAMPLE, "--scale", "x").status == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--scale", "*=1e30"), "longer than a century"),
+        (("--rank-slowdown", "0=0"), "a factor above 0"),
+    ],
+)
+def test_an_impossible_factor_is_wrong_usage(lumos, words, reason):
+    done = lumos("whatif", EXAMPLE, *words)
+    assert (done.status, done.out) == (2, "")
+    assert reason in done.err and done.err.count("\n") == 1

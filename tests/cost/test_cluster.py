@@ -50,12 +50,12 @@ def test_spellings_of_published_tables_are_understood(spelling: str, name: str) 
 
 
 def test_an_unknown_cluster_lists_the_valid_ones_and_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"'h101' is not known; nearest: h100; valid: .*b200"):
+    with pytest.raises(LumosError, match=r"'h101' is not known; nearest: h100; valid: .*b200"):
         load_cluster("h101")
 
 
 def test_a_name_that_only_begins_like_a_cluster_is_not_that_cluster() -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(LumosError):
         load_cluster("h1000")
 
 
@@ -121,7 +121,7 @@ def test_dtypes_are_understood_as_pytorch_spells_them() -> None:
 
 
 def test_a_plan_larger_than_the_cluster_is_refused() -> None:
-    with pytest.raises(UsageError, match="100000 devices asked for, but cluster 'llama3-h100' has 24576"):
+    with pytest.raises(LumosError, match="100000 devices asked for, but cluster 'llama3-h100' has 24576"):
         load_cluster("llama3-h100").check_size(100_000)
 
 

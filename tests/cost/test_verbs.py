@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from lumos.cli import calibrate, clusters, cost
+from lumos.cost import coefficients
 from lumos.errors import LumosError, UsageError
 
 app = typer.Typer()
@@ -61,7 +62,7 @@ def test_extrapolation_is_marked() -> None:
 
 
 def test_errors_name_the_valid_choices() -> None:
-    with pytest.raises(UsageError, match="nearest: h100"):
+    with pytest.raises(LumosError, match="nearest: h100"):
         run("cost", "gemm", "--on", "h10", "--m", "1", "--n", "1", "--k", "1")
     with pytest.raises(LumosError, match="m2-inference: peak_flops is not published"):
         run("cost", "gemm", "--on", "m2-inference", "--m", "1", "--n", "1", "--k", "1")
@@ -69,12 +70,35 @@ def test_errors_name_the_valid_choices() -> None:
         run("cost", "collective", "all", "--cluster", "h100", "--ranks", "2", "--bytes", "1")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        (*GEMM[:4], "--m", "99999999999999999999", *GEMM[6:]),
+        (*GEMM[:4], "--m", "0", *GEMM[6:]),
+        (*ATTENTION[:-1], "7", "--kv-heads", "3"),
+        (*ATTENTION[:-1], "0"),
+        (*ALL_REDUCE[:-1], "1.5"),
+        (*ALL_REDUCE[:-1], "-1"),
+        (*ALL_REDUCE[:-1], "many"),
+    ],
+)
+def test_sizes_that_nothing_has_are_wrong_usage(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 2 or isinstance(result.exception, UsageError)
+
+
+def test_one_spelling_serves_as_well_as_another() -> None:
+    at = [w.replace("--cluster", "--on").replace("all_reduce", "all-reduce").replace("1000000", "1e6") for w in ALL_REDUCE]
+    assert answer(*at) == answer(*ALL_REDUCE)
+    assert answer(*(w.replace("--on", "--cluster") for w in GEMM)) == answer(*GEMM)
+
+
 def test_clusters_are_listed_and_one_is_shown_with_its_sources() -> None:
     names = [c["name"] for c in answer("clusters")["clusters"]]
     assert {"h100", "mtia-v1", "host"} <= set(names) and names == sorted(names)
-    assert "GB200 NVL72" in run("clusters")
+    assert "GB200" in run("clusters")
     shown = run("clusters", "h100")
-    assert "memory_bytes_per_s = 3350000000000.0   (NVIDIA H100" in shown
+    assert "memory_bytes_per_s       3.35 TB/s" in shown and "NVIDIA H100" in shown
 
 
 def test_calibrate_fits_a_table_and_cost_uses_it(tmp_path: Path) -> None:
@@ -88,6 +112,24 @@ def test_calibrate_fits_a_table_and_cost_uses_it(tmp_path: Path) -> None:
     own = answer(*GEMM, "--coefficients", str(tmp_path / "mine.toml"))
     assert own["time_s"] == pytest.approx(2 * 4096**3 / 2e14, rel=0.15)
     assert "median error" in run("calibrate", str(tmp_path / "mine.csv"))
+
+
+def test_coefficients_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "own.toml"
+    coefficients.write({}, path, "of before")
+
+    def half(self: Path, text: str, **options: Any) -> None:
+        with self.open("w", **options) as file:
+            file.write(text[:3])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", half)
+        with pytest.raises(LumosError, match=r"own\.toml: cannot be written \(No space"):
+            coefficients.write({}, path, "of now")
+    assert path.read_text() == "# of before\n" and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(LumosError, match=r"own\.toml: cannot be written"):
+        coefficients.write({}, tmp_path / "absent" / "own.toml", "nowhere")
 
 
 def test_calibrate_refuses_a_mixture(tmp_path: Path) -> None:

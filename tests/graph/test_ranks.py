@@ -160,3 +160,32 @@ def test_ends_tell_like_from_like():
 def test_runs_of_like_labels_align_where_clocks_differ():
     other_end = np.array([5, 6, 7, 8], np.int64) * 10**12
     assert align("abcab", "abab", np.arange(5) * 10**9, other_end).tolist() == [0, 1, -1, 2, 3]
+
+
+def test_collectives_that_were_never_under_way_together_did_not_meet(draw, job):
+    # without numbers, order alone would pair rank 0's first with rank 1's, which began after it had ended
+    drawings = [draw(r, 2) for r in range(2)]
+    drawings[0].launch((0, 5), (7, 20), 9, NCCL, **facts()).launch((100, 5), (107, 20), 9, NCCL, **facts())
+    drawings[1].launch((50, 5), (57, 20), 9, NCCL, **facts()).launch((100, 5), (107, 20), 9, NCCL, **facts())
+    graph = build(job(*drawings))
+    assert np.diff(graph.rendezvous_offset).tolist() == [2]
+    assert len(graph.waiting_unknown) == 2
+    simulate(graph)
+
+
+def test_collectives_of_one_number_but_different_size_are_named(draw, job):
+    drawings = [draw(r, 2) for r in range(2)]
+    for rank, drawing in enumerate(drawings):
+        drawing.launch((0, 5), (7, 50), 9, NCCL, **facts(1)).launch((60, 5), (67, 50), 9, NCCL, **facts(2, nelems=1000 + rank))
+    graph = build(job(*drawings))
+    assert np.diff(graph.rendezvous_offset).tolist() == [2]
+    finding = next(d for d in graph.diagnostics if d.code == "collective-mismatch")
+    assert (
+        "sequence number 2" in finding.message and "4,000 bytes on rank 0" in finding.message and "4,004 bytes on rank 1" in finding.message
+    )
+
+
+def test_small_offsets_that_every_collective_shows_are_corrected(draw, job):
+    shifted = build(job(*two_ranks(draw, shift=30)))  # 30 us apart, at every collective alike
+    assert any(d.code == "clocks-aligned" and "rank 1 +30.0 us" in d.message for d in shifted.diagnostics)
+    assert not any(d.code == "clocks-aligned" for d in build(job(*two_ranks(draw, shift=5))).diagnostics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from lumos.graph.table import Kind
 from lumos.layout.arrange import arrange
 from lumos.layout.assemble import assemble
 from lumos.layout.framework import PROFILES
-from lumos.layout.plan import Plan
+from lumos.layout.plan import Plan, PlanError, check
 from lumos.layout.price import Pricer
 from lumos.model import load_model
 from lumos.simulate import freeze, simulate, sweep
@@ -109,6 +110,35 @@ def test_orders_are_fixed(model, plan, framework, cluster):
     """The event loop and the sweep of the frozen graph agree, so changes of durations alone can be swept."""
     graph = assemble(arrange(load_model(model), plan, PROFILES[framework], 8), Pricer(load_cluster(cluster)), True).graph
     assert np.array_equal(simulate(graph).end, sweep(freeze(graph)).end)
+
+
+def random_plans(count: int) -> list[tuple[str, Plan, str]]:
+    """Feasible plans over all dimensions and profiles, always the same ones."""
+    draw = random.Random(7)
+    found: list[tuple[str, Plan, str]] = []
+    while len(found) < count:
+        name = draw.choice(("llama3-8b", "gpt3-1.3b", "mixtral-8x7b"))
+        tp, pp, cp, vpp, dp = (2 ** draw.randint(0, 3) for _ in range(5))
+        plan = Plan(
+            draw.choice((1024, 4096)), dp * draw.choice((1, 2)) * pp * 2, draw.choice((1, 2)), tp=tp, pp=pp, cp=cp, dp=dp,
+            vpp=vpp if draw.random() < 0.3 else 1, ep=draw.choice((1, 4)) if name.startswith("mixtral") else 1, zero=draw.randint(0, 3),
+            sequence_parallel=tp > 1 and draw.random() < 0.5, schedule=draw.choice(("1f1b", "gpipe", "zero-bubble", "dualpipe")),
+            recompute=draw.choice(("none", "selective", "full")),
+        )  # fmt: skip
+        try:
+            check(plan, load_model(name))
+        except PlanError:
+            continue
+        found.append((name, plan, draw.choice(list(PROFILES))))
+    return found
+
+
+def test_random_plans_have_schedules_and_agree_in_both_forms():
+    pricer = Pricer(load_cluster("h100"))
+    for name, plan, framework in random_plans(40):
+        layout = arrange(load_model(name), plan, PROFILES[framework], 8)
+        coarse, fine = (simulate(assemble(layout, pricer, c).graph).end.max() for c in (True, False))
+        assert coarse == pytest.approx(fine, rel=0.01), (name, plan, framework)
 
 
 def test_twice_the_bandwidth_never_slows_a_step(flat):

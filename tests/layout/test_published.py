@@ -30,8 +30,11 @@ def test_blanks_are_filled_and_said():
 
 @pytest.mark.parametrize(
     ("spelling", "zero", "shard"),
-    [("zero1 group=8", 1, 0), ("zero1 group=4", 1, 4), ("zero1 group=all dp", 1, 0), ("FULL_SHARD", 3, 0), ("HYBRID_SHARD", 3, 0),
-     ("fsdp2_group=4", 3, 4), ("distributed optimizer", 1, 0), ("none", 0, 0), ("", 0, 0)],
+    [
+        ("zero1 group=8", 1, 0), ("zero1 group=4", 1, 4), ("zero1 group=all dp", 1, 0), ("FULL_SHARD", 3, 0), ("HYBRID_SHARD", 3, 0),
+        ("fsdp2_group=4", 3, 4), ("HSDP group=4", 3, 4), ("distributed optimizer", 1, 0), ("ZeRO Stage-2", 2, 0), ("none", 0, 0),
+        ("DDP", 0, 0), ("", 0, 0),
+    ],
 )  # fmt: skip
 def test_sharding(spelling, zero, shard):
     job = job_of(row(zero_or_fsdp=spelling, tp="1", pp="1"))
@@ -53,6 +56,30 @@ def test_precision_families(spelling, family):
 )  # fmt: skip
 def test_network_from_free_text(text, rate):
     assert network_rate(text, 8) == rate
+
+
+@pytest.mark.parametrize("name", ["Mixtral-8x7B-v0.1", "Mixtral 8x7B (pretraining)", "mixtral_8x7b"])
+def test_longer_names_of_known_models(name):
+    job = job_of(row(model=name, layers="", hidden="", heads="", framework="Megatron-LM", ep="2", dp="2"))
+    assert job.model.experts is not None and job.model.layers == 32
+
+
+def test_a_name_that_only_begins_alike_keeps_its_own_dimensions():
+    assert job_of(row(model="Llama2-7B-wide", hidden="8192")).model.hidden == 8192
+
+
+@pytest.mark.parametrize(
+    ("text", "recompute", "layers"),
+    [("full", "full", -1), ("block, 4 layers", "full", 4), ("0 layers", "none", -1), ("selective (default)", "selective", -1)],
+)
+def test_recomputation(text, recompute, layers):
+    plan = job_of(row(recompute=text)).plan
+    assert (plan.recompute, plan.recompute_layers) == (recompute, layers)
+
+
+def test_dashes_and_thousands():
+    job = job_of(row(vpp="-", cp="n/a", seq_len="1,024"))
+    assert (job.plan.vpp, job.plan.cp, job.plan.seq_len) == (1, 1, 1024)
 
 
 def test_era_decides_the_kernels():

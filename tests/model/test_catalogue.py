@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from lumos.errors import LumosError, UsageError
-from lumos.model import load_model
+from lumos.errors import LumosError
+from lumos.model import load_model, model_names
 
 
 @pytest.mark.parametrize("spelling", ["Llama3.1 8B", "llama-3.1-8b", "LLAMA3-8B", "meta-llama/Meta-Llama-3.1-8B"])
@@ -16,7 +16,7 @@ def test_spellings_of_one_model(spelling):
 
 
 def test_unknown_name_lists_the_nearest():
-    with pytest.raises(UsageError, match="nearest: llama3-70b"):
+    with pytest.raises(LumosError, match="nearest: llama3-70b"):
         load_model("llama3-71b")
 
 
@@ -71,3 +71,10 @@ def test_file_that_is_no_config(tmp_path, text):
     path.write_text(text)
     with pytest.raises(LumosError, match=r"config\.json"):
         load_model(str(path))
+
+
+def test_every_name_is_its_own_model():
+    """gpt3-1.3b and gpt3-13b differ by a point alone."""
+    assert {name: load_model(name).name for name in model_names()} == {name: name for name in model_names()}
+    assert load_model("GPT3 1.3B").name == "gpt3-1.3b" and load_model("gpt3_13b").name == "gpt3-13b"
+    assert load_model("llama32-1b").name == "llama3.2-1b"

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
+from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lumos.trace import kineto_schema as schema
-from lumos.trace.kineto import column_names, new_scanner
+from lumos.trace.kineto import column_names, new_scanner, pairs
 from lumos.trace.string_table import StringTable
 
 # ---- the oracle: slow, plain Python over json ----
@@ -38,6 +41,10 @@ def parse(text: bytes | str) -> Any:
     return json.loads(text, parse_int=Number, parse_float=Number, object_pairs_hook=_last_wins)
 
 
+_DECIMAL = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")
+
+
 def _integer(value: Any, scale: int = 1) -> int | None:
     """The exact value times `scale`, halves to even; None where it is no number or beyond 64 bits."""
     if isinstance(value, bool):
@@ -46,12 +53,11 @@ def _integer(value: Any, scale: int = 1) -> int | None:
         return None
     if not isinstance(value, Number):
         value = value.strip(" ").removeprefix("stream ")
-        if scale == 1 and value[:2].lower() == "0x":
+        if scale == 1 and _HEXADECIMAL.fullmatch(value):
             return _wrapped(int(value, 16))
-    try:
-        exact = Fraction(value) * scale
-    except ValueError:
+    if not _DECIMAL.fullmatch(value):
         return None
+    exact = Fraction(value) * scale
     if scale == 1 and exact.denominator != 1:
         return None
     return _wrapped(round(exact))
@@ -80,7 +86,7 @@ def _argument(kind: str, value: Any) -> Any:
     if kind == "int":
         return _integer(value)
     if kind == "float":
-        return float(value) if isinstance(value, str) else None
+        return float(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else None
     return value if isinstance(value, list | dict) else _text(value)
 
 
@@ -132,7 +138,7 @@ def expected(document: Any) -> list[dict[str, Any]]:
 def scan(text: bytes, cuts: list[int] | None = None, repair: bool = False) -> dict[str, Any]:
     scanner = new_scanner(repair)
     bounds = [0, *sorted(cuts or []), len(text)]
-    for a, b in zip(bounds, bounds[1:], strict=False):
+    for a, b in pairwise(bounds):
         scanner.feed(text[a:b])
     assert scanner.finish()
     return scanner.take()
@@ -140,22 +146,20 @@ def scan(text: bytes, cuts: list[int] | None = None, repair: bool = False) -> di
 
 def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
     strings = StringTable(*columns["strings"])
-    lanes = [tuple(t.split("\x1f", 1)) for t in StringTable(*columns["lanes"])]
-    classes = [tuple(t.split("\x1f", 1)) for t in StringTable(*columns["classes"])]
-    rows = []
-    for i in range(len(columns["start"])):
-        rows.append(
-            {
-                "start": int(columns["start"][i]),
-                "duration": int(columns["duration"][i]),
-                "name": strings[int(columns["name"][i])],
-                "class": classes[columns["class"][i]],
-                "lane": lanes[columns["lane"][i]],
-                "correlation": int(columns["correlation"][i]),
-                "external_id": int(columns["external_id"][i]),
-                "args": {},
-            }
-        )
+    lanes, classes = pairs(*columns["lanes"]), pairs(*columns["classes"])
+    rows: list[dict[str, Any]] = [
+        {
+            "start": int(columns["start"][i]),
+            "duration": int(columns["duration"][i]),
+            "name": strings[int(columns["name"][i])],
+            "class": classes[columns["class"][i]],
+            "lane": lanes[columns["lane"][i]],
+            "correlation": int(columns["correlation"][i]),
+            "external_id": int(columns["external_id"][i]),
+            "args": {},
+        }
+        for i in range(len(columns["start"]))
+    ]
     for (name, kind), (at, values, _, _) in zip(column_names(), columns["columns"], strict=True):
         assert (np.diff(at) > 0).all()
         for row, value in zip(at.tolist(), values.tolist(), strict=True):
@@ -175,6 +179,13 @@ def assert_same(got: list[dict[str, Any]], want: list[dict[str, Any]]) -> None:
 # ---- odd but legal JSON ----
 
 _ESCAPES = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "/": "\\/"}
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A number, spelt so."""
+
+    text: str
 
 
 class Writer:
@@ -204,8 +215,8 @@ class Writer:
 
     def write(self, value: Any) -> str:
         s = self.space
-        if isinstance(value, Number):
-            return str(value)
+        if isinstance(value, Raw):
+            return value.text
         if isinstance(value, str):
             return self.string(value)
         if isinstance(value, tuple):  # an object
@@ -220,14 +231,15 @@ numbers = st.one_of(
     st.builds("{}{}".format, st.sampled_from(["", "-"]), digits),
     st.builds("{}{}.{}".format, st.sampled_from(["", "-"]), digits, st.from_regex(r"[0-9]{1,12}", fullmatch=True)),
     st.builds("{}.{}{}{}".format, digits, st.just("5"), st.sampled_from(["e", "E+", "E", "e-"]), st.integers(0, 25)),
-    st.sampled_from(["18446744073709551615", "9223372036854775808", "-9223372036854775808", "18446744073709551616", "1e3", "0.0005", "2.5e-3"]),
-).map(Number)
+    st.sampled_from(["18446744073709551615", "9223372036854775808", "-9223372036854775808", "18446744073709551616"]),
+    st.sampled_from(["1e3", "0.0005", "2.5e-3"]),
+).map(Raw)
 times = st.one_of(
-    st.builds("{}.{:03d}".format, st.integers(0, 10**13), st.integers(0, 999)).map(Number),
-    st.integers(0, 10**16).map(lambda i: Number(str(i))),
+    st.builds("{}.{:03d}".format, st.integers(0, 10**13), st.integers(0, 999)).map(Raw),
+    st.integers(0, 10**16).map(lambda i: Raw(str(i))),
     numbers,
 )
-texts = st.one_of(st.text(max_size=20), st.sampled_from(["", "aten::mm", "stream 7", "7", "0x1f", " 12 ", "a" * 70, "ncclKernel_AllReduce"]))
+texts = st.one_of(st.text(max_size=20), st.sampled_from(["", "aten::mm", "stream 7", "7", "0x1f", " 12 ", "a" * 70]))
 scalars = st.one_of(numbers, texts, st.booleans(), st.none())
 nested = st.recursive(
     scalars,
@@ -248,8 +260,8 @@ def events(draw: st.DrawFn) -> Any:
         ("ph", draw(st.sampled_from(["X", "X", "i", "C", "s", "f", "t", "M", "b", "e"]))),
         ("cat", draw(st.one_of(st.sampled_from(["cpu_op", "kernel", "ac2g"]), texts))),
         ("name", draw(st.one_of(texts, scalars))),
-        ("pid", draw(st.one_of(st.integers(0, 9).map(lambda i: Number(str(i))), texts))),
-        ("tid", draw(st.one_of(st.integers(0, 9).map(lambda i: Number(str(i))), texts))),
+        ("pid", draw(st.one_of(st.integers(0, 9).map(lambda i: Raw(str(i))), texts))),
+        ("tid", draw(st.one_of(st.integers(0, 9).map(lambda i: Raw(str(i))), texts))),
         ("ts", draw(st.one_of(times, nested))),
         ("dur", draw(st.one_of(times, nested))),
         ("id", draw(scalars)),
@@ -277,7 +289,7 @@ def documents(draw: st.DrawFn) -> bytes:
     return text.encode()
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(documents(), st.data())
 def test_any_legal_json_gives_the_columns_that_json_gives(text: bytes, data: st.DataObject) -> None:
     document = parse(text)

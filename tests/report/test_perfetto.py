@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lumos.analyze.critical_path import critical_paths
 from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.report.perfetto import write_perfetto
@@ -90,9 +91,43 @@ def test_structure(runs, tmp_path):
 
 def test_the_queue_is_a_counter_of_each_group(runs, tmp_path):
     write_perfetto(str(tmp_path / "both.json"), runs)
-    counters = [e for e in load(tmp_path / "both.json") if e["ph"] == "C"]
+    counters = [e for e in load(tmp_path / "both.json") if e["name"] == "launches outstanding"]
     assert [(e["ts"], e["args"]["launches"]) for e in counters if e["pid"] == 0] == [(2.001, 1), (9.003, 0)]
     assert {e["pid"] for e in counters} == {0, 1, 2, 3}
+
+
+def test_the_busy_share_is_a_counter_of_each_group(runs, tmp_path):
+    """A step of one bin: its kernel works 6.001 µs of that millisecond; the counter falls to 0 at the step's end."""
+    write_perfetto(str(tmp_path / "both.json"), runs)
+    counters = [e for e in load(tmp_path / "both.json") if e["name"] == "busy share"]
+    assert [(e["ts"], e["args"]["busy"]) for e in counters if e["pid"] == 0] == [(0.0, 0.006), (9.003, 0.0)]
+    assert {e["pid"] for e in counters} == {0, 1, 2, 3}
+
+
+def test_the_critical_path_is_a_track_with_arrows_from_link_to_link(runs, tmp_path):
+    """rank 0: launch 0–2001, 1001 ns that no constant accounts for, kernel 3002–9003; the return is a moment, so not shown."""
+    write_perfetto(str(tmp_path / "path.json"), runs[:1], [critical_paths(runs[0])])
+    events = load(tmp_path / "path.json")
+    (pid,) = {e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "critical path measured"}
+    order = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
+    assert min(order, key=order.get) == pid
+    track = [(e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["pid"] == pid]
+    assert track == [("step", 0.0, 9.003), ("launch", 0.0, 2.001), ("idle", 2.001, 1.001), ("ge?mm", 3.002, 6.001)]
+    arrows = [(e["ph"], e["pid"], e["tid"], e["ts"], e["id"]) for e in events if e["ph"] in "sf" and e["cat"] == "critical path"]
+    assert arrows == [("s", 0, 0, 2.0, 0), ("f", 0, 1, 3.002, 0)]
+
+
+def test_arrows_of_a_rendezvous_come_from_the_member_that_arrived_last(runs, tmp_path):
+    """The two kernels are one rendezvous that rank 1 reaches 500 ns late; the path ends on rank 0."""
+    graph = replace(runs[0].graph, rendezvous_offset=np.array([0, 2]), rendezvous_task=np.array([2, 5], np.int32))
+    start, end = runs[0].start.copy(), runs[0].end.copy()
+    start[5] += 500
+    end[5] -= 1
+    timeline = Timeline(graph, start, end, "measured")
+    write_perfetto(str(tmp_path / "path.json"), [timeline], [critical_paths(timeline)])
+    events = load(tmp_path / "path.json")
+    arrows = [(e["ph"], e["pid"], e["tid"], e["ts"], e["id"]) for e in events if e["ph"] in "sf" and e["cat"] == "critical path"]
+    assert arrows == [("s", 1, 2, 2.0, 0), ("f", 1, 3, 3.502, 0), ("s", 1, 3, 3.502, 1), ("f", 0, 1, 3.502, 1)]
 
 
 @pytest.mark.parametrize("tasks", [4095, 4096, 4097])

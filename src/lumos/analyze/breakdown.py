@@ -19,6 +19,7 @@ from lumos.analyze.idle import Idle, device_idle
 from lumos.analyze.intervals import either, union, within
 from lumos.analyze.steps import Members, members, spans
 from lumos.graph.table import Kind
+from lumos.result import Rows, Shown
 from lumos.simulate.timeline import Timeline
 
 
@@ -32,7 +33,7 @@ class FourWay(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StepBreakdown:
+class StepBreakdown(Shown):
     """One step's four parts, and its device idle time by cause (None for a rank without device work)."""
 
     rank: int
@@ -47,7 +48,7 @@ def breakdown(timeline: Timeline, owners: Members | None = None) -> tuple[StepBr
     owners = owners or members(timeline.graph)
     start, end = spans(timeline, owners)
     idle = device_idle(timeline, owners)
-    return tuple(
+    return Rows(
         StepBreakdown(step.rank, step.name, int(end[i] - start[i]), parts, idle[i])
         for i, (step, parts) in enumerate(zip(owners.steps, four_way(timeline, owners), strict=True))
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lumos.analyze.memory import memory_curves
+from lumos.result import Shown
 from lumos.trace.table import DEVICE_WORK, Category, Int64, Trace
 
 #: How the profiler marks steps.
@@ -35,7 +36,7 @@ class StepMark:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Shown):
     """One trace. rows: by category. features: whether it has each of FEATURES. unlinked: share of device work whose
     launch call has no row; None without device work. overhead_ns: the profiler's own cost, where it reports it."""
 

@@ -9,13 +9,16 @@ step as measured. A step with too little in it, or too much unexplained, is not 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.analyze.causes import causes
 from lumos.analyze.idle import TOLERANCE_NS
 from lumos.analyze.intervals import union, within
 from lumos.analyze.occupied import NEVER
+from lumos.analyze.operation_idle import is_operation_level, unexplained_operations
 from lumos.analyze.steps import Members, spans
 from lumos.graph.table import Kind
 from lumos.simulate.timeline import Timeline
@@ -49,16 +52,25 @@ def honesty(timeline: Timeline, owners: Members) -> tuple[Honesty, ...]:
     step = owners.step[graph.kept_task]
     kept = np.bincount(step[step >= 0], weights=graph.kept_time[step >= 0], minlength=len(owners.steps)) / length
     idle = _within_ranks(owners, *_unexplained(timeline, owners), start, end) / length
+    if is_operation_level(graph):
+        idle = _of_job(owners, idle)
     prefix = np.flatnonzero(owners.prefix)
     before = _within_ranks(owners, prefix, timeline.start[prefix], timeline.end[prefix], start, end) / length
     has_device = np.zeros(len(graph.ranks), bool)
     has_device[owners.rank[owners.on_device]] = True
     figures = zip(kept.tolist(), idle.tolist(), before.tolist(), has_device[owners.step_rank()].tolist(), strict=True)
+    if is_operation_level(graph):
+        lacks = _too_few_operations(owners)
+        return tuple(Honesty(k, u, b, lacks[i] or _too_unknown(u, b)) for i, (k, u, b, _) in enumerate(figures))
     return tuple(Honesty(k, u, b, _too_little(owners, i, device) or _too_unknown(u, b)) for i, (k, u, b, device) in enumerate(figures))
 
 
 def _unexplained(timeline: Timeline, owners: Members) -> tuple[Int64, Int64, Int64]:
     """Tasks that started more than the tolerance after their latest known cause; from the cause to the start."""
+    if is_operation_level(timeline.graph):
+        task, opens, closes = unexplained_operations(timeline, owners)
+        long = closes - opens > TOLERANCE_NS
+        return task[long], opens[long], closes[long]
     found = causes(timeline, owners)
     since, start = found.latest, timeline.start[found.task]
     late = (since != NEVER) & (start - np.where(since == NEVER, start, since) > TOLERANCE_NS)
@@ -75,6 +87,14 @@ def _within_ranks(owners: Members, task: Int64, start: Int64, end: Int64, opens:
     return out
 
 
+def _of_job(owners: Members, figure: NDArray[Any]) -> NDArray[np.float64]:
+    """The mean over the ranks of each step, for each step of each rank: in an operation-level job a step is the whole job's,
+    and what one rank idles without a cause the others wait for."""
+    _, at, count = np.unique([s.name for s in owners.steps], return_inverse=True, return_counts=True)
+    out: NDArray[np.float64] = (np.bincount(at, weights=figure) / count)[at]
+    return out
+
+
 def _too_little(owners: Members, step: int, has_device: bool) -> str:
     """What a step lacks to be scored, or nothing. has_device: whether its rank has device work at all."""
     graph, tasks = owners.graph, owners.tasks(step)
@@ -84,6 +104,15 @@ def _too_little(owners: Members, step: int, has_device: bool) -> str:
         return f"{device} GPU rows and {operators} operators, fewer than {LEAST_ROWS}" if min(device, operators) < LEAST_ROWS else ""
     operations = operators + int((graph.kind[tasks] == Kind.COLLECTIVE).sum())
     return f"{operations} operators, fewer than {LEAST_ROWS}" if operations < LEAST_ROWS else ""
+
+
+def _too_few_operations(owners: Members) -> list[str]:
+    """What each step of an operation-level job lacks, over all its ranks."""
+    worked = owners.graph.event[owners.order] >= 0
+    own = np.add.reduceat(worked.astype(np.int64), owners.offset[:-1])
+    names, at = np.unique([s.name for s in owners.steps], return_inverse=True)
+    total = np.bincount(at, weights=own, minlength=len(names))[at]
+    return [f"{int(n)} operations over all ranks, fewer than {LEAST_ROWS}" if n < LEAST_ROWS else "" for n in total]
 
 
 def _too_unknown(idle: float, prefix: float) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from lumos.analyze.steps import Members, members, spans
 from lumos.graph.table import Graph, Kind
+from lumos.result import Shown
 from lumos.simulate import Timeline, simulate
 from lumos.trace.table import Int64
 
@@ -21,7 +22,7 @@ SLOW = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Probes:
+class Probes(Shown):
     """Ratios to the replayed steps; None over nothing.
 
     gpu_zero: all steps with every device duration at zero. cpu_double: with all CPU work twice as long. slow_rank: by

@@ -9,12 +9,15 @@ from numpy.typing import NDArray
 
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.honesty import honesty
+from lumos.analyze.operation_idle import is_operation_level
 from lumos.analyze.start_error import GroupError, StartError, by_class, by_stream, start_errors, summary
 from lumos.analyze.steps import Members, members, spans
 from lumos.analyze.utilization import busy_curves, difference
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
+from lumos.graph.operation_host import constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
+from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
 from lumos.trace.table import Int64
 
@@ -57,7 +60,7 @@ class StepReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayResult:
+class ReplayResult(Shown):
     """A replayed job compared with its measurement; field names are those of `lumos replay --json`.
 
     mean_abs_error, max_abs_error, exposed_communication_error: over scored steps. collective_start_error: over the
@@ -121,7 +124,7 @@ def constants(graph: Graph) -> dict[str, tuple[int, ...]]:
             out[name] = tuple(graph.lag[:, kind].tolist())
     if graph.queue_depth is not None and graph.queue_depth.any():
         out["queue_depth"] = tuple(graph.queue_depth.tolist())
-    return out
+    return {**out, **operation_constants(graph)} if is_operation_level(graph) else out
 
 
 def dependencies(graph: Graph) -> int:

@@ -10,7 +10,7 @@ window (`prefix`) belongs to no step: nobody knows what it waited for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,37 @@ def _members(graph: Graph, marked: tuple[Step, ...], step: Int32, facts: _Facts)
     step = number[step]
     by_step = _grouped(step, len(owning))
     return Members(graph, tuple(marked[i] for i in owning), step, rank, on_device, launch, prefix, *by_step, *by_rank)
+
+
+def job_steps(owners: Members) -> dict[str, list[int]]:
+    """Steps of the job: the indices of those of all ranks with one name, in order; a name that a rank repeats is told apart
+    by number, "step (2)"."""
+    found: dict[str, list[int]] = {}
+    seen: dict[tuple[int, str], int] = {}
+    for i, step in enumerate(owners.steps):
+        again = seen[step.rank, step.name] = seen.get((step.rank, step.name), 0) + 1
+        found.setdefault(step.name if again == 1 else f"{step.name} ({again})", []).append(i)
+    return found
+
+
+def only(owners: Members, name: str) -> Members:
+    """The steps of that name alone; the tasks of the others belong to no step."""
+    chosen = [i for i, step in enumerate(owners.steps) if step.name == name]
+    number = np.full(len(owners.steps) + 1, -1, np.int32)  # the last is what index -1 finds
+    number[chosen] = np.arange(len(chosen))
+    tasks = [owners.tasks(i) for i in chosen]
+    return replace(
+        owners,
+        steps=tuple(owners.steps[i] for i in chosen),
+        step=number[owners.step],
+        order=np.concatenate(tasks) if tasks else np.empty(0, np.int64),
+        offset=np.cumsum([0, *map(len, tasks)]).astype(np.int64),
+    )
+
+
+def step_names(graph: Graph) -> tuple[str, ...]:
+    """The names of the steps that own work, each once, in order."""
+    return tuple(dict.fromkeys(step.name for step in members(graph).steps))
 
 
 def launches(graph: Graph) -> Int32:

@@ -32,13 +32,23 @@ VERBS = {
     "inspect": Verb("lumos.cli.inspect", "What is in the traces, what is missing, and what that costs."),
     "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
     "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
+    "critical-path": Verb("lumos.cli.critical_path", "The chain that sets the step, and whom the ranks wait for."),
+    "stragglers": Verb("lumos.cli.stragglers", "What each slow rank, stage and class of operations costs."),
+    "compare": Verb("lumos.cli.compare", "Two jobs, or two steps: what changed, by what it costs."),
     "whatif": Verb("lumos.cli.whatif", "Change the measured job and predict."),
     "predict": Verb("lumos.cli.predict", "The step of a configuration, no trace needed."),
     "validate": Verb("lumos.cli.validate", "Predict the rows of tables of measured runs, and score."),
+    "search": Verb("lumos.cli.search", "The plans of a model on a cluster, best first."),
+    "explain": Verb("lumos.cli.explain", "Why one plan beats another."),
     "models": Verb("lumos.cli.models", "The models that Lumos knows."),
     "cost": Verb("lumos.cli.cost", "What one piece of work takes."),
     "calibrate": Verb("lumos.cli.calibrate", "Fit the cost models to your measurements or a trace."),
     "clusters": Verb("lumos.cli.clusters", "The clusters that Lumos knows."),
+    "chakra": Verb("lumos.cli.chakra", "Read, link, export, check, import and synthesise Chakra traces."),
+    "proxy": Verb("lumos.cli.proxy", "A runnable benchmark from a trace."),
+    "collect": Verb("lumos.cli.collect", "Profile a training command."),
+    "report": Verb("lumos.cli.report", "One HTML file to look at, offline."),
+    "serve": Verb("lumos.cli.serve", "The report live on this machine, with a what-if bench."),
 }
 
 #: Statuses that a shell gives to a command ended by SIGINT or SIGPIPE.
@@ -75,9 +85,18 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
-            # The reader has left: keep the interpreter from flushing into the pipe once more at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _leave_standard_output()
             ctx.exit(BROKEN_PIPE)
+        except OSError as error:  # verbs turn those of their files into a LumosError; what is left is a full disk behind stdout
+            _leave_standard_output()
+            place = error.filename or "standard output"
+            print(f"lumos: {place}: cannot be written ({error.strerror or error}); free some space or write elsewhere", file=sys.stderr)
+            ctx.exit(1)
+
+
+def _leave_standard_output() -> None:
+    """Keep the interpreter from flushing into a reader that has left, or a full disk, once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def load(name: str) -> Any:

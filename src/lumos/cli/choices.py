@@ -21,3 +21,14 @@ def check_choice(word: str, valid: Iterable[str], what: str) -> str:
     if word not in valid:
         raise UsageError(f"{word!r} is not {what}{suggestion(word, valid)}")
     return word
+
+
+def check_step(word: str, names: Iterable[str]) -> str:
+    """The step of that name, or of that number behind the # of its name; else UsageError that names the nearest one."""
+    names = list(names)
+    if word in names:
+        return word
+    numbered = [name for name in names if name.rpartition("#")[2] == word]
+    if len(numbered) == 1:
+        return numbered[0]
+    raise UsageError(f"{word!r} is not a step (--step){suggestion(word, names)}")

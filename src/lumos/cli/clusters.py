@@ -24,32 +24,10 @@ def command(
 
         write_json({"clusters": [msgspec.to_builtins(c) for c in clusters]})
         return
-    if name:
-        _show(msgspec.to_builtins(clusters[0]))
-        return
-    from rich.table import Table
-
     from lumos.cli.output import console
+    from lumos.report.clusters_text import print_cluster, print_clusters
 
-    table = Table("name", "memory", "dense peak", "per node", box=None)
-    table.add_column("description", no_wrap=True, overflow="ellipsis")
-    for c in clusters:
-        a = c.accelerator
-        peak = next((f"{a.peak_flops[d] / 1e12:.4g} TFLOP/s {d}" for d in ("bf16", "fp16", "fp32") if d in a.peak_flops), "not published")
-        memory = f"{a.memory_bytes / 1e9:.0f} GB" if a.memory_bytes else "not published"
-        table.add_row(c.name, memory, peak, str(c.node.devices), c.description)
-    console().print(table)
-
-
-def _show(cluster: dict[str, object]) -> None:
-    """Every number of a cluster with its source."""
-    source = cluster["source"]
-    assert isinstance(source, dict)
-    print(f"{cluster['name']}: {cluster['description']}")
-    for section in ("accelerator", "node", "fabric"):
-        values = cluster[section]
-        assert isinstance(values, dict)
-        print(f"\n{section}")
-        for key, value in values.items():
-            said = source.get(f"{section}.{key}", "")
-            print(f"  {key} = {'not published' if value is None else value}{f'   ({said})' if said else ''}")
+    if name:
+        print_cluster(console(), clusters[0])
+    else:
+        print_clusters(console(), clusters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +16,28 @@ if TYPE_CHECKING:
 
 app = new_app(no_args_is_help=True)
 
-On = Annotated[str, typer.Option("--on", metavar="CLUSTER", help="Accelerator or cluster (see lumos clusters), or a .toml file.")]
+#: No device holds an array with a side this long.
+LARGEST = 1 << 40
+
+
+def _whole(text: str) -> int:
+    """A whole number, also in the spelling of powers: 1e9."""
+    try:
+        number = Decimal(text.replace("_", ""))
+    except InvalidOperation:
+        raise typer.BadParameter(f"{text!r} is not a number of bytes, for instance 1000000 or 1e6") from None
+    if not number.is_finite() or number != number.to_integral_value() or not 0 <= number < 1 << 62:
+        raise typer.BadParameter(f"{text!r} is not a whole number of bytes from 0 to 2^62")
+    return int(number)
+
+
+def _size(name: str, help: str) -> Any:
+    return typer.Option(name, min=1, max=LARGEST, help=help)
+
+
+On = Annotated[
+    str, typer.Option("--on", "--cluster", metavar="CLUSTER", help="Accelerator or cluster (see lumos clusters), or a .toml file.")
+]
 Dtype = Annotated[str, typer.Option(help="fp64, fp32, tf32, bf16, fp16, fp8 or int8.")]
 Coefficients = Annotated[str | None, typer.Option("--coefficients", metavar="FILE", help="Your own fit, from lumos calibrate.")]
 Plot = Annotated[str | None, typer.Option("--plot", metavar="FILE.html", help="Also draw the curve around the size asked for.")]
@@ -29,11 +51,11 @@ def _root() -> None:
 @app.command("gemm")
 def gemm(
     on: On,
-    m: Annotated[int, typer.Option("--m", help="Rows of A and C.")],
-    n: Annotated[int, typer.Option("--n", help="Columns of B and C.")],
-    k: Annotated[int, typer.Option("--k", help="Columns of A, rows of B.")],
+    m: Annotated[int, _size("--m", help="Rows of A and C.")],
+    n: Annotated[int, _size("--n", help="Columns of B and C.")],
+    k: Annotated[int, _size("--k", help="Columns of A, rows of B.")],
     dtype: Dtype = "bf16",
-    batch: Annotated[int, typer.Option(help="Equal multiplications in one kernel.")] = 1,
+    batch: Annotated[int, _size("--batch", help="Equal multiplications in one kernel.")] = 1,
     coefficients: Coefficients = None,
     plot: Plot = None,
     json: Json = False,
@@ -55,12 +77,12 @@ def gemm(
 @app.command("attention")
 def attention(
     on: On,
-    seq: Annotated[int, typer.Option("--seq", help="Tokens of a sequence.")],
-    heads: Annotated[int, typer.Option("--heads", help="Query heads (of one rank).")],
-    head_dim: Annotated[int, typer.Option("--head-dim", help="Size of a head.")] = 128,
-    batch: Annotated[int, typer.Option("--batch", help="Sequences.")] = 1,
-    kv_heads: Annotated[int | None, typer.Option("--kv-heads", help="Heads of K and V; default: as many as query heads.")] = None,
-    value_dim: Annotated[int | None, typer.Option("--value-dim", help="Size of a head of V where it differs (MLA).")] = None,
+    seq: Annotated[int, _size("--seq", help="Tokens of a sequence.")],
+    heads: Annotated[int, _size("--heads", help="Query heads (of one rank).")],
+    head_dim: Annotated[int, _size("--head-dim", help="Size of a head.")] = 128,
+    batch: Annotated[int, _size("--batch", help="Sequences.")] = 1,
+    kv_heads: Annotated[int | None, _size("--kv-heads", help="Heads of K and V; default: as many as query heads.")] = None,
+    value_dim: Annotated[int | None, _size("--value-dim", help="Size of a head of V where it differs (MLA).")] = None,
     direction: Annotated[str, typer.Option("--direction", help="fwd, bwd or fwd+bwd.")] = "fwd",
     full: Annotated[bool, typer.Option("--full", help="Without the causal mask.")] = False,
     kernel: Annotated[str, typer.Option("--kernel", help="flash (the best known), fa2, fa3, cudnn, trtllm or unfused.")] = "flash",
@@ -73,7 +95,10 @@ def attention(
     from lumos.cost.attention import attention as fused
     from lumos.cost.attention_variants import unfused_attention
     from lumos.cost.cluster import load_cluster
+    from lumos.errors import UsageError
 
+    if kv_heads is not None and heads % kv_heads:
+        raise UsageError(f"--heads {heads} must be a multiple of --kv-heads {kv_heads}: every head of K and V serves as many query heads")
     accelerator = load_cluster(on).accelerator
     book = _book(coefficients)
 
@@ -96,13 +121,15 @@ def attention(
 @app.command("collective")
 def collective(
     kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce or send_recv.")
+        str, typer.Argument(metavar="KIND", help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce or send-recv.")
     ],
-    cluster: Annotated[str, typer.Option("--cluster", help="Cluster (see lumos clusters), or a .toml file.")],
-    ranks: Annotated[int, typer.Option("--ranks", help="Devices in the group.")],
-    size: Annotated[int, typer.Option("--bytes", help="The larger of one rank's input and output, as nccl-tests counts.")],
-    per_node: Annotated[int | None, typer.Option("--per-node", help="Ranks of the group in one node; default: as many as fit.")] = None,
-    concurrent: Annotated[int, typer.Option("--concurrent", help="Groups of a node that use its NICs at the same time.")] = 1,
+    cluster: On,
+    ranks: Annotated[int, _size("--ranks", help="Devices in the group.")],
+    size: Annotated[
+        int, typer.Option("--bytes", parser=_whole, metavar="N", help="The larger of one rank's input and output, as nccl-tests counts.")
+    ],
+    per_node: Annotated[int | None, _size("--per-node", help="Ranks of the group in one node; default: as many as fit.")] = None,
+    concurrent: Annotated[int, _size("--concurrent", help="Groups of a node that use its NICs at the same time.")] = 1,
     coefficients: Coefficients = None,
     plot: Plot = None,
     json: Json = False,

@@ -21,6 +21,7 @@ def command(
 ) -> None:
     """What is in the traces, what is missing, and what that costs."""
     from lumos.analyze.contents import contents
+    from lumos.analyze.interference import interference
     from lumos.trace import read
 
     clock = Clock()
@@ -28,13 +29,15 @@ def command(
     read_s = clock.lap()
     files = tuple(contents(trace) for trace in job.traces)
     diagnostics = (*job.diagnostics, *(d for trace in job.traces for d in trace.diagnostics))
+    slowed = interference(job.traces)
     if json:
         cut = {"blocks": _outline(job)} if blocks else {}
-        write_json({"ranks": len(files), "files": files, "groups": job.groups, **cut, "diagnostics": diagnostics, "read_s": read_s})
+        answer = {"ranks": len(files), "files": files, "groups": job.groups, "interference": slowed, **cut}
+        write_json({**answer, "diagnostics": diagnostics, "read_s": read_s})
         return
     from lumos.report.inspect_text import print_contents
 
-    print_contents(console(), files, job.groups, diagnostics, read_s)
+    print_contents(console(), files, job.groups, slowed, diagnostics, read_s)
     if blocks:
         from lumos.report.blocks_text import print_blocks
 

@@ -24,15 +24,9 @@ def command(
     if json:
         write_json({"models": rows})
         return
-    from rich.table import Table
+    from lumos.report.models_text import print_model, print_models
 
-    table = Table("model", "parameters", "active", "layers", "hidden", "heads", "kv heads", "ffn", "vocabulary", "experts")
-    for m in found:
-        experts = f"{m.experts.per_token} of {m.experts.count} x {m.experts.ffn}" if m.experts else ""
-        sizes = (m.layers, m.hidden, m.heads, m.kv_heads, m.ffn or "", m.vocab)
-        table.add_row(m.name, _billions(m.parameters), _billions(m.active_parameters), *map(str, sizes), experts)
-    console().print(table)
-
-
-def _billions(count: int) -> str:
-    return f"{count / 1e9:.2f} B"
+    if name:
+        print_model(console(), found[0])
+    else:
+        print_models(console(), found)

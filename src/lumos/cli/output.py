@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lumos.result import plain
+
+__all__ = ["Clock", "Json", "Paths", "Repair", "console", "plain", "progress", "write_json"]
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,23 +31,6 @@ def write_json(value: Any) -> None:
 
     encoded = msgspec.json.encode(plain(value))
     sys.stdout.buffer.write(msgspec.json.format(encoded, indent=2) + b"\n")
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON can hold it: named tuples and dataclasses as objects, by field name."""
-    from dataclasses import fields, is_dataclass
-
-    if hasattr(value, "_asdict"):
-        return {key: plain(item) for key, item in value._asdict().items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, str):  # names may hold half a surrogate pair, which JSON cannot
-        return value.encode("utf-8", "replace").decode()
-    return value
 
 
 def console() -> Console:

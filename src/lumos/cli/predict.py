@@ -31,7 +31,7 @@ def command(
     shard: Annotated[int | None, typer.Option(min=0, help="Devices that share a set of shards.", show_default=False)] = None,
     sequence_parallel: Annotated[bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", show_default=False)] = None,
     recompute: Annotated[str | None, typer.Option(help="none, selective or full.", show_default=False)] = None,
-    recompute_layers: Annotated[int | None, typer.Option(help="Layers of a stage that are recomputed.", show_default=False)] = None,
+    recompute_layers: Annotated[int | None, typer.Option(min=0, help="Layers of a stage that are recomputed.", show_default=False)] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32, fp16, bf16 or fp8.", show_default=False)] = None,
     schedule: Annotated[str | None, typer.Option(help="gpipe, 1f1b, interleaved, zero-bubble or dualpipe.", show_default=False)] = None,
     lora_rank: Annotated[int | None, typer.Option(min=0, help="Train adapters of this rank only.", show_default=False)] = None,
@@ -52,9 +52,12 @@ def command(
     given = {key: value for key, value in locals().items() if value is not None}
     from msgspec.structs import replace
 
+    from lumos.errors import UsageError
     from lumos.layout.predict import predict, result
     from lumos.layout.settings import Settings, job_from, read_settings
 
+    if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
+        raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
     settings = read_settings(file) if file is not None else Settings()
     changes: dict[str, Any] = {key: given[key] for key in Settings.__struct_fields__ if key in given and key != "switches"}
     changes["switches"] = {**settings.switches, **_switches(switch or [])}

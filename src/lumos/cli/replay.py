@@ -36,6 +36,7 @@ def command(
 
     from dataclasses import replace
 
+    from lumos.analyze.interference import interference
     from lumos.analyze.probes import probes as run_probes
     from lumos.analyze.replay import replay
     from lumos.graph.build import build
@@ -54,13 +55,16 @@ def command(
     seconds["simulate_s"] = clock.lap()
     result = replay(graph, timeline)
     probed = run_probes(graph, timeline) if probes else None
+    slowed = interference(job.traces)
     if perfetto is not None:
+        from lumos.analyze.critical_path import critical_paths
         from lumos.report.perfetto import write_perfetto
 
-        write_perfetto(perfetto, (measured(graph), timeline))
+        runs = (measured(graph), timeline)
+        write_perfetto(perfetto, runs, [critical_paths(run) for run in runs])
     if json:
-        write_json({**plain(result), **({"probes": probed} if probed else {}), **seconds})
+        write_json({**plain(result), "interference": slowed, **({"probes": probed} if probed else {}), **seconds})
         return
     from lumos.report.replay_text import print_replay
 
-    print_replay(console(), result, probed, seconds)
+    print_replay(console(), result, probed, seconds, slowed)

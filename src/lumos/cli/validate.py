@@ -16,7 +16,7 @@ def command(
     json: Json = False,
 ) -> None:
     """Predict every row of tables of measured runs, and score the predictions."""
-    from lumos.layout.validate import read_tables, rows_of, score, summary
+    from lumos.layout.validate import explained, read_tables, rows_of, score, summary
 
     clock = Clock()
     scored = score(read_tables(tables), progress=progress("predicting"))
@@ -30,4 +30,4 @@ def command(
         return
     from lumos.report.validate_text import print_validation
 
-    print_validation(console(), scored, result, worst)
+    print_validation(console(), scored, result, explained(scored, worst))

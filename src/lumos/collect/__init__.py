@@ -7,12 +7,16 @@
             train(batch)
             p.step()
 
+As a callback: `lumos.collect.lightning("out/")`, `lumos.collect.hugging_face("out/")`. Without a change of the script:
+`lumos collect -- torchrun … train.py`.
+
 This package imports nothing of Lumos but its errors, so that it can be dropped into any training environment. torch is
 imported when a recording starts, not before.
 """
 
 from __future__ import annotations
 
+from lumos.collect.callbacks import hugging_face, lightning
 from lumos.collect.window import Recording, profile
 
-__all__ = ["Recording", "profile"]
+__all__ = ["Recording", "hugging_face", "lightning", "profile"]

@@ -21,8 +21,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from lumos.collect.execution_trace import ExecutionTraceFile
+from lumos.collect.pace import Pace
 from lumos.collect.torch_features import experimental_config
 from lumos.errors import LumosError, UsageError
+
+#: glibc's settings that change how large tensors are allocated, and so what operators cost on a CPU.
+MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
 
 INSTALL = "pip install 'lumos-trace[torch]'"
 
@@ -34,12 +39,15 @@ def profile(
     *,
     wait: int = 0,
     memory: bool = False,
+    execution_trace: bool = False,
     align: bool = True,
 ) -> Recording:
     """Record `steps` training steps into `folder`/rank<R>.json.gz, after `wait` untouched and `warmup` prepared steps.
 
     Use as a context manager and call `.step()` at the end of every training step. Operators carry their shapes, Python
     stacks are off, and CUDA synchronisation is recorded where this torch can. `memory` adds every allocation.
+    `execution_trace` writes rank<R>.et.json.gz beside it: the first recorded step with tensor identities, which stretches
+    that step.
 
     `align` puts a barrier over all ranks of torch.distributed (where initialised) before the window, so every rank must
     use the recording; pass False where only some do.
@@ -48,23 +56,31 @@ def profile(
     """
     if steps < 1 or warmup < 0 or wait < 0:
         raise UsageError(f"profile(steps={steps}, warmup={warmup}, wait={wait}): steps must be at least 1, the others at least 0")
-    return Recording(Path(folder), steps, warmup, wait, memory=memory, align=align)
+    return Recording(Path(folder), steps, warmup, wait, memory=memory, execution_trace=execution_trace, align=align)
 
 
 class Recording:
     """One window of a training loop, being recorded. Made by `profile`.
 
-    path: the file written, None until then. failure: why there is none, None while all is well.
+    path, execution_trace_path: the files written, None until then. failure: why there is none, None while all is well.
+    overhead: by how much the profiler stretched its steps, as a fraction; None until steps without it were seen, before
+    the window (`wait`) or after it.
     """
 
-    def __init__(self, folder: Path, steps: int, warmup: int, wait: int, *, memory: bool, align: bool) -> None:
+    def __init__(
+        self, folder: Path, steps: int, warmup: int, wait: int, *, memory: bool, execution_trace: bool = False, align: bool
+    ) -> None:
         self.folder = folder
         self.path: Path | None = None
+        self.execution_trace_path: Path | None = None
         self.failure: str | None = None
+        self.overhead: float | None = None
         self._steps, self._warmup, self._wait = steps, warmup, wait
         self._memory, self._align = memory, align
         self._torch = _import_torch()
         self._profiler: Any = None
+        self._observer = ExecutionTraceFile(self._torch, folder) if execution_trace else None
+        self._pace = Pace(wait, wait + warmup + (execution_trace and steps > 1), wait + warmup + steps)
         self._done = 0
 
     @property
@@ -85,20 +101,32 @@ class Recording:
         self._before_window()
         self._advance("__enter__")
         self._sign()
+        self._observe()
+        self._pace.begin()
         return self
 
     def step(self) -> None:
         """End one training step. Call it once per step on every rank, for as long as the loop runs."""
         self._done += 1
+        if self.overhead is None and self._pace.lap():
+            self._report_pace()
+        if self._done > self._wait + self._warmup + self._steps:
+            return
+        self._observe()
         self._before_window()
         self._advance("step")
         self._sign()
         if self._done == self._wait + self._warmup + self._steps:
             self._close()
+        self._observe()
+        self._pace.begin()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         recorded = max(0, self._done - self._wait - self._warmup)
         if self._profiler is not None and recorded < self._steps:
+            if self._observer is not None and self._observer.is_open:
+                self._done = self._wait + self._warmup + 1
+                self._observe()
             self._close()
             self._say(
                 f"the loop ended after {self._done} steps, inside the recording of {self._wait + self._warmup + self._steps}: "
@@ -140,6 +168,27 @@ class Recording:
             getattr(self._profiler, action)(*arguments)
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
+
+    def _observe(self) -> None:
+        """Open the execution trace for the window's first step, and close it after it. Called around every edge."""
+        if self._observer is None or (self._profiler is None and not self._observer.is_open):
+            return
+        try:
+            first = self._wait + self._warmup
+            if self._done == first and not self._observer.is_open:
+                self._observer.open(self.rank)
+            elif self._done == first + 1 and self._observer.is_open:
+                self.execution_trace_path = self._observer.close()
+                self._say(f"wrote {self.execution_trace_path}")
+        except Exception as error:  # noqa: BLE001 - as above
+            self._observer = None
+            self._say(f"no execution trace of rank {self.rank}, the training goes on: {type(error).__name__}: {error}")
+
+    def _report_pace(self) -> None:
+        self.overhead = self._pace.overhead
+        if self.overhead is not None and self.path is not None and self.rank == 0:
+            traced, untraced = self._pace.medians()
+            self._say(f"steps took {traced * 1e3:.1f} ms while recorded and {untraced * 1e3:.1f} ms otherwise ({self.overhead:+.1%})")
 
     def _close(self) -> None:
         self._advance("__exit__", None, None, None)
@@ -202,4 +251,5 @@ def _provenance(torch: Any, steps: int, warmup: int) -> dict[str, Any]:
         "backend": distributed.get_backend() if joined else None,
         "steps": steps,
         "warmup": warmup,
+        "malloc": {name: os.environ[name] for name in MALLOC if os.environ.get(name, "").isdigit()},
     }

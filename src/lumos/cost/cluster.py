@@ -148,9 +148,9 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.fabric.levels[-1].devices if self.fabric.levels else self.node.devices
 
     def check_size(self, devices: int) -> None:
-        """Raises UsageError where the cluster has fewer than `devices` devices."""
+        """Raises LumosError where the cluster has fewer than `devices` devices."""
         if devices > self.devices:
-            raise UsageError(f"{devices} devices asked for, but cluster {self.name!r} has {self.devices}")
+            raise LumosError(f"{devices} devices asked for, but cluster {self.name!r} has {self.devices}")
 
 
 def cluster_names() -> tuple[str, ...]:
@@ -161,7 +161,7 @@ def cluster_names() -> tuple[str, ...]:
 def load_cluster(name: str) -> Cluster:
     """The cluster of that name, spelling of published tables ("H100-SXM5-80GB"), or path of a TOML file.
 
-    Raises UsageError for an unknown name (the valid ones and the nearest are listed), LumosError for a bad file.
+    Raises LumosError for an unknown name (the valid ones and the nearest are listed), LumosError for a bad file.
     """
     if name.endswith(".toml") or "/" in name:
         return _read(Path(name))
@@ -174,7 +174,7 @@ def load_cluster(name: str) -> Cluster:
         return _shipped(known[max(candidates, key=len)])
     near = difflib.get_close_matches(key, known, 1)
     hint = f"; nearest: {known[near[0]]}" if near else ""
-    raise UsageError(f"cluster {name!r} is not known{hint}; valid: {', '.join(cluster_names())}, or the path of a .toml file")
+    raise LumosError(f"cluster {name!r} is not known{hint}; valid: {', '.join(cluster_names())}, or the path of a .toml file")
 
 
 def _plain(name: str) -> str:

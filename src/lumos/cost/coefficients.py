@@ -7,6 +7,7 @@ range of inputs it saw. Every coefficient is dimensionless or a time, so a set a
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -68,13 +69,26 @@ def read(path: Path) -> Book:
 
 
 def write(book: Book, path: Path, heading: str) -> None:
-    """The book as TOML, sorted, six significant digits; `heading` becomes its comment."""
+    """The book as TOML, sorted, six significant digits; `heading` becomes its comment.
+
+    All or nothing: a file of before stays whole until the new one is. Raises LumosError where it cannot be written.
+    """
     lines = [f"# {line}".rstrip() for line in heading.splitlines()]
     for model in sorted(book):
         for accelerator in sorted(book[model]):
             for variant in sorted(book[model][accelerator]):
                 lines += ["", f'[{model}."{accelerator}"."{variant}"]', *_entries(book[model][accelerator][variant])]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    beside = path.with_name(f".{path.name}.{os.getpid()}") if path.is_file() or not path.exists() else path  # a device is no file
+    try:
+        try:
+            beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            if beside != path:
+                beside.replace(path)
+        finally:
+            if beside != path:
+                beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise LumosError(f"{path}: cannot be written ({error.strerror}); name a file in a folder that exists and is writable") from error
 
 
 def _entries(entry: Coefficients) -> list[str]:

@@ -25,8 +25,9 @@ from lumos.trace.table import ABSENT, Int32, Int64
 TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")
 #: Kinds whose members may bring different sizes.
 UNEVEN = ("all-to-all", "all-gather", "gather", "scatter", "send-receive", "unknown")
-#: Ranks of one host share a clock: their ends agree within a wake-up. Closer than this nothing is corrected (ns).
-SAME_CLOCK = 50_000
+#: Ranks of one host share a clock: they leave a collective within a few microseconds of each other (1 to 7 in the public
+#: DLRM job). A clock that differs by no more than this, or than its own differences scatter, is kept (ns).
+SAME_CLOCK = 10_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +47,12 @@ def join(graph: Graph, world: int | None) -> Graph:
         return _mark_lone(graph, world)
     matches, partial = _match(graph, facts, world)
     if not matches:
-        return _mark_lone(graph, world)
+        return _mark_lone(replace(graph, diagnostics=(*graph.diagnostics, *_mismatches(graph, facts))), world)
     graph, offsets = _align_clocks(graph, matches)
+    matches, apart = _overlapping(graph, matches)
+    partial = np.concatenate((partial, apart))
+    if not matches:
+        return _mark_unknown(graph, partial)
     graph = _meet(graph, matches)
     confidence = min(m.confidence for m in matches)
     joined = sum(m.task.size for m in matches)
@@ -62,6 +67,7 @@ def join(graph: Graph, world: int | None) -> Graph:
     if moved:
         listed = ", ".join(f"rank {r} {o / 1e3:+.1f} us" for r, o in list(moved.items())[:8])
         found.append(Diagnostic("clocks-aligned", f"clocks differ between ranks and were aligned by the ends of collectives: {listed}"))
+    found += _mismatches(graph, facts)
     return _mark_unknown(replace(graph, diagnostics=(*graph.diagnostics, *found)), partial)
 
 
@@ -122,6 +128,8 @@ def _match_group(graph: Graph, facts: Collectives, kinds: Sequence[str], lanes: 
     chosen = (
         np.stack([lane[partner[full, j]] for j, lane in enumerate(lanes)], axis=1) if full.any() else np.empty((0, len(lanes)), np.int64)
     )
+    if numbered:
+        chosen = chosen[_agree(facts, chosen)]
     left = np.setdiff1d(np.concatenate(lanes), chosen)
     exact = all(len(lane) == len(lanes[0]) for lane in lanes) and not len(left)
     confidence = 1.0 if numbered else 0.9 if exact else 0.7
@@ -132,6 +140,37 @@ def _match_group(graph: Graph, facts: Collectives, kinds: Sequence[str], lanes: 
         if len(chosen) and (together == t).any()
     ]
     return found, left
+
+
+def _agree(facts: Collectives, chosen: Int64) -> NDArray[np.bool_]:
+    """Rows of numbered collectives that all ranks call by one kind and, where the kind wants it, one size."""
+    kind, nbytes = facts.kind[chosen], facts.nbytes[chosen]
+    even = ~np.isin([facts.kinds[k] for k in kind[:, 0]], UNEVEN)
+    one_kind: NDArray[np.bool_] = (kind == kind[:, :1]).all(axis=1)
+    one_size: NDArray[np.bool_] = ~even | (nbytes == nbytes[:, :1]).all(axis=1)
+    return one_kind & one_size
+
+
+def _mismatches(graph: Graph, facts: Collectives) -> list[Diagnostic]:
+    """Collectives of one group and number that ranks call by different kinds or sizes: they would never complete."""
+    numbered = np.flatnonzero((facts.sequence >= 0) & (facts.peer == ABSENT))
+    ranks = np.array([p.rank for p in graph.processors])[graph.processor[facts.task[numbered]]]
+    said: dict[tuple[int, int], dict[tuple[str, int], list[int]]] = {}
+    for i, rank in zip(numbered, ranks, strict=True):
+        kind = facts.kinds[facts.kind[i]]
+        call = (kind, ABSENT if kind in UNEVEN else int(facts.nbytes[i]))
+        said.setdefault((int(facts.group[i]), int(facts.sequence[i])), {}).setdefault(call, []).append(int(rank))
+    found = []
+    for (group, sequence), calls in said.items():
+        if len(calls) > 1:
+            words = "; ".join(
+                f"{kind}{'' if nbytes == ABSENT else f' of {nbytes:,} bytes'} on rank {', '.join(map(str, sorted(who)[:8]))}"
+                for (kind, nbytes), who in calls.items()
+            )
+            name = facts.groups[group] if group >= 0 else "unknown"
+            message = f"group {name}, sequence number {sequence}: {words}; they cannot meet and keep their measured durations"
+            found.append(Diagnostic("collective-mismatch", message))
+    return found
 
 
 def _match_pairs(
@@ -157,6 +196,22 @@ def _match_pairs(
     return found, np.setdiff1d(index, paired)
 
 
+def _overlapping(graph: Graph, matches: list[Matches]) -> tuple[list[Matches], Int32]:
+    """Matches whose members were under way at one time, and the tasks of the others.
+
+    What meets must overlap. A set matched by order that does not was matched wrongly (rows are missing, or a window cuts
+    the ranks differently). Sequence numbers are believed all the same: if they cannot meet, the job is at fault.
+    """
+    start, end = _measured(graph)
+    kept, apart = [], [np.empty(0, np.int32)]
+    for match in matches:
+        meets = (start[match.task].max(axis=1) < end[match.task].min(axis=1)) | (match.confidence == 1.0)
+        if meets.any():
+            kept.append(replace(match, task=match.task[meets]))
+        apart.append(match.task[~meets].ravel())
+    return kept, np.concatenate(apart).astype(np.int32)
+
+
 def _measured(graph: Graph) -> tuple[Int64, Int64]:
     """Measured start and end; every graph built from traces has them."""
     assert graph.measured_start is not None and graph.measured_end is not None
@@ -167,7 +222,7 @@ def _align_clocks(graph: Graph, matches: list[Matches]) -> tuple[Graph, Int64]:
     """Shift each rank's clock so that the ends of shared collectives agree; returns the shifts (ns, by position).
 
     A rank's offset to another is the median difference of their ends over all that they share; ranks are reached through
-    groups one after the other. An offset within SAME_CLOCK is none.
+    groups one after the other. An offset within SAME_CLOCK, or within the median scatter of those differences, is none.
     """
     end = _measured(graph)[1]
     offset = np.zeros(len(graph.ranks), np.int64)
@@ -185,8 +240,10 @@ def _align_clocks(graph: Graph, matches: list[Matches]) -> tuple[Graph, Int64]:
         anchor = np.median(ends[:, known[ready.ranks]], axis=1)
         for j, rank in enumerate(ready.ranks):
             if not known[rank]:
-                shift = int(np.median(ends[:, j] - anchor))
-                offset[rank] = shift if abs(shift) > SAME_CLOCK else 0
+                apart = ends[:, j] - anchor
+                shift = int(np.median(apart))
+                scatter = float(np.median(np.abs(apart - shift)))
+                offset[rank] = shift if abs(shift) > max(SAME_CLOCK, scatter) else 0
                 known[rank] = True
     if not offset.any():
         return graph, offset

@@ -21,6 +21,7 @@ from lumos.errors import LumosError
 from lumos.graph.table import Graph
 from lumos.layout.planned import Planned
 from lumos.layout.predict import Prediction
+from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
 from lumos.trace.table import Int64
 
@@ -54,7 +55,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Shown):
     """One job's step. low, high: 80 % interval. critical_path: share of the step by what it went to."""
 
     step: str
@@ -89,7 +90,7 @@ class Share(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Shown):
     """The changed job beside its base. moved: the largest contributions to the difference, then the rest as one."""
 
     outcome: Outcome
@@ -105,7 +106,7 @@ def typical_step(paths: tuple[CriticalPath, ...]) -> int:
     """Position of the step of median length (the lower of two). LumosError where the job has no step with work."""
     if not paths:
         raise LumosError("the job has no step that owns any work; record whole steps (ProfilerStep#… marks)")
-    lengths = [path.end - path.start for path in paths]
+    lengths = [path.duration_ns for path in paths]
     return int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
 
 
@@ -145,9 +146,9 @@ def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = W
         raise LumosError(f"the change leaves step {path.name} without work")
     low = _length(simulate(changed.graph, changed.low), changed.owners, path.name)
     high = _length(simulate(changed.graph, changed.high), changed.owners, path.name)
-    length = max(changed_path.end - changed_path.start, 1)
+    length = max(changed_path.duration_ns, 1)
     times = {
-        kind: sum(link.end - link.start for link in changed_path.links if mask[link.task]) / length
+        kind: sum(link.end_ns - link.start_ns for link in changed_path.links if mask[link.task]) / length
         for kind, mask in (("modelled", changed.modelled), ("scaled", changed.scaled & ~changed.modelled))
     }
     share = Share(1 - times["modelled"] - times["scaled"], times["scaled"], times["modelled"])
@@ -171,7 +172,7 @@ def unchanged_tasks(base: Graph, graph: Graph, changes: tuple[str, ...]) -> Chan
 
 def outcome(timeline: Timeline, owners: Members, path: CriticalPath, spread: tuple[float, float], work: Work) -> Outcome:
     """The figures of one step. spread: low and high end of the interval / step."""
-    length = path.end - path.start
+    length = path.duration_ns
     shares = {name: ns / length for name, ns in path.by_class.items()} if length else {}
     seconds = length * 1e-9
     return Outcome(
@@ -190,11 +191,15 @@ def outcome(timeline: Timeline, owners: Members, path: CriticalPath, spread: tup
 def parts(timeline: Timeline, owners: Members, path: CriticalPath) -> Parts:
     """The job's step four ways: the mean over the ranks; time before a rank's step begins or after it ends is `other`."""
     start, end = spans(timeline, owners)
-    mine = [i for i, step in enumerate(owners.steps) if step.name == path.name and start[i] >= path.start and end[i] <= path.end]
+    mine = [
+        i
+        for i, step in enumerate(owners.steps)
+        if step.name == path.name and start[i] >= path.start_ns and end[i] <= path.start_ns + path.duration_ns
+    ]
     if not mine:
-        return Parts(0.0, 0.0, 0.0, (path.end - path.start) * 1e-9)
+        return Parts(0.0, 0.0, 0.0, path.duration_ns * 1e-9)
     every = np.array(four_way(timeline, owners), float)[mine]
-    every[:, 3] += (path.end - path.start) - (end - start)[mine]
+    every[:, 3] += path.duration_ns - (end - start)[mine]
     return Parts(*(every.mean(axis=0) * 1e-9).tolist())
 
 

@@ -11,11 +11,14 @@ from lumos.layout.block import Block, Builder, Op
 from lumos.layout.framework import Framework
 from lumos.layout.layers import LayerWork
 from lumos.layout.layout import Blocks, Item, Layout
+from lumos.layout.parameters import owned_parameters, stage_parameters, tensors_of_layer
 from lumos.layout.pipeline import Action, Pass, schedule
 from lumos.layout.plan import Plan, check, layers_of_chunks
 from lumos.layout.sizes import Share
 from lumos.layout.work import Collective, Contention, Lane
 from lumos.model import Model
+
+__all__ = ["arrange", "owned_parameters", "stage_parameters", "tensors_of_layer"]
 
 #: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
 CONTENTION_LAUNCH = 1000
@@ -53,6 +56,7 @@ class _Stage:
     earlier: int = -1  # what it was before the latest pass
     pending: list[int] = field(default_factory=list)  # gradient exchanges that the optimizer waits for
     gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters
+    host_blocked: bool = False  # the host waits for the next item of the chain's waits as well
     extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for beside the chain
 
     # ---------------------------------------------------------------- the step
@@ -357,6 +361,7 @@ class _Stage:
     ) -> int:
         waits = (*((self.tail,) if self.tail >= 0 else ()), *self.extra_waits)
         self.extra_waits = ()
+        host_waits, self.host_blocked = host_waits or self.host_blocked, False
         self.tail = self._put(block, waits, phase, action, layer, repeat, host_waits)
         return self.tail
 
@@ -387,6 +392,9 @@ class _Stage:
         posted = self.earlier if self.share.framework.p2p_overlap else self.tail
         item = self._put(self._transfer(name, self._lane(lane, action)), (posted,), "sync", action, transfer=key)
         self._wait_for(item)
+        self.host_blocked = self.share.framework.transfer_blocks
+        if ends.scattered(self.share):
+            self._chain(self.blocks.make("received", lambda: ends.gather_received(self.share)), "sync", action)
 
     def _lane(self, lane: Lane, action: Action) -> Lane:
         """The lane of a transfer: the pipeline that runs up has its own."""
@@ -398,40 +406,6 @@ class _Stage:
         plan = self.share.plan
         if not self.share.framework.p2p_overlap and plan.vpp == 1 and plan.schedule != "dualpipe":
             self._wait_for(item)  # where passes of several chunks alternate, sends and receives go as one batch instead
-
-
-def tensors_of_layer(model: Model) -> int:
-    """Parameter tensors of a layer: norms, attention, MLP, and their biases."""
-    weights = 2 + (6 if model.latent else 4) + (3 if model.gated else 2)
-    return weights + (6 if model.bias else 0) + (2 if model.norm_bias else 0)
-
-
-def stage_parameters(share: Share, stage: int, chunks: list[list[range]]) -> tuple[int, int]:
-    """Parameters of one rank of a stage, and the routed experts among them."""
-    model, plan = share.model, share.plan
-    mirrored = plan.schedule == "dualpipe" and stage in (0, plan.pp - 1)
-    total = experts = 0
-    for chunk in chunks[stage]:
-        for layer in chunk:
-            p = model.layer_parameters(model.is_mixture(layer))
-            total += -(-(p.attention + p.mlp) // plan.tp) + p.norm + p.expert // plan.ep
-            experts += p.expert // plan.ep
-    if stage == 0 or mirrored:
-        total += -(-model.embedding_parameters // plan.tp)
-    if stage == plan.pp - 1 or mirrored:
-        total += model.norm_parameters
-        if not model.tied or plan.pp > 1:
-            total += -(-model.vocab * model.hidden // plan.tp)
-    return total, experts
-
-
-def owned_parameters(share: Share, total: int, experts: int) -> int:
-    """Parameters whose optimizer states one rank holds."""
-    plan = share.plan
-    if plan.zero == 0:
-        return total
-    copies = plan.dp * plan.cp // plan.ep
-    return -(-(total - experts) // plan.shards) + -(-experts // max(1, min(copies, plan.shards)))
 
 
 def _moved(block: Block, base: int, waits: tuple[int, ...] = ()) -> tuple[Op, ...]:

@@ -45,6 +45,7 @@ class Builder:
         self._before = before
         self._ops: list[Op] = []
         self._tail: tuple[int, ...] = ()
+        self._loose: list[int] = []
 
     def add(self, name: str, work: Work, lane: Lane = Lane.COMPUTE) -> None:
         """The next op of the chain: it waits for the chain so far."""
@@ -56,11 +57,16 @@ class Builder:
         self._ops.append(Op(name, lane, work, self._host * _launches(work), self._tail))
         return len(self._ops) - 1
 
+    def loose(self, name: str, work: Work, lane: Lane) -> None:
+        """An op that waits for the chain so far and that only the end of the block waits for."""
+        self._loose.append(self.beside(name, work, lane))
+
     def join(self, *ops: int) -> None:
         """What follows also waits for these ops."""
         self._tail = tuple(sorted({*self._tail, *ops}))
 
     def build(self) -> Block:
+        self.join(*self._loose)
         return Block(self.name, tuple(self._ops), self._tail, self._before)
 
 
@@ -87,7 +93,7 @@ class Collapsed:
     @property
     def lead(self) -> int:
         """Host time before the one task may start, so that it ends when the block would."""
-        return min(max(self.hosted - self.device[0], 0), self.host)
+        return self.hosted - self.device[0]
 
     def then(self, other: Collapsed) -> Collapsed:
         """This block, then the other."""

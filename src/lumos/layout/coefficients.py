@@ -19,9 +19,8 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Factors are on the cost models' times; 1 = as measured alone.
 
     gemm, attention, traffic (element-wise kernels), collective: kernels inside a step / alone.
-    throttle: clock lost in a step, beyond the clusters'
-    sustained clock, for every doubling of the 16-bit peak over A100's (denser arithmetic at a power that grows far less).
-    host: factor on the profiles' host times. contention:
+    throttle: clock lost in a step, beyond the clusters' sustained clock, for every 16-bit peak of an A100 that a device has
+    more than one (denser arithmetic at a power that grows far less). host: factor on the profiles' host times. contention:
     share of the time of communication beside compute that the compute loses (SMs and memory bandwidth taken). jitter:
     growth of the step per doubling of the nodes beyond one (the slowest of many). step: factor on the profiles' step_us.
     spread: half-width of the 80 % interval that the cost models' own intervals lack.
@@ -30,7 +29,7 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gemm: float = 1.0
     attention: float = 1.0
     collective: float = 1.0
-    throttle: float = 0.05
+    throttle: float = 0.02
     traffic: float = 1.0
     host: float = 1.0
     contention: float = 0.3

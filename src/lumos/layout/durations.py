@@ -24,6 +24,8 @@ from lumos.graph.table import Graph, Kind
 from lumos.trace.table import ABSENT, Category, Int64, Job
 
 Mask = NDArray[np.bool_]
+#: Sums of durations stay within int64, ns.
+LONGEST = 1 << 62
 SIDES = ("cpu", "device", "operator")
 
 
@@ -79,11 +81,14 @@ def parse_scale(text: str) -> Scale:
 
 
 def parse_slowdown(text: str) -> tuple[int, float]:
-    """RANK=FACTOR."""
+    """RANK=FACTOR, FACTOR above 0."""
     rank, equals, factor = text.partition("=")
     if not equals or not rank.strip().isdigit():
         raise UsageError(f"--rank-slowdown {text!r}: write RANK=FACTOR, for instance 3=1.2")
-    return int(rank), number(factor, f"--rank-slowdown {text!r}")
+    slower = number(factor, f"--rank-slowdown {text!r}")
+    if not slower:
+        raise UsageError(f"--rank-slowdown {text!r}: a rank takes some time; give a factor above 0, for instance {rank.strip()}=1.2")
+    return int(rank), slower
 
 
 def number(text: str, where: str) -> float:
@@ -118,7 +123,10 @@ def matching(graph: Graph, job: Job, glob: str) -> Mask:
 
 def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
     """The graph with the durations of `tasks` (bool[n]) multiplied. A joined collective's duration is its transfer."""
-    return with_durations(graph, np.where(tasks, np.rint(graph.duration * factor), graph.duration).astype(np.int64))
+    changed = np.where(tasks, np.rint(graph.duration * factor), graph.duration)
+    if changed.sum() >= LONGEST:
+        raise UsageError(f"a factor of {factor:g} makes the job longer than a century; give a smaller one")
+    return with_durations(graph, changed.astype(np.int64))
 
 
 def with_durations(graph: Graph, duration: Int64) -> Graph:

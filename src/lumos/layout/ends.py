@@ -85,6 +85,8 @@ def optimizer(share: Share, parameters: int, owned: int, tensors: int) -> Block:
     moved = ADAM_BYTES + f.gradient_bytes + share.activation_bytes
     b.add("clip gradients", Traffic(2 * f.gradient_bytes * owned, 1))
     b.add("adam", Traffic(moved * owned, 4))
+    if share.dtype == "fp8" and share.plan.lora_rank == 0:  # the new weights and their transposes, read in 16 bit
+        b.add("cast weights", Traffic(4 * parameters, 8))
     b.add("zero gradients", Traffic(f.gradient_bytes * parameters, 1))
     return b.build()
 
@@ -122,8 +124,24 @@ def gather_parameters(share: Share, dense: int, experts: int = 0, lane: Lane = L
 def transfer(share: Share, name: str, lane: Lane) -> Block:
     """One side of a pipeline transfer of a microbatch's activations (or their gradient)."""
     nbytes = share.activation_bytes * share.slim * share.model.hidden
+    if scattered(share):
+        nbytes = -(-nbytes // share.plan.tp)
     b = Builder(name, round(1000 * share.framework.transfer_us))
     b.add(name, share.pipeline(nbytes), lane)
+    return b.build()
+
+
+def scattered(share: Share) -> bool:
+    """Whether a pipeline transfer is split over the tensor-parallel ranks and gathered behind."""
+    return share.framework.transfer_scattered and share.plan.tp > 1 and not share.plan.sequence_parallel
+
+
+def gather_received(share: Share) -> Block:
+    """The parts of a scattered transfer put together."""
+    b = _builder("gather of a transfer", share)
+    b.add(
+        "tp all-gather of a transfer", share.tensor("all_gather", share.activation_bytes * share.tokens * share.model.hidden), Lane.TENSOR
+    )
     return b.build()
 
 

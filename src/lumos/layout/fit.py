@@ -33,7 +33,7 @@ FITTED = {
     "attention": (0.08, 0.7, 1.4),
     "traffic": (0.15, 0.7, 1.8),
     "collective": (0.2, 0.8, 2.0),
-    "throttle": (0.03, 0.0, 0.15),
+    "throttle": (0.01, 0.0, 0.05),
     "host": (0.2, 0.5, 2.0),
     "contention": (0.2, 0.0, 1.0),
     "jitter": (0.004, 0.0, 0.02),
@@ -41,7 +41,7 @@ FITTED = {
 }
 #: Errors below this are as good as none when rows are weighted.
 NEAR = 0.02
-#: Finite differences.
+#: Step of the finite differences; a tenth of it for the coefficients that are small themselves.
 DELTA = 0.02
 ROUNDS = 2
 
@@ -100,7 +100,7 @@ def linearise(p: Problem, coefficients: StepCoefficients) -> Linear:
     base = np.log(predicted(p, coefficients))
     columns = []
     for key, value in zip(FITTED, at, strict=True):
-        delta = DELTA * max(1.0 if FITTED[key][0] > 0.01 else 0.1, abs(value)) if key != "jitter" else 0.001
+        delta = DELTA if FITTED[key][0] > 0.01 else 0.002
         moved = msgspec.structs.replace(coefficients, **{key: float(value + delta)})
         columns.append((np.log(predicted(p, moved)) - base) / delta)
     return Linear(at, base, np.stack(columns, axis=1))

@@ -23,15 +23,19 @@ class Framework:
     loss: "torch" (eager), "megatron" (vocabulary-parallel, in steps) or "fused".
     tp_async: the backward's tensor-parallel reduction runs beside the weight gradient. tp_overlap: gathers and scatters are
     pipelined with their multiplications. dp_overlap: gradients are reduced while the last backward runs. gather_overlap:
-    the parameters that a sharded optimizer updated are gathered beside the next forward. p2p_overlap: pipeline transfers
-    run beside compute. fused_projections: queries, keys and values (gate and up) come from one multiplication.
+    the parameters that a sharded optimizer updated are gathered beside the next forward. p2p_overlap: pipeline transfers run
+    beside compute. ep_overlap: experts' exchanges run beside another microbatch's compute (also where the schedule is DualPipe):
+    a block takes the longer of both. deep_ep: a token goes once to each node that has experts of its own, in 8 bit where the
+    precision is (DeepEP). fused_projections: queries, keys and values (gate and up) come from one multiplication.
     fused_accumulation: weight gradients accumulate inside the multiplication (fp32).
     gradient_bytes: of one accumulated gradient; reduce_bytes: of one reduced gradient; reduce_each: they are reduced after
     every microbatch. bucket_bytes: gradient buckets.
     host_us: host time of one kernel's launch with its framework work; layer_us: of one pass through a layer beside its
     kernels (hooks, checkpointing); checkpoint_us: of one layer's recomputation beside that; step_us: of one step outside the
     passes (data, logging, synchronisations); tensor_us: of the optimizer for one parameter tensor, where it is not fused.
-    transfer_us: of one pipeline transfer.
+    transfer_us: of one pipeline transfer. transfer_blocks: the host waits for the device after a receive (Megatron's
+    `batch_p2p_sync`), so it cannot run ahead of the pipeline. transfer_scattered: without sequence parallel every tensor-parallel
+    rank sends its part of the activations, gathered again behind (Narayanan et al. 2021, section 4.1).
     metrics: losses computed again for the training log, every microbatch.
     zero, sequence_parallel, recompute: what the framework does where a configuration leaves it open. selective: what
     selective recomputation repeats: "attention" (its core, where unfused) or "alternate" (every second multiplication).
@@ -47,6 +51,8 @@ class Framework:
     dp_overlap: bool = True
     gather_overlap: bool = False
     p2p_overlap: bool = False
+    ep_overlap: bool = False
+    deep_ep: bool = False
     fused_projections: bool = True
     fused_accumulation: bool = True
     gradient_bytes: int = 4
@@ -59,6 +65,8 @@ class Framework:
     step_us: float = 4000.0
     tensor_us: float = 0.0
     transfer_us: float = 150.0
+    transfer_blocks: bool = True
+    transfer_scattered: bool = False
     metrics: int = 0
     zero: int = 1
     sequence_parallel: bool = True
@@ -69,16 +77,16 @@ class Framework:
 PROFILES = {
     "megatron-2021": Framework(
         "megatron-2021", attention="unfused", dropout=True, tp_async=False, dp_overlap=False, fused_accumulation=False,
-        host_us=11.0, layer_us=100.0, zero=0, sequence_parallel=False,
+        transfer_scattered=True, host_us=11.0, layer_us=100.0, zero=0, sequence_parallel=False,
     ),
     "megatron-deepspeed": Framework(
         "megatron-deepspeed", attention="unfused", dropout=True, tp_async=False, dp_overlap=False, fused_accumulation=False,
-        gradient_bytes=2, reduce_bytes=2, host_us=18.0, layer_us=400.0, checkpoint_us=1200.0, transfer_us=1200.0, zero=0,
+        gradient_bytes=2, reduce_bytes=2, host_us=18.0, layer_us=400.0, checkpoint_us=1200.0, transfer_us=400.0, step_us=500.0, zero=0,
         sequence_parallel=False,
     ),
     "megatron-core": Framework("megatron-core", gather_overlap=True),
     "nemo": Framework(
-        "nemo", attention="cudnn", tp_overlap=True, gather_overlap=True, p2p_overlap=True, host_us=9.0,
+        "nemo", attention="cudnn", tp_overlap=True, gather_overlap=True, p2p_overlap=True, transfer_blocks=False, host_us=9.0,
     ),
     "llm-foundry": Framework(
         "llm-foundry", loss="torch", attention="fa1", fusion="eager", fused_accumulation=False, gradient_bytes=4, reduce_bytes=2,
@@ -149,8 +157,11 @@ def choose(framework: str, year: int | None = None, notes: str = "") -> tuple[Fr
 
 
 def _megatron(year: int) -> tuple[Framework, str]:
-    if year <= 2022:
-        return PROFILES["megatron-2021"], "Megatron-LM up to 2022: unfused attention, nothing overlapped"
+    if year < 2022:
+        return PROFILES["megatron-2021"], "Megatron-LM up to 2021: unfused attention, nothing overlapped"
+    if year == 2022:  # Korthikanti et al., arXiv:2205.05198, section 5
+        newer = replace(PROFILES["megatron-2021"], tp_async=True, fused_accumulation=True)
+        return newer, "Megatron-LM of 2022: unfused attention, gradients reduced beside and accumulated inside multiplications"
     return PROFILES["megatron-core"], "Megatron Core"
 
 

@@ -11,11 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lumos.layout.block import Block, Builder, Op
+from lumos.layout.experts import ExpertWork
 from lumos.layout.sizes import Share
-from lumos.layout.work import Attention, Gemm, GroupedGemm, Lane, Traffic
+from lumos.layout.work import Attention, Gemm, Lane, Traffic
 
-#: Routed experts are never even: rows of the fullest expert's device / mean, of trained routers with a balancing loss.
-EXPERT_SKEW = 1.1
 FP32 = 4
 
 
@@ -102,13 +101,17 @@ class LayerWork:
             b.add("gradient add", Traffic(3 * self.width * elements))
 
     def linear_forward(self, b: Builder, name: str, tokens: int, n: int, k: int) -> None:
-        b.add(name, Gemm(tokens, n, k, self.share.dtype, out_bytes=self.width))
+        b.add(name, Gemm(tokens, n, k, self.dtype(name), out_bytes=self.width))
+
+    def dtype(self, name: str) -> str:
+        """Type of a multiplication: recipes of 8 bit leave the output projection and the router in 16."""
+        return "bf16" if self.share.dtype == "fp8" and name in ("logits", "router") else self.share.dtype
 
     def linear_backward(
         self, b: Builder, name: str, tokens: int, n: int, k: int, between: Callable[[], list[int]] | None = None, bias: bool = False
     ) -> None:
         """Input gradient, then (`between`: communication of the input gradient starts) the weight gradient, then the join."""
-        dtype, plan = self.share.dtype, self.share.plan
+        dtype, plan = self.dtype(name), self.share.plan
         b.add(f"{name} input gradient", Gemm(tokens, k, n, dtype, out_bytes=self.width))
         pending = between() if between is not None else []
         if plan.lora_rank == 0:
@@ -210,7 +213,7 @@ class LayerWork:
         s = self.share
         return s.heads * s.model.head_dim, s.kv_heads * s.model.head_dim, s.kv_heads * s.model.head_dim
 
-    def _up(self, width: int) -> tuple[int, ...]:
+    def up(self, width: int) -> tuple[int, ...]:
         return (width, width) if self.share.model.gated else (width,)
 
     def _attention_forward(self, b: Builder) -> None:
@@ -307,9 +310,10 @@ class LayerWork:
         value = latent.value if latent else s.model.head_dim
         part = plan.seq_len // plan.cp
         kernel = self.framework.attention
+        dtype = "bf16" if s.dtype == "fp8" else s.dtype  # fp8 training keeps attention in bf16 (Transformer Engine's default)
 
         def kernel_of(queries: int, keys: int, causal: bool) -> Attention:
-            return Attention(plan.micro_batch, queries, keys, s.heads, s.kv_heads, query, value, causal, direction, kernel)
+            return Attention(plan.micro_batch, queries, keys, s.heads, s.kv_heads, query, value, causal, direction, kernel, dtype)
 
         name = "attention" if direction == "fwd" else "attention backward"
         if plan.cp == 1:
@@ -356,10 +360,10 @@ class LayerWork:
         s = self.share
         self.norm_forward(b, s.slim)
         if mixture:
-            self._experts_forward(b)
+            self._experts().forward(b)
         else:
-            self.column_forward(b, "mlp up", *self._up(s.ffn))
-            self._activation(b, s.tokens * s.ffn)
+            self.column_forward(b, "mlp up", *self.up(s.ffn))
+            self.activation(b, s.tokens * s.ffn)
             self.row_forward(b, "mlp down", s.ffn)
         self.residual_forward(b, s.slim)
 
@@ -367,14 +371,18 @@ class LayerWork:
         s = self.share
         self.residual_backward(b, s.slim)
         if mixture:
-            self._experts_backward(b)
+            self._experts().backward(b)
         else:
             self.row_backward(b, "mlp down", s.ffn, s.model.bias)
-            self._activation_backward(b, s.tokens * s.ffn)
-            self.column_backward(b, "mlp up", s.model.bias, *self._up(s.ffn))
+            self.activation_backward(b, s.tokens * s.ffn)
+            self.column_backward(b, "mlp up", s.model.bias, *self.up(s.ffn))
         self.norm_backward(b, s.slim)
 
-    def _activation(self, b: Builder, elements: int) -> None:
+    def _experts(self) -> ExpertWork:
+        assert self.share.model.experts is not None
+        return ExpertWork(self, self.share.model.experts)
+
+    def activation(self, b: Builder, elements: int) -> None:
         if self.share.model.gated:
             if self.eager:
                 b.add("silu", Traffic(2 * self.width * elements))
@@ -386,7 +394,7 @@ class LayerWork:
         else:
             b.add("activation", Traffic(2 * self.width * elements))
 
-    def _activation_backward(self, b: Builder, elements: int) -> None:
+    def activation_backward(self, b: Builder, elements: int) -> None:
         if self.share.model.gated:
             if self.eager:
                 b.add("gate product backward", Traffic(6 * self.width * elements, 2))
@@ -397,75 +405,6 @@ class LayerWork:
             b.add("squared relu backward", Traffic(8 * self.width * elements, 3))
         else:
             b.add("activation backward", Traffic(3 * self.width * elements))
-
-    # ---------------------------------------------------------------- experts
-
-    def _experts_forward(self, b: Builder) -> None:
-        """Router, permutation, dispatch, grouped multiplications, combine; shared experts beside the exchange."""
-        s, e = self.share, self.share.model.experts
-        assert e is not None
-        h, tokens = s.model.hidden, s.slim
-        sent = tokens * e.per_token
-        b.add("router", Gemm(tokens, e.count, h, "bf16" if s.dtype == "fp8" else s.dtype, out_bytes=FP32))
-        b.add("top-k", Traffic(6 * FP32 * tokens * e.count, 8))
-        b.add("permute", Traffic(2 * self.width * sent * h, 3))
-        self._exchange(b, sent)
-        rows = self._expert_rows()
-        wide = e.ffn * (2 if s.model.gated else 1)
-        b.add("experts up", self._grouped(rows, wide, h))
-        self._activation(b, rows * s.experts * e.ffn)
-        b.add("experts down", self._grouped(rows, h, e.ffn))
-        self._exchange(b, sent)
-        b.add("unpermute", Traffic(2 * self.width * sent * h, 3))
-        if e.shared_ffn:
-            width = e.shared_ffn // s.plan.tp
-            self.column_forward(b, "shared up", *self._up(width))
-            self._activation(b, s.tokens * width)
-            self.row_forward(b, "shared down", width)
-            b.add("shared add", Traffic(3 * self.width * tokens * h))
-
-    def _experts_backward(self, b: Builder) -> None:
-        s, e = self.share, self.share.model.experts
-        assert e is not None
-        h, tokens = s.model.hidden, s.slim
-        sent = tokens * e.per_token
-        if e.shared_ffn:
-            width = e.shared_ffn // s.plan.tp
-            self.row_backward(b, "shared down", width, False)
-            self._activation_backward(b, s.tokens * width)
-            self.column_backward(b, "shared up", False, *self._up(width))
-        b.add("unpermute backward", Traffic(3 * self.width * sent * h, 3))
-        self._exchange(b, sent)
-        rows = self._expert_rows()
-        wide = e.ffn * (2 if s.model.gated else 1)
-        self._grouped_backward(b, "experts down", rows, h, e.ffn)
-        self._activation_backward(b, rows * s.experts * e.ffn)
-        self._grouped_backward(b, "experts up", rows, wide, h)
-        self._exchange(b, sent)
-        b.add("permute backward", Traffic(2 * self.width * sent * h, 3))
-        b.add("top-k backward", Traffic(6 * FP32 * tokens * e.count, 8))
-        self.linear_backward(b, "router", tokens, e.count, h)
-
-    def _expert_rows(self) -> int:
-        """Tokens of one expert, on average: what the ranks of the expert group send together."""
-        s, e = self.share, self.share.model.experts
-        assert e is not None
-        return max(1, s.slim * e.per_token * s.plan.ep // e.count)
-
-    def _exchange(self, b: Builder, sent: int) -> None:
-        s = self.share
-        if s.plan.ep > 1:
-            b.add("ep all-to-all", s.expert("all_to_all", self.width * sent * s.model.hidden), Lane.EXPERT)
-
-    def _grouped(self, rows: int, n: int, k: int) -> GroupedGemm:
-        return GroupedGemm(rows, self.share.experts, n, k, self.share.dtype, EXPERT_SKEW)
-
-    def _grouped_backward(self, b: Builder, name: str, rows: int, n: int, k: int) -> None:
-        fused = self.framework.fused_accumulation
-        b.add(f"{name} input gradient", self._grouped(rows, k, n))
-        accumulate = fused and self.share.plan.microbatches > 1
-        out = FP32 if fused else self.width
-        b.add(f"{name} weight gradient", WeightGradients(rows, self.share.experts, n, k, self.share.dtype, out, accumulate))
 
     # ---------------------------------------------------------------- selective recomputation
 
@@ -480,7 +419,7 @@ class LayerWork:
         self.norm_forward(b, s.slim)
         self.gather_in(b)
         self.linear_forward(b, "mlp up again", s.tokens, s.ffn, s.model.hidden)
-        self._activation(b, s.tokens * s.ffn)
+        self.activation(b, s.tokens * s.ffn)
 
 
 def _is_weight(name: str) -> bool:
@@ -499,8 +438,3 @@ def without(block: Block, name: str, dropped: Callable[[Op], bool]) -> Block:
             place[i] = (len(kept),)
             kept.append(replace(op, after=after))
     return Block(name, tuple(kept), tuple(sorted({p for e in block.ends for p in place[e]})), block.before)
-
-
-def WeightGradients(rows: int, groups: int, n: int, k: int, dtype: str, out: int, accumulate: bool) -> Gemm:  # noqa: N802
-    """Weight gradients of all experts: equal multiplications [k, rows] · [rows, n] in one kernel."""
-    return Gemm(k, n, rows, dtype, batch=groups, out_bytes=out, accumulate=accumulate, cast=False)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lumos.layout.arrange import owned_parameters, stage_parameters
 from lumos.layout.job import Job
+from lumos.layout.parameters import owned_parameters, stage_parameters
 from lumos.layout.pipeline import Pass, schedule
 from lumos.layout.plan import layers_of_chunks
 from lumos.layout.sizes import Share
@@ -117,6 +117,9 @@ def layer_activations(share: Share, mixture: bool) -> int:
         mlp += tokens * (e.shared_ffn // plan.tp) * (3 if model.gated else 2) * width
     else:
         mlp = tokens * share.ffn * (3 if model.gated else 2) * width
+    if plan.recompute == "selective" and share.framework.selective == "alternate":
+        # every second multiplication is kept, and attention; what lies between is computed again
+        return residual // 2 + qkv + core + mlp // (3 if model.gated else 2)
     return residual + inputs + qkv + core + scores + mlp
 
 

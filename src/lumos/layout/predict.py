@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) 
     assembled = assemble(layout, pricer, coarse)
     time = time_of(assembled, job, pricer.coefficients)
     timeline = simulate(assembled.graph)
-    path = max(critical_paths(timeline), key=lambda p: p.end - p.start)
+    path = max(critical_paths(timeline), key=lambda p: p.duration_ns)
     memory = peak_memory(job)
     if not memory.fits:
         notes.append(
@@ -101,9 +101,12 @@ def task_count(layout: Layout) -> int:
 def breakdown_of(timeline: Timeline, assembled: Assembled, factor: float) -> dict[str, float]:
     """The four parts, in seconds, averaged over the stages; each stage's idle time up to the end of the step is `other`.
 
-    In coarse form communication inside a block is taken out of its task's compute.
+    In coarse form communication inside a block is taken out of its task's compute. A stage that waits for its neighbour
+    (the bubble) is idle: only the transfer itself is communication.
     """
-    parts = np.array(four_way(timeline, members(timeline.graph)), float)
+    graph = timeline.graph
+    arrived = np.where(graph.kind == Kind.COLLECTIVE, timeline.end - graph.duration, timeline.start)
+    parts = np.array(four_way(replace(timeline, start=arrived), members(graph)), float)
     whole = float(timeline.end.max() - timeline.start.min())
     exposed, overlapped, communication = (parts[:, i].mean() for i in range(3))
     shown, covered = assembled.inside.sum(axis=0) / len(parts)
@@ -123,15 +126,15 @@ def shares(graph: Graph, path: CriticalPath, layout: Layout, pricer: Pricer) -> 
     """The critical path by kind of work and by what bounds it: fractions of the step."""
     mix = _mix(layout, pricer)
     kinds, limits = Counter[str](), Counter[str]()
-    total = max(1, path.end - path.start)
+    total = max(1, path.duration_ns)
     kind, name = graph.kind.tolist(), graph.name.tolist()
     spent: Counter[tuple[int, bool]] = Counter()
     for link in path.links:
-        spent[name[link.task], kind[link.task] in (Kind.OPERATOR, Kind.LAUNCH)] += link.end - link.start
-        if link.delay + link.idle:
+        spent[name[link.task], kind[link.task] in (Kind.OPERATOR, Kind.LAUNCH)] += link.end_ns - link.start_ns
+        if link.delay_ns + link.idle_ns:
             launch = link.cause == Dependency.LAUNCH
-            kinds["launch latency" if launch else "waiting"] += link.delay + link.idle
-            limits["latency" if launch else "waiting"] += link.delay + link.idle
+            kinds["launch latency" if launch else "waiting"] += link.delay_ns + link.idle_ns
+            limits["latency" if launch else "waiting"] += link.delay_ns + link.idle_ns
     for (number, on_host), time in spent.items():
         if on_host:
             kinds["host"] += time

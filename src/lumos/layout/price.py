@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import log2
 
 import numpy as np
 
 from lumos.cost.attention import attention
 from lumos.cost.cluster import Cluster
+from lumos.cost.coefficients import GENERIC
+from lumos.cost.coefficients import shipped as fitted
 from lumos.cost.collective import collective
 from lumos.cost.estimate import Bound, Estimate
 from lumos.cost.gemm import gemm, grouped_gemm
@@ -95,9 +96,10 @@ class Pricer:
             return found.scaled(c.gemm)
         if isinstance(first, Attention):
             batch, queries, keys, heads, kv_heads, head_dim, value_dim = columns[:7]
-            kernel, slower = ERAS.get(first.kernel, (first.kernel, 1.0))
+            wanted, slower = ERAS.get(first.kernel, (first.kernel, 1.0))
+            kernel = self._kernel(wanted)
             found = attention(
-                batch, queries, heads, head_dim, a, kv_heads=kv_heads, value_dim=value_dim, kv_len=keys, causal=first.causal,
+                batch, queries, heads, head_dim, a, first.dtype, kv_heads=kv_heads, value_dim=value_dim, kv_len=keys, causal=first.causal,
                 direction=first.direction, kernel=kernel, clock=self.clock,
             )  # fmt: skip
             return found.scaled(c.attention * slower)
@@ -113,12 +115,22 @@ class Pricer:
         time = np.array(columns[0], np.int64)
         return Estimate(time, time, time, np.full(len(time), Bound.HOST, np.uint8), time, np.zeros(len(time), bool))
 
+    def _kernel(self, wanted: str) -> str:
+        """The attention kernel that was asked for, or where nobody measured it on this device or its kin, its best known."""
+        sets = fitted().get("attention", {})
+        a = self.cluster.accelerator
+        if wanted == "flash" or any(wanted in sets.get(name, {}) for name in (a.name, *a.fitted_as, GENERIC)):
+            return wanted
+        note = f"attention: {wanted} was not measured on {a.name}: its best known flash kernel instead"
+        self.diagnostics[Diagnostic("attention-kernel", note)] = None
+        return "flash"
+
     @property
     def clock(self) -> float:
         """Clock held in a long run / boost clock."""
         a = self.cluster.accelerator
         peak = max(a.peak_flops.get("bf16", 0.0), a.peak_flops.get("fp16", 0.0))
-        denser = log2(max(1.0, peak / A100_PEAK))
+        denser = max(0.0, peak / A100_PEAK - 1)
         return float(a.sustained_clock or 1.0) - self.coefficients.throttle * denser
 
 
@@ -129,7 +141,7 @@ def _family(w: Work) -> tuple[object, ...]:
     if isinstance(w, GroupedGemm):
         return ("grouped", w.dtype, w.out_bytes, w.accumulate, w.groups)
     if isinstance(w, Attention):
-        return ("attention", w.causal, w.direction, w.kernel)
+        return ("attention", w.causal, w.direction, w.kernel, w.dtype)
     if isinstance(w, Collective):
         return ("collective", w.kind)
     if isinstance(w, Contention):

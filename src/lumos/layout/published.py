@@ -27,9 +27,12 @@ from lumos.layout.framework import Framework, choose
 from lumos.layout.job import Job
 from lumos.layout.plan import Plan, check
 from lumos.model import Model
-from lumos.model.catalogue import find_model, plain
+from lumos.model.catalogue import find_model, model_names, plain
 
 Row = Mapping[str, str]
+
+#: What tables write where they have nothing to say.
+BLANK = ("", "-", "–", "n/a", "na", "none", "null")
 
 #: Families whose MLP is gated (SwiGLU), by how their names begin.
 GATED = ("llama", "internlm", "mistral", "mixtral", "qwen", "deepseek", "yi", "baichuan")
@@ -65,8 +68,8 @@ def job_of(row: Row) -> Job:
 def model_of(row: Row, notes: list[Diagnostic]) -> Model:
     """The named model with the row's own dimensions, or a model of those alone."""
     name = row.get("model", "") or "model"
-    known = find_model(name) or find_model(re.sub(r"\s*\(.*\)|_padding.*", "", name))
     layers, hidden, heads = (_number(row, key) for key in ("layers", "hidden", "heads"))
+    known = find_model(name) or find_model(re.sub(r"\s*\(.*\)|_padding.*", "", name)) or _begins(name, hidden)
     if known is None:
         if layers is None or hidden is None or heads is None:
             raise LumosError(f"model {name!r} is not known and the row has no layers, hidden and heads of its own")
@@ -89,6 +92,14 @@ def model_of(row: Row, notes: list[Diagnostic]) -> Model:
     if model.positions == "learned":
         model = replace(model, max_positions=max(model.max_positions, _number(row, "seq_len") or 0))
     return model
+
+
+def _begins(name: str, hidden: int | None) -> Model | None:
+    """The known model that the name begins with ("Mixtral-8x7B-v0.1"), where the row's width does not contradict."""
+    text = plain(name)
+    begun = max((n for n in model_names() if text.startswith(plain(n))), key=len, default=None)
+    model = find_model(begun) if begun else None
+    return model if model is not None and hidden in (None, model.hidden) else None
 
 
 def _unnamed(row: Row, name: str, layers: int, hidden: int, heads: int, notes: list[Diagnostic]) -> Model:
@@ -128,6 +139,7 @@ def plan_of(row: Row, model: Model, framework: Framework, notes: list[Diagnostic
     micro_batch = _number(row, "micro_batch") or 1
     global_batch = _required(row, "global_batch")
     zero, shard = _sharding(row.get("zero_or_fsdp", ""), framework, dp * cp, notes)
+    recompute, recomputed = _recompute(row.get("recompute", ""), framework)
     text = row.get("notes", "").lower()
     lora = 16 if "lora" in text else 0
     sequence = _flag(row.get("sequence_parallel", ""), framework.sequence_parallel) and tp > 1
@@ -145,7 +157,8 @@ def plan_of(row: Row, model: Model, framework: Framework, notes: list[Diagnostic
         shard=0 if shard >= dp * cp else shard,
         sequence_parallel=sequence,
         schedule=_schedule(text, vpp),
-        recompute=_recompute(row.get("recompute", ""), framework),
+        recompute=recompute,
+        recompute_layers=recomputed,
         precision=precision_of(row.get("precision", ""), framework, notes),
         lora_rank=lora,
     )
@@ -176,7 +189,7 @@ def _sharding(text: str, framework: Framework, group: int, notes: list[Diagnosti
     stage = re.search(r"(?:zero|stage)[ _-]*(\d)", lower)
     if stage:
         return int(stage.group(1)), shard
-    if "hybrid" in lower:
+    if "hybrid" in lower or "hsdp" in lower:
         return 3, shard or min(8, group)
     if "grad_op" in lower:
         return 2, shard
@@ -184,22 +197,27 @@ def _sharding(text: str, framework: Framework, group: int, notes: list[Diagnosti
         return 3, shard
     if "distributed" in lower:
         return 1, shard
-    if lower in ("none", "no", "ddp", "no_shard", "0"):
+    if lower in ("none", "no", "no_shard", "0") or "ddp" in lower:
         return 0, 0
     raise LumosError(f"zero_or_fsdp {text!r} is not understood; write none, zero1, zero2, zero3, FULL_SHARD or distributed optimizer")
 
 
-def _recompute(text: str, framework: Framework) -> str:
+def _recompute(text: str, framework: Framework) -> tuple[str, int]:
+    """What is recomputed, and in how many layers of a stage (-1: all), from "full", "block 4 layers", "selective (…)", …"""
     lower = text.lower()
     if not lower:
-        return framework.recompute
+        return framework.recompute, -1
+    layers = re.search(r"(\d+)\s*layers?", lower)
+    if layers:
+        count = int(layers.group(1))
+        return ("full", count) if count else ("none", -1)
     for kind in ("none", "selective", "full"):
         if lower.startswith(kind):
-            return kind
-    if lower in ("yes", "true", "all"):
-        return "full"
+            return kind, -1
+    if lower in ("yes", "true", "all", "on"):
+        return "full", -1
     if lower in ("no", "false", "off"):
-        return "none"
+        return "none", -1
     raise LumosError(f"recompute {text!r} is not understood; write none, selective or full")
 
 
@@ -268,8 +286,8 @@ def network_rate(text: str, devices: int) -> tuple[int, float] | None:
 
 
 def _number(row: Row, key: str) -> int | None:
-    text = (row.get(key) or "").strip()
-    if not text:
+    text = (row.get(key) or "").strip().replace(",", "")
+    if text.lower() in BLANK:
         return None
     try:
         value = float(text)

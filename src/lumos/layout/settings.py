@@ -6,9 +6,11 @@ the rest as one. Unknown keys and names are refused with the nearest valid one.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -17,9 +19,9 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.layout.framework import PROFILES, Framework, choose, profile, with_switches
 from lumos.layout.job import Job
-from lumos.layout.plan import RECOMPUTE, SCHEDULES, Plan, PlanError, check
+from lumos.layout.plan import RECOMPUTE, SCHEDULES, Plan, PlanError, check, layers_of_chunks
 from lumos.layout.sizes import PRECISIONS
-from lumos.model import load_model
+from lumos.model import Model, load_model
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +71,17 @@ def read_settings(path: str) -> Settings:
     try:
         return msgspec.convert(table, Settings)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {error}") from error
+        raise UsageError(f"{path}: {_in_words(str(error), table)}") from error
+
+
+def _in_words(message: str, table: dict[str, Any]) -> str:
+    """msgspec's message by key and value: "gpus = '8' must be a whole number"."""
+    found = re.match(r"Expected `(\w+)[^`]*`.* - at `\$\.(\w+)", message)
+    if found is None:
+        return message
+    kind, key = found.groups()
+    words = {"int": "a whole number", "str": "text in quotes", "bool": "true or false", "object": "a table"}
+    return f"{key} = {table[key]!r} must be {words.get(kind, kind)}"
 
 
 def job_from(settings: Settings) -> Job:
@@ -112,7 +124,21 @@ def job_from(settings: Settings) -> Job:
         lora_rank=s.lora_rank,
     )
     check(plan, model)
+    _check_words(s, plan, model)
     return Job(model, plan, framework, cluster, tuple(notes))
+
+
+def _check_words(s: Settings, plan: Plan, model: Model) -> None:
+    """PlanError where what was asked for has no effect, or another one than its word says."""
+    if s.schedule == "interleaved" and s.vpp == 1:
+        raise PlanError("plan: the interleaved schedule needs vpp above 1; without it, it is 1f1b")
+    if s.schedule == "1f1b" and s.vpp > 1:
+        raise PlanError(f"plan: vpp ({s.vpp}) makes the schedule interleaved, not 1f1b; leave one of them out")
+    most = max(sum(map(len, chunks)) for chunks in layers_of_chunks(plan, model))
+    if s.recompute_layers != -1 and plan.recompute != "full":
+        raise PlanError(f"plan: recompute_layers ({s.recompute_layers}) needs recompute full, not {plan.recompute}")
+    if not -1 <= s.recompute_layers <= most:
+        raise PlanError(f"plan: recompute_layers ({s.recompute_layers}) must be at most the {most} layers of a stage")
 
 
 def _framework(s: Settings) -> tuple[Framework, list[Diagnostic]]:

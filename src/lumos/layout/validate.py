@@ -16,6 +16,7 @@ from lumos.errors import LumosError
 from lumos.layout.coefficients import StepCoefficients
 from lumos.layout.job import Job
 from lumos.layout.memory import peak_memory
+from lumos.layout.predict import predict
 from lumos.layout.price import Pricer
 from lumos.layout.published import Row, job_of, measured_step
 from lumos.layout.step_time import StepTime, step_time
@@ -103,6 +104,13 @@ def _score(row: Row, pricers: Pricers) -> Scored:
     except (LumosError, ValueError) as error:
         return Scored(name, source, row, skipped=str(error))
     return Scored(name, source, row, measured, predicted, job, measured_peak, memory)
+
+
+def explained(scored: Sequence[Scored], count: int) -> list[tuple[Scored, dict[str, float]]]:
+    """The `count` rows with the largest errors, each with its predicted critical path by kind of work (shares)."""
+    good = [s for s in scored if s.job is not None and s.predicted is not None]
+    worst = sorted(good, key=lambda s: -abs(s.error))[:count]
+    return [(s, predict(s.job, coarse=True).critical_path) for s in worst if s.job is not None]
 
 
 def summary(scored: Sequence[Scored]) -> dict[str, Any]:

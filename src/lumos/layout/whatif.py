@@ -135,7 +135,7 @@ def _planned(identified: Identified, graph: Graph, changes: Changes) -> Answer:
     paths = critical_paths(timeline, owners)
     step = paths[typical_step(paths)]
     return planned_answer(
-        planned(identified, graph, (step.end - step.start) * 1e-9, changes.settings, _target(identified.job.cluster, changes)),
+        planned(identified, graph, (step.duration_ns) * 1e-9, changes.settings, _target(identified.job.cluster, changes)),
         step.name,
         (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes)),
         replay_error(graph, timeline),

@@ -71,6 +71,7 @@ class Attention(NamedTuple):
     causal: bool
     direction: str
     kernel: str
+    dtype: str = "bf16"
 
 
 class Traffic(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from lumos.errors import LumosError, UsageError
+from lumos.errors import LumosError
 from lumos.model.transformer import Model
 
 DATA = Path(__file__).parent / "data" / "models.toml"
@@ -30,7 +30,7 @@ def model_names() -> tuple[str, ...]:
 def load_model(name: str) -> Model:
     """The model of that name (any spelling), or of the Hugging Face `config.json` or folder at that path.
 
-    Raises UsageError for an unknown name (the nearest and the valid ones are listed), LumosError for a bad file.
+    Raises LumosError for an unknown name (the nearest and the valid ones are listed) or a bad file.
     """
     if name.endswith(".json") or "/" in name or Path(name).is_dir():
         from lumos.model.hugging_face import read_config
@@ -41,18 +41,24 @@ def load_model(name: str) -> Model:
         return found
     near = difflib.get_close_matches(plain(name), _spellings(), 1, 0.5)
     hint = f"; nearest: {_spellings()[near[0]]}" if near else ""
-    raise UsageError(f"model {name!r} is not known{hint}; valid: {', '.join(model_names())}, or the path of a Hugging Face config.json")
+    raise LumosError(f"model {name!r} is not known{hint}; valid: {', '.join(model_names())}, or the path of a Hugging Face config.json")
 
 
 def find_model(name: str) -> Model | None:
     """The known model of that name in any spelling, or None."""
-    known = _spellings().get(plain(name))
+    spellings = _spellings()
+    known = spellings.get(_with_points(name)) or spellings.get(plain(name))
     return None if known is None else _model(known)
 
 
 def plain(name: str) -> str:
     """The name's letters and digits in lower case."""
     return re.sub(r"[^a-z0-9]", "", name.lower().replace("meta-llama/", ""))
+
+
+def _with_points(name: str) -> str:
+    """As `plain`, with the decimal points: 1.3b is not 13b."""
+    return ".".join(map(plain, re.split(r"(?<=\d)\.(?=\d)", name)))
 
 
 @cache
@@ -62,10 +68,10 @@ def _tables() -> Mapping[str, dict[str, Any]]:
 
 @cache
 def _spellings() -> Mapping[str, str]:
-    known = {}
-    for name, table in _tables().items():
-        for spelling in (name, *table.get("aliases", ())):
-            known[plain(spelling)] = name
+    names = {spelling: name for name, table in _tables().items() for spelling in (name, *table.get("aliases", ()))}
+    known = {_with_points(spelling): name for spelling, name in names.items()}
+    for spelling, name in names.items():  # without its points a name must not hide another's own
+        known.setdefault(plain(spelling), name)
     return known
 
 

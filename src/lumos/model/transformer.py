@@ -30,6 +30,7 @@ class Experts:
     shared_ffn: int = 0
     first_dense: int = 0
     every: int = 1
+    nodes: int = 0  # a token's experts lie on at most so many nodes (0: anywhere)
     router_bias: bool = False  # a correction bias per expert, outside the gradient
 
 

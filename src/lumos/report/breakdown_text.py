@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from lumos.analyze.breakdown import StepBreakdown
 from lumos.analyze.flops import Achieved
@@ -13,7 +12,7 @@ from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, Row, StreamRow
 from lumos.analyze.variability import Variability
 from lumos.diagnostics import Diagnostic
 from lumos.report.replay_text import PARTS, who
-from lumos.report.text import count, duration, heading, kernel_name, percent, print_diagnostics, table
+from lumos.report.text import count, duration, heading, kernel_name, percent, print_diagnostics, sentence, table
 
 IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
 
@@ -29,7 +28,7 @@ def print_breakdown(
     diagnostics: Sequence[Diagnostic],
 ) -> None:
     """The whole report."""
-    console.print(Text(headline(of, steps), style="bold"))
+    sentence(console, headline(of, steps))
     for v in spread:
         if v.variation is not None:
             console.print(
@@ -39,7 +38,7 @@ def print_breakdown(
     _print_steps(console, steps)
     _print_idle(console, steps)
     heading(console, f"By {by}")
-    _print_rows(console, rows)
+    _print_rows(console, rows, by)
     if achieved and by in ("kernel", "operator"):
         _print_achieved(console, achieved)
     print_diagnostics(console, diagnostics)
@@ -52,8 +51,8 @@ def headline(of: str, steps: Sequence[StepBreakdown]) -> str:
     largest = max(parts, key=lambda label: parts[label])
     if not total:
         return f"{who(steps)}, none of which contains any work"
-    mean = duration(total / len(steps))
-    return f"{who(steps)}, {mean} a step as {of}; {percent(parts[largest] / total, decimals=0)} is {largest}"
+    mean = f"{duration(total / len(steps))} a step as {of}{' (mean over ranks)' if len({s.rank for s in steps}) > 1 else ''}"
+    return f"{who(steps)}, {mean}; {percent(parts[largest] / total, decimals=0)} is {largest}"
 
 
 def _print_steps(console: Console, steps: Sequence[StepBreakdown]) -> None:
@@ -78,9 +77,10 @@ def _print_idle(console: Console, steps: Sequence[StepBreakdown]) -> None:
     table(console, ("", "time", "of the step"), rows)
 
 
-def _print_rows(console: Console, rows: Sequence[Row]) -> None:
+def _print_rows(console: Console, rows: Sequence[Row], by: str) -> None:
     if not rows:
-        console.print("  nothing to show")
+        no_device = "no device work in the steps, so no streams; --by kernel or operator shows the CPU's"
+        console.print(f"  nothing to show: {no_device if by == 'stream' else 'no work in the steps'}")
         return
     if all(isinstance(row, OperatorRow) and not row.device_tasks for row in rows):
         _print_cpu_operators(console, [row for row in rows if isinstance(row, OperatorRow)])

@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
+from lumos.analyze.interference import Interference
 from lumos.diagnostics import Diagnostic
-from lumos.report.text import count, duration, heading, paragraph, percent, print_diagnostics, size, table
+from lumos.report.interference_text import print_interference
+from lumos.report.text import count, duration, heading, paragraph, percent, print_diagnostics, sentence, size, table
 from lumos.trace.table import ProcessGroup
 
 
 def print_contents(
-    console: Console, files: Sequence[Contents], groups: Sequence[ProcessGroup], diagnostics: Sequence[Diagnostic], read_s: float
+    console: Console,
+    files: Sequence[Contents],
+    groups: Sequence[ProcessGroup],
+    interference: Sequence[Interference],
+    diagnostics: Sequence[Diagnostic],
+    read_s: float,
 ) -> None:
     """The whole report."""
     events, held = sum(f.events for f in files), sum(f.memory_bytes for f in files)
     names = [f"rank {f.rank}" for f in files] if len(files) == 1 else [count(len(files), "rank")]
     worlds = {f.world_size for f in files if f.world_size is not None}
     of = f" of {max(worlds)}" if worlds else ""
-    console.print(Text(f"{names[0]}{of}: {count(events, 'row')}, {size(held)} in memory, read in {read_s:.2f} s", style="bold"))
+    sentence(console, f"{names[0]}{of}: {count(events, 'row')}, {size(held)} in memory, read in {read_s:.2f} s")
     _print_files(console, files)
     _print_rows(console, files)
     _print_missing(console, files)
@@ -29,6 +35,7 @@ def print_contents(
         heading(console, "Process groups")
         rows = [(g.name, _ranks(g.ranks), g.description) for g in groups]
         table(console, ("group", "ranks", "description"), rows, left=(0, 1, 2))
+    print_interference(console, interference)
     print_diagnostics(console, diagnostics)
 
 

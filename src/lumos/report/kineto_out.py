@@ -171,14 +171,16 @@ class _Writer:
                 continue
             start, end = self.start[task], self.end[task]
             external += 1
-            for stream in dict.fromkeys(streams[b] for b in syncs.get(task, ())):
+            awaited = {streams[b]: max(self.end[c] for c in syncs[task] if streams[c] == streams[b]) for b in syncs.get(task, ())}
+            for stream, until in sorted(awaited.items(), key=lambda pair: pair[1]):
                 # the host waits for what was issued to the stream, then goes on
                 correlation += 1
+                back = max(clock, until)
                 yield self._complete(
-                    "cuda_runtime", "cudaStreamSynchronize", clock, start, f'"External id":{external},"correlation":{correlation}'
+                    "cuda_runtime", "cudaStreamSynchronize", clock, back, f'"External id":{external},"correlation":{correlation}'
                 )
-                yield self._stream_sync(stream, clock, start, correlation)
-                clock = start
+                yield self._stream_sync(stream, clock, back, correlation)
+                clock = back
             clock = max(clock, end)
             device = launched.get(task)
             if device is None:

@@ -1,8 +1,9 @@
 """Timelines as one Chrome trace that ui.perfetto.dev opens.
 
 Each rank of each timeline is a process group, and the groups of one rank are neighbours; threads and streams have the
-same names in each. Each group also has a counter of the launches outstanding. Times are µs with three decimals, from the
-start of the earliest task of the first timeline.
+same names in each. Each group also has counters: the launches outstanding, and the share of each millisecond of a step in
+which the devices work. Above them, each timeline's critical path has a track of its own. Times are µs with three decimals, from
+the start of the earliest task of the first timeline.
 """
 
 from __future__ import annotations
@@ -17,18 +18,23 @@ from typing import IO, Any
 import msgspec
 import numpy as np
 
+from lumos.analyze.critical_path import CriticalPath
 from lumos.analyze.queue import queue_steps
-from lumos.analyze.steps import launches, members
+from lumos.analyze.steps import Members, launches, members, spans
+from lumos.analyze.utilization import BIN_NS, busy_curves
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
+from lumos.report.perfetto_path import path_events
 from lumos.simulate.timeline import Timeline
 
 #: Events encoded at a time.
 BLOCK = 4096
 
 
-def write_perfetto(path: str, timelines: Sequence[Timeline]) -> None:
+def write_perfetto(path: str, timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]] = ()) -> None:
     """Write the timelines of one graph to `path` (.json or .json.gz), beside it first and then renamed.
+
+    paths: the critical paths of each timeline's steps, where they are to be shown.
 
     LumosError where the name has another ending or the file cannot be written.
     """
@@ -43,9 +49,9 @@ def write_perfetto(path: str, timelines: Sequence[Timeline]) -> None:
         with os.fdopen(descriptor, "wb") as raw:
             if path.endswith(".gz"):
                 with gzip.GzipFile(target.name, "wb", compresslevel=5, fileobj=raw, mtime=0) as packed:
-                    _write(packed, timelines)
+                    _write(packed, timelines, paths)
             else:
-                _write(raw, timelines)
+                _write(raw, timelines, paths)
         Path(beside).chmod(0o644)
         Path(beside).replace(target)
     except OSError as error:
@@ -56,21 +62,25 @@ def write_perfetto(path: str, timelines: Sequence[Timeline]) -> None:
         raise
 
 
-def events(timelines: Sequence[Timeline]) -> Iterator[dict[str, Any]]:
-    """The trace's events: names and order of the process groups and threads, then tasks, launch arrows, queues."""
+def events(timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]] = ()) -> Iterator[dict[str, Any]]:
+    """The trace's events: names and order of the process groups and threads, then tasks, launch arrows, counters, paths."""
     origin = min((int(t.start.min()) for t in timelines[:1] if len(t.start)), default=0)
     for place, timeline in enumerate(timelines):
         yield from _names(timeline, place, len(timelines))
         yield from _tasks(timeline, place, len(timelines), origin)
-        yield from _queues(timeline, place, len(timelines), origin)
+        owners = members(timeline.graph)
+        yield from _queues(timeline, owners, place, len(timelines), origin)
+        yield from _busy(timeline, owners, place, len(timelines), origin)
+        if place < len(paths):
+            yield from _paths(timeline, paths[place], place, len(timelines), origin)
 
 
-def _write(out: IO[bytes] | gzip.GzipFile, timelines: Sequence[Timeline]) -> None:
+def _write(out: IO[bytes] | gzip.GzipFile, timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]]) -> None:
     encoder = msgspec.json.Encoder()
     out.write(b'{"displayTimeUnit":"ns","traceEvents":[')
     block: list[bytes] = []
     first = True
-    for event in events(timelines):
+    for event in events(timelines, paths):
         block.append(encoder.encode(event))
         if len(block) == BLOCK:
             out.write((b"" if first else b",\n") + b",\n".join(block))
@@ -119,13 +129,35 @@ def _tasks(timeline: Timeline, place: int, places: int, origin: int) -> Iterator
         yield {"ph": "f", "bp": "e", **arrow, "pid": pids[tid], "tid": tid, "ts": int(start[task]) / 1000}
 
 
-def _queues(timeline: Timeline, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
-    owners = members(timeline.graph)
+def _queues(timeline: Timeline, owners: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
     for position in range(len(timeline.graph.ranks)):
         time, length = queue_steps(timeline, owners, position)
         for at, launches_outstanding in zip((time - origin).tolist(), length.tolist(), strict=True):
-            counter = {"ph": "C", "name": "launches outstanding", "pid": position * places + place, "tid": 0}
-            yield {**counter, "ts": at / 1000, "args": {"launches": launches_outstanding}}
+            yield _counter("launches outstanding", position * places + place, at, launches=launches_outstanding)
+
+
+def _busy(timeline: Timeline, owners: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
+    """The busy share of every millisecond of every step; the last of a step lasts until its end, where it falls to 0."""
+    start, end = spans(timeline, owners)
+    for i, (curve, position) in enumerate(zip(busy_curves(timeline, owners), owners.step_rank().tolist(), strict=True)):
+        for k, share in enumerate([*curve.tolist(), 0.0]):
+            at = min(int(start[i]) + k * BIN_NS, int(end[i])) - origin
+            yield _counter("busy share", position * places + place, at, busy=round(share, 4))
+
+
+def _counter(name: str, pid: int, at: int, **values: float) -> dict[str, Any]:
+    return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": at / 1000, "args": values}
+
+
+def _paths(timeline: Timeline, paths: Sequence[CriticalPath], place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
+    """The critical path's process, above those of the ranks."""
+    pid = len(timeline.graph.ranks) * places + place
+    yield _meta("process_name", pid, 0, name=f"critical path {timeline.source}")
+    yield _meta("process_sort_index", pid, 0, sort_index=place - places)
+    for tid, name in enumerate(("steps", "links")):
+        yield _meta("thread_name", pid, tid, name=name)
+        yield _meta("thread_sort_index", pid, tid, sort_index=tid)
+    yield from path_events(timeline, paths, pid, _pids(timeline, place, places), origin, (place, places))
 
 
 def _pids(timeline: Timeline, place: int, places: int) -> list[int]:

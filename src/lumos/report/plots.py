@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,11 +48,15 @@ def scatter(path: str, groups: dict[str, tuple[NDArray[np.float64], NDArray[np.f
 
 
 def write_figure(figure: Any, path: str) -> None:
-    """Write a figure as one HTML file that needs no network."""
-    try:
-        Path(path).write_text(figure.to_html(include_plotlyjs=True, full_html=True), encoding="utf-8")
-    except OSError as error:
-        raise LumosError(f"{path}: cannot be written ({error.strerror})") from error
+    """Write a figure as one HTML file that needs no network, in the look of the report. LumosError where it cannot be written."""
+    import json
+
+    from lumos.report.html import write_figure_page
+
+    drawn = json.loads(figure.to_json())
+    layout = drawn["layout"]
+    texts = [layout.get("title", {}).get("text"), *(a.get("text") for a in layout.get("annotations", []))]
+    write_figure_page(path, next((text for text in texts if text), "Lumos"), {"data": drawn["data"], "layout": layout})
 
 
 def _plotly() -> tuple[Any, Any]:

@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 from lumos.analyze.breakdown import StepBreakdown
+from lumos.analyze.interference import Interference
 from lumos.analyze.probes import Probes
 from lumos.analyze.replay import ReplayResult, StepReplay
-from lumos.report.text import count, duration, heading, percent, print_diagnostics, table
+from lumos.report.interference_text import print_interference
+from lumos.report.text import count, duration, heading, percent, print_diagnostics, sentence, table
 
 PARTS = {
     "exposed_compute_ns": "compute alone",
@@ -21,9 +23,15 @@ PARTS = {
 }
 
 
-def print_replay(console: Console, result: ReplayResult, probes: Probes | None, seconds: Mapping[str, float]) -> None:
+def print_replay(
+    console: Console,
+    result: ReplayResult,
+    probes: Probes | None,
+    seconds: Mapping[str, float],
+    interference: Sequence[Interference] = (),
+) -> None:
     """The whole report."""
-    console.print(Text(headline(result), style="bold"))
+    sentence(console, headline(result))
     console.print(f"{count(result.tasks, 'task')}, {result.dependencies:,} dependencies")
     console.print(f"read in {seconds['read_s']:.2f} s, built in {seconds['build_s']:.2f} s, simulated in {seconds['simulate_s']:.3f} s")
     if result.ignored:
@@ -34,6 +42,7 @@ def print_replay(console: Console, result: ReplayResult, probes: Probes | None, 
     _print_constants(console, result)
     if probes is not None:
         _print_probes(console, probes, result.rank_numbers)
+    print_interference(console, interference)
     print_diagnostics(console, result.diagnostics)
 
 
@@ -43,7 +52,8 @@ def headline(result: ReplayResult) -> str:
     measured, replayed = sum(s.measured_ns for s in result.steps), sum(s.replayed_ns for s in result.steps)
     error = percent((replayed - measured) / measured, signed=True) if measured else "–"
     each = "" if number == 1 else " a step"
-    return f"{who(result.steps)}, {duration(measured / number)}{each} measured, {duration(replayed / number)} replayed, {error}"
+    mean = "; mean over ranks: " if result.ranks > 1 else ", "
+    return f"{who(result.steps)}{mean}{duration(measured / number)}{each} measured, {duration(replayed / number)} replayed, {error}"
 
 
 def who(steps: Sequence[StepReplay | StepBreakdown]) -> str:

@@ -28,7 +28,7 @@ def duration(ns: float | None) -> str:
     """A time in the unit that suits it."""
     if ns is None:
         return "–"
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+    for unit, size in (("d", 86400e9), ("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
         if abs(ns) >= size:
             return f"{ns / size:.{_decimals(abs(ns) / size)}f} {unit}"
     return f"{ns:.0f} ns"
@@ -55,14 +55,23 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+#: What a job's step is, where it has several ranks: not the mean of the ranks' steps.
+JOB_STEP = "from the first rank's start to the last rank's end"
+
+
 def heading(console: Console, text: str) -> None:
     console.print()
     console.print(Text(text, style="bold"))
 
 
-def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], left: Iterable[int] = (0,)) -> None:
-    """A table: numbers right-aligned and whole; the columns in `left` (text) left-aligned, and cut where the width ends."""
-    left, shown = set(left), rows[:MOST_ROWS]
+def table(
+    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], left: Iterable[int] = (0,), most: int = MOST_ROWS
+) -> None:
+    """A table: numbers right-aligned and whole; the columns in `left` (text) left-aligned, and cut where the width ends.
+
+    Rows after the first `most` are only counted.
+    """
+    left, shown = set(left), rows[:most]
     widths = _widths(console.width - INDENT, columns, shown, left)
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", show_edge=False)
     for i, name in enumerate(columns):
@@ -71,13 +80,25 @@ def table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]
     for row in shown:
         grid.add_row(*(Text(cell) for cell in row))
     console.print(Padding(grid, (0, 0, 0, INDENT), expand=False))
-    if len(rows) > MOST_ROWS:
-        console.print(f"  … and {len(rows) - MOST_ROWS:,} more; --json lists all")
+    if len(rows) > most:
+        console.print(f"  … and {len(rows) - most:,} more; --json lists all")
+
+
+def sentence(console: Console, text: str) -> None:
+    """The answer, ahead of all else; it wraps."""
+    _print_wrapped(console, Text(text, style="bold"), 0)
 
 
 def paragraph(console: Console, *parts: str | tuple[str, str]) -> None:
     """Indented text that wraps; a part may be (text, style)."""
-    console.print(Padding(Text.assemble(*parts), (0, 0, 0, INDENT), expand=False))
+    _print_wrapped(console, Text.assemble(*parts), INDENT)
+
+
+def _print_wrapped(console: Console, text: Text, indent: int) -> None:
+    """The lines of a text, without the blanks at which it was broken."""
+    for line in text.wrap(console, console.width - indent):
+        line.rstrip()
+        console.print(Text(" " * indent).append_text(line))
 
 
 def kernel_name(name: str) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.text import Text
 
 from lumos.layout.answer import Answer, Outcome
 from lumos.layout.grid import Cell
-from lumos.report.text import duration, heading, paragraph, percent, print_diagnostics, table
+from lumos.report.text import JOB_STEP, duration, heading, paragraph, percent, print_diagnostics, sentence, table
 
 PARTS = {
     "exposed_compute_s": "compute alone",
@@ -21,7 +20,7 @@ PARTS = {
 
 def print_answer(console: Console, found: Answer) -> None:
     """The whole answer."""
-    console.print(Text(headline(found), style="bold"))
+    sentence(console, headline(found))
     for change in found.changes:
         paragraph(console, f"• {change}")
     heading(console, f"Step {found.base.step}" if found.base.step else "Step")
@@ -36,7 +35,7 @@ def headline(found: Answer) -> str:
     base, changed = found.base.step_time_s, found.outcome.step_time_s
     change = percent((changed - base) / base, signed=True) if base else "–"
     measured = f" ({seconds(found.measured_step_s)} measured)" if found.measured_step_s is not None else ""
-    return f"{seconds(changed)} a step instead of {seconds(base)}{measured}, {change}"
+    return f"{seconds(changed)} a step instead of {seconds(base)}{measured}, {change}; {JOB_STEP}"
 
 
 def seconds(value: float) -> str:

@@ -24,7 +24,8 @@ import numpy as np
 
 from lumos import _engine
 from lumos.graph.table import Graph
-from lumos.simulate.tables import durations_of, no_schedule, tables
+from lumos.simulate.deadlock import no_schedule
+from lumos.simulate.tables import durations_of, tables
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64
 

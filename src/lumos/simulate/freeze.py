@@ -20,7 +20,8 @@ import numpy as np
 from lumos import _engine
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph
-from lumos.simulate.tables import durations_of, no_schedule, non_negative, tables
+from lumos.simulate.deadlock import no_schedule
+from lumos.simulate.tables import durations_of, non_negative, tables
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int8, Int32, Int64
 

@@ -17,9 +17,6 @@ from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph
 from lumos.trace.table import Int8, Int32, Int64
 
-#: Tasks named in an error about a graph without a schedule.
-NAMED = 10
-
 
 def tables(graph: Graph) -> _engine.Tables:
     """The native view of `graph`. GraphError names the first column that has a wrong type, length, index or value."""
@@ -77,30 +74,6 @@ def non_negative(durations: Int64) -> Int64:
     if durations.size and float(durations.sum(axis=-1, dtype=np.float64).max()) > 4e18:
         raise GraphError("durations sum to more than 4e18 ns, which int64 times cannot hold; give them in ns")
     return durations
-
-
-def no_schedule(graph: Graph, stuck: _engine.Stuck) -> GraphError:
-    """The error that names the tasks on a cycle, what each waits for, and the missing members of a rendezvous."""
-    tasks, kinds, missing = stuck
-    lines = [
-        f"  {_describe(graph, task)} waits for {_describe(graph, awaited)} ({Dependency(kind).name.lower().replace('_', '-')})"
-        for task, awaited, kind in zip(tasks, tasks[1:] + tasks[:1], kinds, strict=True)
-    ]
-    if len(lines) > NAMED:
-        lines = [*lines[:NAMED], f"  … and {len(tasks) - NAMED} more"]
-    if missing:
-        more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-        lines.append(f"  the rendezvous lacks {', '.join(_describe(graph, t) for t in missing[:NAMED])}{more}")
-    text = "\n".join(lines)
-    return GraphError(
-        f"the graph has no schedule: {len(tasks)} tasks wait for each other\n{text}\n"
-        "  drop a dependency kind of the cycle (--ignore) to see which rule is wrong"
-    )
-
-
-def _describe(graph: Graph, task: int) -> str:
-    processor = graph.processors[graph.processor[task]]
-    return f"rank {processor.rank} {processor.name} task {task} {graph.names[graph.name[task]]!r}"
 
 
 def _column(name: str, values: Any, dtype: Any, *shape: int) -> NDArray[Any]:

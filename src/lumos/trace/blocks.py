@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -45,9 +46,13 @@ def blocks(path: Path, progress: Callable[[int], None] | None = None) -> Iterato
     """The file's bytes in blocks, unpacked where it starts with gzip's magic bytes.
 
     `progress` is called with the bytes of the file itself read so far. Raises TraceError: no such file, no permission, a
-    directory, damaged gzip data, a gzip file that unpacks beyond all reason; TruncatedError at the end of a cut-off gzip file.
+    directory, a pipe or a device, damaged gzip data, a gzip file that unpacks beyond all reason; TruncatedError at the end
+    of a cut-off gzip file.
     """
     try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe without a writer would block for ever
+            raise TraceError(f"{path}: a pipe or a device, not a file; write the trace to a file and give that")
         with path.open("rb", buffering=0) as file:
             first = file.read(_PACKED)
             if first.startswith(_GZIP_MAGIC):
@@ -69,6 +74,8 @@ def _unpack(path: Path, packed: bytes, read: Callable[[], bytes], progress: Call
 
     taken = len(packed)  # bytes of the file read so far
     made = 0  # bytes unpacked so far
+    if progress is not None:
+        progress(taken)
     while True:  # one member of the file at a time
         member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
         while not member.eof:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,17 @@ from lumos.trace import kineto_schema as schema
 from lumos.trace.blocks import TruncatedError, blocks
 from lumos.trace.reader import NotATraceError
 from lumos.trace.string_table import StringTable
-from lumos.trace.table import Category, Column, Int8, Int32, Int64, Lane, Trace
+from lumos.trace.table import DEVICE_WORK, Category, Column, Int8, Int32, Int64, Lane, Trace
 
 #: Shorter rows on average, over many of them, are no profiler's: refused, because the columns would outgrow the file.
 _MIN_ROW_BYTES = 16
 _MANY_ROWS = 1 << 20
+
+#: The scanner's reason where the JSON is valid and no trace: nothing for --repair to mend.
+_NOT_A_LIST = "traceEvents is not an array"
+
+#: No recording is this long.
+_DAY_NS = 86_400 * 10**9
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|workers)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _NUMBER_AT_END = re.compile(r"[-_](\d{1,6})(?:\.pt\.trace)?\.json(?:\.gz)?$", re.IGNORECASE)
@@ -60,9 +67,10 @@ def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | 
     args = _args(columns["columns"], found)
     start: Int64 = columns["start"]
     _add_base(start, metadata, found)
-    classes = [tuple(text.split("\x1f", 1)) for text in StringTable(*columns["classes"])]
+    classes = pairs(*columns["classes"])
     category = _categories(columns["class"], classes, columns["name"], strings, args, found)
     lanes = _lanes(columns, classes, strings, args.pop("name", None))
+    _report_oddities(start, category, args, found)
     rank, rank_source, world_size = _rank(path, metadata, found)
     return Trace(
         path=str(path),
@@ -109,6 +117,16 @@ def column_names() -> list[tuple[str, str]]:
     return [(name, kind) for kind, names in schema.COLUMNS.items() for name in names]
 
 
+def pairs(text: NDArray[np.uint8], offsets: Int64) -> list[tuple[str, str]]:
+    """The interned pairs (ph, cat) or (pid, tid): two texts with a byte between them that no UTF-8 text holds."""
+    joined = text.tobytes()
+    out = []
+    for a, b in pairwise(offsets.tolist()):
+        first, second = joined[a:b].split(b"\xff")
+        out.append((first.decode("utf-8", "surrogatepass"), second.decode("utf-8", "surrogatepass")))
+    return out
+
+
 def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> tuple[Scanner, str]:
     """The file scanned to its end, and under repair what cut it short ("" where nothing did)."""
     scanner = new_scanner(repair)
@@ -127,12 +145,12 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
             truncated = str(error).removeprefix(f"{path}: ").split(":")[0]
         whole = scanner.finish()
     except ScanError as error:
-        offset, reason = error.args
+        offset, reason, limit = error.args
         if not scanner.saw_document:
             raise NotATraceError(
                 f"{path}: not a profiler trace: neither JSON nor gzip of it ({reason} at byte {offset}); give the profiler's file"
             ) from None
-        raise TraceError(_malformed(path, offset, reason, repair)) from None
+        raise TraceError(_malformed(path, offset, reason, repair, limit)) from None
     if scanner.offset == 0:
         raise TraceError(f"{path}: the file is empty; record it again")
     if not whole:
@@ -147,7 +165,11 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
     return scanner, truncated
 
 
-def _malformed(path: Path, offset: int, reason: str, repair: bool) -> str:
+def _malformed(path: Path, offset: int, reason: str, repair: bool, limit: bool) -> str:
+    if limit:
+        return f"{path}: refused at byte {offset} (line {_line(path, offset)}): {reason}, as no profiler writes; give the profiler's file"
+    if reason == _NOT_A_LIST:
+        return f"{path}: {reason} at byte {offset} (line {_line(path, offset)}): not a profiler trace; give the profiler's file"
     place = f"not valid JSON at byte {offset} (line {_line(path, offset)}): {reason}"
     if repair:
         return f"{path}: {place}, beyond what --repair can mend; record it again"
@@ -236,7 +258,7 @@ def _add_base(start: Int64, metadata: Mapping[str, Any], found: _Findings) -> No
 
 def _categories(
     classes_of_rows: Int32,
-    classes: Sequence[tuple[str, ...]],
+    classes: Sequence[tuple[str, str]],
     name: Int32,
     strings: StringTable,
     args: Mapping[str, Column],
@@ -268,9 +290,9 @@ def _categories(
     return category
 
 
-def _lanes(columns: Mapping[str, Any], classes: Sequence[tuple[str, ...]], strings: StringTable, names: Column | None) -> tuple[Lane, ...]:
+def _lanes(columns: Mapping[str, Any], classes: Sequence[tuple[str, str]], strings: StringTable, names: Column | None) -> tuple[Lane, ...]:
     """The (pid, tid) pairs in order of appearance, named by the metadata rows (ph "M")."""
-    pairs = [tuple(text.split("\x1f", 1)) for text in StringTable(*columns["lanes"])]
+    ids = pairs(*columns["lanes"])
     process: dict[str, str] = {}
     thread: dict[int, str] = {}
     if names is not None:
@@ -282,18 +304,40 @@ def _lanes(columns: Mapping[str, Any], classes: Sequence[tuple[str, ...]], strin
         ):
             what = strings[kind]
             if what == "process_name":
-                process[pairs[lane][0]] = strings[value]
+                process[ids[lane][0]] = strings[value]
             elif what == "thread_name":
                 thread[lane] = strings[value]
-    return tuple(Lane(pid, tid, process.get(pid, ""), thread.get(i, "")) for i, (pid, tid) in enumerate(pairs))
+    return tuple(Lane(pid, tid, process.get(pid, ""), thread.get(i, "")) for i, (pid, tid) in enumerate(ids))
+
+
+def _report_oddities(start: Int64, category: Int8, args: Mapping[str, Column], found: _Findings) -> None:
+    """What no profiler writes, yet can be read: no work at all, starts days apart, streams beyond a driver's numbers."""
+    is_work = np.zeros(len(Category), bool)
+    is_work[[Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON, *DEVICE_WORK]] = True
+    starts = start[is_work[category]]
+    if not len(starts):
+        found.add("no-work", "holds no operator, call or device work; record with the profiler active around a step")
+    elif int(starts.max()) - int(starts.min()) > _DAY_NS:
+        far = np.abs(starts - int(np.median(starts))) > _DAY_NS
+        found.add("far-start", f"{np.count_nonzero(far)} rows start more than a day from the rest; kept, so times include the gap")
+    if "stream" in args:
+        streams = args["stream"].values
+        beyond = streams[(streams < -1) | (streams >= 1 << 32)]
+        if len(beyond):
+            found.add("stream-implausible", f"{len(beyond)} rows name a stream beyond 32 bits (the first is {beyond[0]}); kept as they are")
 
 
 def _rank(path: Path, metadata: Mapping[str, Any], found: _Findings) -> tuple[int, str, int | None]:
     """The rank, where it is from, and the number of ranks (None where unknown)."""
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
-    world = _whole(info.get("world_size"))
+    world = _whole(info.get("world_size"), 1)
     rank = _whole(info.get("rank"))
+    for key, value in (("world_size", world), ("rank", rank)):
+        if value is None and info.get(key) is not None:
+            found.add("distributed-info-unreadable", f"distributedInfo gives {key} as {info[key]!r}, which is none; left out")
+    if rank is not None and world is not None and rank >= world:
+        found.add("rank-beyond-world", f"distributedInfo gives rank {rank} of {world}; ranks start at 0; kept")
     if rank is not None:
         return rank, "distributedInfo", world
     in_name = next(_ranks_in_name(path.name), None)
@@ -309,8 +353,8 @@ def _ranks_in_name(name: str) -> Iterator[int]:
             yield int(match.group(1))
 
 
-def _whole(value: object) -> int | None:
-    """A non-negative integer, also as text; None for anything else."""
+def _whole(value: object, least: int = 0) -> int | None:
+    """An integer from `least` below 2^31, also as text; None for anything else."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 31 else None

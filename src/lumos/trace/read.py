@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
-from lumos.trace import kineto
+from lumos.trace import chakra_et, chakra_json, kineto, pipeline_json, straggler_parquet
 from lumos.trace.blocks import Progress, head
 from lumos.trace.collectives import process_groups
+from lumos.trace.operations import is_operations, plan_of
 from lumos.trace.reader import NotATraceError, Reader, ReadFile
 from lumos.trace.table import Job, Trace
 
@@ -21,10 +23,6 @@ from lumos.trace.table import Job, Trace
 def _is_execution_trace(first: bytes) -> bool:
     text = first.removeprefix(b"\xef\xbb\xbf").lstrip()
     return text.startswith(b"{") and all(re.search(key, text) for key in (rb'"schema"\s*:\s*"', rb'"nodes"\s*:\s*\['))
-
-
-def _is_workload_graph(first: bytes) -> bool:
-    return re.match(rb'\s*\{\s*"workload_graph"\s*:', first) is not None
 
 
 EXECUTION_TRACE = Reader(
@@ -36,8 +34,14 @@ EXECUTION_TRACE = Reader(
 
 #: Tried in this order; the first that takes a file reads it. Kineto comes last because it has no signature.
 READERS: tuple[Reader, ...] = (
+    Reader("an operation table (Parquet)", straggler_parquet.sniff, straggler_parquet.read, wins=True),
+    Reader("the sizes of a job (meta.yaml)", straggler_parquet.sniff_meta, None, "give the trace.parquet beside it", beside=True),
+    Reader("pipeline passes of one rank", pipeline_json.sniff, pipeline_json.read),
+    Reader("the sizes of a job (config.json)", pipeline_json.sniff_config, None, "give the pp_rank_N.json beside it", beside=True),
     EXECUTION_TRACE,
-    Reader("a Chakra workload graph as JSON", _is_workload_graph, None, "give the profiler's (Kineto) file"),
+    Reader("Chakra", chakra_et.sniff, chakra_et.read),
+    Reader("Chakra as JSON", chakra_json.sniff, chakra_json.read),
+    Reader("what a Chakra set is run with", chakra_et.is_companion, None, "give the set's .et files, or their folder", beside=True),
     Reader("Kineto", kineto.sniff, kineto.read),
 )
 
@@ -52,19 +56,26 @@ def read(*paths: str | os.PathLike[str], repair: bool = False, progress: Progres
     if not paths:
         raise TraceError("no trace given; name a file, several files, or a folder with one file per rank")
     diagnostics: list[Diagnostic] = []
-    files = list(_choose(map(Path, paths), diagnostics))
+    files = list(_choose([Path(path) for path in paths], diagnostics))
     traces = _read_all(files, repair, progress, diagnostics)
     if not traces:
         left_out = "; ".join(d.message for d in diagnostics[:3]) or "the folder is empty"
         raise TraceError(f"{', '.join(map(str, paths))}: holds no trace ({left_out}); give the profiler's files")
+    _check_alike(traces)
     traces.sort(key=lambda trace: trace.rank)
     for one, other in pairwise(traces):
         if one.rank == other.rank:
-            raise TraceError(
-                f"{one.path} and {other.path} are both of rank {one.rank} (from: {one.rank_source}, {other.rank_source}); "
-                "name the one to read, or give each rank's number in its file name (rank0.json)"
-            )
+            raise TraceError(_both_of_one_rank(one, other))
     return Job(tuple(traces), process_groups(traces), tuple(diagnostics))
+
+
+def _both_of_one_rank(one: Trace, other: Trace) -> str:
+    """Why two files are refused, and what helps: a file's name does not where its distributedInfo states the rank."""
+    sources = (one.rank_source, other.rank_source)
+    place = f"{one.path} and {other.path} are both of rank {one.rank} (from: {', '.join(sources)}); name the one to read, or "
+    if "distributedInfo" in sources:
+        return place + "correct the rank in distributedInfo of the file that is of another (it wins over the file's name)"
+    return place + "give each rank's number in its file name (rank0.json)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +86,48 @@ class _File:
     named: bool  # by the user, not found in a folder: then it must be a trace
 
 
-def _choose(paths: Iterable[Path], diagnostics: list[Diagnostic]) -> Iterable[_File]:
+def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterator[_File]:
     """The files to read and their readers; what a folder holds besides goes to the diagnostics."""
     for path in paths:
         if not path.is_dir():
             reader = _reader_of(path)
+            if reader is None and path.stat().st_size == 0:
+                raise TraceError(f"{path}: the file is empty; record it again")
             if reader is None:
                 raise TraceError(f"{path}: not a profiler trace (no reader knows its content); give the profiler's file")
+            if reader.beside and len(paths) > 1:
+                continue
             if reader.read is None:
                 raise TraceError(f"{path}: {reader.name}; {reader.remedy}")
             yield _File(path, path.stat().st_size, reader.read, named=True)
             continue
-        for file in _listed(path):
-            reader = _reader_of(file)
-            if reader is None:
+        listed = [(file, _reader_of(file)) for file in _listed(path)]
+        source = next((file for file, reader in listed if reader is not None and reader.wins), None)
+        for file, reader in listed:
+            if reader is not None and reader.beside:
+                continue
+            if source is not None and not (reader is not None and reader.wins):
+                diagnostics.append(Diagnostic("file-left-out", f"{file}: set aside; {source.name} beside it is what was recorded"))
+            elif reader is None:
                 diagnostics.append(Diagnostic("file-left-out", f"{file}: no reader knows its content; left out"))
             elif reader.read is None:
                 code = "execution-trace-set-aside" if reader is EXECUTION_TRACE else "file-left-out"
                 diagnostics.append(Diagnostic(code, f"{file}: {reader.name}; set aside"))
             else:
                 yield _File(file, file.stat().st_size, reader.read, named=False)
+
+
+def _check_alike(traces: list[Trace]) -> None:
+    """One job is recorded in one way: profiler traces, or operations of one format and plan."""
+    first = traces[0]
+    for trace in traces[1:]:
+        if is_operations(trace) != is_operations(first):
+            one, other = (first, trace) if is_operations(first) else (trace, first)
+            raise TraceError(f"{one.path} lists operations and {other.path} is a profiler trace: one job cannot mix them; give one kind")
+        if is_operations(trace) and plan_of(trace) != plan_of(first):
+            raise TraceError(
+                f"{first.path} and {trace.path} are of different jobs ({plan_of(first)}, {plan_of(trace)}); give the files of one job"
+            )
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -106,26 +139,46 @@ def _listed(folder: Path) -> list[Path]:
 
 def _reader_of(path: Path) -> Reader | None:
     first = head(path)
-    if not first:
-        raise TraceError(f"{path}: the file is empty; record it again")
     return next((reader for reader in READERS if reader.sniff(first)), None)
 
 
 def _read_all(files: list[_File], repair: bool, progress: Progress | None, diagnostics: list[Diagnostic]) -> list[Trace]:
-    total = sum(file.size for file in files)
-    traces: list[Trace] = []
-    before = 0
-    for file in files:
+    """The traces of all files, in the order of the files. Ranks are read side by side: the scanner releases the GIL."""
+    shared = _Shared(progress, sum(file.size for file in files))
+
+    def one(file: _File) -> tuple[Trace, ...] | NotATraceError:
         try:
-            traces.append(file.read(file.path, repair=repair, progress=_shifted(progress, before, total)))
+            found = file.read(file.path, repair=repair, progress=shared.of(file.path) if progress else None)
         except NotATraceError as error:
             if file.named:
                 raise
-            diagnostics.append(Diagnostic("file-left-out", f"{error}"))
-        before += file.size
+            return error
+        return found if isinstance(found, tuple) else (found,)
+
+    traces: list[Trace] = []
+    with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1) or 1) as threads:
+        for found in threads.map(one, files):
+            if isinstance(found, NotATraceError):
+                diagnostics.append(Diagnostic("file-left-out", f"{found}"))
+            else:
+                traces += found
     return traces
 
 
-def _shifted(progress: Progress | None, before: int, total: int) -> Callable[[int], None] | None:
-    """The progress of one file as a share of all files."""
-    return None if progress is None else lambda done: progress(before + done, total)
+class _Shared:
+    """The progress of several files at once as a share of all of them."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self._done: dict[Path, int] = {}
+
+    def of(self, path: Path) -> Callable[[int], None]:
+        """The progress of one file."""
+
+        def report(done: int) -> None:
+            self._done[path] = done
+            if self._progress is not None:
+                self._progress(sum(list(self._done.values())), self._total)
+
+        return report

@@ -1,0 +1,145 @@
+"""What the collector costs: the collector table of docs/performance.md.
+
+    python -m benchmarks.collect [--rounds 8]
+
+A training loop of some 50 ms a step on the CPU, in processes of its own, with and without the collector in turn. Steps
+in which another process took the core (CPU time under 97 % of wall time) are left out of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tools.document import ROOT, markdown_table, write_section
+
+#: CPU time over wall time from which a step had its core to itself.
+UNDISTURBED = 0.97
+
+#: Untouched steps on either side of the window, and the window.
+OUTSIDE, WARMUP, STEPS = 20, 2, 4
+
+KINDS = ("without the collector", "profile(…)", "profile(…, execution_trace=True)")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--kind", choices=KINDS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.kind:
+        print(json.dumps(loop(options.kind)))
+        return 0
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    for _ in range(options.rounds):
+        for kind in KINDS:
+            command = [sys.executable, "-m", "benchmarks.collect", "--kind", kind]
+            environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+            done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, cwd=ROOT)
+            found[kind].append(json.loads(done.stdout.splitlines()[-1]))
+            print(f"{kind}: {len(undisturbed(found[kind], 'outside'))} undisturbed steps so far", file=sys.stderr)
+    write_section("docs/performance.md", "collect", section(found))
+    return 0
+
+
+def loop(kind: str) -> dict[str, Any]:
+    """Train and time every step: wall and CPU seconds, those outside the window apart from recorded ones."""
+    import torch
+
+    import lumos.collect
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    layers = [layer for _ in range(6) for layer in (torch.nn.Linear(512, 512), torch.nn.GELU())]
+    model, batch = torch.nn.Sequential(*layers), torch.randn(400, 512)
+    optimizer = torch.optim.AdamW(model.parameters())
+    steps: dict[str, list[tuple[float, float]]] = {"outside": [], "recorded": []}
+    calls: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        recording = None
+        if kind != KINDS[0]:
+            recording = lumos.collect.profile(folder, STEPS, WARMUP, wait=OUTSIDE, execution_trace=kind == KINDS[2]).__enter__()
+        for number in range(2 * OUTSIDE + WARMUP + STEPS):
+            wall, cpu = time.perf_counter(), time.process_time()
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+            took = time.perf_counter() - wall, time.process_time() - cpu
+            before = time.perf_counter()
+            if recording is not None:
+                recording.step()
+            call = time.perf_counter() - before
+            outside = 2 <= number < OUTSIDE - 1 or number >= OUTSIDE + WARMUP + STEPS + 1
+            if outside:
+                steps["outside"].append(took)
+                calls.append(call)
+            elif OUTSIDE + WARMUP < number < OUTSIDE + WARMUP + STEPS:  # the first recorded one carries the execution trace
+                steps["recorded"].append(took)
+            if number == OUTSIDE + WARMUP:
+                first = took
+            if number == OUTSIDE + WARMUP + STEPS - 1:
+                closing = call
+    return {**steps, "calls": calls, "first": [first], "closing": closing}
+
+
+def undisturbed(rounds: Sequence[dict[str, Any]], part: str) -> list[float]:
+    return [wall for one in rounds for wall, cpu in one[part] if cpu >= UNDISTURBED * wall]
+
+
+def section(found: dict[str, list[dict[str, Any]]]) -> str:
+    import torch
+
+    plain = undisturbed(found[KINDS[0]], "outside")
+    base = statistics.median(plain)
+    rows = []
+    for kind in KINDS:
+        outside = undisturbed(found[kind], "outside")
+        recorded = undisturbed(found[kind], "recorded")
+        first = undisturbed(found[kind], "first")
+        calls = [seconds for one in found[kind] for seconds in one["calls"]]
+        closing = [one["closing"] for one in found[kind]]
+        with_it = kind != KINDS[0]
+        rows.append(
+            (
+                kind,
+                str(len(outside)),
+                f"{statistics.median(outside) * 1e3:.2f}",
+                f"{statistics.median(outside) / base - 1:+.2%} ± {noise(outside, base) + noise(plain, base):.2%}" if with_it else "–",
+                f"{statistics.median(calls) * 1e6:.1f}" if with_it else "–",
+                f"{statistics.median(recorded) / base - 1:+.1%}" if with_it and recorded else "–",
+                f"{statistics.median(first) / base - 1:+.1%}" if with_it and first else "–",
+                f"{statistics.median(closing) * 1e3:.0f}" if with_it else "–",
+            )
+        )
+    head = ("loop", "steps", "step outside, ms", "against none", "call, µs", "recorded steps", "first recorded step", "closing, ms")
+    text = [
+        "## Collector",
+        "",
+        f"Generated by `python -m benchmarks.collect` (torch {torch.__version__}, {os.cpu_count()} cores, one thread): medians over "
+        "interleaved processes. *Outside*: steps before and after the window. *Call*: `recording.step()` there. Figure to reach: ≤ 1 % "
+        "outside the profiled steps.",
+        "",
+        markdown_table(head, rows),
+    ]
+    return "\n".join(text)
+
+
+def noise(values: list[float], base: float) -> float:
+    """Half of the 95 % interval of the median (order statistics), as a fraction of `base`."""
+    ordered, n = sorted(values), len(values)
+    reach = 1.96 * math.sqrt(n) / 2
+    low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach) - 1)
+    return (ordered[high] - ordered[low]) / 2 / base
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""How much slower compute kernels run beside a collective than alone.
+
+A collective takes SMs and memory bandwidth from the kernels of other streams of its device. Kernels of one name, launch shape
+(grid, block, shared memory) and input shapes (of the operator that launched them) do equal work, so those that ran inside a
+collective compare with those that ran beside none, on whichever rank (of devices of the same name). A launch shape alone does
+not tell the work: one grid serves matrices of many depths. So a trace without input shapes says nothing here. Nor do kernels
+whose time alone varies by itself. Measured from the trace; no part of a replay, which keeps each kernel's measured duration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lumos.analyze.attribution import innermost
+from lumos.analyze.intervals import union, within
+from lumos.analyze.kernel_class import classify
+from lumos.graph.collectives import is_communication
+from lumos.trace.table import ABSENT, Category, Int64, Trace
+
+#: A kernel runs inside collectives when they cover this share of it. Below it, and above none, it counts on neither side.
+INSIDE = 0.9
+#: Kernels that must have run alone before their median stands for the rest.
+ALONE = 3
+#: A time alone is steady where the middle half of them spreads over no more than this share of the median.
+STEADY = 0.1
+#: What rows of all classes together are called.
+ALL = "all classes"
+
+
+class Interference(NamedTuple):
+    """Kernels of a class inside collectives: how many, their time, and what as many take alone, ns; slowdown = time / alone."""
+
+    kernel_class: str
+    kernels: int
+    time_ns: int
+    alone_ns: int
+    slowdown: float
+
+
+class Work(NamedTuple):
+    """What makes kernels equal: on like devices, the same kernel, launched alike, on inputs of the same shapes."""
+
+    device: str
+    shared_memory: int
+    name: str
+    grid: str
+    block: str
+    shapes: str
+
+
+def interference(traces: Sequence[Trace]) -> tuple[Interference, ...]:
+    """By class over all ranks, most time first, behind the sum over all classes; empty where nothing can be compared."""
+    pooled: dict[Work, tuple[list[Int64], list[Int64]]] = {}
+    for trace in traces:
+        for work, inside, alone in _groups(trace):
+            both = pooled.setdefault(work, ([], []))
+            both[0].append(inside)
+            both[1].append(alone)
+    found: dict[str, tuple[int, int, int]] = {}
+    for work, times in pooled.items():
+        inside, alone = (np.concatenate(parts) for parts in times)
+        if not len(inside) or len(alone) < ALONE or not _steady(alone):
+            continue
+        for label in (ALL, classify(work.name)):
+            number, time, expected = found.get(label, (0, 0, 0))
+            found[label] = number + len(inside), time + int(inside.sum()), expected + int(np.median(alone)) * len(inside)
+    rows = [Interference(label, *sums, slowdown=sums[1] / sums[2]) for label, sums in found.items() if sums[2]]
+    return tuple(sorted(rows, key=lambda row: (row.kernel_class != ALL, -row.time_ns)))
+
+
+def _groups(trace: Trace) -> Iterator[tuple[Work, Int64, Int64]]:
+    """Kernels that do equal work: what it is, durations inside collectives, durations alone."""
+    kernels, covered = _covered(trace)
+    shapes = _shapes(trace, kernels)
+    kernels, covered, shapes = (column[shapes >= 0] for column in (kernels, covered, shapes))
+    if not len(kernels):
+        return
+    time = trace.duration[kernels]
+    inside, alone = covered >= INSIDE * time, covered == 0
+    launch = [trace.dense(key)[kernels] for key in ("device", "grid", "block", "shared memory")]
+    columns = np.stack([*launch, trace.name[kernels], shapes])
+    _, work = np.unique(columns, axis=1, return_inverse=True)
+    order = np.argsort(work.reshape(-1), kind="stable")
+    devices = _device_names(trace)
+    for group in np.split(order, np.flatnonzero(np.diff(work.reshape(-1)[order])) + 1):
+        device, grid, block, shared, name, dims = columns[:, group[0]].tolist()
+        texts = (trace.strings[name], trace.strings[grid], trace.strings[block], trace.strings[dims])
+        yield Work(devices.get(device, ""), shared, *texts), time[group[inside[group]]], time[group[alone[group]]]
+
+
+def _device_names(trace: Trace) -> dict[int, str]:
+    """What each device is, by its number; empty where the header does not say."""
+    properties = trace.metadata.get("deviceProperties")
+    listed = properties if isinstance(properties, list) else []
+    return {int(p["id"]): str(p["name"]) for p in listed if isinstance(p, dict) and isinstance(p.get("id"), int) and "name" in p}
+
+
+def _steady(time: Int64) -> bool:
+    low, middle, high = np.quantile(time, (0.25, 0.5, 0.75))
+    return bool(high - low <= STEADY * middle)
+
+
+def _covered(trace: Trace) -> tuple[Int64, Int64]:
+    """Compute kernels with a launch shape and a duration, and how much of each collectives on its device's other streams cover, ns."""
+    communicates = is_communication(trace)
+    shaped = np.zeros(len(trace), bool)
+    if "grid" in trace.args:
+        shaped[trace.args["grid"].rows] = True
+    wanted = shaped & (trace.category == Category.KERNEL) & ~communicates & (trace.duration > 0)
+    kernels, collectives = np.flatnonzero(wanted), np.flatnonzero(communicates)
+    device, end = trace.dense("device"), trace.start + trace.duration
+    covered = np.zeros(len(kernels), np.int64)
+    for lane in np.unique(trace.lane[kernels]):
+        here = np.flatnonzero(trace.lane[kernels] == lane)
+        rows = kernels[here]
+        others = collectives[(trace.lane[collectives] != lane) & (device[collectives] == device[rows[0]])]
+        covered[here] = within(union(trace.start[others], end[others]), trace.start[rows], end[rows])
+    return kernels, covered
+
+
+def _shapes(trace: Trace, kernels: Int64) -> Int64:
+    """Input shapes of the innermost operator around each kernel's launch that has any, as an index into the strings; ABSENT
+    where unknown. (Kernels carry an operator's id in some traces only, so the call says which it was.)"""
+    out = np.full(len(kernels), ABSENT, np.int64)
+    dims = trace.args.get("Input Dims")
+    calls = np.flatnonzero(trace.is_any(Category.RUNTIME) & (trace.correlation >= 0))
+    if dims is None or not len(calls):
+        return out
+    known, first = np.unique(trace.correlation[calls], return_index=True)
+    place = np.minimum(np.searchsorted(known, trace.correlation[kernels]), len(known) - 1)
+    launched = np.flatnonzero(known[place] == trace.correlation[kernels])
+    speaks = np.zeros(len(trace.strings), bool)
+    said = np.unique(dims.values)
+    speaks[said] = [any(map(str.isdigit, trace.strings[i])) for i in said.tolist()]
+    shaped = dims.rows[(trace.category[dims.rows] == Category.OPERATOR) & speaks[dims.values]].astype(np.int64)
+    operator = innermost(trace, shaped, calls[first][place[launched]])
+    out[launched] = np.where(operator >= 0, trace.dense("Input Dims")[operator], ABSENT)
+    return out

@@ -1,0 +1,200 @@
+"""What each slow rank, stage and operation class costs a job.
+
+The yardstick is an ideal job in which equal work takes equal time (`analyze.equal_work`), simulated on the same graph.
+Two questions are asked of each rank, stage and class: how slow would the ideal job be if this one alone kept its own
+times (`slowdown`, relative to the ideal step), and what would the job as it is gain if this one alone took ideal times
+(`worth_ns` a step). The second is what a fix is worth: two ranks that are both slow hide each other's cost, so fixes do
+not add up. A time below zero says that the ideal is slower there: a rank better than its peers.
+
+A job's step runs from the first start to the last end over its ranks; figures are means over its steps. A step that takes
+more than OUTLIER times the median (warm-up) is left out, with a diagnostic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.analyze.equal_work import RULES, ideal_durations, work
+from lumos.analyze.steps import Members, members, spans
+from lumos.diagnostics import Diagnostic
+from lumos.errors import GraphError, UsageError
+from lumos.graph.table import Graph, Kind
+from lumos.result import Shown
+from lumos.simulate import Timeline, measured, simulate
+from lumos.simulate.freeze import freeze, sweep
+from lumos.trace.table import Int64, Job
+
+#: A step longer than this many times the median step is no step like the others.
+OUTLIER = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One rank, stage or class.
+
+    work_ns, ideal_work_ns: its own tasks' time a step as it is and in the ideal job; that of a rank or stage without
+    communication, that of a class without waiting. slowdown: of the ideal step, if this one alone kept its times.
+    worth_ns: what its ideal times would save a step.
+    """
+
+    work_ns: int
+    ideal_work_ns: int
+    slowdown: float
+    worth_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankShare(Share):
+    """A rank; its pipeline stage where the job says it."""
+
+    rank: int
+    stage: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StageShare(Share):
+    """All ranks of a pipeline stage."""
+
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClassShare(Share):
+    """All tasks of a class: an operation kind, or a class of kernels or of CPU work."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stragglers(Shown):
+    """A job against its ideal; field names are those of `lumos stragglers --json`. Times are of the mean step.
+
+    slowdown: measured / ideal step. slowdown_without_launch_delay: the same with the job replayed without launch delays;
+    None where the job has none apart. by_rank: by rank; by_stage (empty where unknown), by_class: by worth.
+    """
+
+    ranks: int
+    steps: int
+    ideal: str
+    measured_step_ns: int
+    replayed_step_ns: int
+    ideal_step_ns: int
+    slowdown: float
+    slowdown_without_launch_delay: float | None
+    by_rank: tuple[RankShare, ...]
+    by_stage: tuple[StageShare, ...]
+    by_class: tuple[ClassShare, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median") -> Stragglers:
+    """Compare a measured job of several ranks with its ideal. `job`: what the graph was built from, which knows its stages.
+
+    Raises UsageError: `ideal` is none of RULES. GraphError: one rank alone, nothing measured, no step with work in it.
+    """
+    if ideal not in RULES:
+        raise UsageError(f"{ideal!r} is no ideal; valid are {', '.join(RULES)}")
+    if len(graph.ranks) < 2:
+        raise GraphError(f"rank {graph.ranks[0]} alone has no peers to compare with; give the traces of several ranks")
+    truth, owners = measured(graph), members(graph)
+    if not owners.steps:
+        raise GraphError("no step contains any task, so there is nothing to compare: the profiler window may have cut every step")
+    steps = _Steps(owners, truth)
+    of = work(graph, owners, job)
+    counted = steps.counted[owners.step] & (owners.step >= 0)
+    best = ideal_durations(graph, owners, of, counted, ideal)
+    trial = _Trial(graph, steps, best)
+    no_delay = trial.step(np.where(of.delay, 0, graph.duration)) if graph.duration[of.delay].any() else None
+    own, computes = counted & ~of.delay, graph.kind != Kind.COLLECTIVE
+
+    def share(tasks: NDArray[np.bool_], works: NDArray[np.bool_] | None = None) -> tuple[int, int, float, int]:
+        works, count = tasks if works is None else tasks & works, steps.number
+        return (
+            int(graph.duration[works].sum() / count),
+            int(best[works].sum() / count),
+            trial.step(np.where(tasks, graph.duration, best)) / trial.ideal,
+            round(trial.base - trial.step(np.where(tasks, best, graph.duration))),
+        )
+
+    stage_of = [None] * len(graph.ranks) if of.stage is None else of.stage.tolist()
+    by_rank = [RankShare(*share(own & (owners.rank == i), computes), rank, stage_of[i]) for i, rank in enumerate(graph.ranks)]
+    stages = [] if of.stage is None else np.unique(of.stage).tolist()
+    by_stage = [StageShare(*share(own & (of.stage[owners.rank] == s), computes), s) for s in stages if of.stage is not None]
+    by_class = [ClassShare(*share(counted & (of.label == i)), of.labels[i]) for i in np.unique(of.label[_worked(graph, counted)])]
+    return Stragglers(
+        ranks=len(graph.ranks),
+        steps=steps.number,
+        ideal=ideal,
+        measured_step_ns=round(steps.mean(truth)),
+        replayed_step_ns=round(trial.base),
+        ideal_step_ns=round(trial.ideal),
+        slowdown=steps.mean(truth) / trial.ideal,
+        slowdown_without_launch_delay=None if no_delay is None else no_delay / trial.ideal,
+        by_rank=tuple(by_rank),
+        by_stage=tuple(sorted(by_stage, key=lambda s: -s.worth_ns)),
+        by_class=tuple(sorted(by_class, key=lambda c: -c.worth_ns)),
+        diagnostics=(*graph.diagnostics, *steps.findings()),
+    )
+
+
+def _worked(graph: Graph, counted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Tasks whose classes are worth a row: those that take time."""
+    out: NDArray[np.bool_] = counted & (graph.duration > 0) & (graph.kind != Kind.RETURN)
+    return out
+
+
+class _Steps:
+    """The steps of the job, each over all its ranks, and which of them count."""
+
+    def __init__(self, owners: Members, truth: Timeline) -> None:
+        self._owners = owners
+        self._names = tuple(dict.fromkeys(s.name for s in owners.steps))
+        index = {name: i for i, name in enumerate(self._names)}
+        self._job_step = np.array([index[s.name] for s in owners.steps], np.int64)
+        time = self._times(truth)
+        self._kept = time <= OUTLIER * np.median(time)
+        self._time = time
+        self.number = int(self._kept.sum())
+        #: of each step of each rank, and of no step (index -1): whether it counts
+        self.counted: NDArray[np.bool_] = np.append(self._kept[self._job_step], False)
+
+    def mean(self, timeline: Timeline) -> float:
+        """The mean step that counts, ns."""
+        return float(self._times(timeline)[self._kept].mean())
+
+    def findings(self) -> list[Diagnostic]:
+        left = [f"{self._names[i]} ({self._time[i] / 1e6:.0f} ms)" for i in np.flatnonzero(~self._kept)]
+        if not left:
+            return []
+        usual = float(np.median(self._time)) / 1e6
+        message = f"left out, as it takes more than {OUTLIER} times the median step of {usual:.0f} ms: {', '.join(left[:6])}"
+        return [Diagnostic("step-left-out", message)]
+
+    def _times(self, timeline: Timeline) -> Int64:
+        start, end = spans(timeline, self._owners)
+        low = np.full(len(self._names), np.iinfo(np.int64).max)
+        high = np.full(len(self._names), np.iinfo(np.int64).min)
+        np.minimum.at(low, self._job_step, start)
+        np.maximum.at(high, self._job_step, end)
+        out: Int64 = high - low
+        return out
+
+
+class _Trial:
+    """The job's mean step under other durations; a sweep of the frozen graph where that is exact, else the event loop."""
+
+    def __init__(self, graph: Graph, steps: _Steps, best: Int64) -> None:
+        self._graph = graph
+        self._steps = steps
+        frozen = freeze(graph)
+        self._frozen = frozen if frozen.exact else None
+        self.base = self.step(graph.duration)
+        self.ideal = self.step(best)
+
+    def step(self, durations: Int64) -> float:
+        """The mean step, ns."""
+        durations = durations.astype(np.int64)
+        return self._steps.mean(simulate(self._graph, durations) if self._frozen is None else sweep(self._frozen, durations))

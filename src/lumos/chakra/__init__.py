@@ -1,0 +1,1 @@
+"""Chakra, the open format of workload graphs: read, link, export, check, import and synthesise."""

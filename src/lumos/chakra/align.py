@@ -1,0 +1,128 @@
+"""Two sequences of operator names laid over each other: which entry of one is which of the other.
+
+An execution trace and a profiler file of one run hold the same calls in the same order, but each may hold more: the
+profiler more steps, the observer more labels. So the longer is first narrowed to the stretch that the shorter speaks of,
+found by voting (runs of equal names vote for their offset), and the longest common subsequence is taken within it,
+leftmost, so that matches stay together. The subsequence is exact: rows of bits, one word operation for 30 names at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from lumos.trace.table import Int32, Int64
+
+#: Names in a run that votes. Long enough to tell layers apart, short enough to survive a label put between.
+RUN = 12
+#: Share of the shorter sequence that must be found in the stretch for it to be the right one.
+WHOLE = 0.99
+#: Most bits that a table of the subsequence may hold (256 MB); beyond it the sequences are cut at a sure match.
+MOST_BITS = 1 << 31
+
+
+def align(a: Int32, b: Int32) -> Int64:
+    """For each entry of `a` its partner in `b`, -1 without one: int64[len(a)], ascending where >= 0."""
+    partner = np.full(len(a), -1, np.int64)
+    head = _equal(a, b)
+    partner[:head] = np.arange(head)
+    if head == len(a):
+        return partner
+    if head == len(b):
+        return partner
+    low, high = _stretch(a, b) if len(b) >= len(a) else (0, len(b))
+    if low == 0 and high == len(b):
+        _subsequence(a[head:], b[head:], partner[head:], head)
+        return partner
+    partner[:] = -1
+    _subsequence(a, b[low:high], partner, low)
+    if (partner >= 0).sum() < WHOLE * len(a):  # not one stretch: whatever is longest
+        anywhere = np.full(len(a), -1, np.int64)
+        _subsequence(a, b, anywhere, 0)
+        if (anywhere >= 0).sum() > (partner >= 0).sum():
+            return anywhere
+    return partner
+
+
+def _equal(a: Int32, b: Int32) -> int:
+    """Length of the common prefix."""
+    n = min(len(a), len(b))
+    differs = np.flatnonzero(a[:n] != b[:n])
+    return int(differs[0]) if len(differs) else n
+
+
+def _stretch(a: Int32, b: Int32) -> tuple[int, int]:
+    """The part of `b` that `a` may speak of, from the offsets at which the first runs of `a` and its last recur in `b`."""
+    spare = len(b) - len(a)
+    if spare <= max(len(a) // 4, RUN):
+        return 0, len(b)
+    half = max(min(len(a) // 2, 4096), RUN)
+    first = _offset(a[:half], b)
+    if first is None:
+        return 0, len(b)
+    low = max(first - RUN, 0)
+    tail = b[low:]
+    last = _offset(a[-half:], tail[: len(a) * 2])
+    high = low + last + half + RUN if last is not None and last + half >= len(a) // 2 else low + 2 * len(a)
+    return low, min(max(high, low + len(a) + len(a) // 8), len(b))
+
+
+def _offset(part: Int32, b: Int32) -> int | None:
+    """Where in `b` most runs of `part` recur: the first offset that has nine tenths of the best one's votes."""
+    places: dict[bytes, list[int]] = {}
+    for i in range(len(part) - RUN + 1):
+        places.setdefault(part[i : i + RUN].tobytes(), []).append(i)
+    votes: Counter[int] = Counter()
+    for j in range(len(b) - RUN + 1):
+        for i in places.get(b[j : j + RUN].tobytes(), ())[:64]:
+            votes[j - i] += 1
+    if not votes:
+        return None
+    # A label more or less moves the offset by a few: neighbours vote together.
+    best = max(votes.values())
+    return min(offset for offset, count in votes.items() if count >= 0.9 * best)
+
+
+def _subsequence(a: Int32, b: Int32, partner: Int64, shift: int) -> None:
+    """Write the leftmost longest common subsequence into `partner`, positions in `b` moved by `shift`.
+
+    The bit-parallel recurrence of Hyyrö (2004), from the ends to the fronts, so that walking back goes left to right.
+    """
+    if not len(a) or not len(b):
+        return
+    if len(a) * len(b) > MOST_BITS:
+        _divide(a, b, partner, shift)
+        return
+    n = len(a)
+    masks: dict[int, int] = {}
+    for i, name in enumerate(a[::-1].tolist()):
+        masks[name] = masks.get(name, 0) | 1 << i
+    full = (1 << n) - 1
+    row = full
+    rows = [row]
+    for name in b[::-1].tolist():
+        common = row & masks.get(name, 0)
+        row = ((row + common) | (row - common)) & full
+        rows.append(row)
+    # rows[j] has a 0 at bit i where the subsequence of the last i + 1 of a and the last j of b is longer than of the last i.
+    i, j = n - 1, len(b)
+    names = b.tolist()
+    while i >= 0 and j > 0:
+        if rows[j] >> i & 1:  # a's entry adds nothing: skip it
+            i -= 1
+        elif a[n - 1 - i] == names[len(b) - j]:
+            partner[n - 1 - i] = shift + len(b) - j
+            i -= 1
+            j -= 1
+        else:
+            j -= 1
+
+
+def _divide(a: Int32, b: Int32, partner: Int64, shift: int) -> None:
+    """Cut both at the middle of `a`, where runs of it say it lies in `b`."""
+    middle = len(a) // 2
+    offset = _offset(a[middle : middle + 4096], b)
+    cut = min(max(offset if offset is not None else len(b) * middle // len(a), 0), len(b))
+    _subsequence(a[:middle], b[:cut], partner[:middle], shift)
+    _subsequence(a[middle:], b[cut:], partner[middle:], shift + cut)

@@ -1,0 +1,166 @@
+"""What ASTRA-sim needs beside the `.et` files: system, network and memory files, and how it is called.
+
+ASTRA-sim runs one communication a rank at a time, whatever its stream, and matches the collectives of a group by the
+order in which they are issued. Ranks that issue two groups' collectives in different orders would wait for one another
+for ever, so the communication of every rank is put in one order here, that of the replayed start, by dependencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from lumos.chakra.lower import csr, reduced
+from lumos.chakra.network import GIB, Network
+from lumos.chakra.workload import Workload
+from lumos.diagnostics import Diagnostic
+from lumos.graph.table import Kind
+from lumos.trace.chakra_wire import NodeType
+from lumos.trace.table import ABSENT
+
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Cluster
+
+#: Latency of a hop where the cluster does not state one (ns): NVLink's and InfiniBand's order of magnitude, as in
+#: ASTRA-sim's own examples.
+HOP_NS = 500.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One level of a network of switches: NPUs, GiB/s of a link, ns of a hop."""
+
+    npus: int
+    bandwidth: float
+    latency: float
+
+
+def serialised(workload: Workload) -> Workload:
+    """The workload with the sends and collectives of every rank one behind the other, by start."""
+    node = workload.communication.node
+    node = node[workload.type[node] != NodeType.RECV]
+    rank = workload.rank_of()[node]
+    follows = np.flatnonzero(rank[1:] == rank[:-1]) + 1
+    task = np.repeat(np.arange(len(workload)), np.diff(workload.dep_offset))
+    chained = csr(np.concatenate((workload.dep, node[follows - 1])), np.concatenate((task, node[follows])), len(workload))
+    offset, dep = reduced(*chained)
+    return replace(workload, dep_offset=offset, dep=dep)
+
+
+def with_idle_rank(workload: Workload) -> Workload:
+    """A workload of one rank with a second that does nothing for a microsecond: ASTRA-sim runs two ranks at least."""
+    one = {"type": NodeType.COMP, "on_cpu": True, "kind": Kind.HOST, "name": len(workload.names), "queue": 1, "start": 0, "duration": 1000}
+    more = {**one, "release": ABSENT, "operations": ABSENT, "bytes": ABSENT}
+    grown: dict[str, Any] = {}
+    for name, value in more.items():
+        column = getattr(workload, name)
+        grown[name] = np.append(column, np.array(value, column.dtype))
+    return replace(
+        workload,
+        **grown,
+        ranks=(*workload.ranks, max(workload.ranks) + 1),
+        rank_offset=np.append(workload.rank_offset, len(workload) + 1),
+        names=(*workload.names, "idle"),
+        dep_offset=np.append(workload.dep_offset, workload.dep_offset[-1]),
+        id=None,
+        event=None,
+    )
+
+
+def dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimension, ...], list[Diagnostic]]:
+    """The network of a job of that many ranks, and what had to be assumed for it.
+
+    One switch within a node; a second between nodes where the ranks fill whole nodes, else one of the slower links.
+    LumosError where the cluster's file lacks the rates.
+    """
+    if cluster is None:
+        assumed = Network()
+        found = Diagnostic(
+            "network-assumed",
+            f"no cluster was named: the network files say {assumed.bandwidth:g} GiB/s and {assumed.latency:g} ns; name one with --cluster",
+        )
+        return (Dimension(max(ranks, 2), assumed.bandwidth, assumed.latency),), [found]
+    node = cluster.node
+    link = float(node.require("link_bytes_per_s", cluster.name)) / 1e9 / GIB
+    hop = 1e9 * node.link_latency_s if node.link_latency_s else HOP_NS
+    if ranks <= node.devices:
+        return (Dimension(max(ranks, 2), link, hop),), []
+    between = node.nic_total(cluster.name) / node.devices / cluster.fabric.oversubscription(ranks) / 1e9 / GIB
+    wire = 1e9 * cluster.fabric.latency_s if cluster.fabric.latency_s else HOP_NS
+    if ranks % node.devices:
+        found = Diagnostic(
+            "nodes-not-full", f"{ranks} ranks do not fill nodes of {node.devices}: the network has one level, at the NICs' rate"
+        )
+        return (Dimension(ranks, between, wire),), [found]
+    return (Dimension(node.devices, link, hop), Dimension(ranks // node.devices, between, wire)), []
+
+
+def files(ranks: int, cluster: Cluster | None, *, exact_ns: bool) -> tuple[dict[str, str], list[Diagnostic]]:
+    """File name -> text of everything beside the `.et` files, and what had to be assumed."""
+    dims, found = dimensions(ranks, cluster)
+    memory = (cluster.accelerator.memory_bytes_per_s or 0) / 1e9 if cluster is not None else 0
+    text = {
+        "net.yml": _network(dims),
+        "sys.json": _json(_system(len(dims), memory or Network().local, exact_ns)),
+        "mem.json": _json({"memory-type": "NO_MEMORY_EXPANSION"}),
+        "README.md": _readme(ranks, exact_ns),
+    }
+    return text, found
+
+
+def _network(dims: tuple[Dimension, ...]) -> str:
+    lists = {
+        "topology": ["Switch"] * len(dims),
+        "npus_count": [str(d.npus) for d in dims],
+        "bandwidth": [f"{d.bandwidth:.4f}" for d in dims],
+        "latency": [f"{d.latency:.1f}" for d in dims],
+    }
+    units = {"bandwidth": "  # GiB/s", "latency": "  # ns"}
+    return "".join(f"{key}: [ {', '.join(values)} ]{units.get(key, '')}\n" for key, values in lists.items())
+
+
+def _system(dims: int, memory: float, exact_ns: bool) -> Mapping[str, Any]:
+    """Roofline mode turns operation counts into exact nanoseconds: with a peak of 1 TFLOP/s and a memory that never bounds."""
+    return {
+        "scheduling-policy": "LIFO",
+        "endpoint-delay": 10,
+        "active-chunks-per-dimension": 1,
+        "preferred-dataset-splits": 4,
+        **{f"{kind}-implementation": ["ring"] * dims for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")},
+        "collective-optimization": "localBWAware",
+        "local-mem-bw": 100000 if exact_ns else round(memory),
+        "boost-mode": 0,
+        "roofline-enabled": int(exact_ns),
+        "peak-perf": 1 if exact_ns else 900,
+    }
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def _readme(ranks: int, exact_ns: bool) -> str:
+    times = (
+        "Compute keeps nanoseconds as operation counts, so `sys.json` has roofline mode on; host operators are whole microseconds."
+        if exact_ns
+        else "Durations are whole microseconds, rounded so that they add up along every chain."
+    )
+    return f"""# A workload of {ranks} ranks for ASTRA-sim
+
+Run in this folder with the congestion-unaware analytical back-end (for a single-level network also with the aware one):
+
+    AstraSim_Analytical_Congestion_Unaware \\
+      --workload-configuration=$PWD/job \\
+      --system-configuration=$PWD/sys.json \\
+      --network-configuration=$PWD/net.yml \\
+      --remote-memory-configuration=$PWD/mem.json \\
+      --comm-group-configuration=$PWD/groups.json
+
+A good run prints one line `sys[R] finished, C cycles, ...` for each of the {ranks} ranks; a cycle is a nanosecond.
+{times}
+`lumos chakra check .` holds the files to the simulator's rules.
+"""

@@ -1,0 +1,244 @@
+"""A Chakra set to a Graph: one task a node, its dependencies as data edges, its communication as rendezvous.
+
+A set that says when its nodes started keeps that order on every stream and thread. One that does not is played first as
+a simulator plays it (`play`), and keeps the order found there; its times then stand for the measured ones, which a
+diagnostic says. Sends and receives that were measured transfer together;
+those that are costed are eager, as in ASTRA-sim: the data arrives, and the receive ends, when the send does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.chakra.gather import folder_of, gather
+from lumos.chakra.lower import EAGER, csr
+from lumos.chakra.network import Network, durations, read_network
+from lumos.chakra.play import play
+from lumos.chakra.workload import Workload
+from lumos.diagnostics import Diagnostic
+from lumos.errors import GraphError
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.trace.chakra_wire import NodeType
+from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job
+
+
+def graph(folder: str | Path) -> Graph:
+    """The graph of the set in a folder. TraceError, GraphError: see `build`."""
+    from lumos.trace.read import read
+
+    return build(read(folder))
+
+
+def build(job: Job) -> Graph:
+    """The graph of a job of Chakra files. TraceError where the set is broken, GraphError where its ranks hang."""
+    return graph_of(gather(job), read_network(folder_of(job)))
+
+
+def graph_of(workload: Workload, network: Network | None = None) -> Graph:
+    """The graph of a workload; nodes without a duration are costed on `network`. GraphError where its ranks hang."""
+    costed = workload.communication.node[workload.duration[workload.communication.node] == ABSENT]
+    duration, findings = durations(workload, network)
+    workload = replace(workload, duration=duration, diagnostics=(*workload.diagnostics, *findings))
+    if not (workload.start != ABSENT).all():
+        workload, costed = _ordered(workload, costed)
+    task = np.repeat(np.arange(len(workload)), np.diff(workload.dep_offset))
+    processor, processors = _processors(workload, one_link=len(costed) > 0)
+    pairs, sets = _meetings(workload)
+    facts = workload.communication
+    said = facts.node[[facts.kinds[kind] == EAGER[0] for kind in facts.kind]]
+    eager = np.isin(pairs[:, 0], np.concatenate((costed, said)))
+    sets += [row for row, early in zip(pairs.tolist(), eager.tolist(), strict=True) if not early]
+    pred = np.concatenate((workload.dep, pairs[eager, 0]))
+    succ = np.concatenate((task, pairs[eager, 1]))
+    offset, pred = csr(pred, succ, len(workload))
+    succ = np.repeat(np.arange(len(workload)), np.diff(offset))
+    kind = _dependency_kinds(workload, pred, succ, processor)
+    keep = ~_implied(processor, pred, succ)
+    released = np.flatnonzero(workload.release != ABSENT)
+    return Graph(
+        ranks=workload.ranks,
+        processors=processors,
+        names=tuple(workload.names),
+        duration=workload.duration,
+        processor=processor,
+        kind=workload.kind,
+        name=workload.name,
+        event=np.full(len(workload), ABSENT, np.int32),
+        pred_offset=np.concatenate(([0], np.cumsum(keep)))[offset].astype(np.int64),
+        pred=pred[keep].astype(np.int32),
+        pred_kind=kind[keep],
+        lag=np.zeros((len(workload.ranks), len(Dependency)), np.int64),
+        release_task=released.astype(np.int32),
+        release_time=workload.release[released],
+        rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
+        rendezvous_task=np.array([t for s in sets for t in s], np.int32),
+        collectives=_collectives(workload),
+        measured_start=_arrivals(workload, pred, succ),
+        measured_end=workload.start + workload.duration,
+        steps=workload.steps,
+        diagnostics=workload.diagnostics,
+    )
+
+
+def _ordered(workload: Workload, costed: Int64) -> tuple[Workload, Int64]:
+    """The workload in the order in which a simulator issues its nodes. GraphError where they hang."""
+    played = play(workload, workload.duration, np.arange(len(workload)))
+    if (played.end == ABSENT).any():
+        node = (played.hung or tuple(np.flatnonzero(played.end == ABSENT).tolist()))[0]
+        rank = int(workload.rank_of()[node])
+        raise GraphError(
+            f"the set has no schedule: rank {workload.ranks[rank]} waits for ever in {workload.names[workload.name[node]]!r};"
+            " `lumos chakra check` says which rules it breaks"
+        )
+    finding = Diagnostic(
+        "never-measured",
+        "the set does not say when its nodes ran: what stands as measured is how an analytical simulator plays it,"
+        " one compute and one communication a rank at a time",
+    )
+    start = played.end - workload.duration  # a communication's start is when all are there
+    order = np.lexsort((np.arange(len(workload)), played.start, workload.rank_of()))
+    timed = replace(workload, start=start, diagnostics=(*workload.diagnostics, finding))
+    return permuted(timed, order), np.argsort(order)[costed]
+
+
+def permuted(workload: Workload, order: Int64) -> Workload:
+    """The workload with node order[i] at position i, within ranks."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    facts = workload.communication
+    rows = np.argsort(place[facts.node], kind="stable")
+    task = np.repeat(np.arange(len(order)), np.diff(workload.dep_offset))
+    offset, dep = csr(place[workload.dep], place[task], len(order))
+    columns = ("type", "on_cpu", "kind", "name", "queue", "start", "duration", "release", "operations", "bytes")
+    moved = {name: getattr(workload, name)[order] for name in columns}
+    moved |= {name: None if (column := getattr(workload, name)) is None else column[order] for name in ("id", "event")}
+    of_communication = {name: getattr(facts, name)[rows] for name in ("type", "size", "group", "peer", "tag", "kind")}
+    return replace(
+        workload,
+        **moved,
+        dep_offset=offset,
+        dep=dep,
+        communication=replace(facts, node=place[facts.node][rows], **of_communication),
+    )
+
+
+def _processors(workload: Workload, *, one_link: bool) -> tuple[Int32, tuple[Processor, ...]]:
+    """A thread or stream per rank and queue. Communication without a stream (with `one_link` all of it, as simulators
+    have it) shares a link; receives, which need no slot, wait side by side, in order from each peer."""
+    rank, queue = workload.rank_of().astype(np.int64), workload.queue.astype(np.int64)
+    facts = workload.communication
+    if one_link:
+        queue[facts.node] = ABSENT
+    lane = np.where(workload.on_cpu, 0, 1)
+    lone = np.zeros(len(workload), bool)
+    lone[facts.node] = True
+    lane[lone & (queue == ABSENT)] = 2
+    receives = (workload.type[facts.node] == NodeType.RECV) & (queue[facts.node] == ABSENT)
+    lane[facts.node[receives]] = 3
+    queue = np.where(lane == 2, 0, queue)
+    queue[facts.node[receives]] = facts.peer[receives]
+    keys, processor = np.unique(np.stack([rank, lane, queue]), axis=1, return_inverse=True)
+    made = []
+    for r, at, q in keys.T.tolist():
+        name = (f"thread {q}" if q >= 0 else "thread", f"stream {max(q, 0)}", "communication", f"receives from rank {q}")[at]
+        stream = max(q, 0) if at == 1 else 1_000_000 + (q + 1 if at == 3 else 0)
+        owner = workload.ranks[r]
+        if at == 0:
+            made.append(Processor(owner, False, name, timer=(r, q) in workload.timers))
+        else:
+            made.append(Processor(owner, True, name, 0, stream))
+    return processor.reshape(-1).astype(np.int32), tuple(made)
+
+
+def _meetings(workload: Workload) -> tuple[Int64, list[list[int]]]:
+    """(send, receive) pairs, int64[p, 2]; and the collectives that meet: the i-th of a group on every member.
+
+    GraphError where a send lacks its receive or members differ in how many collectives they have.
+    """
+    facts = workload.communication
+    rank = workload.rank_of()[facts.node]
+    sends: dict[tuple[int, ...], list[int]] = {}
+    receives: dict[tuple[int, ...], list[int]] = {}
+    lanes: dict[int, dict[int, list[int]]] = {}
+    columns = (facts.node, workload.type[facts.node], rank, facts.group, facts.peer, facts.tag, facts.size)
+    for node, kind, own, group, peer, tag, size in zip(*(c.tolist() for c in columns), strict=True):
+        if kind == NodeType.COLL:
+            lanes.setdefault(group, {}).setdefault(own, []).append(node)
+        elif kind == NodeType.SEND:
+            sends.setdefault((own, peer, tag, size), []).append(node)
+        else:
+            receives.setdefault((peer, own, tag, size), []).append(node)
+    for key in {*sends, *receives}:
+        if len(sends.get(key, ())) != len(receives.get(key, ())):
+            source, target, tag, size = key
+            raise GraphError(
+                f"rank {workload.ranks[source]} sends {len(sends.get(key, ()))} messages with tag {tag} and {size} bytes to rank"
+                f" {workload.ranks[target]}, which receives {len(receives.get(key, ()))}; `lumos chakra check` names the nodes"
+            )
+    sets = []
+    for group, members in lanes.items():
+        counts = {len(members.get(r, ())) for r in workload.groups[group]}
+        if len(counts) > 1:
+            raise GraphError(
+                f"the ranks of group {workload.groups[group]} have {min(counts)} to {max(counts)} collectives of it; every member needs all"
+            )
+        sets += [list(s) for s in zip(*members.values(), strict=True)]
+    pairs = [pair for key, sent in sends.items() for pair in zip(sent, receives[key], strict=True)]
+    return np.array(pairs, np.int64).reshape(-1, 2), sets
+
+
+def _dependency_kinds(workload: Workload, pred: Int64, succ: Int64, processor: Int32) -> Int8:
+    """What each dependency stands for, as far as the tasks tell; data where they do not."""
+    out = np.full(len(pred), Dependency.DATA, np.uint8)
+    kind, cpu = workload.kind, workload.on_cpu
+    out[~cpu[pred] & ~cpu[succ] & (processor[pred] != processor[succ])] = Dependency.STREAM_WAIT
+    out[~cpu[pred] & (kind[succ] == Kind.RETURN)] = Dependency.SYNC
+    launch = np.flatnonzero((kind[pred] == Kind.LAUNCH) & ~cpu[succ])
+    last = np.append(succ[launch][1:] != succ[launch][:-1], True) if len(launch) else np.empty(0, bool)
+    out[launch[last]] = Dependency.LAUNCH  # a device task has one launch: the latest
+    rank = workload.rank_of()
+    out[rank[pred] != rank[succ]] = Dependency.DATA
+    return out
+
+
+def _implied(processor: Int32, pred: Int64, succ: Int64) -> NDArray[np.bool_]:
+    """Dependencies on the task just before on the same processor: its order says so already."""
+    order = np.argsort(processor, kind="stable")
+    before = np.full(len(processor), ABSENT, np.int64)
+    same = processor[order[1:]] == processor[order[:-1]]
+    before[order[1:][same]] = order[:-1][same]
+    implied: NDArray[np.bool_] = before[succ] == pred
+    return implied
+
+
+def _arrivals(workload: Workload, pred: Int64, succ: Int64) -> Int64:
+    """Starts, where a communication's is its arrival: the end of the last node that it waits for."""
+    out = workload.start.copy()
+    node = workload.communication.node
+    arrival = np.full(len(out), np.iinfo(np.int64).min)
+    np.maximum.at(arrival, succ, workload.start[pred] + workload.duration[pred])
+    known = arrival[node] >= 0
+    out[node[known]] = np.minimum(out[node[known]], arrival[node[known]])
+    return out
+
+
+def _collectives(workload: Workload) -> Collectives | None:
+    facts = workload.communication
+    if not len(facts):
+        return None
+    sizes = np.array([len(g) for g in workload.groups] or [0], np.int32)
+    return Collectives(
+        task=facts.node.astype(np.int32),
+        kind=facts.kind,
+        nbytes=facts.size,
+        group=facts.group,
+        sequence=np.full(len(facts), ABSENT, np.int64),
+        peer=np.where(facts.peer >= 0, np.array(workload.ranks, np.int32)[facts.peer], ABSENT).astype(np.int32),
+        kinds=tuple(kind.removeprefix("eager-") for kind in facts.kinds),
+        groups=tuple(f"[{', '.join(str(workload.ranks[r]) for r in g)}]" for g in workload.groups),
+        size=np.where(facts.group >= 0, sizes[facts.group], 2).astype(np.int32),
+    )

@@ -1,0 +1,64 @@
+"""A job's graph to a Chakra set, with what a simulator needs beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumos.chakra.astra_sim import files, serialised, with_idle_rank
+from lumos.chakra.coarse import coarse as blocks
+from lumos.chakra.lower import lower
+from lumos.chakra.write import GROUPS, file_name, write
+from lumos.diagnostics import Diagnostic
+from lumos.graph.table import Graph
+
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written. communication: nodes of it. groups: communicators."""
+
+    folder: str
+    ranks: int
+    nodes: int
+    communication: int
+    groups: int
+    files: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def export(
+    graph: Graph, folder: Path, *, exact_ns: bool = False, coarse: bool = False, astra_sim: bool = False, cluster: Cluster | None = None
+) -> Exported:
+    """Write the graph, measured, changed or assembled, as `job.R.et` and groups.json.
+
+    exact_ns: keep nanoseconds (see `write`). coarse: blocks between communication instead of kernels. astra_sim: also
+    sys.json, net.yml (of `cluster`), mem.json and a README, and one order for all communication of a rank. GraphError
+    where the graph has no schedule, LumosError where the folder cannot be written.
+    """
+    workload = lower(graph)
+    if coarse:
+        workload = blocks(workload)
+    extra: dict[str, str] = {}
+    found: list[Diagnostic] = []
+    if astra_sim:
+        alone = len(workload.ranks) == 1
+        workload = serialised(with_idle_rank(workload) if alone else workload)
+        extra, found = files(len(workload.ranks), cluster, exact_ns=exact_ns)
+        if alone:
+            found.append(
+                Diagnostic("idle-rank-added", "the job has one rank; a second, idle one was added, because ASTRA-sim runs two at least")
+            )
+    write(workload, folder, exact_ns=exact_ns, extra=extra)
+    return Exported(
+        folder=str(folder),
+        ranks=len(workload.ranks),
+        nodes=len(workload),
+        communication=len(workload.communication),
+        groups=len(workload.groups),
+        files=(*(file_name(r) for r in range(len(workload.ranks))), GROUPS, *extra),
+        diagnostics=(*workload.diagnostics, *found),
+    )

@@ -1,0 +1,271 @@
+"""The traces of `.et` files to one workload: dependencies resolved, nodes in an order that respects them.
+
+Sets come from many hands. What they leave open is settled by what simulators do: a node is on the device unless
+`is_cpu_op` says otherwise; without a stream all compute of a device shares one; a group that is absent, empty or "0" is
+everyone. A collective that runs "on the CPU" is the call that issued it, not the transfer.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from lumos.chakra.check import group_of
+from lumos.chakra.lower import csr
+from lumos.chakra.workload import Communication, Workload
+from lumos.diagnostics import Diagnostic
+from lumos.errors import TraceError
+from lumos.graph.table import Kind, Step
+from lumos.trace.chakra_wire import Node, NodeType
+from lumos.trace.table import ABSENT, Int8, Int64, Job, ProcessGroup, Trace
+
+_KINDS = {kind.name.lower(): kind for kind in Kind}
+_COMMUNICATION = (NodeType.SEND, NodeType.RECV, NodeType.COLL)
+
+#: Chakra's collective types in Lumos' words.
+COLLECTIVES = (
+    "all-reduce", "reduce", "all-gather", "gather", "scatter", "broadcast", "all-to-all", "reduce-scatter", "reduce-scatter", "barrier"
+)  # fmt: skip
+
+
+def gather(job: Job) -> Workload:
+    """The workload of a job of Chakra files. TraceError names file and node: absent or repeated ids, cycles, peers."""
+    ranks = [_rank(trace) for trace in job.traces]
+    sizes = np.array([0, *(len(r.nodes) for r in ranks)])
+    offset = np.cumsum(sizes).astype(np.int64)
+    position = {r.trace.rank: i for i, r in enumerate(ranks)}
+    names: dict[str, int] = {}
+    trace_names = [[names.setdefault(s, len(names)) for s in r.trace.strings] for r in ranks]
+    nodes = [node for r in ranks for node in r.nodes]
+    timed = any(bool(t.start.any()) for t in job.traces)
+
+    assumed = {str(n.value("pg_name")) for n in nodes if n.type == NodeType.COLL and not str(n.value("pg_name") or 0).isdigit()}
+    named = [
+        Diagnostic("group-assumed", f"{job.traces[0].path}: group {name!r} is no number of groups.json: taken as all ranks")
+        for name in sorted(assumed)
+    ]
+
+    def column(of: str) -> Int64:
+        return np.concatenate([getattr(r.trace, of)[r.rows] for r in ranks])
+
+    types = np.array([_type(node) for node in nodes], np.uint8)
+    communicates = np.isin(types, _COMMUNICATION)
+    duration = column("duration")
+    operations = np.array([_integer(n, "num_ops") for n in nodes], np.int64)
+    exact = np.repeat([bool(r.trace.metadata.get("exact_ns")) for r in ranks], sizes[1:])
+    if not duration[communicates].any() and not any(t.metadata.get("communication_timed") for t in job.traces):
+        duration[communicates] = ABSENT
+    duration[~communicates & (duration == 0) & (operations > 0) & ~exact] = ABSENT
+    dep_offset, dep = _dependencies(ranks, offset)
+    communication, groups = _communication(job, nodes, types, offset, position)
+    return Workload(
+        ranks=job.ranks,
+        rank_offset=offset,
+        type=types,
+        on_cpu=np.array([bool(n.value("is_cpu_op")) for n in nodes], bool) & ~communicates,
+        kind=np.array([_kind(n, t) for n, t in zip(nodes, types.tolist(), strict=True)], np.uint8),
+        name=np.concatenate([np.array(of, np.int32)[r.trace.name[r.rows]] for of, r in zip(trace_names, ranks, strict=True)]),
+        names=tuple(names),
+        queue=np.array([_queue(n) for n in nodes], np.int32),
+        start=column("start") if timed and (duration != ABSENT).all() else np.full(len(nodes), ABSENT, np.int64),
+        duration=duration,
+        release=np.array([_integer(n, "release_ns") for n in nodes], np.int64),
+        operations=operations,
+        bytes=np.array([_integer(n, "tensor_size") for n in nodes], np.int64),
+        dep_offset=dep_offset,
+        dep=dep,
+        communication=communication,
+        groups=groups,
+        steps=tuple(step for r in ranks for step in _steps(r.trace)),
+        timers=frozenset((i, q) for i, r in enumerate(ranks) for q in _timers(r.trace)),
+        id=np.array([n.id & ((1 << 63) - 1) for n in nodes], np.int64),
+        diagnostics=(*job.diagnostics, *(d for r in ranks for d in r.trace.diagnostics), *(d for r in ranks for d in r.findings), *named),
+    )
+
+
+@dataclass(slots=True)
+class _Rank:
+    """A file's nodes in an order that dependencies respect; rows: their rows in the trace; deps: positions, by node."""
+
+    trace: Trace
+    nodes: list[Node]
+    rows: Int64
+    deps: list[list[int]]
+    findings: list[Diagnostic]
+
+
+def _rank(trace: Trace) -> _Rank:
+    nodes: list[Node] = trace.metadata["chakra"]
+    index: dict[int, int] = {}
+    for row, node in enumerate(nodes):
+        if index.setdefault(node.id, row) != row:
+            raise TraceError(f"{trace.path}: two nodes have id {node.id}; write the set again")
+    findings = []
+    data = [_known(trace, node, node.data_deps, index, strict=True) for node in nodes]
+    control = [_known(trace, node, node.ctrl_deps, index, strict=False) for node in nodes]
+    deps = [one + other for one, other in zip(data, control, strict=True)]
+    lost = sum(len(node.ctrl_deps) for node in nodes) - sum(map(len, control))
+    if lost:
+        findings.append(Diagnostic("control-dependencies-lost", f"{trace.path}: {lost} control dependencies on absent nodes were dropped"))
+    order = _order(trace, nodes, deps)
+    if len(order) < len(nodes):
+        # Older converters write who called whom as control dependencies, which does not go with their data dependencies.
+        deps, order = data, _order(trace, nodes, data)
+        findings.append(
+            Diagnostic("control-dependencies-ignored", f"{trace.path}: control dependencies contradict data dependencies and were ignored")
+        )
+    if len(order) < len(nodes):
+        stuck = min({node.id for node in nodes} - {nodes[row].id for row in order})
+        raise TraceError(
+            f"{trace.path}: {len(nodes) - len(order)} nodes wait for one another in a cycle (node {stuck} among them);"
+            " `lumos chakra check` names it"
+        )
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return _Rank(trace, [nodes[i] for i in order], np.array(order), [[int(place[d]) for d in deps[i]] for i in order], findings)
+
+
+def _known(trace: Trace, node: Node, deps: Sequence[int], index: Mapping[int, int], *, strict: bool) -> list[int]:
+    """The rows of the nodes that a node depends on. TraceError where one is absent and `strict`."""
+    out = []
+    for dep in deps:
+        row = index.get(dep)
+        if row is not None:
+            out.append(row)
+        elif strict:
+            raise TraceError(f"{trace.path}: node {node.id} depends on node {dep}, which the file lacks; export the set again")
+    return out
+
+
+def _order(trace: Trace, nodes: Sequence[Node], deps: Sequence[Sequence[int]]) -> list[int]:
+    """Rows in a topological order, by start and id among those that are free to go; without those on cycles."""
+    waiting = [len(d) for d in deps]
+    after: list[list[int]] = [[] for _ in nodes]
+    for row, before in enumerate(deps):
+        for dep in before:
+            after[dep].append(row)
+    start = trace.start.tolist()
+    ready = [(start[row], nodes[row].id, row) for row, count in enumerate(waiting) if not count]
+    heapq.heapify(ready)
+    out = []
+    while ready:
+        row = heapq.heappop(ready)[2]
+        out.append(row)
+        for follower in after[row]:
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                heapq.heappush(ready, (start[follower], nodes[follower].id, follower))
+    return out
+
+
+def _type(node: Node) -> NodeType:
+    """What a node is to a simulator: memory nodes and pseudo-nodes take their time, calls that issue collectives compute."""
+    if node.type in _COMMUNICATION and not node.value("is_cpu_op") and node.attr("comm_size") is not None:
+        return NodeType(node.type)
+    return NodeType.COMP
+
+
+def _kind(node: Node, kind: int) -> Kind:
+    said = _KINDS.get(str(node.value("kind")))
+    if kind in _COMMUNICATION:
+        return Kind.COLLECTIVE
+    if said is not None:
+        return said
+    if node.type in _COMMUNICATION and not node.value("is_cpu_op"):
+        return Kind.COLLECTIVE
+    if node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
+        return Kind.MEMCPY
+    return Kind.OPERATOR if node.value("is_cpu_op") else Kind.KERNEL
+
+
+def _integer(node: Node, name: str) -> int:
+    found = node.value(name)
+    return found if isinstance(found, int) else ABSENT
+
+
+def _queue(node: Node) -> int:
+    stream, thread = _integer(node, "stream"), _integer(node, "tid")
+    if node.value("is_cpu_op"):
+        return thread
+    return stream if stream != ABSENT else thread if node.type not in _COMMUNICATION else ABSENT
+
+
+def _dependencies(ranks: Sequence[_Rank], offset: Int64) -> tuple[Int64, Int64]:
+    counts = [len(d) for r in ranks for d in r.deps]
+    task = np.repeat(np.arange(len(counts)), counts)
+    flat = np.fromiter((d + low for r, low in zip(ranks, offset.tolist(), strict=False) for deps in r.deps for d in deps), np.int64)
+    return csr(flat, task, len(counts))
+
+
+def _communication(
+    job: Job, nodes: Sequence[Node], types: Int8, offset: Int64, position: Mapping[int, int]
+) -> tuple[Communication, tuple[tuple[int, ...], ...]]:
+    """The facts of the communication nodes, and the groups that they name."""
+    groups: dict[tuple[str, tuple[int, ...]], int] = {}  # groups of the same ranks are different communicators
+    kinds: dict[str, int] = {}
+    rows: list[tuple[int, ...]] = []
+    where = np.flatnonzero(np.isin(types, _COMMUNICATION))
+    rank_of = np.searchsorted(offset, where, side="right") - 1
+    named = _named(job.groups)
+    for at, rank in zip(where.tolist(), rank_of.tolist(), strict=True):
+        node, path = nodes[at], job.traces[rank].path
+        sends = node.type == NodeType.SEND
+        if node.type == NodeType.COLL:
+            members = group_of(node.value("pg_name"), named, len(job.ranks))
+            if members is None or any(m not in position for m in members):
+                why = "is in no groups.json beside it" if members is None else "has ranks that have no file"
+                raise TraceError(f"{path}: node {node.id}: group {node.value('pg_name')!r} {why}; add what is missing")
+            ranks = tuple(sorted(position[m] for m in members))
+            kind = _integer(node, "comm_type")
+            was = node.value("collective") or (COLLECTIVES[kind] if 0 <= kind < len(COLLECTIVES) else "unknown")
+            name = str(node.value("pg_name") or 0)
+            row = (kind, groups.setdefault((name, ranks), len(groups)), ABSENT, ABSENT)
+        else:
+            peer = _integer(node, "comm_dst" if sends else "comm_src")
+            if peer not in position or position[peer] == rank:
+                raise TraceError(f"{path}: node {node.id}: its peer is rank {peer}, which has no file of its own; add it to the set")
+            was = node.value("collective") or ("send" if sends else "receive")
+            row = (ABSENT, ABSENT, position[peer], _integer(node, "comm_tag"))
+        rows.append((*row, _integer(node, "comm_size"), kinds.setdefault(str(was), len(kinds))))
+    table = np.array(rows, np.int64).reshape(len(rows), 6)
+    facts = Communication(
+        node=where.astype(np.int64),
+        type=table[:, 0].astype(np.int32),
+        group=table[:, 1].astype(np.int32),
+        peer=table[:, 2].astype(np.int32),
+        tag=table[:, 3].astype(np.int32),
+        size=table[:, 4],
+        kind=table[:, 5].astype(np.int32),
+        kinds=tuple(kinds),
+    )
+    return facts, tuple(ranks for _, ranks in groups)
+
+
+def _named(groups: Sequence[ProcessGroup]) -> dict[str, tuple[int, ...]]:
+    return {str(int(g.name)): g.ranks for g in groups if g.name.isdigit() and g.ranks}
+
+
+def _steps(trace: Trace) -> tuple[Step, ...]:
+    text = trace.metadata.get("steps")
+    if not isinstance(text, str):
+        return ()
+    try:
+        marks = msgspec.json.decode(text, type=list[tuple[str, int, int]])
+    except msgspec.MsgspecError as error:
+        raise TraceError(f"{trace.path}: the metadata's steps are unreadable ({error}); export the set again") from None
+    return tuple(Step(trace.rank, name, start, end) for name, start, end in marks)
+
+
+def _timers(trace: Trace) -> list[int]:
+    text = trace.metadata.get("timers")
+    return [int(number) for number in text] if isinstance(text, tuple) else []
+
+
+def folder_of(job: Job) -> Path:
+    """The folder that a set came from: where its system and network files lie."""
+    return Path(job.traces[0].path).parent

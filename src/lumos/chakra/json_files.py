@@ -1,0 +1,31 @@
+"""A Chakra job as JSON files, one per rank, node by node as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from lumos.chakra.write import GROUPS
+from lumos.errors import LumosError, UsageError
+from lumos.trace.chakra_et import FORMAT
+from lumos.trace.chakra_json import dump
+from lumos.trace.chakra_wire import Metadata
+from lumos.trace.table import Job
+
+
+def write_json_files(job: Job, folder: Path) -> None:
+    """Write PREFIX.RANK.json for every rank of a Chakra job. UsageError for another job, LumosError where it cannot."""
+    if any(trace.metadata.get("format") != FORMAT for trace in job.traces):
+        raise UsageError("only a Chakra set is written as Chakra's JSON; `lumos chakra export` makes one of a job first")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for trace in job.traces:
+            metadata = Metadata(str(trace.metadata["chakraVersion"]), trace.metadata["chakraAttributes"])
+            draft = folder / f".job.{trace.rank}.json"
+            draft.write_text("\n".join(dump(metadata, trace.metadata["chakra"])) + "\n")
+            draft.replace(folder / f"job.{trace.rank}.json")
+        groups = {g.name: list(g.ranks) for g in job.groups if g.name.isdigit() and g.ranks}
+        (folder / GROUPS).write_bytes(msgspec.json.encode(groups))
+    except OSError as error:
+        raise LumosError(f"{folder}: cannot be written to ({error.strerror or error}); name another folder with -o") from error

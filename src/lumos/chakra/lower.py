@@ -1,0 +1,408 @@
+"""A Graph, measured, changed or assembled, to a Chakra workload.
+
+Run-time dependencies (returns that await a stream, full queues) become edges, as `freeze` has them. A simulation of the
+graph then gives every task the time at which the last thing it waits for has ended, and its node lasts from there to
+its end: so lags and kernels that hold one another back are in the durations and the nodes need nothing but their
+dependencies to replay to the same times.
+
+Collectives whose members are all there become communication nodes; others keep their measured duration as compute, as
+does a collective of one rank, because a simulator would wait for ever. Kinds that simulators do not synchronise are
+lowered to ones that they do and that move the same bytes over the busiest link.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.analyze.steps import members
+from lumos.chakra.workload import Communication, Workload
+from lumos.diagnostics import Diagnostic
+from lumos.errors import GraphError
+from lumos.graph.table import Collectives, Graph, Kind, Step
+from lumos.simulate import Frozen, Timeline, freeze, simulate, sweep
+from lumos.trace.chakra_wire import CollectiveType, NodeType
+from lumos.trace.table import ABSENT, Int32, Int64
+
+#: Kind of collective -> (simulated type, bytes of it per byte and rank count of the original).
+#: A broadcast of n bytes puts n on the busiest link, as gathering shards of n / ranks does; a reduce likewise; a gather
+#: brings (ranks - 1) shards to its root, as an all-gather brings to all; a scatter sends what an all-to-all sends.
+LOWERED = {
+    "all-reduce": (CollectiveType.ALL_REDUCE, False),
+    "all-gather": (CollectiveType.ALL_GATHER, False),
+    "reduce-scatter": (CollectiveType.REDUCE_SCATTER, False),
+    "all-to-all": (CollectiveType.ALL_TO_ALL, False),
+    "send-receive": (CollectiveType.ALL_TO_ALL, False),
+    "broadcast": (CollectiveType.ALL_GATHER, True),
+    "reduce": (CollectiveType.REDUCE_SCATTER, False),
+    "gather": (CollectiveType.ALL_GATHER, False),
+    "scatter": (CollectiveType.ALL_TO_ALL, False),
+    "barrier": (CollectiveType.ALL_REDUCE, False),
+}
+
+#: Bytes of a communication whose size the trace lacks (and of a barrier): it synchronises and moves next to nothing.
+LEAST_BYTES = 4
+
+#: What a send and a receive are called where the sender does not wait for the receiver.
+EAGER = ("eager-send", "eager-receive")
+
+#: Nodes looked at for a chain that makes a dependency superfluous.
+REACH = 8
+
+#: Name of the node that holds a rank back until it starts.
+OFFSET_NAME = "start_offset"
+
+
+def lower(graph: Graph) -> Workload:
+    """The workload of a graph. GraphError where the graph has no schedule or no tasks."""
+    if not len(graph):
+        raise GraphError("the graph has no tasks: there is nothing to export")
+    frozen = freeze(graph)
+    timeline = _timeline(graph, frozen)
+    nodes = _Nodes(graph, frozen, timeline)
+    _communicate(nodes)
+    _cross_rank_edges(nodes)
+    _lone(nodes)
+    _rank_offsets(nodes)
+    return nodes.workload()
+
+
+def _timeline(graph: Graph, frozen: Frozen) -> Timeline:
+    """When tasks run: simulated with everything that the graph knows, unless that contradicts a frozen edge."""
+    if frozen.exact:
+        return sweep(frozen)
+    live = simulate(graph)
+    task = _successors(frozen)
+    return live if (live.end[frozen.pred] <= live.start[task]).all() else sweep(frozen)
+
+
+def _successors(frozen: Frozen) -> Int64:
+    """The task at the other end of each of `frozen.pred`."""
+    return np.repeat(frozen.order, np.diff(frozen.pred_offset)).astype(np.int64)
+
+
+@dataclass(slots=True)
+class _Comm:
+    """One communication node in the making."""
+
+    node: int
+    type: int
+    size: int
+    group: int
+    peer: int
+    tag: int
+    kind: str
+
+
+class _Nodes:
+    """The tasks of a graph as nodes, and the nodes that are added to them; indices 0..n-1 are the tasks."""
+
+    def __init__(self, graph: Graph, frozen: Frozen, timeline: Timeline) -> None:
+        n = len(graph)
+        place = {rank: i for i, rank in enumerate(graph.ranks)}
+        self.graph = graph
+        self.places = [place[p.rank] for p in graph.processors]
+        self.rank = np.array(self.places, np.int32)[graph.processor]
+        self.pred = frozen.pred.astype(np.int64)
+        self.task = _successors(frozen)
+        self.position = np.empty(n, np.int64)
+        self.position[frozen.order] = np.arange(n)
+        self.origin = int(timeline.start.min())
+        self.end = timeline.end - self.origin
+        self.release = np.full(n, ABSENT, np.int64)
+        self.release[graph.release_task] = graph.release_time - self.origin
+        self.ready = self._ready(timeline.start - self.origin)
+        self.members = members(graph)
+        self.type = np.full(n, NodeType.COMP, np.uint8)
+        self.added: list[tuple[int, int, str, int, int, int, bool]] = []  # rank, type, name, start, duration, position, cpu
+        self.edges: list[tuple[int, int]] = []
+        self.comms: list[_Comm] = []
+        self.groups: dict[tuple[int, ...], int] = {}
+        self.keys: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.group_ranks: list[tuple[int, ...]] = []
+        self.tags: dict[tuple[int, int], set[int]] = {}
+        self.findings: list[Diagnostic] = []
+        self.base = self.ready.copy()  # what the duration counts from
+
+    def _ready(self, start: Int64) -> Int64:
+        """When everything that a task waits for has ended; its start where it waits for nothing."""
+        ready = np.full(len(self.graph), np.iinfo(np.int64).min)
+        np.maximum.at(ready, self.task, self.end[self.pred])
+        ready = np.maximum(ready, np.where(self.release == ABSENT, ready, self.release))
+        return np.where(ready == np.iinfo(np.int64).min, np.minimum(start, 0), ready)
+
+    def add(self, rank: int, kind: NodeType, name: str, start: int, duration: int, position: int, cpu: bool) -> int:
+        """A node that no task stands for."""
+        self.added.append((rank, kind, name, start, duration, position, cpu))
+        return len(self.graph) + len(self.added) - 1
+
+    def group(self, name: str, ranks: tuple[int, ...]) -> int:
+        key = (name, ranks)
+        if key not in self.keys:
+            self.keys[key] = len(self.group_ranks)
+            self.group_ranks.append(ranks)
+        return self.keys[key]
+
+    def tag(self, source: int, target: int, wanted: int = ABSENT) -> int:
+        """What pairs a send with its receive: the number wanted where it is still free, else the next one."""
+        used = self.tags.setdefault((source, target), set())
+        tag = wanted if wanted >= 0 and wanted not in used else max(used, default=0) + 1
+        used.add(tag)
+        return tag
+
+    def find(self, code: str, message: str) -> None:
+        self.findings.append(Diagnostic(code, message))
+
+    def workload(self) -> Workload:
+        """Everything in columns, by rank and start."""
+        graph, added = self.graph, self.added
+        names = [*graph.names]
+        extra_name = []
+        for _, _, name, *_ in added:
+            extra_name.append(len(names))
+            names.append(name)
+        rank = np.concatenate((self.rank, [a[0] for a in added])).astype(np.int32)
+        start = np.concatenate((self.base, [a[3] for a in added])).astype(np.int64)
+        position = np.concatenate((self.position, [a[5] for a in added])).astype(np.int64)
+        order = np.lexsort((np.arange(len(rank)), position, start, rank))
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        pred = np.concatenate((self.pred, [e[0] for e in self.edges])).astype(np.int64)
+        task = np.concatenate((self.task, [e[1] for e in self.edges])).astype(np.int64)
+        dep_offset, dep = reduced(*csr(place[pred], place[task], len(order)))
+        on_stream = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
+
+        def column(of_tasks: NDArray[Any], of_added: list[int], dtype: type) -> Any:
+            return np.concatenate((of_tasks, of_added)).astype(dtype)[order]
+
+        return Workload(
+            ranks=graph.ranks,
+            rank_offset=np.searchsorted(rank[order], np.arange(len(graph.ranks) + 1)).astype(np.int64),
+            type=column(self.type, [a[1] for a in added], np.uint8),
+            on_cpu=column(~on_stream & (self.type == NodeType.COMP), [a[6] for a in added], bool),
+            kind=column(graph.kind, [Kind.RETURN if a[1] == NodeType.COMP else Kind.COLLECTIVE for a in added], np.uint8),
+            name=column(graph.name, extra_name, np.int32),
+            names=tuple(names),
+            queue=column(_queues(graph)[graph.processor], [ABSENT] * len(added), np.int64),
+            start=start[order],
+            duration=column(np.maximum(self.end - self.base, 0), [a[4] for a in added], np.int64),
+            release=column(self.release, [ABSENT] * len(added), np.int64),
+            operations=np.full(len(order), ABSENT, np.int64),
+            bytes=np.full(len(order), ABSENT, np.int64),
+            dep_offset=dep_offset,
+            dep=dep,
+            communication=self._communication(place),
+            groups=tuple(self.group_ranks),
+            steps=self._steps(),
+            event=column(graph.event, [ABSENT] * len(added), np.int32),
+            timers=frozenset((place, int(q)) for p, q, place in zip(graph.processors, _queues(graph), self.places, strict=True) if p.timer),
+            diagnostics=(*graph.diagnostics, *self.findings),
+        )
+
+    def _communication(self, place: Int64) -> Communication:
+        comms = sorted(self.comms, key=lambda c: place[c.node])
+        kinds: dict[str, int] = {}
+
+        def column(name: str) -> Int32:
+            return np.array([getattr(c, name) for c in comms], np.int32)
+
+        return Communication(
+            node=np.array([place[c.node] for c in comms], np.int64),
+            type=column("type"),
+            size=np.array([c.size for c in comms], np.int64),
+            group=column("group"),
+            peer=column("peer"),
+            tag=column("tag"),
+            kind=np.array([kinds.setdefault(c.kind, len(kinds)) for c in comms], np.int32),
+            kinds=tuple(kinds),
+        )
+
+    def _steps(self) -> tuple[Step, ...]:
+        """The step marks where the tasks now lie: each from the first start to the last of its CPU tasks."""
+        owners = self.members
+        out = []
+        for i, step in enumerate(owners.steps):
+            tasks = owners.tasks(i)
+            tasks = tasks[~owners.on_device[tasks]] if (~owners.on_device[tasks]).any() else tasks
+            out.append(Step(step.rank, step.name, int(self.base[tasks].min()), int(self.base[tasks].max()) + 1))
+        return tuple(out)
+
+
+def csr(pred: Int64, task: Int64, n: int) -> tuple[Int64, Int64]:
+    """Edges pred[i] -> task[i] as (offset, predecessors by task), each once, ascending."""
+    key = np.unique(task * np.int64(n) + pred)
+    offset = np.zeros(n + 1, np.int64)
+    np.cumsum(np.bincount(key // n, minlength=n), out=offset[1:])
+    return offset, key % n
+
+
+def reduced(offset: Int64, dep: Int64) -> tuple[Int64, Int64]:
+    """Dependencies without those that a short chain of others implies. `dep` points backwards.
+
+    Looks `REACH` nodes far, which finds what the orders of streams and threads repeat.
+    """
+    bounds, deps = offset.tolist(), dep.tolist()
+    keep = np.ones(len(deps), bool)
+    for node in np.flatnonzero(np.diff(offset) > 1).tolist():
+        low, high = bounds[node], bounds[node + 1]
+        first, seen = deps[low], set()
+        front = deps[low + 1 : high]
+        for _ in range(REACH):
+            if not front:
+                break
+            at = front.pop()
+            before = [d for d in deps[bounds[at] : bounds[at + 1]] if d >= first and d not in seen]
+            seen.update(before)
+            front += before
+        for i in range(low, high):
+            keep[i] = deps[i] not in seen
+    return np.concatenate(([0], np.cumsum(keep)))[offset].astype(np.int64), dep[keep]
+
+
+def _queues(graph: Graph) -> Int64:
+    """The number of each processor within its rank: a stream's own, a thread's by order."""
+    threads: Counter[int] = Counter()
+    taken: set[tuple[int, int]] = set()
+    out = []
+    for p in graph.processors:
+        if p.is_stream:
+            number = max(p.stream, 0)
+            while (p.rank, number) in taken:  # streams of a second device may have the same numbers
+                number += 10_000
+            taken.add((p.rank, number))
+        else:
+            threads[p.rank] += 1
+            number = threads[p.rank]
+        out.append(number)
+    return np.array(out, np.int64)
+
+
+def _communicate(nodes: _Nodes) -> None:
+    """Turn the members of every rendezvous into communication nodes."""
+    graph, facts = nodes.graph, nodes.graph.collectives
+    if facts is None:
+        return
+    row_of = {int(task): i for i, task in enumerate(facts.task)}
+    unsized = mixed = 0
+    for low, high in pairwise(graph.rendezvous_offset.tolist()):
+        tasks = [int(t) for t in graph.rendezvous_task[low:high]]
+        rows = [row_of.get(t, ABSENT) for t in tasks]
+        ranks = [int(nodes.rank[t]) for t in tasks]
+        if ABSENT in rows or len(set(ranks)) < 2 or len(set(ranks)) != len(ranks):
+            mixed += len(set(ranks)) > 1
+            continue
+        kinds = [_kind(facts, r) for r in rows]
+        name = facts.groups[facts.group[rows[0]]] if facts.group[rows[0]] >= 0 else ""
+        size = max(int(facts.nbytes[r]) for r in rows)
+        unsized += size == ABSENT and "barrier" not in kinds
+        if sorted(kinds) == ["receive", "send"]:
+            _pair(nodes, tasks, kinds, max(size, LEAST_BYTES), int(facts.sequence[rows[0]]))
+        elif len(set(kinds)) == 1:
+            _collective(nodes, tasks, ranks, kinds[0], name, size)
+        else:
+            mixed += 1
+            continue
+        nodes.base[tasks] = nodes.ready[tasks].max()
+    if unsized:
+        nodes.find("communication-unsized", f"{unsized} communications have no bytes in the trace: written with {LEAST_BYTES} bytes each")
+    if mixed:
+        nodes.find("rendezvous-mixed", f"{mixed} rendezvous join tasks that are no one collective: written as compute, unsynchronised")
+
+
+def _kind(facts: Collectives, row: int) -> str:
+    """A row's kind in the words of traces. Assembled graphs write all_reduce, and name a message's side in its group."""
+    kind: str = facts.kinds[facts.kind[row]].replace("_", "-")
+    if kind != "send-recv":
+        return kind
+    group = facts.groups[facts.group[row]] if facts.group[row] >= 0 else ""
+    return next((side for side in ("send", "receive") if group.startswith(side)), "send-receive")
+
+
+def _pair(nodes: _Nodes, tasks: list[int], kinds: list[str], size: int, number: int, label: Sequence[str] = ("send", "receive")) -> None:
+    send, receive = (tasks[kinds.index(kind)] for kind in ("send", "receive"))
+    source, target = int(nodes.rank[send]), int(nodes.rank[receive])
+    tag = nodes.tag(source, target, number)
+    nodes.type[send], nodes.type[receive] = NodeType.SEND, NodeType.RECV
+    nodes.comms.append(_Comm(send, ABSENT, size, ABSENT, target, tag, label[0]))
+    nodes.comms.append(_Comm(receive, ABSENT, size, ABSENT, source, tag, label[1]))
+
+
+def _collective(nodes: _Nodes, tasks: list[int], ranks: list[int], kind: str, name: str, size: int) -> None:
+    lowered, shard = LOWERED.get(kind, (CollectiveType.ALL_REDUCE, False))
+    if kind in ("send", "receive"):
+        lowered = CollectiveType.ALL_TO_ALL
+    size = max(-(-size // len(ranks)) if shard else size, LEAST_BYTES)
+    group = nodes.group(name, tuple(sorted(ranks)))
+    for task in tasks:
+        nodes.type[task] = NodeType.COLL
+        nodes.comms.append(_Comm(task, lowered, size, group, ABSENT, ABSENT, kind))
+
+
+def _cross_rank_edges(nodes: _Nodes) -> None:
+    """Edges between ranks, which no file can hold, as a send and a receive of a few bytes."""
+    cross = np.flatnonzero(nodes.rank[nodes.pred] != nodes.rank[nodes.task])
+    if not len(cross):
+        return
+    written = 0
+    for edge in cross.tolist():
+        before, after = int(nodes.pred[edge]), int(nodes.task[edge])
+        source, target = int(nodes.rank[before]), int(nodes.rank[after])
+        if _eager_pair(nodes, before, after):
+            continue
+        written += 1
+        start, tag = int(nodes.end[before]), nodes.tag(source, target)
+        send = nodes.add(source, NodeType.SEND, f"to rank {target}", start, 0, int(nodes.position[before]), False)
+        receive = nodes.add(target, NodeType.RECV, f"from rank {source}", start, 0, int(nodes.position[before]), False)
+        nodes.edges += ((before, send), (receive, after))
+        nodes.comms.append(_Comm(send, ABSENT, LEAST_BYTES, ABSENT, target, tag, "send"))
+        nodes.comms.append(_Comm(receive, ABSENT, LEAST_BYTES, ABSENT, source, tag, "receive"))
+    keep = np.ones(len(nodes.pred), bool)
+    keep[cross] = False
+    nodes.pred, nodes.task = nodes.pred[keep], nodes.task[keep]
+    if written:
+        nodes.find("edges-between-ranks", f"{written} dependencies between ranks were written as messages of {LEAST_BYTES} bytes")
+
+
+def _eager_pair(nodes: _Nodes, before: int, after: int) -> bool:
+    """Whether an edge leads from a send to its receive (the data arrives, the sender does not wait): then that pair is written."""
+    facts = nodes.graph.collectives
+    rows = [] if facts is None else [np.flatnonzero(facts.task == task) for task in (before, after)]
+    if facts is None or not all(map(len, rows)) or NodeType.COLL in nodes.type[[before, after]]:
+        return False
+    one, other = (int(r[0]) for r in rows)
+    if (facts.kinds[facts.kind[one]], facts.kinds[facts.kind[other]]) not in (("send", "receive"), EAGER):
+        return False
+    _pair(nodes, [before, after], ["send", "receive"], max(int(facts.nbytes[one]), LEAST_BYTES), int(facts.sequence[one]), EAGER)
+    return True
+
+
+def _lone(nodes: _Nodes) -> None:
+    """Say which collectives had to stay compute."""
+    facts = nodes.graph.collectives
+    alone = 0 if facts is None else int((nodes.type[facts.task] == NodeType.COMP).sum())
+    if facts is not None and alone:
+        nodes.find(
+            "collective-as-compute",
+            f"{alone} of {len(facts.task)} collectives have no peers in this job (waiting-unknown) or one rank: written as compute of "
+            "their replayed duration; export all ranks of the job to have them simulated",
+        )
+
+
+def _rank_offsets(nodes: _Nodes) -> None:
+    """Ranks that start later than the first: a node that lasts until then, before everything that waits for nothing."""
+    waits = np.zeros(len(nodes.graph), bool)
+    waits[nodes.task] = True
+    waits[[after for _, after in nodes.edges if after < len(nodes.graph)]] = True
+    roots = np.flatnonzero(~waits & (nodes.type != NodeType.RECV))  # a receive waits for its message, not for the clock
+    for rank in range(len(nodes.graph.ranks)):
+        here = roots[nodes.rank[roots] == rank]
+        begin = int(nodes.ready[here].min(initial=np.iinfo(np.int64).max))
+        if len(here) and begin > 0:
+            node = nodes.add(rank, NodeType.COMP, OFFSET_NAME, 0, begin, -1, True)
+            nodes.edges += ((node, int(task)) for task in here)

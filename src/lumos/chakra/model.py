@@ -1,0 +1,225 @@
+"""A generative model of Chakra workloads: learned from one or many sets, saved as one file, sampled with a seed.
+
+Structure and values are kept apart. The structure of a set is, rank by rank (ranks that run the same share it), a
+sequence of symbols with dependencies as distances back. A symbol stands for an operator (or a kind of communication) at
+one order of magnitude; its name is a number. Of durations only each symbol's empirical quantiles are kept, over all
+ranks and sets: what is sampled has the marginals, the structure and the sums of the source and none of its runs. A
+parametric mixture (Gaussian, as in the public generator) was the alternative: operator times are spikes with long
+tails, which quantiles hold without a number of components to choose.
+
+Long nodes decide the step, so their symbols are fine (a quarter octave; an eighth for the longest); short ones are pooled
+per operator.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.chakra.workload import Workload
+from lumos.errors import LumosError, UsageError
+from lumos.trace.chakra_wire import NodeType
+from lumos.trace.table import ABSENT, Int32, Int64
+
+#: Consecutive durations that identify a place in a trace.
+RUN = 4
+#: Points of a quantile table.
+POINTS = 33
+#: Durations below this are one symbol per operator, ns; those above this share of the set's time are the finest.
+SHORT, LONG = 16_000, 0.01
+
+_FORMAT = "lumos-chakra-model-1"
+
+
+class Symbol(msgspec.Struct, frozen=True):
+    """An operator at one order of magnitude. quantiles: ns at equal steps of probability."""
+
+    type: int
+    on_cpu: bool
+    kind: int
+    label: int
+    quantiles: tuple[int, ...]
+
+
+class Program(msgspec.Struct, frozen=True):
+    """What a rank runs: per node its symbol, queue and release (ABSENT none), and how far back its dependencies are.
+
+    comm: (node, type, size, group, peer as a distance in ranks, tag, kind) of the communication nodes. steps: first and
+    last node of every training step.
+    """
+
+    symbol: tuple[int, ...]
+    queue: tuple[int, ...]
+    release: tuple[int, ...]
+    deps: tuple[tuple[int, ...], ...]
+    comm: tuple[tuple[int, ...], ...]
+    steps: tuple[tuple[int, int], ...] = ()
+
+
+class Structure(msgspec.Struct, frozen=True):
+    """One set: its programs, which of them each rank runs, its groups."""
+
+    programs: tuple[Program, ...]
+    of_rank: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+
+class Model(msgspec.Struct, frozen=True):
+    """What was learned. kinds: of communication, in Lumos' words. short_runs: uint32 hashes, ascending, of the sources' runs
+    of durations so short that a sample might draw the same by chance."""
+
+    format: str
+    symbols: tuple[Symbol, ...]
+    structures: tuple[Structure, ...]
+    kinds: tuple[str, ...]
+    short_runs: bytes = b""
+
+
+def learn(workloads: Sequence[Workload]) -> Model:
+    """The model of one or many workloads. UsageError where one has no durations."""
+    symbols: dict[tuple[int, ...], int] = {}
+    labels: dict[str, int] = {}
+    pools: list[list[Int64]] = []
+    kinds: dict[str, int] = {}
+    structures = []
+    for workload in workloads:
+        if not len(workload) or (workload.duration == ABSENT).any():
+            raise UsageError("a set without durations has nothing to learn from; export it from a measured or predicted job")
+        symbol = _symbols(workload, symbols, labels, pools)
+        structures.append(_structure(workload, symbol, kinds))
+    table = [
+        Symbol(key[0], bool(key[1]), key[2], key[3], _quantiles(np.concatenate(pool))) for key, pool in zip(symbols, pools, strict=True)
+    ]
+    short = np.unique(np.concatenate([run_hashes(w)[1] for w in workloads]))
+    return Model(_FORMAT, tuple(table), tuple(structures), tuple(kinds), short.astype("<u4").tobytes())
+
+
+def run_hashes(workload: Workload) -> tuple[Int64, NDArray[np.uint32]]:
+    """Where runs of consecutive short durations begin (node numbers), and a hash of each; runs of zeros alone are none."""
+    d = workload.duration.astype(np.uint64)
+    if len(d) < RUN:
+        return np.empty(0, np.int64), np.empty(0, np.uint32)
+    windows = np.lib.stride_tricks.sliding_window_view(d, RUN)
+    rank = workload.rank_of()
+    wanted = (windows.max(axis=1) < SHORT) & (windows.max(axis=1) > 0) & (rank[RUN - 1 :] == rank[: 1 - RUN])
+    value = np.zeros(int(wanted.sum()), np.uint64)
+    for column in windows[wanted].T:
+        value = (value ^ column) * np.uint64(0x9E3779B97F4A7C15)
+        value ^= value >> np.uint64(29)
+    return np.flatnonzero(wanted), (value >> np.uint64(32)).astype(np.uint32)
+
+
+def symbols_of(workload: Workload) -> Int32:
+    """The symbol of every node of one workload, as a number of its own: for tests of what a sample gives away."""
+    return _symbols(workload, {}, {}, [])
+
+
+def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: dict[str, int], pools: list[list[Int64]]) -> Int32:
+    """The symbol of every node; new ones are added, and the durations of each join its pool."""
+    label = np.array([labels.setdefault(name, len(labels)) for name in workload.names] or [0])[workload.name]
+    long = LONG * float((workload.start + workload.duration).max())
+    log = np.log2(np.maximum(workload.duration, 1))
+    magnitude = np.where(workload.duration < SHORT, 0, np.where(workload.duration < long, 1 + np.floor(4 * log), 1000 + np.floor(8 * log)))
+    size = np.zeros(len(workload))
+    size[workload.communication.node] = 1 + np.floor(np.log2(np.maximum(workload.communication.size, 1)))
+    columns = np.stack([workload.type, workload.on_cpu, workload.kind, label, magnitude, size], axis=1).astype(np.int64)
+    keys, which = np.unique(columns, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    number = np.empty(len(keys), np.int32)
+    order = np.argsort(which, kind="stable")
+    bounds = np.searchsorted(which[order], np.arange(len(keys) + 1))
+    for i, key in enumerate(map(tuple, keys.tolist())):
+        number[i] = symbols.setdefault(key, len(symbols))
+        if number[i] == len(pools):
+            pools.append([])
+        pools[number[i]].append(workload.duration[order[bounds[i] : bounds[i + 1]]])
+    return number[which]
+
+
+def _quantiles(pool: Int64) -> tuple[int, ...]:
+    """The quantiles of a pool, moved together so that their mean is the pool's."""
+    points = np.quantile(pool, np.linspace(0, 1, POINTS))
+    mean = np.trapezoid(points) / (POINTS - 1) if hasattr(np, "trapezoid") else np.mean((points[1:] + points[:-1]) / 2)
+    if mean > 0:
+        points *= pool.mean() / mean
+    return tuple(np.rint(points).astype(np.int64).tolist())
+
+
+def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> Structure:
+    programs: dict[Program, int] = {}
+    of_rank = []
+    facts = workload.communication
+    number = [kinds.setdefault(kind, len(kinds)) for kind in facts.kinds]
+    for rank in range(len(workload.ranks)):
+        low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
+        first, last = (int(i) for i in np.searchsorted(facts.node, (low, high)))
+        bounds = workload.dep_offset[low : high + 1].tolist()
+        back = (np.repeat(np.arange(low, high), np.diff(bounds)) - workload.dep[bounds[0] : bounds[-1]]).tolist()
+        program = Program(
+            symbol=tuple(symbol[low:high].tolist()),
+            queue=tuple(workload.queue[low:high].tolist()),
+            release=tuple(workload.release[low:high].tolist()),
+            deps=tuple(tuple(back[a - bounds[0] : b - bounds[0]]) for a, b in pairwise(bounds)),
+            comm=tuple(
+                (
+                    int(facts.node[i]) - low,
+                    int(facts.type[i]),
+                    int(facts.size[i]),
+                    int(facts.group[i]),
+                    int(facts.peer[i]) - rank if facts.peer[i] >= 0 else 0,
+                    int(facts.tag[i]),
+                    number[facts.kind[i]],
+                )
+                for i in range(first, last)
+            ),
+            steps=tuple(_steps(workload, rank, low, high)),
+        )
+        of_rank.append(programs.setdefault(program, len(programs)))
+    return Structure(tuple(programs), tuple(of_rank), workload.groups)
+
+
+def _steps(workload: Workload, rank: int, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """First and last host node (or node, where there is none) of every step of a rank, counted within the rank."""
+    start = workload.start[low:high]
+    counted = workload.on_cpu[low:high] if workload.on_cpu[low:high].any() else np.ones(high - low, bool)
+    for step in workload.steps:
+        if step.rank == workload.ranks[rank]:
+            inside = np.flatnonzero(counted & (start >= step.start) & (start < step.end))
+            if len(inside):
+                yield int(inside[0]), int(inside[-1])
+
+
+def save(model: Model, path: Path) -> None:
+    """Write a model as one file. LumosError where it cannot be written."""
+    try:
+        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(lzma.compress(msgspec.msgpack.encode(model), preset=6))
+        Path(draft).chmod(0o644)
+        Path(draft).replace(path)
+    except OSError as error:
+        raise LumosError(f"{path}: cannot be written ({error.strerror or error}); name a file in a folder that is writable") from error
+
+
+def load(path: Path) -> Model:
+    """Read a model. LumosError: absent, damaged or of another format."""
+    try:
+        model = msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=Model)
+    except (OSError, lzma.LZMAError, msgspec.MsgspecError) as error:
+        raise LumosError(f"{path}: not a model that `chakra synthesize --save-model` wrote ({error}); learn it again") from error
+    if model.format != _FORMAT or not model.structures:
+        raise LumosError(f"{path}: a model of format {model.format!r}; this version reads {_FORMAT!r}: learn it again")
+    return model
+
+
+def is_device_compute(symbols: Sequence[Symbol]) -> NDArray[np.bool_]:
+    """Symbols that are compute on a device."""
+    return np.array([s.type == NodeType.COMP and not s.on_cpu for s in symbols], bool)

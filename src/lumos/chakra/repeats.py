@@ -1,0 +1,49 @@
+"""The repeating part of what a rank runs: its layers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lumos.trace.table import Int64
+
+#: A unit repeats at least so often to be a layer.
+LEAST = 3
+#: A longer unit must cover this much more to be preferred.
+MUCH = 1.25
+
+
+class Region(NamedTuple):
+    """Entries start … start + period × times of a sequence are `times` like units."""
+
+    start: int
+    period: int
+    times: int
+
+
+def regions(labels: Int64) -> list[Region]:
+    """The stretches in which a unit repeats: of the shortest period that covers about as much as any.
+
+    All have the same period length or multiples hidden in it; where several have different counts, each keeps its own.
+    """
+    best: list[Region] = []
+    covered = 0
+    for period in range(1, len(labels) // LEAST + 1):
+        found = _of_period(labels, period)
+        total = sum(r.period * r.times for r in found)
+        if total > MUCH * covered:
+            best, covered = found, total
+    return best
+
+
+def _of_period(labels: Int64, period: int) -> list[Region]:
+    """Maximal stretches that are periodic with this period, LEAST times or more."""
+    same = np.concatenate(([False], labels[period:] == labels[:-period], [False]))
+    edges = np.flatnonzero(np.diff(same.astype(np.int8)))
+    out = []
+    for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        count = (end - begin + period) // period
+        if count >= LEAST:
+            out.append(Region(begin, period, count))
+    return out

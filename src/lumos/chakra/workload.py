@@ -1,0 +1,90 @@
+"""A Chakra workload as columns: the nodes of all ranks, their dependencies, their communication.
+
+Everything that Lumos does with Chakra passes through this value: a Graph is lowered to it, files are written from it
+and read into it, a Graph is built from it, and synthetic sets are sampled as it.
+
+Times. A node's `duration` runs from the moment the last thing it waits for has ended, so it holds the constants (launch
+latency, gaps between kernels) that a Graph keeps apart and a Chakra file has no place for. A communication node's runs
+from the moment the last member is ready. With that, the nodes and their dependencies alone give the replayed times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.diagnostics import Diagnostic
+from lumos.graph.table import Step
+from lumos.trace.table import Int8, Int32, Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Communication:
+    """Facts of communication nodes; row i describes node[i], ascending.
+
+    type: Chakra's collective type, ABSENT for a send or receive. size: bytes (a collective: input bytes per rank).
+    group: index into `Workload.groups`, ABSENT for a send or receive. peer: the other rank of a send or receive, by
+    position. tag: what pairs a send with its receive. kind: index into `kinds`, what it was before it was lowered.
+    """
+
+    node: Int64
+    type: Int32
+    size: Int64
+    group: Int32
+    peer: Int32
+    tag: Int32
+    kind: Int32
+    kinds: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.node)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Workload:
+    """The nodes of ranks 0..R-1, rank by rank; n nodes, m dependencies.
+
+    rank_offset: int64[R + 1]; rank r owns nodes rank_offset[r]:rank_offset[r + 1], in an order that dependencies respect.
+    type: uint8 Chakra node type. on_cpu: bool. kind: uint8 graph `Kind`. name: int32 index into `names`.
+    queue: int32, the stream (or thread, where on_cpu) within the rank. start, duration: int64 ns; ABSENT unknown.
+    release: int64 ns before which a node may not start, ABSENT none.
+    operations, bytes: int64, what a node computes and moves, ABSENT unknown: its cost where it has no duration.
+    dep_offset: int64[n + 1], dep: int64[m]: the nodes that must end before node i starts, all of its rank.
+    groups: the ranks of each communicator, ascending. ranks: what each position was called where it came from.
+    timers: (rank position, queue) of threads that only poll by the clock.
+    id: int64[n], what each node is called in its file; None where it has none yet.
+    event: int32[n], the row of the rank's profiler file that each node came from, ABSENT none; None where unknown.
+    """
+
+    ranks: tuple[int, ...]
+    rank_offset: Int64
+    type: Int8
+    on_cpu: NDArray[np.bool_]
+    kind: Int8
+    name: Int32
+    names: Sequence[str]
+    queue: Int64
+    start: Int64
+    duration: Int64
+    release: Int64
+    operations: Int64
+    bytes: Int64
+    dep_offset: Int64
+    dep: Int64
+    communication: Communication
+    groups: tuple[tuple[int, ...], ...]
+    steps: tuple[Step, ...] = ()
+    timers: frozenset[tuple[int, int]] = frozenset()
+    id: Int64 | None = None
+    event: Int32 | None = None
+    diagnostics: tuple[Diagnostic, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.type)
+
+    def rank_of(self) -> Int32:
+        """Position of every node's rank, int32[n]."""
+        return np.repeat(np.arange(len(self.ranks), dtype=np.int32), np.diff(self.rank_offset))

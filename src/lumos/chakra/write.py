@@ -1,0 +1,224 @@
+"""A workload to `.et` files: one per rank, and the communicators.
+
+Durations are whole microseconds in Chakra. Rounding each would add up; here the start and the end of every node are
+rounded, and the duration is their difference. Rounding keeps order, so the rounded times satisfy every dependency, and
+along the chain that sets the step the roundings cancel: the step is right to 1 us however many nodes are on it. With
+`exact_ns` the nanoseconds are kept as an operation count, which a simulator in roofline mode with a peak of 1 TFLOP/s
+turns into time: 1,000 operations a nanosecond.
+
+Files appear only when all of them are complete.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from lumos.chakra.workload import Workload
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Kind
+from lumos.trace.chakra_wire import Attribute, Metadata, NodeType, encode_metadata, encode_once, encoded_attribute_field, frame, varint
+from lumos.trace.table import ABSENT, Int64
+
+#: Operations per ns that a roofline of 1 TFLOP/s performs.
+OPERATIONS_PER_NS = 1000
+
+#: Chakra's timeline visualiser tells node types by these words in the name.
+PREFIX = {
+    NodeType.COMP: "COMP_NODE_",
+    NodeType.SEND: "COMM_SEND_NODE_",
+    NodeType.RECV: "COMM_RECV_NODE_",
+    NodeType.COLL: "COMM_COLL_NODE_",
+}
+
+#: Name of the file of communicators.
+GROUPS = "groups.json"
+
+
+def file_name(rank: int, prefix: str = "job") -> str:
+    """The file of one rank."""
+    return f"{prefix}.{rank}.et"
+
+
+def write(workload: Workload, folder: Path, *, exact_ns: bool = False, extra: Mapping[str, str] | None = None) -> None:
+    """Write `job.R.et` for every rank, groups.json and the `extra` files (name: text) to `folder`.
+
+    All or nothing: LumosError where it cannot be written, UsageError where it holds another set.
+    """
+    stale = sorted(p.name for p in folder.glob("*.et")) if folder.is_dir() else []
+    foreign = [name for name in stale if name not in {file_name(r) for r in range(len(workload.ranks))}]
+    if foreign:
+        raise UsageError(f"{folder}: holds files of another set ({', '.join(foreign[:3])}); name an empty folder, or remove them")
+    with _together(folder) as draft:
+        for rank in range(len(workload.ranks)):
+            with (draft / file_name(rank)).open("wb") as file:
+                file.writelines(encode_rank(workload, rank, exact_ns))
+        groups = {str(i): list(ranks) for i, ranks in enumerate(workload.groups, 1)}
+        (draft / GROUPS).write_bytes(msgspec.json.encode(groups))
+        for name, text in (extra or {}).items():
+            (draft / name).write_text(text)
+
+
+@contextmanager
+def _together(folder: Path) -> Iterator[Path]:
+    """A draft folder whose files move to `folder` once all are written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=folder))
+    except OSError as error:
+        raise LumosError(f"{folder}: cannot be written to ({error.strerror or error}); name another folder with -o") from error
+    try:
+        yield draft
+        for file in draft.iterdir():
+            file.replace(folder / file.name)
+    except OSError as error:
+        raise LumosError(f"{folder}: cannot be written to ({error.strerror or error}); free space or name another folder") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def encode_rank(workload: Workload, rank: int, exact_ns: bool = False, more: Mapping[int, bytes] | None = None) -> Iterator[bytes]:
+    """The frames of one rank's file. `more`: encoded fields to add, by node of the rank (from 0)."""
+    yield frame(encode_metadata(_metadata(workload, rank, exact_ns)))
+    low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
+    here = slice(low, high)
+    end = workload.start[here] + np.maximum(workload.duration[here], 0)
+    start_us = _microseconds(workload.start[here])
+    duration_us = np.where(workload.duration[here] == ABSENT, 0, _microseconds(end) - start_us)
+    offsets = workload.dep_offset[low : high + 1].tolist()
+    deps = (workload.dep[offsets[0] : offsets[-1]] - (low - 1)).tolist()
+    comm = _communication_fields(workload, rank, low, high)
+    names, kinds, types = workload.names, [k.name.lower() for k in Kind], workload.type[here].tolist()
+    columns = zip(
+        types,
+        workload.on_cpu[here].tolist(),
+        workload.name[here].tolist(),
+        workload.kind[here].tolist(),
+        workload.queue[here].tolist(),
+        start_us.tolist(),
+        duration_us.tolist(),
+        strict=True,
+    )
+    exact = _more_fields(workload, here, exact_ns)
+    first = offsets[0]
+    for i, (kind, cpu, name, task, queue, start, duration) in enumerate(columns):
+        edges = b"".join(map(varint, deps[offsets[i] - first : offsets[i + 1] - first]))
+        parts = [
+            b"\x08",
+            varint(i + 1),
+            _name_field(kind, names[name]),
+            b"\x2a" + varint(len(edges)) + edges if edges else b"",
+            b"\x30" + varint(start) if start else b"",
+            b"\x38" + varint(duration) if duration else b"",
+            _common_fields(cpu, queue, kinds[task]),
+            comm.get(i, b""),
+        ]
+        if exact is not None:
+            parts.append(exact[i])
+        if more is not None:
+            parts.append(more.get(i, b""))
+        message = b"".join(parts)
+        yield varint(len(message)) + message
+
+
+def _microseconds(ns: Int64) -> Int64:
+    rounded: Int64 = (np.maximum(ns, 0) + 500) // 1000
+    return rounded
+
+
+def _metadata(workload: Workload, rank: int, exact_ns: bool) -> Metadata:
+    steps = [(s.name, s.start, s.end) for s in workload.steps if s.rank == workload.ranks[rank]]
+    attrs = [Attribute("producer", "string", "lumos"), Attribute("rank", "int64", int(workload.ranks[rank]))]
+    attrs.append(Attribute("world_size", "int64", len(workload.ranks)))
+    if (workload.duration[workload.communication.node] > 0).any():  # then a duration of 0 us is a short one, not an absent one
+        attrs.append(Attribute("communication_timed", "bool", True))
+    if steps:
+        attrs.append(Attribute("steps", "string", msgspec.json.encode(steps).decode()))
+    timers = tuple(sorted(queue for place, queue in workload.timers if place == rank))
+    if timers:
+        attrs.append(Attribute("timers", "int64_list", timers))
+    if exact_ns:
+        attrs.append(Attribute("exact_ns", "bool", True))
+    return Metadata(attrs=tuple(attrs))
+
+
+@lru_cache(1 << 16)
+def _name_field(kind: int, name: str) -> bytes:
+    text = (PREFIX[NodeType(kind)] + name).encode("utf-8", "replace")
+    return b"\x12" + varint(len(text)) + text + b"\x18" + varint(kind)
+
+
+@lru_cache(1 << 12)
+def _common_fields(cpu: bool, queue: int, kind: str) -> bytes:
+    """What every node says: where it runs, and what it was. Simulators read `is_cpu_op` alone."""
+    attrs = [Attribute("is_cpu_op", "bool", cpu)]
+    if queue != ABSENT:
+        attrs.append(Attribute("tid" if cpu else "stream", "int64", queue))
+    attrs.append(Attribute("kind", "string", kind))
+    return b"".join(map(encoded_attribute_field, attrs))
+
+
+def _communication_fields(workload: Workload, rank: int, low: int, high: int) -> dict[int, bytes]:
+    """The attributes of a rank's communication nodes, by position in the rank."""
+    facts = workload.communication
+    first, last = np.searchsorted(facts.node, (low, high))
+    out = {}
+    for i in range(int(first), int(last)):
+        node = int(facts.node[i])
+        out[node - low] = _communication(
+            int(workload.type[node]),
+            rank,
+            int(facts.type[i]),
+            int(facts.size[i]),
+            int(facts.group[i]),
+            int(facts.peer[i]),
+            int(facts.tag[i]),
+            facts.kinds[facts.kind[i]],
+        )
+    return out
+
+
+@lru_cache(1 << 14)
+def _communication(node: int, rank: int, kind: int, size: int, group: int, peer: int, tag: int, was: str) -> bytes:
+    attrs = [Attribute("comm_size", "int64", size)]
+    if node == NodeType.COLL:
+        attrs += (Attribute("comm_type", "int64", kind), Attribute("pg_name", "string", str(group + 1)))
+    else:
+        source, target = (rank, peer) if node == NodeType.SEND else (peer, rank)
+        attrs += (Attribute("comm_src", "int64", source), Attribute("comm_dst", "int64", target), Attribute("comm_tag", "int64", tag))
+    attrs.append(Attribute("collective", "string", was))
+    return b"".join(map(encoded_attribute_field, attrs))
+
+
+def _more_fields(workload: Workload, here: slice, exact_ns: bool) -> list[bytes] | None:
+    """Releases, exact times, and costs of nodes without a duration; None where no node has any."""
+    release, duration = workload.release[here], workload.duration[here]
+    operations, moved = workload.operations[here], workload.bytes[here]
+    start, types = workload.start[here], workload.type[here]
+    if not exact_ns and (release == ABSENT).all() and (operations == ABSENT).all():
+        return None
+    out = []
+    for i in range(len(duration)):
+        attrs = []
+        if release[i] != ABSENT:
+            attrs.append(Attribute("release_ns", "int64", int(release[i])))
+        if exact_ns:
+            attrs.append(Attribute("start_ns", "int64", int(start[i])))
+        if exact_ns and types[i] == NodeType.COMP:
+            # At least one operation: a simulator need not accept a node that computes nothing. 1 of 1,000 is 0 ns.
+            attrs.append(Attribute("num_ops", "int64", max(OPERATIONS_PER_NS * int(duration[i]), 1)))
+            attrs.append(Attribute("tensor_size", "uint64", 1))
+        elif exact_ns:
+            attrs.append(Attribute("duration_ns", "int64", int(duration[i])))
+        elif operations[i] != ABSENT:
+            attrs.append(Attribute("num_ops", "int64", int(operations[i])))
+            attrs.append(Attribute("tensor_size", "uint64", max(int(moved[i]), 1)))
+        out.append(b"".join(b"\x52" + varint(len(m)) + m for m in map(encode_once, attrs)))
+    return out

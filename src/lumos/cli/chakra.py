@@ -1,0 +1,272 @@
+"""`lumos chakra`: the open format of workload graphs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lumos.cli import new_app
+from lumos.cli.output import Clock, Json, Paths, Repair, console, plain, progress, write_json
+
+if TYPE_CHECKING:
+    from lumos.chakra.workload import Workload
+
+app = new_app(no_args_is_help=True, help="Read, link, export, check, import, synthesise Chakra traces. Each verb takes --json.")
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a set: PREFIX.0.et, PREFIX.1.et, …")]
+Output = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write the set.")]
+ExactNs = Annotated[bool, typer.Option("--exact-ns", help="Keep nanoseconds, as operation counts for a simulator's roofline mode.")]
+AstraSim = Annotated[bool, typer.Option("--astra-sim", help="Also write what ASTRA-sim runs it with.")]
+Cluster = Annotated[str | None, typer.Option(metavar="C", help="The cluster that the network file describes: a name or a TOML file.")]
+
+
+@app.command("export")
+def export_(
+    paths: Paths,
+    output: Output,
+    astra_sim: AstraSim = False,
+    cluster: Cluster = None,
+    exact_ns: ExactNs = False,
+    coarse: Annotated[bool, typer.Option("--coarse", help="Blocks between communication instead of kernels.")] = False,
+    repair: Repair = False,
+    json: Json = False,
+) -> None:
+    """Write the job's graph as one .et file per rank, and the communicators."""
+    from lumos.chakra.export import export
+    from lumos.graph.build import build
+    from lumos.trace import read
+
+    clock = Clock()
+    described = _cluster(cluster)
+    graph = build(read(*paths, repair=repair, progress=progress("reading")))
+    build_s = clock.lap()
+    result = export(graph, output, exact_ns=exact_ns, coarse=coarse, astra_sim=astra_sim, cluster=described)
+    if json:
+        write_json({**plain(result), "build_s": build_s, "export_s": clock.lap()})
+        return
+    from lumos.report.chakra_text import print_exported
+
+    print_exported(console(), result)
+
+
+def _cluster(name: str | None) -> Any:
+    if name is None:
+        return None
+    from lumos.cost.cluster import load_cluster
+
+    return load_cluster(name)
+
+
+@app.command("check")
+def check_(folder: Folder, json: Json = False) -> None:
+    """Hold a set to every rule that ASTRA-sim has; status 1 where it breaks one."""
+    from lumos.chakra.check import check
+
+    result = check(folder)
+    if json:
+        write_json(result)
+    else:
+        from lumos.report.chakra_text import print_checked
+
+        print_checked(console(), result)
+    if not result.ok:
+        raise typer.Exit(1)
+
+
+@app.command("link")
+def link_(
+    observed: Annotated[Path, typer.Argument(metavar="ET", help="A PyTorch execution trace.")],
+    profiled: Annotated[Path, typer.Argument(metavar="KINETO", help="The profiler's file of the same rank and run.")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the linked nodes as a .et file.")] = None,
+    repair: Repair = False,
+    json: Json = False,
+) -> None:
+    """Join an execution trace with the profiler's file of the same rank: tensors with times."""
+    from lumos.chakra.link import link
+    from lumos.chakra.linked_file import write_linked
+    from lumos.errors import UsageError
+    from lumos.trace import read
+    from lumos.trace.execution_trace import read as read_observed
+
+    clock = Clock()
+    et = read_observed(observed)
+    job = read(profiled, repair=repair)
+    if len(job.traces) != 1:
+        raise UsageError(f"{profiled}: {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
+    read_s = clock.lap()
+    result = link(et, job.traces[0])
+    link_s = clock.lap()
+    if output is not None:
+        write_linked(output, et, job.traces[0], result)
+    figures = {
+        "kernels": result.kernels,
+        "shared": result.shared,
+        "linked": result.linked,
+        "link_rate": result.link_rate,
+        "by_method": result.by_method,
+        "operators": result.operators,
+        "events": len(et) + len(job.traces[0]),
+        "read_s": read_s,
+        "link_s": link_s,
+        "diagnostics": result.diagnostics,
+    }
+    if json:
+        write_json(figures)
+        return
+    from lumos.report.chakra_text import print_linked
+
+    print_linked(console(), figures)
+
+
+@app.command("import")
+def import_(
+    paths: Paths,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write the set anew, clean and checked.")] = None,
+    as_json: Annotated[bool, typer.Option("--as-json", help="Write JSON instead of .et.")] = False,
+    json: Json = False,
+) -> None:
+    """Read a set from any hand as a job, and say what it simulates to; with -o write it anew."""
+    from lumos.chakra.export import export
+    from lumos.chakra.json_files import write_json_files
+    from lumos.graph.build import build
+    from lumos.simulate import simulate
+    from lumos.trace import read
+
+    job = read(*paths, progress=progress("reading"))
+    graph = build(job)
+    timeline = simulate(graph)
+    if output is not None and as_json:
+        write_json_files(job, output)
+    elif output is not None:
+        export(graph, output)
+    figures = {
+        "ranks": len(graph.ranks),
+        "tasks": len(graph),
+        "step_time_ns": int(timeline.end.max() - timeline.start.min()),
+        "diagnostics": graph.diagnostics,
+    }
+    if json:
+        write_json(figures)
+        return
+    from lumos.report.chakra_text import print_imported
+
+    print_imported(console(), figures)
+
+
+@app.command("synthesize")
+def synthesize_(
+    output: Output,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="[SET]...", help="What to learn from: a set or job for each PATH.")] = None,
+    model: Annotated[Path | None, typer.Option(metavar="FILE", help="Sample from a saved model instead.")] = None,
+    save_model: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep what was learned as one file.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same set.")] = 0,
+    ranks: Annotated[int | None, typer.Option(help="Ranks, a multiple of the source's.")] = None,
+    layers: Annotated[int | None, typer.Option(help="How often the repeating part of every rank repeats.")] = None,
+    scale: Annotated[
+        list[str] | None, typer.Option(metavar="WHAT=F", help="compute, host, communication or size times F; repeatable.")
+    ] = None,
+    astra_sim: AstraSim = False,
+    cluster: Cluster = None,
+    json: Json = False,
+) -> None:
+    """Sample a new set that gives nothing of its source away, or that has other ranks, layers and speeds."""
+    from lumos.chakra.export import export
+    from lumos.chakra.lower import lower
+    from lumos.chakra.membership import likeness
+    from lumos.chakra.model import learn, load, save
+    from lumos.chakra.sample import sample
+    from lumos.errors import UsageError
+    from lumos.simulate import simulate
+
+    if (model is None) == (not paths):
+        raise UsageError("give either sets to learn from, or a saved model with --model")
+    described, factors = _cluster(cluster), _factors(scale or [])
+    sources = [_workload([path]) for path in paths or ()]
+    learned = load(model) if model is not None else learn(sources)
+    if save_model is not None:
+        save(learned, save_model)
+    graph = sample(learned, seed, ranks=ranks, layers=layers, scale=factors)
+    result = export(graph, output, exact_ns=True, astra_sim=astra_sim, cluster=described)
+    timeline = simulate(graph)
+    plain_sample = len(sources) == 1 and ranks is None and layers is None and not factors
+    figures = {
+        **plain(result),
+        "diagnostics": result.diagnostics,
+        "symbols": len(learned.symbols),
+        "step_time_ns": int(timeline.end.max() - timeline.start.min()),
+        "source_step_time_ns": [int((s.start + s.duration).max()) for s in sources],
+        "likeness": likeness(sources[0], lower(graph)) if plain_sample else None,
+    }
+    if json:
+        write_json(figures)
+        return
+    from lumos.report.chakra_text import print_synthetic
+
+    print_synthetic(console(), figures)
+
+
+def _factors(texts: list[str]) -> dict[str, float]:
+    """The factors of --scale WHAT=F. UsageError where one is no such thing."""
+    from lumos.chakra.sample import SCALES
+    from lumos.cli.choices import check_choice
+    from lumos.errors import UsageError
+
+    out = {}
+    for text in texts:
+        what, equals, factor = text.partition("=")
+        check_choice(what, SCALES, "a value of --scale")
+        try:
+            out[what] = float(factor)
+        except ValueError:
+            raise UsageError(f"--scale {text}: give WHAT=FACTOR, such as compute=1.5") from None
+        if not equals or not 0 < out[what] < 1e6:
+            raise UsageError(f"--scale {text}: the factor must be above 0")
+    return out
+
+
+@app.command("stat")
+def stat_(paths: Paths, json: Json = False) -> None:
+    """What is in a set (or would be, of any job): nodes, operators, communication, dependencies, symmetry."""
+    from lumos.chakra.stat import stat
+
+    result = stat(_workload(paths))
+    if json:
+        write_json(result)
+        return
+    from lumos.report.chakra_text import print_stat
+
+    print_stat(console(), result)
+
+
+@app.command("view")
+def view_(
+    paths: Paths,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The trace to write, .json or .json.gz.")],
+    json: Json = False,
+) -> None:
+    """Simulate a set and write its timeline for ui.perfetto.dev."""
+    from lumos.graph.build import build
+    from lumos.report.perfetto import write_perfetto
+    from lumos.simulate import simulate
+    from lumos.trace import read
+
+    graph = build(read(*paths, progress=progress("reading")))
+    write_perfetto(output, (simulate(graph),))
+    if json:
+        write_json({"file": output, "tasks": len(graph), "diagnostics": graph.diagnostics})
+    else:
+        console().print(f"{output}: {len(graph):,} tasks of {len(graph.ranks)} ranks; open it in https://ui.perfetto.dev")
+
+
+def _workload(paths: list[str]) -> Workload:
+    """The workload of a set as it is, or that of any other job as it would be exported."""
+    from lumos.chakra.gather import gather
+    from lumos.chakra.lower import lower
+    from lumos.graph.build import build
+    from lumos.trace import read
+    from lumos.trace.chakra_et import FORMAT
+
+    job = read(*paths, progress=progress("reading"))
+    return gather(job) if job.traces[0].metadata.get("format") == FORMAT else lower(build(job))

@@ -1,0 +1,87 @@
+"""`lumos critical-path`: the chain of tasks that sets the step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lumos.cli.breakdown import RUNS, _runs
+from lumos.cli.choices import check_choice, check_step
+from lumos.cli.output import Json, Paths, Repair, console, plain, progress, write_json
+
+if TYPE_CHECKING:
+    from lumos.analyze.critical_path import CriticalPath
+    from lumos.graph.table import Graph
+
+
+def command(
+    paths: Paths,
+    of: Annotated[str, typer.Option(metavar="RUN", help="measured or replayed.", autocompletion=_runs)] = "measured",
+    step: Annotated[str | None, typer.Option(metavar="NAME", help="One step: its name, or the number behind its #.")] = None,
+    perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write the run and its path as a trace for ui.perfetto.dev.")] = None,
+    repair: Repair = False,
+    json: Json = False,
+) -> None:
+    """The chain of tasks that sets each step, over all ranks: what it consists of, which ranks the others waited for, and how
+    much longer everything else could take."""
+    check_choice(of, RUNS, "a run (--of)")
+    from lumos.analyze.critical_path import critical_paths
+    from lumos.analyze.slack import by_class, slack
+    from lumos.analyze.steps import members
+    from lumos.errors import GraphError
+    from lumos.graph.build import build
+    from lumos.simulate import freeze, measured, simulate
+    from lumos.trace import read
+
+    job = read(*paths, repair=repair, progress=progress("reading"))
+    graph = build(job)
+    replayed, owners, frozen = simulate(graph), members(graph), freeze(graph)
+    timeline = measured(graph) if of == "measured" else replayed
+    found = critical_paths(timeline, owners, frozen=frozen)
+    if not found:
+        raise GraphError(f"{', '.join(paths)}: no step contains any task; the profiler window may have cut every step")
+    name = None if step is None else check_step(step, [path.name for path in found])
+    chosen = tuple(path for path in found if name in (None, path.name))
+    spare = by_class(slack(replayed, owners, frozen=frozen), owners)
+    if perfetto is not None:
+        from lumos.report.perfetto import write_perfetto
+
+        write_perfetto(perfetto, (timeline,), (chosen,))
+    if json:
+        answer = {
+            "ranks": len(graph.ranks),
+            "of": of,
+            "steps": [_plain(path, graph) for path in chosen],
+            "slack_by_class": spare,
+            "diagnostics": graph.diagnostics,
+        }
+        write_json(answer)
+        return
+    from lumos.report.critical_path_text import print_critical_paths
+
+    print_critical_paths(console(), of, graph, chosen, spare)
+
+
+def _plain(path: CriticalPath, graph: Graph) -> dict[str, Any]:
+    """The path as JSON can hold it, with the names of what its links refer to."""
+    links = []
+    for link in path.links:
+        processor = graph.processors[graph.processor[link.task]]
+        links.append(
+            {
+                "task": link.task,
+                "name": graph.names[graph.name[link.task]],
+                "rank": processor.rank,
+                "processor": processor.name,
+                "arrival_rank": link.rank,
+                "class": link.label,
+                "start_ns": link.start_ns,
+                "end_ns": link.end_ns,
+                "delay_ns": link.delay_ns,
+                "idle_ns": link.idle_ns,
+                "cause": None if link.cause is None else link.cause.name.lower().replace("_", "-"),
+            }
+        )
+    return {**plain(replace(path, links=())), "links": links}

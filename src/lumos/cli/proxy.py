@@ -1,0 +1,131 @@
+"""`lumos proxy`: a runnable benchmark from a trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lumos.cli import new_app
+from lumos.cli.output import Json, Paths, Repair, console, write_json
+
+if TYPE_CHECKING:
+    from lumos.proxy.program import Program
+
+app = new_app(no_args_is_help=True, help="A runnable benchmark from a trace: the same operators, shapes, order and overlap.")
+
+
+@app.command()
+def generate(
+    paths: Paths,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Where to write the benchmark.")],
+    execution_trace: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="The execution trace of a rank, in the order of the ranks; repeatable.")
+    ] = None,
+    step: Annotated[str | None, typer.Option(metavar="NAME", help="The step, by its name in the trace (default: the median).")] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Only operators of these names; repeatable.")] = None,
+    blocks: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Only what runs inside ranges of these names (modules, labels); repeatable.")
+    ] = None,
+    obfuscate: Annotated[bool, typer.Option("--obfuscate", help="Hash the names that are the job's own.")] = False,
+    max_memory: Annotated[float, typer.Option(metavar="BYTES", help="Bytes that tensors may take (default: what the device has).")] = 0,
+    repair: Repair = False,
+    json: Json = False,
+) -> None:
+    """Write a folder with benchmark.py, trace.json and a README. PATH is a profiler's trace, or an execution trace alone."""
+    from lumos.proxy.generate import generate as make
+
+    program, notes = make(
+        paths,
+        output,
+        execution_traces=execution_trace or (),
+        step=step,
+        only=only or (),
+        blocks=blocks or (),
+        obfuscate=obfuscate,
+        max_memory_bytes=int(max_memory),
+        repair=repair,
+    )
+    summary = _summary(program)
+    if json:
+        write_json({**summary, "folder": output, "diagnostics": notes})
+        return
+    from lumos.report.text import print_diagnostics
+
+    out = console()
+    out.print(f"{output}: {summary['operators']} operators of {summary['ranks']} of {summary['world_size']} ranks, step {summary['step']}")
+    print_diagnostics(out, notes)
+    out.print(f"run it: lumos proxy run {output}", markup=False)
+
+
+def _summary(program: Program) -> dict[str, object]:
+    first = program.ranks[0]
+    return {
+        "ranks": len(program.ranks),
+        "world_size": program.world_size,
+        "step": first.step,
+        "recorded_step_ns": first.recorded_ns if first.recorded_ns > 0 else None,
+        "operators": sum(1 for _ in first.walk()),
+        "source": program.source,
+    }
+
+
+@app.command(context_settings={"ignore_unknown_options": False})
+def run(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder that lumos proxy generate wrote.")],
+    processes: Annotated[int | None, typer.Option(metavar="N", help="Processes (default: all recorded ranks).")] = None,
+    mode: Annotated[str, typer.Option(metavar="full|compute|communication", help="What to run.")] = "full",
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where (default: a GPU where there is one).")] = None,
+    rank: Annotated[int | None, typer.Option(metavar="R", help="Which recorded rank to run (default: each process its own).")] = None,
+    warmup: Annotated[int, typer.Option(metavar="N", help="Steps before the measured ones.")] = 3,
+    repeat: Annotated[int, typer.Option(metavar="N", help="Steps measured; their median counts.")] = 10,
+    max_memory: Annotated[float | None, typer.Option(metavar="BYTES", help="Bytes that tensors may take.")] = None,
+    threads: Annotated[int | None, typer.Option(metavar="N", help="Threads of an operator on the CPU (default: as recorded).")] = None,
+    profile: Annotated[str | None, typer.Option(metavar="DIR", help="Write a profile of this run, for replay and compare.")] = None,
+    json: Json = False,
+) -> None:
+    """Run a generated benchmark and compare its step with the recorded one."""
+    from lumos.cli.choices import check_choice
+    from lumos.errors import UsageError
+    from lumos.proxy.run import run as start
+
+    check_choice(mode, ("full", "compute", "communication"), "a value of --mode")
+    if warmup < 0 or repeat < 1 or (processes is not None and processes < 1):
+        raise UsageError(f"--warmup {warmup} --repeat {repeat} --processes {processes}: at least 0, 1 and 1")
+    options = ["--mode", mode, "--warmup", str(warmup), "--repeat", str(repeat)]
+    given = {"--device": device, "--rank": rank, "--max-memory": max_memory, "--threads": threads, "--profile": profile}
+    options += [str(part) for name, value in given.items() if value is not None for part in (name, value)]
+    if device is not None:
+        check_choice(device, ("cpu", "cuda"), "a value of --device")
+    result = start(folder, processes, tuple(options))
+    if json:
+        write_json(result)
+        return
+    _print_run(result)
+
+
+def _print_run(result: dict[str, Any]) -> None:
+    from lumos.report.text import duration, percent, size, table
+
+    out = console()
+    where = f"{result['device']}, torch {result['torch']}, {len(result['ranks'])} of its ranks"
+    recorded = f", {duration(result['recorded_step_ns'])} recorded" if result["recorded_step_ns"] else ""
+    error = f": {percent(result['error'], signed=True)}" if result["error"] is not None else ""
+    out.print(f"Step {duration(result['replayed_step_ns'])}{recorded}{error}", highlight=False)
+    out.print(f"Here: {where}", highlight=False)
+    shares = ", ".join(f"{percent(v)} {k.replace('_', ' ')}" for k, v in result["coverage"].items() if v is not None)
+    memory = result["memory"]
+    less = " tensors share storage;" if memory["shared"] else ""
+    less += f" sizes x {memory['scale']:g};" if memory["scale"] != 1 else ""
+    out.print(f"Operator time: {shares}. Memory planned: {size(memory['total_bytes'])};{less}".rstrip(";"), highlight=False)
+    rows = [
+        [_printable(row["name"]), row["outcome"].replace("_", " "), f"{row['count']:,}", _printable(row["reason"])]
+        for row in result["not_real"]
+    ]
+    if rows:
+        table(out, ("not run for real", "outcome", "count", "why"), rows, left=(0, 1, 3))
+
+
+def _printable(text: str) -> str:
+    """Recorded text without what would steer a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -1,0 +1,69 @@
+"""`lumos report`: one HTML file to look at, offline."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from lumos.cli.choices import check_step
+from lumos.cli.output import Clock, Json, Paths, Repair, progress, write_json
+
+
+def command(
+    paths: Paths,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE.html", help="Where to write the report.")],
+    step: Annotated[str | None, typer.Option(metavar="NAME", help="The timeline's step: its name, or the number behind its #.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="What if: change the plan, the model or a size; repeatable.")
+    ] = None,
+    scale: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB=F", help="What if: multiply the time of tasks whose name matches; repeatable.")
+    ] = None,
+    drop: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="What if: leave tasks out; repeatable.")] = None,
+    fuse: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="What if: make neighbouring kernels one; repeatable.")] = None,
+    rank_slowdown: Annotated[
+        list[str] | None, typer.Option(metavar="RANK=F", help="What if: multiply all work of a rank; repeatable.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="What if: run it on this cluster instead.")] = None,
+    network: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=xF", help="What if: change the network: bandwidth=x2,latency=x0.5.")
+    ] = None,
+    base_cluster: Annotated[
+        str | None, typer.Option(metavar="CLUSTER", help="What if: where the job was recorded, if the trace does not say.")
+    ] = None,
+    repair: Repair = False,
+    json: Json = False,
+) -> None:
+    """Write one HTML file that shows where the job's time goes: steps, timeline, critical path, collectives, stragglers.
+
+    With changes (as of `lumos whatif`) it also shows the changed job beside the recorded one.
+    """
+    import shlex
+    from pathlib import Path
+
+    from lumos.layout.durations import Durations
+    from lumos.layout.whatif import Changes, parse_settings
+    from lumos.report.document import Recording, document
+    from lumos.report.html import write_report
+    from lumos.trace import read
+
+    durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
+    changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
+    clock = Clock()
+    recording = Recording.of(read(*paths, repair=repair, progress=progress("reading")))
+    name = None if step is None else check_step(step, recording.steps)
+    found = document(
+        recording,
+        command=["lumos", *map(shlex.quote, sys.argv[1:])],
+        step=name,
+        changes=changes if changes.structural or durations.described() else None,
+    )
+    write_report(output, found)
+    size = Path(output).stat().st_size
+    if json:
+        write_json({"file": output, "size_bytes": size, "headline": found["headline"], "step": found["step"], "seconds_s": clock.lap()})
+        return
+    print(found["headline"])
+    print(f"{output}: {size / 1e6:.1f} MB, opens in any browser, offline")

@@ -1,0 +1,69 @@
+"""`lumos serve`: the report live on this machine, with a what-if bench."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Annotated
+
+import typer
+
+from lumos.cli.output import Json, Paths, Repair, write_json
+
+#: Served where the user names no port and this one is free.
+PORT = 8471
+
+
+def command(
+    paths: Paths,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Listen on this port (0: any free one).")] = None,
+    repair: Repair = False,
+    json: Json = False,
+) -> None:
+    """Explore the job in a browser on this machine: the report's parts, and a bench that shows what changes would do.
+
+    Listens on the loopback address only; ends with Ctrl-C.
+    """
+    from pathlib import Path
+
+    from lumos.errors import LumosError
+
+    for path in paths:
+        if not Path(path).exists():
+            raise LumosError(f"{path}: no such file or folder; name a trace file, several, or a folder with one file per rank")
+    try:
+        import uvicorn
+
+        from lumos.serve.app import application
+    except ImportError as error:
+        raise LumosError(f"the explorer needs {error.name}, which is not installed: pip install 'lumos-trace[report,serve]'") from error
+    from lumos.report.html import plotly_source
+    from lumos.serve.session import Session
+
+    plotly_source()
+    listener = listen(port)
+    number = listener.getsockname()[1]
+    url = f"http://127.0.0.1:{number}/"
+    if json:
+        write_json({"url": url})
+        sys.stdout.flush()
+    else:
+        print(f"Lumos explorer: {url} (Ctrl-C ends it)", flush=True)
+    server = uvicorn.Server(uvicorn.Config(application(Session(paths, repair=repair), number), log_level="warning", lifespan="off"))
+    server.run(sockets=[listener])
+
+
+def listen(port: int | None) -> socket.socket:
+    """A socket on the loopback address; LumosError where the port that the user named is taken."""
+    from lumos.errors import LumosError
+
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", PORT if port is None else port))
+    except OSError as error:
+        if port is not None:
+            listener.close()
+            raise LumosError(f"port {port} cannot be had ({error.strerror}); name another with --port, or 0 for any free one") from error
+        listener.bind(("127.0.0.1", 0))
+    return listener

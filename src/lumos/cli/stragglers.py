@@ -1,0 +1,38 @@
+"""`lumos stragglers`: what each slow rank costs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lumos.cli.choices import check_choice
+from lumos.cli.output import Json, Paths, Repair, console, progress, write_json
+
+
+def command(
+    paths: Paths,
+    ideal: Annotated[str, typer.Option(metavar="RULE", help="peer-median or pooled-mean.")] = "peer-median",
+    repair: Repair = False,
+    json: Json = False,
+) -> None:
+    """What each slow rank, stage and class of operations costs, against a job in which equal work takes equal time.
+
+    peer-median: equal work takes the median of its times over the ranks of a stage. pooled-mean: the mean over all ranks
+    and stages for compute and the median for communication, without launch delays (the rule of StragglerAnalysis).
+    """
+    from lumos.analyze.equal_work import RULES
+
+    check_choice(ideal, RULES, "an ideal (--ideal)")
+    from lumos.analyze.stragglers import stragglers
+    from lumos.graph.build import build
+    from lumos.trace import read
+
+    job = read(*paths, repair=repair, progress=progress("reading"))
+    result = stragglers(build(job), job, ideal)
+    if json:
+        write_json(result)
+        return
+    from lumos.report.stragglers_text import print_stragglers
+
+    print_stragglers(console(), result)

@@ -1,0 +1,88 @@
+"""The recording as a callback of a training framework: one more entry in its list of callbacks.
+
+A framework is imported when its callback is made, not before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any
+
+from lumos.collect.window import profile
+from lumos.errors import LumosError
+
+
+def lightning(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, **options: Any) -> Any:
+    """A PyTorch Lightning callback: `Trainer(callbacks=[lumos.collect.lightning("out/")])`.
+
+    Options as for `profile`. A step is an optimizer step: accumulated batches count as one. LumosError where Lightning is
+    absent.
+    """
+    base = _first_class("Callback", ("lightning.pytorch", "pytorch_lightning"), "pip install lightning")
+
+    class LumosCallback(base):  # type: ignore[misc, valid-type]
+        """Opens the recording with the training, and ends a step with every optimizer step."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.recording = profile(folder, steps, warmup, **options)
+            self._steps = 0
+            self._open = False
+
+        def on_train_start(self, trainer: Any, module: Any) -> None:
+            self._steps = trainer.global_step
+            self.recording.__enter__()
+            self._open = True
+
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if trainer.global_step > self._steps:
+                self._steps = trainer.global_step
+                self.recording.step()
+
+        def on_train_end(self, trainer: Any, module: Any) -> None:
+            self._finish()
+
+        def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+            self._finish()
+
+        def _finish(self) -> None:
+            if self._open:
+                self._open = False
+                self.recording.__exit__(None, None, None)
+
+    return LumosCallback()
+
+
+def hugging_face(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, **options: Any) -> Any:
+    """A Hugging Face Trainer callback: `Trainer(…, callbacks=[lumos.collect.hugging_face("out/")])`.
+
+    Options as for `profile`. A step is an optimizer step. LumosError where transformers is absent.
+    """
+    base = _first_class("TrainerCallback", ("transformers",), "pip install transformers")
+
+    class LumosCallback(base):  # type: ignore[misc, valid-type]
+        """Opens the recording with the training, and ends a step with every optimizer step."""
+
+        def __init__(self) -> None:
+            self.recording = profile(folder, steps, warmup, **options)
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.recording.__enter__()
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.recording.step()
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.recording.__exit__(None, None, None)
+
+    return LumosCallback()
+
+
+def _first_class(name: str, modules: tuple[str, ...], install: str) -> Any:
+    for module in modules:
+        try:
+            return getattr(importlib.import_module(module), name)
+        except ModuleNotFoundError:
+            continue
+    raise LumosError(f"this callback needs {' or '.join(modules)}, which is not installed: {install}")

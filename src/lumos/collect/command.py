@@ -1,0 +1,52 @@
+"""A training command, started so that its processes record themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lumos.collect.hook import VARIABLE
+from lumos.errors import LumosError, UsageError
+
+
+def run(command: Sequence[str], folder: str, **settings: Any) -> tuple[int, list[str]]:
+    """Run a command to its end; its exit status, and the files that its processes wrote into `folder`.
+
+    settings: those of `profile`. Raises UsageError for impossible numbers or a command that is not there, and LumosError
+    where the command ended well and recorded nothing.
+    """
+    if settings.get("steps", 1) < 1 or min(settings.get("warmup", 0), settings.get("wait", 0)) < 0:
+        raise UsageError("--steps must be at least 1, --warmup and --wait at least 0")
+    if not command or shutil.which(command[0]) is None:
+        raise UsageError(f"{command[0] if command else ''!r}: no such command; write it after --, as you would start it")
+    target = Path(folder).absolute()
+    before = _files(target)
+    status = subprocess.run(command, env=environment(target, settings), check=False).returncode
+    written = sorted(str(path) for path, when in _files(target).items() if before.get(path) != when)
+    if not written and status == 0:
+        needed = settings["wait"] + settings["warmup"] + settings["steps"] + 1
+        raise LumosError(
+            f"{' '.join(command)}: ended without a recording; it takes {needed} calls of an optimizer's step in a process with torch "
+            "2.1 or later: lower --wait, or call lumos.collect.profile in the script"
+        )
+    return (status if status >= 0 else 128 - status), written
+
+
+def environment(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
+    """The environment in which Python processes record themselves."""
+    startup = str(Path(__file__).parent / "startup")
+    rest = os.environ.get("PYTHONPATH")
+    return {
+        **os.environ,
+        VARIABLE: json.dumps({"folder": str(folder), **settings}),
+        "PYTHONPATH": startup + (os.pathsep + rest if rest else ""),
+    }
+
+
+def _files(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.glob("rank*.json.gz")} if folder.is_dir() else {}

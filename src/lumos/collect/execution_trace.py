@@ -1,0 +1,49 @@
+"""The execution trace of one step: operators with tensor identities, which the profiler's rows do not have.
+
+It carries the same record function ids as the profiler's rows of that step, so the two can be linked exactly. torch
+writes it as plain JSON; it appears packed, under its final name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+from typing import Any
+
+
+class ExecutionTraceFile:
+    """torch's observer, writing into `folder`."""
+
+    def __init__(self, torch: Any, folder: Path) -> None:
+        self._torch, self._folder = torch, folder
+        self._observer: Any = None
+        self._final = self._plain = folder
+
+    @property
+    def is_open(self) -> bool:
+        return self._observer is not None
+
+    def open(self, rank: int) -> None:
+        """Observe from here on. Raises whatever torch does."""
+        self._final = self._folder / f"rank{rank}.et.json.gz"
+        self._plain = self._final.with_name(f".{self._final.name}.json")
+        observer = self._torch.profiler.ExecutionTraceObserver()
+        observer.register_callback(str(self._plain))
+        observer.start()
+        self._observer = observer
+
+    def close(self) -> Path:
+        """Stop observing; the file written. Raises whatever torch does, and OSError."""
+        observer, self._observer = self._observer, None
+        packed = self._final.with_name(f".{self._final.name}.partial")
+        try:
+            observer.stop()
+            observer.unregister_callback()
+            with self._plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as sink:
+                shutil.copyfileobj(source, sink, 1 << 20)
+            packed.replace(self._final)
+        finally:
+            self._plain.unlink(missing_ok=True)
+            packed.unlink(missing_ok=True)
+        return self._final

@@ -1,0 +1,48 @@
+"""Recording without a change of the script: every optimizer step ends a training step.
+
+`lumos collect` starts the command with its settings in the environment; `startup/sitecustomize.py` calls `install` in
+each process that loads torch's optimizers. Only the optimizer that steps first counts, so that a job with several has
+one step per round.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from typing import Any
+
+from lumos.collect.window import Recording, profile
+
+#: The environment variable that carries the settings, as JSON: the arguments of `profile`.
+VARIABLE = "LUMOS_COLLECT"
+
+
+def install(optimizer_module: Any) -> None:
+    """Count the steps of the first optimizer that steps, and record. `optimizer_module` is torch.optim.optimizer."""
+    optimizer_module.register_optimizer_step_post_hook(OptimizerSteps(json.loads(os.environ[VARIABLE])))
+
+
+class OptimizerSteps:
+    """The hook. The first step of all opens the recording: it is the loop's first, and never one to record."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._recording: Recording | None = None
+        self._first: int | None = None
+        self._failed = False
+
+    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._failed or self._first not in (None, id(optimizer)):
+            return
+        self._first = id(optimizer)
+        try:
+            if self._recording is None:
+                self._recording = profile(**self._settings).__enter__()
+                atexit.register(self._recording.__exit__, None, None, None)
+            else:
+                self._recording.step()
+        except Exception as error:  # noqa: BLE001 - nothing here may stop the training
+            self._failed = True
+            print(f"lumos collect: not recording: {type(error).__name__}: {error}", file=sys.stderr)

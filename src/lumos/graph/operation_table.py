@@ -1,0 +1,129 @@
+"""The operations of all ranks and steps of an operation-level job, as columns in program order.
+
+Program order is the order in which each rank called its operations. A blocking call ends before the next one begins; a
+send and a receive that a rank started together (Megatron's fused `send_forward_recv_backward` and its kin) are one call
+of two operations, told by their equal times. Gradient and parameter collectives that the job overlaps with compute stand
+`aside`: no call waits for them but those named in `graph.operations`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.trace.operations import PLACE, STEP_MARK, Plan, plan_of
+from lumos.trace.table import ABSENT, Category, Int64, Job
+
+#: Point-to-point operations: the direction of the passes, and which end this is.
+SENDS = ("forward-send", "backward-send")
+RECEIVES = ("forward-recv", "backward-recv")
+
+#: Collectives of the data-parallel group, which a job may overlap with its passes.
+OVERLAPPED = ("params-all-gather", "grads-reduce-scatter")
+
+#: An operation that only jobs with overlapped gradient collectives have.
+OVERLAP_SIGN = "separate-grads-all-reduce"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operations:
+    """n operations by rank, step and call.
+
+    rank: position in `ranks`. step: index into `steps` (their numbers, ascending). call: number of the call within rank
+    and step. name: index into `names`. lane: index into `trace.operations.LANES`. start, end: ns from the step's origin. row: row of the
+    rank's trace, -1 where the operation was not recorded. stage, dp, microbatch, chunk, sequence: the place in the plan,
+    ABSENT where it has none. aside: not in the chain of blocking calls. recorded_transfers: whether sends and receives were recorded.
+    """
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    names: tuple[str, ...]
+    plan: Plan
+    recorded_transfers: bool
+    rank: Int64
+    step: Int64
+    call: Int64
+    name: Int64
+    lane: Int64
+    start: Int64
+    end: Int64
+    row: Int64
+    stage: Int64
+    dp: Int64
+    microbatch: Int64
+    chunk: Int64
+    sequence: Int64
+    aside: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def is_named(self, *names: str) -> NDArray[np.bool_]:
+        """Operations of any of the names, as a mask."""
+        wanted = np.array([name in names for name in self.names], bool)
+        mask: NDArray[np.bool_] = wanted[self.name]
+        return mask
+
+
+#: Columns of `Operations` that reordering and appending must carry along.
+COLUMNS = ("rank", "step", "call", "name", "lane", "start", "end", "row", "stage", "dp", "microbatch", "chunk", "sequence", "aside")
+
+
+def recorded(job: Job) -> Operations:
+    """The operations of a job, as recorded."""
+    names: dict[str, int] = {}
+    columns: dict[str, list[NDArray[Any]]] = {key: [] for key in ("rank", "step", "name", "lane", "start", "end", "row", *PLACE)}
+    for position, trace in enumerate(job.traces):
+        rows = np.flatnonzero(trace.category == Category.OPERATOR)
+        marks = np.flatnonzero(trace.category == Category.ANNOTATION)
+        number = np.array([int(trace.strings[i].removeprefix(STEP_MARK)) for i in trace.name[marks]], np.int64)
+        mark = np.searchsorted(trace.start[marks], trace.start[rows], side="right") - 1
+        start = trace.start[rows] - trace.start[marks[mark]]
+        renumbered = np.full(len(trace.strings), ABSENT, np.int64)
+        for i in np.unique(trace.name[rows]).tolist():
+            renumbered[i] = names.setdefault(trace.strings[i], len(names))
+        found = (np.full(len(rows), position), number[mark], renumbered[trace.name[rows]], trace.lane[rows])
+        for key, values in zip(("rank", "step", "name", "lane"), found, strict=True):
+            columns[key].append(values)
+        columns["start"].append(start)
+        columns["end"].append(start + trace.duration[rows])
+        columns["row"].append(rows)
+        for key in PLACE:
+            columns[key].append(trace.dense(key)[rows])
+    table: dict[str, Int64] = {key: np.concatenate(parts).astype(np.int64) for key, parts in columns.items()}
+    steps, table["step"] = np.unique(table["step"], return_inverse=True)
+    order = np.lexsort((table["end"], table["start"], table["step"], table["rank"]))
+    table = {key: values[order] for key, values in table.items()}
+    table["dp"] = table.pop("dp rank")
+    order_names = tuple(names)
+    sign = OVERLAP_SIGN in order_names and bool((table["name"] == names[OVERLAP_SIGN]).any())
+    aside = np.array([sign and name in OVERLAPPED for name in order_names], bool)[table["name"]]
+    transfers = [names[name] for name in (*SENDS, *RECEIVES) if name in names]
+    return Operations(
+        ranks=job.ranks,
+        steps=tuple(steps.tolist()),
+        names=order_names,
+        plan=plan_of(job.traces[0]),
+        recorded_transfers=bool(np.isin(table["name"], transfers).any()),
+        call=_calls(table, np.isin(table["name"], transfers)),
+        aside=aside,
+        **table,
+    )
+
+
+def _calls(table: dict[str, Int64], transfer: NDArray[np.bool_]) -> Int64:
+    """The number of each operation's call: a new one unless it is a transfer at the very times of the transfer before it."""
+    alike = np.ones(len(transfer), bool)
+    for key in ("rank", "step", "start", "end"):
+        alike[1:] &= table[key][1:] == table[key][:-1]
+    alike[1:] &= transfer[1:] & transfer[:-1]
+    alike[:1] = False
+    number = np.cumsum(~alike)
+    first = np.ones(len(transfer), bool)
+    first[1:] = (table["rank"][1:] != table["rank"][:-1]) | (table["step"][1:] != table["step"][:-1])
+    origin = np.maximum.accumulate(np.where(first, number, 0))
+    out: Int64 = (number - origin).astype(np.int64)
+    return out

@@ -1,0 +1,1 @@
+"""Runnable benchmarks from traces: the same operators, shapes, order and overlap, without the model's code and data."""

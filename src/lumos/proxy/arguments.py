@@ -1,0 +1,120 @@
+"""The arguments of a profiled operator, as the profiler printed them: shapes, types, strides and plain values."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lumos.proxy.elements import contiguous, torch_name
+
+_INTEGER = re.compile(r"-?\d+\Z")
+_FLOAT = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What is known of a tensor argument. dtype: torch's name."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class UnreadableArgumentsError(ValueError):
+    """The printed arguments do not say what the operator was called with."""
+
+
+def read_arguments(types: str, dims: str, strides: str | None, concrete: str | None) -> list[Any]:
+    """The arguments of one operator from the texts of its row: each a `TensorSpec`, a list of such, or a plain value.
+
+    None stands for an absent argument and for one whose value was not printed, which look alike. Raises
+    UnreadableArgumentsError where the texts contradict each other or leave a tensor unknown.
+    """
+    kinds, shapes = _list(types), _list(dims)
+    steps = _list(strides) if strides else [None] * len(kinds)
+    values = _list(concrete) if concrete else [""] * len(kinds)
+    if not len(kinds) == len(shapes) == len(steps) == len(values):
+        raise UnreadableArgumentsError("types, shapes and values are of different number")
+    return [_argument(*one) for one in zip(kinds, shapes, steps, values, strict=True)]
+
+
+def _argument(kind: Any, shape: Any, steps: Any, value: Any) -> Any:
+    if not isinstance(kind, str):
+        raise UnreadableArgumentsError(f"an argument's type is {kind!r}")
+    if kind == "TensorList":
+        return _tensor_list(kind, shape, steps)
+    if kind in ("Scalar", "ScalarList", ""):
+        return plain_value(value)
+    dtype = torch_name(kind)
+    if dtype is None:
+        return None
+    return _tensor(dtype, shape, steps)
+
+
+def _tensor(dtype: str, shape: Any, steps: Any) -> TensorSpec:
+    if not _is_sizes(shape):
+        raise UnreadableArgumentsError("a tensor's shape is not a list of sizes")
+    sizes = tuple(shape)
+    known = _is_sizes(steps) and len(steps) == len(shape)
+    return TensorSpec(dtype, sizes, tuple(steps) if known else contiguous(sizes))
+
+
+def _tensor_list(kind: str, shape: Any, steps: Any) -> list[TensorSpec]:
+    """The profiler prints a list's shapes and strides but not its types: float32 is what such lists hold most."""
+    if not isinstance(shape, list) or not shape or not all(_is_sizes(one) for one in shape):
+        raise UnreadableArgumentsError("the tensors of a list were not recorded")
+    each = steps if isinstance(steps, list) and len(steps) == len(shape) else [None] * len(shape)
+    return [_tensor("float32", one, step) for one, step in zip(shape, each, strict=True)]
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(size, int) and size >= 0 for size in value)
+
+
+def plain_value(text: Any) -> Any:
+    """A plain argument from its printed form: bool, int, float, list of these, text; None for nothing printed.
+
+    Numbers that JSON has no form for become {"float": text}.
+    """
+    if not isinstance(text, str):
+        return text
+    text = text.strip()
+    if text in ("", "None"):
+        return None
+    if text in ("True", "False"):
+        return text == "True"
+    if _INTEGER.match(text):
+        return int(text)
+    if _FLOAT.match(text) or text.lower().lstrip("-") in ("inf", "nan"):
+        number = float(text)
+        return number if math.isfinite(number) else {"float": str(number)}
+    if text.startswith("[") and text.endswith("]"):
+        return [plain_value(item) for item in text[1:-1].split(",")] if text[1:-1].strip() else []
+    return text
+
+
+def _list(text: str) -> list[Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UnreadableArgumentsError("not JSON") from error
+    if not isinstance(value, list):
+        raise UnreadableArgumentsError("no list")
+    return value
+
+
+def map_tensors(arguments: list[Any], each: Callable[[int, TensorSpec], Any]) -> list[Any]:
+    """The arguments with every tensor replaced by each(position, tensor), inside lists too."""
+
+    def one(position: int, argument: Any) -> Any:
+        if isinstance(argument, TensorSpec):
+            return each(position, argument)
+        if isinstance(argument, list):
+            return [one(position, item) for item in argument]
+        return argument
+
+    return [one(position, argument) for position, argument in enumerate(arguments)]

@@ -1,0 +1,76 @@
+"""Parts of a program, and programs that tell nothing of the job they come from."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from lumos.errors import UsageError
+from lumos.proxy.program import Operator, Program, RankProgram, is_operator
+
+#: Namespaces whose operators are PyTorch's own: their names are public and say nothing of a job.
+PUBLIC = ("aten", "c10d", "_c10d_functional")
+
+
+def only(program: Program, globs: Sequence[str]) -> Program:
+    """The operators whose names match a glob, with what they called; nothing of the time between them.
+
+    UsageError where none matches.
+    """
+    ranks = [keep(rank, lambda operator: any(fnmatchcase(operator.name, glob) for glob in globs)) for rank in program.ranks]
+    if not any(rank.operators for rank in ranks):
+        raise UsageError(f"{', '.join(globs)}: no operator of the step has such a name; names are like aten::mm")
+    return replace(program, ranks=ranks)
+
+
+def keep(rank: RankProgram, wanted: Callable[[Operator], bool]) -> RankProgram:
+    """The outermost wanted operators, with all that they called. What is left is no step: it has no recorded time."""
+    number = {id(operator): i for i, operator in enumerate(rank.walk())}
+    kept: list[Operator] = []
+
+    def visit(operator: Operator) -> None:
+        if wanted(operator):
+            kept.append(operator)
+            return
+        for child in operator.children:
+            visit(child)
+
+    for root in rank.operators:
+        visit(root)
+    moved = {number[id(operator)]: i for i, operator in enumerate(o for root in kept for o in root.walk())}
+    for operator in (o for root in kept for o in root.walk()):
+        operator.after = [moved[n] for n in operator.after if n in moved]
+        operator.backward = moved.get(operator.backward, -1)
+        operator.start_ns = -1
+    return replace(rank, operators=kept, recorded_ns=-1)
+
+
+def obfuscated(program: Program) -> Program:
+    """The program with every name of the job's own hashed, and without plain text arguments of its operators.
+
+    The salt is drawn anew and kept nowhere, so that names cannot be found by guessing.
+    """
+    salt = secrets.token_bytes(16)
+
+    def hide(name: str) -> str:
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), key=salt, digest_size=6).hexdigest()
+        return f"hidden::{digest}" if is_operator(name) else f"range {digest}"
+
+    for rank in program.ranks:
+        rank.step = "step"
+        for operator in rank.walk():
+            if is_operator(operator.name) and operator.name.split("::")[0] in PUBLIC:
+                continue
+            operator.name, operator.schema = hide(operator.name), ""
+            operator.inputs = None if operator.inputs is None else [_without_text(value) for value in operator.inputs]
+    return program
+
+
+def _without_text(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_text(item) for item in value]
+    return None if isinstance(value, str) else value

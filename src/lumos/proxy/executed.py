@@ -1,0 +1,348 @@
+"""Operators from a PyTorch execution trace: exact arguments, which tensors are the same, and what each operator returned.
+
+An execution trace has no times. Where the profiler's rows of the same steps are at hand, its operators are found again
+among them and lend them their arguments; alone, it gives a program without times.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lumos.errors import UsageError
+from lumos.graph.collectives import kind_of
+from lumos.proxy.elements import BYTES, INTEGERS, contiguous, extent, torch_name
+from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, bounds
+from lumos.proxy.program import NON_NEGATIVE, Collective, Operator, RankProgram, Storage, Tensor
+from lumos.trace.execution_trace import ExecutionTrace
+
+#: The name of the step of a recording that marks none.
+WHOLE = "whole trace"
+
+#: How far to look ahead for the place where two sequences of operators agree again, and over how many in a row.
+LOOK_AHEAD, AGREEMENT = 60, 3
+
+#: Names in a row by which the sequences are found again where one of them holds much that the other does not.
+ANCHOR = 12
+
+
+@dataclass(slots=True)
+class _Tensors:
+    """Tensors by identity. An identity is (tensor, storage, offset, type, shape, strides): ids alone are used again."""
+
+    tensors: list[Tensor] = field(default_factory=list)
+    storages: list[Storage] = field(default_factory=list)
+    numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    storage_numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    same_values: dict[int, int] = field(default_factory=dict)
+
+    def take(self, value: Sequence[Any], shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> int:
+        identity, storage, offset, _, _, device = value
+        place = "cpu" if str(device).startswith("cpu") else "accelerator"
+        memory = self.storage_numbers.setdefault((storage, dtype, place), len(self.storages))
+        if memory == len(self.storages):
+            self.storages.append(Storage(0, place))
+        number = self.numbers.setdefault((identity, storage, offset, dtype, shape, strides), len(self.tensors))
+        if number == len(self.tensors):
+            self.tensors.append(Tensor(dtype, shape, strides, int(offset), memory))
+            end = (int(offset) + extent(shape, strides)) * BYTES[dtype]
+            self.storages[memory].nbytes = max(self.storages[memory].nbytes, end)
+        return number
+
+    def root(self, storage: int) -> int:
+        """The storage that stands for all with the same values."""
+        while (up := self.same_values.get(storage, storage)) != storage:
+            storage = up
+        return storage
+
+    def join(self, one: int, other: int) -> None:
+        one, other = self.root(self.tensors[one].storage), self.root(self.tensors[other].storage)
+        if one != other:
+            self.same_values[one] = other
+            self.limit(other, self.storages[one].bound)
+
+    def limit(self, storage: int, bound: int) -> None:
+        """Narrow the values of a storage: the tightest bound holds."""
+        at = self.storages[self.root(storage)]
+        if bound != 1 and (at.bound == 1 or abs(bound) < abs(at.bound)):
+            at.bound = bound
+
+    def settle(self) -> None:
+        for number, storage in enumerate(self.storages):
+            storage.bound = self.storages[self.root(number)].bound
+
+
+def executed_rank(trace: ExecutionTrace, rank: int, groups: Mapping[str, int], step: str | None = None) -> RankProgram:
+    """The program of an execution trace alone: no times, so no step to compare with."""
+    operators, tensors, name = _operators(trace, groups, step)
+    on_accelerator = any(storage.device == "accelerator" for storage in tensors.storages)
+    return RankProgram(rank, name, -1, on_accelerator, 0, operators, tensors.tensors, tensors.storages)
+
+
+def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[str, int], step: str | None = None) -> float:
+    """Give the operators of a profiled rank the arguments of the same operators in its execution trace.
+
+    Operators are paired in call order by their names. Returns the share of the profiled operators that found theirs; the
+    others keep what the profiler printed. The program is changed in place.
+    """
+    operators, tensors, _ = _operators(trace, groups, step or program.step)
+    profiled = [o for o in program.walk() if "::" in o.name]
+    executed = [o for root in operators for o in root.walk() if "::" in o.name]
+    first_tensor, first_storage = len(program.tensors), len(program.storages)
+    program.tensors += [Tensor(t.dtype, t.shape, t.strides, t.offset, t.storage + first_storage) for t in tensors.tensors]
+    program.storages += tensors.storages
+    paired = 0
+    for one, other in pair([o.name for o in profiled], [o.name for o in executed]):
+        source = executed[other]
+        profiled[one].schema = source.schema
+        profiled[one].inputs = _shifted(source.inputs, first_tensor)
+        profiled[one].outputs = [slot + first_tensor for slot in source.outputs] if source.outputs is not None else None
+        paired += 1
+    return paired / len(profiled) if profiled else 1.0
+
+
+def pair(one: Sequence[str], other: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Positions of the same calls in two sequences of names, in order. Where they part, they are resumed at the nearest place
+    where AGREEMENT names in a row agree again; where that is far, at the next stretch of ANCHOR names that both have."""
+    anchors: dict[tuple[str, ...], list[int]] = {}
+    i = j = 0
+    while i < len(one) and j < len(other):
+        if one[i] == other[j]:
+            yield i, j
+            i, j = i + 1, j + 1
+            continue
+        found = _agreement(one, other, i, j)
+        if found is None:
+            anchors = anchors or _stretches(one)
+            found = _next_stretch(anchors, other, i, j)
+            if found is None:
+                return
+        i, j = found
+
+
+def _stretches(names: Sequence[str]) -> dict[tuple[str, ...], list[int]]:
+    """Where every stretch of ANCHOR names begins."""
+    places: dict[tuple[str, ...], list[int]] = {}
+    for i in range(len(names) - ANCHOR + 1):
+        places.setdefault(tuple(names[i : i + ANCHOR]), []).append(i)
+    return places
+
+
+def _next_stretch(anchors: Mapping[tuple[str, ...], list[int]], other: Sequence[str], i: int, j: int) -> tuple[int, int] | None:
+    for at in range(j, len(other) - ANCHOR + 1):
+        places = anchors.get(tuple(other[at : at + ANCHOR]), [])
+        later = bisect_left(places, i)
+        if later < len(places):
+            return places[later], at
+    return None
+
+
+def _agreement(one: Sequence[str], other: Sequence[str], i: int, j: int) -> tuple[int, int] | None:
+    for distance in range(1, LOOK_AHEAD):
+        for skip in range(distance + 1):
+            a, b = i + skip, j + distance - skip
+            window = one[a : a + AGREEMENT]
+            if window and window == other[b : b + AGREEMENT]:
+                return a, b
+    return None
+
+
+def _shifted(value: Any, by: int) -> Any:
+    if isinstance(value, list):
+        return [_shifted(item, by) for item in value]
+    if isinstance(value, dict) and "tensor" in value:
+        return {"tensor": value["tensor"] + by}
+    return value
+
+
+def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | None) -> tuple[list[Operator], _Tensors, str]:
+    """The nodes of one step as a forest, with their tensors."""
+    low, high, name = _window(trace, step)
+    pseudo = trace.is_pseudo()
+    tensors = _Tensors()
+    made: dict[int, Operator] = {}
+    roots: list[Operator] = []
+    for node in range(low, high):
+        if pseudo[node]:
+            continue
+        made[node] = operator = _operator(trace, node, tensors, groups)
+        above = made.get(int(trace.parent[node]))
+        (above.children if above is not None else roots).append(operator)
+    for operator in (o for root in roots for o in root.walk()):
+        _limits(operator, tensors)
+        inner = [c for c in operator.walk() if c is not operator and c.collective is not None]
+        if operator.name.startswith(("c10d::", "_c10d_functional::")) and inner:
+            operator.collective = inner[0].collective
+            for one in inner:
+                one.collective = None
+    tensors.settle()
+    return roots, tensors, name
+
+
+def _window(trace: ExecutionTrace, step: str | None) -> tuple[int, int, str]:
+    """The nodes from one step's mark to the next's; all where none is marked, or where the profiler marked none."""
+    marks = [i for i in range(len(trace)) if trace.strings[trace.name[i]].startswith("ProfilerStep")]
+    if not marks or step == WHOLE:
+        return 0, len(trace), WHOLE
+    names = [trace.strings[trace.name[i]] for i in marks]
+    wanted = [at for at, n in enumerate(names) if step is not None and step in (n, n.removeprefix("ProfilerStep#"))]
+    if step is not None and not wanted and not step.startswith("ProfilerStep"):
+        raise UsageError(f"--step {step}: no such step; the execution trace has {', '.join(names)}")
+    at = wanted[0] if wanted else (len(marks) - 1) // 2
+    return marks[at] + 1, marks[at + 1] if at + 1 < len(marks) else len(trace), names[at]
+
+
+def _operator(trace: ExecutionTrace, node: int, tensors: _Tensors, groups: Mapping[str, int]) -> Operator:
+    attrs = trace.attrs[node]
+    name = trace.strings[trace.name[node]]
+    schema = attrs.get("op_schema")
+    operator = Operator(name, schema=schema if isinstance(schema, str) else "", kernel=bool(attrs.get("kernel_backend")))
+    operator.inputs = _values(trace.inputs[node], tensors)
+    outputs = _values(trace.outputs[node], tensors)
+    operator.outputs = list(_slots(outputs)) if outputs is not None else None
+    if name == "record_param_comms" or name.startswith(("c10d::", "_c10d_functional::")):
+        operator.collective = _collective(operator, attrs, tensors, groups)
+    return operator
+
+
+def _values(texts: tuple[str, str, str], tensors: _Tensors) -> list[Any] | None:
+    """The arguments or results of a node; None where the file contradicts itself."""
+    try:
+        values, shapes, types = (json.loads(text) for text in texts)
+    except ValueError:
+        return None
+    strides = None
+    if isinstance(values, dict):  # all of it in one object, with strides from schema 1.1.1 on
+        values, shapes, types, strides = (values.get(part) for part in ("values", "shapes", "types", "strides"))
+    if not all(isinstance(part, list) for part in (values, shapes, types)) or len(types) != len(values):
+        return None
+    count = len(values)
+    return [_value(*one, tensors) for one in zip(values, _padded(shapes, count), _padded(strides, count), types, strict=True)]
+
+
+def _padded(value: Any, count: int) -> list[Any]:
+    """A list with something for each of `count` values: the observer leaves out what has no shape."""
+    known = value if isinstance(value, list) else []
+    return (known + [None] * count)[:count]
+
+
+def _value(value: Any, shape: Any, steps: Any, kind: Any, tensors: _Tensors) -> Any:
+    """One argument: `{"tensor": i}`, a list, or a plain value; None for what is absent or of no known type."""
+    if not isinstance(kind, str):
+        return None
+    if kind.startswith("Tensor("):
+        dtype = torch_name(kind[7:-1])
+        known = isinstance(value, list) and len(value) == 6 and _is_sizes(shape)
+        if not dtype or not known:
+            return None
+        strided = _is_sizes(steps) and len(steps) == len(shape)
+        return {"tensor": tensors.take(value, tuple(shape), tuple(steps) if strided else contiguous(tuple(shape)), dtype)}
+    if kind.startswith(("GenericList[", "Tuple[")):
+        kinds = list(_split(kind[kind.index("[") + 1 : -1]))
+        if not isinstance(value, list):
+            return None
+        count = len(value)
+        kinds = (kinds + kinds[-1:] * count)[:count]
+        if len(kinds) < count:
+            return None
+        return [_value(*one, tensors) for one in zip(value, _padded(shape, count), _padded(steps, count), kinds, strict=True)]
+    if kind == "Device":
+        return "cpu" if str(value).startswith("cpu") else "accelerator"
+    if kind in ("Int", "SymInt", "Double", "Bool", "String", "Scalar", "Complex"):
+        if kind == "Double" and isinstance(value, str):
+            return {"float": value} if value.strip("<>-").lower() in ("inf", "nan") else None
+        return value
+    return None
+
+
+def _is_sizes(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(size, int) and size >= 0 for size in value)
+
+
+def _split(kinds: str) -> Iterator[str]:
+    """The parts of "Tensor(float),GenericList[Int,Int],Int" at the outer commas."""
+    depth, begin = 0, 0
+    for at, letter in enumerate(kinds):
+        depth += (letter in "[(") - (letter in "])")
+        if letter == "," and depth == 0:
+            yield kinds[begin:at]
+            begin = at + 1
+    if kinds[begin:]:
+        yield kinds[begin:]
+
+
+def _slots(value: Any) -> Iterator[int]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _slots(item)
+    elif isinstance(value, dict) and "tensor" in value:
+        yield value["tensor"]
+
+
+def _limits(operator: Operator, tensors: _Tensors) -> None:
+    """Narrow the values of what the operator reads: indices into range, roots of what is not negative."""
+    inputs = operator.inputs or []
+    flat = [next(_slots(argument), None) if isinstance(argument, dict) else None for argument in inputs]
+    shapes = [tensors.tensors[slot].shape if slot is not None else None for slot in flat]
+    for position, bound in bounds(operator.name, shapes, inputs).items():
+        slot = flat[position]
+        if slot is not None and tensors.tensors[slot].dtype in INTEGERS:
+            tensors.limit(tensors.tensors[slot].storage, bound)
+    indexes = operator.name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index"))
+    if indexes and len(inputs) > 1 and isinstance(inputs[1], list) and shapes[0]:
+        for size, index in zip(shapes[0], inputs[1], strict=False):
+            for slot in _slots(index):
+                if tensors.tensors[slot].dtype in INTEGERS:
+                    tensors.limit(tensors.tensors[slot].storage, size)
+    if operator.name in NEEDS_NON_NEGATIVE:
+        for slot in _slots(inputs[:1]):
+            if tensors.tensors[slot].dtype.startswith(("float", "bfloat")):
+                tensors.limit(tensors.tensors[slot].storage, NON_NEGATIVE)
+    slots = list(_slots(inputs[: 2 if operator.name == "aten::copy_" else 1]))
+    if operator.name in KEEPS_VALUES or operator.name == "aten::copy_":
+        related = [slot for slot in (*slots, *(operator.outputs or ())) if tensors.tensors[slot].dtype in INTEGERS]
+        for slot in related[1:]:
+            tensors.join(related[0], slot)
+
+
+def _collective(operator: Operator, attrs: Mapping[str, Any], tensors: _Tensors, groups: Mapping[str, int]) -> Collective | None:
+    inputs = operator.inputs or []
+    text = attrs.get("collective_name") or next((v for v in inputs if isinstance(v, str) and kind_of(v) != "unknown"), operator.name)
+    kind = kind_of(str(text))
+    if kind == "unknown" or (operator.name == "record_param_comms" and text == operator.name):
+        return None
+    read, written = ([tensors.tensors[slot] for slot in _slots(side)] for side in (inputs, operator.outputs or []))
+    dtype = torch_name(str(attrs.get("dtype", ""))) or (read[0].dtype if read else "float32")
+    named = attrs.get("pg_name") or next((v[0] for v in inputs if isinstance(v, list) and len(v) == 2 and isinstance(v[0], str)), "")
+    return Collective(
+        kind=kind,
+        dtype=dtype,
+        elements_in=_attribute(attrs, "in_msg_nelems", sum(_elements(t) for t in read)),
+        elements_out=_attribute(attrs, "out_msg_nelems", sum(_elements(t) for t in written)),
+        group=groups.get(str(named), groups.get("", -1)),
+        splits_in=_splits(attrs.get("in_split_size")),
+        splits_out=_splits(attrs.get("out_split_size")),
+    )
+
+
+def _elements(tensor: Tensor) -> int:
+    count = 1
+    for size in tensor.shape:
+        count *= size
+    return count
+
+
+def _attribute(attrs: Mapping[str, Any], name: str, default: int) -> int:
+    value = attrs.get(name)
+    return value if isinstance(value, int) and value >= 0 else default
+
+
+def _splits(text: Any) -> tuple[int, ...]:
+    try:
+        value = json.loads(text) if isinstance(text, str) and text else []
+    except ValueError:
+        return ()
+    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else ()

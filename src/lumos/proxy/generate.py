@@ -1,0 +1,212 @@
+"""A runnable benchmark from a trace: a folder with `benchmark.py`, `trace.json` and a README.
+
+`benchmark.py` is the same file in every benchmark (this package's own `benchmark.py`), so no text of a trace can ever
+become code: names, like everything else recorded, are data in `trace.json`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lumos.analyze.steps import members, spans
+from lumos.diagnostics import Diagnostic
+from lumos.errors import TraceError, UsageError
+from lumos.graph.build import build
+from lumos.graph.steps import steps
+from lumos.graph.table import Graph
+from lumos.proxy import choose
+from lumos.proxy.executed import executed_rank, lend_arguments
+from lumos.proxy.profiled import profiled_rank
+from lumos.proxy.program import Program, RankProgram, is_operator
+from lumos.simulate.timeline import measured
+from lumos.trace import execution_trace, read
+from lumos.trace.blocks import head
+from lumos.trace.execution_trace import ExecutionTrace
+from lumos.trace.read import EXECUTION_TRACE
+from lumos.trace.table import Job
+
+
+def generate(
+    paths: Sequence[str],
+    folder: str | os.PathLike[str],
+    *,
+    execution_traces: Sequence[str] = (),
+    step: str | None = None,
+    only: Sequence[str] = (),
+    blocks: Sequence[str] = (),
+    obfuscate: bool = False,
+    max_memory_bytes: int = 0,
+    repair: bool = False,
+) -> tuple[Program, tuple[Diagnostic, ...]]:
+    """Write a benchmark of a job's step into `folder`; the program, and what is odd or missing.
+
+    paths: profiler files or folders, or one execution trace alone. execution_traces: of the ranks, in their order.
+    only, blocks: globs of operators, and of ranges around them. Raises TraceError and UsageError.
+    """
+    if len(paths) == 1 and not execution_traces and is_execution_trace(paths[0]):
+        if blocks:
+            raise UsageError("--blocks needs a profiler's trace: an execution trace alone does not say what ran inside a range")
+        program, notes = from_execution_trace(execution_trace.read(paths[0]), step=step)
+    else:
+        job = read(*paths, repair=repair)
+        program, notes = from_job(job, step, beside(job, paths, execution_traces), blocks)
+    program.max_memory_bytes = max_memory_bytes
+    if only:
+        program = choose.only(program, only)
+    if obfuscate:
+        program = choose.obfuscated(program)
+    if not any(True for rank in program.ranks for _ in rank.walk()):
+        raise TraceError(f"{paths[0]}: the step holds no operators, so there is nothing to run; record with the CPU activity on")
+    write(program, folder)
+    return program, notes
+
+
+def beside(job: Job, paths: Sequence[str], named: Sequence[str]) -> dict[int, ExecutionTrace]:
+    """The execution trace of each rank: those named, in the ranks' order; else those that a folder holds by their numbers."""
+    if named:
+        if len(named) != len(job.traces):
+            raise UsageError(f"{len(named)} execution traces for {len(job.traces)} ranks: give one for each rank, in their order")
+        return {trace.rank: execution_trace.read(path) for trace, path in zip(job.traces, named, strict=True)}
+    found = [file for path in paths if Path(path).is_dir() for file in sorted(Path(path).iterdir()) if is_execution_trace(str(file))]
+    if len(found) == len(job.traces) == 1:
+        return {job.traces[0].rank: execution_trace.read(found[0])}
+    numbered = {int(match[1]): file for file in found if (match := re.search(r"rank\D?(\d+)", file.name))}
+    return {trace.rank: execution_trace.read(numbered[trace.rank]) for trace in job.traces if trace.rank in numbered}
+
+
+def is_execution_trace(path: str) -> bool:
+    """Whether a file is an execution trace, by its content."""
+    return Path(path).is_file() and EXECUTION_TRACE.sniff(head(Path(path)))
+
+
+def from_job(
+    job: Job, step: str | None = None, execution_traces: Mapping[int, ExecutionTrace] | None = None, blocks: Sequence[str] = ()
+) -> tuple[Program, tuple[Diagnostic, ...]]:
+    """The program of one step of every rank of a profiled job.
+
+    step: a name ("ProfilerStep#11") or the end of one ("11"); by default the step whose duration is the median.
+    execution_traces: by rank. Raises UsageError where no rank has such a step.
+    """
+    execution_traces = execution_traces or {}
+    graph = build(job)
+    chosen = choose_steps(graph, step)
+    world = max([trace.world_size or 1 for trace in job.traces] + [len(job.traces)])
+    groups = [group.ranks for group in job.groups] or [tuple(range(world))]
+    numbers = {group.name: i for i, group in enumerate(job.groups)}
+    whole = next((i for i, ranks in enumerate(groups) if len(ranks) in (0, world)), None)
+    if whole is not None:
+        numbers.setdefault("", whole)
+    ranks = []
+    for trace in job.traces:
+        if trace.rank in chosen:
+            name, recorded = chosen[trace.rank]
+            marked = next(s for s in steps(trace) if s.name == name)
+            ranks.append(profiled_rank(trace, graph, marked, recorded, numbers, blocks))
+    taken = {executed.path for executed in execution_traces.values()}
+    set_aside = (d for d in job.diagnostics if not (d.code == "execution-trace-set-aside" and d.message.split(": ")[0] in taken))
+    notes = [*set_aside, *(d for trace in job.traces for d in trace.diagnostics)]
+    for program in ranks:
+        if program.rank in execution_traces:
+            executed = execution_traces[program.rank]
+            notes += [*executed.diagnostics, *_lent(program, executed, numbers)]
+    notes += [note for program in ranks for note in _findings(program)]
+    return Program(ranks, groups, world, "execution trace" if execution_traces else "profiler"), tuple(notes)
+
+
+def _lent(program: RankProgram, trace: ExecutionTrace, groups: Mapping[str, int]) -> list[Diagnostic]:
+    paired = lend_arguments(program, trace, groups)
+    if paired >= 0.99:
+        return []
+    message = f"rank {program.rank}: {paired:.1%} of its operators are in {trace.path}; the others keep what the profiler printed"
+    return [Diagnostic("execution-trace-differs", message)]
+
+
+def _findings(program: RankProgram) -> list[Diagnostic]:
+    """Operators without arguments, and threads that worked at the same time, which the benchmark runs one after the other."""
+    leaves = [o for o in program.walk() if is_operator(o.name)]
+    unknown = sum(o.inputs is None for o in leaves)
+    found = []
+    if unknown:
+        found.append(
+            Diagnostic(
+                "arguments-missing",
+                f"rank {program.rank}: the arguments of {unknown} of {len(leaves)} operators were not recorded; "
+                "record with shapes (lumos.collect does), or give --execution-trace",
+            )
+        )
+    busy = sum(o.duration_ns for o in program.operators)
+    end, covered = 0, 0
+    for root in sorted(program.operators, key=lambda o: o.start_ns):
+        covered += max(0, root.start_ns + root.duration_ns - max(end, root.start_ns))
+        end = max(end, root.start_ns + root.duration_ns)
+    if busy > 1.02 * covered:
+        found.append(
+            Diagnostic(
+                "threads-in-turn",
+                f"rank {program.rank}: {1 - covered / busy:.1%} of the operators' time ran beside other threads; here all run in turn",
+            )
+        )
+    return found
+
+
+def from_execution_trace(trace: ExecutionTrace, rank: int = 0, step: str | None = None) -> tuple[Program, tuple[Diagnostic, ...]]:
+    """The program of an execution trace alone. It has no times: nothing to compare a run with, and no spins."""
+    groups = [group.ranks for group in trace.groups]
+    world = max((len(ranks) for ranks in groups), default=1)
+    numbers = {group.name: i for i, group in enumerate(trace.groups)}
+    if groups:
+        numbers.setdefault("", 0)
+    program = executed_rank(trace, rank, numbers, step)
+    return Program([program], groups, world, "execution trace"), (*trace.diagnostics, *_findings(program))
+
+
+def choose_steps(graph: Graph, name: str | None) -> dict[int, tuple[str, int]]:
+    """Rank -> the name of the step to take and its measured duration. All ranks take the first rank's choice."""
+    owners = members(graph)
+    start, end = spans(measured(graph), owners)
+    found = {(s.rank, s.name): (s.name, int(e - b)) for s, b, e in zip(owners.steps, start, end, strict=True)}
+    first = [s.name for s in owners.steps if s.rank == owners.steps[0].rank]
+    if name is None:
+        durations = [found[owners.steps[0].rank, n][1] for n in first]
+        name = first[int(np.argsort(durations, kind="stable")[(len(first) - 1) // 2])]
+    else:
+        matching = [n for n in first if n == name or n.removeprefix("ProfilerStep#") == name]
+        if not matching:
+            raise UsageError(f"--step {name}: no such step; the trace has {', '.join(first)}")
+        name = matching[0]
+    return {rank: value for (rank, step), value in found.items() if step == name}
+
+
+def write(program: Program, folder: str | os.PathLike[str]) -> Path:
+    """Write the benchmark into a folder, which is made; files of an earlier benchmark there are replaced."""
+    import msgspec
+
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    (target / "benchmark.py").write_text(Path(__file__).with_name("benchmark.py").read_text())
+    (target / "trace.json").write_bytes(msgspec.json.encode(program.json()))
+    (target / "README.md").write_text(_readme(program))
+    return target
+
+
+def _readme(program: Program) -> str:
+    """Numbers only: no text of the trace."""
+    ranks: Sequence[int] = [rank.rank for rank in program.ranks]
+    operators = sum(1 for _ in program.ranks[0].walk()) if program.ranks else 0
+    launch = f"torchrun --nproc-per-node {len(ranks)} benchmark.py" if len(ranks) > 1 else "python benchmark.py"
+    recorded = program.ranks[0].recorded_ns if program.ranks else -1
+    measured_line = f"Its recorded step lasted {recorded / 1e6:.3f} ms on the first of these ranks.\n" if recorded > 0 else ""
+    return f"""# A proxy benchmark
+
+One recorded training step as a benchmark: {len(ranks)} of {program.world_size} ranks, {operators} recorded operators on the first.
+{measured_line}
+    {launch}
+
+`benchmark.py` needs torch and nothing else; `--help` lists its options. `trace.json` holds the operators, their shapes and
+types, streams, waits and collectives; no data and no code of the job.
+"""

@@ -1,0 +1,376 @@
+"""One step of a profiled rank as a program: operators with their recorded arguments, device work, waits, collectives."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from lumos.errors import UsageError
+from lumos.graph.collectives import is_cpu_collective, issuers, kind_of
+from lumos.graph.table import DEVICE_KINDS, Dependency, Graph, Kind, Step
+from lumos.proxy.arguments import TensorSpec, UnreadableArgumentsError, map_tensors, read_arguments
+from lumos.proxy.choose import keep
+from lumos.proxy.elements import torch_name
+from lumos.proxy.indices import bounds
+from lumos.proxy.pool import TensorPool
+from lumos.proxy.program import Collective, Operator, RankProgram
+from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
+
+#: Runtime calls by which a program (not an operator) waits for a whole device or stream.
+_SYNCHRONISES = re.compile(r"(cuda|hip)(Device|Stream)Synchronize")
+
+#: In the names of copies between host and device.
+_BETWEEN = re.compile("HtoD|DtoH|HostToDevice|DeviceToHost")
+
+#: Position of the device among the arguments of aten::_to_copy.
+_TO_COPY_DEVICE = 3
+
+#: glibc's settings that a recording can name, and a benchmark takes over.
+MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
+
+#: Operators whose arguments and transfer the process group sees; NCCL's own record lies inside.
+_COLLECTIVE = re.compile(r"(c10d|_c10d_functional)::|record_param_comms")
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """The operator rows of a step as a forest, and where each row's operator went."""
+
+    roots: list[Operator]
+    of_row: dict[int, Operator]
+    copies: dict[int, str] = field(default_factory=dict)  # id of an operator that copied between host and device -> direction
+
+
+def profiled_rank(
+    trace: Trace, graph: Graph, step: Step, recorded_ns: int, groups: Mapping[str, int], blocks: Sequence[str] = ()
+) -> RankProgram:
+    """The program of one rank. `groups`: number of each process group by its name, "" for the one of all ranks.
+
+    blocks: only operators inside ranges of matching names, and those of the backward pass that belong to them.
+    """
+    rows = step_operators(trace, step)
+    on_accelerator = bool(trace.is_any(*DEVICE_WORK).any())
+    _device_work(trace, graph, step, rows)
+    _collectives(trace, step, rows, groups)
+    _waits(trace, graph, step, rows)
+    _backward(trace, rows)
+    pool = TensorPool()
+    _arguments(trace, rows, pool, on_accelerator)
+    threads, malloc = _provenance(trace)
+    program = RankProgram(trace.rank, step.name, recorded_ns, on_accelerator, threads, rows.roots, pool.tensors, pool.storages, malloc)
+    return keep(program, _inside(trace, rows, blocks)) if blocks else program
+
+
+def _provenance(trace: Trace) -> tuple[int, dict[str, str]]:
+    """Threads of an operator (0 unknown) and glibc's settings, where lumos.collect wrote the file. Numbers only, as they
+    end in the environment of a process."""
+    written = trace.metadata.get("lumos_collect")
+    known = written if isinstance(written, dict) else {}
+    threads, malloc = known.get("threads", 0), known.get("malloc", {})
+    settings = (
+        {k: v for k, v in malloc.items() if k in MALLOC and isinstance(v, str) and v.isascii() and v.isdigit()}
+        if isinstance(malloc, dict)
+        else {}
+    )
+    return threads if isinstance(threads, int) else 0, settings
+
+
+def _inside(trace: Trace, rows: StepRows, blocks: Sequence[str]) -> Callable[[Operator], bool]:
+    """Whether an operator runs inside a range that matches, on its thread, or is the backward pass of one that does."""
+    matches = np.array([any(fnmatchcase(name, glob) for glob in blocks) for name in trace.strings] or [False])
+    ranges = np.flatnonzero(matches[trace.name] & trace.is_any(Category.ANNOTATION, Category.PYTHON, Category.OPERATOR))
+    end = trace.start + trace.duration
+    numbered = [o for root in rows.roots for o in root.walk()]
+    inside: set[int] = set()
+    for row, operator in rows.of_row.items():
+        mine = ranges[trace.lane[ranges] == trace.lane[row]]
+        if ((trace.start[mine] <= trace.start[row]) & (end[mine] >= end[row])).any():
+            inside.add(id(operator))
+            if operator.backward >= 0:
+                inside.add(id(numbered[operator.backward]))
+    if not inside:
+        raise UsageError(f"--blocks {' '.join(blocks)}: no range of the step has such a name; `lumos breakdown --by module` lists some")
+    return lambda operator: id(operator) in inside
+
+
+def step_operators(trace: Trace, step: Step) -> StepRows:
+    """The operators of a step, nested by time on each thread; device-wide synchronisations outside them are operators too."""
+    inside = (trace.start >= step.start) & (trace.start < step.end)
+    synchronises = np.array([bool(_SYNCHRONISES.match(name)) for name in trace.strings] or [False])[trace.name]
+    wanted = inside & ((trace.category == Category.OPERATOR) | (synchronises & (trace.category == Category.RUNTIME)))
+    found = np.flatnonzero(wanted)
+    end = trace.start + trace.duration
+    found = found[np.lexsort((found, -end[found], trace.start[found]))]
+    roots: list[Operator] = []
+    of_row: dict[int, Operator] = {}
+    open_on: dict[int, list[tuple[int, Operator]]] = {}
+    for row in found.tolist():
+        stack = open_on.setdefault(int(trace.lane[row]), [])
+        while stack and stack[-1][0] <= trace.start[row]:
+            stack.pop()
+        runtime = trace.category[row] == Category.RUNTIME
+        if runtime and stack and "::" in stack[-1][1].name:
+            continue  # part of what the operator does
+        name = trace.strings[trace.name[row]]
+        if name.startswith("ProfilerStep"):
+            continue
+        start = int(trace.start[row]) - step.start
+        operator = Operator(name, start_ns=start, duration_ns=int(trace.duration[row]), synchronize=bool(runtime))
+        (stack[-1][1].children if stack else roots).append(operator)
+        stack.append((int(end[row]), operator))
+        of_row[row] = operator
+    return StepRows(roots, of_row)
+
+
+def _device_work(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
+    """Give each operator the device work that it launched itself, and the stream of it."""
+    stream = trace.dense("stream")
+    launches = _launches(trace, graph, step)
+    owner = _launching_operator(trace, launches, rows)
+    _own_operators(trace, launches, owner, step, rows)
+    for work, operator in owner.items():
+        operator.device_ns += int(trace.duration[work])
+        operator.stream = int(stream[work])
+        operator.kernel |= bool(trace.category[work] == Category.KERNEL)
+        copy = _BETWEEN.search(trace.strings[trace.name[work]]) if trace.category[work] == Category.MEMCPY else None
+        if copy is not None:
+            rows.copies[id(operator)] = copy[0]
+
+
+def _launches(trace: Trace, graph: Graph, step: Step) -> dict[int, int]:
+    """Row of device work -> row of the call that launched it, for calls of the step."""
+    of_rank = np.array([p.rank == trace.rank for p in graph.processors], bool)
+    edge = np.flatnonzero(graph.pred_kind == Dependency.LAUNCH)
+    task = np.searchsorted(graph.pred_offset, edge, side="right") - 1
+    mine = of_rank[graph.processor[task]] & np.isin(graph.kind[task], [int(k) for k in DEVICE_KINDS])
+    work, call = graph.event[task[mine]], graph.event[graph.pred[edge[mine]]]
+    known = (work >= 0) & (call >= 0)
+    work, call = work[known], call[known]
+    inside = (trace.start[call] >= step.start) & (trace.start[call] < step.end)
+    return dict(zip(work[inside].tolist(), call[inside].tolist(), strict=True))
+
+
+def _launching_operator(trace: Trace, launches: Mapping[int, int], rows: StepRows) -> dict[int, Operator]:
+    """Row of device work -> the innermost operator that encloses its launch."""
+    enclosing = _Enclosing(trace, rows)
+    found = ((work, enclosing.of(call)) for work, call in launches.items())
+    return {work: operator for work, operator in found if operator is not None}
+
+
+def _own_operators(trace: Trace, launches: Mapping[int, int], owner: dict[int, Operator], step: Step, rows: StepRows) -> None:
+    """Launches outside every operator (graphs, kernels of other compilers) become operators themselves."""
+    by_call: dict[int, Operator] = {}
+    for work, call in launches.items():
+        if work in owner:
+            continue
+        if call not in by_call:
+            start = int(trace.start[call]) - step.start
+            by_call[call] = Operator(trace.strings[trace.name[work]], start_ns=start, duration_ns=int(trace.duration[call]))
+        owner[work] = by_call[call]
+    if by_call:
+        rows.roots.extend(by_call.values())
+        rows.roots.sort(key=lambda operator: operator.start_ns)
+
+
+class _Enclosing:
+    """Which operator of a step encloses a row."""
+
+    def __init__(self, trace: Trace, rows: StepRows) -> None:
+        self._trace, self._rows = trace, rows
+        self._by_lane: dict[int, Int64] = {}
+        found = np.array(list(rows.of_row), np.int64)
+        for lane in np.unique(trace.lane[found]) if len(found) else ():
+            self._by_lane[int(lane)] = found[trace.lane[found] == lane]  # by start already: parents come first
+
+    def of(self, row: int) -> Operator | None:
+        trace, lane = self._trace, int(self._trace.lane[row])
+        candidates = self._by_lane.get(lane)
+        if candidates is None:
+            return None
+        at = int(np.searchsorted(trace.start[candidates], trace.start[row], "right")) - 1
+        for i in range(at, max(at - 200, -1), -1):
+            candidate = int(candidates[i])
+            if trace.start[candidate] + trace.duration[candidate] >= trace.start[row] + trace.duration[row]:
+                return self._rows.of_row[candidate]
+        return None
+
+
+def _collectives(trace: Trace, step: Step, rows: StepRows, groups: Mapping[str, int]) -> None:
+    """Say of every operator that hands a transfer to a process group what it transfers, and when that ended."""
+    ends: dict[int, int] = {}
+    on_cpu = np.flatnonzero(is_cpu_collective(trace)).astype(np.int32)
+    if len(on_cpu):
+        for row, issuer in zip(on_cpu.tolist(), issuers(trace, on_cpu).tolist(), strict=True):
+            ends[issuer] = int(trace.start[row] + trace.duration[row]) - step.start
+    for row, operator in rows.of_row.items():
+        if _COLLECTIVE.match(operator.name):
+            operator.collective = _collective(trace, row, operator, groups, ends.get(row, -1))
+    for operator in rows.of_row.values():  # the record inside says more than the operator: lift it
+        inner = [c for c in operator.walk() if c is not operator and c.collective is not None]
+        if operator.name.startswith(("c10d::", "_c10d_functional::")) and inner:
+            best = next((c.collective for c in inner if c.collective and c.collective.elements_in), None)
+            operator.collective = best or operator.collective
+            for one in inner:
+                one.collective = None
+
+
+def _collective(trace: Trace, row: int, operator: Operator, groups: Mapping[str, int], end_ns: int) -> Collective | None:
+    named = _text(trace, row, "Collective name") or operator.name
+    kind = kind_of(named)
+    if kind == "unknown":
+        return None
+    spec = _first_tensor(trace, row)
+    dtype = (torch_name(_text(trace, row, "dtype") or "") if _text(trace, row, "dtype") else None) or (spec.dtype if spec else "float32")
+    elements = int(np.prod(spec.shape)) if spec else 0
+    elements_in, elements_out = _integer(trace, row, "In msg nelems"), _integer(trace, row, "Out msg nelems")
+    name = _text(trace, row, "Process Group Name")
+    return Collective(
+        kind=kind,
+        dtype=dtype,
+        elements_in=elements if elements_in == ABSENT else elements_in,
+        elements_out=elements if elements_out == ABSENT else elements_out,
+        group=groups.get(name or "", groups.get("", -1)),
+        peer=max(_integer(trace, row, "Src Rank"), _integer(trace, row, "Dst Rank")),
+        splits_in=_sizes(_text(trace, row, "In split size")),
+        splits_out=_sizes(_text(trace, row, "Out split size")),
+        end_ns=end_ns,
+    )
+
+
+def _waits(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
+    """An operator whose start or device work waited for another's transfer or device work comes after that one."""
+    number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
+    of_rank = np.array([p.rank == trace.rank for p in graph.processors], bool)
+    target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_offset))
+    mine = of_rank[graph.processor[target]]
+    device = _launching_operator(trace, _launches(trace, graph, step), rows)
+    for edge in np.flatnonzero(mine & (graph.pred_kind == Dependency.STREAM_WAIT)).tolist():
+        source = device.get(int(graph.event[graph.pred[edge]]))
+        waiter = device.get(int(graph.event[target[edge]]))
+        if source is not None and waiter is not None and number[id(source)] not in waiter.after and source is not waiter:
+            waiter.after.append(number[id(source)])
+    issued = {o.collective.end_ns: o for o in rows.of_row.values() if o.collective is not None and o.collective.end_ns >= 0}
+    starts = sorted((o.start_ns, number[id(o)], o) for o in rows.of_row.values())
+    times = np.array([start for start, _, _ in starts], np.int64)
+    for edge in np.flatnonzero(mine & (graph.pred_kind == Dependency.HAND_OFF) & (graph.kind[graph.pred] == Kind.COLLECTIVE)).tolist():
+        row = int(graph.event[graph.pred[edge]])
+        ended = int(trace.start[row] + trace.duration[row]) - step.start
+        operator = issued.get(ended)
+        at = int(np.searchsorted(times, ended))
+        if operator is not None and at < len(starts):
+            starts[at][2].after.append(number[id(operator)])
+
+
+def _backward(trace: Trace, rows: StepRows) -> None:
+    """Link every forward operator to the one of the backward pass that carries its sequence number."""
+    sequence = trace.dense("Sequence number")
+    forward: dict[int, Operator] = {}
+    number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
+    for row, operator in rows.of_row.items():
+        at = int(sequence[row])
+        if at < 0:
+            continue
+        if "Backward" in operator.name or operator.name.startswith("autograd::"):
+            if at in forward and "::" not in operator.name.removeprefix("autograd::engine::evaluate_function: "):
+                forward[at].backward = number[id(operator)]
+        else:
+            forward[at] = operator
+
+
+def _arguments(trace: Trace, rows: StepRows, pool: TensorPool, on_accelerator: bool) -> None:
+    number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
+    texts = {key: trace.dense(key) for key in ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")}
+    read: dict[tuple[int, ...], list[Any] | None] = {}
+    for row, operator in rows.of_row.items():
+        key = tuple(int(texts[k][row]) for k in texts)
+        if key not in read:
+            read[key] = _read(trace, key)
+        arguments = read[key]
+        if arguments is None:
+            continue
+        shapes = [a.shape if isinstance(a, TensorSpec) else None for a in arguments]
+        limits = bounds(operator.name, shapes, arguments)
+        place = number[id(operator)]
+        device = "accelerator" if on_accelerator else "cpu"
+        on_host = _on_host(operator, rows.copies)
+
+        def tensor(
+            position: int,
+            spec: TensorSpec,
+            limits: dict[int, int] = limits,
+            place: int = place,
+            on_host: int = on_host,
+            device: str = device,
+        ) -> Any:
+            number = not spec.shape and spec.dtype == "float64"  # how a Python number looks
+            return {"tensor": pool.take(spec, "cpu" if number or position == on_host else device, limits.get(position, 1), place)}
+
+        operator.inputs = map_tensors(arguments, tensor)
+        if operator.name == "aten::_to_copy" and _direction(operator, rows.copies) and len(arguments) > _TO_COPY_DEVICE:
+            operator.inputs[_TO_COPY_DEVICE] = "accelerator" if on_host == 0 else "cpu"
+
+
+def _direction(operator: Operator, copies: Mapping[int, str]) -> str:
+    """How an operator, or what it called, copied between host and device: "H…" to the device, "D…" from it, "" not at all."""
+    return next((copies[id(inner)][0] for inner in operator.walk() if id(inner) in copies), "")
+
+
+def _on_host(operator: Operator, copies: Mapping[int, str]) -> int:
+    """Position of the argument that is in host memory, from the direction of the copy: -1 none."""
+    if operator.name not in ("aten::copy_", "aten::_to_copy"):
+        return -1
+    source = {"aten::copy_": 1, "aten::_to_copy": 0}[operator.name]
+    return {"H": source, "D": 0 if operator.name == "aten::copy_" else -1}.get(_direction(operator, copies), -1)
+
+
+def _read(trace: Trace, key: Sequence[int]) -> list[Any] | None:
+    types, dims, strides, concrete = (trace.strings[i] if i >= 0 else None for i in key)
+    if types is None or dims is None:
+        return None
+    try:
+        return read_arguments(types, dims, strides, concrete)
+    except UnreadableArgumentsError:
+        return None
+
+
+def _first_tensor(trace: Trace, row: int) -> TensorSpec | None:
+    arguments = _read(trace, [int(trace.dense(k)[row]) for k in ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")])
+    return next(_tensors(arguments), None) if arguments else None
+
+
+def _tensors(value: Any) -> Iterator[TensorSpec]:
+    if isinstance(value, TensorSpec):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _text(trace: Trace, row: int, key: str) -> str | None:
+    column = trace.args.get(key)
+    if column is None or column.kind != "string":
+        return None
+    at = int(np.searchsorted(column.rows, row))
+    return trace.strings[int(column.values[at])] if at < len(column.rows) and column.rows[at] == row else None
+
+
+def _integer(trace: Trace, row: int, key: str) -> int:
+    column = trace.args.get(key)
+    if column is None:
+        return ABSENT
+    at = int(np.searchsorted(column.rows, row))
+    return int(column.values[at]) if at < len(column.rows) and column.rows[at] == row else ABSENT
+
+
+def _sizes(text: str | None) -> tuple[int, ...]:
+    try:
+        value = json.loads(text) if text else []
+    except ValueError:
+        return ()
+    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else ()

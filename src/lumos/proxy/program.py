@@ -1,0 +1,191 @@
+"""What a proxy benchmark runs: the operators of one step of every rank, with what their arguments are made of.
+
+A program is plain data and is written as it is to `trace.json`, the only file of a benchmark that holds anything of the
+trace. It keeps the operators as recorded, nested as they called each other: which of them run, and which of their
+parents or children run in their place, is decided where the benchmark runs, because only the torch there knows what it
+can run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Of `trace.json`; the benchmark refuses others.
+FORMAT, VERSION = "lumos-proxy", 1
+
+#: `Storage.bound` of floating point values under which an operator takes a root or a logarithm.
+NON_NEGATIVE = 2
+
+#: Beginnings of names that look like an operator's and are ranges of PyTorch's around operators.
+_RANGES = ("torch::autograd", "torch::distributed", "torch.distributed", "autograd::engine")
+
+
+def is_operator(name: str) -> bool:
+    """Whether a name is that of an operator of the dispatcher: "namespace::name"."""
+    return "::" in name and " " not in name and not name.startswith(_RANGES)
+
+
+@dataclass(slots=True)
+class Storage:
+    """Memory behind tensors: `nbytes` of it on "cpu" or "accelerator".
+
+    bound: integers in it are drawn from [0, bound); they ascend where it is negative. Floats are normal, or the absolute
+    values of normal ones where it is NON_NEGATIVE.
+    """
+
+    nbytes: int
+    device: str
+    bound: int = 1
+
+    def json(self) -> list[Any]:
+        return [self.nbytes, self.device, self.bound]
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A view of a storage. dtype: torch's name. strides, offset: elements."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    storage: int
+
+    def json(self) -> list[Any]:
+        return [self.dtype, list(self.shape), list(self.strides), self.offset, self.storage]
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective or point-to-point transfer, as the process group was asked for it.
+
+    kind: "all-reduce", … group: index into `Program.groups`, -1 unknown. elements: of this rank's input and output.
+    peer: root, source or destination, as a rank of the group (-1 none). splits: elements a rank, or empty.
+    end_ns: when the transfer ended, from the step's start; -1 unknown.
+    """
+
+    kind: str
+    dtype: str
+    elements_in: int
+    elements_out: int
+    group: int = -1
+    peer: int = -1
+    splits_in: tuple[int, ...] = ()
+    splits_out: tuple[int, ...] = ()
+    end_ns: int = -1
+
+
+@dataclass(slots=True)
+class Operator:
+    """One recorded operator (or a range that the framework put around operators).
+
+    inputs: None where the arguments were not recorded; else one entry per argument: `{"tensor": i}`, a list of such, or
+    a plain value (None: absent or unknown). outputs: indices into the rank's tensors; None where unknown. start_ns: from
+    the step's start, -1 where there are no times. device_ns: of the device work that it launched itself. stream: the
+    stream of that work. after: operators whose device work or transfer it waits for. backward: the operator of the backward pass that
+    consumes what this one saved. Operators are named by their place in pre-order.
+    """
+
+    name: str
+    schema: str = ""
+    inputs: list[Any] | None = None
+    outputs: list[int] | None = None
+    start_ns: int = -1
+    duration_ns: int = 0
+    device_ns: int = 0
+    stream: int = -1
+    kernel: bool = False
+    after: list[int] = field(default_factory=list)
+    backward: int = -1
+    collective: Collective | None = None
+    synchronize: bool = False
+    children: list[Operator] = field(default_factory=list)
+
+    def walk(self) -> Iterator[Operator]:
+        """This operator and everything that it called, in pre-order."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+@dataclass(slots=True)
+class RankProgram:
+    """One rank's step. recorded_ns: its measured duration, -1 unknown. threads: intra-op threads, 0 unknown."""
+
+    rank: int
+    step: str
+    recorded_ns: int
+    on_accelerator: bool
+    threads: int
+    operators: list[Operator]
+    tensors: list[Tensor]
+    storages: list[Storage]
+    malloc: dict[str, str] = field(default_factory=dict)  # glibc's settings in the recording: they decide what fresh memory costs
+
+    def walk(self) -> Iterator[Operator]:
+        """All operators in pre-order: the place of each is its number."""
+        for operator in self.operators:
+            yield from operator.walk()
+
+
+@dataclass(slots=True)
+class Program:
+    """A whole benchmark. groups: global ranks of every process group, in order."""
+
+    ranks: list[RankProgram]
+    groups: list[tuple[int, ...]]
+    world_size: int
+    source: str  # "profiler" or "execution trace": what the arguments come from
+    max_memory_bytes: int = 0  # 0: what the device has
+
+    def json(self) -> dict[str, Any]:
+        """The content of `trace.json`."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "source": self.source,
+            "world_size": self.world_size,
+            "max_memory_bytes": self.max_memory_bytes,
+            "groups": [list(group) for group in self.groups],
+            "ranks": [_rank_json(rank) for rank in self.ranks],
+        }
+
+
+def _rank_json(rank: RankProgram) -> dict[str, Any]:
+    names: dict[str, int] = {}
+    return {
+        "rank": rank.rank,
+        "step": rank.step,
+        "recorded_ns": rank.recorded_ns,
+        "on_accelerator": rank.on_accelerator,
+        "threads": rank.threads,
+        "malloc": rank.malloc,
+        "operators": [_operator_json(operator, names) for operator in rank.operators],
+        "names": list(names),
+        "tensors": [tensor.json() for tensor in rank.tensors],
+        "storages": [storage.json() for storage in rank.storages],
+    }
+
+
+def _operator_json(operator: Operator, names: dict[str, int]) -> dict[str, Any]:
+    """Fields at their default are left out: most operators have few."""
+    out: dict[str, Any] = {"name": names.setdefault(operator.name, len(names))}
+    if operator.schema:
+        out["schema"] = operator.schema
+    if operator.inputs is not None:
+        out["inputs"] = operator.inputs
+    if operator.outputs is not None:
+        out["outputs"] = operator.outputs
+    out["start_ns"], out["duration_ns"] = operator.start_ns, operator.duration_ns
+    for key, default in (("device_ns", 0), ("stream", -1), ("kernel", False), ("backward", -1), ("synchronize", False)):
+        if getattr(operator, key) != default:
+            out[key] = getattr(operator, key)
+    if operator.after:
+        out["after"] = operator.after
+    if operator.collective is not None:
+        out["collective"] = {name: getattr(operator.collective, name) for name in Collective.__slots__}
+    if operator.children:
+        out["children"] = [_operator_json(child, names) for child in operator.children]
+    return out

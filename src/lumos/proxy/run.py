@@ -1,0 +1,73 @@
+"""Run a generated benchmark in processes of its own, and read what it found.
+
+The benchmark runs under the interpreter that runs Lumos, whose torch it needs; `benchmark.py` alone runs anywhere.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from lumos.errors import LumosError
+
+INSTALL = "pip install 'lumos-trace[torch]'"
+
+
+def run(folder: str | os.PathLike[str], processes: int | None = None, options: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Run the benchmark in `folder` and return its result: that of the first rank, with all ranks' under `ranks`.
+
+    processes: one for each rank (default: as many as trace.json has ranks where these are all of the job's, else one).
+    options: passed on to benchmark.py. Raises LumosError: no benchmark there, no torch, the run failed.
+    """
+    script = Path(folder) / "benchmark.py"
+    trace = Path(folder) / "trace.json"
+    if not script.is_file() or not trace.is_file():
+        raise LumosError(f"{folder}: holds no benchmark.py and trace.json; make them with lumos proxy generate TRACE -o {folder}")
+    if importlib.util.find_spec("torch") is None:
+        raise LumosError(f"a proxy benchmark runs torch operators, and torch is not installed: {INSTALL}")
+    count = processes or default_processes(trace)
+    with tempfile.TemporaryDirectory() as results:
+        command = [sys.executable, str(script), "--json", results, *options]
+        _start(command, count, str(folder))
+        found = [Path(results) / f"result{rank}.json" for rank in range(count)]
+        ranks = [json.loads(path.read_text()) for path in found if path.is_file()]
+    if len(ranks) != count:
+        raise LumosError(f"{folder}: {count - len(ranks)} of {count} processes left no result; see what they printed above")
+    return {**ranks[0], "ranks": ranks}
+
+
+def default_processes(trace: Path) -> int:
+    """One process for each recorded rank where all ranks of the job are there; else one, whose transfers are spins."""
+    try:
+        content = json.loads(trace.read_text())
+        ranks, world = len(content["ranks"]), int(content["world_size"])
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise LumosError(f"{trace}: not a benchmark's trace.json ({error}); generate it again") from error
+    return ranks if ranks == world else 1
+
+
+def _start(command: list[str], count: int, folder: str) -> None:
+    """Start the processes as torchrun would, and wait. Their text is dropped, their errors are not."""
+    environment = dict(os.environ)
+    if count > 1:
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(count)}
+    started = []
+    for rank in range(count):
+        own = environment | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if count > 1 else {})
+        started.append(subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL))
+    failed = [status for process in started if (status := process.wait())]
+    if failed:
+        raise LumosError(f"{folder}: the benchmark ended with status {failed[0]}; what it printed above says why")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,196 @@
+// The what-if bench: changes on the left, what they do to the step on the right, scenarios below.
+
+import { ask, latest, query } from "lumos/api.js";
+import { chart, plain } from "lumos/charts.js";
+import { el, folded, selector, table } from "lumos/dom.js";
+import { bytes, duration, percent, seconds } from "lumos/format.js";
+import { moved, outcome } from "lumos/parts.js";
+import { PARTS } from "lumos/theme.js";
+
+const KINDS = [["scale", "scale by name"], ["drop", "drop"], ["fuse", "fuse neighbours"], ["rank_slowdown", "slow a rank"], ["set", "plan or model"], ["network", "network"]];
+const PAUSE_MS = 350;
+
+// doc: the report's document; names: of /api/names; settings: of /api/settings. Returns {element, set(changes)}.
+export function bench(doc, names, settings) {
+  let changes = [], step = doc.step, timer = 0;
+  const list = el("div"), error = el("p", { class: "error", role: "alert" }), changedPath = el("div");
+  const figures = el("div"), memory = el("p", { class: "hint" }), waiting = el("div", { class: "bar" });
+  const clusters = (label, none) => el("select", { "aria-label": label, onchange: () => turn() }, el("option", { value: "" }, none), ...settings.clusters.map((c) => el("option", { value: c }, c)));
+  const recordedOn = clusters("where the job was recorded", "as the trace says"), runOn = clusters("where it is to run", "where it was recorded");
+  const command = el("pre", { tabindex: "0" }), python = el("pre", { tabindex: "0" }), scenarios = el("div");
+  const element = el("div", { id: "bench" });
+
+  const request = () => ({
+    settings: Object.fromEntries(changes.filter((c) => c.kind === "set").map((c) => [c.key, String(c.value)])),
+    ...(recordedOn.value ? { base_cluster: recordedOn.value } : {}),
+    ...(runOn.value ? { cluster: runOn.value } : {}),
+    network: changes.filter((c) => c.kind === "network").map((c) => `${c.key}=x${c.factor}`),
+    scale: changes.filter((c) => c.kind === "scale").map((c) => ({ glob: c.glob, factor: c.factor })),
+    drop: changes.filter((c) => c.kind === "drop").map((c) => c.glob),
+    fuse: changes.filter((c) => c.kind === "fuse").map((c) => c.glob),
+    rank_slowdown: changes.filter((c) => c.kind === "rank_slowdown").map((c) => ({ rank: c.rank, factor: c.factor })),
+  });
+
+  const answer = latest(async ({ full }) => {
+    try {
+      const asked = request(), long = Object.keys(asked.settings).length > 0 || asked.network.length > 0 || "cluster" in asked;
+      if (long && !full) return; // a change of the plan takes too long to follow a slider: it is asked once the hand rests
+      const found = long ? await inBackground(asked) : await ask("/api/whatif", { ...asked, step, moved: full });
+      if (!found) return;
+      error.textContent = "";
+      show(found, full);
+    } catch (problem) {
+      error.textContent = problem.message;
+      element.dataset.state = "error";
+    }
+  });
+
+  // A question that takes long: shows that it is under way, and can be cancelled. null where it was.
+  async function inBackground(asked) {
+    const { work } = await ask("/api/work", { ...asked, step });
+    const stop = el("button", { type: "button", onclick: () => ask(`/api/work/${work}`, null, "DELETE") }, "cancel");
+    const text = el("span", { class: "hint" });
+    waiting.replaceChildren(el("progress"), text, stop);
+    try {
+      for (;;) {
+        const status = await ask(`/api/work/${work}`);
+        text.textContent = `${status.doing} …`;
+        if (status.state === "done") return status.answer;
+        if (status.state === "failed") throw new Error(status.error);
+        if (status.state === "cancelled") { element.dataset.state = "cancelled"; return null; }
+        await new Promise((wake) => setTimeout(wake, 120));
+      }
+    } finally { waiting.replaceChildren(); }
+  }
+
+  function turn() {
+    element.dataset.state = "asking";
+    answer({ full: false });
+    clearTimeout(timer);
+    timer = setTimeout(() => answer({ full: true }), PAUSE_MS);
+  }
+
+  function show(found, full) {
+    figures.replaceChildren(...outcome(found).elements);
+    const m = found.memory;
+    memory.textContent = m?.peak_bytes ? `Peak memory ${bytes(m.peak_bytes)}${m.fits === false ? ", which does not fit" : ""}.` : found.share ? "Memory: not known for this job." : "Memory: a change of durations moves none.";
+    command.textContent = found.command;
+    python.textContent = found.python;
+    if (full) changedPath.replaceChildren(moved(found));
+    Object.assign(element.dataset, { state: full ? "settled" : "answered", stepTime: found.step_time_s, baseTime: found.base.step_time_s });
+  }
+
+  function row(change) {
+    const what = { scale: `scale ${change.glob}`, drop: `drop ${change.glob}`, fuse: `fuse ${change.glob}`, rank_slowdown: `rank ${change.rank} slower`, set: change.key, network: `network ${change.key}` }[change.kind];
+    const remove = el("button", { type: "button", "aria-label": `remove: ${what}`, onclick: () => { changes = changes.filter((c) => c !== change); render(); turn(); } }, "×");
+    const out = el("div", { class: "change" }, el("div", { class: "what" }, what), remove);
+    if (change.kind === "set") {
+      const words = settings.words.includes(change.key);
+      const input = words ? el("select", {}, ...["none", "full"].map((v) => el("option", { value: v, selected: v === change.value }, v))) : el("input", { type: "number", min: "1", step: "1", value: change.value });
+      input.setAttribute("aria-label", what);
+      input.addEventListener("change", () => { change.value = input.value; turn(); });
+      out.append(input);
+      return out;
+    }
+    if (change.factor === undefined) return out;
+    const set = (value) => {
+      if (!Number.isFinite(value) || value < 0) return;
+      change.factor = value;
+      slider.value = value;
+      field.value = Number(value.toFixed(4));
+      turn();
+    };
+    const slider = el("input", { type: "range", min: "0", max: change.kind === "network" ? "4" : "2", step: "0.01", value: change.factor, "aria-label": `factor of ${what}`, oninput: () => set(Number(slider.value)) });
+    const field = el("input", { type: "number", min: "0", step: "0.05", value: change.factor, "aria-label": `factor of ${what}, as a number`, onchange: () => set(Number(field.value)) });
+    out.append(slider, field);
+    return out;
+  }
+
+  function render() {
+    list.replaceChildren(...(changes.length ? changes.map(row) : [el("p", { class: "hint" }, "No change yet: the step is the replayed one.")]));
+  }
+
+  function add(change) {
+    changes = [...changes, change];
+    render();
+    turn();
+  }
+
+  function adder() {
+    const options = el("datalist", { id: "names" }, ...names.map((n) => el("option", { value: escapeGlob(n.name) }, `${n.class}, ${duration(n.time_ns)}`)));
+    const kind = el("select", { "aria-label": "kind of change", onchange: () => { glob.hidden = ["rank_slowdown", "set", "network"].includes(kind.value); rank.hidden = kind.value !== "rank_slowdown"; key.hidden = kind.value !== "set"; link.hidden = kind.value !== "network"; } }, ...KINDS.map(([v, t]) => el("option", { value: v }, t)));
+    const glob = el("input", { list: "names", placeholder: "name or pattern, e.g. *gemm*", "aria-label": "name or pattern", size: "26" });
+    const rank = el("select", { "aria-label": "rank", hidden: true }, ...doc.classes.ranks.map((r) => el("option", { value: r }, `rank ${r}`)));
+    const key = el("select", { "aria-label": "setting", hidden: true }, ...settings.settings.map((k) => el("option", { value: k }, k)));
+    const link = el("select", { "aria-label": "of the network", hidden: true }, ...["bandwidth", "latency"].map((k) => el("option", { value: k }, k)));
+    const form = el("form", { class: "bar", onsubmit: (e) => {
+      e.preventDefault();
+      if (kind.value === "rank_slowdown") add({ kind: "rank_slowdown", rank: Number(rank.value), factor: 1.2 });
+      else if (kind.value === "set") add({ kind: "set", key: key.value, value: settings.words.includes(key.value) ? "full" : known(key.value) });
+      else if (kind.value === "network") add({ kind: "network", key: link.value, factor: link.value === "bandwidth" ? 2 : 0.5 });
+      else if (glob.value.trim()) add({ kind: kind.value, glob: glob.value.trim(), ...(kind.value === "scale" ? { factor: 0.5 } : {}) });
+      glob.value = "";
+    } }, kind, glob, rank, key, link, el("button", {}, "add"), options);
+    const quick = names.slice(0, 6).map((n) => el("button", { type: "button", title: n.name, onclick: () => add({ kind: "scale", glob: escapeGlob(n.name), factor: 0.8 }) }, n.name.length > 34 ? `${n.name.slice(0, 33)}…` : n.name));
+    return [form, el("div", { class: "bar" }, el("span", { class: "hint" }, "most time:"), ...quick)];
+  }
+
+  // What a setting is now, where the blocks tell; else 1.
+  const known = (key) => (key === "layers" && doc.outline?.layers ? doc.outline.layers : key === "dp" ? doc.classes.ranks.length : 1);
+
+  async function listScenarios() {
+    const found = await ask(query("/api/scenarios", { step }));
+    const rows = found.map((s) => [
+      el("span", { class: "group" }, el("button", { type: "button", onclick: () => set(s.changes) }, "load"),
+        el("button", { type: "button", "aria-label": `remove scenario ${s.name}`, onclick: async () => { await ask(`/api/scenarios/${s.number}`, null, "DELETE"); listScenarios(); } }, "×")),
+      s.name, seconds(s.answer.step_time_s), { value: `${seconds(s.answer.difference_s, true)} (${percent(s.answer.change, { signed: true, decimals: 1 })})`, class: s.answer.difference_s < 0 ? "good" : s.answer.difference_s > 0 ? "bad" : "" },
+      ...PARTS.map(([key]) => seconds(s.answer.breakdown[`${key}_s`])), s.answer.changes.join("; ") || "none",
+    ]);
+    const side = el("div");
+    scenarios.replaceChildren(...(found.length ? [side, table("Scenarios", [
+      { title: "" }, { title: "scenario", text: true }, { title: "step" }, { title: "difference" }, ...PARTS.map(([, name]) => ({ title: name })), { title: "changes", text: true },
+    ], rows)] : [el("p", { class: "hint" }, "None saved.")]));
+    scenarios.dataset.count = found.length;
+    if (!found.length) return;
+    const base = found[0].answer.base.breakdown, bars = [...found.map((s) => [`${s.number}. ${s.name}`, s.answer.breakdown]).reverse(), ["base", base]];
+    await chart(side, PARTS.map(([key, name, colour]) => ({
+      type: "bar", orientation: "h", name, y: bars.map(([n]) => plain(n)), x: bars.map(([, b]) => 1e3 * b[`${key}_s`]), marker: { color: colour }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
+    })), { barmode: "stack", height: 110 + 28 * bars.length, xaxis: { title: { text: "ms" } }, margin: { l: 120, r: 16, t: 50, b: 40 } });
+  }
+
+  function set(wanted) {
+    [recordedOn.value, runOn.value] = [wanted.base_cluster ?? "", wanted.cluster ?? ""];
+    changes = [
+      ...(wanted.network ?? []).map((n) => { const [key, factor] = n.split("=x"); return { kind: "network", key, factor: Number(factor) }; }),
+      ...Object.entries(wanted.settings ?? {}).map(([key, value]) => ({ kind: "set", key, value })),
+      ...wanted.scale.map((s) => ({ kind: "scale", ...s })), ...wanted.drop.map((glob) => ({ kind: "drop", glob })),
+      ...wanted.fuse.map((glob) => ({ kind: "fuse", glob })), ...wanted.rank_slowdown.map((s) => ({ kind: "rank_slowdown", ...s })),
+    ];
+    render();
+    turn();
+  }
+
+  const name = el("input", { placeholder: "name of the scenario", "aria-label": "name of the scenario" });
+  const save = el("form", { class: "bar", onsubmit: async (e) => {
+    e.preventDefault();
+    try {
+      await ask("/api/scenarios", { name: name.value.trim() || `scenario ${Number(scenarios.dataset.count ?? 0) + 1}`, changes: request() });
+      name.value = "";
+      await listScenarios();
+    } catch (problem) { error.textContent = problem.message; }
+  } }, name, el("button", {}, "save"));
+  const copy = (from) => el("button", { type: "button", onclick: async (e) => { await navigator.clipboard.writeText(from.textContent); e.target.textContent = "copied"; } }, "copy");
+
+  element.append(
+    el("div", { class: "bench" },
+      el("div", { class: "card" }, el("div", { class: "bar" }, selector("step", doc.step_names, step, (value) => { step = value; turn(); listScenarios(); })), ...adder(), list, waiting, save, el("div", { class: "bar" }, el("label", { class: "hint" }, "recorded on ", recordedOn), el("label", { class: "hint" }, "run on ", runOn)), error),
+      el("div", { class: "card" }, figures, memory, changedPath,
+        folded("The same on the command line, and in Python", el("div", { class: "bar" }, "command line ", copy(command)), command, el("div", { class: "bar" }, "Python ", copy(python)), python))),
+    el("h3", {}, "Scenarios side by side"), scenarios,
+  );
+  render();
+  return { element, set, start: async () => { await Promise.all([answer({ full: true }), listScenarios()]); } };
+}
+
+// A name as a pattern that means it alone.
+const escapeGlob = (text) => text.replace(/[[*?]/g, "[$&]");

@@ -1,0 +1,13 @@
+// A page of one figure.
+
+import { chart } from "lumos/charts.js";
+import { el } from "lumos/dom.js";
+import { data } from "lumos/offline.js";
+import { themeButton } from "lumos/report.js";
+
+document.getElementById("theme").append(themeButton());
+const drawing = el("div");
+document.getElementById("parts").append(drawing);
+const { template, title, ...layout } = data.layout;
+await chart(drawing, data.data, { height: 720, hovermode: "closest", ...layout });
+document.documentElement.dataset.state = "ready";

@@ -1,0 +1,33 @@
+// Numbers as people read them.
+
+const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3]];
+
+export function duration(ns, signed = false) {
+  if (ns === null || ns === undefined) return "–";
+  const sign = signed && ns > 0 ? "+" : "";
+  for (const [unit, size] of UNITS)
+    if (Math.abs(ns) >= size) return `${sign}${(ns / size).toFixed(Math.abs(ns) / size >= 100 ? 1 : 2)} ${unit}`;
+  return `${sign}${Math.round(ns)} ns`;
+}
+
+export const seconds = (s, signed = false) => duration(s === null || s === undefined ? null : s * 1e9, signed);
+
+export function percent(fraction, { signed = false, decimals = 2 } = {}) {
+  if (fraction === null || fraction === undefined) return "–";
+  const value = (100 * fraction).toFixed(decimals);
+  return `${signed && fraction >= 0 ? "+" : ""}${Number(value) === 0 ? value.replace("-", "") : value} %`;
+}
+
+export function bytes(n) {
+  if (n === null || n === undefined) return "–";
+  for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]])
+    if (n >= size) return `${(n / size).toFixed(n / size >= 100 ? 1 : 2)} ${unit}`;
+  return `${n} B`;
+}
+
+export function rate(bytesPerSecond) {
+  if (bytesPerSecond === null || bytesPerSecond === undefined) return "–";
+  return bytesPerSecond >= 1e9 ? `${(bytesPerSecond / 1e9).toFixed(2)} GB/s` : `${(bytesPerSecond / 1e6).toFixed(2)} MB/s`;
+}
+
+export const count = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;

@@ -1,0 +1,275 @@
+// The parts of a report: each takes its share of the document and an element, and fills it. Report and explorer use the same.
+
+import { inflate } from "lumos/columns.js";
+import { chart, plain, short } from "lumos/charts.js";
+import { el, folded, selector, table } from "lumos/dom.js";
+import { bytes, count, duration, percent, rate, seconds } from "lumos/format.js";
+import { palette, PARTS, RUN, style } from "lumos/theme.js";
+
+const ms = (ns) => ns / 1e6;
+const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+
+export function tiles(facts) {
+  return el("div", { class: "tiles" }, ...facts.filter(Boolean).map(([label, value, note]) =>
+    el("div", { class: "tile" }, el("div", { class: "label" }, label), el("div", { class: "value" }, value), note ? el("div", { class: "note" }, note) : null),
+  ));
+}
+
+export function summary(doc, node) {
+  const { replay } = doc;
+  const scored = replay.steps.filter((s) => s.scored).length;
+  const worst = (key) => Math.max(...replay.steps.map((s) => s[key]));
+  const measured = mean(replay.steps.map((s) => s.measured_ns)), replayed = mean(replay.steps.map((s) => s.replayed_ns));
+  const p95 = replay.steps.map((s) => s.kernel_start_error.p95).filter((v) => v !== null);
+  node.append(tiles([
+    ["measured step", duration(measured), `mean of ${count(replay.steps.length, "step")}`],
+    ["replayed step", duration(replayed), `${percent(replayed / measured - 1, { signed: true })}`],
+    ["replay error", percent(replay.mean_abs_error), `mean; worst ${percent(replay.max_abs_error)}; ${scored} of ${replay.steps.length} scored`],
+    p95.length ? ["kernel starts", percent(mean(p95)), "95 % are at most this share of the step off"] : null,
+    ["kept waiting", percent(worst("kept_wait")), "of the worst step, no rule explained it"],
+    ["unexplained idle", percent(worst("unexplained_idle")), "of the worst step, left out"],
+    ["ranks", replay.ranks.toLocaleString("en"), `${count(replay.tasks, "task")}, ${replay.dependencies.toLocaleString("en")} dependencies`],
+    doc.stragglers ? ["slowdown by stragglers", doc.stragglers.slowdown.toFixed(3), `ideal step ${duration(doc.stragglers.ideal_step_ns)}`] : null,
+  ]));
+}
+
+export function breakdown(doc, node) {
+  const { steps } = doc.replay;
+  const drawing = el("div"), most = 64;
+  const ranks = [...new Set(steps.map((s) => s.rank))];
+  let by = ranks.length > 1 && doc.step_names.length > 4 ? doc.step : "all";
+  const draw = () => {
+    let shown = steps.filter((s) => by === "all" || s.name === by);
+    const left = shown.length - most;
+    shown = shown.slice(0, most).reverse();
+    const label = (s, run) => plain(`${ranks.length > 1 ? `rank ${s.rank} · ` : ""}${by === "all" ? `${s.name.replace("ProfilerStep#", "#")} · ` : ""}${run}`);
+    const rows = shown.flatMap((s) => [["replayed", s], ["measured", s]]);
+    const traces = PARTS.map(([key, name, colour]) => ({
+      type: "bar", orientation: "h", name, marker: { color: colour, line: { width: 0 } }, y: rows.map(([run, s]) => label(s, run)),
+      x: rows.map(([run, s]) => ms(s.breakdown[run][`${key}_ns`])), hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
+    }));
+    note.textContent = left > 0 ? `The first ${most}; the table lists all.` : "";
+    return chart(drawing, traces, { barmode: "stack", height: 70 + rows.length * 17, xaxis: { title: { text: "ms" } }, bargap: 0.25, margin: { l: 150, r: 16, t: 28, b: 40 } });
+  };
+  const note = el("p", { class: "hint" });
+  const rows = steps.map((s) => [
+    `${s.rank}`, s.name, duration(s.measured_ns), duration(s.replayed_ns), { value: percent(s.error, { signed: true }), class: Math.abs(s.error) > 0.02 ? "bad" : "" },
+    percent(s.kernel_start_error.p95), percent(s.utilization_error), percent(s.kept_wait), percent(s.unexplained_idle), s.scored ? "yes" : s.unscored_reason,
+  ]);
+  node.append(
+    el("div", { class: "bar" }, selector("step", ["all", ...doc.step_names], by, (value) => { by = value; draw(); })), drawing, note,
+    folded("Every step", table("Steps, measured and replayed", [
+      { title: "rank" }, { title: "step", text: true }, { title: "measured" }, { title: "replayed" }, { title: "error" }, { title: "start p95" },
+      { title: "busy" }, { title: "kept waiting" }, { title: "unexplained" }, { title: "scored", text: true },
+    ], rows)),
+  );
+  return draw();
+}
+
+export async function busy(doc, node) {
+  const drawing = el("div");
+  const known = doc.busy.map((b) => b.step);
+  const draw = async (step) => {
+    const { curves } = doc.busy.find((b) => b.step === step);
+    const traces = [];
+    for (const [i, c] of curves.entries())
+      for (const run of ["measured", "replayed"]) {
+        const values = new Uint8Array(await inflate(c[run].gzip));
+        traces.push({
+          type: "scatter", mode: "lines", name: run, legendgroup: run, showlegend: i === 0, x0: 0.5, dx: 1, y: Array.from(values, (v) => v / 255),
+          xaxis: "x", yaxis: i ? `y${i + 1}` : "y", line: { color: RUN[run], width: run === "measured" ? 2.4 : 1.2, dash: run === "measured" ? "solid" : "dot" },
+          hovertemplate: `${plain(c.name)}<br>%{x:.1f} ms: %{y:.0%}<extra>${run}</extra>`,
+        });
+      }
+    const layout = { height: 90 + 110 * curves.length, xaxis: { title: { text: "ms from the step's start" }, anchor: curves.length > 1 ? `y${curves.length}` : "y" } };
+    curves.forEach((c, i) => {
+      const high = 1 - i / curves.length;
+      layout[i ? `yaxis${i + 1}` : "yaxis"] = { domain: [high - 0.86 / curves.length, high], range: [0, 1.05], tickformat: ".0%", nticks: 3, title: { text: plain(c.name), font: { size: 11 } } };
+    });
+    return chart(drawing, traces, layout);
+  };
+  node.append(el("div", { class: "bar" }, selector("step", known, doc.step, draw)), drawing);
+  await draw(known.includes(doc.step) ? doc.step : known[0]);
+}
+
+export function classes(doc, node) {
+  const { measured, replayed } = doc.classes;
+  const total = (run, i) => run.time_ns.reduce((sum, row) => sum + row[i], 0) / run.time_ns.length;
+  const of = (run, label) => { const i = run.labels.indexOf(label); return i < 0 ? 0 : total(run, i); };
+  const labels = [...measured.labels], colour = palette(labels);
+  const waits = [mean(measured.waiting_ns), mean(replayed.waiting_ns)];
+  const bars = labels.map((l) => [l, of(measured, l), of(replayed, l), colour(l)]);
+  if (waits.some(Boolean)) bars.push(["waiting", ...waits, colour("waiting")]);
+  bars.sort((a, b) => b[1] - a[1]);
+  const shown = bars.slice(0, 18).reverse(), drawing = el("div");
+  node.append(drawing, folded("As a table", table("Time by class, mean over ranks and steps", [
+    { title: "class", text: true }, { title: "measured" }, { title: "replayed" }, { title: "difference" },
+  ], bars.map(([l, m, r]) => [l, duration(m), duration(r), duration(r - m, true)]))));
+  const y = shown.map(([l]) => plain(l));
+  return chart(drawing, [
+    { type: "bar", orientation: "h", name: "replayed", y, x: shown.map((b) => ms(b[2])), marker: { color: shown.map((b) => b[3]), opacity: 0.45 }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>replayed</extra>" },
+    { type: "bar", orientation: "h", name: "measured", y, x: shown.map((b) => ms(b[1])), marker: { color: shown.map((b) => b[3]) }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>measured</extra>" },
+  ], { height: 70 + 30 * shown.length, barmode: "group", bargap: 0.25, showlegend: false, xaxis: { title: { text: "ms of a rank's step (solid: measured, pale: replayed)" } } });
+}
+
+export function collectives(doc, node) {
+  const { rows, model, known } = doc.collectives;
+  const label = (r) => `${r.kind} ${r.size_bytes === null ? "" : bytes(r.size_bytes)}${r.group ? ` · ${r.group}` : ""}`;
+  const shown = rows.slice(0, 16).reverse(), colour = palette([]), drawing = el("div"), at = shown.map((_, i) => i);
+  const bars = (name, of, fill) => ({
+    type: "bar", orientation: "h", name, y: at, x: shown.map((r) => ms(of(r) ?? 0)), marker: { color: fill }, text: shown.map((r) => short(label(r))), textposition: "none",
+    hovertemplate: "%{text}<br>%{x:.3f} ms<extra>" + name + "</extra>",
+  });
+  const whole = (r) => (r.transfer_ns === null ? r.time_ns : null);
+  const traces = [bars("waiting", (r) => r.waiting_ns, colour("waiting")), bars("transfer", (r) => r.transfer_ns, colour("transfer"))];
+  if (rows.some((r) => r.transfer_ns === null)) traces.push(bars("both (peers not recorded)", whole, colour("communication, waiting unknown")));
+  if (known) traces.push({
+    type: "scatter", mode: "markers", name: `the model's transfer (${model})`, y: at, text: shown.map((r) => short(label(r))), x: shown.map((r) => (r.modelled ? ms(r.modelled.transfer_ns) : null)),
+    marker: { symbol: "line-ns-open", size: 14, color: style("--ink"), line: { width: 2 } }, hovertemplate: "%{text}<br>%{x:.3f} ms<extra>model</extra>",
+  });
+  node.append(drawing, el("p", { class: "hint" }, known ? "" : `No model to compare with: ${model}`), table("Collectives, mean of one call on one rank", [
+    { title: "kind", text: true }, { title: "group", text: true }, { title: "ranks" }, { title: "size" }, { title: "calls" }, { title: "time" }, { title: "waiting" },
+    { title: "transfer" }, { title: "bus bandwidth" }, ...(known ? [{ title: "model" }, { title: "measured / model" }] : []),
+  ], rows.map((r) => [
+    r.kind, r.group, r.ranks ?? "–", bytes(r.size_bytes), r.calls.toLocaleString("en"), duration(r.time_ns), duration(r.waiting_ns), duration(r.transfer_ns), rate(r.bus_bytes_per_s),
+    ...(known ? [r.modelled ? duration(r.modelled.transfer_ns) : "–", r.modelled && r.transfer_ns ? (r.transfer_ns / r.modelled.transfer_ns).toFixed(2) : "–"] : []),
+  ])));
+  return chart(drawing, traces, { height: 80 + 26 * shown.length, barmode: "stack", xaxis: { title: { text: "ms, mean of one call on one rank" } }, yaxis: { tickvals: at, ticktext: shown.map((r) => short(label(r), 48)) } });
+}
+
+export function path(doc, node) {
+  const drawing = el("div"), below = el("div");
+  const draw = (step) => {
+    const found = doc.path.find((p) => p.step === step);
+    const labels = Object.keys(found.by_class), colour = palette(labels);
+    const rows = [["replayed", found.replayed], ["measured", found]];
+    const all = [...new Set([...labels, ...Object.keys(found.replayed.by_class)])];
+    const traces = all.map((label) => ({
+      type: "bar", orientation: "h", name: plain(label), y: rows.map(([run]) => run), x: rows.map(([, p]) => ms(p.by_class[label] ?? 0)), marker: { color: colour(label) },
+      hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + plain(label) + "</extra>",
+    }));
+    below.replaceChildren(
+      folded(`The longest of ${count(found.count, "link")}`, table("Longest stretches of work on the critical path, in order", [
+        { title: "from" }, { title: "time" }, { title: "class", text: true }, { title: "rank" }, { title: "on", text: true }, { title: "task", text: true },
+      ], found.links.map((l) => [duration(l.start_ns), duration(l.time_ns), l.class, `${l.rank}`, l.processor, l.name]))),
+      ...(found.by_rank.length > 1 ? [folded("By rank", table("Ranks on the critical path", [
+        { title: "rank" }, { title: "of the path" }, { title: "waited for others" }, { title: "others waited for it" },
+      ], found.by_rank.map((r) => [`${r.rank}`, duration(r.path_ns), duration(r.waited_ns), duration(r.waited_for_ns)])))] : []),
+    );
+    return chart(drawing, traces, { barmode: "stack", height: 210, xaxis: { title: { text: "ms of the critical path" } }, margin: { l: 80, r: 16, t: 60, b: 40 } });
+  };
+  node.append(el("div", { class: "bar" }, selector("step", doc.path.map((p) => p.step), doc.step, draw)), drawing, below);
+  return draw(doc.step);
+}
+
+export function stragglers(doc, node) {
+  const found = doc.stragglers;
+  const { measured: run, ranks } = doc.classes;
+  const median = (values) => { const s = [...values].sort((a, b) => a - b); return (s[(s.length - 1) >> 1] + s[s.length >> 1]) / 2; };
+  const columns = run.labels.map((label, i) => ({ label, times: run.time_ns.map((row) => row[i]) })).filter(({ times }) => median(times) > 0).slice(0, 16);
+  if (run.waiting_ns.some(Boolean)) columns.push({ label: "waiting", times: run.waiting_ns });
+  const off = columns.map(({ times }) => { const m = median(times); return times.map((t) => ms(t - m)); });
+  const most = Math.max(...off.flat().map(Math.abs), 1e-9);
+  const drawing = el("div"), z = ranks.map((_, r) => columns.map((_, c) => off[c][r]));
+  node.append(tiles([
+    ["measured step", duration(found.measured_step_ns)], ["ideal step", duration(found.ideal_step_ns), "if equal work took equal time"], ["slowdown", found.slowdown.toFixed(3)],
+    ["worst rank", `${[...found.by_rank].sort((a, b) => b.worth_ns - a.worth_ns)[0].rank}`, `fixing it is worth ${duration(Math.max(...found.by_rank.map((r) => r.worth_ns)))} a step`],
+  ]), drawing,
+  folded("By rank", table("Ranks", [{ title: "rank" }, { title: "work" }, { title: "ideal" }, { title: "slowdown" }, { title: "worth a step" }],
+    found.by_rank.map((r) => [`${r.rank}`, duration(r.work_ns), duration(r.ideal_work_ns), r.slowdown.toFixed(3), duration(r.worth_ns, true)]))),
+  folded("By class", table("Classes of work over all ranks", [{ title: "class", text: true }, { title: "work" }, { title: "ideal" }, { title: "slowdown" }, { title: "worth a step" }],
+    found.by_class.map((c) => [c.name, duration(c.work_ns), duration(c.ideal_work_ns), c.slowdown.toFixed(3), duration(c.worth_ns, true)]))),
+  ...(found.diagnostics.length ? [diagnosticList(found.diagnostics)] : []));
+  return chart(drawing, [{
+    type: "heatmap", z, x: columns.map((c) => plain(c.label)), y: ranks.map((r) => `rank ${r}`), zmin: -most, zmax: most, zmid: 0, xgap: 1, ygap: ranks.length > 64 ? 0 : 1,
+    colorscale: [[0, "#0072b2"], [0.5, "#f4f4f4"], [1, "#d55e00"]], colorbar: { title: { text: "ms off" }, thickness: 12, len: 1, nticks: 5 },
+    hovertemplate: "%{y}, %{x}<br>%{z:+.3f} ms off the median rank<extra></extra>",
+  }], { height: Math.max(250, Math.min(120 + 22 * ranks.length, 760)), yaxis: { autorange: "reversed", type: "category" }, xaxis: { side: "top", type: "category", tickangle: -35 }, margin: { l: 70, r: 16, t: 120, b: 16 } });
+}
+
+// What a what-if does to a step: figures, the four parts, and what moved. Returns the elements and the chart's promise.
+export function outcome(found) {
+  const faster = found.difference_s < 0, drawing = el("div"), runs = [["changed", found.breakdown], ["base", found.base.breakdown]];
+  const elements = [
+    el("div", { class: "big", "aria-live": "polite" }, seconds(found.step_time_s)),
+    el("div", { class: found.difference_s === 0 ? "" : faster ? "good" : "bad" }, `${seconds(found.difference_s, true)} (${percent(found.change, { signed: true })}) against ${seconds(found.base.step_time_s)} replayed`),
+    el("div", { class: "hint" }, `between ${seconds(found.step_time_low_s)} and ${seconds(found.step_time_high_s)}, as far off as the replay is; ${seconds(found.measured_step_s)} measured${found.seconds_s === undefined ? "" : `; answered in ${seconds(found.seconds_s)}`}`),
+    drawing,
+  ];
+  const done = chart(drawing, PARTS.map(([key, name, colour]) => ({
+    type: "bar", orientation: "h", name, y: runs.map(([run]) => run), x: runs.map(([, b]) => 1e3 * b[`${key}_s`]), marker: { color: colour },
+    hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
+  })), { barmode: "stack", height: 190, xaxis: { title: { text: "ms" } }, margin: { l: 70, r: 16, t: 50, b: 40 } });
+  return { elements, done };
+}
+
+export function moved(found) {
+  if (!found.moved.length) return el("p", { class: "hint" }, "Nothing moved on the critical path.");
+  const columns = [{ title: "class", text: true }, { title: "base" }, { title: "changed" }, { title: "difference" }];
+  return table("What moved on the critical path", columns, found.moved.map((m) => [m.what, seconds(m.base_s), seconds(m.changed_s), { value: seconds(m.delta_s, true), class: m.delta_s < 0 ? "good" : "bad" }]));
+}
+
+export function whatif(doc, node) {
+  const { elements, done } = outcome(doc.whatif);
+  node.append(el("ul", {}, ...doc.whatif.changes.map((c) => el("li", {}, c))), ...elements, moved(doc.whatif));
+  return done;
+}
+
+const PHASE = { forward: "#56b4e9", recompute: "#f0d97a", backward: "#0072b2", optimizer: "#e69f00", other: "#b9c0c8" };
+
+export function outline(doc, node) {
+  const { outline: o } = doc;
+  if (!o.rows.length) return node.append(el("p", {}, "No block found."));
+  const total = (r) => ms((r.device_ns || 0) * r.repeats), cpu = (r) => ms(r.cpu_ns * r.repeats), device = o.rows.some((r) => r.device_ns);
+  const drawing = el("div"), name = (r) => `${r.repeats > 1 ? `${r.repeats} × ` : ""}${r.block}`;
+  const phases = [...new Set(o.rows.map((r) => r.phase))], several = new Set(o.rows.map((r) => r.microbatch)).size > 1;
+  let at = 0;
+  const begins = o.rows.map((r) => { const begin = at; at += device ? total(r) : cpu(r); return begin; });
+  const traces = phases.map((phase) => {
+    const rows = o.rows.map((r, i) => [r, i]).filter(([r]) => r.phase === phase);
+    return {
+      type: "bar", orientation: "h", name: phase, marker: { color: PHASE[phase] ?? "#999999", line: { width: 1, color: style("--paper") } }, y: rows.map(() => "step"), base: rows.map(([, i]) => begins[i]),
+      x: rows.map(([r]) => (device ? total(r) : cpu(r))), text: rows.map(([r]) => short(name(r), 24)), textposition: "inside", insidetextanchor: "middle",
+      customdata: rows.map(([r]) => [plain(name(r)), r.tasks, r.microbatch]), hovertemplate: "%{customdata[0]}<br>%{x:.3f} ms<br>%{customdata[1]} tasks each, microbatch %{customdata[2]}<extra>" + phase + "</extra>",
+    };
+  });
+  const evidence = Object.entries(o.evidence).filter(([, how]) => how).map(([phase, how]) => `${phase} by ${how}`).join(", ");
+  node.append(el("p", {}, o.layers ? `${count(o.layers, "layer")} (confidence ${percent(o.confidence, { decimals: 0 })}): ${evidence}` : "No layers found: nothing repeats, and no operator holds weights."),
+    drawing, folded("Every block", table(`Blocks of a step of rank ${o.rank}`, [
+      { title: "phase", text: true }, ...(several ? [{ title: "microbatch" }] : []), { title: "block", text: true }, { title: "tasks" }, { title: "CPU each" }, { title: "device each" },
+    ], o.rows.map((r) => [r.phase, ...(several ? [`${r.microbatch}`] : []), name(r), r.tasks.toLocaleString("en"), duration(r.cpu_ns), duration(r.device_ns)]))));
+  return chart(drawing, traces, { barmode: "overlay", height: 150, xaxis: { title: { text: `ms of ${device ? "device" : "CPU"} work, block after block` } }, yaxis: { showticklabels: false }, margin: { l: 16, r: 16, t: 40, b: 40 } });
+}
+
+export function memory(doc, node) {
+  const drawing = el("div");
+  node.append(drawing);
+  return chart(drawing, doc.memory.map((m) => ({
+    type: "scatter", mode: "lines", line: { shape: "hv", width: 1.5 }, name: plain(m.name), x: m.time_ns.map(ms), y: m.allocated_bytes.map((b) => b / 2 ** 30), hovertemplate: "%{x:.2f} ms<br>%{y:.3f} GiB<extra>" + plain(m.name) + "</extra>",
+  })), { height: 300, xaxis: { title: { text: "ms from the first row" } }, yaxis: { title: { text: "GiB allocated" }, rangemode: "tozero" } });
+}
+
+export function diagnosticList(found) {
+  const by = new Map();
+  for (const d of found) by.set(d.code, [...(by.get(d.code) ?? []), d.message]);
+  return el("ul", { class: "findings" }, ...[...by].map(([code, messages]) =>
+    el("li", {}, el("code", {}, code), ` ${messages[0]} `, messages.length > 1 ? folded(`and ${messages.length - 1} more like it`, ...messages.slice(1).map((m) => el("p", {}, m))) : null),
+  ));
+}
+
+export function diagnostics(doc, node) {
+  node.append(doc.diagnostics.length ? diagnosticList(doc.diagnostics) : el("p", {}, "Nothing odd or missing in the input."));
+}
+
+export function about(doc, node) {
+  const { about: a, replay } = doc;
+  const facts = [["command", el("code", {}, a.command.join(" "))], ["lumos", a.lumos], ["Python, NumPy", `${a.python}, ${a.numpy}`], ["devices", a.devices.join(", ") || "none named"]];
+  for (const [name, values] of Object.entries(replay.constants)) {
+    const [low, high] = [Math.min(...values), Math.max(...values)], show = (v) => (name.endsWith("_ns") ? duration(v) : v.toLocaleString("en"));
+    facts.push([name.replace(/_ns$/, "").replaceAll("_", " "), low === high ? show(low) : `${show(low)} … ${show(high)} over the ranks`]);
+  }
+  if (replay.ignored.length) facts.push(["dependencies ignored", replay.ignored.join(", ")]);
+  node.append(el("dl", { class: "facts" }, ...facts.flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)])),
+    folded(`Files (${a.files.length})`, table("What was read", [{ title: "rank" }, { title: "rank from", text: true }, { title: "events" }, { title: "file", text: true }],
+      a.files.map((f) => [`${f.rank}`, f.rank_source, f.events.toLocaleString("en"), f.path]))));
+}

@@ -1,0 +1,56 @@
+// The page of a report: its parts in order, each under its heading.
+
+import { el } from "lumos/dom.js";
+import * as parts from "lumos/parts.js";
+import { setTheme } from "lumos/theme.js";
+import { Timeline } from "lumos/timeline.js";
+
+// Name, heading, what it shows, how it is drawn, and whether a document has it.
+const PARTS = [
+  ["changed", "What if", "The changed job against the replayed one. Both are simulated, so the replay's error cancels in the difference.", parts.whatif, (doc) => doc.whatif],
+  ["breakdown", "Where the time goes", "Each step four ways, as measured and as replayed: device work (or, without a device, operators) alone, together with communication, communication alone, neither.", parts.breakdown],
+  ["timeline", "Timeline", "One step on every thread and stream. Zoomed out, a cell shows the class of work that took most of it, as high as the share that was busy.", null],
+  ["path", "Critical path", "The chain of tasks that sets the step, and what its time went to. Only what is on it can make the step shorter.", parts.path],
+  ["busy", "How busy the devices were", "The busy share of each millisecond, measured and replayed on top of each other.", parts.busy],
+  ["classes", "Time by class of work", "Own time without waiting for peers; the mean of a rank's step.", parts.classes],
+  ["collectives", "Collectives", "Waiting for the last rank and the transfer itself are told apart where every member was recorded.", parts.collectives, (doc) => doc.collectives.rows.length],
+  ["stragglers", "Stragglers", "How far each rank is off the median rank, class by class, and what its slowness costs the job.", parts.stragglers, (doc) => doc.stragglers],
+  ["outline", "Blocks", "One step of one rank cut into layers, phases and microbatches.", parts.outline, (doc) => doc.outline],
+  ["memory", "Memory", "Allocated memory over the recording.", parts.memory, (doc) => doc.memory.length],
+  ["diagnostics", "What is odd or missing", "Findings in the input, and what each costs the answer.", parts.diagnostics],
+  ["about", "How this was made", "", parts.about],
+];
+
+export function section(id, title, what) {
+  const body = el("div");
+  return { body, node: el("section", { class: "part", id, "aria-labelledby": `${id}-title` }, el("h2", { id: `${id}-title` }, title), what ? el("p", { class: "what" }, what) : null, body) };
+}
+
+export function themeButton() {
+  const names = ["auto", "light", "dark"];
+  let at = 0;
+  const button = el("button", { type: "button", class: "noprint", onclick: () => { at = (at + 1) % 3; setTheme(names[at]); button.textContent = `theme: ${names[at]}`; } }, "theme: auto");
+  return button;
+}
+
+// before: sections ahead of the report's own. detail: where the timeline's tasks come from when it holds none.
+export async function show(doc, { before = [], detail = null, timeline = (d) => Timeline.create(d, detail) } = {}) {
+  const main = document.getElementById("parts");
+  main.replaceChildren();
+  const top = document.getElementById("summary");
+  top.replaceChildren();
+  parts.summary(doc, top);
+  document.getElementById("headline").textContent = doc.headline;
+  const made = [...before];
+  for (const [id, title, what, draw, has] of PARTS) if (!has || has(doc)) made.push({ id, title, draw, ...section(id, title, what) });
+  main.append(...made.map((m) => m.node));
+  document.getElementById("contents").replaceChildren(...made.map((m) => el("li", {}, el("a", { href: `#${m.id}` }, m.title))));
+  const shown = await timeline(doc.timeline);
+  made.find((m) => m.id === "timeline").body.append(shown.element);
+  window.lumos = { timeline: shown };
+  await new Promise(requestAnimationFrame);
+  document.documentElement.dataset.opened = Math.round(performance.now());
+  for (const { draw, body } of made) if (draw) await draw(doc, body);
+  document.documentElement.dataset.state = "ready";
+  document.documentElement.dataset.ready = Math.round(performance.now());
+}

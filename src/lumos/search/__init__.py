@@ -1,0 +1,1 @@
+"""Which plan: all plans of a model on a cluster, bounded, priced in columns, and the best of them simulated in full."""

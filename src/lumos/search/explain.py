@@ -1,0 +1,152 @@
+"""Why one plan beats another: the step as parts that add up to it, and the difference of two steps part by part.
+
+The parts are means over the pipeline stages. Inside a block: compute by kind of work, the forward pass done again (what memory
+forces), and the communication that the block's compute does not cover, by group. Between blocks the compute stream is
+idle: while gradients or parameters move (data parallel), before the first pass and after the last (filling and draining the
+pipeline), and between passes (transfers, and waiting for them).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumos.layout.block import Block, collapse
+from lumos.layout.layers import LayerWork
+from lumos.layout.predict import Prediction, work_class
+from lumos.layout.price import Pricer
+from lumos.layout.sizes import Share
+from lumos.layout.step_time import slowest
+from lumos.layout.work import Collective, Lane
+
+RECOMPUTED = "recomputation (memory)"
+FILL = "pipeline fill and drain"
+WAITING = "waiting between passes"
+DATA = "data-parallel communication"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Parts of two steps, in seconds; each adds up to its step."""
+
+    first: dict[str, float]
+    second: dict[str, float]
+
+    @property
+    def difference(self) -> dict[str, float]:
+        """Second less first, the largest first."""
+        keys = dict.fromkeys([*self.first, *self.second])
+        found = {key: self.second.get(key, 0.0) - self.first.get(key, 0.0) for key in keys}
+        return dict(sorted(found.items(), key=lambda item: -abs(item[1])))
+
+
+def explain(first: Prediction, second: Prediction, pricer: Pricer) -> Explanation:
+    """The parts of two predictions in coarse form, of one cluster."""
+    return Explanation(parts(first, pricer), parts(second, pricer))
+
+
+def parts(p: Prediction, pricer: Pricer) -> dict[str, float]:
+    """Seconds of a coarse prediction's parts."""
+    total = Counter[str]()
+    known: dict[int, Counter[str]] = {}
+    layout = p.layout
+    for items in layout.stages:
+        for item in items:
+            if item.block not in known:
+                known[item.block] = _inside(layout.blocks[item.block], p, pricer)
+            for name, time in known[item.block].items():
+                total[name] += time * item.repeat
+    total.update(_between(p))
+    factor = slowest(p.job, pricer.coefficients) * 1e-9 / len(layout.stages)
+    return {name: time * factor for name, time in total.most_common() if time}
+
+
+def _inside(block: Block, p: Prediction, pricer: Pricer) -> Counter[str]:
+    """Parts of one run of a block on the compute stream, ns."""
+    parts = Counter[str]()
+    if not any(op.lane is Lane.COMPUTE for op in block.ops):
+        return parts
+    times = [price.times for price in pricer([op.work for op in block.ops])]
+    again = _again(block, p, pricer)
+    whole = collapse(block, times)
+    moved = Counter[str]()
+    for i, (op, time) in enumerate(zip(block.ops, times, strict=True)):
+        if isinstance(op.work, Collective):
+            moved[work_class(op.work, op.lane)] += time[0]
+        elif i >= again:
+            parts[work_class(op.work, op.lane)] += time[0]
+        else:
+            parts[RECOMPUTED] += time[0]
+    for name, length in moved.items():
+        parts[name] += round(whole.exposed * length / max(1, moved.total()))
+    parts[WAITING] += whole.device[0] - parts.total()  # rounding
+    return parts
+
+
+def _again(block: Block, p: Prediction, pricer: Pricer) -> int:
+    """Ops at the head of a block that repeat the forward pass."""
+    plan = p.job.plan
+    if plan.recompute != "full" or not block.name.startswith(("layer backward", "layer input")):
+        return 0
+    share = Share(p.job.model, plan, p.job.framework, p.job.cluster.node.devices)
+    work = LayerWork(share)
+    for mixture in (False, True):
+        if mixture and p.job.model.experts is None:
+            continue
+        forward = work.forward(mixture).ops
+        if block.ops[: len(forward)] == forward:
+            return len(forward)
+    return 0
+
+
+def _between(p: Prediction) -> Counter[str]:
+    """Idle time of the stages' compute streams, summed, ns."""
+    timeline, graph = p.timeline, p.timeline.graph
+    begin, end = int(timeline.start.min()), int(timeline.end.max())
+    streams = {(q.rank, q.stream - 1): i for i, q in enumerate(graph.processors) if q.is_stream}
+    out = Counter[str]()
+    for stage in range(len(p.layout.stages)):
+        spans = _spans(p, streams.get((stage, int(Lane.COMPUTE))))
+        if not len(spans):
+            out[FILL] += end - begin
+            continue
+        idle = _gaps(spans, begin, end)
+        data = [_spans(p, streams.get((stage, int(lane)))) for lane in (Lane.DATA, Lane.GATHER)]
+        moving = np.concatenate(data)
+        out[DATA] += sum(_overlap(gap, moving) for gap in idle)
+        for gap in idle:
+            outer = gap[0] == begin or gap[1] == end or gap[1] == spans[0, 0]
+            out[FILL if outer else WAITING] += gap[1] - gap[0] - _overlap(gap, moving)
+    return out
+
+
+def _spans(p: Prediction, processor: int | None) -> np.ndarray:
+    """Start and end of the tasks of a processor, in order: int64[n, 2]."""
+    if processor is None:
+        return np.zeros((0, 2), np.int64)
+    t = p.timeline
+    which = np.flatnonzero(t.graph.processor == processor)
+    spans = np.stack([t.start[which], t.end[which]], axis=1)
+    return np.asarray(spans[np.argsort(spans[:, 0], kind="stable")])
+
+
+def _gaps(spans: np.ndarray, begin: int, end: int) -> list[tuple[int, int]]:
+    starts = [*spans[:, 0].tolist(), end]
+    ends = [begin, *np.maximum.accumulate(spans[:, 1]).tolist()]
+    return [(a, b) for a, b in zip(ends, starts, strict=True) if b > a]
+
+
+def _overlap(gap: tuple[int, int], spans: np.ndarray) -> int:
+    """Time of the gap that the spans cover (spans of different lanes may overlap: counted once)."""
+    if not len(spans):
+        return 0
+    inside = spans[(spans[:, 1] > gap[0]) & (spans[:, 0] < gap[1])]
+    covered, edge = 0, gap[0]
+    for start, stop in sorted(map(tuple, inside.tolist())):
+        low, high = max(start, edge), min(stop, gap[1])
+        if high > low:
+            covered += high - low
+            edge = high
+    return covered

@@ -1,0 +1,306 @@
+"""Times of the blocks that plans consist of: each distinct block built and priced once, then spread over the plans as columns.
+
+A block depends on few of a plan's sizes; a plan that has them stands for all. Times are those of collapsed blocks, in ns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.layout import ends
+from lumos.layout.block import NOTHING, Block, Builder, collapse
+from lumos.layout.layers import LayerWork
+from lumos.layout.memory import layer_activations, logits_bytes, weight_gradients
+from lumos.layout.parameters import owned_parameters, stage_parameters, tensors_of_layer
+from lumos.layout.plan import SCHEDULES, Plan, layers_of_chunks
+from lumos.layout.price import Pricer
+from lumos.layout.sizes import Share
+from lumos.layout.work import Collective, Contention, Lane, Work
+from lumos.search.space import Plans
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+DENSE, MIXTURE = 0, 1
+#: Stages that may differ: the first, one in the middle, the last.
+FIRST, MIDDLE, LAST = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Per plan, float64[n] or float64[n, k]; ns where not said.
+
+    forward, backward, inputs, weights: one layer's, by (dense, mixture); `*_host`: host time of its launches. slowdown: what a
+    layer's backward pass loses to the exchange of its gradients beside it. reduction: exchange of one layer's gradients,
+    in buckets; bucket: layers of a bucket; gather: of one layer's parameters. embedding, head: (forward, backward);
+    their gradients' exchange: outer_reduction (embedding, head). transfer: one pipeline transfer. optimizer, optimizer_host,
+    final_reduction, final_gather: by stage (first, middle, last). tied: sum of the shared table's gradients.
+    """
+
+    forward: Floats
+    forward_host: Floats
+    backward: Floats
+    backward_host: Floats
+    inputs: Floats
+    inputs_host: Floats
+    weights: Floats
+    weights_host: Floats
+    embedding: Floats
+    head: Floats
+    ends_host: Floats
+    transfer: Floats
+    slowdown: Floats
+    reduction: Floats
+    bucket: Floats
+    gather: Floats
+    outer_reduction: Floats
+    optimizer: Floats
+    optimizer_host: Floats
+    final_reduction: Floats
+    final_gather: Floats
+    tied: Floats
+
+    def take(self, which: NDArray[np.generic]) -> Columns:
+        return Columns(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
+
+
+class Prices:
+    """Prices blocks of plans on one cluster."""
+
+    def __init__(self, pricer: Pricer) -> None:
+        self._pricer = pricer
+        self._host = pricer.coefficients.host
+
+    def columns(self, plans: Plans) -> Columns:
+        """Times of the plans' blocks."""
+        many = (plans.microbatches > 1).astype(np.int64)
+        sharded = np.minimum(plans["zero"], 1)
+        layer = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many)
+        outer = _keys(plans, ("tp", "cp", "micro_batch", "sequence_parallel"), many)
+        parts = plans["pp"] * plans["vpp"]
+        exchange = _keys(plans, ("tp", "cp", "ep", "dp"), sharded, parts)
+        tail = _keys(plans, ("tp", "cp", "ep", "dp", "pp", "vpp", "schedule"), sharded)
+        moving = _keys(plans, ("tp", "cp", "pp", "micro_batch", "sequence_parallel"))
+        found: dict[str, Floats] = {}
+        zero_bubble = bool(np.any(plans["schedule"] == SCHEDULES.index("zero-bubble")))
+        found |= self._spread(plans, layer, lambda s: _layer_blocks(s, zero_bubble), _layer_values)
+        found |= self._spread(plans, outer, _outer_blocks, _outer_values)
+        found |= self._spread(plans, moving, _transfer_blocks, lambda s, v: {"transfer": v[0][0]})
+        found |= self._spread(plans, exchange, _exchange_blocks, _exchange_values)
+        found |= self._spread(plans, tail, _tail_blocks, _tail_values)
+        return Columns(**found)
+
+    def _spread(
+        self,
+        plans: Plans,
+        keys: tuple[Ints, Ints],
+        build: Callable[[Share], list[Block]],
+        values: Callable[[Share, list[tuple[float, float]]], dict[str, float | Sequence[float]]],
+    ) -> dict[str, Floats]:
+        """Columns from the blocks of the plans that stand for the rest."""
+        rows, inverse = keys
+        problem = plans.problem
+        node = problem.cluster.node.devices
+        shares = [Share(problem.model, plans.plan(row), problem.framework, node) for row in rows.tolist()]
+        built = [build(share) for share in shares]
+        times = self._times([block for blocks in built for block in blocks])
+        table: dict[str, list[float | Sequence[float]]] = {}
+        at = 0
+        for share, blocks in zip(shares, built, strict=True):
+            for name, value in values(share, times[at : at + len(blocks)]).items():
+                table.setdefault(name, []).append(value)
+            at += len(blocks)
+        return {name: np.array(column, float)[inverse] for name, column in table.items()}
+
+    def _times(self, blocks: Sequence[Block]) -> list[tuple[float, float]]:
+        """Device and host time of every block, ns."""
+        works: dict[Work, None] = dict.fromkeys(op.work for block in blocks for op in block.ops)
+        known = dict(zip(works, self._pricer(list(works)), strict=True))
+        memo: dict[Block, tuple[float, float]] = {}
+        out = []
+        for block in blocks:
+            if block not in memo:
+                c = collapse(block, [known[op.work].times for op in block.ops]) if block.ops else NOTHING
+                memo[block] = (float(c.device[0]), float(c.host) * self._host)
+            out.append(memo[block])
+        return out
+
+
+def _keys(plans: Plans, names: tuple[str, ...], *more: Ints) -> tuple[Ints, Ints]:
+    """Rows that stand for all with equal values of the named columns, and the place of every row's stand-in."""
+    table = np.stack([*(plans[name] for name in names), *more], axis=1)
+    code = np.zeros(len(table), np.int64)
+    for column in table.T:
+        _, place = np.unique(column, return_inverse=True)
+        code = code * (int(place.max(initial=0)) + 1) + place
+    _, rows, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return rows, inverse
+
+
+# ---------------------------------------------------------------- layers
+
+
+def _layer_blocks(share: Share, zero_bubble: bool) -> list[Block]:
+    work = LayerWork(share)
+    recompute = share.plan.recompute == "full"
+    blocks = []
+    for mixture in _kinds(share):
+        blocks += [work.forward(mixture), work.backward(mixture, recompute)]
+        blocks += [work.inputs(mixture, recompute), work.weights(mixture)] if zero_bubble else [_EMPTY, _EMPTY]
+    return blocks
+
+
+_EMPTY = Block("", (), ())
+
+
+def _kinds(share: Share) -> tuple[bool, ...]:
+    """The kinds of layers, dense first; a model of one kind has it twice so that columns keep their shape."""
+    mixtures = share.model.mixture_layers
+    return (mixtures == share.model.layers, mixtures > 0)
+
+
+def _layer_values(share: Share, v: list[tuple[float, float]]) -> dict[str, float | Sequence[float]]:
+    names = ("forward", "backward", "inputs", "weights")
+    out: dict[str, float | Sequence[float]] = {}
+    for i, name in enumerate(names):
+        out[name] = (v[i][0], v[i + 4][0])
+        out[f"{name}_host"] = (v[i][1], v[i + 4][1])
+    return out
+
+
+def _outer_blocks(share: Share) -> list[Block]:
+    work = LayerWork(share)
+    return [
+        ends.embedding_forward(share, work), ends.embedding_backward(share, work), ends.head_forward(share, work),
+        ends.head_backward(share, work),
+    ]  # fmt: skip
+
+
+def _outer_values(share: Share, v: list[tuple[float, float]]) -> dict[str, float | Sequence[float]]:
+    return {"embedding": (v[0][0], v[1][0]), "head": (v[2][0], v[3][0]), "ends_host": (v[0][1] + v[1][1], v[2][1] + v[3][1])}
+
+
+def _transfer_blocks(share: Share) -> list[Block]:
+    return [ends.transfer(share, "transfer", Lane.SEND_FORWARD)]
+
+
+# ---------------------------------------------------------------- exchanges of gradients and parameters
+
+
+def layer_parts(share: Share, mixture: bool) -> tuple[int, int]:
+    """Parameters of a layer on one rank: dense part, routed experts."""
+    p = share.model.layer_parameters(mixture)
+    return -(-(p.attention + p.mlp) // share.plan.tp) + p.norm, p.expert // share.plan.ep
+
+
+def _bucket(share: Share, mixture: bool) -> int:
+    """Layers whose gradients are exchanged together."""
+    each = sum(layer_parts(share, mixture)) * share.framework.reduce_bytes
+    run = -(-share.model.layers // (share.plan.pp * share.plan.vpp))
+    return max(1, min(run, round(share.framework.bucket_bytes / max(each, 1))))
+
+
+def _exchange_blocks(share: Share) -> list[Block]:
+    f, plan, model = share.framework, share.plan, share.model
+    blocks = []
+    for mixture in _kinds(share):
+        dense, experts = layer_parts(share, mixture)
+        size, width = _bucket(share, mixture), f.reduce_bytes
+        one = ends.reduce_gradients(share, dense * width, experts * width)
+        blocks += [
+            _contention(one),
+            ends.reduce_gradients(share, dense * width * size, experts * width * size),
+            ends.gather_parameters(share, dense * share.activation_bytes, experts * share.activation_bytes),
+            _contention(ends.gather_parameters(share, dense * share.activation_bytes, experts * share.activation_bytes)),
+        ]
+    for parameters in (model.embedding_parameters, model.head_parameters):
+        blocks.append(ends.reduce_gradients(share, -(-parameters // plan.tp) * f.reduce_bytes))
+    return blocks
+
+
+def _contention(block: Block) -> Block:
+    b = Builder("contention", 0)
+    for op in block.ops:
+        if isinstance(op.work, Collective):
+            b.add("contention", Contention(op.work))
+    return b.build()
+
+
+def _exchange_values(share: Share, v: list[tuple[float, float]]) -> dict[str, float | Sequence[float]]:
+    sizes = [_bucket(share, mixture) for mixture in _kinds(share)]
+    return {
+        "slowdown": (v[0][0], v[4][0], v[3][0], v[7][0]),
+        "reduction": (v[1][0] / sizes[0], v[5][0] / sizes[1]),
+        "bucket": sizes,
+        "gather": (v[2][0], v[6][0]),
+        "outer_reduction": (v[8][0], v[9][0]),
+    }
+
+
+# ---------------------------------------------------------------- the end of the step
+
+
+def stage_of(kind: int, plan: Plan) -> int:
+    """The stage that stands for the first, the middle ones or the last."""
+    return (0, min(1, plan.pp - 1), plan.pp - 1)[kind]
+
+
+def _tail_blocks(share: Share) -> list[Block]:
+    f, plan, model = share.framework, share.plan, share.model
+    chunks = layers_of_chunks(plan, model)
+    blocks = []
+    for kind in (FIRST, MIDDLE, LAST):
+        stage = stage_of(kind, plan)
+        total, experts = stage_parameters(share, stage, chunks)
+        tensors = sum(len(c) for c in chunks[stage]) * tensors_of_layer(model)
+        blocks.append(ends.optimizer(share, total, owned_parameters(share, total, experts), tensors))
+        width = f.reduce_bytes
+        blocks.append(_EMPTY if f.dp_overlap else ends.reduce_gradients(share, (total - experts) * width, experts * width))
+        width = share.activation_bytes
+        late = not f.gather_overlap and plan.zero in (1, 2)
+        blocks.append(ends.gather_parameters(share, (total - experts) * width, experts * width) if late else _EMPTY)
+    blocks.append(_tied(share))
+    return blocks
+
+
+def _tied(share: Share) -> Block:
+    if not share.model.tied or share.plan.pp == 1:
+        return _EMPTY
+    b = Builder("tied embedding gradients", 0)
+    nbytes = share.vocab * share.model.hidden * share.framework.reduce_bytes
+    b.add("tied embedding all-reduce", share.pipeline(nbytes)._replace(kind="all_reduce"), Lane.DATA)
+    return b.build()
+
+
+def _tail_values(share: Share, v: list[tuple[float, float]]) -> dict[str, float | Sequence[float]]:
+    return {
+        "optimizer": [v[i][0] for i in (0, 3, 6)],
+        "optimizer_host": [v[i][1] for i in (0, 3, 6)],
+        "final_reduction": [v[i][0] for i in (1, 4, 7)],
+        "final_gather": [v[i][0] for i in (2, 5, 8)],
+        "tied": v[9][0],
+    }
+
+
+# ---------------------------------------------------------------- memory
+
+
+def memory_columns(plans: Plans) -> dict[str, Ints]:
+    """Bytes of a microbatch: `layer` by (dense, mixture), `input` (what full recomputation keeps of a layer), `logits`;
+    `weights`: weight gradients in flight, by (not the last stage, the last)."""
+    rows, inverse = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"))
+    problem = plans.problem
+    node = problem.cluster.node.devices
+    table: dict[str, list[object]] = {"layer": [], "input": [], "logits": [], "weights": []}
+    for row in rows.tolist():
+        plan = plans.plan(row)
+        share = Share(problem.model, plan, problem.framework, node)
+        table["layer"].append([layer_activations(share, mixture) for mixture in _kinds(share)])
+        table["input"].append(share.activation_bytes * share.slim * problem.model.hidden)
+        table["logits"].append(logits_bytes(share))
+        table["weights"].append([weight_gradients(share, -1), weight_gradients(share, plan.pp - 1)])
+    return {name: np.array(column, np.int64)[inverse] for name, column in table.items()}

@@ -1,0 +1,102 @@
+"""A search's settings, from options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+import msgspec
+
+from lumos.cost.cluster import load_cluster
+from lumos.errors import UsageError
+from lumos.layout.framework import profile
+from lumos.layout.plan import RECOMPUTE, SCHEDULES
+from lumos.layout.settings import Settings
+from lumos.layout.sizes import PRECISIONS
+from lumos.model import load_model
+from lumos.search.space import Problem, Space
+
+SWEPT = ("gpus", "global_batch", "seq")
+SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch")
+
+
+def problem_of(
+    model: str | None, cluster: str | None, gpus: int | None, global_batch: int | None, seq: int | None, precision: str, framework: str
+) -> Problem:
+    """The problem of these names and sizes. UsageError names the nearest valid one."""
+    needed = {"model": model, "cluster": cluster, "gpus": gpus, "global-batch": global_batch, "seq": seq}
+    missing = [f"--{key}" for key, value in needed.items() if value is None]
+    if missing:
+        raise UsageError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed; or give traces of a job")
+    assert model is not None and cluster is not None and gpus is not None and global_batch is not None and seq is not None
+    loaded = load_cluster(cluster)
+    loaded.check_size(gpus)
+    known = _known("precision", precision, tuple(PRECISIONS))
+    return Problem(load_model(model), profile(framework), loaded, gpus, global_batch, seq, known)
+
+
+def sweep_of(text: str) -> tuple[str, tuple[int, ...]]:
+    """Key and values of KEY=A..B (doubling) or KEY=A,B,C."""
+    key, sign, values = text.partition("=")
+    key = key.strip().replace("-", "_")
+    if not sign:
+        raise UsageError(f"--sweep {text!r} is not KEY=FROM..TO or KEY=V,V")
+    if key not in SWEPT:
+        raise UsageError(f"--sweep {text!r}: {key!r} cannot be swept; valid: {', '.join(SWEPT)}")
+    first, dots, last = values.partition("..")
+    if not dots:
+        return key, tuple(_size(key, word) for word in values.split(","))
+    low, high = _size(key, first), _size(key, last)
+    if low > high:
+        raise UsageError(f"--sweep {text!r}: {low} is more than {high}")
+    return key, tuple(low * 2**i for i in range((high // low).bit_length()))
+
+
+def space_of(options: Mapping[str, object]) -> Space:
+    """The space of comma-separated values; what is absent is open."""
+    values: dict[str, tuple[object, ...]] = {}
+    for key in SIZES:
+        text = options.get(key)
+        if isinstance(text, str):
+            values[key] = tuple(_size(key, word) for word in text.split(","))
+    for key, valid in (("recompute", RECOMPUTE), ("schedule", SCHEDULES)):
+        text = options.get(key)
+        if isinstance(text, str):
+            values[key] = tuple(_known(key, word.strip(), valid) for word in text.split(","))
+    sequence = options.get("sequence_parallel")
+    if isinstance(sequence, bool):
+        values["sequence_parallel"] = (sequence,)
+    return Space(**values)  # type: ignore[arg-type]
+
+
+def _size(key: str, word: str) -> int:
+    try:
+        value = int(word)
+    except ValueError:
+        raise UsageError(f"--{key.replace('_', '-')}: {word!r} is not a whole number; give values as 1,2,4") from None
+    least, most = (0, 3) if key == "zero" else (1, None)
+    if value < least or (most is not None and value > most):
+        raise UsageError(f"--{key.replace('_', '-')}: {value} is not {'0, 1, 2 or 3' if most else 'at least 1'}")
+    return value
+
+
+def _known(key: str, word: str, valid: tuple[str, ...]) -> str:
+    if word not in valid:
+        near = get_close_matches(word, valid, 1)
+        raise UsageError(f"{key} = {word!r} is not known{f'; did you mean {near[0]!r}?' if near else ''}; valid: {', '.join(valid)}")
+    return word
+
+
+def settings_of(text: str) -> Settings:
+    """The settings of KEY=VALUE,KEY=VALUE. UsageError for an unknown key or a wrong value."""
+    values: dict[str, str] = {}
+    for word in text.split(","):
+        key, sign, value = word.strip().partition("=")
+        key = key.replace("-", "_")
+        if not sign:
+            raise UsageError(f"plan {text!r}: {word!r} is not KEY=VALUE")
+        values[_known("key", key, Settings.__struct_fields__)] = value
+    try:
+        return msgspec.convert(values, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"plan {text!r}: {error}") from error

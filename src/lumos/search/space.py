@@ -1,0 +1,200 @@
+"""The plans of a model on a cluster: every combination of sizes and choices that the rules of `layout.plan` allow.
+
+Choices that change nothing are listed once: with one replica ZeRO is 0, with one tensor rank there is no sequence parallelism,
+with one stage the schedule is 1F1B. Limits that are the space's own, not rules: tensor groups stay inside a node, a context
+part keeps at least `SHORTEST_PART` tokens, a microbatch has at most `MOST_SEQUENCES` sequences, and virtual stages split the
+layers (with the embedding or the head or both counted as a layer) evenly. Every limit gives way to values that are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.cost.cluster import Cluster
+from lumos.diagnostics import Diagnostic
+from lumos.layout.framework import Framework
+from lumos.layout.job import Job
+from lumos.layout.plan import RECOMPUTE, SCHEDULES, Plan
+from lumos.model import Model
+
+SHORTEST_PART = 512
+MOST_SEQUENCES = 16
+#: GPipe holds every microbatch and is never faster than 1F1B; it is searched only where it is named.
+SEARCHED_SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "dualpipe")
+
+#: Columns of `Plans`, in order.
+COLUMNS = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch", "sequence_parallel", "recompute", "schedule")
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What every plan shares: model, framework, cluster, devices, sequences of a step, tokens of a sequence, precision."""
+
+    model: Model
+    framework: Framework
+    cluster: Cluster
+    gpus: int
+    global_batch: int
+    seq_len: int
+    precision: str = "bf16"
+    assumed: tuple[Diagnostic, ...] = ()
+
+    def job(self, plan: Plan) -> Job:
+        return Job(self.model, plan, self.framework, self.cluster, self.assumed)
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Values that each choice may take; empty: all that the rules and the limits allow."""
+
+    tp: tuple[int, ...] = ()
+    pp: tuple[int, ...] = ()
+    vpp: tuple[int, ...] = ()
+    cp: tuple[int, ...] = ()
+    ep: tuple[int, ...] = ()
+    dp: tuple[int, ...] = ()
+    zero: tuple[int, ...] = ()
+    micro_batch: tuple[int, ...] = ()
+    sequence_parallel: tuple[bool, ...] = ()
+    recompute: tuple[str, ...] = ()
+    schedule: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plans:
+    """Plans as columns: int64[n, len(COLUMNS)]; recompute and schedule are places in RECOMPUTE and SCHEDULES."""
+
+    problem: Problem
+    rows: Ints
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, name: str) -> Ints:
+        return self.rows[:, COLUMNS.index(name)]
+
+    def take(self, which: NDArray[np.generic]) -> Plans:
+        return Plans(self.problem, self.rows[which])
+
+    @property
+    def microbatches(self) -> Ints:
+        return self.problem.global_batch // (self["dp"] * self["micro_batch"])
+
+    def plan(self, row: int) -> Plan:
+        """The plan of a row."""
+        p = self.problem
+        values = dict(zip(COLUMNS, self.rows[row].tolist(), strict=True))
+        sequence = bool(values.pop("sequence_parallel"))
+        recompute, schedule = RECOMPUTE[values.pop("recompute")], SCHEDULES[values.pop("schedule")]
+        return Plan(
+            seq_len=p.seq_len, global_batch=p.global_batch, precision=p.precision, sequence_parallel=sequence, recompute=recompute,
+            schedule=schedule, **values,
+        )  # fmt: skip
+
+
+def enumerate_plans(problem: Problem, space: Space) -> Plans:
+    """Every plan of the space that the rules allow, in a fixed order."""
+    rows = list(_rows(problem, space))
+    return Plans(problem, np.array(rows, np.int64).reshape(-1, len(COLUMNS)))
+
+
+def divisors(n: int) -> list[int]:
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
+
+
+def _rows(problem: Problem, space: Space) -> Iterator[tuple[int, ...]]:
+    for tp, pp, cp, dp in _shapes(problem, space):
+        data = dp * cp
+        zeros = _zeros(space, data, pp)
+        sequences = _sequence(problem, space, tp, cp)
+        recomputes = _recomputes(problem.framework, space)
+        experts = list(_expert_sizes(problem.model, space, data))
+        for micro_batch in divisors(problem.global_batch // dp):
+            if not _allowed(micro_batch, space.micro_batch, micro_batch <= MOST_SEQUENCES):
+                continue
+            microbatches = problem.global_batch // (dp * micro_batch)
+            for schedule, vpp in _schedules(problem.model, space, pp, microbatches):
+                for ep in experts:
+                    for zero in zeros:
+                        for recompute in recomputes:
+                            for sequence in sequences:
+                                yield tp, pp, vpp, cp, ep, dp, zero, micro_batch, sequence, recompute, schedule
+
+
+def _shapes(problem: Problem, space: Space) -> Iterator[tuple[int, int, int, int]]:
+    """Sizes (tp, pp, cp, dp) whose product is the devices."""
+    model, node = problem.model, problem.cluster.node.devices
+    for tp in divisors(problem.gpus):
+        fits = model.heads % tp == 0 and (model.kv_heads % tp == 0 or tp % model.kv_heads == 0) and model.ffn % tp == 0
+        if not fits or not _allowed(tp, space.tp, tp <= node):
+            continue
+        for pp in divisors(problem.gpus // tp):
+            if (pp > 1 and pp > model.layers + 2) or not _allowed(pp, space.pp):
+                continue
+            for cp in divisors(problem.gpus // (tp * pp)):
+                balanced = cp == 1 or problem.seq_len % (2 * cp) == 0
+                if not balanced or not _allowed(cp, space.cp, cp == 1 or problem.seq_len // cp >= SHORTEST_PART):
+                    continue
+                dp = problem.gpus // (tp * pp * cp)
+                if problem.global_batch % dp == 0 and _allowed(dp, space.dp):
+                    yield tp, pp, cp, dp
+
+
+def _allowed(value: int, named: tuple[int, ...], within: bool = True) -> bool:
+    return value in named if named else within
+
+
+def _zeros(space: Space, data: int, pp: int) -> list[int]:
+    if data == 1:
+        return [0] if not space.zero or 0 in space.zero else list(space.zero[:1])
+    return [z for z in (0, 1, 2, 3) if (z < 3 or pp == 1) and _allowed(z, space.zero)]
+
+
+def _sequence(problem: Problem, space: Space, tp: int, cp: int) -> list[bool]:
+    if tp == 1:
+        return [False]
+    even = (problem.seq_len // cp) % tp == 0
+    return [s for s in (False, True) if (even or not s) and (s in space.sequence_parallel if space.sequence_parallel else True)]
+
+
+def _recomputes(framework: Framework, space: Space) -> list[int]:
+    """Selective recomputation repeats what only unfused attention has, or every second multiplication."""
+    repeats = framework.attention == "unfused" or framework.selective == "alternate"
+    names = [r for r in RECOMPUTE if (r in space.recompute if space.recompute else r != "selective" or repeats)]
+    return [RECOMPUTE.index(r) for r in names]
+
+
+def _expert_sizes(model: Model, space: Space, data: int) -> Iterator[int]:
+    if model.experts is None:
+        if not space.ep or 1 in space.ep:
+            yield 1
+        return
+    for ep in divisors(model.experts.count):
+        if data % ep == 0 and _allowed(ep, space.ep):
+            yield ep
+
+
+def _schedules(model: Model, space: Space, pp: int, microbatches: int) -> Iterator[tuple[int, int]]:
+    """(schedule, virtual stages)"""
+    named = space.schedule or SEARCHED_SCHEDULES
+    if pp == 1:
+        if (not space.vpp or 1 in space.vpp) and (not space.schedule or any(s in named for s in ("1f1b", "interleaved"))):
+            yield SCHEDULES.index("1f1b"), 1
+        return
+    for name in named:
+        if name == "interleaved":
+            if microbatches % pp:
+                continue
+            for vpp in range(2, (model.layers + 2) // pp + 1):
+                even = any((model.layers + ends) % (pp * vpp) == 0 for ends in (0, 1, 2))
+                if _allowed(vpp, space.vpp, even):
+                    yield SCHEDULES.index(name), vpp
+        elif (not space.vpp or 1 in space.vpp) and (name != "dualpipe" or (pp % 2 == 0 and microbatches >= pp)):
+            yield SCHEDULES.index(name), 1

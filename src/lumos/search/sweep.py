@@ -1,0 +1,40 @@
+"""One search for every value of a size: scaling curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from lumos.search.search import Found
+from lumos.search.space import Problem
+
+OBJECTIVES = ("step-time", "tokens")
+
+
+def with_value(problem: Problem, key: str, value: int) -> Problem:
+    """The problem with another number of gpus, sequences (global_batch) or tokens a sequence (seq)."""
+    if key == "gpus":
+        problem.cluster.check_size(value)
+        return replace(problem, gpus=value)
+    return replace(problem, global_batch=value) if key == "global_batch" else replace(problem, seq_len=value)
+
+
+def sweep(problem: Problem, key: str, values: Sequence[int], run: Callable[[Problem], Found]) -> list[tuple[int, Found]]:
+    """What `run` finds for every value, in order; stops after a search that was interrupted."""
+    out = []
+    for value in values:
+        found = run(with_value(problem, key, value))
+        out.append((value, found))
+        if not found.complete:
+            break
+    return out
+
+
+def best_value(rows: Sequence[tuple[int, Found]], objective: str) -> int | None:
+    """The value whose best plan has the least step time, or the most tokens a second and device."""
+    scored = [(value, found.best[0]) for value, found in rows if found.best]
+    if not scored:
+        return None
+    if objective == "tokens":
+        return max(scored, key=lambda row: row[1].tokens_per_s_per_gpu)[0]
+    return min(scored, key=lambda row: row[1].time.time_s)[0]

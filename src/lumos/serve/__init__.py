@@ -1,0 +1,1 @@
+"""The explorer: a page and an HTTP API on this machine alone."""

@@ -1,0 +1,258 @@
+"""The explorer's pages and its HTTP API (its description: /openapi.json, for people at /api).
+
+Every answer is JSON; errors are {"error": message} with status 400 (the request cannot be answered), 403 (refused), 404 or
+409 (the job is not read yet). No request names a file.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from lumos.cost.cluster import cluster_names
+from lumos.errors import LumosError, UsageError
+from lumos.layout.durations import Durations, Scale
+from lumos.layout.whatif import KEYS, WORDS, Changes, parse_settings
+from lumos.report.html import MODULES, json_text, page, plotly_source, static
+from lumos.serve.guard import App, Guard
+from lumos.serve.session import Loaded, Session, command_line, python_code
+
+#: Modules that only the explorer uses.
+OWN_MODULES = ("api.js", "bench.js", "explorer.js", "api_page.js")
+
+#: What /static/ serves; nothing else is read, whatever the request says.
+FILES = dict.fromkeys((*MODULES, *OWN_MODULES), "text/javascript") | {"page.css": "text/css"}
+
+
+class ScaleChange(BaseModel):
+    """Multiply the durations of the tasks that match."""
+
+    model_config = ConfigDict(extra="forbid")
+    glob: str = Field(min_length=1, max_length=500, description="a shell glob over names; cpu:GLOB, device:GLOB, operator:GLOB restrict it")
+    factor: float = Field(ge=0, le=1e6, allow_inf_nan=False)
+
+
+class SlowRank(BaseModel):
+    """Multiply all work of a rank, CPU and device; transfers keep their time."""
+
+    model_config = ConfigDict(extra="forbid")
+    rank: int = Field(ge=0)
+    factor: float = Field(ge=0, le=1e6, allow_inf_nan=False)
+
+
+class ChangesAsked(BaseModel):
+    """Changes of a job, applied in this order: settings of the plan and the model, drop, fuse, scale, slow ranks."""
+
+    model_config = ConfigDict(extra="forbid")
+    settings: dict[str, str] = Field(default={}, max_length=64, description=f"of {', '.join(KEYS)}; values as text")
+    base_cluster: str | None = Field(default=None, max_length=100, description="where the job was recorded: a name of lumos clusters")
+    cluster: str | None = Field(default=None, max_length=100, description="run it there instead: a name of lumos clusters")
+    network: list[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=8, description="bandwidth=x2, latency=x0.5")
+    scale: list[ScaleChange] = Field(default=[], max_length=64)
+    drop: list[Annotated[str, Field(min_length=1, max_length=500)]] = Field(default=[], max_length=64)
+    fuse: list[Annotated[str, Field(min_length=1, max_length=500)]] = Field(default=[], max_length=64)
+    rank_slowdown: list[SlowRank] = Field(default=[], max_length=64)
+
+    def changes(self) -> Changes:
+        """As the what-if takes them. UsageError: an unknown setting or cluster (a cluster's file is no name, and is not read)."""
+        for name in (self.base_cluster, self.cluster):
+            if name is not None and name not in cluster_names():
+                raise UsageError(f"{name!r} is not a cluster; valid are {', '.join(cluster_names())}")
+        scales = tuple(Scale(s.glob, s.factor) for s in self.scale)
+        slow = tuple((s.rank, s.factor) for s in self.rank_slowdown)
+        settings = parse_settings(f"{key}={value}" for key, value in self.settings.items())
+        durations = Durations(scales, tuple(self.drop), tuple(self.fuse), slow)
+        return Changes(settings, durations, self.base_cluster, self.cluster, tuple(self.network))
+
+
+class WhatIf(ChangesAsked):
+    """Changes, and of which step to tell; `moved` also compares the critical paths, which takes longer."""
+
+    step: str | None = None
+    moved: bool = False
+
+
+class SavedScenario(BaseModel):
+    """A scenario to keep."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(min_length=1, max_length=200)
+    changes: ChangesAsked
+
+
+def application(session: Session, port: int) -> App:
+    """The explorer of a session, as it is served on a port."""
+    app = FastAPI(
+        title="Lumos explorer",
+        summary="A recorded training job: its report, its timeline, and what changes would do to its step.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    imports = json_text({"imports": {f"lumos/{name}": f"/static/{name}" for name in FILES if name.endswith(".js")}})
+    entries = {"explorer": 'import "lumos/explorer.js";', "api": 'import "lumos/api_page.js";'}
+    _errors(app)
+    _pages(app, imports, entries)
+    _report(app, session)
+    _whatif(app, session)
+    digests = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(t.encode()).digest()).decode()}'" for t in (imports, *entries.values()))
+    policy = (
+        f"default-src 'none'; script-src 'self' {digests}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+        "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    )
+    return Guard(app, port, policy)
+
+
+def _errors(app: FastAPI) -> None:
+    @app.exception_handler(LumosError)
+    def cannot_answer(_: Request, error: LumosError) -> Response:
+        return _json({"error": f"{error}"}, 400)
+
+    @app.exception_handler(RequestValidationError)
+    def malformed(_: Request, error: RequestValidationError) -> Response:
+        said = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
+        return _json({"error": said or "the request is not what the API describes"}, 400)
+
+    @app.exception_handler(HTTPException)
+    def other(_: Request, error: HTTPException) -> Response:
+        return _json({"error": f"{error.detail}"}, error.status_code)
+
+
+def _pages(app: FastAPI, imports: str, entries: dict[str, str]) -> None:
+    @app.get("/", include_in_schema=False)
+    def explorer() -> Response:
+        text = page(kind="explorer", title="Lumos explorer", headline="…", imports=imports, entry=entries["explorer"], data=[])
+        return HTMLResponse(text)
+
+    @app.get("/api", include_in_schema=False)
+    def api() -> Response:
+        text = page(kind="API", title="Lumos explorer: API", headline="The explorer's API", imports=imports, entry=entries["api"], data=[])
+        return HTMLResponse(text)
+
+    @app.get("/static/plotly.min.js", include_in_schema=False)
+    def plotly() -> Response:
+        return Response(plotly_source(), media_type="text/javascript")
+
+    @app.get("/static/{name}", include_in_schema=False)
+    def file(name: str) -> Response:
+        if name not in FILES:
+            raise HTTPException(404, "there is no such file")
+        return Response(static(name), media_type=FILES[name])
+
+
+def _report(app: FastAPI, session: Session) -> None:
+    @app.get("/api/status", tags=["job"], summary="How far reading the job is")
+    def status() -> Response:
+        return _json({**session.loading.status(), "paths": session.paths})
+
+    @app.post("/api/cancel", tags=["job"], summary="Stop reading the job")
+    def cancel() -> Response:
+        session.loading.cancel()
+        return _json(session.loading.status())
+
+    @app.post("/api/reload", tags=["job"], summary="Read the job again, after it was cancelled or failed")
+    def reload() -> Response:
+        session.reload()
+        return _json(session.loading.status())
+
+    @app.get("/api/report", tags=["job"], summary="The report: all parts but the timeline")
+    def report() -> Response:
+        return _json(_loaded(session).document)
+
+    @app.get("/api/timeline", tags=["job"], summary="The timeline of a step: levels of aggregation, and the tasks where they are few")
+    def timeline(step: str | None = None) -> Response:
+        loaded = _loaded(session)
+        return _json(loaded.drawing(step or loaded.document["step"]))
+
+    @app.get("/api/tasks", tags=["job"], summary="The tasks in a part of a step (times in ns from its start); null where they are too many")
+    def tasks(step: str, run: str, begin_ns: Annotated[int, Query(ge=0)], end_ns: Annotated[int, Query(ge=0, lt=2**62)]) -> Response:
+        return _json(_loaded(session).excerpt(step, run, begin_ns, end_ns))
+
+    @app.get("/api/names", tags=["what-if"], summary="The names that take most time, for patterns")
+    def names() -> Response:
+        return _json(_loaded(session).names())
+
+
+def _whatif(app: FastAPI, session: Session) -> None:
+    @app.post("/api/whatif", tags=["what-if"], summary="What changes do to a step: the keys of lumos whatif --json")
+    def whatif(asked: WhatIf) -> Response:
+        changes = asked.changes()
+        found = _loaded(session).whatif(changes, asked.step, moved=asked.moved)
+        return _json({**found, **_equivalents(session, changes)})
+
+    @app.get("/api/settings", tags=["what-if"], summary="The settings that can be changed, and the clusters that can be named")
+    def settings() -> Response:
+        return _json({"settings": KEYS, "words": WORDS, "clusters": cluster_names()})
+
+    @app.post("/api/work", tags=["what-if"], summary="The same in the background, for changes that take long: answers with a number")
+    def start(asked: WhatIf) -> Response:
+        return _json({"work": session.ask(_loaded(session), asked.changes(), asked.step)})
+
+    @app.get("/api/work/{number}", tags=["what-if"], summary="How far it is, and its answer once done")
+    def ask(number: int) -> Response:
+        work = session.work(number)
+        status = work.status()
+        return _json({**status, "answer": work.result if status["state"] == "done" else None})
+
+    @app.delete("/api/work/{number}", tags=["what-if"], summary="Cancel it: it stops at its next report, and its answer is dropped")
+    def stop(number: int) -> Response:
+        session.work(number).cancel()
+        return _json(session.work(number).status())
+
+    @app.get("/api/scenarios", tags=["scenarios"], summary="The saved scenarios, each with its answer")
+    def scenarios(step: str | None = None) -> Response:
+        loaded = _loaded(session)
+        return _json([_scenario(session, loaded, s.number, s.name, s.changes, step) for s in session.scenarios()])
+
+    @app.post("/api/scenarios", tags=["scenarios"], summary="Save a scenario")
+    def save(asked: SavedScenario) -> Response:
+        changes, loaded = asked.changes.changes(), _loaded(session)
+        loaded.whatif(changes, None, moved=False)  # one that cannot be answered is not kept
+        kept = session.save(asked.name, changes)
+        return _json(_scenario(session, loaded, kept.number, kept.name, kept.changes, None))
+
+    @app.delete("/api/scenarios/{number}", tags=["scenarios"], summary="Forget a scenario")
+    def remove(number: int) -> Response:
+        session.remove(number)
+        return _json({"removed": number})
+
+
+def _scenario(session: Session, loaded: Loaded, number: int, name: str, changes: Changes, step: str | None) -> dict[str, Any]:
+    answer = loaded.whatif(changes, step, moved=False)
+    return {"number": number, "name": name, "changes": _as_request(changes), "answer": answer, **_equivalents(session, changes)}
+
+
+def _as_request(changes: Changes) -> dict[str, Any]:
+    durations = changes.durations
+    return {
+        "settings": dict(changes.settings),
+        "base_cluster": changes.base_cluster,
+        "cluster": changes.cluster,
+        "network": changes.network,
+        "scale": [s._asdict() for s in durations.scales],
+        "drop": durations.drops,
+        "fuse": durations.fused,
+        "rank_slowdown": [{"rank": rank, "factor": factor} for rank, factor in durations.slow],
+    }
+
+
+def _equivalents(session: Session, changes: Changes) -> dict[str, str]:
+    return {"command": command_line(session.paths, changes), "python": python_code(session.paths, changes)}
+
+
+def _loaded(session: Session) -> Loaded:
+    status = session.loading.status()
+    if status["state"] != "done":
+        raise HTTPException(409, status["error"] or f"the job is not read yet ({status['doing']}); ask /api/status")
+    return session.loading.result
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

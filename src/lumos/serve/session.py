@@ -1,0 +1,213 @@
+"""What the explorer holds: the job of the paths that it was started with, its report, and scenarios.
+
+Nothing that a request says names a file: the paths are given once, on the command line.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lumos.analyze.equal_work import work
+from lumos.errors import UsageError
+from lumos.graph.build import build
+from lumos.graph.table import Kind
+from lumos.layout.bench import Bench
+from lumos.layout.whatif import Changes, whatif
+from lumos.report.document import Recording, as_json, document, what_if
+from lumos.report.timeline_levels import Limits, excerpt
+from lumos.result import plain
+from lumos.serve.work import Report, Work
+from lumos.simulate import Timeline, simulate
+from lumos.trace import read
+
+#: What a drawing for a browser on the same machine may hold, and the tasks of one excerpt.
+LIMITS = Limits(cells=3_000_000, tasks=1_200_000)
+MOST_TASKS = 200_000
+#: Names that the bench suggests.
+SUGGESTIONS = 200
+#: Questions under way, or answered and not yet fetched, at a time.
+MOST_WORK = 32
+#: Scenarios that are kept.
+MOST_SCENARIOS = 64
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The job, and what is asked of it again and again."""
+
+    recording: Recording
+    bench: Bench
+    document: dict[str, Any]
+    drawings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def drawing(self, step: str) -> dict[str, Any]:
+        """The timeline of a step; UsageError where the job has no such step."""
+        if step not in self.recording.steps:
+            raise UsageError(f"the job has no step {step!r}; it has {', '.join(self.recording.steps)}")
+        with self.lock:
+            if step not in self.drawings:
+                self.drawings[step] = self.recording.drawing(step, LIMITS)
+            return self.drawings[step]
+
+    def excerpt(self, step: str, run: str, begin: int, end: int) -> dict[str, Any] | None:
+        """The tasks of one run in a part of a step; None where they are too many."""
+        runs: dict[str, Timeline] = {"measured": self.recording.measured, "replayed": self.recording.replayed}
+        if run not in runs:
+            raise UsageError(f"{run!r} is no run; valid are {', '.join(runs)}")
+        if not 0 <= begin < end:
+            raise UsageError(f"an excerpt from {begin} to {end} ns is empty; begin at 0 or later and end after that")
+        return excerpt(runs[run], self.recording.owners, step, begin, end, self.recording.job, MOST_TASKS)
+
+    def names(self) -> list[dict[str, Any]]:
+        """What takes most time, as patterns for changes: names of tasks with their class and time over the job, ns."""
+        graph, of = self.recording.graph, work(self.recording.graph, self.recording.owners, self.recording.job)
+        tasks = np.flatnonzero((graph.kind != Kind.RETURN) & (graph.kind != Kind.HOST))
+        total = np.bincount(graph.name[tasks], graph.duration[tasks], len(graph.names)).astype(np.int64)
+        label = np.zeros(len(graph.names), np.int64)
+        label[graph.name[tasks]] = of.label[tasks]
+        order = [i for i in np.argsort(-total, kind="stable")[:SUGGESTIONS].tolist() if total[i]]
+        return [{"name": plain(graph.names[i]), "class": of.labels[label[i]], "time_ns": int(total[i])} for i in order]
+
+    def whatif(self, changes: Changes, step: str | None, *, moved: bool) -> dict[str, Any]:
+        """What the changes do to a step, in the keys of `lumos whatif --json`. Where they change the plan or the model, the step is
+        the typical one, whatever `step` says, and `moved` is always told."""
+        began = time.perf_counter()
+        if changes.structural:
+            found = as_json(whatif(self.recording.job, self.recording.graph, changes))
+            return {**found, "seconds_s": time.perf_counter() - began}
+        step = step or self.bench.typical
+        self.bench.check_step(step)
+        answer = what_if(self.bench, self.bench.changed(changes.durations), changes.durations.described(), step, moved=moved)
+        return {**answer, "seconds_s": time.perf_counter() - began}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A set of changes with a name."""
+
+    number: int
+    name: str
+    changes: Changes
+
+
+class Session:
+    """The explorer's state: the job being read, then read; and the scenarios that its users saved."""
+
+    def __init__(self, paths: Sequence[str], *, repair: bool = False) -> None:
+        self.paths = tuple(paths)
+        self._repair = repair
+        self._lock = threading.Lock()
+        self._scenarios: dict[int, Scenario] = {}
+        self._work: dict[int, Work[dict[str, Any]]] = {}
+        self._last = 0
+        self.loading = Work(self._load)
+
+    def reload(self) -> None:
+        """Read the job again, after it was cancelled or failed."""
+        with self._lock:
+            if self.loading.state in ("failed", "cancelled"):
+                self.loading = Work(self._load)
+
+    def scenarios(self) -> list[Scenario]:
+        with self._lock:
+            return list(self._scenarios.values())
+
+    def save(self, name: str, changes: Changes) -> Scenario:
+        """Keep a scenario. UsageError where there are too many."""
+        with self._lock:
+            if len(self._scenarios) >= MOST_SCENARIOS:
+                raise UsageError(f"{MOST_SCENARIOS} scenarios are kept at the most; remove one first")
+            self._last += 1
+            self._scenarios[self._last] = Scenario(self._last, name, changes)
+            return self._scenarios[self._last]
+
+    def remove(self, number: int) -> None:
+        """Forget a scenario. UsageError where there is none of that number."""
+        with self._lock:
+            if self._scenarios.pop(number, None) is None:
+                raise UsageError(f"there is no scenario {number}")
+
+    def ask(self, loaded: Loaded, changes: Changes, step: str | None) -> int:
+        """Answer a what-if in the background; the number to ask for it by. Ended work is forgotten where there is too much."""
+
+        def call(report: Report) -> dict[str, Any]:
+            report("changing and simulating", 0, 0)
+            answer = loaded.whatif(changes, step, moved=True)
+            report("done", 1, 1)
+            return {**answer, "command": command_line(self.paths, changes), "python": python_code(self.paths, changes)}
+
+        with self._lock:
+            ended = [number for number, work in self._work.items() if work.state != "running"]
+            for number in ended[: max(len(self._work) - MOST_WORK + 1, 0)]:
+                del self._work[number]
+            if len(self._work) >= MOST_WORK:
+                raise UsageError(f"{MOST_WORK} questions are under way; wait for one to end, or cancel it")
+            self._last += 1
+            self._work[self._last] = Work(call)
+            return self._last
+
+    def work(self, number: int) -> Work[dict[str, Any]]:
+        """The work of that number. UsageError where there is none."""
+        with self._lock:
+            if number not in self._work:
+                raise UsageError(f"there is no work {number}")
+            return self._work[number]
+
+    def _load(self, report: Report) -> Loaded:
+        job = read(*self.paths, repair=self._repair, progress=lambda done, total: report("reading", done, total))
+        report("building the graph", 0, 0)
+        graph = build(job)
+        report("simulating", 0, 0)
+        recording = Recording(job, graph, simulate(graph))
+        report("analysing", 0, 0)
+        found = document(recording, command=["lumos", "serve", *map(shlex.quote, self.paths)], timeline=False)
+        report("analysing", 1, 1)
+        return Loaded(recording, recording.bench, found)
+
+
+def command_line(paths: Sequence[str], changes: Changes) -> str:
+    """The `lumos whatif` that answers the same."""
+    durations = changes.durations
+    words = ["lumos", "whatif", *paths]
+    words += [w for key, value in changes.settings.items() for w in ("--set", f"{key}={value}")]
+    words += [w for s in durations.scales for w in ("--scale", f"{s.glob}={s.factor:g}")]
+    words += [w for glob in durations.drops for w in ("--drop", glob)]
+    words += [w for glob in durations.fused for w in ("--fuse", glob)]
+    words += [w for rank, factor in durations.slow for w in ("--rank-slowdown", f"{rank}={factor:g}")]
+    words += [w for change in changes.network for w in ("--network", change)]
+    words += ["--cluster", changes.cluster] if changes.cluster else []
+    words += ["--base-cluster", changes.base_cluster] if changes.base_cluster else []
+    return shlex.join(words)
+
+
+def python_code(paths: Sequence[str], changes: Changes) -> str:
+    """Python that answers the same."""
+    durations = changes.durations
+    scales = ", ".join(f"Scale({s.glob!r}, {s.factor:g})" for s in durations.scales)
+    inner = {
+        "scales": f"({scales},)" if scales else "",
+        "drops": repr(durations.drops) if durations.drops else "",
+        "fused": repr(durations.fused) if durations.fused else "",
+        "slow": repr(durations.slow) if durations.slow else "",
+    }
+    of_durations = ", ".join(f"{key}={text}" for key, text in inner.items() if text)
+    outer = {
+        "settings": repr(dict(changes.settings)) if changes.settings else "",
+        "durations": f"Durations({of_durations})" if of_durations else "",
+        "base_cluster": repr(changes.base_cluster) if changes.base_cluster else "",
+        "cluster": repr(changes.cluster) if changes.cluster else "",
+        "network": repr(changes.network) if changes.network else "",
+    }
+    arguments = ", ".join(f"{key}={text}" for key, text in outer.items() if text)
+    return (
+        "import lumos\nfrom lumos.layout.durations import Durations, Scale\nfrom lumos.layout.whatif import Changes, whatif\n\n"
+        f"job = lumos.read({', '.join(map(repr, paths))})\nprint(whatif(job, lumos.build(job), Changes({arguments})).outcome)\n"
+    )

@@ -1,0 +1,80 @@
+"""Work that takes long: in a thread of its own, with progress that can be asked for, and a way to stop it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, Literal, TypeVar
+
+from lumos.errors import LumosError
+
+Result = TypeVar("Result")
+State = Literal["running", "done", "failed", "cancelled"]
+
+#: Called with what is being done, how much of it is done, and of how much; raises CancelledError once the work is to stop.
+Report = Callable[[str, int, int], None]
+
+
+class CancelledError(Exception):
+    """The work was asked to stop."""
+
+
+class Work(Generic[Result]):
+    """Runs `call(report)` in a thread. It stops, when cancelled, at its next report."""
+
+    def __init__(self, call: Callable[[Report], Result]) -> None:
+        self._call = call
+        self._stop = threading.Event()
+        self._finished = threading.Event()
+        self._lock = threading.Lock()
+        self._progress: tuple[str, int, int] = ("starting", 0, 0)
+        self._state: State = "running"
+        self._error = ""
+        self._result: list[Result] = []
+        threading.Thread(target=self._run, daemon=True, name="lumos-work").start()
+
+    @property
+    def state(self) -> State:
+        with self._lock:
+            return self._state
+
+    @property
+    def result(self) -> Result:
+        """What the call returned. Only where it is done."""
+        return self._result[0]
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Until it has ended; False where that takes longer."""
+        return self._finished.wait(seconds)
+
+    def cancel(self) -> None:
+        self._stop.set()
+
+    def status(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        with self._lock:
+            what, done, total = self._progress
+            return {"state": self._state, "doing": what, "done": done, "total": total, "error": self._error}
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        if self._stop.is_set():
+            raise CancelledError
+        with self._lock:
+            self._progress = (what, done, total)
+
+    def _run(self) -> None:
+        try:
+            self._result.append(self._call(self._report))
+            self._end("done")
+        except CancelledError:
+            self._end("cancelled")
+        except LumosError as error:
+            self._end("failed", f"{error}")
+        except BaseException as error:
+            self._end("failed", f"{type(error).__name__}: {error}; this is a fault of Lumos, please report it")
+            raise
+
+    def _end(self, state: State, error: str = "") -> None:
+        with self._lock:
+            self._state, self._error = state, error
+        self._finished.set()

@@ -1,0 +1,85 @@
+"""Why a graph has no schedule, in words: who waits for whom, in which collective of which group, issued by what."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lumos import _engine
+from lumos.errors import GraphError
+from lumos.graph.table import Dependency, Graph, Kind
+from lumos.trace.table import ABSENT
+
+#: Tasks and ranks named in an error.
+NAMED = 10
+
+
+def no_schedule(graph: Graph, stuck: _engine.Stuck) -> GraphError:
+    """The error that names the tasks on a cycle, what each waits for, and the ranks that a rendezvous on it lacks."""
+    tasks, kinds, missing = stuck
+    words = [Dependency(kind).name.lower().replace("_", "-") for kind in kinds]
+    lines = [describe(graph, tasks[0])]
+    lines += [f"waits ({word}) for {describe(graph, task)}" for word, task in zip(words[: NAMED - 1], tasks[1:NAMED], strict=False)]
+    if len(tasks) > NAMED:
+        lines.append(f"… and {len(tasks) - NAMED} more, the last of which")
+    lines.append(f"waits ({words[-1]}) for {'itself' if len(tasks) == 1 else f'task {tasks[0]}, the first'}")
+    met = [task for task, kind in zip(tasks, kinds, strict=True) if kind == Dependency.RENDEZVOUS]
+    if missing and met:
+        lines.append(f"the rendezvous of task {met[0]} lacks {_ranks({_rank(graph, t) for t in missing})}")
+    ranks = {_rank(graph, task) for task in met}
+    if len(met) > 1 and len(ranks) > 1:
+        lines.append(f"{_ranks(ranks)} reach the same collectives in different orders")
+    if graph.ignored:
+        left_out = " and ".join(sorted(kind.name.lower().replace("_", "-") for kind in graph.ignored))
+        lines.append(f"--ignore left out {left_out}, which may be what kept this job's order: replay without it")
+    else:
+        lines.append("drop a dependency kind of the cycle (--ignore) to see which rule is wrong")
+    return GraphError("\n  ".join((f"the graph has no schedule: {len(tasks)} tasks wait for each other", *lines)))
+
+
+def describe(graph: Graph, task: int) -> str:
+    """Where a task runs and what it is; of a collective also its size, group and sequence number, and what issued it."""
+    processor = graph.processors[graph.processor[task]]
+    name = graph.names[graph.name[task]]
+    where = f"rank {processor.rank} {processor.name} task {task} {name.partition('(')[0] or name}"
+    return ", ".join(part for part in (where, _collective(graph, task), _issuer(graph, task)) if part)
+
+
+def _ranks(ranks: set[int]) -> str:
+    named = ", ".join(map(str, sorted(ranks)[:NAMED]))
+    return f"rank{'' if len(ranks) == 1 else 's'} {named}" + (f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else "")
+
+
+def _rank(graph: Graph, task: int) -> int:
+    rank: int = graph.processors[graph.processor[task]].rank
+    return rank
+
+
+def _collective(graph: Graph, task: int) -> str:
+    """The facts of a collective that are known; empty for any other task."""
+    facts = graph.collectives
+    if facts is None or task not in facts.task:
+        return ""
+    i = int(np.flatnonzero(facts.task == task)[0])
+    parts = [facts.kinds[facts.kind[i]]]
+    if facts.nbytes[i] != ABSENT:
+        parts[0] += f" of {facts.nbytes[i]:,} bytes"
+    if facts.peer[i] != ABSENT:
+        parts.append(f"peer {facts.peer[i]}")
+    if facts.group[i] != ABSENT:
+        parts.append(f"group {facts.groups[facts.group[i]]}")
+    if facts.sequence[i] != ABSENT:
+        parts.append(f"sequence {facts.sequence[i]}")
+    return ", ".join(parts)
+
+
+def _issuer(graph: Graph, task: int) -> str:
+    """The operator in which a collective of a stream was launched: the last one on its launch's thread before it."""
+    if graph.kind[task] != Kind.COLLECTIVE:
+        return ""
+    edges = slice(int(graph.pred_offset[task]), int(graph.pred_offset[task + 1]))
+    calls = graph.pred[edges][graph.pred_kind[edges] == Dependency.LAUNCH]
+    if not len(calls):
+        return ""
+    call = int(calls[0])
+    before = np.flatnonzero((graph.processor[:call] == graph.processor[call]) & (graph.kind[:call] == Kind.OPERATOR))
+    return f"launched behind {graph.names[graph.name[before[-1]]]!r}" if len(before) else ""

@@ -1,0 +1,229 @@
+"""Chakra `.et` files (protobuf, plain or gzip): as a stream of nodes, and as a `Trace` beside all other traces.
+
+The Trace holds what every reader gives (names, times, rows on lanes), so that the files can be inspected; the nodes
+themselves stay in `Trace.metadata["chakra"]`, from which `lumos.chakra.raise_` builds the graph: a Chakra file says
+itself what depends on what.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from lumos.diagnostics import Diagnostic
+from lumos.errors import TraceError
+from lumos.trace.blocks import TruncatedError, blocks
+from lumos.trace.chakra_wire import Metadata, Node, NodeType, WireError, decode_metadata, decode_node, messages, read_varint
+from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
+
+#: What `Trace.metadata["format"]` says of these traces: the graph of such a job is built by another builder.
+FORMAT = "chakra"
+
+_RANK = re.compile(r"\.(\d{1,7})\.(?:et|json)(?:\.gz)?$")
+_PREFIX = re.compile(r"^(?:COMP|COMM_SEND|COMM_RECV|COMM_COLL|MEM_LOAD|MEM_STORE|METADATA)_NODE_(?=.)")
+_KNOWN = ("0.0.4", "1.0.0")
+
+#: Files of communicators, in the spellings of Lumos, ASTRA-sim's examples and STAGE.
+_GROUP_FILES = ("groups.json", "comm_group.json", "comm_group_configuration.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A node and the byte at which its message begins."""
+
+    offset: int
+    node: Node
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file whose unpacked content starts with `head` is a `.et` file: its first frame is a metadata message."""
+    try:
+        length, at = read_varint(head, 0)
+        if length == 0:
+            length, at = read_varint(head, 1)
+            return head[at : at + 1] == b"\x08" and length > 1
+        if head[at : at + 1] not in (b"\n", b"\x12") or at + length > len(head):
+            return False
+        metadata = decode_metadata(head[at : at + length])
+    except WireError:
+        return False
+    return (metadata.version.isprintable() and not metadata.unknown) and bool(metadata.version or metadata.attrs)
+
+
+_COMPANION = re.compile(rb'\s*(\{\s*("\d+"\s*:\s*\[|"scheduling-policy"|"memory-type"|\}\s*$)|topology\s*:|# A workload of \d+ ranks)')
+
+
+def is_companion(head: bytes) -> bool:
+    """Whether a file is one of those that a simulator reads beside the `.et` files, as `chakra export` writes them."""
+    return _COMPANION.match(head) is not None
+
+
+def stream(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Metadata, Iterator[Placed]]:
+    """A file's metadata, and its nodes one at a time. TraceError names file, byte and what is wrong there."""
+    source = _frames(path, progress)
+    first = next(source, None)
+    if first is None:
+        raise TraceError(f"{path}: the file is empty; write it again")
+    try:
+        metadata = decode_metadata(first[1])
+    except WireError as error:
+        raise TraceError(f"{path}: at byte 0: {error}; not a Chakra .et file, or a damaged one") from None
+    return metadata, _nodes(path, source)
+
+
+def _frames(path: Path, progress: Callable[[int], None] | None) -> Iterator[tuple[int, bytes]]:
+    try:
+        yield from messages(blocks(path, progress))
+    except WireError as error:
+        raise TraceError(f"{path}: {error}; write or copy it again") from None
+    except TruncatedError as error:
+        raise TraceError(f"{error}".replace(", or pass --repair to read the rows before the cut", "")) from None
+
+
+def _nodes(path: Path, source: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
+    for count, (offset, message) in enumerate(source):
+        try:
+            yield Placed(offset, decode_node(message))
+        except WireError as error:
+            raise TraceError(f"{path}: node {count + 1} at byte {offset}: {error}; write it again") from None
+
+
+def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None) -> Trace:
+    """Read one rank's file. A damaged one is refused whole, also under `repair`: a graph lacks sense without its end.
+
+    TraceError: unreadable, truncated, malformed or empty file, no nodes.
+    """
+    metadata, source = stream(path, progress)
+    nodes = [placed.node for placed in source]
+    if not nodes:
+        raise TraceError(f"{path}: holds no nodes; write it again")
+    return trace_of(path, metadata, nodes)
+
+
+def trace_of(path: Path, metadata: Metadata, nodes: list[Node]) -> Trace:
+    """The nodes of one rank, from whatever file form, as a Trace. Rows are nodes in file order."""
+    found: list[Diagnostic] = []
+    attrs = {a.name: a.value for a in metadata.attrs}
+    rank, source = _rank(path, found)
+    if metadata.version and metadata.version not in _KNOWN:
+        found.append(Diagnostic("chakra-version", f"{path}: unknown Chakra version {metadata.version!r}; read by its fields"))
+    names: dict[str, int] = {}
+    lanes: dict[tuple[bool, int], int] = {}
+    rows = [_row(path, node) for node in nodes]
+    exact = bool(attrs.get("exact_ns"))
+    return Trace(
+        path=str(path),
+        rank=rank,
+        rank_source=source,
+        world_size=None,
+        name=np.array([names.setdefault(r.name, len(names)) for r in rows], np.int32),
+        lane=np.array([lanes.setdefault((r.on_cpu, r.queue), len(lanes)) for r in rows], np.int32),
+        strings=tuple(names),
+        start=np.array([r.exact_start if exact else r.node.start_time_micros * 1000 for r in rows], np.int64),
+        duration=np.array([_duration(r, exact) for r in rows], np.int64),
+        category=np.array([_category(r) for r in rows], np.uint8),
+        correlation=np.full(len(rows), ABSENT, np.int64),
+        external_id=np.array([min(r.node.id, (1 << 63) - 1) for r in rows], np.int64),
+        args=_args(rows),
+        lanes=tuple(Lane(str(rank), f"{'thread' if cpu else 'stream'} {number}") for cpu, number in lanes),
+        metadata={
+            "format": FORMAT,
+            "chakra": nodes,
+            "chakraVersion": metadata.version,
+            "chakraAttributes": metadata.attrs,
+            **attrs,
+            **_groups(path, found),
+        },
+        diagnostics=tuple(found),
+    )
+
+
+@dataclass(slots=True)
+class _Row:
+    """What a Trace's columns take from a node."""
+
+    node: Node
+    name: str
+    on_cpu: bool
+    queue: int
+    exact_start: int
+    exact_duration: int
+
+
+def _row(path: Path, node: Node) -> _Row:
+    values = {a.name: a for a in node.attrs}
+
+    def integer(name: str, default: int) -> int:
+        found = values.get(name)
+        if found is None:
+            return default
+        if not isinstance(found.value, int):
+            raise TraceError(f"{path}: node {node.id}: {name} is a {found.kind}, not an integer; write the set again")
+        return int(found.value)
+
+    cpu = values.get("is_cpu_op")
+    if cpu is not None and not isinstance(cpu.value, int):
+        raise TraceError(f"{path}: node {node.id}: is_cpu_op is a {cpu.kind}, not a bool; write the set again")
+    on_cpu = bool(cpu.value) if cpu is not None else False
+    if max(node.start_time_micros, node.duration_micros) > (1 << 62) // 1000:
+        raise TraceError(f"{path}: node {node.id}: a time of more than 146 years; write the set again")
+    operations = integer("num_ops", ABSENT)
+    return _Row(
+        node,
+        _PREFIX.sub("", node.name),
+        on_cpu,
+        integer("stream", integer("tid", 0)) if not on_cpu else integer("tid", 0),
+        integer("start_ns", node.start_time_micros * 1000),
+        integer("duration_ns", operations // 1000 if operations != ABSENT else node.duration_micros * 1000),
+    )
+
+
+def _duration(row: _Row, exact: bool) -> int:
+    return row.exact_duration if exact else row.node.duration_micros * 1000
+
+
+def _category(row: _Row) -> Category:
+    kind = row.node.type
+    if kind in (NodeType.METADATA, NodeType.INVALID):
+        return Category.ANNOTATION
+    if kind in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
+        return Category.MEMCPY
+    return Category.OPERATOR if row.on_cpu else Category.KERNEL
+
+
+def _args(rows: list[_Row]) -> Mapping[str, Column]:
+    """The streams of device rows."""
+    device = [i for i, r in enumerate(rows) if not r.on_cpu]
+    if not device:
+        return {}
+    return {"stream": Column(np.array(device, np.int32), np.array([rows[i].queue for i in device], np.int64), "int")}
+
+
+def _rank(path: Path, found: list[Diagnostic]) -> tuple[int, str]:
+    match = _RANK.search(path.name)
+    if match:
+        return int(match.group(1)), "file name"
+    found.append(Diagnostic("rank-assumed", f"{path}: the file name gives no rank (NAME.RANK.et); taken as rank 0"))
+    return 0, "assumed"
+
+
+def _groups(path: Path, found: list[Diagnostic]) -> dict[str, Any]:
+    """The communicators of the folder, in the form in which profilers write them."""
+    for name in _GROUP_FILES:
+        file = path.parent / name
+        if not file.is_file():
+            continue
+        try:
+            groups = msgspec.json.decode(file.read_bytes(), type=dict[str, list[int]])
+        except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
+            found.append(Diagnostic("groups-unreadable", f"{file}: no object of rank lists by group ({error}); left out"))
+            continue
+        config = [{"pg_name": key, "pg_desc": "", "ranks": ranks} for key, ranks in groups.items()]
+        return {"distributedInfo": {"pg_config": config}}
+    return {}

@@ -1,0 +1,184 @@
+"""Chakra nodes as JSON: protobuf's JSON form, object behind object (Chakra's jsonizer writes it), and the older hand form.
+
+The hand form is one object with `workload_graph`, a list of nodes with Id, Name, NodeType, data_deps, runtime (us).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lumos.errors import TraceError
+from lumos.trace.blocks import TruncatedError, blocks
+from lumos.trace.chakra_et import trace_of
+from lumos.trace.chakra_wire import KINDS, Attribute, IOInfo, Metadata, Node, NodeType
+from lumos.trace.table import Trace
+
+_WIDE = ("int64", "uint64", "sint64", "fixed64", "sfixed64")
+_TYPE_NAMES = {
+    kind: f"COMM_{kind.name}_NODE" if kind in (NodeType.SEND, NodeType.RECV, NodeType.COLL) else f"{kind.name}_NODE" for kind in NodeType
+}
+_TYPES = {name: kind for kind, name in _TYPE_NAMES.items()}
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file that starts with `head` is one of the two forms."""
+    return re.match(rb'\s*\{\s*(\}\s*\{|"(version|attr)"\s*:|"workload_graph"\s*:)', head) is not None
+
+
+def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None) -> Trace:
+    """Read one rank's nodes from JSON. TraceError: unreadable, not this JSON, a field of a wrong type, no nodes."""
+    try:
+        text = b"".join(blocks(path, progress)).decode()
+    except TruncatedError as error:
+        raise TraceError(f"{error}".replace(", or pass --repair to read the rows before the cut", "")) from None
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}: not UTF-8 at byte {error.start}; write it again") from None
+    metadata, nodes = parse(text, str(path))
+    if not nodes:
+        raise TraceError(f"{path}: holds no nodes; write it again")
+    return trace_of(path, metadata, nodes)
+
+
+def parse(text: str, source: str = "the text") -> tuple[Metadata, list[Node]]:
+    """Metadata and nodes of either form. TraceError names the object that is wrong."""
+    objects = list(_objects(text, source))
+    number = 0
+    try:
+        if objects and "workload_graph" in objects[0]:
+            listed = objects[0]["workload_graph"]
+            return Metadata(), [_hand_node(entry) for number, entry in enumerate(listed, 1)]
+        metadata = Metadata(str(objects[0].get("version", "")), _attributes(objects[0]))
+        return metadata, [_node(entry) for number, entry in enumerate(objects[1:], 1)]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise TraceError(f"{source}: node {number + 1} is not as Chakra writes it ({error!r}); write it again") from None
+
+
+def _objects(text: str, source: str) -> Iterator[dict[str, Any]]:
+    decoder = json.JSONDecoder()
+    at = 0
+    while at < len(text):
+        space = re.compile(r"\s*").match(text, at)
+        at = space.end() if space else at
+        if at == len(text):
+            return
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except ValueError as error:
+            raise TraceError(f"{source}: not valid JSON at character {at} ({error}); write it again") from None
+        if not isinstance(value, dict):
+            raise TraceError(f"{source}: holds something else than objects before character {at}; write it again")
+        yield value
+
+
+def _hand_node(entry: Mapping[str, Any]) -> Node:
+    attrs = [Attribute("is_cpu_op", "bool", bool(entry.get("is_cpu_op", True)))]
+    attrs += (Attribute(name, "int64", int(entry[name])) for name in _NUMBERS if entry.get(name) is not None)
+    if entry.get("pg_name") is not None:
+        attrs.append(Attribute("pg_name", "string", str(entry["pg_name"])))
+    return Node(
+        id=int(entry["Id"]),
+        name=str(entry.get("Name", "")),
+        type=int(entry.get("NodeType", NodeType.COMP)),
+        ctrl_deps=tuple(int(i) for i in entry.get("ctrlDeps", entry.get("ctrl_deps", ()))),
+        data_deps=tuple(int(i) for i in entry.get("data_deps", ())),
+        duration_micros=int(entry.get("runtime", 0)),
+        attrs=tuple(attrs),
+    )
+
+
+_NUMBERS = ("tensor_size", "num_ops", "comm_type", "comm_size", "comm_tag", "comm_src", "comm_dst", "comm_priority")
+
+
+def _node(entry: Mapping[str, Any]) -> Node:
+    kind = entry.get("type", "INVALID_NODE")
+    return Node(
+        id=int(entry.get("id", 0)),
+        name=str(entry.get("name", "")),
+        type=_TYPES[kind] if isinstance(kind, str) else int(kind),
+        ctrl_deps=tuple(int(i) for i in _either(entry, "ctrlDeps", "ctrl_deps")),
+        data_deps=tuple(int(i) for i in _either(entry, "dataDeps", "data_deps")),
+        start_time_micros=int(_either(entry, "startTimeMicros", "start_time_micros") or 0),
+        duration_micros=int(_either(entry, "durationMicros", "duration_micros") or 0),
+        inputs=_io(entry.get("inputs")),
+        outputs=_io(entry.get("outputs")),
+        attrs=_attributes(entry),
+    )
+
+
+def _either(entry: Mapping[str, Any], one: str, other: str) -> Any:
+    return entry.get(one, entry.get(other, ()))
+
+
+def _io(entry: Mapping[str, str] | None) -> IOInfo | None:
+    return None if entry is None else IOInfo(entry.get("values", ""), entry.get("shapes", ""), entry.get("types", ""))
+
+
+def _attributes(entry: Mapping[str, Any]) -> tuple[Attribute, ...]:
+    return tuple(_attribute(a) for a in entry.get("attr", ()))
+
+
+def _attribute(entry: Mapping[str, Any]) -> Attribute:
+    doc = str(entry.get("docString", entry.get("doc_string", "")))
+    for kind in KINDS:
+        for form in (f"{kind}Val", f"{kind}_val"):
+            if form in entry:
+                return Attribute(str(entry.get("name", "")), kind, _value(kind, entry[form]), doc)
+        for form in (f"{kind}List", f"{kind}_list"):
+            if form in entry:
+                values = tuple(_value(kind, v) for v in entry[form].get("values", ()))
+                return Attribute(str(entry.get("name", "")), f"{kind}_list", values, doc)
+    raise ValueError(f"attribute {entry.get('name')!r} has no value")
+
+
+def _value(kind: str, value: Any) -> Any:
+    if kind in ("double", "float"):
+        return float(value)
+    if kind == "bytes":
+        return base64.b64decode(value, validate=True)
+    return value if kind in ("bool", "string") else int(value)
+
+
+def dump(metadata: Metadata, nodes: Sequence[Node]) -> Iterator[str]:
+    """The nodes as protobuf's JSON form, an object a line, the metadata first. Unknown fields have no JSON form."""
+    first = {"version": metadata.version, **({"attr": [_dumped(a) for a in metadata.attrs]} if metadata.attrs else {})}
+    yield json.dumps(first)
+    for node in nodes:
+        entry: dict[str, Any] = {"id": str(node.id)} if node.id else {}
+        if node.name:
+            entry["name"] = node.name
+        if node.type:
+            entry["type"] = _TYPE_NAMES[NodeType(node.type)] if node.type in list(NodeType) else node.type
+        for key, ids in (("ctrlDeps", node.ctrl_deps), ("dataDeps", node.data_deps)):
+            if ids:
+                entry[key] = [str(i) for i in ids]
+        for key, time in (("startTimeMicros", node.start_time_micros), ("durationMicros", node.duration_micros)):
+            if time:
+                entry[key] = str(time)
+        for key, io in (("inputs", node.inputs), ("outputs", node.outputs)):
+            if io is not None:
+                entry[key] = {name: text for name, text in zip(IOInfo._fields, io, strict=True) if text}
+        if node.attrs:
+            entry["attr"] = [_dumped(a) for a in node.attrs]
+        yield json.dumps(entry)
+
+
+def _dumped(attribute: Attribute) -> dict[str, Any]:
+    name, kind, value, doc = attribute
+    element = kind.removesuffix("_list")
+    out: dict[str, Any] = {"name": name, **({"docString": doc} if doc else {})}
+    if isinstance(value, tuple):
+        out[f"{element}List"] = {"values": [_plain(element, v) for v in value]}
+    else:
+        out[f"{element}Val"] = _plain(element, value)
+    return out
+
+
+def _plain(kind: str, value: Any) -> Any:
+    if kind in _WIDE:
+        return str(value)
+    return base64.b64encode(value).decode() if kind == "bytes" else value

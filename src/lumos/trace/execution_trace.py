@@ -1,0 +1,257 @@
+"""PyTorch execution traces (JSON): operators with their inputs and outputs by tensor identity, in call order.
+
+Read by their fields, so that every schema is: 1.0.1 has them flat and names the parent `parent`; later ones have
+`attrs`, values, shapes and types in one object each, and name the parent `ctrl_deps`. What the observer leaves out (a
+parent that was still running when the file was closed, lists beyond 4,096 items) is a diagnostic. The times in the
+header are milliseconds of another clock than the profiler's: an execution trace has no timeline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.diagnostics import Diagnostic
+from lumos.errors import TraceError
+from lumos.trace.blocks import TruncatedError, blocks
+from lumos.trace.table import ABSENT, Int32, Int64, ProcessGroup
+
+#: Schemas whose fields are known; others are read by their fields and flagged.
+SCHEMAS = re.compile(r"1\.(0\.[1-4]|1\.[01])(-.*)?$")
+
+#: Lists are cut at this length by the observer.
+LONGEST_LIST = 4096
+
+_ROOT = re.compile(r"\[pytorch\|profiler\|execution_(trace|graph)\|(process|thread)\]")
+_GROUPS = "## process_group:init ##"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExecutionTrace:
+    """The nodes of one execution trace by id, which is call order (a parent before its children).
+
+    id, rf_id, thread, sequence: int64[n]; sequence is autograd's number, ABSENT none. parent: int32[n], position of the
+    calling node, ABSENT where it is not in the file. name: int32[n], index into `strings`. pseudo: the root and threads.
+    inputs, outputs: per node the JSON texts (values, shapes, types). attrs: per node whatever else the schema has.
+    """
+
+    path: str
+    schema: str
+    pid: int
+    strings: Sequence[str]
+    id: Int64
+    parent: Int32
+    name: Int32
+    rf_id: Int64
+    sequence: Int64
+    thread: Int64
+    inputs: Sequence[tuple[str, str, str]]
+    outputs: Sequence[tuple[str, str, str]]
+    attrs: Sequence[Mapping[str, Any]]
+    groups: tuple[ProcessGroup, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+    def is_pseudo(self) -> NDArray[np.bool_]:
+        """Nodes that stand for the process and its threads, as a mask."""
+        named = np.array([bool(_ROOT.match(s)) for s in self.strings] or [False])
+        mask: NDArray[np.bool_] = named[self.name]
+        return mask
+
+
+class _Attribute(msgspec.Struct):
+    name: str
+    value: Any = None
+
+
+class _IO(msgspec.Struct):
+    values: msgspec.Raw = msgspec.Raw(b"[]")
+    shapes: msgspec.Raw = msgspec.Raw(b"[]")
+    types: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _Node(msgspec.Struct):
+    """A node of any schema: what is flat in one is in `attrs` in another."""
+
+    id: int
+    name: str
+    parent: int | None = None
+    ctrl_deps: int | None = None
+    rf_id: int | None = None
+    seq_id: int | None = None
+    tid: int | None = None
+    fw_parent: int | None = None
+    fw_tid: int | None = None
+    scope: int | None = None
+    op_schema: str | None = None
+    inputs: msgspec.Raw = msgspec.Raw(b"[]")
+    outputs: msgspec.Raw = msgspec.Raw(b"[]")
+    input_shapes: msgspec.Raw = msgspec.Raw(b"[]")
+    input_types: msgspec.Raw = msgspec.Raw(b"[]")
+    output_shapes: msgspec.Raw = msgspec.Raw(b"[]")
+    output_types: msgspec.Raw = msgspec.Raw(b"[]")
+    attrs: list[_Attribute] | None = None
+
+
+class _File(msgspec.Struct):
+    schema: str
+    nodes: list[_Node]
+    pid: int = ABSENT
+
+
+def read(path: str | Path) -> ExecutionTrace:
+    """Read one execution trace, plain or gzip.
+
+    TraceError: unreadable, cut off, not JSON, not an execution trace, no nodes, two nodes of one id, an endless list of
+    parents.
+    """
+    path = Path(path)
+    try:
+        data = b"".join(blocks(path))
+    except TruncatedError as error:
+        raise TraceError(f"{error}".replace(", or pass --repair to read the rows before the cut", "")) from None
+    try:
+        file = msgspec.json.decode(data, type=_File)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise TraceError(
+            f"{path}: not a PyTorch execution trace, or a cut-off one: {error}; end the observer before the process ends"
+        ) from None
+    if not file.nodes:
+        raise TraceError(f"{path}: the execution trace has no nodes; record a step between start() and stop()")
+    return _table(path, file)
+
+
+def _table(path: Path, file: _File) -> ExecutionTrace:
+    nodes = sorted(file.nodes, key=lambda node: node.id)
+    index = {node.id: i for i, node in enumerate(nodes)}
+    if len(index) != len(nodes):
+        raise TraceError(f"{path}: {len(nodes) - len(index)} nodes repeat an id; record the trace again")
+    if nodes[0].id < 0 or nodes[-1].id >= 1 << 63:
+        raise TraceError(f"{path}: an id does not fit 63 bits; record the trace again")
+    attrs = [_attrs(node) for node in nodes]
+    above = [node.parent if node.ctrl_deps is None else node.ctrl_deps for node in nodes]
+    parent = [ABSENT if up is None or up == node.id else index.get(up, ABSENT) for node, up in zip(nodes, above, strict=True)]
+    _check_tree(path, nodes, parent)
+    names: dict[str, int] = {}
+    found = list(_findings(path, file, nodes, parent))
+    io = [_io(path, node) if bytes(node.inputs).startswith(b"{") else _flat_io(node) for node in nodes]
+    return ExecutionTrace(
+        path=str(path),
+        schema=file.schema,
+        pid=file.pid,
+        id=np.array([node.id for node in nodes], np.int64),
+        parent=np.array(parent, np.int32),
+        name=np.array([names.setdefault(node.name, len(names)) for node in nodes], np.int32),
+        strings=tuple(names),
+        rf_id=_integers(attrs, "rf_id"),
+        sequence=_integers(attrs, "seq_id"),
+        thread=_integers(attrs, "tid"),
+        inputs=[one for one, _ in io],
+        outputs=[other for _, other in io],
+        attrs=attrs,
+        groups=tuple(_groups(nodes, found, path)),
+        diagnostics=tuple(found),
+    )
+
+
+_FLAT = ("rf_id", "seq_id", "tid", "fw_parent", "fw_tid", "scope", "op_schema")
+
+
+def _attrs(node: _Node) -> Mapping[str, Any]:
+    if node.attrs is not None:
+        return {a.name: a.value for a in node.attrs}
+    return {name: value for name in _FLAT if (value := getattr(node, name)) is not None}
+
+
+def _integers(attrs: Sequence[Mapping[str, Any]], name: str) -> Int64:
+    values = [a.get(name) for a in attrs]
+    return np.array([v if isinstance(v, int) and -1 <= v < 1 << 63 else ABSENT for v in values], np.int64)
+
+
+def _text(raw: msgspec.Raw) -> str:
+    return bytes(raw).decode()
+
+
+def _flat_io(node: _Node) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
+    return (
+        (_text(node.inputs), _text(node.input_shapes), _text(node.input_types)),
+        (_text(node.outputs), _text(node.output_shapes), _text(node.output_types)),
+    )
+
+
+def _io(path: Path, node: _Node) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
+    out = []
+    for raw in (node.inputs, node.outputs):
+        try:
+            io = msgspec.json.decode(raw, type=_IO)
+        except msgspec.MsgspecError as error:
+            raise TraceError(f"{path}: node {node.id}: inputs or outputs are unreadable ({error}); record the trace again") from None
+        out.append((_text(io.values), _text(io.shapes), _text(io.types)))
+    return out[0], out[1]
+
+
+def _check_tree(path: Path, nodes: Sequence[_Node], parent: Sequence[int]) -> None:
+    """TraceError where calling nodes go round in a circle."""
+    state = bytearray(len(nodes))  # 0 new, 1 on the way up, 2 known to end
+    for i in range(len(nodes)):
+        way = []
+        while i >= 0 and state[i] == 0:
+            state[i] = 1
+            way.append(i)
+            i = parent[i]
+        if i >= 0 and state[i] == 1:
+            raise TraceError(f"{path}: node {nodes[i].id} calls itself through its parents; record the trace again")
+        for j in way:
+            state[j] = 2
+
+
+def _findings(path: Path, file: _File, nodes: Sequence[_Node], parent: Sequence[int]) -> Iterator[Diagnostic]:
+    if not SCHEMAS.match(file.schema):
+        yield Diagnostic("execution-trace-schema", f"{path}: unknown schema {file.schema!r}; read by its fields")
+    lost = sum(up == ABSENT for up in parent) - 1
+    if lost > 0:
+        yield Diagnostic(
+            "parents-missing", f"{path}: the callers of {lost} nodes are not in the file: they were still running when it was closed"
+        )
+    cut = sum(bytes(node.inputs).count(b",") >= LONGEST_LIST and _cut(node) for node in nodes)
+    if cut:
+        yield Diagnostic("lists-cut", f"{path}: inputs of {cut} nodes are lists cut at {LONGEST_LIST} items")
+
+
+def _cut(node: _Node) -> bool:
+    """Whether some list of the inputs has just as many items as the observer writes at most."""
+
+    def longest(value: object) -> int:
+        if isinstance(value, list):
+            return max(len(value), *map(longest, value)) if value else 0
+        return max(map(longest, value.values()), default=0) if isinstance(value, dict) else 0
+
+    return longest(msgspec.json.decode(node.inputs)) == LONGEST_LIST
+
+
+def _groups(nodes: Sequence[_Node], found: list[Diagnostic], path: Path) -> Iterator[ProcessGroup]:
+    """The process groups of the node that PyTorch writes for them; no ranks there mean all."""
+    for node in nodes:
+        if node.name != _GROUPS:
+            continue
+        values = msgspec.json.decode(node.inputs)
+        texts = values.get("values", []) if isinstance(values, dict) else values
+        try:
+            listed = chain.from_iterable(msgspec.json.decode(text) for text in texts if isinstance(text, str))
+            for entry in listed:
+                ranks = entry.get("ranks", [])
+                whole = tuple(range(int(entry.get("group_size", 0)))) if not ranks else tuple(int(r) for r in ranks)
+                yield ProcessGroup(str(entry["pg_name"]), whole, str(entry.get("pg_desc", "")))
+        except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError):
+            message = f"{path}: node {node.id} holds process groups in a form that is not known; left out"
+            found.append(Diagnostic("groups-unreadable", message))

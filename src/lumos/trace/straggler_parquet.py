@@ -1,0 +1,191 @@
+"""The operation table of ByteDance-Seed/StragglerAnalysis (`trace*.parquet`) to one `Trace` a rank.
+
+One row an operation of one rank in one step, with these columns, documented in that project's readme: `rank`, `dp_rank`,
+`stage`, `step`, `optype`, `start_ts` and `duration` (seconds as float32, from the step's own origin: good to 0.2 µs),
+`seq_id` (number among the operations of this type, rank and step), `mc` (model chunk within the stage) and `mb_id`
+(microbatch); -1 where an operation has none. `meta.yaml` beside it (`meta-X.yaml` beside `trace-X.parquet`) has the sizes
+of the plan; without it they are read off the table, which then cannot tell that its last stage is missing.
+
+Limits: microseconds are what such timers resolve, so times that should meet can miss each other by some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.diagnostics import Diagnostic
+from lumos.errors import TraceError
+from lumos.trace.blocks import blocks
+from lumos.trace.operations import LANE_OF, Plan, operation_trace
+from lumos.trace.table import Int64, Trace
+
+COLUMNS = ("rank", "dp_rank", "stage", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id")
+
+_MAGIC = b"PAR1"
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file that starts with `head` is Parquet."""
+    return head.startswith(_MAGIC)
+
+
+def sniff_meta(head: bytes) -> bool:
+    """Whether a file that starts with `head` is the table's `meta.yaml`."""
+    text = head.lstrip()
+    return text.startswith(b"trial_name:") and b"pp_size:" in text
+
+
+def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None) -> tuple[Trace, ...]:
+    """Read one table; one trace a rank, by rank.
+
+    Raises TraceError: pyarrow is not installed, the file is damaged, a column is missing or of a wrong type, a time is
+    negative or no number, an operation is unknown, two ranks have one place in the plan. `repair` mends nothing here.
+    """
+    table = _table(path)
+    if progress is not None:
+        progress(path.stat().st_size)
+    operation = _operations(path, table["optype"])
+    integers = {key: _integers(path, key, table[key]) for key in COLUMNS if key not in ("optype", "start_ts", "duration")}
+    start, duration = (_nanoseconds(path, key, table[key]) for key in ("start_ts", "duration"))
+    rank, stage, dp = integers["rank"], integers["stage"], integers["dp_rank"]
+    if not len(rank):
+        raise TraceError(f"{path}: the table has no rows; record it again")
+    for key in ("rank", "stage", "dp_rank", "step"):
+        if integers[key].min() < 0:
+            raise TraceError(f"{path}: row {int(integers[key].argmin())}: {key} is {int(integers[key].min())}; it must be 0 or more")
+    place_of_rank = _places(path, rank, stage, dp)
+    sizes = _sizes(path)
+    stages, dp_size = (_size(path, sizes, key, int(column.max()) + 1) for key, column in (("pp_size", stage), ("dp_size", dp)))
+    plan = Plan("StragglerAnalysis", stages, dp_size, max(int(integers["mc"].max()) + 1, 1))
+    findings = _findings(path, plan, place_of_rank)
+    traces: list[Trace] = []
+    for number in place_of_rank:
+        rows = np.flatnonzero(rank == number)
+        place = {
+            "microbatch": integers["mb_id"][rows],
+            "chunk": integers["mc"][rows],
+            "sequence": integers["seq_id"][rows],
+            "stage": stage[rows],
+            "dp rank": dp[rows],
+        }
+        traces.append(
+            operation_trace(
+                str(path),
+                number,
+                "rank column",
+                plan.stages * plan.dp,
+                plan,
+                [operation[i] for i in rows],
+                integers["step"][rows],
+                start[rows],
+                duration[rows],
+                place,
+                findings if not traces else (),
+            )
+        )
+    return tuple(traces)
+
+
+def _sizes(path: Path) -> dict[str, str]:
+    """The keys and values of the `meta.yaml` beside the table: flat lines `key: value`; empty where there is none."""
+    meta = path.with_name(f"{path.stem.replace('trace', 'meta', 1)}.yaml")
+    if not meta.is_file() or meta == path:
+        return {}
+    text = b"".join(blocks(meta)).decode("utf-8", "replace")
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def _size(path: Path, sizes: dict[str, str], key: str, least: int) -> int:
+    """One size of the plan; `least` is what the table needs, and what holds where `sizes` lacks it."""
+    text = sizes.get(key)
+    if text is None:
+        return least
+    if not text.isdecimal() or len(text) > 6 or int(text) < least:
+        raise TraceError(f"{path}: the meta file beside it has {key} {text}, the table needs {least}; give the meta file of this job")
+    return int(text)
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """The columns read, as pyarrow arrays."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise TraceError(f"{path}: reading Parquet needs pyarrow, which is not installed: pip install 'lumos-trace[arrow]'") from error
+    try:
+        file = parquet.ParquetFile(path)
+        missing = [key for key in COLUMNS if key not in file.schema_arrow.names]
+        if missing:
+            raise TraceError(
+                f"{path}: a Parquet table without the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
+                f"an operation table has {', '.join(COLUMNS)}"
+            )
+        table = file.read(columns=list(COLUMNS))
+    except (arrow.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise TraceError(f"{path}: not a complete Parquet file ({reason}); copy or record it again") from error
+    for key in COLUMNS:
+        if table[key].null_count:
+            raise TraceError(f"{path}: column {key} has {table[key].null_count} empty entries; every operation needs all columns")
+    return {key: table[key] for key in COLUMNS}
+
+
+def _operations(path: Path, column: Any) -> list[str]:
+    """Names of the operations; every one must be known, because where it runs and whom it waits for depends on it."""
+    names: list[Any] = column.to_pylist()
+    unknown = next((i for i, name in enumerate(names) if name not in LANE_OF), None)
+    if unknown is not None:
+        raise TraceError(f"{path}: row {unknown}: unknown operation {names[unknown]!r} (optype); known are {', '.join(LANE_OF)}")
+    return names
+
+
+def _integers(path: Path, key: str, column: Any) -> Int64:
+    values: NDArray[Any] = column.to_numpy()
+    if not np.issubdtype(values.dtype, np.integer):
+        raise TraceError(f"{path}: column {key} holds {values.dtype}, not integers; write the table with its original types")
+    return values.astype(np.int64)
+
+
+def _nanoseconds(path: Path, key: str, column: Any) -> Int64:
+    values: NDArray[Any] = column.to_numpy()
+    if not np.issubdtype(values.dtype, np.floating):
+        raise TraceError(f"{path}: column {key} holds {values.dtype}, not seconds as floats; write the table with its original types")
+    seconds = values.astype(np.float64)
+    wrong = np.flatnonzero(~np.isfinite(seconds) | (seconds < 0) | (seconds > 1e9))
+    if len(wrong):
+        raise TraceError(f"{path}: row {int(wrong[0])}: {key} is {seconds[wrong[0]]} s; a time is a number from 0 to 1e9")
+    return np.rint(seconds * 1e9).astype(np.int64)
+
+
+def _places(path: Path, rank: Int64, stage: Int64, dp: Int64) -> dict[int, tuple[int, int]]:
+    """(stage, dp rank) of every rank, by rank."""
+    found: dict[int, tuple[int, int]] = {}
+    taken: dict[tuple[int, int], int] = {}
+    for number, s, d in np.unique(np.stack([rank, stage, dp]), axis=1).T.tolist():
+        if found.setdefault(number, (s, d)) != (s, d):
+            raise TraceError(f"{path}: rank {number} is at stage, dp rank {found[number]} and at {(s, d)}; a rank has one place")
+        if taken.setdefault((s, d), number) != number:
+            raise TraceError(
+                f"{path}: ranks {taken[s, d]} and {number} are both at stage {s}, dp rank {d}; tables with tensor parallelism "
+                "list one rank of each tensor group"
+            )
+    return found
+
+
+def _findings(path: Path, plan: Plan, places: dict[int, tuple[int, int]]) -> tuple[Diagnostic, ...]:
+    absent = sorted({(s, d) for s in range(plan.stages) for d in range(plan.dp)} - set(places.values()))
+    if not absent:
+        return ()
+    shown = ", ".join(f"stage {s} dp rank {d}" for s, d in absent[:6]) + (" …" if len(absent) > 6 else "")
+    return (
+        Diagnostic(
+            "rank-missing",
+            f"{path}: no rows of {shown}: {len(absent)} of {plan.stages * plan.dp} ranks; what waits for them keeps its measured duration",
+        ),
+    )

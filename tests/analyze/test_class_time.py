@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lumos.analyze.class_time import class_times
+from lumos.analyze.collective_time import collective_times
+from lumos.analyze.steps import members
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.simulate.timeline import Timeline
+
+
+@pytest.fixture
+def job():
+    """Two ranks; each a gemm of 0–100 ns, then an all-gather of 1000 bytes a rank: rank 0 arrives at 100, rank 1 at 160, both
+    end at 180. Rank 1 has another all-gather of its own, of a group that was not recorded, 200–230."""
+
+    def build(**facts):
+        known = {"kind": [0, 0, 0], "nbytes": [1000, 1000, 64], "group": [0, 0, -1], "size": [2, 2, 4], **facts}
+        graph = Graph(
+            ranks=(0, 1),
+            processors=(Processor(0, True, "stream 7", 0, 7), Processor(1, True, "stream 7", 0, 7)),
+            names=("gemm", "ncclDevKernel_AllGather"),
+            duration=np.array([100, 20, 100, 20, 30], np.int64),
+            processor=np.array([0, 0, 1, 1, 1], np.int32),
+            kind=np.array([Kind.KERNEL, Kind.COLLECTIVE, Kind.KERNEL, Kind.COLLECTIVE, Kind.COLLECTIVE], np.uint8),
+            name=np.array([0, 1, 0, 1, 1], np.int32),
+            event=np.full(5, -1, np.int32),
+            pred_offset=np.zeros(6, np.int64),
+            pred=np.empty(0, np.int32),
+            pred_kind=np.empty(0, np.uint8),
+            lag=np.zeros((2, len(Dependency)), np.int64),
+            rendezvous_offset=np.array([0, 2], np.int64),
+            rendezvous_task=np.array([1, 3], np.int32),
+            collectives=Collectives(
+                np.array([1, 3, 4], np.int32),
+                np.array(known["kind"], np.int32),
+                np.array(known["nbytes"], np.int64),
+                np.array(known["group"], np.int32),
+                np.full(3, -1, np.int64),
+                np.full(3, -1, np.int32),
+                ("all-gather", "all-reduce", "send"),
+                ("world",),
+                None if known["size"] is None else np.array(known["size"], np.int32),
+            ),
+        )
+        start, end = np.array([0, 100, 0, 160, 200], np.int64), np.array([100, 180, 100, 180, 230], np.int64)
+        return SimpleNamespace(timeline=Timeline(graph, start, end, "replayed"), owners=members(graph))
+
+    return build
+
+
+def test_own_time_by_rank_and_class_leaves_waiting_apart(job):
+    found = class_times(job().timeline, job().owners)
+    assert found.labels == ("gemm", "collective")
+    assert found.time_ns.tolist() == [[100, 20], [100, 50]]
+    assert found.waiting_ns.tolist() == [60, 0]
+
+
+def test_waiting_and_transfer_of_a_group_that_was_recorded(job):
+    row = collective_times(job().timeline, job().owners)[0]
+    assert (row.kind, row.group, row.ranks, row.calls) == ("all-gather", "world", 2, 2)
+    assert (row.time_ns, row.waiting_ns, row.transfer_ns) == (50, 30, 20)
+
+
+def test_an_all_gather_moves_what_all_ranks_give(job):
+    row = collective_times(job().timeline, job().owners)[0]
+    assert row.size_bytes == 2000
+    assert row.bus_bytes_per_s == pytest.approx(2000 / 20e-9 * 1 / 2)
+
+
+def test_an_all_reduce_crosses_the_links_twice(job):
+    found = job(kind=[1, 1, 1])
+    row = collective_times(found.timeline, found.owners)[0]
+    assert row.size_bytes == 1000
+    assert row.bus_bytes_per_s == pytest.approx(1000 / 20e-9 * 2 * 1 / 2)
+
+
+def test_where_peers_are_absent_only_the_whole_is_known(job):
+    row = collective_times(job().timeline, job().owners)[1]
+    assert (row.time_ns, row.waiting_ns, row.transfer_ns, row.bus_bytes_per_s) == (30, None, None, None)
+
+
+def test_without_bytes_there_is_no_rate(job):
+    found = job(nbytes=[-1, -1, -1], size=None)
+    row = collective_times(found.timeline, found.owners)[0]
+    assert (row.ranks, row.size_bytes, row.bus_bytes_per_s) == (2, None, None)

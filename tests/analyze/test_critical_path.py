@@ -1,0 +1,225 @@
+"""The path on jobs drawn by hand, where every stretch can be checked on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.analyze.critical_path import critical_paths
+from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
+from lumos.simulate import simulate
+from lumos.simulate.timeline import measured
+
+US = 1000
+
+
+def lengths(timeline, path):
+    """(name, rank, µs at work) of every link."""
+    graph = timeline.graph
+    return [(graph.names[graph.name[link.task]], link.rank, (link.end_ns - link.start_ns) // US) for link in path.links]
+
+
+def adds_up(path):
+    stretches = sum(link.end_ns - link.start_ns + link.delay_ns + link.idle_ns for link in path.links)
+    assert stretches == sum(path.by_class.values()) == sum(path.by_group.values()) == path.duration_ns
+    assert sum(share.path_ns for share in path.by_rank) == path.duration_ns
+    at = path.start_ns
+    for link in path.links:
+        assert link.start_ns - link.delay_ns - link.idle_ns == at
+        at = link.end_ns
+    assert at == path.start_ns + path.duration_ns
+
+
+def test_one_rank_by_hand(two_steps):
+    """Step 0 ends with B on its thread (0 … 80 µs), not with its kernels; step 1 with k2: C, its launch, 2 µs latency, k2."""
+    timeline = simulate(two_steps)
+    first, second = critical_paths(timeline)
+    assert lengths(timeline, first) == [("A", 0, 10), ("launch", 0, 2), ("launch", 0, 2), ("between", 0, 56), ("B", 0, 10)]
+    assert lengths(timeline, second) == [("C", 0, 10), ("launch", 0, 2), ("k2", 0, 31)]
+    assert second.by_class == {"other": 31 * US, "cpu operators": 10 * US, "launch calls": 2 * US, "launch latency": 2 * US}
+    assert second.by_group == {"CPU work": 12 * US, "kernels": 31 * US, "launches and gaps": 2 * US}
+    assert second.links[-1].cause == Dependency.LAUNCH
+    for path in (first, second, *critical_paths(measured(two_steps))):
+        adds_up(path)
+
+
+def test_what_no_cause_accounts_for_is_idle(two_steps, shifted):
+    """k2 measured 5 µs later than its launch lets it start."""
+    path = critical_paths(shifted(two_steps, {9: (5, 5)}))[1]
+    assert path.by_class["idle"] == 5 * US and path.links[-1].idle_ns == 5 * US
+    adds_up(path)
+
+
+@pytest.fixture
+def two_ranks(draw_graph):
+    """Two ranks, each A, a launch (2 µs), an all-reduce of 20 µs on its stream, then a launch and a kernel behind it (µs):
+
+    rank 0: A 0–10, launch 10–12, all-reduce from 14 | launch 12–14, kernel 5 µs
+    rank 1: A 0–40, launch 40–42, all-reduce from 44 | launch 42–44, kernel 8 µs
+    The launch latency is 2. So both transfer 44–64; the kernels run 64–69 and 64–72.
+    """
+    processors = [p for r in (0, 1) for p in (Processor(r, False, "thread 1"), Processor(r, True, "stream 7", 0, 7))]
+    tasks = [
+        (0, Kind.OPERATOR, "A", 0, 10),
+        (0, Kind.LAUNCH, "launch", 10, 12),
+        (0, Kind.LAUNCH, "launch", 12, 14),
+        (1, Kind.COLLECTIVE, "nccl", 14, 64),
+        (1, Kind.KERNEL, "gemm", 64, 69),
+        (2, Kind.OPERATOR, "A", 0, 40),
+        (2, Kind.LAUNCH, "launch", 40, 42),
+        (2, Kind.LAUNCH, "launch", 42, 44),
+        (3, Kind.COLLECTIVE, "nccl", 44, 64),
+        (3, Kind.KERNEL, "gemm", 64, 72),
+    ]
+    launched = [(1, 3), (2, 4), (6, 8), (7, 9)]
+    steps = (Step(0, "s", 0, 100 * US), Step(1, "s", 0, 100 * US))
+    graph = draw_graph(
+        processors, tasks, [(a, b, Dependency.LAUNCH) for a, b in launched], steps, {Dependency.LAUNCH: 2}, release=[(0, 0), (5, 0)]
+    )
+    duration = graph.duration.copy()
+    duration[[3, 8]] = 20 * US
+    return replace(graph, duration=duration, rendezvous_offset=np.array([0, 2]), rendezvous_task=np.array([3, 8], np.int32))
+
+
+@pytest.mark.parametrize("run", [measured, simulate])
+def test_the_path_goes_on_at_the_rank_that_came_last(two_ranks, run):
+    timeline = run(two_ranks)
+    (path,) = critical_paths(timeline)
+    assert path.duration_ns == 72 * US
+    assert lengths(timeline, path) == [("A", 1, 40), ("launch", 1, 2), ("nccl", 1, 20), ("gemm", 1, 8)]
+    assert path.by_class == {
+        "cpu operators": 40 * US,
+        "transfer": 20 * US,
+        "gemm": 8 * US,
+        "launch calls": 2 * US,
+        "launch latency": 2 * US,
+    }
+    assert [tuple(share) for share in path.by_rank] == [(0, 0, 30 * US, 0), (1, 72 * US, 0, 30 * US)]
+    adds_up(path)
+
+
+def test_a_path_changes_ranks_at_a_rendezvous(two_ranks):
+    """With a kernel of 30 µs behind the all-reduce on rank 0, the step ends there, but what came before is still rank 1."""
+    duration = two_ranks.duration.copy()
+    duration[4] = 30 * US
+    timeline = simulate(two_ranks, duration)
+    (path,) = critical_paths(timeline)
+    assert lengths(timeline, path) == [("A", 1, 40), ("launch", 1, 2), ("nccl", 1, 20), ("gemm", 0, 30)]
+    assert [share.path_ns for share in path.by_rank] == [30 * US, 64 * US]
+    assert path.links[2].task == 3 and path.links[2].arrival == 8
+    adds_up(path)
+
+
+def test_a_rank_delayed_by_5_ms_of_cpu_work_delays_all_that_stands_behind(two_ranks):
+    """Rank 0's A takes 5 ms more: it now comes last, at 5014 µs instead of 14, 4970 µs after rank 1's arrival at 44, so the
+    all-reduce ends on both ranks 4970 µs later."""
+    before, duration = simulate(two_ranks), two_ranks.duration.copy()
+    duration[0] += 5000 * US
+    after = simulate(two_ranks, duration)
+    assert ((after.end - before.end)[[3, 8, 4, 9]] == 4970 * US).all()
+    (path,) = critical_paths(after)
+    assert [tuple(share)[2:] for share in path.by_rank] == [(0, 4970 * US), (4970 * US, 0)]
+    assert lengths(after, path) == [("A", 0, 5010), ("launch", 0, 2), ("nccl", 0, 20), ("gemm", 1, 8)]
+
+
+def test_without_rendezvous_nobody_waits(two_ranks):
+    timeline = simulate(replace(two_ranks, ignored=frozenset({Dependency.RENDEZVOUS})))
+    (path,) = critical_paths(timeline)
+    assert all(share.waited_ns == share.waited_for_ns == 0 for share in path.by_rank)
+    adds_up(path)
+
+
+def test_a_late_rank_is_a_late_start(two_ranks):
+    """Rank 1 starts its thread 25 µs late; the step starts with rank 0."""
+    late = replace(two_ranks, release_time=np.array([0, 25 * US]))
+    (path,) = critical_paths(simulate(late))
+    assert (path.start_ns, path.duration_ns, path.by_class["late start of the rank"]) == (0, 97 * US, 25 * US)
+    adds_up(path)
+
+
+def test_a_collective_whose_peers_are_absent_is_not_called_transfer(two_ranks):
+    (path,) = critical_paths(simulate(replace(two_ranks, waiting_unknown=np.array([3, 8], np.int32))))
+    assert path.by_class["communication, waiting unknown"] == 20 * US and "transfer" not in path.by_class
+
+
+def test_a_kernel_that_waits_for_room_on_the_sms(draw_graph):
+    """big (stream 7) fills the device for 30 of its 40 µs; small (stream 8) is launched at 4, may start at 34, runs 50 µs.
+
+    Path: launch 0–2, latency 2, big 4–34 (until it leaves room), small 34–84.
+    """
+    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
+    tasks = [
+        (0, Kind.LAUNCH, "launch", 0, 2),
+        (0, Kind.LAUNCH, "launch", 2, 4),
+        (1, Kind.KERNEL, "big", 4, 44),
+        (2, Kind.KERNEL, "small", 34, 84),
+    ]
+    edges = [(0, 2, Dependency.LAUNCH), (1, 3, Dependency.LAUNCH)]
+    graph = draw_graph(processors, tasks, edges, (Step(0, "s", 0, 100 * US),), {Dependency.LAUNCH: 2}, release=[(0, 0)])
+    shares = Occupancy(np.array([2, 3], np.int32), np.array([1, 0.25], np.float32), np.array([30, 10], np.int64) * US)
+    timeline = simulate(replace(graph, occupancy=shares))
+    (path,) = critical_paths(timeline)
+    assert lengths(timeline, path) == [("launch", 0, 2), ("big", 0, 30), ("small", 0, 50)]
+    assert [link.cause for link in path.links] == [None, Dependency.LAUNCH, Dependency.OCCUPANCY]
+    adds_up(path)
+    (ignored,) = critical_paths(simulate(replace(graph, occupancy=shares, ignored=frozenset({Dependency.OCCUPANCY}))))
+    assert ignored.duration_ns == 56 * US
+
+
+def test_steps_of_one_name_on_one_rank_are_told_apart(two_steps):
+    twice = replace(two_steps, steps=tuple(replace(s, name="step") for s in two_steps.steps))
+    assert [p.name for p in critical_paths(measured(twice))] == ["step", "step (2)"]
+
+
+def test_on_a_rank_without_device_work_operators_compute(draw_graph):
+    tasks = [(0, Kind.OPERATOR, "A", 0, 10), (0, Kind.HOST, "between", 10, 13), (0, Kind.COLLECTIVE, "gloo", 13, 20)]
+    graph = draw_graph([Processor(0, False, "thread 1")], tasks, steps=(Step(0, "s", 0, 100 * US),), release=[(0, 0)])
+    (path,) = critical_paths(simulate(graph))
+    assert path.by_class == {"operators": 10 * US, "transfer": 7 * US, "cpu between operators": 3 * US}
+    assert path.by_group == {"CPU work": 3 * US, "operators": 10 * US, "communication": 7 * US}
+
+
+def test_every_collective_behind_a_delay_moves_on_every_rank_as_worked_out(draw_graph):
+    """Three ranks, each: work, launch (1 µs), thrice; launches of one all-reduce each, all on one stream, transfers of 10 µs.
+
+    work (µs)      a    b    d   | launches end at   | all-reduces begin when the last arrives
+    rank 0        10   50    5   |  11    62    68   | first: 31, of rank 2; ends at 41
+    rank 1        20    5    5   |  21    27    33   | second: 62, of rank 0 (the others at 41, when their streams are free)
+    rank 2        30    5   60   |  31    37    98   | third: 98, of rank 2 (the others at 72)
+
+    With 5000 µs more for b of rank 1, its launches end at 21, 5027, 5033: the second begins at 5027, not 62, and the third when
+    the streams are free again, at 5037, not 98.
+    """
+    work = ((10, 50, 5), (20, 5, 5), (30, 5, 60))
+    processors = [p for r in range(3) for p in (Processor(r, False, "thread 1"), Processor(r, True, "stream 7", 0, 7))]
+    tasks, edges, sets = [], [], ([], [], [])
+    for rank, times in enumerate(work):
+        for i, time in enumerate(times):
+            tasks += [(2 * rank, Kind.OPERATOR, "abd"[i], 0, time), (2 * rank, Kind.LAUNCH, "launch", 0, 1)]
+            edges.append((len(tasks) - 1, len(tasks), Dependency.LAUNCH))
+            sets[i].append(len(tasks))
+            tasks.append((2 * rank + 1, Kind.COLLECTIVE, "nccl", 0, 10))
+    graph = draw_graph(processors, tasks, edges, [Step(rank, "s", 0, 1) for rank in range(3)])
+    graph = replace(graph, rendezvous_offset=np.array([0, 3, 6, 9]), rendezvous_task=np.array(sets, np.int32).ravel())
+    before = simulate(graph)
+    assert [(before.end[s] // US).tolist() for s in sets] == [[41] * 3, [72] * 3, [108] * 3]
+    duration = graph.duration.copy()
+    duration[12] += 5000 * US  # b of rank 1
+    after = simulate(graph, duration)
+    assert [((after.end - before.end)[s] // US).tolist() for s in sets] == [[0] * 3, [4965] * 3, [4939] * 3]
+    (path,) = critical_paths(after)
+    assert [share.waited_for_ns // US for share in path.by_rank] == [0, (5027 - 62) + (5027 - 41), 20 + 10]
+    assert lengths(after, path) == [("a", 1, 20), ("launch", 1, 1), ("b", 1, 5005), ("launch", 1, 1), ("nccl", 1, 10), ("nccl", 0, 10)]
+    adds_up(path)
+
+
+def test_work_launched_before_the_window_starts_when_it_was_recorded(draw_graph):
+    """Two kernels of one stream without launches: 0–10, and 25–30 as the recording has it; the gap of 2 is no cause of that."""
+    tasks = [(0, Kind.KERNEL, "k1", 0, 10), (0, Kind.KERNEL, "k2", 25, 30)]
+    graph = draw_graph([Processor(0, True, "stream 7", 0, 7)], tasks, lag={Dependency.STREAM_ORDER: 2}, release=[(0, 0), (1, 25)])
+    (path,) = critical_paths(simulate(graph))
+    assert path.by_class == {"other": 15 * US, "launched before the window": 15 * US}
+    assert path.links[1].cause is None
+    adds_up(path)

@@ -1,0 +1,47 @@
+"""What an operation-level job leaves unexplained, and whether its steps count."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumos.analyze.replay import replay
+from lumos.graph.build import build
+from lumos.trace import read
+
+
+@pytest.fixture
+def replayed(operation_jobs, tmp_path):
+    pytest.importorskip("pyarrow", reason="reading Parquet needs pyarrow")
+
+    def run(rows):
+        rows = [operation_jobs.Operation(*row) for row in rows]
+        return replay(build(read(operation_jobs.write_table(tmp_path / "trace.parquet", rows))))
+
+    return run
+
+
+def rows(gap, step, passes=30):
+    """Two ranks with `passes` forwards of 10 ms in a row; rank 0 pauses for `gap` ms before the last."""
+    return [
+        (rank, 0, rank, step, "forward-compute", k, at, at + 10)
+        for rank in (0, 1)
+        for k in range(passes)
+        for at in (10 * k + (gap if rank == 0 and k == passes - 1 else 0),)
+    ]
+
+
+def test_time_that_no_cause_covers_is_unexplained_and_the_step_does_not_count(replayed):
+    """A pause of 20 of 320 ms on rank 0 and none on rank 1: 3.125 % of the job's step, and the replay lacks it."""
+    result = replayed([*rows(0, 0), *rows(20, 1), *rows(0, 2)])
+    first, second = result.steps[0], result.steps[1]
+    assert (first.unexplained_idle, first.scored, first.error) == (0, True, 0)
+    assert second.unexplained_idle == pytest.approx(20 / 320 / 2) and second.error == pytest.approx(-20 / 320)
+    assert not second.scored and "idle without a known cause" in second.unscored_reason
+    assert result.mean_abs_error == 0
+
+
+def test_operations_are_counted_over_all_ranks(replayed):
+    """Two ranks of 30 operations are 60, enough; two of 20 are not."""
+    assert all(s.scored for s in replayed(rows(0, 0)).steps)
+    few = replayed(rows(0, 0, passes=20)).steps
+    assert [s.unscored_reason for s in few] == ["40 operations over all ranks, fewer than 50"] * 2

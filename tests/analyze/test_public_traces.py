@@ -1,0 +1,48 @@
+"""Paths and slack on recordings of others' hardware: they add up, and the path of a replayed run has no slack."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import lumos
+from lumos.analyze.steps import members
+from lumos.errors import LumosError
+from lumos.simulate import freeze
+
+ROOT = os.environ.get("LUMOS_TRACES")
+
+if ROOT is None:
+    pytest.skip("LUMOS_TRACES is not set: the public traces are not here", allow_module_level=True)
+
+FOLDERS = [Path(ROOT) / name for name in ("dlrm-8xv100", "straggler-8gpu", "pipeline-8gpu")]
+TRACES = [*sorted(Path(ROOT).rglob("*.json.gz")), *FOLDERS]
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_critical_path_adds_up_and_has_no_slack(path):
+    try:
+        graph = lumos.build(lumos.read(path))
+    except LumosError as error:
+        assert str(path) in str(error)
+        return
+    owners, frozen, replayed = members(graph), freeze(graph), lumos.simulate(graph)
+    for run in (lumos.measured(graph), replayed):
+        paths = lumos.critical_paths(run, owners, frozen=frozen)
+        for found in paths:
+            shares = found.by_class, found.by_group, {share.rank: share.path_ns for share in found.by_rank}
+            assert {sum(share.values()) for share in shares} == {found.duration_ns}
+            at = found.start_ns
+            for link in found.links:
+                assert link.start_ns - link.delay_ns - link.idle_ns == at
+                assert min(link.delay_ns, link.idle_ns, link.end_ns - link.start_ns) >= 0
+                at = link.end_ns
+            assert at == found.start_ns + found.duration_ns
+    slack = lumos.slack(replayed, owners, frozen=frozen).slack
+    assert slack.min() >= 0
+    for found in paths:
+        imposed = [i for i, link in enumerate(found.links) if link.cause is None and link.idle_ns]
+        assert not slack[[link.task for link in found.links[imposed[-1] if imposed else 0 :]]].any()
+        assert not found.by_class.get("idle")

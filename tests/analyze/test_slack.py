@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.analyze.slack import UNBOUNDED, by_class, slack
+from lumos.analyze.steps import members
+from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
+from lumos.simulate import simulate, sweep
+from lumos.simulate.freeze import freeze
+
+US = 1000
+
+
+def test_by_hand(two_steps):
+    """Step 0 ends with B at 80 µs. k1 14–40 has 40 to spare until then, and the next kernel of its stream (k2, due at 119
+    because of its own launch) does not ask for more. nccl replayed at 16–46 has 34. B and what it follows have none. The
+    pause after B may last until C must start: C has none, as k2 ends its step, so neither has the pause."""
+    timeline = simulate(two_steps)
+    found = slack(timeline)
+    assert (timeline.end[8], timeline.end[10]) == (40 * US, 46 * US)
+    assert found.slack.tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 40 * US, 0, 34 * US]
+    assert found.work.tolist() == two_steps.duration.tolist()
+
+
+def test_by_class(two_steps):
+    rows = by_class(slack(simulate(two_steps)), members(two_steps))
+    assert list(rows) == ["cpu between operators", "other", "cpu operators", "transfer", "launch calls"]
+    assert tuple(rows["other"]) == (2, 57 * US, 1, 31 * US, 0)
+    assert tuple(rows["transfer"]) == (1, 30 * US, 0, 0, 34 * US)
+
+
+def test_what_no_step_waits_for_has_no_bound(two_steps):
+    """A mark that ends before C: what comes after it belongs to no step."""
+    graph = replace(two_steps, steps=two_steps.steps[:1])
+    found = slack(simulate(graph)).slack
+    assert (found[[5, 6, 7, 9]] == UNBOUNDED).all() and (found[:5] == 0).all()
+    assert by_class(slack(simulate(graph)), members(graph))["cpu operators"].median_ns == 0
+
+
+def test_a_holder_of_the_sms_is_bound_by_who_waits_for_them(draw_graph):
+    """big (4–44) holds the device for 30 µs; small starts at 34 and ends the step at 84: big has no slack, though it ends 40 µs
+    before. Were SMs no matter, small would run 6–56 and big be free until then."""
+    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
+    tasks = [
+        (0, Kind.LAUNCH, "launch", 0, 2),
+        (0, Kind.LAUNCH, "launch", 2, 4),
+        (1, Kind.KERNEL, "big", 4, 44),
+        (2, Kind.KERNEL, "small", 34, 84),
+    ]
+    edges = [(0, 2, Dependency.LAUNCH), (1, 3, Dependency.LAUNCH)]
+    graph = draw_graph(processors, tasks, edges, (Step(0, "s", 0, 100 * US),), {Dependency.LAUNCH: 2}, release=[(0, 0)])
+    shares = Occupancy(np.array([2, 3], np.int32), np.array([1, 0.25], np.float32), np.array([30, 10], np.int64) * US)
+    graph = replace(graph, occupancy=shares)
+    assert slack(simulate(graph)).slack.tolist() == [0, 28 * US, 0, 0]
+    assert slack(sweep(freeze(graph))).slack.tolist() == [0, 0, 12 * US, 0]
+
+
+def test_ignored_rendezvous_bind_nobody(draw_graph):
+    """Two ranks that meet: 0–10 and 0–30, then a transfer of 5. Rank 0 has 20 to spare before it; unmet, it has those still,
+    but its own transfer, which then ends at 15, has them too."""
+    processors = [Processor(0, False, "thread 1"), Processor(1, False, "thread 1")]
+    tasks = [
+        (0, Kind.OPERATOR, "A", 0, 10),
+        (0, Kind.COLLECTIVE, "gloo", 10, 35),
+        (1, Kind.OPERATOR, "A", 0, 30),
+        (1, Kind.COLLECTIVE, "gloo", 30, 35),
+    ]
+    graph = draw_graph(processors, tasks, steps=(Step(0, "s", 0, 100 * US), Step(1, "s", 0, 100 * US)), release=[(0, 0), (2, 0)])
+    graph = replace(
+        graph,
+        duration=np.array([10, 5, 30, 5]) * US,
+        rendezvous_offset=np.array([0, 2]),
+        rendezvous_task=np.array([1, 3], np.int32),
+    )
+    assert slack(simulate(graph)).slack.tolist() == [20 * US, 0, 0, 0]
+    assert slack(simulate(graph)).work.tolist() == [10 * US, 5 * US, 30 * US, 5 * US]
+    alone = replace(graph, ignored=frozenset({Dependency.RENDEZVOUS}))
+    assert slack(simulate(alone)).slack.tolist() == [20 * US, 20 * US, 0, 0]
+
+
+@pytest.mark.parametrize("columns", [{"order": 1}, {"late": 1}])
+def test_the_inner_loop_refuses_columns_that_do_not_fit(two_steps, columns):
+    from lumos import _path
+
+    frozen, n = freeze(two_steps), len(two_steps)
+    zero, none = np.zeros(n, np.int64), np.full(n, -1, np.int32)
+    order = frozen.order[: n - columns.get("order", 0)]
+    late = zero[: n - columns.get("late", 0)].copy()
+    with pytest.raises(ValueError, match="differ in length"):
+        _path.latest_ends(
+            np.arange(n, dtype=np.int32), order, frozen.rank, frozen.pred_offset, frozen.pred, frozen.pred_kind, two_steps.lag,
+            none, none, zero, zero, zero, zero, late,
+        )  # fmt: skip

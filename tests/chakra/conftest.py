@@ -1,0 +1,76 @@
+"""Sets small enough to check by hand, and a way to break them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumos.chakra.export import export
+from lumos.trace.chakra_et import stream
+from lumos.trace.chakra_wire import Attribute, Metadata, Node, encode_metadata, encode_node, frame
+
+_spec = importlib.util.spec_from_file_location("two_stages", Path(__file__).with_name("two_stages.py"))
+assert _spec is not None and _spec.loader is not None
+two_stages: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(two_stages)
+sys.modules["two_stages"] = two_stages
+
+
+@pytest.fixture
+def stages(tmp_path: Path) -> Path:
+    """The set of two pipeline stages, on the network whose times are known."""
+    folder = tmp_path / "set"
+    export(two_stages.two_stages(), folder, astra_sim=True)
+    (folder / "net.yml").write_text(two_stages.NETWORK)
+    return folder
+
+
+def attribute(node: Node, name: str, kind: str | None = None, value: Any = None) -> None:
+    """Replace (or with no kind: remove) an attribute of a node."""
+    kept = tuple(a for a in node.attrs if a.name != name)
+    node.attrs = kept if kind is None else (*kept, Attribute(name, kind, value))
+
+
+@pytest.fixture
+def rewrite() -> Callable[..., None]:
+    """Change the nodes of a file: rewrite(path, change), where change(nodes by id) may add, drop and alter them."""
+
+    def run(path: Path, change: Callable[[dict[int, Node]], Any]) -> None:
+        metadata, placed = stream(path)
+        nodes = {p.node.id: p.node for p in placed}
+        change(nodes)
+        write_nodes(path, list(nodes.values()), metadata)
+
+    return run
+
+
+def write_nodes(path: Path, nodes: list[Node], metadata: Metadata | None = None) -> None:
+    """A file of these nodes."""
+    path.write_bytes(b"".join(frame(m) for m in [encode_metadata(metadata or Metadata()), *map(encode_node, nodes)]))
+
+
+def comp(id: int, us: int, *deps: int, **more: Any) -> Node:
+    """A kernel of so many microseconds."""
+    return Node(id, f"COMP_NODE_{id}", data_deps=deps, duration_micros=us, attrs=(Attribute("is_cpu_op", "bool", False),), **more)
+
+
+@pytest.fixture
+def groups() -> Callable[[Path, Any], None]:
+    """Write another groups.json."""
+    return lambda folder, value: (folder / "groups.json").write_text(json.dumps(value)) and None
+
+
+@pytest.fixture
+def traces() -> Path:
+    """The folder of public traces."""
+    root = os.environ.get("LUMOS_TRACES")
+    if not root:
+        pytest.skip("LUMOS_TRACES is not set: the public traces are not here")
+    return Path(root)

@@ -1,0 +1,14 @@
+"""The page about the verb names every rule, as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lumos.chakra.rules import RULES
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "chakra.md"
+
+
+def test_every_rule_is_on_the_page() -> None:
+    text = PAGE.read_text()
+    assert [rule for rule, meaning in RULES.items() if f"| `{rule}` | {meaning} |" not in text] == []

@@ -1,0 +1,136 @@
+"""What a graph becomes: times that hold, kinds that simulators know, nothing that waits for ever."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.chakra.lower import LEAST_BYTES, csr, lower, reduced
+from lumos.errors import GraphError
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.trace.chakra_wire import CollectiveType, NodeType
+
+
+def one_collective(kind: str = "all-reduce", nbytes: int = 1000, ranks: int = 2, *, joined: bool = True) -> Graph:
+    """Every rank r computes 10 (r + 1) us on stream 7, then joins a collective of 5 us on stream 9, launch lag 2 us."""
+    n = 2 * ranks
+    lag = np.zeros((ranks, len(Dependency)), np.int64)
+    lag[:, Dependency.STREAM_WAIT] = 2000
+    tasks = np.arange(1, n, 2, dtype=np.int32)
+    return Graph(
+        ranks=tuple(range(ranks)),
+        processors=tuple(Processor(r, True, f"stream {s}", 0, s) for r in range(ranks) for s in (7, 9)),
+        names=("gemm", "nccl"),
+        duration=np.array([t for r in range(ranks) for t in (10_000 * (r + 1), 5_000)], np.int64),
+        processor=np.arange(n, dtype=np.int32),
+        kind=np.tile(np.array([Kind.KERNEL, Kind.COLLECTIVE], np.uint8), ranks),
+        name=np.tile(np.array([0, 1], np.int32), ranks),
+        event=np.full(n, -1, np.int32),
+        pred_offset=np.cumsum([0, *[0, 1] * ranks]).astype(np.int64),
+        pred=np.arange(0, n, 2, dtype=np.int32),
+        pred_kind=np.full(ranks, Dependency.STREAM_WAIT, np.uint8),
+        lag=lag,
+        rendezvous_offset=np.array([0, ranks] if joined else [0], np.int64),
+        rendezvous_task=tasks if joined else tasks[:0],
+        collectives=Collectives(
+            task=tasks,
+            kind=np.zeros(ranks, np.int32),
+            nbytes=np.full(ranks, nbytes, np.int64),
+            group=np.full(ranks, -1, np.int32),
+            sequence=np.full(ranks, -1, np.int64),
+            peer=np.full(ranks, -1, np.int32),
+            kinds=(kind,),
+            groups=(),
+        ),
+    )
+
+
+def test_a_lag_becomes_part_of_what_waits_for_it() -> None:
+    alone = lower(one_collective(joined=False))
+    assert alone.duration.tolist() == [10_000, 7_000, 20_000, 7_000]
+    assert alone.start.tolist() == [0, 10_000, 0, 20_000]
+
+
+def test_a_collective_lasts_from_the_last_arrival() -> None:
+    workload = lower(one_collective())
+    # The last is ready at 20 us, starts 2 us later by the lag, and transfers 5 us.
+    assert workload.start.tolist() == [0, 20_000, 0, 20_000]
+    assert workload.duration.tolist() == [10_000, 7_000, 20_000, 7_000]
+    assert workload.groups == ((0, 1),)
+    assert workload.communication.size.tolist() == [1000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_", "size"),
+    [
+        ("all-gather", CollectiveType.ALL_GATHER, 1000),
+        ("reduce-scatter", CollectiveType.REDUCE_SCATTER, 1000),
+        ("all-to-all", CollectiveType.ALL_TO_ALL, 1000),
+        ("send-receive", CollectiveType.ALL_TO_ALL, 1000),
+        ("reduce_scatter", CollectiveType.REDUCE_SCATTER, 1000),  # as assembled graphs spell it
+        ("broadcast", CollectiveType.ALL_GATHER, 500),  # shards of n / ranks put n on the busiest link
+        ("reduce", CollectiveType.REDUCE_SCATTER, 1000),
+        ("gather", CollectiveType.ALL_GATHER, 1000),
+        ("scatter", CollectiveType.ALL_TO_ALL, 1000),
+        ("barrier", CollectiveType.ALL_REDUCE, 1000),
+    ],
+)
+def test_kinds_are_lowered_to_what_is_simulated(kind: str, type_: int, size: int) -> None:
+    facts = lower(one_collective(kind)).communication
+    assert facts.type.tolist() == [type_, type_]
+    assert facts.size.tolist() == [size, size]
+    assert [facts.kinds[k] for k in facts.kind] == [kind.replace("_", "-")] * 2  # and what it was is kept
+
+
+def test_a_collective_without_its_peers_is_compute_of_its_time() -> None:
+    workload = lower(one_collective(joined=False))
+    assert workload.type.tolist() == [NodeType.COMP] * 4
+    assert [d.code for d in workload.diagnostics] == ["collective-as-compute"]
+
+
+def test_bytes_that_the_trace_lacks_are_said_to_be_missing() -> None:
+    workload = lower(one_collective(nbytes=-1))
+    assert workload.communication.size.tolist() == [LEAST_BYTES] * 2
+    assert [d.code for d in workload.diagnostics] == ["communication-unsized"]
+
+
+def test_members_of_different_sizes_take_the_largest() -> None:
+    graph = one_collective("all-to-all")
+    assert graph.collectives is not None
+    uneven = replace(graph.collectives, nbytes=np.array([64, 4096], np.int64))
+    assert lower(replace(graph, collectives=uneven)).communication.size.tolist() == [4096, 4096]
+
+
+def test_a_rank_that_starts_later_is_held_back_by_a_node() -> None:
+    graph = one_collective()
+    late = replace(graph, release_task=np.array([0, 2], np.int32), release_time=np.array([1_000_000, 1_003_000], np.int64))
+    workload = lower(late)
+    offset = [i for i in range(len(workload)) if workload.names[workload.name[i]] == "start_offset"]
+    assert [(int(workload.rank_of()[i]), int(workload.duration[i])) for i in offset] == [(1, 3_000)]
+    assert workload.start.max() == 23_000
+
+
+def test_an_edge_between_ranks_becomes_a_message() -> None:
+    graph = one_collective(joined=False)
+    crossed = replace(graph, pred=np.array([0, 0], np.int32))  # rank 1's collective waits for rank 0's kernel
+    workload = lower(crossed)
+    facts = workload.communication
+    assert workload.type[facts.node].tolist() == [NodeType.SEND, NodeType.RECV]
+    assert (facts.peer.tolist(), facts.tag.tolist()) == ([1, 0], [1, 1])
+    assert "edges-between-ranks" in [d.code for d in workload.diagnostics]
+
+
+def test_a_graph_without_tasks_is_refused() -> None:
+    columns = {"duration": np.int64, "processor": np.int32, "kind": np.uint8, "name": np.int32, "event": np.int32}
+    none = {name: np.empty(0, dtype) for name, dtype in columns.items()}
+    empty = replace(one_collective(), **none, pred_offset=np.zeros(1, np.int64), pred=np.empty(0, np.int32), collectives=None)
+    with pytest.raises(GraphError, match="nothing to export"):
+        lower(empty)
+
+
+def test_dependencies_that_others_imply_are_left_out() -> None:
+    pred, task = np.array([0, 1, 0, 2, 1, 0]), np.array([1, 2, 2, 3, 3, 3])
+    offset, dep = reduced(*csr(pred, task, 4))
+    assert (offset.tolist(), dep.tolist()) == ([0, 0, 1, 2, 3], [0, 1, 2])

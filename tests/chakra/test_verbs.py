@@ -1,0 +1,89 @@
+"""`lumos chakra …` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run `lumos chakra ARGUMENTS…`: (status, output, errors)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        from lumos.cli import main
+
+        monkeypatch.setenv("COLUMNS", "80")
+        monkeypatch.setattr(sys, "argv", ["lumos", "chakra", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        out, err = capfd.readouterr()
+        return int(left.value.code or 0), out, err
+
+    return call
+
+
+def test_a_session(run: Any, stages: Path, tmp_path: Path) -> None:
+    status, out, _ = run("export", stages, "-o", tmp_path / "a", "--astra-sim", "--json")
+    assert status == 0
+    result = json.loads(out)
+    assert (result["ranks"], result["nodes"], result["communication"]) == (4, 24, 12)
+    assert {"job.3.et", "groups.json", "sys.json", "net.yml", "mem.json"} <= set(result["files"])
+    status, out, _ = run("check", tmp_path / "a", "--json")
+    assert (status, json.loads(out)) == (0, {"ok": True, "violations": [], "ranks": 4, "nodes": 24})
+    status, out, _ = run("stat", tmp_path / "a", "--json")
+    assert json.loads(out)["nodes"] == {"comp": 12, "send": 4, "recv": 4, "coll": 4}
+    status, out, _ = run("import", tmp_path / "a", "-o", tmp_path / "b", "--as-json", "--json")
+    assert json.loads(out)["step_time_ns"] == pytest.approx(3_329_274, rel=1e-3)
+    status, out, _ = run("import", tmp_path / "b", "--json")
+    assert json.loads(out)["step_time_ns"] == pytest.approx(3_329_274, rel=1e-3)
+    status, out, _ = run("view", tmp_path / "a", "-o", tmp_path / "v.json")
+    assert status == 0 and json.loads((tmp_path / "v.json").read_text())["traceEvents"]
+    status, out, _ = run("synthesize", tmp_path / "a", "-o", tmp_path / "c", "--save-model", tmp_path / "m", "--json")
+    assert status == 0 and json.loads(out)["likeness"]["names"] == 0
+    status, out, _ = run("synthesize", "--model", tmp_path / "m", "-o", tmp_path / "d", "--ranks", "8", "--scale", "compute=2")
+    assert status == 0 and "8 ranks" in out
+    assert run("check", tmp_path / "d")[0] == 0
+
+
+def test_text_for_people(run: Any, stages: Path, rewrite: Any) -> None:
+    assert "ok" in run("check", stages)[1]
+    assert "all-reduce" in run("stat", stages)[1]
+    rewrite(stages / "job.0.et", lambda nodes: setattr(nodes[6], "data_deps", (99,)))
+    status, out, _ = run("check", stages)
+    assert status == 1 and "absent-dependency" in out and "job.0.et node 6" in out
+
+
+def test_a_named_cluster_gives_the_network(run: Any, stages: Path, tmp_path: Path) -> None:
+    assert run("export", stages, "-o", tmp_path / "a", "--astra-sim", "--cluster", "h100")[0] == 0
+    text = (tmp_path / "a" / "net.yml").read_text()
+    assert "npus_count: [ 4 ]" in text and "bandwidth: [ 50.0000 ]" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "reason"),
+    [
+        (("check", "absent"), 1, "no folder"),
+        (("synthesize", "-o", "x"), 2, "give either sets"),
+        (("synthesize", "SET", "-o", "x", "--scale", "colour=2"), 2, "colour"),
+        (("synthesize", "SET", "-o", "x", "--scale", "compute=fast"), 2, "compute=fast"),
+        (("link", "SET/job.0.et", "SET/job.0.et"), 1, "not a PyTorch execution trace"),
+    ],
+)
+def test_wrong_usage(run: Any, stages: Path, tmp_path: Path, arguments: tuple[str, ...], status: int, reason: str) -> None:
+    found = run(
+        *(a.replace("SET", str(stages)).replace("x", str(tmp_path / "x")) if a in ("x", "SET") or "SET" in a else a for a in arguments)
+    )
+    assert (found[0], found[1]) == (status, "")
+    assert reason in found[2]
+
+
+def test_a_job_of_the_command_line_comes_back(run: Any, tmp_path: Path) -> None:
+    assert run("export", EXAMPLE, "-o", tmp_path / "a", "--coarse", "--astra-sim")[0] == 0
+    assert run("check", tmp_path / "a")[0] == 0

@@ -1,0 +1,79 @@
+"""Two pipeline stages of two data-parallel ranks: a graph drawn by hand, whose simulated times are known.
+
+The set that this graph exports to was run on ASTRA-sim's congestion-unaware back-end over a switch of 50 GiB/s and 500 ns
+(ring collectives, four chunks, 1,600 GB/s of local memory): ranks 0 and 1 finished at 3,329,274 ns, 2 and 3 at 2,729,274.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+
+FINISH = (3_329_274, 3_329_274, 2_729_274, 2_729_274)
+#: Ends of rank 0's nodes: forward, send, receive, backward, all-reduce, optimizer.
+RANK_0 = (300_000, 379_125, 1_358_250, 1_958_250, 3_279_274, 3_329_274)
+
+ACTIVATIONS, GRADIENTS = 4 << 20, 64 << 20
+
+NETWORK = "topology: [ Switch ]\nnpus_count: [ 4 ]\nbandwidth: [ 50.0 ]  # GiB/s\nlatency: [ 500.0 ]  # ns\n"
+
+#: Per stage: (name, kind, microseconds, stream, what it depends on). Streams: compute, pipeline, data-parallel.
+_STAGES = (
+    [("fwd", "", 300, 0, []), ("send2", "send", 0, 1, [0]), ("recv3", "receive", 0, 1, [1]), ("bwd", "", 600, 0, [2])],
+    [("recv1", "receive", 0, 1, []), ("fwd", "", 300, 0, [0]), ("bwd", "", 600, 0, [1]), ("send4", "send", 0, 1, [2])],
+)
+
+
+def two_stages() -> Graph:
+    """The graph; communication has no durations: a simulator costs it."""
+    names: list[str] = []
+    rows = []  # name, kind, ns, processor, preds
+    comm = []  # task, kind, bytes, group, sequence, peer
+    by_name: dict[tuple[int, str], int] = {}
+    for rank in range(4):
+        stage, base = rank // 2, len(rows)
+        last = 3 if stage == 0 else 2
+        tasks = [*_STAGES[stage], ("coll5", "all-reduce", 0, 2, [last]), ("opt", "", 50, 0, [4])]
+        for i, (name, kind, us, stream, preds) in enumerate(tasks):
+            by_name[rank, name] = base + i
+            if kind in ("send", "receive"):
+                peer = (rank + 2) % 4
+                sender = rank if kind == "send" else peer
+                # Activations carry tags 100 + the sender, gradients 200 + the receiver.
+                sequence = 100 + sender if sender < 2 else 200 + sender - 2
+                comm.append((base + i, kind, ACTIVATIONS, -1, sequence, peer))
+            elif kind:
+                comm.append((base + i, kind, GRADIENTS, stage, -1, -1))
+            rows.append((name, Kind.COLLECTIVE if kind else Kind.KERNEL, us * 1000, 3 * rank + stream, [base + p for p in preds]))
+    names = sorted({row[0] for row in rows})
+    kinds = ("send", "receive", "all-reduce")
+    sets = [(by_name[r, "send2"], by_name[r + 2, "recv1"]) for r in (0, 1)]
+    sets += [(by_name[r + 2, "send4"], by_name[r, "recv3"]) for r in (0, 1)]
+    sets += [(by_name[0, "coll5"], by_name[1, "coll5"]), (by_name[2, "coll5"], by_name[3, "coll5"])]
+    return Graph(
+        ranks=(0, 1, 2, 3),
+        processors=tuple(Processor(r, True, f"stream {s}", 0, s) for r in range(4) for s in range(3)),
+        names=tuple(names),
+        duration=np.array([row[2] for row in rows], np.int64),
+        processor=np.array([row[3] for row in rows], np.int32),
+        kind=np.array([row[1] for row in rows], np.uint8),
+        name=np.array([names.index(row[0]) for row in rows], np.int32),
+        event=np.full(len(rows), -1, np.int32),
+        pred_offset=np.cumsum([0, *(len(row[4]) for row in rows)]).astype(np.int64),
+        pred=np.array([p for row in rows for p in row[4]], np.int32),
+        pred_kind=np.full(sum(len(row[4]) for row in rows), Dependency.DATA, np.uint8),
+        lag=np.zeros((4, len(Dependency)), np.int64),
+        rendezvous_offset=np.arange(0, 2 * len(sets) + 1, 2).astype(np.int64),
+        rendezvous_task=np.array(sets, np.int32).reshape(-1),
+        collectives=Collectives(
+            task=np.array([c[0] for c in comm], np.int32),
+            kind=np.array([kinds.index(c[1]) for c in comm], np.int32),
+            nbytes=np.array([c[2] for c in comm], np.int64),
+            group=np.array([c[3] for c in comm], np.int32),
+            sequence=np.array([c[4] for c in comm], np.int64),
+            peer=np.array([c[5] for c in comm], np.int32),
+            kinds=kinds,
+            groups=("stage 0", "stage 1"),
+        ),
+    )

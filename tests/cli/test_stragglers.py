@@ -1,0 +1,87 @@
+"""`lumos stragglers`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+KEYS = {"measured_step_ns", "ideal_step_ns", "slowdown", "by_rank", "by_class"}
+
+
+@pytest.fixture
+def two_ranks(trace, tmp_path):
+    """Two alike ranks, but for rank 1's last kernel of each step, 40 µs longer: its steps end at 641 µs, not 601."""
+    for rank in (0, 1):
+        path = trace(f"rank{rank}.json", rank, 2)
+    document = json.loads(path.read_text())
+    last = [row for row in document["traceEvents"] if row["cat"] == "kernel" and row["ts"] % 1000 == 595]
+    for row in last:
+        row["dur"] += 40
+    assert len(last) == 2
+    path.write_text(json.dumps(document))
+    return tmp_path
+
+
+def test_the_figures_of_profiler_traces_by_hand(lumos, two_ranks):
+    """The last kernel takes 6 and 46 µs, in the ideal job 26 on both: 621 µs of 641."""
+    answer = lumos("stragglers", two_ranks, "--json").json
+    assert answer.keys() >= KEYS and (answer["ranks"], answer["steps"]) == (2, 2)
+    assert (answer["measured_step_ns"], answer["ideal_step_ns"]) == (641_000, 621_000)
+    assert answer["slowdown"] == pytest.approx(641 / 621)
+    assert [(r["rank"], r["stage"], r["worth_ns"]) for r in answer["by_rank"]] == [(0, None, 0), (1, None, 20_000)]
+    assert (answer["by_class"][0]["name"], answer["by_class"][0]["worth_ns"]) == ("gemm", 20_000)
+    assert answer["by_stage"] == []
+
+
+def test_the_text_fits_80_columns_and_leads_with_the_slow_rank(lumos, two_ranks):
+    done = lumos("stragglers", two_ranks)
+    assert done.status == 0 and max(map(len, done.out.splitlines())) <= 80
+    first = " ".join(" ".join(done.out.splitlines()[:2]).split())
+    assert first.startswith("2 ranks: 641.0 µs a step from the first rank's start to the last rank's end, 621.0 µs if equal")
+    assert first.endswith("took equal time: slowdown 1.032")
+    ranks = done.out.partition("Ranks\n")[2].splitlines()
+    assert ranks[2].split()[0] == "1" and ranks[3].split()[0] == "0"
+
+
+def test_one_rank_alone(lumos, trace):
+    done = lumos("stragglers", trace())
+    assert (done.status, done.out) == (
+        1,
+        "",
+    ) and done.err == "lumos: rank 0 alone has no peers to compare with; give the traces of several ranks\n"
+
+
+def test_a_wrong_rule_names_the_nearest(lumos, two_ranks):
+    done = lumos("stragglers", two_ranks, "--ideal", "pooled-men")
+    assert done.status == 2 and "did you mean 'pooled-mean'?" in done.err
+
+
+ROOT = os.environ.get("LUMOS_TRACES")
+
+
+@pytest.mark.skipif(ROOT is None, reason="LUMOS_TRACES is not set: the public traces are not here")
+@pytest.mark.parametrize("name", ["straggler-8gpu", "pipeline-8gpu", "dlrm-8xv100"])
+@pytest.mark.parametrize("rule", ["peer-median", "pooled-mean"])
+def test_public_jobs(lumos, name, rule):
+    path = Path(ROOT) / name
+    done = lumos("stragglers", path, "--ideal", rule)
+    assert done.status == 0 and max(map(len, done.out.splitlines())) <= 80
+    answer = lumos("stragglers", path, "--ideal", rule, "--json").json
+    assert len(answer["by_rank"]) == 8 and answer["slowdown"] == pytest.approx(
+        answer["measured_step_ns"] / answer["ideal_step_ns"], rel=1e-6
+    )
+
+
+@pytest.mark.skipif(ROOT is None, reason="LUMOS_TRACES is not set: the public traces are not here")
+@pytest.mark.parametrize("name", ["straggler-8gpu", "pipeline-8gpu"])
+def test_every_verb_takes_operation_level_jobs(lumos, name, tmp_path):
+    path = Path(ROOT) / name
+    for verb in ("inspect", "breakdown", "replay"):
+        text, answer = lumos(verb, path), lumos(verb, path, "--json")
+        assert (text.status, answer.status) == (0, 0) and answer.json["ranks"] == 8
+        assert max(map(len, text.out.splitlines())) <= 80
+    assert lumos("replay", path, "--probes", "--perfetto", tmp_path / "both.json").status == 0
+    assert json.loads((tmp_path / "both.json").read_text())["traceEvents"]

@@ -1,0 +1,52 @@
+"""What the collector says that it cost."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumos.collect import pace
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(pace.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def walk(one: pace.Pace, clock: list[float], durations: list[float], own: float = 0.0) -> list[bool]:
+    """Steps of these durations, after each of which the collector takes `own` seconds for itself."""
+    one.begin()
+    known = []
+    for seconds in durations:
+        clock[0] += seconds
+        known.append(one.lap())
+        clock[0] += own
+        one.begin()
+    return known
+
+
+def test_recorded_steps_are_compared_with_untouched_ones_but_never_the_first(clock: list[float]) -> None:
+    one = pace.Pace(wait=4, begin=5, end=7)  # steps 1-4 untouched, 5 warm-up, 6 and 7 recorded
+    walk(one, clock, [9.0, 1.0, 1.0, 1.0, 5.0, 1.1, 1.1, 3.0])
+    assert one.medians() == (pytest.approx(1.1), pytest.approx(1.0))
+    assert one.overhead == pytest.approx(0.1)
+
+
+def test_steps_after_the_window_count_where_there_were_none_before(clock: list[float]) -> None:
+    one = pace.Pace(wait=0, begin=1, end=2)
+    known = walk(one, clock, [4.0, 1.5, 7.0, 1.0, 1.0, 1.0])
+    assert known == [False] * 5 + [True]
+    assert one.overhead == pytest.approx(0.5)
+
+
+def test_what_the_collector_itself_takes_is_no_step(clock: list[float]) -> None:
+    one = pace.Pace(wait=3, begin=3, end=4)
+    walk(one, clock, [1.0, 1.0, 1.0, 1.0], own=50.0)
+    assert one.overhead == pytest.approx(0.0)
+
+
+def test_nothing_is_claimed_without_both_kinds_of_steps(clock: list[float]) -> None:
+    one = pace.Pace(wait=0, begin=0, end=2)
+    walk(one, clock, [1.0, 1.0])
+    assert one.overhead is None

@@ -1,0 +1,111 @@
+"""Slack and the critical path over random jobs of several ranks, held against simulating each change."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lumos.analyze.critical_path import critical_paths
+from lumos.analyze.slack import UNBOUNDED, slack
+from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
+from lumos.simulate import simulate
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Graph:
+    """1 to 3 ranks of a thread and two streams; work launched, awaited, and met by all ranks in one order."""
+    ranks = draw(st.integers(1, 3))
+    processors = [p for r in range(ranks) for p in (Processor(r, False, "t"), Processor(r, True, "a", 0, 7), Processor(r, True, "b", 0, 8))]
+    tasks: list[tuple[int, Kind, int]] = []
+    edges: list[tuple[int, int, Dependency]] = []
+    waits: list[tuple[int, int]] = []
+    sets: list[list[int]] = []
+
+    def add(processor: int, kind: Kind, longest: int = 20) -> int:
+        tasks.append((processor, kind, draw(st.integers(0, longest))))
+        return len(tasks) - 1
+
+    def launched(r: int, stream: int, kind: Kind) -> int:
+        call = add(3 * r, Kind.LAUNCH, 3)
+        task = add(3 * r + stream, kind)
+        edges.append((call, task, Dependency.LAUNCH))
+        return task
+
+    for _ in range(draw(st.integers(1, 16))):
+        r, stream = draw(st.integers(0, ranks - 1)), draw(st.integers(1, 2))
+        what = draw(st.sampled_from(["host", "kernel", "kernel", "stream wait", "return", "collective"]))
+        if what == "host":
+            add(3 * r, Kind.OPERATOR)
+        elif what in ("kernel", "stream wait"):
+            others = [t for t, task in enumerate(tasks) if task[0] == 3 * r + 3 - stream]
+            task = launched(r, stream, Kind.KERNEL)
+            if what == "stream wait" and others:
+                edges.append((draw(st.sampled_from(others)), task, Dependency.STREAM_WAIT))
+        elif what == "return":
+            add(3 * r, Kind.SYNC, 2)
+            tasks.append((3 * r, Kind.RETURN, 0))
+            waits.append((len(tasks) - 1, draw(st.sampled_from([3 * r + 1, 3 * r + 2, -1]))))
+        else:
+            sets.append([launched(each, stream, Kind.COLLECTIVE) for each in range(ranks)])
+    edges.sort(key=lambda edge: edge[1])
+    n = len(tasks)
+    return Graph(
+        ranks=tuple(range(ranks)),
+        processors=tuple(processors),
+        names=("task",),
+        duration=np.array([t[2] for t in tasks], np.int64),
+        processor=np.array([t[0] for t in tasks], np.int32),
+        kind=np.array([t[1] for t in tasks], np.uint8),
+        name=np.zeros(n, np.int32),
+        event=np.full(n, -1, np.int32),
+        pred_offset=np.searchsorted([e[1] for e in edges], np.arange(n + 1)).astype(np.int64),
+        pred=np.array([e[0] for e in edges], np.int32),
+        pred_kind=np.array([e[2] for e in edges], np.uint8),
+        lag=np.array([[draw(st.integers(0, 3)) for _ in Dependency] for _ in range(ranks)], np.int64),
+        waits=Waits(np.array([w[0] for w in waits], np.int32), np.array([w[1] for w in waits], np.int32)),
+        rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
+        rendezvous_task=np.array([t for s in sets for t in s], np.int32),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs())
+def test_a_task_may_take_its_slack_more_and_not_one_ns_beyond(graph):
+    timeline = simulate(graph)
+    found, last = slack(timeline).slack, timeline.end.max()
+    assert found.min() == 0
+    for task, spare in enumerate(found.tolist()):
+        assert spare < UNBOUNDED  # one step: every task ends by its end
+        for more in (spare, spare + 1):
+            duration = graph.duration.copy()
+            duration[task] += more
+            assert (simulate(graph, duration).end.max() > last) == (more > spare)
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs())
+def test_the_path_covers_the_step_and_has_no_slack(graph):
+    timeline = simulate(graph)
+    (path,) = critical_paths(timeline)
+    assert path.duration_ns == timeline.end.max() - timeline.start.min()
+    assert sum(path.by_class.values()) == sum(path.by_group.values()) == sum(share.path_ns for share in path.by_rank) == path.duration_ns
+    assert path.by_class.get("idle", 0) == 0  # a simulated task without shared SMs starts as soon as its causes let it
+    assert (slack(timeline).slack[[link.task for link in path.links]] == 0).all()
+    if path.links:
+        assert path.links[0].start_ns - path.links[0].idle_ns - path.links[0].delay_ns == path.start_ns
+        for before, after in zip(path.links[:-1], path.links[1:], strict=True):
+            assert after.start_ns - after.delay_ns - after.idle_ns == before.end_ns
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs(), st.data())
+def test_shortening_what_is_not_on_the_path_does_not_shorten_the_step(graph, data):
+    timeline = simulate(graph)
+    (path,) = critical_paths(timeline)
+    on_path = {task for link in path.links for task in (link.task, link.arrival)}
+    duration = graph.duration.copy()
+    for task in range(len(graph)):
+        if task not in on_path:
+            duration[task] = data.draw(st.integers(0, int(duration[task])))
+    assert simulate(graph, duration).end.max() == timeline.end.max()

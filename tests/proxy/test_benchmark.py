@@ -1,0 +1,225 @@
+"""The generated benchmark, run as its users run it: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.proxy.conftest import Write, annotation, mm, node, operator, tensor
+
+from lumos.errors import LumosError
+from lumos.proxy.generate import generate
+from lumos.proxy.run import run
+
+pytest.importorskip("torch", reason="torch is not installed, and a benchmark runs its operators")
+
+FAST = ("--device", "cpu", "--warmup", "1", "--repeat", "2")
+
+
+def make(path: Path, **options: Any) -> Path:
+    folder = path.parent / "proxy"
+    generate([str(path)], folder, **options)
+    return folder
+
+
+def outcomes(result: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {row["name"]: (row["outcome"], row["reason"]) for row in result["not_real"]}
+
+
+def test_a_step_is_run_for_real_and_compared(kineto: Write) -> None:
+    result = run(make(kineto(annotation("ProfilerStep#1", 0, 3000), mm(100, 50, 8), mm(2000, 100, 8))), options=FAST)
+    assert result["coverage"] == {"real": 1.0, "stand_in": 0.0, "skipped": 0.0}
+    assert result["recorded_step_ns"] == 2_000_000
+    assert result["replayed_step_ns"] >= 1_850_000  # the time between the operators is spun
+    assert result["error"] == (result["replayed_step_ns"] - 2_000_000) / 2_000_000
+    assert result["by_class"][0]["count"] == 2
+
+
+def test_operators_that_only_call_others_give_way_to_what_they_called(kineto: Write) -> None:
+    linear = operator("aten::linear", 0, 100, inputs=[("float", [4, 4], ""), ("float", [4, 4], ""), ("", [], "")])
+    result = run(make(kineto(linear, mm(10, 50))), options=FAST)
+    assert [row["name"] for row in result["by_class"]] == ["aten::mm"]
+
+
+def test_what_cannot_run_stands_in_for_its_time_and_says_why(kineto: Write) -> None:
+    rows = [
+        operator("mylib::fused", 0, 2000, inputs=[("float", [4], "")]),
+        operator("aten::cudnn_batch_norm", 2000, 1000, inputs=[("float", [2, 2, 4, 4], "")]),
+        operator("aten::relu", 3000, 1000),
+        operator("aten::from_file", 4000, 10, inputs=[("", [], "/etc/passwd")]),
+        operator("aten::mm", 4010, 10, inputs=[("float", [2, 3], ""), ("float", [2, 3], "")]),
+        mm(4020, 10),
+    ]
+    result = run(make(kineto(*rows)), options=FAST)
+    found = outcomes(result)
+    assert {name: outcome for name, (outcome, _) in found.items()} == dict.fromkeys(
+        ("mylib::fused", "aten::cudnn_batch_norm", "aten::relu", "aten::from_file", "aten::mm"), "stand_in"
+    )
+    assert found["mylib::fused"][1] == "this torch has no such operator"
+    assert found["aten::relu"][1] == "its arguments were not recorded"
+    assert found["aten::from_file"][1].startswith("refused")
+    assert "cannot be multiplied" in found["aten::mm"][1]
+    assert result["operators"] == {"real": 1, "stand_in": 5, "skipped": 0}
+    assert result["replayed_step_ns"] >= 4_000_000
+
+
+def test_indices_are_in_range(kineto: Write) -> None:
+    rows = [
+        operator("aten::embedding", 0, 10, inputs=[("float", [50, 4], ""), ("long int", [64], ""), ("Scalar", [], "-1")]),
+        operator("aten::index_select", 20, 10, inputs=[("float", [3, 4], ""), ("Scalar", [], "0"), ("long int", [64], "")]),
+    ]
+    assert run(make(kineto(*rows)), options=FAST)["coverage"]["real"] == 1.0
+
+
+def test_an_execution_trace_alone_runs_with_its_own_data_flow(executed: Write) -> None:
+    a, b, c = tensor(10, 20, [4, 8]), tensor(11, 21, [8, 4]), tensor(12, 22, [4, 4])
+    turned = tensor(13, 22, [4, 4])
+    path = executed(
+        node(3, "aten::mm", inputs=(a, b), outputs=(c,), op_schema="aten::mm(Tensor self, Tensor mat2) -> Tensor"),
+        node(4, "aten::t", inputs=(c,), outputs=(turned,), op_schema="aten::t(Tensor(a) self) -> Tensor(a)"),
+        node(5, "aten::add", inputs=(c, turned, (1, [], "Int")), outputs=(a,), op_schema="aten::add.Tensor(x) -> x"),
+        node(6, "triton_poi_0", inputs=(c,), kernel_backend="triton"),
+    )
+    result = run(make(path), options=FAST)
+    assert result["operators"] == {"real": 3, "stand_in": 0, "skipped": 1}
+    assert (result["recorded_step_ns"], result["error"]) == (None, None)
+    assert outcomes(result)["triton_poi_0"] == ("skipped", "a kernel that no operator of the dispatcher launched")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        '"); import os; os.system("touch {}"); ("',
+        "aten::mm\n__import__('os').system('touch {}')",
+        "load_library::{}",
+        "aten::__class__",
+        "a\x1b[2Jb::c",
+    ],
+)
+def test_a_hostile_name_stays_data(kineto: Write, name: str) -> None:
+    path = kineto(mm(0, 10))
+    mark = path.parent / "mark"
+    hostile = name.replace("{}", str(mark))
+    path = kineto(operator(hostile, 0, 10, inputs=[("float", [4], "")]), mm(20, 10), annotation(hostile, 0, 15))
+    folder = make(path)
+    reference = (Path(__file__).parents[2] / "src" / "lumos" / "proxy" / "benchmark.py").read_text()
+    assert (folder / "benchmark.py").read_text() == reference
+    assert hostile not in (folder / "README.md").read_text()
+    done = subprocess.run(
+        [sys.executable, str(folder / "benchmark.py"), *FAST], capture_output=True, text=True, check=True, cwd=path.parent
+    )
+    assert not mark.exists()
+    assert "\x1b" not in done.stdout
+    assert Counter(p.name for p in path.parent.iterdir()) == Counter(["rank0.json", "proxy"])
+
+
+def test_memory_is_planned_and_shared_and_scaled_to_fit(kineto: Write) -> None:
+    rows = [mm(i * 100, 10, 256) for i in range(0, 90, 15)]
+    folder = make(kineto(*rows))
+    free = run(folder, options=FAST)["memory"]
+    assert (free["shared"], free["scale"]) == (False, 1.0)
+    shared = run(folder, options=(*FAST, "--max-memory", str(free["total_bytes"] - 1)))
+    assert shared["memory"]["shared"]
+    assert shared["memory"]["total_bytes"] < free["total_bytes"]
+    scaled = run(folder, options=(*FAST, "--max-memory", "100000"))
+    assert scaled["memory"]["scale"] < 1
+    assert scaled["memory"]["total_bytes"] <= 100_000
+    assert (scaled["coverage"]["real"], scaled["error"]) == (1.0, None)
+
+
+def test_a_step_that_fits_nowhere_is_refused_before_anything_is_allocated(kineto: Write, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = make(kineto(mm(0, 10, 256)), max_memory_bytes=64)
+    with pytest.raises(LumosError, match="ended with status 1"):
+        run(folder, options=FAST)
+    assert "cannot be scaled under 64: raise --max-memory" in capfd.readouterr().err
+
+
+def test_two_processes_transfer_for_real_and_modes_leave_parts_out(kineto: Write) -> None:
+    reduce = operator("c10d::allreduce_", 0, 50, inputs=[("TensorList", [[1000]], "")])
+    header = {"distributedInfo": {"backend": "gloo", "rank": 0, "world_size": 2}}
+    kineto(reduce, mm(60, 10), name="rank0.json", **header)
+    header["distributedInfo"]["rank"] = 1
+    folder = kineto(reduce, mm(60, 10), name="rank1.json", **header).parent
+    proxy = folder / "proxy"
+    generate([str(folder)], proxy)
+    both = run(proxy, options=FAST)
+    assert len(both["ranks"]) == 2
+    assert both["operators"] == {"real": 2, "stand_in": 0, "skipped": 0}
+    talk = run(proxy, options=(*FAST, "--mode", "communication"))
+    assert (talk["operators"]["real"], talk["error"]) == (1, None)
+    compute = run(proxy, 1, options=(*FAST, "--mode", "compute"))
+    assert outcomes(compute)["c10d::allreduce_"] == ("skipped", "not part of --mode compute")
+    alone = run(proxy, 1, options=FAST)
+    assert outcomes(alone)["c10d::allreduce_"] == ("stand_in", "a transfer between ranks, run in one process")
+
+
+def test_the_loop_closes_through_replay(kineto: Write) -> None:
+    from lumos.analyze.replay import replay
+    from lumos.graph.build import build
+    from lumos.simulate import simulate
+    from lumos.trace import read
+
+    rows = [mm(i * 40, 20, 32) for i in range(60)]
+    path = kineto(*rows)
+    run(make(path), options=(*FAST, "--profile", str(path.parent / "profile")))
+    graph = build(read(path.parent / "profile"))
+    result = replay(graph, simulate(graph))
+    assert len(result.steps) == 3
+    assert all(abs(step.error) < 0.01 for step in result.steps)
+
+
+def test_a_rank_that_is_not_there_and_a_file_of_another_version_are_named(kineto: Write, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = make(kineto(mm(0, 10)))
+    with pytest.raises(LumosError):
+        run(folder, options=(*FAST, "--rank", "5"))
+    assert "rank 5 is not in trace.json, which has [0]" in capfd.readouterr().err
+    trace = json.loads((folder / "trace.json").read_text())
+    (folder / "trace.json").write_text(json.dumps({**trace, "version": 99}))
+    with pytest.raises(LumosError):
+        run(folder, options=FAST)
+    assert "generate it again" in capfd.readouterr().err
+
+
+def test_a_folder_without_a_benchmark_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LumosError, match=r"holds no benchmark\.py"):
+        run(tmp_path)
+
+
+def test_the_benchmark_imports_no_lumos() -> None:
+    text = (Path(__file__).parents[2] / "src" / "lumos" / "proxy" / "benchmark.py").read_text()
+    assert "import lumos" not in text
+    assert "from lumos" not in text
+
+
+def test_every_kind_of_transfer_runs_between_two_processes(kineto: Write) -> None:
+    kinds = ("allreduce", "allgather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier")
+    for rank in (0, 1):
+        rows = []
+        for place, kind in enumerate((*kinds, "send" if rank == 0 else "recv")):
+            facts = {"Collective name": kind, "dtype": "Float", "In msg nelems": 64, "Out msg nelems": 64, "Group size": 2}
+            peer = {"Dst Rank": 1} if kind == "send" else {"Src Rank": 0} if kind == "recv" else {}
+            rows.append(operator("record_param_comms", 100 * place, 50, **facts, **peer))
+        header = {"backend": "gloo", "rank": rank, "world_size": 2}
+        path = kineto(*rows, mm(2000, 10), name=f"rank{rank}.json", distributedInfo=header)
+    generate([str(path.parent)], path.parent / "proxy")
+    result = run(path.parent / "proxy", options=FAST)
+    assert [(rank["operators"]["real"], outcomes(rank)) for rank in result["ranks"]] == [(9, {}), (9, {})]
+
+
+def test_an_operator_runs_on_the_stream_of_what_it_called() -> None:
+    from lumos.proxy.benchmark import Item, Node
+
+    inner = {"name": 1, "start_ns": 0, "duration_ns": 5, "stream": 20, "device_ns": 7}
+    node_ = Node({"name": 0, "start_ns": 0, "duration_ns": 9, "children": [inner]}, 0, ["aten::convolution", "aten::cudnn_convolution"])
+    assert (Item(node_, "real").stream, node_.device_total, node_.next) == (20, 7, 2)
+
+
+def test_synchronising_the_device_is_no_operator(kineto: Write) -> None:
+    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": 7, "tid": 1, "ts": 20, "dur": 5, "args": {}}
+    result = run(make(kineto(mm(0, 10), call, mm(30, 10))), options=FAST)
+    assert result["operators"] == {"real": 2, "stand_in": 0, "skipped": 0}

@@ -1,0 +1,60 @@
+"""Parts of a program, and programs that tell nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.proxy.conftest import Write, annotation, mm, operator
+
+from lumos.errors import UsageError
+from lumos.proxy import choose
+from lumos.proxy.generate import generate
+from lumos.proxy.program import Operator, Program, RankProgram
+
+
+def make(*operators: Operator) -> Program:
+    return Program([RankProgram(0, "step", 100, False, 0, list(operators), [], [])], [], 1, "profiler")
+
+
+def test_only_keeps_matching_operators_with_what_they_called() -> None:
+    linear = Operator("aten::linear", start_ns=0, children=[Operator("aten::t"), Operator("aten::mm")])
+    kept = choose.only(make(linear, Operator("aten::relu")), ["aten::mm", "aten::r*"]).ranks[0]
+    assert [o.name for o in kept.operators] == ["aten::mm", "aten::relu"]
+    assert kept.recorded_ns == -1
+    whole = choose.only(make(linear), ["aten::linear"]).ranks[0]
+    assert [o.name for o in whole.walk()] == ["aten::linear", "aten::t", "aten::mm"]
+
+
+def test_links_between_operators_follow_them_or_are_dropped() -> None:
+    program = make(
+        Operator("aten::relu"), Operator("aten::mm", backward=3), Operator("aten::add", after=[0, 1]), Operator("aten::mm", after=[1])
+    )
+    kept = choose.only(program, ["aten::mm", "aten::add"]).ranks[0]
+    assert [(o.name, o.after, o.backward) for o in kept.operators] == [("aten::mm", [], 2), ("aten::add", [0], -1), ("aten::mm", [0], -1)]
+
+
+def test_a_glob_that_matches_nothing_is_said() -> None:
+    with pytest.raises(UsageError, match=r"nothing\*: no operator of the step has such a name"):
+        choose.only(make(Operator("aten::mm")), ["nothing*"])
+
+
+def test_nothing_of_the_source_remains_under_obfuscation(kineto: Write, tmp_path: Path) -> None:
+    secret = [("float", [4], ""), ("Scalar", [], "SecretText")]
+    path = kineto(
+        annotation("ProfilerStep#1", 0, 100), annotation("SecretLayer", 0, 90), operator("SecretModule: forward", 5, 30),
+        mm(10, 5), operator("secretlib::fused", 40, 5, inputs=secret), traceName="/home/secret/run", host_name="secrethost",
+        lumos_collect={"threads": 1, "note": "Secret"}, name="secret-rank0.json",
+    )  # fmt: skip
+    generate([str(path)], tmp_path / "out", obfuscate=True)
+    for file in (tmp_path / "out").iterdir():
+        assert "secret" not in file.read_text().lower()
+    names = json.loads((tmp_path / "out" / "trace.json").read_text())["ranks"][0]["names"]
+    assert "aten::mm" in names
+    assert sum(name.startswith("hidden::") for name in names) == 1
+
+
+def test_the_same_name_hides_differently_each_time() -> None:
+    hidden = [choose.obfuscated(make(Operator("secretlib::fused"))).ranks[0].operators[0].name for _ in range(2)]
+    assert hidden[0] != hidden[1]

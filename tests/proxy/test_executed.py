@@ -1,0 +1,174 @@
+"""Operators from execution traces: tensor identity, values in range, and times lent by the profiler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.proxy.conftest import Write, annotation, mm, node, tensor
+
+from lumos.errors import TraceError, UsageError
+from lumos.proxy.executed import pair
+from lumos.proxy.generate import from_execution_trace, from_job, generate
+from lumos.proxy.program import NON_NEGATIVE, RankProgram
+from lumos.trace import execution_trace, read
+
+A, B, C = tensor(10, 20, [4, 4]), tensor(11, 21, [4, 4]), tensor(12, 22, [4, 4])
+MM = "aten::mm(Tensor self, Tensor mat2) -> Tensor"
+
+
+def program(path: Path, **options: Any) -> RankProgram:
+    return from_execution_trace(execution_trace.read(path), **options)[0].ranks[0]
+
+
+def test_the_same_tensor_is_the_same_wherever_it_appears(executed: Write) -> None:
+    rank = program(
+        executed(node(3, "aten::mm", inputs=(A, B), outputs=(C,), op_schema=MM), node(4, "aten::relu", inputs=(C,), outputs=(B,)))
+    )
+    first, second = rank.operators
+    assert first.outputs is not None
+    assert second.inputs == [{"tensor": first.outputs[0]}]
+    assert second.outputs == [first.inputs[1]["tensor"]] if first.inputs else False
+    assert first.schema == MM
+
+
+def test_an_identity_used_again_for_another_shape_is_another_tensor(executed: Write) -> None:
+    other = tensor(10, 20, [2, 8])
+    rank = program(executed(node(3, "aten::relu", inputs=(A,)), node(4, "aten::relu", inputs=(other,))))
+    assert len({str(o.inputs) for o in rank.operators}) == 2
+    assert len(rank.storages) == 1
+
+
+def test_plain_arguments_lists_and_devices(executed: Write) -> None:
+    inputs = (
+        ([A[0], B[0]], [A[1], B[1]], "GenericList[Tensor(float),Tensor(float)]"), (3, [], "Int"), (True, [], "Bool"),
+        ([1, 2], [[], []], "GenericList[Int,Int]"), ("tanh", [], "String"), ("cuda:3", [], "Device"), ("<None>", [], "None"),
+        ([0, 0, 0, 0, 0, ""], [], "Tensor(nullptr (uninitialized))"),
+    )  # fmt: skip
+    [operator] = program(executed(node(3, "aten::any", inputs=inputs))).operators
+    assert operator.inputs == [[{"tensor": 0}, {"tensor": 1}], 3, True, [1, 2], "tanh", "accelerator", None, None]
+
+
+def test_index_values_are_bounded_through_views_and_copies_of_them(executed: Write) -> None:
+    ids, copy = tensor(30, 40, [8], "long int"), tensor(31, 41, [2, 4], "long int")
+    table, out = tensor(32, 42, [100, 4]), tensor(33, 43, [2, 4, 4])
+    rank = program(
+        executed(
+            node(3, "aten::clone", inputs=(ids,), outputs=(copy,)),
+            node(4, "aten::embedding", inputs=(table, copy, (-1, [], "Int")), outputs=(out,)),
+        )
+    )
+    [clone, _] = rank.operators
+    assert clone.inputs is not None
+    assert rank.storages[rank.tensors[clone.inputs[0]["tensor"]].storage].bound == 100
+
+
+def test_what_a_root_is_taken_of_is_not_negative(executed: Write) -> None:
+    rank = program(executed(node(3, "aten::sqrt", inputs=(A,), outputs=(B,)), node(4, "aten::relu", inputs=(C,))))
+    bounds = [rank.storages[rank.tensors[o.inputs[0]["tensor"]].storage].bound for o in rank.operators if o.inputs]
+    assert bounds == [NON_NEGATIVE, 1]
+
+
+def test_one_step_of_several_is_taken(executed: Write) -> None:
+    path = executed(
+        node(3, "ProfilerStep#1"), node(4, "aten::mm", 3, (A, B)), node(5, "ProfilerStep#2"), node(6, "aten::relu", 5, (A,)),
+    )  # fmt: skip
+    assert [o.name for o in program(path).walk()] == ["aten::mm"]
+    assert [o.name for o in program(path, step="2").walk()] == ["aten::relu"]
+    with pytest.raises(UsageError, match="--step 7: no such step; the execution trace has ProfilerStep#1, ProfilerStep#2"):
+        program(path, step="7")
+
+
+def test_a_kernel_of_another_compiler_is_marked(executed: Write) -> None:
+    [kernel] = program(executed(node(3, "triton_poi_0", inputs=(A,), kernel_backend="triton"))).operators
+    assert kernel.kernel
+
+
+def test_collectives_say_what_they_transfer(executed: Write) -> None:
+    comms = node(4, "record_param_comms", 3, (A,), collective_name="allreduce", dtype="Float", in_msg_nelems=16, out_msg_nelems=16)
+    [operator] = program(executed(node(3, "c10d::allreduce_", inputs=(A,)), comms)).operators
+    assert operator.collective is not None
+    assert (operator.collective.kind, operator.collective.elements_in) == ("all-reduce", 16)
+    assert operator.children[0].collective is None
+
+
+def test_an_unknown_schema_is_read_by_its_fields_and_said_so(executed: Write) -> None:
+    path = executed(node(3, "aten::mm", inputs=(A, B)), schema="9.9.9")
+    made, notes = from_execution_trace(execution_trace.read(path))
+    assert made.ranks[0].operators[0].inputs == [{"tensor": 0}, {"tensor": 1}]
+    assert "execution-trace-schema" in [note.code for note in notes]
+
+
+def test_nodes_whose_callers_are_missing_still_run(executed: Write) -> None:
+    made, notes = from_execution_trace(execution_trace.read(executed(node(9, "aten::mm", 5, (A, B)))))
+    assert [o.name for o in made.ranks[0].operators] == ["aten::mm"]
+    assert "parents-missing" in [note.code for note in notes]
+
+
+def test_arguments_that_contradict_themselves_are_none(executed: Write) -> None:
+    broken = node(3, "aten::mm", inputs=(A, B))
+    broken["inputs"]["types"] = ["Tensor(float)"]
+    assert program(executed(broken)).operators[0].inputs is None
+
+
+def test_calls_are_paired_in_order_and_resumed_after_a_difference() -> None:
+    one, other = list("abcdefgh"), list("abXYcdefh")
+    assert [(one[i], other[j]) for i, j in pair(one, other)] == [(c, c) for c in "abcdefh"]
+    assert list(pair(["a"], ["b"])) == []
+
+
+def test_a_long_start_that_only_one_of_them_has_is_skipped() -> None:
+    common = [f"op{i}" for i in range(40)]
+    one = [f"before{i}" for i in range(300)] + common
+    assert list(pair(one, common)) == [(300 + i, i) for i in range(40)]
+
+
+def test_the_profiler_lends_its_times_to_the_same_operators(kineto: Write, executed: Write) -> None:
+    profile = kineto(annotation("ProfilerStep#4", 0, 100), mm(10, 5), mm(30, 5))
+    trace = execution_trace.read(executed(node(3, "aten::mm", inputs=(A, B), outputs=(C,)), node(4, "aten::mm", inputs=(C, B))))
+    made, _ = from_job(read(profile), execution_traces={0: trace})
+    first, second = made.ranks[0].operators
+    assert (first.start_ns, second.start_ns) == (10_000, 30_000)
+    assert first.outputs is not None
+    assert second.inputs is not None
+    assert second.inputs[0] == {"tensor": first.outputs[0]}
+    assert made.ranks[0].tensors[first.outputs[0]].shape == (4, 4)
+
+
+def test_a_profile_without_marked_steps_borrows_from_all_steps(kineto: Write, executed: Write) -> None:
+    nodes = (node(3, "ProfilerStep#1"), node(4, "aten::mm", 3, (A, B)), node(5, "ProfilerStep#2"), node(6, "aten::mm", 5, (A, C)))
+    made, notes = from_job(read(kineto(mm(10, 5), mm(30, 5))), execution_traces={0: execution_trace.read(executed(*nodes))})
+    assert "execution-trace-differs" not in [note.code for note in notes]
+    assert made.ranks[0].operators[0].inputs != made.ranks[0].operators[1].inputs
+
+
+def test_operators_that_only_the_profiler_saw_keep_its_arguments_with_a_diagnostic(kineto: Write, executed: Write) -> None:
+    profile = kineto(mm(10, 5), mm(30, 5))
+    made, notes = from_job(read(profile), execution_traces={0: execution_trace.read(executed(node(3, "aten::mm", inputs=(A, B))))})
+    assert all(o.inputs for o in made.ranks[0].operators)
+    assert "50.0% of its operators" in {note.code: note.message for note in notes}["execution-trace-differs"]
+
+
+def test_a_folder_brings_its_execution_traces_with_it(kineto: Write, executed: Write, tmp_path: Path) -> None:
+    executed(node(3, "aten::mm", inputs=(A, B), outputs=(C,)))
+    kineto(mm(10, 5))
+    made, notes = generate([str(tmp_path)], tmp_path / "out")
+    assert made.source == "execution trace"
+    assert "execution-trace-set-aside" not in [note.code for note in notes]
+    assert made.ranks[0].operators[0].outputs is not None
+
+
+def test_execution_traces_of_the_wrong_number_and_blocks_without_ranges_are_refused(kineto: Write, executed: Write, tmp_path: Path) -> None:
+    profile, trace = str(kineto(mm(10, 5))), str(executed(node(3, "aten::mm", inputs=(A, B))))
+    with pytest.raises(UsageError, match="2 execution traces for 1 ranks"):
+        generate([profile], tmp_path / "out", execution_traces=[trace, trace])
+    with pytest.raises(UsageError, match="--blocks needs a profiler's trace"):
+        generate([trace], tmp_path / "out", blocks=["layer"])
+
+
+def test_a_cut_off_execution_trace_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.et.json"
+    path.write_text('{"schema": "1.1.0-chakra.0.0.4", "pid": 1, "nodes": [ {"id": 1, "name": "x"')
+    with pytest.raises(TraceError, match=r"rank0\.et\.json"):
+        generate([str(path)], tmp_path / "out")

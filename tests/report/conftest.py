@@ -1,0 +1,61 @@
+"""Recorded jobs small enough to check by hand, as profiler files; and a browser where one is installed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tools import browser
+
+#: A name that would run if any page took it for markup.
+HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=2'><b>bold</b>"
+
+
+def rows(steps, per_step, name):
+    """Operator i of a step (1000 µs) runs 10i–10i+8 µs and launches at 10i+2–10i+4; its kernel runs 10i+5–10i+11 on stream 7."""
+    found = []
+    for step in range(steps):
+        zero = 1000 * step
+        found.append({"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1, "ts": zero, "dur": 1000})
+        for i in range(per_step):
+            number, at = 1 + step * per_step + i, zero + 10 * i
+            args = {"correlation": number, "External id": number}
+            kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL" if i == 3 else name
+            call, own = {"cat": "cuda_runtime", "name": "cudaLaunchKernel"}, {"External id": number}
+            found += [
+                {"ph": "X", "cat": "cpu_op", "name": f"aten::{name}", "pid": 1, "tid": 1, "ts": at, "dur": 8, "args": own},
+                {"ph": "X", **call, "pid": 1, "tid": 1, "ts": at + 2, "dur": 2, "args": args},
+                {
+                    "ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7, "ts": at + 5, "dur": 6,
+                    "args": {**args, "device": 0, "stream": 7},
+                },
+            ]
+    return found
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """Write a profiler file of a rank."""
+
+    def write(file="rank0.json", rank=0, world=1, steps=2, per_step=60, name="gemm_kernel"):
+        path = tmp_path / file
+        info = {"rank": rank, "world_size": world}
+        header = {"schemaVersion": 1, "distributedInfo": info, "deviceProperties": [{"id": 0, "name": "H100"}]}
+        path.write_text(json.dumps({**header, "traceEvents": rows(steps, per_step, name)}))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def hostile():
+    return HOSTILE
+
+
+@pytest.fixture
+def page():
+    """A page in a headless browser."""
+    if browser.find() is None:
+        pytest.skip(f"no headless browser: none of {', '.join(browser.NAMES)} is installed")
+    with browser.browser() as opened:
+        yield opened

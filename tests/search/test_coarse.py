@@ -1,0 +1,69 @@
+"""The coarse form against the full simulation, and its bounds under it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.layout.framework import profile
+from lumos.layout.price import Pricer
+from lumos.layout.step_time import step_time
+from lumos.search.bounds import lower_bounds
+from lumos.search.coarse import step_times
+from lumos.search.memory import peak_bytes
+from lumos.search.prices import Prices
+from lumos.search.space import Plans, Space, enumerate_plans
+
+
+def sample(problem, count, space=None) -> Plans:
+    plans = enumerate_plans(problem, space or Space())
+    fits = np.flatnonzero(peak_bytes(plans) <= problem.cluster.accelerator.memory_bytes)
+    return plans.take(np.random.default_rng(3).choice(fits, min(count, len(fits)), replace=False))
+
+
+def both(plans):
+    """Coarse and full seconds, and the bounds."""
+    pricer = Pricer(plans.problem.cluster)
+    columns = Prices(pricer).columns(plans)
+    full = np.array([step_time(plans.problem.job(plans.plan(row)), pricer).time_s for row in range(len(plans))])
+    return step_times(plans, columns, pricer.coefficients), full, lower_bounds(plans, columns, pricer.coefficients)
+
+
+def ranks(values):
+    return np.argsort(np.argsort(values))
+
+
+@pytest.mark.parametrize("name", ["small", "mixture"])
+def test_agrees_with_the_full_simulation(name, request):
+    coarse, full, _ = both(sample(request.getfixturevalue(name), 60))
+    assert np.median(np.abs(coarse / full - 1)) < 0.02
+    assert np.corrcoef(ranks(coarse), ranks(full))[0, 1] > 0.98
+
+
+@pytest.mark.parametrize("framework", ["megatron-core", "nemo", "megatron-2021", "fsdp2"])
+def test_no_step_goes_under_its_bound(small, framework):
+    _, full, bounds = both(sample(replace(small, framework=profile(framework)), 40))
+    assert np.all(bounds <= full * (1 + 1e-9))
+    assert np.median(bounds / full) > 0.7  # a bound of nothing would prune nothing
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zero-bubble"])
+def test_long_steps_go_on_at_the_pace_of_short_ones(small, schedule):
+    """More microbatches than the pipeline needs to reach its steady state."""
+    long = replace(small, global_batch=256)
+    vpp = (2,) if schedule == "interleaved" else (1,)
+    plans = enumerate_plans(long, Space(tp=(4,), pp=(4,), vpp=vpp, micro_batch=(1,), schedule=(schedule,), recompute=("none",)))
+    assert len(plans)
+    coarse, full, _ = both(plans)
+    assert np.max(np.abs(coarse / full - 1)) < 0.01
+
+
+def test_plans_are_timed_alike_alone_and_together(small):
+    plans = sample(small, 50)
+    pricer = Pricer(small.cluster)
+    together = step_times(plans, Prices(pricer).columns(plans), pricer.coefficients)
+    for row in range(0, 50, 10):
+        alone = plans.take(np.array([row]))
+        assert step_times(alone, Prices(pricer).columns(alone), pricer.coefficients)[0] == pytest.approx(together[row], rel=1e-12)

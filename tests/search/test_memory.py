@@ -1,0 +1,24 @@
+"""Memory in columns is the memory of `layout.memory`, to the byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.layout.framework import profile
+from lumos.layout.memory import peak_memory
+from lumos.layout.plan import SCHEDULES
+from lumos.search.memory import peak_bytes
+from lumos.search.space import Space, enumerate_plans
+
+
+@pytest.mark.parametrize("name", ["small", "mixture"])
+@pytest.mark.parametrize("framework", ["megatron-core", "megatron-2021"])
+def test_as_one_plan_at_a_time(name, framework, request):
+    problem = replace(request.getfixturevalue(name), framework=profile(framework))
+    plans = enumerate_plans(problem, Space(schedule=SCHEDULES))
+    peak = peak_bytes(plans)
+    for row in np.random.default_rng(7).choice(len(plans), 60, replace=False).tolist():
+        assert peak[row] == peak_memory(problem.job(plans.plan(row))).peak_bytes, plans.plan(row)

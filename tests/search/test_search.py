@@ -1,0 +1,136 @@
+"""Searches against trying every plan in full; conditions, sweeps, interruption."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.errors import UsageError
+from lumos.layout.price import Pricer
+from lumos.layout.step_time import step_time
+from lumos.search.constraints import parse
+from lumos.search.search import answer, search
+from lumos.search.settings import sweep_of
+from lumos.search.space import Space, enumerate_plans
+from lumos.search.sweep import best_value, sweep
+
+FEW = Space(cp=(1,), micro_batch=(1, 2), schedule=("1f1b", "interleaved"), zero=(1,), sequence_parallel=(True,))
+
+
+@pytest.fixture(scope="module")
+def found(small):
+    return search(small, FEW, refine=5)
+
+
+def test_finds_what_trying_every_plan_finds(small, found, monkeypatch):
+    import lumos.search.search as module
+
+    monkeypatch.setattr(module, "BATCH", 8)  # so that the first round sets a limit that prunes the rest
+    pruned = search(small, FEW, refine=5)
+    assert pruned.pruned > 0
+    plans = enumerate_plans(small, FEW)
+    pricer = Pricer(small.cluster)
+    capacity = small.cluster.accelerator.memory_bytes
+    times = sorted(
+        step_time(small.job(plans.plan(row)), pricer).time_s
+        for row in range(len(plans))
+        if module.peak_bytes(plans.take(np.array([row])))[0] <= capacity
+    )
+    for some in (found, pruned):
+        assert [p.time.time_s for p in some.best] == pytest.approx(times[:5], rel=1e-9)
+        assert some.infeasible + some.excluded + some.pruned + some.evaluated == some.plans
+
+
+def test_deterministic(small, found):
+    again = search(small, FEW, refine=5)
+    assert {**answer(again), "seconds_s": 0} == {**answer(found), "seconds_s": 0}
+
+
+def test_answer_has_the_plan_and_the_keys_of_predict(found):
+    best = answer(found)["best"][0]
+    assert {"tp", "pp", "dp", "micro_batch", "schedule", "step_time_s", "memory", "critical_path"} <= best.keys()
+
+
+def test_front_is_what_nothing_beats_in_both(found):
+    c = found.candidates
+    front = c.pareto().tolist()
+    for row in range(len(c.plans)):
+        beaten = np.any((c.seconds <= c.seconds[row]) & (c.peak < c.peak[row]) | (c.seconds < c.seconds[row]) & (c.peak <= c.peak[row]))
+        if row in front:
+            assert not beaten
+    assert front[0] == 0
+    assert c.peak[front[-1]] == c.peak.min()
+
+
+def test_conditions_hold_for_every_plan_given(small, found):
+    limit = float(np.sort(found.candidates.peak)[2]) + 1
+    kept = search(
+        small, FEW, refine=5, require=[parse(f"memory.peak_bytes < {limit}"), parse("model_flops_utilization > 0.01 and tp <= 8")]
+    )
+    assert kept.best
+    assert all(p.memory.peak_bytes < limit for p in kept.best)
+    assert kept.excluded > 0
+
+
+def test_conditions_that_need_the_full_simulation_look_past_the_first(small, found):
+    times = sorted(p.time.time_s for p in found.best)
+    kept = search(small, FEW, refine=2, require=[parse(f"step_time_s > {times[1]}")])
+    assert [p.time.time_s for p in kept.best] == pytest.approx(times[2:4])
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("a.b < 3", True),
+        ("1 < a.b <= 2 and not c == 'x'", True),
+        ("c in ['y', 'z']", True),
+        ("a.b * 2 + 1 >= 6 or a.b - 1 == 0", False),
+        ("-a.b < 0", True),
+    ],
+)
+def test_expressions(text, holds):
+    assert parse(text)({"a": {"b": 2}, "c": "y"}) is holds
+
+
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "a[0] < 1", "a.b <", "lambda: 1", "(x := 1) < 2", "[i for i in a]", "a ** 9 < 1", "a().b < 1"]
+)
+def test_what_is_no_comparison_is_refused(text):
+    with pytest.raises(UsageError, match="--require"):
+        parse(text)
+
+
+def test_an_unknown_key_names_the_nearest():
+    with pytest.raises(UsageError, match="did you mean 'peak_bytes'"):
+        parse("memory.peak_byte < 1")({"memory": {"peak_bytes": 1}})
+
+
+def test_sweeps_double_or_list():
+    assert sweep_of("gpus=256..2048") == ("gpus", (256, 512, 1024, 2048))
+    assert sweep_of("seq=4096,6144") == ("seq", (4096, 6144))
+    for wrong in ("gpus", "tp=1..4", "gpus=4..2", "seq=x"):
+        with pytest.raises(UsageError):
+            sweep_of(wrong)
+
+
+def test_sweep_gives_a_search_for_every_value(small):
+    rows = sweep(small, "gpus", (8, 16), lambda p: search(p, FEW, refine=1))
+    assert [(value, f.problem.gpus) for value, f in rows] == [(8, 8), (16, 16)]
+    assert best_value(rows, "step-time") == 16
+
+
+def test_interruption_gives_the_best_so_far(small):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    stopped = search(small, FEW, refine=2, report=stop)
+    assert not stopped.complete
+    assert stopped.evaluated > 0
+
+
+def test_no_plan_that_fits_is_an_answer(small):
+    tight = replace(small, gpus=1, global_batch=1)
+    none = search(tight, Space(recompute=("none",)))
+    assert none.best == () and none.infeasible == none.plans > 0

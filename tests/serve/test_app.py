@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import shlex
+import threading
+import urllib.parse
+from pathlib import Path
+
+import pytest
+
+import lumos
+from lumos.layout.durations import Durations
+from lumos.layout.whatif import Changes, whatif
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return lumos.build(lumos.read(EXAMPLE))
+
+
+def test_a_what_if_is_that_of_the_command_line(explorer, graph):
+    changes = Durations.parse(["aten::mm=0.5"], (), (), ["1=1.1"])
+    expected = whatif(lumos.read(EXAMPLE), graph, Changes(durations=changes))
+    body = {"scale": [{"glob": "aten::mm", "factor": 0.5}], "rank_slowdown": [{"rank": 1, "factor": 1.1}], "moved": True}
+    found = explorer.ask("/api/whatif", body).json
+    assert found["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
+    assert found["base"]["step_time_s"] == pytest.approx(expected.base.step_time_s, abs=1e-12)
+    assert found["difference_s"] == pytest.approx(found["step_time_s"] - found["base"]["step_time_s"])
+    assert found["moved"][0]["what"] == expected.moved[0].what
+
+
+def test_the_equivalent_command_answers_the_same(explorer, monkeypatch, capfd):
+    import json
+    import sys
+
+    from lumos.cli import main
+
+    found = explorer.ask("/api/whatif", {"scale": [{"glob": "aten::*mm*", "factor": 0.7}], "drop": ["aten::sqrt"]}).json
+    monkeypatch.setattr(sys, "argv", [*shlex.split(found["command"]), "--json"])
+    with pytest.raises(SystemExit):
+        main()
+    assert json.loads(capfd.readouterr().out)["step_time_s"] == pytest.approx(found["step_time_s"], abs=1e-12)
+
+
+def test_the_equivalent_python_answers_the_same(explorer, capsys):
+    found = explorer.ask("/api/whatif", {"scale": [{"glob": "aten::mm", "factor": 0.7}], "rank_slowdown": [{"rank": 0, "factor": 2}]}).json
+    exec(found["python"], {})
+    assert f"step_time_s={found['step_time_s']!r}" in capsys.readouterr().out
+
+
+def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):
+    glob = "aten::mm*'; rm -rf / #"
+    found = explorer.ask("/api/whatif", {"scale": [{"glob": glob, "factor": 1}]})
+    assert found.status == 400
+    assert glob[:8] in found.json["error"]
+    from lumos.layout.durations import Scale
+    from lumos.serve.session import command_line
+
+    words = shlex.split(command_line(["a b"], Changes(durations=Durations(scales=(Scale(glob, 0.5),)))))
+    assert words == ["lumos", "whatif", "a b", "--scale", f"{glob}=0.5"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"scale": [{"glob": "nothing-like-it", "factor": 2}]}, "no task matches"),
+        ({"scale": [{"glob": "aten::mm", "factor": -1}]}, "greater than or equal to 0"),
+        ({"scale": [{"glob": "", "factor": 1}]}, "glob"),
+        ({"scale": [{"glob": "aten::mm", "factor": 1e400}]}, "factor"),
+        ({"rank_slowdown": [{"rank": 7, "factor": 2}]}, "no rank 7"),
+        ({"step": "nine"}, "no step 'nine'"),
+        ({"sclae": []}, "sclae"),
+        ({"settings": {"layres": "8"}}, "did you mean 'layers'"),
+        ({"settings": {"layers": "many"}}, "not a whole number"),
+        ({"settings": {"layers": "8"}, "base_cluster": "/etc/passwd"}, "'/etc/passwd' is not a cluster"),
+        ({"cluster": "/etc/passwd"}, "'/etc/passwd' is not a cluster"),
+        ({"network": ["speed=x2"]}, "speed"),
+    ],
+)
+def test_a_wrong_request_says_what_is_wrong(explorer, body, said):
+    found = explorer.ask("/api/whatif", body)
+    assert found.status == 400
+    assert said in found.json["error"]
+
+
+def test_a_body_that_is_not_json(explorer):
+    assert explorer.ask("/api/whatif", method="POST", headers={"content-type": "application/json"}).status == 400
+
+
+def test_a_change_of_the_plan_is_answered_in_the_background(explorer, graph):
+    number = explorer.ask("/api/work", {"settings": {"layers": "8"}}).json["work"]
+    assert explorer.session.work(number).wait(60)
+    found = explorer.ask(f"/api/work/{number}").json
+    expected = whatif(lumos.read(EXAMPLE), graph, Changes({"layers": "8"}))
+    assert found["state"] == "done"
+    assert found["answer"]["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
+    assert found["answer"]["command"].endswith("--set layers=8")
+
+
+def test_every_change_is_in_its_command_line():
+    from lumos.layout.durations import Scale
+    from lumos.serve.session import command_line
+
+    durations = Durations((Scale("a", 2),), ("b",), ("c",), ((1, 1.5),))
+    changes = Changes({"layers": "8"}, durations, "a100", "h100", ("bandwidth=x2",))
+    assert command_line(["out"], changes) == (
+        "lumos whatif out --set layers=8 --scale a=2 --drop b --fuse c --rank-slowdown 1=1.5 --network bandwidth=x2"
+        " --cluster h100 --base-cluster a100"
+    )
+
+
+def test_work_that_is_cancelled_gives_no_answer(explorer):
+    number = explorer.ask("/api/work", {"settings": {"layers": "9"}}).json["work"]
+    explorer.ask(f"/api/work/{number}", {}, "DELETE")
+    assert explorer.session.work(number).wait(60)
+    found = explorer.ask(f"/api/work/{number}").json
+    assert (found["state"], found["answer"]) == ("cancelled", None)
+    assert explorer.ask("/api/work/999999").status == 400
+
+
+def test_the_settings_are_those_of_the_command_line(explorer):
+    found = explorer.ask("/api/settings").json
+    assert {"layers", "dp", "seq"} <= set(found["settings"])
+    assert "h100" in found["clusters"]
+
+
+def test_scenarios_are_kept_compared_and_forgotten(explorer):
+    kept = explorer.ask("/api/scenarios", {"name": "faster <b>mm</b>", "changes": {"scale": [{"glob": "aten::mm", "factor": 0.5}]}}).json
+    listed = explorer.ask("/api/scenarios").json
+    assert [s["name"] for s in listed] == ["faster <b>mm</b>"]
+    assert listed[0]["answer"]["step_time_s"] == kept["answer"]["step_time_s"]
+    assert listed[0]["changes"]["scale"] == [{"glob": "aten::mm", "factor": 0.5}]
+    assert explorer.ask(f"/api/scenarios/{kept['number']}", {}, "DELETE").status == 200
+    assert explorer.ask("/api/scenarios").json == []
+    assert explorer.ask(f"/api/scenarios/{kept['number']}", {}, "DELETE").status == 400
+
+
+def test_a_scenario_that_cannot_be_answered_is_not_kept(explorer):
+    assert explorer.ask("/api/scenarios", {"name": "x", "changes": {"drop": ["nothing-like-it"]}}).status == 400
+    assert explorer.ask("/api/scenarios").json == []
+
+
+def test_the_timeline_and_its_tasks(explorer):
+    drawing = explorer.ask("/api/timeline").json
+    length = drawing["runs"][0]["length_ns"]
+    step = urllib.parse.quote(drawing["step"])
+    found = explorer.ask(f"/api/tasks?step={step}&run=measured&begin_ns=0&end_ns={length}").json
+    assert found["tasks"]["duration"]["length"] == drawing["runs"][0]["pieces"]
+    assert explorer.ask(f"/api/tasks?step={step}&run=dreamt&begin_ns=0&end_ns=9").status == 400
+    assert explorer.ask(f"/api/tasks?step={step}&run=measured&begin_ns=9&end_ns=9").status == 400
+    assert explorer.ask("/api/timeline?step=nine").status == 400
+
+
+def test_the_names_that_take_most_time_come_first(explorer):
+    found = explorer.ask("/api/names").json
+    assert found[0]["name"] == "aten::mm"
+    assert [n["time_ns"] for n in found] == sorted((n["time_ns"] for n in found), reverse=True)
+
+
+def test_the_api_describes_itself(explorer):
+    assert {"/api/whatif", "/api/scenarios", "/api/timeline"} <= explorer.ask("/openapi.json").json["paths"].keys()
+
+
+def test_twenty_clients_lose_none_of_fifty_what_ifs_each(explorer, graph):
+    """Each client turns a rank's slowness through its own fifty values; every answer is that of its own question."""
+    factors = [[1 + (50 * client + i) / 1000 for i in range(50)] for client in range(20)]
+    answers: list[list[float | None]] = [[None] * 50 for _ in factors]
+
+    def client(number):
+        for i, factor in enumerate(factors[number]):
+            found = explorer.ask("/api/whatif", {"rank_slowdown": [{"rank": 0, "factor": factor}]})
+            answers[number][i] = found.json["step_time_s"] if found.status == 200 else None
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    flat = [step for of_client in answers for step in of_client]
+    assert None not in flat
+    assert flat == sorted(flat)  # a slower rank never makes a faster step
+    assert flat[0] < flat[-1]
+    changes = Durations(slow=((0, factors[7][7]),))
+    expected = whatif(lumos.read(EXAMPLE), graph, Changes(durations=changes))
+    assert answers[7][7] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
+
+
+def test_while_the_job_is_read_it_says_so(serve, tmp_path):
+    served = serve(tmp_path / "absent.json")
+    status = served.ask("/api/status").json
+    assert status["state"] == "failed"
+    assert "absent.json" in status["error"]
+    refused = served.ask("/api/report")
+    assert refused.status == 409
+    assert "absent.json" in refused.json["error"]

@@ -1,0 +1,157 @@
+"""`.et` files and their JSON forms as traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import lumos
+from lumos.errors import TraceError
+from lumos.trace import chakra_json
+from lumos.trace.chakra_et import sniff, stream
+from lumos.trace.chakra_wire import Attribute, IOInfo, Metadata, Node, encode_metadata, encode_node, frame, varint
+from lumos.trace.table import Category
+
+GPU, CPU = (Attribute("is_cpu_op", "bool", value) for value in (False, True))
+NODES = [
+    Node(1, "aten::mm", data_deps=(), start_time_micros=5, duration_micros=3, attrs=(CPU, Attribute("tid", "int64", 2))),
+    Node(2, "COMP_NODE_gemm", ctrl_deps=(1,), start_time_micros=8, duration_micros=10, attrs=(GPU, Attribute("stream", "int64", 7))),
+    Node(2**63 + 5, "late", type=7, data_deps=(2,), inputs=IOInfo("[1]", "[[]]", "['Int']"), attrs=(GPU, Attribute("x", "bytes", b"\xff"))),
+]
+METADATA = Metadata(attrs=(Attribute("schema", "string", "1.0.1"),))
+
+
+def data(nodes: list[Node] = NODES, metadata: Metadata = METADATA) -> bytes:
+    return b"".join(map(frame, [encode_metadata(metadata), *map(encode_node, nodes)]))
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_file_is_a_trace(tmp_path: Path, pack: object) -> None:
+    path = tmp_path / "job.3.et"
+    path.write_bytes(pack(data()))  # type: ignore[operator]
+    (trace,) = lumos.read(path).traces
+    assert (trace.rank, trace.rank_source) == (3, "file name")
+    assert [trace.strings[i] for i in trace.name] == ["aten::mm", "gemm", "late"]
+    assert (trace.start.tolist(), trace.duration.tolist()) == ([5000, 8000, 0], [3000, 10000, 0])
+    assert trace.category.tolist() == [Category.OPERATOR, Category.KERNEL, Category.KERNEL]
+    assert [lane.tid for lane in trace.lanes] == ["thread 2", "stream 7", "stream 0"]
+    assert trace.metadata["chakra"] == NODES
+    assert trace.metadata["schema"] == "1.0.1"
+
+
+def test_what_stands_in_a_metadata_message_decides() -> None:
+    assert sniff(data())
+    assert sniff(data(metadata=Metadata("1.0.0")))
+    assert sniff(b"\x00" + frame(encode_node(NODES[0])))
+    for other in (b"", b"{", b'{"traceEvents": []}', b"PAR1....", frame(encode_node(NODES[0])), b"\x05hello"):
+        assert not sniff(other)
+
+
+def test_a_stream_gives_offsets(tmp_path: Path) -> None:
+    path = tmp_path / "job.0.et"
+    path.write_bytes(data())
+    metadata, nodes = stream(path)
+    placed = list(nodes)
+    assert metadata == METADATA
+    assert [p.node for p in placed] == NODES
+    assert placed[0].offset == len(frame(encode_metadata(METADATA)))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (data()[:-3], "cut off by the end"),
+        (data() + varint(2 << 30) + b"x", "claims 2147483648 bytes"),
+        (data([]), "holds no nodes"),
+        (data() + frame(b"\x12\x01\xff"), "node 4 at byte .*not UTF-8"),
+        (data([Node(1, "a", attrs=(Attribute("is_cpu_op", "string", "no"),))]), "is_cpu_op is a string"),
+        (data([Node(1, "a", attrs=(Attribute("tid", "double", 1.5),))]), "tid is a double"),
+        (data([Node(1, "a", duration_micros=2**63)]), "146 years"),
+        (gzip.compress(data())[:-9], "cut off"),
+    ],
+)
+def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "job.0.et"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=reason) as error:
+        lumos.read(path)
+    assert str(path) in str(error.value)
+
+
+def test_an_unknown_version_is_flagged(tmp_path: Path) -> None:
+    path = tmp_path / "job.0.et"
+    path.write_bytes(data(metadata=Metadata("9.9")))
+    assert [d.code for d in lumos.read(path).traces[0].diagnostics] == ["chakra-version"]
+
+
+def test_the_files_beside_a_set_are_no_oddity(tmp_path: Path) -> None:
+    (tmp_path / "job.0.et").write_bytes(data())
+    (tmp_path / "groups.json").write_text('{"1": [0, 1]}')
+    (tmp_path / "net.yml").write_text("topology: [ Switch ]\n")
+    job = lumos.read(tmp_path)
+    assert job.diagnostics == ()
+    assert [(g.name, g.ranks) for g in job.groups] == [("1", (0, 1))]
+
+
+def test_json_has_all_that_the_binary_has(tmp_path: Path) -> None:
+    path = tmp_path / "job.0.json"
+    path.write_text("\n".join(chakra_json.dump(METADATA, NODES)))
+    (trace,) = lumos.read(path).traces
+    assert trace.metadata["chakra"] == NODES
+    assert trace.metadata["chakraAttributes"] == METADATA.attrs
+
+
+def test_json_of_protobuf_reads_it_as_its_own(tmp_path: Path) -> None:
+    """Chakra's jsonizer writes protobuf's JSON: 64-bit integers as text, enumerations by name."""
+    text = '{"version": "0.0.4"}{\n "id": "4", "type": "COMM_COLL_NODE", "dataDeps": ["1"], "durationMicros": "9",'
+    text += ' "attr": [{"name": "comm_size", "int64Val": "64"}, {"name": "involved_dim", "boolList": {"values": [true]}}]}'
+    metadata, (node,) = chakra_json.parse(text)
+    assert metadata.version == "0.0.4"
+    assert (node.id, node.type, node.data_deps, node.duration_micros) == (4, 7, (1,), 9)
+    assert node.attrs == (Attribute("comm_size", "int64", 64), Attribute("involved_dim", "bool_list", (True,)))
+
+
+def test_the_hand_form(tmp_path: Path) -> None:
+    path = tmp_path / "small.0.json"
+    entry = {"Id": 2, "Name": "k", "NodeType": 4, "ctrlDeps": [1], "data_deps": [1], "runtime": 7, "is_cpu_op": False}
+    path.write_text(json.dumps({"workload_graph": [{"Id": 1, "Name": "op", "NodeType": 4, "runtime": 3}, entry]}))
+    (trace,) = lumos.read(path).traces
+    assert trace.duration.tolist() == [3000, 7000]
+    assert trace.category.tolist() == [Category.OPERATOR, Category.KERNEL]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"version": "0.0.4"}', "holds no nodes"),
+        ('{"version": "0.0.4"} {"id": "x"}', "node 1 is not as Chakra writes it"),
+        ('{"version": "0.0.4"} {"id": "1", "attr": [{"name": "a"}]}', "has no value"),
+        ('{"version": "0.0.4"} [1]', "something else than objects"),
+        ('{"version": "0.0.4"} {"id": ', "not valid JSON"),
+        ('{"workload_graph": [{"Name": "a"}]}', "node 1"),
+    ],
+)
+def test_json_that_is_not_chakras_is_an_error(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "job.0.json"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=reason):
+        lumos.read(path)
+
+
+def test_the_old_schema() -> None:
+    root = os.environ.get("LUMOS_TRACES")
+    if not root:
+        pytest.skip("LUMOS_TRACES is not set: the public traces are not here")
+    (trace,) = lumos.read(Path(root) / "chakra" / "old-schema.0.et.gz").traces
+    assert (len(trace), trace.rank) == (3664, 0)
+    nodes = trace.metadata["chakra"]
+    assert nodes[0].value("is_cpu_op") is True
+    assert nodes[0].value("seq_id") == -1
+    assert trace.metadata["schema"] == "1.0.1"
+    again = b"".join(frame(encode_node(node)) for node in nodes)
+    source = gzip.decompress((Path(root) / "chakra" / "old-schema.0.et.gz").read_bytes())
+    assert len(again) == len(source) - 95  # all but the metadata message, byte for byte as long

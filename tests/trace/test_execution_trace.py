@@ -1,0 +1,122 @@
+"""Execution traces of every schema, read by their fields."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lumos.errors import TraceError
+from lumos.trace.execution_trace import read
+
+
+def flat(id: int, name: str, parent: int, **more: Any) -> dict[str, Any]:
+    """A node as schema 1.0.1 has it."""
+    lists = {f"{side}{what}": [] for side in ("input", "output") for what in ("s", "_shapes", "_types")}
+    return {"name": name, "id": id, "rf_id": id, "parent": parent, "seq_id": -1, "tid": 1, **lists, **more}
+
+
+def nested(id: int, name: str, parent: int, inputs: dict[str, Any] | None = None, **attrs: Any) -> dict[str, Any]:
+    """A node as the later schemas have it."""
+    none = {"values": [], "shapes": [], "types": []}
+    listed = [{"name": k, "type": "int64", "value": v} for k, v in {"rf_id": id, "tid": 1, **attrs}.items()]
+    return {"id": id, "name": name, "ctrl_deps": parent, "inputs": inputs or none, "outputs": none, "attrs": listed}
+
+
+def write(path: Path, nodes: list[dict[str, Any]], schema: str = "1.0.1", **header: Any) -> Path:
+    path.write_text(json.dumps({"schema": schema, "pid": 7, "nodes": nodes, **header}))
+    return path
+
+
+ROOT = "[pytorch|profiler|execution_trace|process]"
+
+
+def test_the_flat_schema(tmp_path: Path) -> None:
+    tensor = [[5, 6, 0, 16, 4, "cuda:0"]]
+    mm = flat(3, "aten::mm", 2, inputs=tensor, input_shapes=[[4, 4]], input_types=["Tensor(float)"], seq_id=9, tid=2, op_schema="mm()")
+    trace = read(write(tmp_path / "et.json", [mm, flat(2, "aten::linear", 1), flat(1, ROOT, 1)]))
+    assert [trace.strings[i] for i in trace.name] == [ROOT, "aten::linear", "aten::mm"]
+    assert trace.parent.tolist() == [-1, 0, 1]  # children are written before their parents
+    assert (trace.rf_id[2], trace.sequence[2], trace.thread[2]) == (3, 9, 2)
+    assert trace.inputs[2] == ('[[5, 6, 0, 16, 4, "cuda:0"]]', "[[4, 4]]", '["Tensor(float)"]')
+    assert trace.attrs[2]["op_schema"] == "mm()"
+    assert trace.is_pseudo().tolist() == [True, False, False]
+    assert trace.diagnostics == ()
+
+
+@pytest.mark.parametrize("schema", ["1.0.2-chakra.0.0.4", "1.0.3-chakra.0.0.4", "1.1.0-chakra.0.0.4", "1.1.1-chakra.0.0.4"])
+def test_the_later_schemas(tmp_path: Path, schema: str) -> None:
+    io = {"values": [[5, 6, 0, 16, 4, "cpu"]], "shapes": [[16]], "types": ["Tensor(float)"]}
+    nodes = [nested(1, ROOT, 1), nested(2, "aten::relu", 1, io, seq_id=4, kernel_file="k.py")]
+    trace = read(write(tmp_path / "et.json", nodes, schema))
+    assert trace.sequence.tolist() == [-1, 4]
+    assert trace.attrs[1]["kernel_file"] == "k.py"
+    assert trace.inputs[1] == ('[[5, 6, 0, 16, 4, "cpu"]]', "[[16]]", '["Tensor(float)"]')
+    assert trace.diagnostics == ()
+
+
+def test_an_unknown_schema_is_parsed_and_flagged(tmp_path: Path) -> None:
+    trace = read(write(tmp_path / "et.json", [nested(1, ROOT, 1)], "2.0.0-new"))
+    assert [d.code for d in trace.diagnostics] == ["execution-trace-schema"]
+
+
+def test_missing_parents_and_cut_lists_are_reported(tmp_path: Path) -> None:
+    long = {"values": [list(range(4096))], "shapes": [[]], "types": [""]}
+    trace = read(write(tmp_path / "et.json", [nested(1, ROOT, 1), nested(3, "a", 99), nested(4, "b", 1, long)], "1.1.0-"))
+    assert [d.code for d in trace.diagnostics] == ["parents-missing", "lists-cut"]
+    assert trace.parent.tolist() == [-1, -1, 0]
+
+
+def test_process_groups(tmp_path: Path) -> None:
+    text = json.dumps([{"pg_name": "0", "pg_desc": "all", "ranks": [], "group_size": 4}, {"pg_name": "7", "ranks": [1, 3]}])
+    init = nested(2, "## process_group:init ##", 1, {"values": [text], "shapes": [[]], "types": ["String"]})
+    trace = read(write(tmp_path / "et.json", [nested(1, ROOT, 1), init], "1.1.0-"))
+    assert [(g.name, g.ranks, g.description) for g in trace.groups] == [("0", (0, 1, 2, 3), "all"), ("7", (1, 3), "")]
+
+
+def test_gzip(tmp_path: Path) -> None:
+    path = write(tmp_path / "et.json", [flat(1, ROOT, 1)])
+    packed = tmp_path / "et.json.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert len(read(packed)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "cut-off one"),
+        ('{"schema": "1.0.1", "nodes": [{"id": 1', "cut-off one"),
+        ('{"traceEvents": []}', "not a PyTorch execution trace"),
+        ('{"schema": "1.0.1", "nodes": []}', "no nodes"),
+        ('{"schema": "1.0.1", "nodes": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}', "repeat an id"),
+        ('{"schema": "1.0.1", "nodes": [{"id": 1, "name": "a", "parent": 2}, {"id": 2, "name": "b", "parent": 1}]}', "calls itself"),
+        ('{"schema": "1.0.1", "nodes": [{"id": "1", "name": "a"}]}', "not a PyTorch execution trace"),
+    ],
+)
+def test_what_is_no_execution_trace_is_an_error_that_says_so(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "et.json"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=reason) as error:
+        read(path)
+    assert str(path) in str(error.value)
+
+
+def test_every_public_execution_trace(tmp_path: Path) -> None:
+    root = os.environ.get("LUMOS_TRACES")
+    if not root:
+        pytest.skip("LUMOS_TRACES is not set: the public traces are not here")
+    nodes = {
+        "execution-traces/gpt2.et": 27156,
+        "dlrm-8xv100/et-rank0": 1675,
+        "chakra/pytorch-et-1.0.2": 263,
+        "execution-traces/triton.et": 20,
+    }
+    for name, count in nodes.items():
+        trace = read(Path(root) / f"{name}.json.gz")
+        assert len(trace) == count
+        assert trace.diagnostics == ()
+        assert (trace.parent < range(len(trace))).all()

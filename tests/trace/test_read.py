@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from lumos.errors import TraceError
+from lumos.trace import read
+
+EVENTS = [{"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
+EXECUTION_TRACE = {"schema": "1.1.1", "pid": 1, "time": "", "start_ts": 0, "nodes": [{"id": 1}]}
+
+
+def write(path: Path, rank: int | None) -> Path:
+    info = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
+    path.write_bytes(gzip.compress(json.dumps({**info, "traceEvents": EVENTS}).encode()))
+    return path
+
+
+def test_a_folder_is_a_job_with_one_file_per_rank(tmp_path: Path) -> None:
+    write(tmp_path / "a.json.gz", 1)
+    write(tmp_path / "b.json.gz", 0)
+    (tmp_path / "et.json").write_text(json.dumps(EXECUTION_TRACE))
+    (tmp_path / "notes.txt").write_text("measured on a Friday")
+    (tmp_path / "other.json").write_text('{"loss": 3}')
+    (tmp_path / "DONE").write_text("")
+    job = read(tmp_path)
+    assert job.ranks == (0, 1)
+    found = {(d.code, Path(d.message.split(":")[0]).name) for d in job.diagnostics}
+    assert found == {
+        ("execution-trace-set-aside", "et.json"),
+        ("file-left-out", "notes.txt"),
+        ("file-left-out", "other.json"),
+        ("file-left-out", "DONE"),
+    }
+
+
+def test_several_files_and_progress(tmp_path: Path) -> None:
+    paths = [write(tmp_path / "a.json.gz", 1), write(tmp_path / "b.json.gz", 0)]
+    seen: list[tuple[int, int]] = []
+    assert read(*paths, progress=lambda done, total: seen.append((done, total))).ranks == (0, 1)
+    total = sum(p.stat().st_size for p in paths)
+    assert seen[-1] == (total, total)
+    assert seen == sorted(seen)
+
+
+def test_two_files_of_one_rank(tmp_path: Path) -> None:
+    write(tmp_path / "a.json.gz", 1)
+    write(tmp_path / "b.json.gz", 1)
+    with pytest.raises(TraceError, match=r"a\.json\.gz and .*b\.json\.gz are both of rank 1.*name the one"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (gzip.compress(b""), "not a profiler trace"),
+        (b"hello", "not a profiler trace"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0", "not a profiler trace"),
+        (b"\x08\x07\x12\x03abc", "not a profiler trace"),
+        (b'{"a": 1}', "JSON without traceEvents.*'a'"),
+        (b"{ hello", r"not valid JSON at byte 2 \(line 1\)"),
+        (json.dumps(EXECUTION_TRACE).encode(), "PyTorch execution trace"),
+        (b'{"traceEvents": 3}', "traceEvents is not an array"),
+    ],
+)
+def test_what_is_no_trace_is_a_clear_error(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=rf"trace\.json: .*{message}"):
+        read(path)
+
+
+def test_an_absent_path(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"absent\.json: cannot be read \(No such file.*check the path"):
+        read(tmp_path / "absent.json")
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="holds no trace"):
+        read(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_without_permission(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir()
+    folder.chmod(0)
+    try:
+        with pytest.raises(TraceError, match="cannot be listed"):
+            read(folder)
+    finally:
+        folder.chmod(0o700)
+
+
+def test_files_that_state_one_rank_are_not_told_to_be_renamed(tmp_path: Path) -> None:
+    write(tmp_path / "rank0.json.gz", 0)
+    write(tmp_path / "rank1.json.gz", 0)
+    with pytest.raises(TraceError, match="correct the rank in distributedInfo") as refused:
+        read(tmp_path)
+    assert "in its file name" not in str(refused.value)
+
+
+def test_files_without_a_rank_are_told_to_be_renamed(tmp_path: Path) -> None:
+    write(tmp_path / "a.json.gz", None)
+    write(tmp_path / "b.json.gz", None)
+    with pytest.raises(TraceError, match=r"in its file name \(rank0\.json\)"):
+        read(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank0.json")
+    with pytest.raises(TraceError, match=r"rank0\.json: a pipe or a device, not a file"):
+        read(tmp_path / "rank0.json")
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_valid_json_without_a_list_of_events_is_not_for_repair(tmp_path: Path, repair: bool) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_text('{"traceEvents":5}')
+    with pytest.raises(TraceError, match="traceEvents is not an array") as refused:
+        read(path, repair=repair)
+    assert "--repair" not in str(refused.value) and "not valid JSON" not in str(refused.value)
+
+
+def test_no_path() -> None:
+    with pytest.raises(TraceError, match="no trace given"):
+        read()

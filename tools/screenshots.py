@@ -1,0 +1,124 @@
+"""The pictures of docs/explore.md and docs/report.md, taken from recorded jobs.
+
+    LUMOS_TRACES=... python -m tools.screenshots
+
+The timeline and the stragglers show the public recording of DLRM on eight GPUs (facebookresearch/param, MIT); the rest the job in
+examples/. Needs Chromium and the extras report and serve.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+from tools.browser import Page, browser
+from tools.document import ROOT
+
+from lumos.cli.serve import listen
+from lumos.report.document import Recording, document
+from lumos.report.html import write_report
+from lumos.serve.app import application
+from lumos.serve.session import Session
+from lumos.trace import read
+
+IMAGES = ROOT / "docs" / "images"
+EXAMPLE = ROOT / "examples" / "gpt-2rank-cpu"
+
+
+def main() -> int:
+    traces = os.environ.get("LUMOS_TRACES")
+    if traces is None:
+        print("LUMOS_TRACES is not set: the pictures of the public recording stay as they are", file=sys.stderr)
+    IMAGES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, browser(1180, 860) as page:
+        _report(page, Path(folder) / "example.html", EXAMPLE)
+        page.screenshot(IMAGES / "report.png")
+        page.prefer("dark")
+        page.screenshot(IMAGES / "report-dark.png")
+        page.prefer("light")
+        if traces is not None:
+            _report(page, Path(folder) / "dlrm.html", Path(traces) / "dlrm-8xv100")
+            page.screenshot(IMAGES / "timeline.png", "#timeline")
+            page.run("(() => { const t = window.lumos.timeline; t.show(t.length * 0.46, t.length * 0.54); })()")
+            time.sleep(0.3)
+            page.screenshot(IMAGES / "timeline-zoomed.png", "#timeline .timeline")
+            page.screenshot(IMAGES / "stragglers.png", "#stragglers")
+        with _explorer(EXAMPLE) as url:
+            _bench(page, url)
+    return 0
+
+
+def _report(page: Page, file: Path, job: Path) -> None:
+    write_report(str(file), document(Recording.of(read(str(job)))))
+    page.open(file.as_uri())
+    time.sleep(0.5)
+
+
+@contextmanager
+def _explorer(job: Path) -> Iterator[str]:
+    listener = listen(0)
+    port = listener.getsockname()[1]
+    session = Session([str(job.relative_to(ROOT))])
+    server = uvicorn.Server(uvicorn.Config(application(session, port), log_level="warning", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    try:
+        session.loading.wait()
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+def _bench(page: Page, url: str) -> None:
+    """Two scenarios saved, the second still on the bench."""
+    page.resize(1180, 1180)
+    page.open(url)
+    _settled(page)
+    _submit(page, 0, "aten::*mm*")
+    _slide(page, 0.5)
+    _submit(page, -1, "multiplications twice as fast")
+    _submit(page, 0, "*all_reduce*")
+    page.run(
+        "(() => { const s = [...document.querySelectorAll('#bench input[type=range]')][1]; s.value = 0.25;"
+        " s.dispatchEvent(new Event('input', {bubbles: true})); })()"
+    )
+    _settled(page)
+    _submit(page, -1, "and the network four times")
+    page.wait("document.querySelectorAll('#bench table.rows').length >= 2")
+    time.sleep(1)
+    page.screenshot(IMAGES / "explorer.png", "#whatif")
+
+
+def _submit(page: Page, form: int, text: str) -> None:
+    page.run(
+        f"(() => {{ const f = [...document.querySelectorAll('#bench form')].at({form});"
+        f" f.querySelector('input').value = {json.dumps(text)}; f.requestSubmit(); }})()"
+    )
+    time.sleep(0.6)
+    _settled(page)
+
+
+def _slide(page: Page, value: float) -> None:
+    page.run(
+        f"(() => {{ const s = document.querySelector('#bench input[type=range]'); s.value = {value};"
+        " s.dispatchEvent(new Event('input', {bubbles: true})); })()"
+    )
+    _settled(page)
+
+
+def _settled(page: Page) -> None:
+    page.wait("document.getElementById('bench').dataset.state === 'settled'")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

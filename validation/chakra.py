@@ -1,0 +1,244 @@
+"""Chakra against truth: linking, the round trip, the rules, a simulator's known times, synthetic sets.
+
+python -m validation.chakra        writes the section `chakra` of docs/accuracy.md
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from tests.chakra.two_stages import FINISH, NETWORK, two_stages
+from tools.document import markdown_table, write_section
+
+import lumos
+from lumos.chakra.build import graph
+from lumos.chakra.check import check
+from lumos.chakra.export import export
+from lumos.chakra.link import Linked, agreement, link
+from lumos.chakra.lower import lower
+from lumos.chakra.membership import Likeness, likeness
+from lumos.chakra.model import learn
+from lumos.chakra.sample import sample
+from lumos.errors import LumosError
+from lumos.graph.table import Graph
+from lumos.simulate import simulate
+from lumos.trace.execution_trace import ExecutionTrace
+from lumos.trace.execution_trace import read as read_observed
+from lumos.trace.table import ABSENT, Trace
+
+PAIRS = (
+    ("simple-add", "execution-traces/simple-add.et", "execution-traces/simple-add.kineto"),
+    ("vgg13-h100", "vgg13-h100/execution_trace", "vgg13-h100/kineto"),
+    ("resnet-2080ti (two models: what they share)", "resnet-2080ti/execution_trace", "resnet-2080ti/kineto"),
+    *((f"dlrm-8xv100, rank {r}", f"dlrm-8xv100/et-rank{r}", f"dlrm-8xv100/kineto-rank{r}") for r in range(8)),
+)
+JOBS = (
+    "dlrm-8xv100",
+    "pipeline-8gpu",
+    "straggler-8gpu/trace.parquet",
+    "resnet-ddp-a100",
+    "resnet-ddp-mi300x",
+    "resnet-v100",
+    "vgg13-h100/kineto.json.gz",
+    "h100-inference/qwen1.5-0.5b.json.gz",
+    "critical-path/alexnet.json.gz",
+    "mi210-gpu-only",
+)
+SAMPLED = ("dlrm-8xv100", "resnet-ddp-a100", "vgg13-h100/kineto.json.gz", "straggler-8gpu/trace.parquet")
+
+
+def main() -> int:
+    root = os.environ.get("LUMOS_TRACES")
+    if not root:
+        print("LUMOS_TRACES is not set: the public traces are not here", file=sys.stderr)
+        return 1
+    folder = Path(root)
+    links = [_linked(name, folder, one, other) for name, one, other in PAIRS]
+    trips = [_round_trip(folder, job) for job in JOBS]
+    samples = [_sampled(folder, job) for job in SAMPLED]
+    example = _example()
+    summary = [
+        ("kernels linked whose operator is in both files", "≥ 99 %", f"{100 * min(float(r.rate) for r in links):.1f} % at worst"),
+        ("the same with the ids stripped: same links", "≥ 99 %", _stripped(folder)),
+        ("export → import → replay, whole microseconds", "≤ 0.1 %", f"{100 * max(abs(t.rounded) for t in trips):.4f} % at worst"),
+        ("the same with exact nanoseconds", "0", f"{max(abs(t.exact) for t in trips)}"),
+        ("exports that keep every rule", "all", f"{sum(t.ok for t in trips)} of {len(trips)} jobs, four forms each"),
+        ("the hand-made job of FORMATS, against the simulator", "≤ 0.1 %", f"{100 * example:.5f} %"),
+        ("synthetic sets: replayed step", "≤ 5 %", f"{100 * max(abs(s.error) for s in samples):.2f} % at worst"),
+        ("synthetic sets: marginals (Kolmogorov–Smirnov)", "≤ 0.1", f"{max(max(s.like.ks.values()) for s in samples):.3f} at worst"),
+    ]
+    write_section("docs/accuracy.md", "chakra", _section(summary, links, trips, samples))
+    return 0
+
+
+class _Row:
+    """A named row of results, as attributes."""
+
+    def __init__(self, **values: object) -> None:
+        self.__dict__.update(values)
+
+    def __getattr__(self, name: str) -> object:
+        raise AttributeError(name)
+
+
+def _pair(folder: Path, one: str, other: str) -> tuple[ExecutionTrace, Trace]:
+    return read_observed(folder / f"{one}.json.gz"), lumos.read(folder / f"{other}.json.gz").traces[0]
+
+
+def _linked(name: str, folder: Path, one: str, other: str) -> _Row:
+    observed, trace = _pair(folder, one, other)
+    found = link(observed, trace)
+    return _Row(
+        name=name,
+        found=found,
+        rate=found.link_rate,
+        names=float(agreement(observed, trace, found.node)[0]),
+        sequence=_sequences(observed, trace, found),
+    )
+
+
+def _sequences(observed: ExecutionTrace, trace: Trace, found: Linked) -> float | None:
+    """Linked operators whose autograd sequence numbers differ by one constant (the files may be of two steps): evidence that
+    linking does not use."""
+    mine = trace.dense("Sequence number")
+    rows = np.flatnonzero((found.node >= 0) & (mine >= 0))
+    rows = rows[observed.sequence[found.node[rows]] >= 0]
+    difference = mine[rows] - observed.sequence[found.node[rows]]
+    return float(np.unique(difference, return_counts=True)[1].max() / len(rows)) if len(rows) else None
+
+
+def _stripped(folder: Path) -> str:
+    """The pair whose ids can be believed, linked without them."""
+    observed, trace = _pair(folder, *PAIRS[0][1:])
+    args = {key: column for key, column in trace.args.items() if key not in ("Record function id", "Ev Idx")}
+    bare = replace(trace, args=args, external_id=np.full(len(trace), ABSENT, np.int64))
+    with_ids, without = link(observed, trace), link(observed, bare)
+    both = with_ids.node >= 0
+    return f"{100 * float((with_ids.node[both] == without.node[both]).mean()):.1f} % of {int(both.sum())} operators"
+
+
+def _round_trip(folder: Path, job: str) -> _Row:
+    source = lumos.build(lumos.read(folder / job))
+    step = _step(source)
+    errors, ok = {}, True
+    with tempfile.TemporaryDirectory() as scratch:
+        for form in ({}, {"astra_sim": True}, {"exact_ns": True}, {"coarse": True, "astra_sim": True}):
+            target = Path(scratch) / "-".join(form or ("plain",))
+            export(source, target, **form)
+            ok &= check(target).ok
+            errors[tuple(form)] = _step(graph(target)) - step
+        nodes = len(lower(source))
+    return _Row(
+        name=job, nodes=nodes, rounded=errors[()] / step, exact=errors["exact_ns",], coarse=errors["coarse", "astra_sim"] / step, ok=ok
+    )
+
+
+def _step(graph_: Graph) -> int:
+    timeline = simulate(graph_)
+    return int(timeline.end.max() - timeline.start.min())
+
+
+def _example() -> float:
+    """The largest relative error of a rank's end, of the hand-made job on the network that the simulator had."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "set"
+        export(two_stages(), folder)
+        (folder / "net.yml").write_text(NETWORK)
+        job = graph(folder)
+        timeline = simulate(job)
+    rank = np.array([job.processors[p].rank for p in job.processor])
+    return max(abs(int(timeline.end[rank == r].max()) - wanted) / wanted for r, wanted in enumerate(FINISH))
+
+
+def _sampled(folder: Path, job: str) -> _Row:
+    source = lumos.build(lumos.read(folder / job))
+    workload, step = lower(source), _step(source)
+    model = learn([workload])
+    errors, worst = [], None
+    for seed in range(5):
+        drawn = sample(model, seed)
+        errors.append((_step(drawn) - step) / step)
+        like = likeness(workload, lower(drawn))
+        if worst is None or max(like.ks.values()) > max(worst.ks.values()):
+            worst = like
+    return _Row(name=job, nodes=len(workload), symbols=len(model.symbols), error=max(errors, key=abs), like=worst)
+
+
+def _section(summary: Sequence[tuple[str, str, str]], links: Sequence[_Row], trips: Sequence[_Row], samples: Sequence[_Row]) -> str:
+    return "\n\n".join(
+        [
+            "## Chakra",
+            "Written by `python -m validation.chakra` with `LUMOS_TRACES` set.",
+            markdown_table(("what", "to reach", "reached"), summary),
+            "Linking. names: operators matched whose names agree. sequence numbers: of the matched operators that have autograd's number"
+            " in both files, those where it differs by one constant (DLRM's files are of two steps); linking does not use it. The two"
+            " files of resnet-2080ti are of different models: what they share is a bound from counts; their numbers need not agree.",
+            markdown_table(
+                ("pair", "kernels", "operator in both", "linked", "rate", "by", "names", "sequence numbers"),
+                [
+                    (
+                        r.name,
+                        f"{r.found.kernels:,}",
+                        f"{r.found.shared:,}",
+                        f"{r.found.linked:,}",
+                        f"{100 * r.rate:.1f} %",
+                        "id" if r.found.by_method["id"] else "order of calls",
+                        f"{100 * r.names:.1f} %",
+                        "–" if r.sequence is None else f"{100 * r.sequence:.1f} %",
+                    )
+                    for r in links
+                ],
+            ),
+            "Round trip: the replayed job against the replay of its exported and imported set.",
+            markdown_table(
+                ("job", "nodes", "whole µs", "exact ns", "blocks", "every rule kept"),
+                [
+                    (
+                        t.name,
+                        f"{t.nodes:,}",
+                        f"{100 * t.rounded:+.5f} %",
+                        f"{t.exact} ns",
+                        f"{100 * t.coarse:+.5f} %",
+                        "yes" if t.ok else "no",
+                    )
+                    for t in trips
+                ],
+            ),
+            "Synthetic sets, worst of five seeds. runs: of four consecutive durations in nanoseconds that survive; in whole microseconds"
+            " short operators repeat by chance, in a permutation of the source as in the sample. membership: how often a window of the"
+            " sample is nearer to the source's than to a permutation's; beside it the same for another permutation.",
+            markdown_table(
+                ("source", "nodes", "symbols", "step", "KS, worst", "names", "runs", "in µs (permuted)", "membership (permuted)"),
+                [_sample_row(s) for s in samples],
+            ),
+        ]
+    )
+
+
+def _sample_row(row: _Row) -> tuple[str, ...]:
+    like = row.like
+    assert isinstance(like, Likeness)
+    return (
+        str(row.name),
+        f"{row.nodes:,}",
+        f"{row.symbols}",
+        f"{100 * row.error:+.2f} %",  # type: ignore[operator]
+        f"{max(like.ks.values()):.3f}",
+        f"{like.names}",
+        f"{like.runs}",
+        f"{100 * like.rounded_runs:.1f} % ({100 * like.rounded_baseline:.1f} %)",
+        f"{like.membership:.3f} ({like.baseline:.3f})",
+    )
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LumosError as error:
+        sys.exit(f"validation.chakra: {error}")

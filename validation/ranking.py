@@ -1,0 +1,140 @@
+"""Is the first plan of a search the right one? Coarse against full form, and the ranking of published runs.
+
+    LUMOS_MEASURED=... python -m validation.ranking [--left-out]
+
+The coarse form is held to the full simulation on random plans that fit. On the published runs, plans of one model, accelerator,
+number of devices, batch and sequence are ranked by their predicted steps; the regret is what the first choice costs over the
+best that was measured. With --left-out every source is predicted with coefficients fitted to the others (minutes more).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tools.document import markdown_table, write_section
+
+from lumos.cost.cluster import load_cluster
+from lumos.layout import fit as fitting
+from lumos.layout.coefficients import StepCoefficients, shipped
+from lumos.layout.framework import profile
+from lumos.layout.price import Pricer
+from lumos.layout.step_time import step_time
+from lumos.layout.validate import RANKED, Scored, read_tables, score, spearman_within
+from lumos.model import load_model
+from lumos.search.coarse import step_times
+from lumos.search.memory import peak_bytes
+from lumos.search.prices import Prices
+from lumos.search.space import Problem, Space, enumerate_plans
+
+#: (model, framework, devices, sequences, tokens) of the random plans, on H100.
+PROBLEMS = (
+    ("llama3-8b", "megatron-core", 64, 128, 8192),
+    ("gpt3-175b", "megatron-core", 512, 512, 2048),
+    ("llama3-70b", "nemo", 128, 128, 8192),
+    ("mixtral-8x7b", "megatron-core", 64, 128, 4096),
+)
+PLANS = 150
+TABLES = ("vtrain", "llm_foundry", "internevo", "simumax_b200", "nemo_legacy", "torchtitan")
+#: As validation.runs: of the largest tables every so manyth row is fitted to.
+THINNED = {"vtrain": 8, "llm_foundry": 2}
+
+
+def main() -> int:
+    parts = [_agreement()]
+    folder = os.environ.get("LUMOS_MEASURED")
+    if folder:
+        parts.append(_published(folder, "--left-out" in sys.argv))
+    else:
+        print("LUMOS_MEASURED is not set: the published runs are left out", file=sys.stderr)
+    write_section("docs/accuracy.md", "ranking", "\n\n".join(parts))
+    return 0
+
+
+def _agreement() -> str:
+    rows, every = [], []
+    for model, framework, gpus, batch, seq in PROBLEMS:
+        problem = Problem(load_model(model), profile(framework), load_cluster("h100"), gpus, batch, seq)
+        coarse, full = _both(problem)
+        every.append((coarse, full))
+        rows.append((f"{model}, {gpus} GPUs, {framework}", *_cells(coarse, full)))
+    coarse, full = (np.concatenate([pair[i] for pair in every]) for i in (0, 1))
+    rows.append(("all", *_cells(coarse, full)))
+    return (
+        "Written by `python -m validation.ranking`. Coarse form of the search against the full simulation, random plans that fit"
+        " (to reach: median ≤ 2 %, Spearman ≥ 0.98 over ≥ 500 plans):\n\n"
+        + markdown_table(("plans of", "plans", "median error", "90th percentile", "worst", "Spearman"), rows)
+    )
+
+
+def _both(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    plans = enumerate_plans(problem, Space())
+    capacity = problem.cluster.accelerator.memory_bytes
+    assert capacity is not None
+    fits = np.flatnonzero(peak_bytes(plans) <= capacity)
+    plans = plans.take(np.random.default_rng(0).choice(fits, min(PLANS, len(fits)), replace=False))
+    pricer = Pricer(problem.cluster)
+    coarse = step_times(plans, Prices(pricer).columns(plans), pricer.coefficients)
+    full = np.array([step_time(problem.job(plans.plan(row)), pricer).time_s for row in range(len(plans))])
+    return coarse, full
+
+
+def _cells(coarse: np.ndarray, full: np.ndarray) -> tuple[str, ...]:
+    error = np.abs(coarse / full - 1)
+    ranks = [np.argsort(np.argsort(x)) for x in (coarse, full)]
+    spearman = float(np.corrcoef(*ranks)[0, 1])
+    return f"{len(full)}", f"{np.median(error):.2%}", f"{np.quantile(error, 0.9):.2%}", f"{error.max():.1%}", f"{spearman:.4f}"
+
+
+def _published(folder: str, left_out: bool) -> str:
+    tables = {name: list(read_tables([str(Path(folder) / f"{name}.csv")])) for name in TABLES}
+    every = [row for table in tables.values() for row in table]
+    if not left_out:
+        return _ranking(score(every), "coefficients fitted to all sources")
+    prior = StepCoefficients()
+    problem = fitting.problem([row for name, table in tables.items() for row in table[:: THINNED.get(name, 1)]])
+    start = fitting.linearise(problem, shipped())
+    scored: list[Scored] = []
+    for source in dict.fromkeys(row["source"] for row in every):
+        own = fitting.fit(problem, prior, leave_out=source, start=start, rounds=1)
+        scored += score([row for row in every if row["source"] == source], own)
+    return _ranking(scored, "each source predicted with coefficients fitted to the others")
+
+
+def _ranking(scored: Sequence[Scored], what: str) -> str:
+    good = [s for s in scored if s.skipped is None]
+    rows = []
+    for source in [*dict.fromkeys(s.source for s in good), "all"]:
+        of = [s for s in good if source in (s.source, "all")]
+        regrets = [_regret(group) for group in groups(of)]
+        if regrets:
+            spearman = spearman_within(of)
+            rank = "–" if spearman is None else f"{spearman:.2f}"
+            rows.append((source, str(len(regrets)), rank, f"{np.median(regrets):.1%}", f"{max(regrets):.1%}"))
+    return (
+        f"Published runs, {what}: groups of at least {RANKED} plans of one model, accelerator, number of devices, batch and"
+        " sequence. Regret: measured step of the plan predicted fastest over that of the plan measured fastest"
+        " (to reach: Spearman ≥ 0.8, regret median ≤ 1 %, worst ≤ 10 %).\n\n"
+        + markdown_table(("source", "groups", "Spearman", "median regret", "worst regret"), rows)
+    )
+
+
+def groups(scored: Sequence[Scored]) -> list[list[Scored]]:
+    """Runs that differ in their plans alone, at least RANKED of them."""
+    found: dict[tuple[str, ...], list[Scored]] = {}
+    for s in scored:
+        key = tuple(s.row.get(k, "") for k in ("source", "model", "gpu", "n_gpus", "global_batch", "seq_len"))
+        found.setdefault(key, []).append(s)
+    return [members for members in found.values() if len(members) >= RANKED]
+
+
+def _regret(members: Sequence[Scored]) -> float:
+    first = min(members, key=lambda s: s.predicted.time_s if s.predicted is not None else np.inf)
+    return first.measured_s / min(s.measured_s for s in members) - 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
