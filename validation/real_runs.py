@@ -24,16 +24,17 @@ import importlib.util
 import json
 import os
 import resource
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import comb
 from pathlib import Path
 from typing import Any
 
-from tools.document import ROOT
+from tools.document import ROOT, markdown_table, write_section
 
 UNTRACED, WARMUP, TRACED = 2, 1, 2
 
