@@ -278,7 +278,7 @@ def section(scores: Sequence[Score], folder: Path) -> str:
             f"{scores[0].rounds} interleaved rounds on a machine shared with other programs.",
             "A first recording, of two layers and sequences of 96, was stopped after three rounds (3 of 13 within the figure: layers cost",
             "more once the working set left the cache) and this larger base taken instead. Runs of two processes were compared on the",
-            "clock, under that load, and miss: their exchange is predicted to hide entirely, and it does not.",
+            "clock, under that load, and miss: the exchange is predicted to cost nothing, for a reason not yet found.",
             "",
             f"Mean absolute error {statistics.mean(errors):.1%}, worst {max(errors):.1%} (figure: ≤ {FIGURE:.0%} plus at most {MOST_NOISE:.0%} of noise;"  # noqa: E501
             f" {held} of {len(scores)} within it).",
