@@ -73,7 +73,7 @@ def test_a_collective_of_the_backward_pass_belongs_to_the_layer_that_issued_it()
         ("h100-inference/qwen1.5-0.5b.json.gz", 24),
         ("h100-inference/vit-nsfw.json.gz", 12),
         ("vgg13-h100/kineto.json.gz", 13),
-        ("resnet-ddp-a100", 53),
+        ("resnet-ddp-a100", 54),
     ],
 )
 def test_layers_of_public_traces(path, layers):

@@ -25,6 +25,10 @@ from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
 from lumos.trace.table import Int64
 
+#: Half-width of the 80 % interval of a normal distribution, in standard deviations.
+Z80 = 1.2816
+#: A step shorter than this share of the median one was cut by the window.
+CUT = 0.7
 #: Contributions that an answer lists.
 LARGEST = 5
 
@@ -135,7 +139,7 @@ def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = W
     owners = members(base)
     paths, changed_paths = critical_paths(timeline, owners), critical_paths(replayed, changed.owners)
     at = typical_step(paths)
-    error = replay_error(base, timeline)
+    error = float(np.hypot(replay_error(base, timeline), step_spread(timeline, owners)))
     path = paths[at]
     changed_path = next((p for p in changed_paths if p.name == path.name), None)
     if changed_path is None:
@@ -256,6 +260,16 @@ def replay_error(graph: Graph, replayed: Timeline) -> float:
     truth = {p.name: p.end - p.start for p in _job_spans(measured(graph))}
     errors = [abs(p.end - p.start - truth[p.name]) / truth[p.name] for p in _job_spans(replayed) if truth.get(p.name)]
     return max(errors, default=0.0)
+
+
+def step_spread(timeline: Timeline, owners: Members) -> float:
+    """Half-width of the 80 % interval of a step among those of its job, as a fraction; 0 with fewer than three whole steps.
+
+    Steps much shorter than the median are cut by the window and left out.
+    """
+    lengths = np.array([p.end - p.start for p in _job_spans(timeline, owners)], float)
+    lengths = lengths[lengths >= CUT * np.median(lengths)] if len(lengths) else lengths
+    return float(Z80 * lengths.std(ddof=1) / lengths.mean()) if len(lengths) >= 3 else 0.0
 
 
 def _length(timeline: Timeline, owners: Members, name: str) -> int:
