@@ -32,9 +32,9 @@ def test_it_answers_as_a_what_if_of_its_own_does(bench, changes):
     assert found.step == slow.outcome.step
     assert found.step_time_s == pytest.approx(slow.outcome.step_time_s, abs=1e-12)
     assert found.breakdown == pytest.approx(slow.outcome.breakdown, abs=1e-12)
-    assert (found.step_time_low_s, found.step_time_high_s) == pytest.approx(
-        (slow.outcome.step_time_low_s, slow.outcome.step_time_high_s), abs=1e-12
-    )
+    # The bench's interval holds the replay's own error alone; a what-if of its own adds how uncertain scaled work is.
+    assert slow.outcome.step_time_low_s <= found.step_time_low_s + 1e-12 <= found.step_time_s + 2e-12
+    assert found.step_time_s <= found.step_time_high_s + 1e-12 <= slow.outcome.step_time_high_s + 2e-12
     assert bench.measured_step_s(found.step) == slow.measured_step_s
     assert bench.moved(bench.changed(changes), bench.typical) == slow.moved
 

@@ -85,7 +85,7 @@ def recorded(job: Job) -> Operations:
         renumbered = np.full(len(trace.strings), ABSENT, np.int64)
         for i in np.unique(trace.name[rows]).tolist():
             renumbered[i] = names.setdefault(trace.strings[i], len(names))
-        found = (np.full(len(rows), position), number[mark], renumbered[trace.name[rows]], trace.lane[rows])
+        found: tuple[NDArray[Any], ...] = (np.full(len(rows), position), number[mark], renumbered[trace.name[rows]], trace.lane[rows])
         for key, values in zip(("rank", "step", "name", "lane"), found, strict=True):
             columns[key].append(values)
         columns["start"].append(start)

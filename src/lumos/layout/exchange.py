@@ -71,6 +71,11 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster) -> 
         raise LumosError(
             "--set dp: the trace has no collectives, so it does not show when gradients are exchanged; record under DistributedDataParallel"
         )
+    if world == 1 and count > 1:
+        raise LumosError(
+            "--set dp: the trace is of one process, whose collectives move nothing, so it cannot tell what an exchange costs;"
+            " record with two processes or more"
+        )
     size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
     size = np.where(size == ABSENT, world, size)
     exchanging = np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE))
