@@ -28,3 +28,9 @@ def test_attention_runs_at_the_rate_of_the_precision_asked_for() -> None:
     # a V100 has no bf16 rate at all
     arguments = ["--model", "llama3-8b", "--cluster", "v100", "--gpus", "64", "--global-batch", "128", "--seq", "2048", "--tp", "8"]
     assert predict(*arguments, "--precision", "fp16")["step_time_s"] > 0
+
+
+def test_a_schedule_that_was_never_measured_says_so() -> None:
+    found = predict(*GPT, "--global-batch", "64", "--schedule", "zero-bubble")["diagnostics"]
+    assert any(d["code"] == "schedule-unproved" for d in found)
+    assert not any(d["code"] == "schedule-unproved" for d in predict(*GPT, "--global-batch", "64")["diagnostics"])

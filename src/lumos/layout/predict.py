@@ -51,11 +51,18 @@ class Prediction:
         return [w if isinstance(w, Collective) else None for w in self.works]
 
 
+#: Schedules that no table of measured runs contains; both come out slower than 1F1B with many microbatches.
+UNPROVED_SCHEDULES = ("zero-bubble", "dualpipe")
+
+
 def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) -> Prediction:
     """The step of `job`. coarse: True, False, or None for fine up to FINE_TASKS tasks."""
     pricer = pricer or Pricer(job.cluster)
     layout = layout_of(job)
     notes = list(job.assumed)
+    if job.plan.schedule in UNPROVED_SCHEDULES:
+        message = f"no measured run of the {job.plan.schedule} schedule was at hand: its step may be overstated, compare with 1f1b"
+        notes.append(Diagnostic("schedule-unproved", message))
     if coarse is None:
         coarse = task_count(layout) > FINE_TASKS
     assembled = assemble(layout, pricer, coarse)
