@@ -190,7 +190,7 @@ def _summary(cases: Sequence[Case]) -> str:
         [
             ("mean absolute step error over scored steps", "≤ 0.5 %", _percent(statistics.fmean(errors))),
             ("worst scored step", "≤ 2 %", _percent(max(errors))),
-            ("steps not scored", "≤ 1 in 5", f"{len(steps) - len(scored)} of {len(steps)} (reasons below)"),
+            ("steps not scored", "≤ 1 in 5", f"{len(steps) - len(scored)} of {len(steps)} (reasons in the table of every step)"),
             ("kernel start error, 95th percentile: median over traces", "≤ 0.3 %", _percent(statistics.median(per_trace))),
             ("kernel start error, 95th percentile: worst step", "≤ 1.5 %", _percent(max(late))),
             ("waiting kept as CPU work, worst scored step", "≤ 1 %", _percent(max(s.kept_wait or 0.0 for s in scored))),
