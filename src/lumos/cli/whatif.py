@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lumos.cli.output import Json, Paths, Repair, console, plain, progress, write_json
+from lumos.cli.output import Json, Paths, Repair, console, progress, write_json
 
 if TYPE_CHECKING:
-    from lumos.layout.answer import Answer
+    pass
 
 
 def command(
@@ -63,16 +63,10 @@ def command(
         return
     found = whatif(job, graph, changes)
     if json:
-        write_json(as_json(found))
+        from lumos.layout.answer import contracted
+
+        write_json(contracted(found))
         return
     from lumos.report.whatif_text import print_answer
 
     print_answer(console(), found)
-
-
-def as_json(found: Answer) -> dict[str, Any]:
-    """The contracted object: the changed job's keys, the base's under `base`."""
-    moved = [{**c._asdict(), "delta_s": c.delta_s} for c in found.moved]
-    rest = {"base": found.base, "measured_step_s": found.measured_step_s, "changes": found.changes, "moved": moved, "share": found.share}
-    answer: dict[str, Any] = {**plain(found.outcome), **plain(rest), "diagnostics": plain(found.diagnostics)}
-    return answer

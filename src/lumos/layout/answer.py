@@ -8,7 +8,7 @@ of base and change, class by class; the entries sum to the difference of the two
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from lumos.errors import LumosError
 from lumos.graph.table import Graph
 from lumos.layout.planned import Planned
 from lumos.layout.predict import Prediction
-from lumos.result import Shown
+from lumos.result import Shown, plain
 from lumos.simulate import Timeline, measured, simulate
 from lumos.trace.table import Int64
 
@@ -298,3 +298,16 @@ def _job_spans(timeline: Timeline, owners: Members | None = None) -> list[_Span]
         old = found.get(step.name, _Span(step.name, first, last))
         found[step.name] = _Span(step.name, min(first, old.start), max(last, old.end))
     return list(found.values())
+
+
+def contracted(found: Answer) -> dict[str, Any]:
+    """The object of `lumos whatif --json`: the changed job's keys, the base's under `base`."""
+    return {
+        **plain(found.outcome),
+        "base": plain(found.base),
+        "measured_step_s": found.measured_step_s,
+        "changes": found.changes,
+        "moved": [{**c._asdict(), "delta_s": c.delta_s} for c in found.moved],
+        "share": plain(found.share),
+        "diagnostics": plain(found.diagnostics),
+    }

@@ -33,24 +33,6 @@ class Instance:
     extra: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
-    """A collective that the measured job did not have, on rank (position) `rank`.
-
-    It starts when the device work (in a CPU job: the CPU work) of the instances up to and with `after` is done, and
-    instance `before` waits for it. times: best guess, low and high, ns. nbytes: input of this rank. size: ranks of its group.
-    """
-
-    rank: int
-    after: int
-    before: int
-    name: str
-    kind: str
-    nbytes: int
-    size: int
-    times: tuple[int, int, int]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredLayout:
     """What the ranks of a changed job run.
@@ -65,7 +47,6 @@ class MeasuredLayout:
     low: Factors
     high: Factors
     modelled: frozenset[int] = frozenset()
-    added: tuple[Added, ...] = ()
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
 

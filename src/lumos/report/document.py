@@ -26,7 +26,7 @@ from lumos.cost.collective_rates import modelled_collectives
 from lumos.errors import GraphError
 from lumos.graph.build import build
 from lumos.graph.table import Graph
-from lumos.layout.answer import Answer, Memory
+from lumos.layout.answer import Answer, Memory, contracted
 from lumos.layout.bench import Bench
 from lumos.layout.outline import outline
 from lumos.layout.segment import segment
@@ -152,17 +152,7 @@ def _what_if(recording: Recording, changes: Changes, changed: Timeline | None, s
 def as_json(found: Answer) -> dict[str, Any]:
     """An answer in the keys of `lumos whatif --json`, and the difference."""
     base, changed = found.base.step_time_s, found.outcome.step_time_s
-    return {
-        **plain(found.outcome),
-        "base": plain(found.base),
-        "measured_step_s": found.measured_step_s,
-        "changes": found.changes,
-        "moved": [{**c._asdict(), "delta_s": c.delta_s} for c in found.moved],
-        "share": plain(found.share),
-        "diagnostics": plain(found.diagnostics),
-        "difference_s": changed - base,
-        "change": changed / base - 1 if base else None,
-    }
+    return {**contracted(found), "difference_s": changed - base, "change": changed / base - 1 if base else None}
 
 
 def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, *, moved: bool) -> dict[str, Any]:
