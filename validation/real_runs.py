@@ -23,6 +23,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import resource
 import statistics
 import sys
@@ -106,14 +107,18 @@ def _worker(rank: int, folder: str, rounds: int, nice: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(store).as_uri(), rank=rank, world_size=2)
     groups = {1: dist.new_group([0]), 2: dist.new_group([0, 1])}
-    jobs = {s.name: _Job(s, groups[s.processes]) for s in SETTINGS if rank < s.processes}
+    jobs = {s.name: _Job(s, groups[s.processes], rank) for s in SETTINGS if rank < s.processes}
     found: dict[str, dict[str, list[list[Step]]]] = {s.name: {"untraced": [], "traced": []} for s in SETTINGS}
     for turn in range(rounds + 1):  # the first warms up
         for s in SETTINGS:
             dist.barrier()
             if rank >= s.processes:
                 continue
-            keep = str(Path(folder) / f"round{turn}") if s is BASE and turn else ""
+            keep = ""
+            if turn and s is BASE:
+                keep = str(Path(folder) / f"round{turn}")
+            elif turn == 1:  # one trace of every target, to look a miss up
+                keep = str(Path(folder) / "targets" / re.sub(r"\W+", "-", s.name))
             with _priority(nice):
                 untraced, traced = jobs[s.name].run(keep)
             if turn:
@@ -127,11 +132,12 @@ def _worker(rank: int, folder: str, rounds: int, nice: int, store: str) -> None:
 class _Job:
     """A setting's model and data, ready to step."""
 
-    def __init__(self, s: Setting, group: Any) -> None:
+    def __init__(self, s: Setting, group: Any, rank: int) -> None:
         import torch
         from torch.nn.parallel import DistributedDataParallel
 
         gpt = _gpt(s)
+        self.rank = rank
         self.model = DistributedDataParallel(gpt, process_group=group)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4)
         self.batches = [torch.randint(s.vocab, (s.micro_batch, s.seq + 1)) for _ in range(s.accumulation)]
@@ -154,7 +160,7 @@ class _Job:
 
         def save(p: Any) -> None:
             Path(keep).mkdir(parents=True, exist_ok=True)
-            p.export_chrome_trace(str(Path(keep) / "rank0.json.gz"))
+            p.export_chrome_trace(str(Path(keep) / f"rank{self.rank}.json.gz"))
 
         traced = []
         with profiler.profile(activities=[profiler.ProfilerActivity.CPU], schedule=schedule, record_shapes=True, on_trace_ready=save) as p:
