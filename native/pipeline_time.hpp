@@ -15,7 +15,10 @@ constexpr int LANES = 8;
 enum Column : int {
     LENGTH = 0,                             // a layer's pass, [kind][2]
     HOST = LENGTH + 2 * KINDS,              // host time of its launches, [kind][2]
-    ENDS = HOST + 2 * KINDS,                // embedding forward, backward; head forward, backward
+    LATE = HOST + 2 * KINDS,                // where the host waits for a transfer: how late the first layer is, [kind][2]
+    LATER = LATE + 2 * KINDS,               // and each further one, [kind][2]
+    LATENCY = LATER + 2 * KINDS,            // of the launch after it
+    ENDS = LATENCY + 1,                     // embedding forward, backward; head forward, backward
     ENDS_HOST = ENDS + 4,                   // embedding, head: both passes
     TRANSFER = ENDS_HOST + 2,
     GATHER = TRANSFER + 1,                  // a layer's parameters beside the first forward pass, 0 where they are there
@@ -45,6 +48,7 @@ class Timer {
     Timer(const Order& order, Chunks layers) : o_(order), layers_(layers) {
         ends_.resize(2 * size_t(o_.passes()) * LANES);
         length_.resize(size_t(KINDS) * o_.parts * LANES);
+        late_.resize(length_.size());
         ready_.resize(size_t(o_.parts) * LANES);
     }
 
@@ -58,7 +62,7 @@ class Timer {
   private:
     const Order& o_;
     Chunks layers_;
-    std::vector<double> ends_, length_, ready_;
+    std::vector<double> ends_, length_, late_, ready_;
     double transfer_[LANES], begin_[LANES];
 
     double end(int pass, int lane) const { return ends_[size_t(pass) * LANES + lane]; }
@@ -74,6 +78,7 @@ class Timer {
                 length = layers_.of(place, row, LENGTH + 2 * kind);
                 if (place == 0 && !weights) length += row[ENDS + !forward];
                 if (place == tail && !weights) length += row[ENDS + 2 + !forward];
+                late_[(size_t(kind) * o_.parts + place) * LANES + lane] = late(row, kind, place, forward);
             }
         }
         for (int stage = 0; stage < o_.stages; ++stage) {  // a chunk's last layer starts when its parameters are there
@@ -86,6 +91,14 @@ class Timer {
                 ready_[size_t(place) * LANES + lane] = gather > 0 ? gathered + one : 0.0;
             }
         }
+    }
+
+    // How much longer a pass takes whose host starts with its device.
+    double late(Row row, int kind, int place, bool forward) const {
+        const int64_t layers[2] = {layers_.dense[place], layers_.mixture[place]};
+        if (!layers[0] && !layers[1]) return row[LATENCY];
+        const int type = forward ? !layers[0] : layers[1] > 0;  // of the layer that runs first
+        return row[LATENCY] + row[LATE + 2 * kind + type] + layers_.of(place, row, LATER + 2 * kind) - row[LATER + 2 * kind + type];
     }
 
     void sweep() {
@@ -104,8 +117,10 @@ class Timer {
                 for (int lane = 0; lane < LANES; ++lane) self[lane] = now[lane] + transfer_[lane];
                 continue;
             }
-            const double* length = &length_[(size_t(o_.kind[e.self]) * o_.parts + o_.place[e.self]) * LANES];
-            for (int lane = 0; lane < LANES; ++lane) self[lane] = now[lane] + length[lane];
+            const size_t which = (size_t(o_.kind[e.self]) * o_.parts + o_.place[e.self]) * LANES;
+            const double *length = &length_[which], *late = &late_[which];
+            const double waited = e.before[2] == NONE ? 0.0 : 1.0;  // received, so the host has waited too
+            for (int lane = 0; lane < LANES; ++lane) self[lane] = now[lane] + length[lane] + waited * late[lane];
             if (!e.first) continue;
             const double* ready = &ready_[size_t(o_.place[e.self]) * LANES];
             for (int lane = 0; lane < LANES; ++lane) self[lane] = std::max(self[lane], ready[lane]);

@@ -2,8 +2,8 @@
 
 Plans whose passes come in the same order are timed together (`native/pipeline_time.hpp`). Of long steps only as many
 microbatches are timed as the pipeline needs to reach its steady state; the rest is added at the pace of its last rounds. What
-it leaves out against the full simulation: a host that is late for single passes only (a host that is the limit throughout
-counts), and with ZeRO 3 what the gathers of one pass leave for the next.
+it leaves out against the full simulation: a host that is late for single passes only, unless it waits for transfers (a host that is
+the limit throughout counts), and with ZeRO 3 what the gathers of one pass leave for the next.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from lumos.layout.coefficients import StepCoefficients
 from lumos.search.prices import Columns, Floats
 from lumos.search.space import Plans
 from lumos.search.structure import chunk_layers, passes, structures
+
+#: Kinds of passes: those of `Pass`, then the backward and the weight-gradient pass that complete a chunk's gradients.
+KINDS = 6
 
 
 def step_times(plans: Plans, columns: Columns, coefficients: StepCoefficients) -> Floats:
@@ -39,7 +42,7 @@ def _table(plans: Plans, c: Columns, coefficients: StepCoefficients) -> Floats:
     columns = [
         *_lengths(plans, c, data, whole),
         c.forward_host, c.backward_host, c.inputs_host, c.weights_host, c.backward_host, c.weights_host,
-        c.embedding, c.head, c.ends_host, c.transfer,
+        *_late(plans, c), c.embedding, c.head, c.ends_host, c.transfer,
         np.where((split & framework.gather_overlap)[:, None], c.gather, 0.0),
         c.reduction, c.bucket,
         c.outer_reduction[:, 0], np.zeros(n) if plans.problem.model.tied else c.outer_reduction[:, 1],
@@ -50,6 +53,18 @@ def _table(plans: Plans, c: Columns, coefficients: StepCoefficients) -> Floats:
     table = np.column_stack(columns).astype(float)
     assert table.shape[1] == _pipeline.COLUMNS
     return np.ascontiguousarray(table)
+
+
+def _late(plans: Plans, c: Columns) -> list[Floats]:
+    """Where the host waits for what a pass receives: how late the first layer's work is then, and each further layer's, by kind; the
+    latency of a launch."""
+    if not plans.problem.framework.transfer_blocks:
+        return [np.zeros((len(plans), 4 * KINDS + 1))]
+    names = ("forward", "backward", "inputs", "weights", "backward", "weights")
+    first = [getattr(c, f"{name}_lead") for name in names]
+    further = [np.maximum(0.0, getattr(c, f"{name}_host") - getattr(c, name)) for name in names]
+    latency = plans.problem.cluster.accelerator.launch_latency_s or 0.0
+    return [*first, *further, np.full(len(plans), 1e9 * latency)]
 
 
 def _lengths(plans: Plans, c: Columns, data: np.ndarray, whole: np.ndarray) -> list[Floats]:

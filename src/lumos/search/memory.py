@@ -68,7 +68,7 @@ def _static(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture
     zero, data = plans["zero"], plans["dp"] * plans["cp"]
     copies = np.maximum(1, np.minimum(data // plans["ep"], data))
     owned = np.where(zero == 0, total, -(-(total - experts) // data) + -(-experts // copies))
-    largest = max(model.layer_parameters(model.is_mixture(i)).total for i in range(model.layers))
+    largest = max(model.layer_parameters(kind).total for kind in {model.is_mixture(i) for i in range(model.layers)})
     whole = largest // plans["tp"]
     parameters = np.where(zero == 3, owned * FP32 + 2 * width * whole, total * width)
     gradients = np.where(zero == 3, owned * FP32 + width * whole, np.where(zero == 2, owned, total) * problem.framework.gradient_bytes)
