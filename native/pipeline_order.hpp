@@ -29,7 +29,7 @@ struct Order {
     std::vector<Event> events;        // in topological order
     std::vector<int> last;            // last pass of every stage
     std::vector<int> finals;          // [stage · held + chunk]: the pass that completes its gradients
-    std::vector<double> count;        // [stage][kind][place] of passes, per microbatch
+    std::vector<double> count;        // [stage][kind][chunk] of passes, per microbatch
     std::vector<std::pair<int, int>> steady;  // passes `span` microbatches apart in the steady state
     int span = 1;
 
@@ -140,7 +140,7 @@ inline Order make_order(Schedule name, int stages, int chunks, int microbatches,
     const detail::Links l = detail::link(o);
     const int n = int(l.action.size());
     o.finals.assign(size_t(stages) * o.held, NONE);
-    o.count.assign(size_t(stages) * KINDS * o.parts, 0.0);
+    o.count.assign(size_t(stages) * KINDS * o.held, 0.0);
     std::vector<Event> nodes(2 * size_t(n), Event{NONE, {NONE, NONE, NONE, NONE}, false});
     for (int s = 0; s < stages; ++s) {
         // the latest transfer on each of the stage's streams: (backward, upwards)
@@ -178,7 +178,7 @@ inline Order make_order(Schedule name, int stages, int chunks, int microbatches,
     }
     for (int i : o.finals)
         if (i != NONE) o.kind[i] = o.kind[i] == int(Pass::BACKWARD) ? FINAL : FINAL_WEIGHT;
-    for (int i = 0; i < n; ++i) o.count[(size_t(l.stage[i]) * KINDS + o.kind[i]) * o.parts + o.place[i]] += 1.0 / microbatches;
+    for (int i = 0; i < n; ++i) o.count[(size_t(l.stage[i]) * KINDS + o.kind[i]) * o.held + l.action[i].chunk] += 1.0 / microbatches;
     detail::find_pace(o, l);
     detail::sort(o, nodes);
     return o;

@@ -183,8 +183,9 @@ class Timer {
         double each = 0;
         for (int kind = 0; kind < KINDS; ++kind) {
             const bool weights = kind == int(Pass::WEIGHT) || kind == FINAL_WEIGHT;
-            for (int place = 0; place < o_.parts; ++place) {
-                const double count = o_.count[(size_t(stage) * KINDS + kind) * o_.parts + place];
+            for (int chunk = 0; chunk < o_.held; ++chunk) {
+                const int place = place_of(o_.name, stage, chunk, o_.stages);
+                const double count = o_.count[(size_t(stage) * KINDS + kind) * o_.held + chunk];
                 if (count == 0) continue;
                 double one = layers_.of(place, row, HOST + 2 * kind);
                 if (place == 0 && !weights) one += row[ENDS_HOST] / 2;
