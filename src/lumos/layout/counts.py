@@ -223,9 +223,9 @@ def _head(last: Sequence[Measured], products: Sequence[_Product], attention: Seq
     head = before[-1]
     attended = {before.at for before, _ in _around(attention, products) if before}
     count = 0
-    runs = [list(group) for _, group in groupby(products, key=lambda p: (p.n, p.k))]
+    runs = [list(group) for _, group in groupby(products, key=lambda p: (p.n, p.k, p.at in attended))]
     for run, following in pairwise([*runs, []]):
-        inner = any(p.at in attended for p in run) or any(p.n == hidden and run[0].n in (p.k, 2 * p.k) for p in following[:1])
+        inner = run[0].at in attended or any(p.n == hidden and run[0].n in (p.k, 2 * p.k) for p in following[:1])
         if (run[0].n, run[0].k) == (head.n, head.k) and not inner:
             count += len(run)
     return head.n, count

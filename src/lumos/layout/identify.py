@@ -58,7 +58,7 @@ def identify(traces: Traces, graph: Graph, owners: Members, cluster: Cluster) ->
 
 def _agreement(layout: Layout, seen: Sequence[Counter[Signature]], stages: Sequence[int]) -> float:
     """Share of the work, of both sides, that agrees."""
-    expected = [Counter(of_work(w) for w in stage_work(layout, s)) for s in range(len(layout.stages))]
+    expected = _expected(layout)
     both = total = 0
     for rank, stage in zip(seen, stages, strict=True):
         if stage >= len(expected):
@@ -66,6 +66,22 @@ def _agreement(layout: Layout, seen: Sequence[Counter[Signature]], stages: Seque
         both += (rank & expected[stage]).total()
         total += max(rank.total(), expected[stage].total())
     return both / total if total else 0.0
+
+
+def _expected(layout: Layout) -> list[Counter[Signature]]:
+    """By stage, how often its work has each signature."""
+    blocks = [Counter(of_work(op.work) for op in block.ops) for block in layout.blocks]
+    found = []
+    for items in layout.stages:
+        runs: Counter[int] = Counter()
+        for item in items:
+            runs[item.block] += item.repeat
+        total: Counter[Signature] = Counter()
+        for block, count in runs.items():
+            for signature, each in blocks[block].items():
+                total[signature] += each * count
+        found.append(total)
+    return found
 
 
 def _in_order(layout: Layout, work: Sequence[list[Measured]], stages: Sequence[int]) -> int:
@@ -82,7 +98,8 @@ def _candidates(c: Counts, cluster: Cluster) -> Iterator[Job]:
     schedules = ("interleaved",) if c.vpp > 1 else (("1f1b", "gpipe", "zero-bubble") if c.pp > 1 else ("1f1b",))
     models = _models(c)
     recompute = ("full", "selective") if c.recompute else ("none", "selective")
-    for framework, model, schedule, zero, again in combinations(PROFILES.values(), models, schedules, (0, 1, 2, 3), recompute):
+    for framework, model, schedule, again, turn in combinations(PROFILES.values(), models, schedules, recompute, range(4)):
+        zero = (framework.zero + turn) % 4  # its own first, for one replica does not show any
         if again == "selective" and framework.attention != "unfused" and framework.selective != "alternate":
             continue  # nothing that it would do again
         plan = Plan(

@@ -108,19 +108,15 @@ def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
 
 def _by_plan(job: Job, graph: Graph, changes: Changes) -> Identified | None:
     """The job's plan, where the change goes by it: where a key needs it, or the layout of a plan accounts for the trace."""
-    if any(key in changes.settings for key in PLAN_KEYS):
+    if any(key in changes.settings for key in PLAN_KEYS) or changes.settings.get("recompute") == "selective":
         if not has_device(graph):
             raise LumosError(
                 "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, layers, sizes and microbatches"
             )
         return identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
-    if not has_device(graph) or (len(job.traces) < 2 and not _has_peers(graph)):
+    if not has_device(graph) or graph.collectives is None or not len(graph.collectives.task):
         return None
     return _identified(job, graph, changes)
-
-
-def _has_peers(graph: Graph) -> bool:
-    return graph.collectives is not None and bool((graph.collectives.peer >= 0).any())
 
 
 def _identified(job: Job, graph: Graph, changes: Changes) -> Identified | None:
