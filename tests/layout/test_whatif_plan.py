@@ -111,7 +111,6 @@ def test_changed_durations_carry_over_to_another_plan(written, glob, keys, chang
     [
         Durations.parse(["*nccl*=0.5"], (), (), ()),
         Durations.parse(["gemm*=0.5", "cpu:*=0.9"], (), (), ()),
-        Durations.parse((), ["*nccl*"], (), ()),
         Durations.parse((), (), (), ["5=1.5"]),
     ],
 )
@@ -126,7 +125,13 @@ def test_a_slow_rank_is_one_of_the_new_plan(written):
     found = written.whatif("dp=4", durations=slow).outcome.step_time_s
     assert found > 1.1 * written.whatif("dp=4").outcome.step_time_s
     with pytest.raises(LumosError, match="no rank 15"):
-        written.whatif("tp=4", durations=slow)
+        written.whatif("dp=1", durations=slow)
+
+
+def test_dropped_collectives_leave_a_step_without_communication(written):
+    found = written.whatif("tp=4", durations=Durations.parse((), ["*nccl*"], (), ())).outcome
+    assert found.breakdown.exposed_communication_s + found.breakdown.overlapped_s == pytest.approx(0, abs=1e-4)
+    assert found.step_time_s < written.whatif("tp=4").outcome.step_time_s
 
 
 def test_mixtures_and_context_parallel_are_identified(tmp_path):
