@@ -222,7 +222,7 @@ class _Stage:
     def _gather(self, mixture: bool, lane: Lane) -> Block:
         """Gather of one layer's parameters."""
         dense, experts = self._layer_parts(mixture)
-        width = self.share.activation_bytes
+        width = self.share.parameter_bytes
         return self.blocks.make(("gather", mixture, lane), lambda: ends.gather_parameters(self.share, dense * width, experts * width, lane))
 
     def _reduce(self, parameters: int, action: Action | None, name: str) -> None:
@@ -284,7 +284,7 @@ class _Stage:
         tensors = sum(len(c) for c in self.chunks[self.stage]) * tensors_of_layer(self.share.model)
         self._chain(ends.optimizer(self.share, total, owned, tensors), "optimizer", host_waits=True)
         if plan.zero in (1, 2) and data > 1 and not framework.gather_overlap:
-            width = self.share.activation_bytes
+            width = self.share.parameter_bytes
             gather = ends.gather_parameters(self.share, (total - experts) * width, experts * width)
             if gather.ops:
                 self._put(gather, (self.tail,), "sync")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from lumos.layout.block import Block, Builder, Op
 from lumos.layout.experts import ExpertWork
 from lumos.layout.sizes import Share
-from lumos.layout.work import Attention, Gemm, Lane, Traffic
+from lumos.layout.work import Attention, Collective, Gemm, Lane, Traffic
 
 FP32 = 4
 
@@ -100,23 +100,33 @@ class LayerWork:
         if not self.compiled:
             b.add("gradient add", Traffic(3 * self.width * elements))
 
-    def linear_forward(self, b: Builder, name: str, tokens: int, n: int, k: int) -> None:
-        b.add(name, Gemm(tokens, n, k, self.dtype(name), out_bytes=self.width))
+    def linear_forward(self, b: Builder, name: str, tokens: int, n: int, k: int, cast: bool = True) -> None:
+        b.add(name, Gemm(tokens, n, k, self.dtype(name), out_bytes=self.width, cast=cast))
 
     def dtype(self, name: str) -> str:
         """Type of a multiplication: recipes of 8 bit leave the output projection and the router in 16."""
         return "bf16" if self.share.dtype == "fp8" and name in ("logits", "router") else self.share.dtype
 
     def linear_backward(
-        self, b: Builder, name: str, tokens: int, n: int, k: int, between: Callable[[], list[int]] | None = None, bias: bool = False
+        self,
+        b: Builder,
+        name: str,
+        tokens: int,
+        n: int,
+        k: int,
+        between: Callable[[], list[int]] | None = None,
+        bias: bool = False,
+        cast: bool = True,
     ) -> None:
         """Input gradient, then (`between`: communication of the input gradient starts) the weight gradient, then the join."""
         dtype, plan = self.dtype(name), self.share.plan
-        b.add(f"{name} input gradient", Gemm(tokens, k, n, dtype, out_bytes=self.width))
+        b.add(f"{name} input gradient", Gemm(tokens, k, n, dtype, out_bytes=self.width, cast=cast))
         pending = between() if between is not None else []
         if plan.lora_rank == 0:
             fused = self.framework.fused_accumulation
             accumulate = fused and plan.microbatches > 1
+            if dtype == "fp8" and self.framework.fp8_rows:
+                b.add(f"{name} casts by column", Traffic((2 * self.width + 1) * tokens * (n + k), 4))
             b.add(
                 f"{name} weight gradient",
                 Gemm(k, n, tokens, dtype, out_bytes=FP32 if fused else self.width, accumulate=accumulate, cast=False),
@@ -130,11 +140,24 @@ class LayerWork:
 
     # ---------------------------------------------------------------- tensor parallel communication
 
-    def gather_in(self, b: Builder) -> None:
-        """Before a column-parallel multiplication: the slices of the sequence are gathered."""
+    def gather_in(self, b: Builder, eight: bool = False) -> None:
+        """Before a column-parallel multiplication: the slices of the sequence are gathered, in 8 bit where `eight`."""
         s = self.share
         if s.plan.tp > 1 and s.plan.sequence_parallel:
-            b.add("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)
+            self._cast_slice(b, eight)
+            b.add("tp all-gather", self._gathered(eight), Lane.TENSOR)
+
+    def _gathered(self, eight: bool) -> Collective:
+        return self.share.tensor("all_gather", self._residual_bytes() // (self.width if eight else 1))
+
+    def _cast_slice(self, b: Builder, eight: bool) -> None:
+        if eight:
+            b.add("cast to 8 bit", Traffic((self.width + 1) * self.share.slim * self.share.model.hidden))
+
+    def _cast_first(self, name: str) -> bool:
+        """Whether what is gathered for a multiplication is cast to 8 bit before."""
+        s = self.share
+        return self.framework.fp8_gather and self.dtype(name) == "fp8" and s.plan.tp > 1 and s.plan.sequence_parallel
 
     def reduce_out(self, b: Builder) -> None:
         """After a row-parallel multiplication: partial sums are reduced, and scattered with sequence parallel."""
@@ -154,12 +177,14 @@ class LayerWork:
         """Gather, then multiply (by matrices of `widths`); pipelined where the framework overlaps them."""
         s = self.share
         moving: list[int] = []
+        eight = self._cast_first(name)
         if self._overlaps():
-            moving = [b.beside("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)]
+            self._cast_slice(b, eight)
+            moving = [b.beside("tp all-gather", self._gathered(eight), Lane.TENSOR)]
         else:
-            self.gather_in(b)
+            self.gather_in(b, eight)
         for n in self._joined(widths):
-            self.linear_forward(b, name, s.tokens, n, s.model.hidden)
+            self.linear_forward(b, name, s.tokens, n, s.model.hidden, not eight)
         b.join(*moving)
 
     def _joined(self, widths: tuple[int, ...]) -> tuple[int, ...]:
@@ -180,17 +205,19 @@ class LayerWork:
         """The output's gradient arrives in slices with sequence parallel and is gathered first."""
         s = self.share
         moving: list[int] = []
+        eight = self._cast_first(name)
         if self._overlaps():
-            moving = [b.beside("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)]
+            self._cast_slice(b, eight)
+            moving = [b.beside("tp all-gather", self._gathered(eight), Lane.TENSOR)]
         else:
-            self.gather_in(b)
-        self.linear_backward(b, name, s.tokens, s.model.hidden, k, lambda: moving, bias)
+            self.gather_in(b, eight)
+        self.linear_backward(b, name, s.tokens, s.model.hidden, k, lambda: moving, bias, not eight)
 
     def column_backward(self, b: Builder, name: str, bias: bool, *widths: int) -> None:
         """The input's gradient is reduced beside the weight gradient where the framework does so."""
         s = self.share
         tp, sequence = s.plan.tp > 1, s.plan.sequence_parallel
-        again = [b.beside("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)] if tp and sequence else []
+        again = [b.beside("tp all-gather", self._gathered(self._cast_first(name)), Lane.TENSOR)] if tp and sequence else []
 
         def reduce() -> list[int]:
             b.join(*again)
@@ -308,12 +335,13 @@ class LayerWork:
         latent = s.model.latent
         query = latent.nope + latent.rope if latent else s.model.head_dim
         value = latent.value if latent else s.model.head_dim
-        part = plan.seq_len // plan.cp
+        part = plan.seq_len // plan.cp // plan.documents
         kernel = self.framework.attention
         dtype = "bf16" if s.dtype == "fp8" else s.dtype  # fp8 training keeps attention in bf16 (Transformer Engine's default)
 
         def kernel_of(queries: int, keys: int, causal: bool) -> Attention:
-            return Attention(plan.micro_batch, queries, keys, s.heads, s.kv_heads, query, value, causal, direction, kernel, dtype)
+            batch = plan.micro_batch * plan.documents
+            return Attention(batch, queries, keys, s.heads, s.kv_heads, query, value, causal, direction, kernel, dtype)
 
         name = "attention" if direction == "fwd" else "attention backward"
         if plan.cp == 1:
@@ -334,11 +362,19 @@ class LayerWork:
         q, d, batch = plan.seq_len, s.model.head_dim, plan.micro_batch * s.heads
         scores = batch * q * q
         b.add("scores", Gemm(q, q, d, s.dtype, batch=batch, out_bytes=self.width))
-        b.add("masked softmax", Traffic(2 * self.width * scores, 1, "normalisation"))
+        if self._fuses_softmax():
+            b.add("masked softmax", Traffic(2 * self.width * scores, 1, "normalisation"))
+        else:  # to fp32, scale, mask, softmax, back
+            b.add("masked softmax", Traffic((2 * self.width + 7 * FP32) * scores, 5))
         if self.framework.dropout:
             b.add("attention dropout", Traffic((2 * self.width + 1) * scores))
         b.add("context", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
         b.add("transpose", Traffic(2 * self.width * s.tokens * s.heads * d, 1, "strided"))
+
+    def _fuses_softmax(self) -> bool:
+        """Megatron-LM's fused kernel takes up to 2,048 keys and multiples of 4 heads · sequences (fused_softmax.py); else torch's."""
+        s = self.share
+        return s.plan.seq_len <= 2048 and s.plan.micro_batch * s.heads % 4 == 0
 
     def _unfused_backward(self, b: Builder) -> None:
         s, plan = self.share, self.share.plan
@@ -349,7 +385,10 @@ class LayerWork:
         b.add("value gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
         if self.framework.dropout:
             b.add("attention dropout backward", Traffic((2 * self.width + 1) * scores))
-        b.add("masked softmax backward", Traffic(3 * self.width * scores, 1, "normalisation"))
+        if self._fuses_softmax():
+            b.add("masked softmax backward", Traffic(3 * self.width * scores, 1, "normalisation"))
+        else:
+            b.add("masked softmax backward", Traffic((2 * self.width + 9 * FP32) * scores, 5))
         b.add("query gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
         b.add("key gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
         b.add("gather qkv gradients", Traffic(2 * self.width * s.tokens * sum(self._qkv()), 3, "strided"))
@@ -412,12 +451,12 @@ class LayerWork:
         """torchtitan's selective checkpointing: every second multiplication is kept, attention is kept, the rest is done again."""
         s = self.share
         self.norm_forward(b, s.slim)
-        self.gather_in(b)
+        self.gather_in(b, self._cast_first("projection"))
         self._rotary(b)
         self.linear_forward(b, "projection again", s.tokens, s.model.hidden, s.model.attention_width // s.plan.tp)
         self.residual_forward(b, s.slim)
         self.norm_forward(b, s.slim)
-        self.gather_in(b)
+        self.gather_in(b, self._cast_first("projection"))
         self.linear_forward(b, "mlp up again", s.tokens, s.ffn, s.model.hidden)
         self.activation(b, s.tokens * s.ffn)
 

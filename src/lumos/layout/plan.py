@@ -29,6 +29,8 @@ class Plan:
     3 parameters too (FSDP). shard: devices that share one set of shards (0: all of the data-parallel group; fewer is hybrid
     sharding, replicated across shards). reshard: zero 3 frees parameters after the forward pass. recompute_layers: layers
     of each stage recomputed where `recompute` is "full" (-1: all). frozen: only adapters of rank `lora_rank` are trained.
+    document: mean tokens of the documents that a sequence is packed of, each of which attends to itself alone (0: the
+    sequence is one document).
     """
 
     seq_len: int
@@ -50,6 +52,7 @@ class Plan:
     precision: str = "bf16"
     lora_rank: int = 0
     forward_only: bool = False
+    document: int = 0
 
     @property
     def devices(self) -> int:
@@ -64,6 +67,11 @@ class Plan:
     def shards(self) -> int:
         """Devices over which optimizer states (zero ≥ 1) are spread."""
         return self.shard or self.dp * self.cp
+
+    @property
+    def documents(self) -> int:
+        """Documents of one sequence."""
+        return max(1, round(self.seq_len / self.document)) if self.document else 1
 
     @property
     def tokens(self) -> int:
@@ -89,6 +97,9 @@ def check(plan: Plan, model: Model) -> None:
         f"kv_heads ({model.kv_heads}) and tp ({plan.tp}): one must be a multiple of the other",
     )
     _rule(model.ffn % plan.tp == 0, f"ffn ({model.ffn}) must be a multiple of tp ({plan.tp})")
+    if plan.document:
+        _rule(0 < plan.document <= plan.seq_len, f"document ({plan.document}) must be at most seq_len ({plan.seq_len})")
+        _rule(plan.cp == 1, f"document ({plan.document}) with cp = {plan.cp}: how packed documents are split over a ring is not modelled")
     parts = 2 * plan.cp if plan.cp > 1 else 1
     _rule(plan.seq_len % parts == 0, f"seq_len ({plan.seq_len}) must be a multiple of 2 · cp ({parts}) to balance causal attention")
     if plan.sequence_parallel:

@@ -214,8 +214,8 @@ def _exchange_blocks(share: Share) -> list[Block]:
         blocks += [
             _contention(one),
             ends.reduce_gradients(share, dense * width * size, experts * width * size),
-            ends.gather_parameters(share, dense * share.activation_bytes, experts * share.activation_bytes),
-            _contention(ends.gather_parameters(share, dense * share.activation_bytes, experts * share.activation_bytes)),
+            ends.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes),
+            _contention(ends.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes)),
         ]
     for parameters in (model.embedding_parameters, model.head_parameters):
         blocks.append(ends.reduce_gradients(share, -(-parameters // plan.tp) * f.reduce_bytes))
