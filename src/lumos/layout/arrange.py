@@ -55,6 +55,7 @@ class _Stage:
     tail: int = -1  # the last item of the compute chain
     earlier: int = -1  # what it was before the latest pass
     pending: list[int] = field(default_factory=list)  # gradient exchanges that the optimizer waits for
+    runs: dict[int, list[_Run]] = field(default_factory=dict)  # equal layers of each chunk
     gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters
     host_blocked: bool = False  # the host waits for the next item of the chain's waits as well
     extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for beside the chain
@@ -343,6 +344,11 @@ class _Stage:
         return chunk * self.share.plan.pp + self.stage
 
     def _runs(self, chunk: int) -> list[_Run]:
+        if chunk not in self.runs:
+            self.runs[chunk] = self._runs_of(chunk)
+        return self.runs[chunk]
+
+    def _runs_of(self, chunk: int) -> list[_Run]:
         runs: list[_Run] = []
         model = self.share.model
         for layer in self.chunks[self.stage][chunk]:

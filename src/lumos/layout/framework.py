@@ -120,7 +120,7 @@ PROFILES = {
     ),
     "internevo": Framework(
         "internevo", loss="torch", attention="fa2", fusion="fused", fused_accumulation=False, gradient_bytes=2, reduce_bytes=2,
-        host_us=10.0, layer_us=100.0, tensor_us=2000.0, zero=1, sequence_parallel=False,
+        host_us=10.0, layer_us=100.0, tensor_us=1700.0, zero=1, sequence_parallel=False,
         by_owner=True,
     ),
 }  # fmt: skip

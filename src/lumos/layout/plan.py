@@ -13,6 +13,8 @@ from lumos.errors import UsageError
 from lumos.model import Model
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe")
+#: Passes of a step that are still simulated one by one (a stage's forward or backward of one microbatch): half a minute, 1 GB.
+MOST_PASSES = 500_000
 RECOMPUTE = ("none", "selective", "full")
 
 
@@ -90,6 +92,12 @@ def check(plan: Plan, model: Model) -> None:
     _rule(
         plan.global_batch % per_step == 0,
         f"global_batch ({plan.global_batch}) must be a multiple of dp · micro_batch ({plan.dp} · {plan.micro_batch} = {per_step})",
+    )
+    passes = 2 * plan.microbatches * plan.pp * plan.vpp
+    _rule(
+        passes <= MOST_PASSES,
+        f"{plan.microbatches:,} microbatches make {passes:,} passes of a step, more than the {MOST_PASSES:,} that are simulated; beyond "
+        "the pipeline's filling the step grows by equal parts: predict a smaller global_batch and extend it",
     )
     _rule(model.heads % plan.tp == 0, f"heads ({model.heads}) must be a multiple of tp ({plan.tp})")
     _rule(
