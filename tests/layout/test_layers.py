@@ -86,3 +86,12 @@ def test_owners_broadcast_their_tensors():
     assert 250 < len(works(ends.gather_parameters(wide, nbytes), Collective)) < 400  # as many as tensors
     (one,) = works(ends.gather_parameters(Share(LLAMA, plan, PROFILES["deepspeed"], 8), nbytes), Collective)
     assert one.kind == "all_gather"
+
+
+def test_adapters_are_trained_beside_frozen_weights():
+    plan = Plan(4096, 8, tp=2, lora_rank=16, sequence_parallel=True, precision="fp8")
+    ahead = {op.name: op.work for op in forward(plan, PROFILES["nemo"]).ops if op.name.startswith("adapter")}
+    assert ahead["adapter down"][:4] == (4096, 16, 4096, "bf16")
+    assert ahead["adapter up"][:3] == (4096, 6144 // 2, 16)
+    back = [op.name for op in backward(plan, PROFILES["nemo"]).ops if op.name.endswith("weight gradient")]
+    assert back == ["adapter up weight gradient", "adapter down weight gradient"]

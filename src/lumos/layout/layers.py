@@ -106,7 +106,12 @@ class LayerWork:
 
     def dtype(self, name: str) -> str:
         """Type of a multiplication: recipes of 8 bit leave the output projection and the router in 16."""
-        return "bf16" if self.share.dtype == "fp8" and name in ("logits", "router") else self.share.dtype
+        return self.wide_dtype if name in ("logits", "router") else self.share.dtype
+
+    @property
+    def wide_dtype(self) -> str:
+        """Type of what recipes of 8 bit leave in 16."""
+        return "bf16" if self.share.dtype == "fp8" else self.share.dtype
 
     def linear_backward(
         self,
@@ -251,6 +256,7 @@ class LayerWork:
             self._latent_forward(b)
         else:
             self.column_forward(b, "qkv", *self.qkv())
+            self._adapter_forward(b)
             if s.model.qk_norm:
                 self.norm_forward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
             self._rotary(b)
@@ -269,8 +275,25 @@ class LayerWork:
             self._rotary(b)
             if s.model.qk_norm:
                 self.norm_backward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
+            self._adapter_backward(b)
             self.column_backward(b, "qkv", s.model.bias or s.model.qkv_bias, *self.qkv())
         self.norm_backward(b, s.slim)
+
+    def _adapter_forward(self, b: Builder) -> None:
+        """LoRA beside queries, keys and values (Hu et al. 2021, arXiv:2106.09685): down, up, added to what they are beside."""
+        s, rank, wide = self.share, self.share.plan.lora_rank, sum(self.qkv())
+        if rank:
+            b.add("adapter down", Gemm(s.tokens, rank, s.model.hidden, self.wide_dtype, out_bytes=self.width))
+            b.add("adapter up", Gemm(s.tokens, wide, rank, self.wide_dtype, out_bytes=self.width))
+            b.add("adapter add", Traffic(3 * self.width * s.tokens * wide))
+
+    def _adapter_backward(self, b: Builder) -> None:
+        s, rank, wide = self.share, self.share.plan.lora_rank, sum(self.qkv())
+        if rank:
+            for name, n, k in (("up", wide, rank), ("down", rank, s.model.hidden)):
+                b.add(f"adapter {name} input gradient", Gemm(s.tokens, k, n, self.wide_dtype, out_bytes=self.width))
+                b.add(f"adapter {name} weight gradient", Gemm(k, n, s.tokens, self.wide_dtype, out_bytes=self.width))
+            b.add("gradient add", Traffic(3 * self.width * s.tokens * s.model.hidden))
 
     def _rotary(self, b: Builder) -> None:
         s = self.share

@@ -43,7 +43,7 @@ class ScoreWork:
         value = latent.value if latent else s.model.head_dim
         part = plan.seq_len // plan.cp // plan.documents
         kernel = self.framework.attention
-        dtype = "bf16" if s.dtype == "fp8" else s.dtype  # fp8 training keeps attention in bf16 (Transformer Engine's default)
+        dtype = self.layer.wide_dtype  # Transformer Engine's default
 
         def kernel_of(queries: int, keys: int, causal: bool) -> Attention:
             batch = plan.micro_batch * plan.documents
