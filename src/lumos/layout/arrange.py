@@ -12,7 +12,7 @@ from lumos.layout.framework import Framework
 from lumos.layout.layers import LayerWork
 from lumos.layout.layout import Blocks, Item, Layout
 from lumos.layout.parameters import owned_parameters, stage_parameters, tensors_of_layer
-from lumos.layout.pipeline import Action, Pass, schedule
+from lumos.layout.pipeline import Action, Pass, last_gradients, schedule
 from lumos.layout.plan import Plan, check, layers_of_chunks
 from lumos.layout.sizes import Share
 from lumos.layout.work import Collective, Contention, Lane
@@ -22,6 +22,10 @@ __all__ = ["arrange", "owned_parameters", "stage_parameters", "tensors_of_layer"
 
 #: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
 CONTENTION_LAUNCH = 1000
+#: Schedules whose stages stand still until what they sent is taken, where transfers do not run beside compute. Where passes of
+#: several chunks alternate, sends and receives go as one batch instead; zero-bubble runtimes hand sends over and go on (its
+#: `zerobubble/runtime.py` waits for what it receives alone), as a stage that waited for a taker could not run what it put off.
+HELD_BY_SENDS = ("gpipe", "1f1b")
 
 
 def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: int) -> Layout:
@@ -68,16 +72,13 @@ class _Stage:
         self._put(begin, phase="sync")
         self._begin_parameters()
         actions = schedule(plan.schedule, self.stage, plan.pp, plan.microbatches, plan.vpp)
-        last_backward = {}
-        for i, action in enumerate(actions):
-            if action.step is not Pass.FORWARD:
-                last_backward[action.chunk] = i
+        complete = last_gradients(actions)
         for i, action in enumerate(actions):
             before = self.tail
             if action.step is Pass.FORWARD:
                 self._forward(action)
             elif not plan.forward_only:
-                self._backward(action, last_backward.get(action.chunk) == i)
+                self._backward(action, complete[action.chunk] == i)
             self.earlier = before
         if not plan.forward_only:
             self._finish()
@@ -104,18 +105,16 @@ class _Stage:
         plan = self.share.plan
         chunk = self._position(action.chunk)
         first, last = chunk == 0, chunk == self._parts - 1
+        exchange = action.step is not Pass.INPUT and (
+            plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
+        )
         if action.step is Pass.WEIGHT:
-            for run in reversed(self._runs(action.chunk)):
-                block = self.blocks.make(("weights", run.mixture), partial(self.work.weights, run.mixture))
-                self._layers(block, run, "backward", action)
+            self._weights(action, exchange)
             return
         if not last:
             self._receive(f"b{chunk}.{action.microbatch}", Lane.RECEIVE_BACKWARD, "receive backward", action)
         else:
             self._chain(self._end(ends.head_backward), "backward", action)
-        exchange = (
-            plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
-        )
         for run in reversed(self._runs(action.chunk)):
             self._backward_layers(run, action, exchange)
         if first and plan.lora_rank == 0:
@@ -124,6 +123,17 @@ class _Stage:
                 self._reduce(self._outer_parameters(), action, "embedding gradients")
         if not first:
             self._send(f"b{chunk - 1}.{action.microbatch}", Lane.SEND_BACKWARD, "send backward", action)
+
+    def _weights(self, action: Action, exchange: bool) -> None:
+        """Weight gradients put off by a split backward pass: only after them is there anything to exchange."""
+        for run in reversed(self._runs(action.chunk)):
+            block = self.blocks.make(("weights", run.mixture), partial(self.work.weights, run.mixture))
+            if exchange:
+                self._bucketed_backward(block, run, action)
+            else:
+                self._layers(block, run, "backward", action)
+        if exchange and self._position(action.chunk) == 0 and self.share.framework.dp_overlap:
+            self._reduce(self._outer_parameters(), action, "embedding gradients")
 
     def _backward_layers(self, run: _Run, action: Action, exchange: bool) -> None:
         plan = self.share.plan
@@ -272,7 +282,7 @@ class _Stage:
                 self.pending.append(self._put(block, (self.tail,), "sync"))
         elif (
             data > 1
-            and self.stage == plan.pp - 1
+            and (self.stage == plan.pp - 1 or (plan.schedule == "dualpipe" and self.stage == 0))
             and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap)
             and not self.share.model.tied
             and plan.lora_rank == 0
@@ -410,8 +420,8 @@ class _Stage:
     def _send(self, key: str, lane: Lane, name: str, action: Action) -> None:
         item = self._put(self._transfer(name, self._lane(lane, action)), (self.tail,), "sync", action, transfer=key)
         plan = self.share.plan
-        if not self.share.framework.p2p_overlap and plan.vpp == 1 and plan.schedule != "dualpipe":
-            self._wait_for(item)  # where passes of several chunks alternate, sends and receives go as one batch instead
+        if not self.share.framework.p2p_overlap and plan.vpp == 1 and plan.schedule in HELD_BY_SENDS:
+            self._wait_for(item)
 
 
 def _moved(block: Block, base: int, waits: tuple[int, ...] = ()) -> tuple[Op, ...]:

@@ -174,14 +174,14 @@ def microbatches(layout: MeasuredLayout, job: Job, accelerator: Accelerator | No
     """`count` microbatches a step (gradient accumulation) instead of those measured.
 
     All but the last run as the measured ones without exchanging gradients, and every one but the first adds its gradients
-    to what is there. LumosError where the trace has no backward pass.
+    to what is there. LumosError where the trace has no backward pass, or a step's passes do not pair up.
     """
     if count < 1:
         raise UsageError(f"--set microbatches={count}: must be at least 1")
     found = layout.segmentation
     if not any(p.label.phase == Phase.BACKWARD for p in found.pieces):
         raise LumosError("--set microbatches: the trace has no backward pass, so a step cannot be told from its microbatches")
-    have = 1 + max(p.label.microbatch for p in found.pieces)
+    have = _paired(layout)
     adding = [accumulation_ns(layout, position, trace, accelerator) for position, trace in enumerate(job.traces)]
     ranks = []
     for position, items in enumerate(layout.ranks):
@@ -192,6 +192,27 @@ def microbatches(layout: MeasuredLayout, job: Job, accelerator: Accelerator | No
         ranks.append(tuple(out))
     change = f"microbatches = {count} (measured: {have})"
     return replace(layout, ranks=tuple(ranks), changes=(*layout.changes, change))
+
+
+def _paired(layout: MeasuredLayout) -> int:
+    """Microbatches a step. LumosError where a step runs other forward than backward passes (it works ahead for the next one)."""
+    passes: dict[tuple[int, int], dict[Phase, set[int]]] = {}
+    for p in layout.pieces:
+        if p.label.phase in (Phase.FORWARD, Phase.BACKWARD):
+            passes.setdefault((p.rank, p.step), {}).setdefault(p.label.phase, set()).add(p.label.microbatch)
+    counts = set()
+    for (rank, _), seen in passes.items():
+        forward, backward = seen.get(Phase.FORWARD, set()), seen.get(Phase.BACKWARD, set())
+        if forward and backward and forward != backward:
+            raise LumosError(
+                f"--set microbatches: a step of rank position {rank} shows {len(forward)} forward and {len(backward)} backward passes,"
+                " so its microbatches cannot be told apart (lumos inspect --blocks)"
+            )
+        if forward and backward:
+            counts.add(len(backward))
+    if len(counts) != 1:
+        raise LumosError(f"--set microbatches: the steps show {sorted(counts)} microbatches, not one number (lumos inspect --blocks)")
+    return counts.pop()
 
 
 def _is_pass(layout: MeasuredLayout, item: Instance) -> bool:
@@ -228,7 +249,7 @@ def recompute(layout: MeasuredLayout, wanted: str) -> MeasuredLayout:
     """ "full": every layer's forward pass runs again before its backward pass, on the thread of the latter. "none": a
     measured recomputation is left out.
 
-    LumosError where the trace has no backward pass or no layers.
+    LumosError where the trace has no backward pass or no layers, or the two do not belong together.
     """
     if wanted not in ("full", "none"):
         raise UsageError(f"--set recompute={wanted}: valid are full and none")
@@ -242,6 +263,8 @@ def recompute(layout: MeasuredLayout, wanted: str) -> MeasuredLayout:
     if recomputes:
         return replace(layout, changes=(*layout.changes, "recompute = full (as measured)"))
     ranks = tuple(_recomputed(layout, items) for items in layout.ranks)
+    if ranks == layout.ranks:
+        raise LumosError("--set recompute: no layer's backward pass has its forward pass in the same step (lumos inspect --blocks)")
     return replace(layout, ranks=ranks, changes=(*layout.changes, "recompute = full"))
 
 

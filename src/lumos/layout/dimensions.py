@@ -184,6 +184,8 @@ class Resize:
         if n == 5 and s in shape and b in shape[:2]:
             lead = shape.index(b)
             return (*shape[:lead], new.micro_batch, *(self._head(x) if x != 3 else x for x in shape[lead + 1 :]))
+        if n >= 3 and shape[0] == 1 and s in shape[1:]:  # one for the whole batch, as a table of positions is
+            return (1, *(self._head(x) for x in shape[1:]))
         if n == 3 and shape[0] == b * old.heads and s in shape[1:]:
             return (new.micro_batch * new.heads, *(self._head(x) for x in shape[1:]))
         if tokens in shape and n <= 2:

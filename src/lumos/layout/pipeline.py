@@ -4,14 +4,18 @@ An action is a pass of one microbatch through one of the stage's chunks (virtual
 zero-bubble schedules the backward pass split into input gradients and weight gradients.
 
 GPipe: Huang et al. 2019 (arXiv:1811.06965). 1F1B: Narayanan et al. 2019 (PipeDream-flush). Interleaved: Narayanan et al.
-2021 (arXiv:2104.04473), in Megatron's order. Zero bubble: Qi et al. 2023 (arXiv:2401.10241), ZB-H1: 1F1B's memory.
-DualPipe: DeepSeek-V3 (arXiv:2412.19437), two directions in one; each device holds a chunk of either direction.
+2021 (arXiv:2104.04473), in Megatron's order. Zero bubble: Qi et al. 2023 (arXiv:2401.10241), ZB-H1: no stage holds more than the
+first one of 1F1B does. DualPipe: DeepSeek-V3 (arXiv:2412.19437), two directions in one; each device holds a chunk of either direction.
+
+What a step of p stages loses, with equal passes of F (forward), I (input gradients) and W ≤ F (weight gradients) and free transfers:
+1F1B (p − 1)(F + I + W), ZB-H1 (p − 1)(F + I − W), both as published. DualPipe (p/2 − 1)(F + I − W) with passes one after the
+other; the published (p/2 − 1)(F&B + 2 I + 2 W − 3 W) is for turns of a forward and a backward pass that end together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
-from functools import cache
 from typing import NamedTuple
 
 
@@ -82,68 +86,88 @@ def interleaved(stage: int, stages: int, microbatches: int, chunks: int) -> list
 
 
 def zero_bubble(stage: int, stages: int, microbatches: int) -> list[Action]:
-    """ZB-H1: 1F1B with weight gradients put off to fill the bubble at the end; memory as 1F1B."""
+    """ZB-H1: 1F1B with weight gradients put off to fill the bubble at the end.
+
+    A later stage has its idle time at the end to fill, so it puts off as many as there are stages before it. Nobody waits for
+    the first stage's input gradients: its backward passes stay whole, as runtimes merge neighbours of one microbatch.
+    """
+    if stage == 0:
+        return one_forward_one_backward(stage, stages, microbatches)
     actions: list[Action] = []
-    waiting = 0  # weight gradients put off, oldest first
-    done = 0
+    backward = 0
     for action in one_forward_one_backward(stage, stages, microbatches):
         if action.step is Pass.FORWARD:
             actions.append(action)
             continue
         actions.append(Action(Pass.INPUT, action.microbatch))
-        waiting += 1
-        if waiting > stage:  # a later stage has its idle time at the end to fill, an earlier one between passes
-            actions.append(Action(Pass.WEIGHT, done))
-            done, waiting = done + 1, waiting - 1
-    return actions + [Action(Pass.WEIGHT, i) for i in range(done, microbatches)]
+        backward += 1
+        if backward > stage:
+            actions.append(Action(Pass.WEIGHT, backward - stage - 1))
+    return actions + [Action(Pass.WEIGHT, i) for i in range(max(0, microbatches - stage), microbatches)]
 
 
 def dualpipe(stage: int, stages: int, microbatches: int) -> list[Action]:
     """Two pipelines in opposite directions over the same devices: chunk 0 runs down with the first half of the microbatches,
     chunk 1 up with the rest; at most stages + 1 microbatches are in flight on a device.
 
-    The order is that of a simulation in unit time, backward passes (twice as long) first, the two directions in turn.
-    DeepSeek overlaps a forward with a backward pass inside one turn; here the streams alone overlap.
+    The eight steps of DeepSeek's published implementation (github.com/deepseek-ai/DualPipe, `DualPipe.step`), which needs an even
+    number of microbatches, at least twice the stages. There a forward and a backward pass of the two directions share
+    one turn, their kernels interleaved; here the forward pass runs before the backward pass.
     """
-    return list(_both_ways(stages, microbatches)[stage])
+    return _Turns(stage, stages, microbatches).actions
 
 
-@cache
-def _both_ways(stages: int, microbatches: int) -> tuple[tuple[Action, ...], ...]:
-    down = (microbatches + 1) // 2
-    of_chunk = (range(down), range(down, microbatches))
-    orders: list[list[Action]] = [[] for _ in range(stages)]
-    done: dict[tuple[Pass, int, int], int] = {}  # (pass, position along the model, microbatch) → end
-    next_one = {(step, s, c): 0 for step in (Pass.FORWARD, Pass.BACKWARD) for s in range(stages) for c in (0, 1)}
-    free, live = [0] * stages, [0] * stages
-    left, time = 4 * microbatches * stages // 2, 0
-    while left:
-        for s in range(stages):
-            if free[s] > time:
-                continue
-            turn = len(orders[s]) % 2
-            for step, c in ((Pass.BACKWARD, turn), (Pass.BACKWARD, 1 - turn), (Pass.FORWARD, turn), (Pass.FORWARD, 1 - turn)):
-                i = next_one[step, s, c]
-                if i >= len(of_chunk[c]) or (step is Pass.FORWARD and live[s] > stages):
-                    continue
-                microbatch, place = of_chunk[c][i], s if c == 0 else stages - 1 - s
-                if not _ready(done, step, place, microbatch, stages, time):
-                    continue
-                free[s] = time + (1 if step is Pass.FORWARD else 2)
-                done[step, place, microbatch] = free[s]
-                next_one[step, s, c] += 1
-                live[s] += 1 if step is Pass.FORWARD else -1
-                orders[s].append(Action(step, microbatch, c))
-                left -= 1
-                break
-        time += 1
-    return tuple(tuple(order) for order in orders)
+class _Turns:
+    """The passes of one device, `near` the direction that enters the pipeline on its half."""
+
+    def __init__(self, stage: int, stages: int, microbatches: int) -> None:
+        half, near = stages // 2, 0 if stage < stages // 2 else 1
+        far, depth = 1 - near, min(stage, stages - 1 - stage)
+        self.actions: list[Action] = []
+        self._first = (0, microbatches // 2)
+        self._forwarded, self._returned = [0, 0], [0, 0]
+        self._put_off: list[Action] = []  # weight gradients, oldest first
+        for _ in range(2 * (half - depth - 1)):
+            self._forward(near)
+        for _ in range(depth + 1):
+            self._forward(near)
+            self._forward(far)
+        for _ in range(half - depth - 1):
+            self._backward(far, split=True)
+            self._weights()
+            self._forward(far)
+        for _ in range(microbatches // 2 - stages + depth + 1):
+            self._forward(near)
+            self._backward(far)
+            self._forward(far)
+            self._backward(near)
+        for _ in range(half - depth - 1):
+            self._backward(far)
+            self._forward(far)
+            self._backward(near)
+        for turn in range(2 * (depth + 1)):  # the second half splits its passes
+            self._backward(far if turn % 2 == 0 else near, split=turn > depth)
+        for _ in range(half - depth - 1):
+            self._weights()
+            self._backward(near, split=True)
+        while self._put_off:
+            self._weights()
+
+    def _forward(self, chunk: int) -> None:
+        self.actions.append(Action(Pass.FORWARD, self._first[chunk] + self._forwarded[chunk], chunk))
+        self._forwarded[chunk] += 1
+
+    def _backward(self, chunk: int, split: bool = False) -> None:
+        microbatch = self._first[chunk] + self._returned[chunk]
+        self.actions.append(Action(Pass.INPUT if split else Pass.BACKWARD, microbatch, chunk))
+        self._returned[chunk] += 1
+        if split:
+            self._put_off.append(Action(Pass.WEIGHT, microbatch, chunk))
+
+    def _weights(self) -> None:
+        self.actions.append(self._put_off.pop(0))
 
 
-def _ready(done: dict[tuple[Pass, int, int], int], step: Pass, place: int, microbatch: int, stages: int, time: int) -> bool:
-    """Whether what a pass needs has ended by `time`."""
-    if step is Pass.FORWARD:
-        return place == 0 or done.get((step, place - 1, microbatch), time + 1) <= time
-    if place == stages - 1:
-        return done.get((Pass.FORWARD, place, microbatch), time + 1) <= time
-    return done.get((step, place + 1, microbatch), time + 1) <= time
+def last_gradients(actions: Iterable[Action]) -> dict[int, int]:
+    """Where in `actions` the weight gradients of each chunk are complete: its last whole backward or weight-gradient pass."""
+    return {action.chunk: i for i, action in enumerate(actions) if action.step in (Pass.BACKWARD, Pass.WEIGHT)}

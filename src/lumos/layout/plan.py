@@ -126,7 +126,10 @@ def check(plan: Plan, model: Model) -> None:
         _rule(plan.schedule in ("interleaved", "1f1b"), f"vpp ({plan.vpp}) needs the interleaved schedule, not {plan.schedule}")
         _rule(plan.microbatches % plan.pp == 0, f"microbatches ({plan.microbatches}) must be a multiple of pp ({plan.pp}) with vpp > 1")
     if plan.schedule == "dualpipe":
-        _rule(plan.pp % 2 == 0 and plan.microbatches >= plan.pp, "dualpipe needs an even pp and at least pp microbatches")
+        _rule(
+            plan.pp % 2 == 0 and plan.microbatches % 2 == 0 and plan.microbatches >= 2 * plan.pp,
+            f"dualpipe needs an even pp ({plan.pp}) and an even number of microbatches ({plan.microbatches}), at least 2 · pp",
+        )
         _rule(plan.vpp == 1, f"dualpipe has no virtual stages (vpp = {plan.vpp})")
     if plan.ep > 1:
         _rule(model.experts is not None, f"ep ({plan.ep}) needs a model with experts; {model.name} has none")

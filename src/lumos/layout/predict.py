@@ -51,8 +51,11 @@ class Prediction:
         return [w if isinstance(w, Collective) else None for w in self.works]
 
 
-#: Schedules that no table of measured runs contains; both come out slower than 1F1B with many microbatches.
-UNPROVED_SCHEDULES = ("zero-bubble", "dualpipe")
+#: Schedules that no table of measured steps contains, and what is assumed of them.
+UNPROVED_SCHEDULES = {
+    "zero-bubble": "its order and its bubble are those published (ZB-H1), split passes hide no tensor-parallel reduction",
+    "dualpipe": "its order is that of DeepSeek's implementation, a turn's two passes run one after the other",
+}
 
 
 def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) -> Prediction:
@@ -61,7 +64,8 @@ def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) 
     layout = layout_of(job)
     notes = list(job.assumed)
     if job.plan.schedule in UNPROVED_SCHEDULES:
-        message = f"no measured run of the {job.plan.schedule} schedule was at hand: its step may be overstated, compare with 1f1b"
+        what = UNPROVED_SCHEDULES[job.plan.schedule]
+        message = f"no measured run of the {job.plan.schedule} schedule was at hand: {what}"
         notes.append(Diagnostic("schedule-unproved", message))
     if coarse is None:
         coarse = task_count(layout) > FINE_TASKS

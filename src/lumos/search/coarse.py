@@ -14,7 +14,7 @@ from lumos.layout.coefficients import StepCoefficients
 from lumos.layout.pipeline import Pass
 from lumos.layout.plan import SCHEDULES
 from lumos.search.memory import chunk_layers, structures
-from lumos.search.order import FINAL, KINDS, Order, order_of, place_of
+from lumos.search.order import FINAL, FINAL_WEIGHT, KINDS, Order, order_of, place_of
 from lumos.search.prices import Columns, Floats, Ints
 from lumos.search.space import Plans
 
@@ -83,11 +83,11 @@ def _lengths(work: Work, plans: Plans, c: Columns) -> tuple[Floats, Floats]:
         within, final = (np.where(sharded, backward, x) for x in (within, final))
     by_kind = {
         Pass.FORWARD: forward, Pass.BACKWARD: within, Pass.INPUT: c.inputs, Pass.WEIGHT: c.weights,
-        FINAL: final,
+        FINAL: final, FINAL_WEIGHT: c.weights + (final - c.backward),
     }  # fmt: skip
     host_by_kind = {
         Pass.FORWARD: c.forward_host, Pass.BACKWARD: c.backward_host, Pass.INPUT: c.inputs_host, Pass.WEIGHT: c.weights_host,
-        FINAL: c.backward_host,
+        FINAL: c.backward_host, FINAL_WEIGHT: c.weights_host,
     }  # fmt: skip
     length = np.zeros((KINDS, work.places, len(plans)))
     host = np.zeros_like(length)
@@ -140,6 +140,7 @@ def _finish(order: Order, plans: Plans, c: Columns, work: Work, ends: Floats, be
     data = plans["dp"] * plans["cp"] > 1
     microbatches = plans.microbatches
     stages = order.stages
+    heads = (0, stages - 1) if work.name == "dualpipe" else (stages - 1,)
     per_pass = np.bincount(order.kind * work.places + order.place, minlength=KINDS * work.places) / order.microbatches
     launches = 1000 * framework.transfer_us
     finished = []
@@ -149,9 +150,9 @@ def _finish(order: Order, plans: Plans, c: Columns, work: Work, ends: Floats, be
     for stage in range(stages):
         tail = ends[order.last[stage]]
         lane = np.full(len(plans), begin)
-        if (framework.dp_overlap or np.any(work.shared)) and work.name != "zero-bubble":
+        if framework.dp_overlap or np.any(work.shared):
             lane = _exchanged(order, c, work, ends, stage, lane)
-        if (framework.dp_overlap or np.any(work.shared)) and stage == stages - 1 and not plans.problem.model.tied:
+        if (framework.dp_overlap or np.any(work.shared)) and stage in heads and not plans.problem.model.tied:
             lane = np.maximum(lane, tail) + c.outer_reduction[:, 1]
         done = np.maximum(tail, np.where(data, lane, 0.0)) + beyond
         kind = _kind_of(stage, stages)
@@ -179,7 +180,6 @@ def _host_totals(work: Work, stages: int, per_pass: Floats, microbatches: Ints) 
 
 def _exchanged(order: Order, c: Columns, work: Work, ends: Floats, stage: int, lane: Floats) -> Floats:
     """When the gradients that are exchanged beside the last backward passes have been."""
-    reduction, backward = c.reduction[:, 0], c.backward[:, 0]
     finals = sorted(int(i) for i in order.finals[stage] if i >= 0)
     for i in finals:
         place = int(order.place[i])
@@ -187,8 +187,8 @@ def _exchanged(order: Order, c: Columns, work: Work, ends: Floats, stage: int, l
         layers = int(dense + mixture)
         if not layers:
             continue
-        if mixture > dense:
-            reduction, backward = c.reduction[:, 1], c.backward[:, 1]
+        kind = int(mixture > dense)
+        reduction, backward = c.reduction[:, kind], (c.backward if order.kind[i] == FINAL else c.weights)[:, kind]
         start = ends[i] - layers * backward
         size = np.minimum(c.bucket[:, 0], layers)
         lane = np.maximum(np.maximum(lane, start + size * backward) + layers * reduction, ends[i] + reduction * np.minimum(size, layers))

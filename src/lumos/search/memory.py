@@ -125,12 +125,12 @@ def _activations(plans: Plans, structure: Structure, stage: int, dense: Ints, mi
     layer = columns["layer"]
     kept = np.where(full[:, None], columns["input"][:, None], layer)
     moments = held(*structure, stage)
-    counts = np.stack([moments @ dense, moments @ mixture], axis=1)  # [moments, kinds]
-    counts = _largest(counts)
+    counts = _largest(np.concatenate([moments @ dense, moments @ mixture], axis=1))  # [moments, kinds waiting and left, dense then mixture]
     if structure.name == "gpipe":  # holds every microbatch, also those beyond the structure's window
         live = (plans.microbatches[:, None] * np.array([dense.sum(), mixture.sum()]) * kept).sum(axis=1)
     else:
-        live = (kept @ counts.T).max(axis=1)
+        each = np.stack([kept[:, 0], layer[:, 0], kept[:, 1], layer[:, 1]], axis=1)
+        live = (each @ counts.T).max(axis=1)
     shown = [k for k, n in enumerate((dense.sum(), mixture.sum())) if n]
     again = layer[:, shown].max(axis=1) if shown else np.zeros(len(plans), np.int64)
     peak = live + np.where(full, again, 0)
@@ -143,7 +143,7 @@ def _activations(plans: Plans, structure: Structure, stage: int, dense: Ints, mi
 
 
 def _largest(counts: Ints) -> Ints:
-    """Rows that no other row exceeds in both columns."""
+    """Rows that no other row exceeds in every column."""
     counts = np.unique(counts, axis=0)
     keep = [i for i, row in enumerate(counts) if not np.any(np.all(counts >= row, axis=1) & np.any(counts > row, axis=1))]
     return np.asarray(counts[keep])

@@ -17,14 +17,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.layout.pipeline import Action, Pass, schedule
+from lumos.layout.arrange import HELD_BY_SENDS
+from lumos.layout.pipeline import Action, Pass, last_gradients, schedule
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: Kinds of passes that differ in length: those of `Pass`, and the backward (or input-gradient) pass that ends a chunk's step.
-FINAL = 4
-KINDS = 5
+#: Kinds of passes that differ in length: those of `Pass`, and the backward or weight-gradient pass that completes a chunk's gradients.
+FINAL, FINAL_WEIGHT = 4, 5
+KINDS = 6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +83,7 @@ def order_of(name: str, stages: int, chunks: int, microbatches: int, blocking: b
     actions = [schedule(name, s, stages, microbatches, chunks) for s in range(stages)]
     held_chunks = 2 if name == "dualpipe" else chunks
     parts = stages if name == "dualpipe" else stages * chunks
-    waits_for_send = blocking and chunks == 1 and name != "dualpipe"
+    waits_for_send = blocking and chunks == 1 and name in HELD_BY_SENDS
     offset = np.concatenate(([0], np.cumsum([len(a) for a in actions]))).tolist()
     where: dict[tuple[bool, int, int], int] = {}  # (forward, place, microbatch) → pass
     flat: list[tuple[int, Action, int]] = []
@@ -174,12 +175,10 @@ def _kinds(flat: list[tuple[int, Action, int]], offset: list[int], chunks: int, 
     kind = np.array([int(a.step) for _, a, _ in flat], np.int64)
     place = np.array([p for _, _, p in flat], np.int64)
     finals = np.full((stages, chunks), -1, np.int64)
-    for i, (s, action, _) in enumerate(flat):
-        if action.step is not Pass.FORWARD:
-            finals[s, action.chunk] = i
-    for i in finals[finals >= 0].tolist():
-        if kind[i] == Pass.BACKWARD:
-            kind[i] = FINAL
+    for s in range(stages):
+        for chunk, i in last_gradients(action for _, action, _ in flat[offset[s] : offset[s + 1]]).items():
+            finals[s, chunk] = offset[s] + i
+            kind[offset[s] + i] = FINAL if flat[offset[s] + i][1].step is Pass.BACKWARD else FINAL_WEIGHT
     return kind, place, finals
 
 
@@ -203,18 +202,22 @@ def _waves(
 
 @lru_cache(maxsize=65536)
 def held(name: str, stages: int, chunks: int, microbatches: int, stage: int) -> Ints:
-    """Microbatches of every chunk of a stage that are held at once, where the next pass frees some: int[moments, chunks]."""
-    chunks_held = 2 if name == "dualpipe" else chunks
-    live = [0] * chunks_held
+    """Microbatches of a stage that are held at once, where the next pass frees some: int[moments, 2, chunks], those that wait for
+    their backward pass and those of which only the weight gradients are left."""
+    held_chunks = 2 if name == "dualpipe" else chunks
+    live = [0] * (2 * held_chunks)
     moments: set[tuple[int, ...]] = set()
     grown = False
     for action in schedule(name, stage, stages, microbatches, chunks):
-        if action.step is Pass.FORWARD:
-            live[action.chunk] += 1
-            grown = True
-        elif action.step is not Pass.WEIGHT:
+        waiting, left = action.chunk, held_chunks + action.chunk
+        if action.step in (Pass.BACKWARD, Pass.WEIGHT):
             if grown:
                 moments.add(tuple(live))
-            live[action.chunk] -= 1
-            grown = False
-    return np.array(sorted(moments), np.int64).reshape(-1, chunks_held)
+            live[waiting if action.step is Pass.BACKWARD else left] -= 1
+        elif action.step is Pass.FORWARD:
+            live[waiting] += 1
+        else:
+            live[waiting] -= 1
+            live[left] += 1
+        grown = action.step in (Pass.FORWARD, Pass.INPUT)
+    return np.array(sorted(moments), np.int64).reshape(-1, 2, held_chunks)

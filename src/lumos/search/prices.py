@@ -26,6 +26,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 DENSE, MIXTURE = 0, 1
+#: Schedules that split backward passes.
+SPLIT = ("zero-bubble", "dualpipe")
 #: Stages that may differ: the first, one in the middle, the last.
 FIRST, MIDDLE, LAST = 0, 1, 2
 
@@ -79,15 +81,16 @@ class Prices:
         """Times of the plans' blocks."""
         many = (plans.microbatches > 1).astype(np.int64)
         sharded = np.minimum(plans["zero"], 1)
-        layer = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many)
+        both_ways = (plans["schedule"] == SCHEDULES.index("dualpipe")).astype(np.int64)  # experts' exchanges run beside compute
+        layer = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many, both_ways)
         outer = _keys(plans, ("tp", "cp", "micro_batch", "sequence_parallel"), many)
         parts = plans["pp"] * plans["vpp"]
         exchange = _keys(plans, ("tp", "cp", "ep", "dp"), sharded, parts)
         tail = _keys(plans, ("tp", "cp", "ep", "dp", "pp", "vpp", "schedule"), sharded)
         moving = _keys(plans, ("tp", "cp", "pp", "micro_batch", "sequence_parallel"))
         found: dict[str, Floats] = {}
-        zero_bubble = bool(np.any(plans["schedule"] == SCHEDULES.index("zero-bubble")))
-        found |= self._spread(plans, layer, lambda s: _layer_blocks(s, zero_bubble), _layer_values)
+        split = bool(np.any(np.isin(plans["schedule"], [SCHEDULES.index(name) for name in SPLIT])))
+        found |= self._spread(plans, layer, lambda s: _layer_blocks(s, split), _layer_values)
         found |= self._spread(plans, outer, _outer_blocks, _outer_values)
         found |= self._spread(plans, moving, _transfer_blocks, lambda s, v: {"transfer": v[0][0]})
         found |= self._spread(plans, exchange, _exchange_blocks, _exchange_values)
@@ -144,13 +147,13 @@ def _keys(plans: Plans, names: tuple[str, ...], *more: Ints) -> tuple[Ints, Ints
 # ---------------------------------------------------------------- layers
 
 
-def _layer_blocks(share: Share, zero_bubble: bool) -> list[Block]:
+def _layer_blocks(share: Share, split: bool) -> list[Block]:
     work = LayerWork(share)
     recompute = share.plan.recompute == "full"
     blocks = []
     for mixture in _kinds(share):
         blocks += [work.forward(mixture), work.backward(mixture, recompute)]
-        blocks += [work.inputs(mixture, recompute), work.weights(mixture)] if zero_bubble else [_EMPTY, _EMPTY]
+        blocks += [work.inputs(mixture, recompute), work.weights(mixture)] if split else [_EMPTY, _EMPTY]
     return blocks
 
 
