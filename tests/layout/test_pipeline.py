@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lumos.layout.pipeline import Action, Pass, dualpipe, last_gradients, one_forward_one_backward, schedule, zero_bubble
+from lumos.layout.pipeline import Action, Pass, last_gradients, schedule
 
 CASES = [
     (name, stages, microbatches, chunks)
@@ -60,21 +60,21 @@ def in_flight(actions: list[Action]) -> int:
 
 
 def test_1f1b_holds_as_many_microbatches_as_stages_behind_it():
-    assert [in_flight(one_forward_one_backward(s, 4, 16)) for s in range(4)] == [4, 3, 2, 1]
+    assert [in_flight(schedule("1f1b", s, 4, 16)) for s in range(4)] == [4, 3, 2, 1]
 
 
 def test_zero_bubble_puts_weights_off_within_the_memory_of_1f1b():
-    assert [in_flight(zero_bubble(s, 4, 16)) for s in range(4)] == [4] * 4
-    last = zero_bubble(3, 4, 8)
+    assert [in_flight(schedule("zero-bubble", s, 4, 16)) for s in range(4)] == [4] * 4
+    last = schedule("zero-bubble", 3, 4, 8)
     assert [a.step for a in last[-4:]] == [Pass.WEIGHT] * 4
 
 
 def test_dualpipe_holds_one_microbatch_more_than_stages():
-    assert [in_flight(dualpipe(s, 4, 16)) for s in range(4)] == [5] * 4
+    assert [in_flight(schedule("dualpipe", s, 4, 16)) for s in range(4)] == [5] * 4
 
 
 def test_gradients_are_complete_after_the_last_pass_that_makes_some():
-    assert last_gradients(zero_bubble(3, 4, 8)) == {0: 23}
-    assert last_gradients(one_forward_one_backward(0, 4, 8)) == {0: 15}
-    down_and_up = dualpipe(1, 4, 8)
+    assert last_gradients(schedule("zero-bubble", 3, 4, 8)) == {0: 23}
+    assert last_gradients(schedule("1f1b", 0, 4, 8)) == {0: 15}
+    down_and_up = schedule("dualpipe", 1, 4, 8)
     assert [down_and_up[i][:2] for _, i in sorted(last_gradients(down_and_up).items())] == [(Pass.WEIGHT, 3), (Pass.WEIGHT, 7)]

@@ -12,7 +12,7 @@ from lumos.layout.framework import Framework
 from lumos.layout.layers import LayerWork
 from lumos.layout.layout import Blocks, Item, Layout
 from lumos.layout.parameters import owned_parameters, stage_parameters, tensors_of_layer
-from lumos.layout.pipeline import Action, Pass, last_gradients, schedule
+from lumos.layout.pipeline import Action, Pass, holds_sender, last_gradients, schedule
 from lumos.layout.plan import Plan, check, layers_of_chunks
 from lumos.layout.sizes import Share
 from lumos.layout.work import Collective, Contention, Lane
@@ -22,10 +22,6 @@ __all__ = ["arrange", "owned_parameters", "stage_parameters", "tensors_of_layer"
 
 #: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
 CONTENTION_LAUNCH = 1000
-#: Schedules whose stages stand still until what they sent is taken, where transfers do not run beside compute. Where passes of
-#: several chunks alternate, sends and receives go as one batch instead; zero-bubble runtimes hand sends over and go on (its
-#: `zerobubble/runtime.py` waits for what it receives alone), as a stage that waited for a taker could not run what it put off.
-HELD_BY_SENDS = ("gpipe", "1f1b")
 
 
 def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: int) -> Layout:
@@ -60,7 +56,7 @@ class _Stage:
     earlier: int = -1  # what it was before the latest pass
     pending: list[int] = field(default_factory=list)  # gradient exchanges that the optimizer waits for
     runs: dict[int, list[_Run]] = field(default_factory=dict)  # equal layers of each chunk
-    gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters
+    gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters, until it has been waited for
     host_blocked: bool = False  # the host waits for the next item of the chain's waits as well
     extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for beside the chain
 
@@ -171,9 +167,9 @@ class _Stage:
         plan = self.share.plan
         if phase == "forward" and plan.zero == 3 and plan.shards > 1:
             self._sharded_forward(block, run, action)
-        elif action.microbatch == 0 and phase == "forward" and any(layer in self.gathered for layer in run.layers):
+        elif phase == "forward" and any(layer in self.gathered for layer in run.layers):
             for layer in run.layers:
-                self._wait_for(self.gathered.get(layer))
+                self._wait_for(self.gathered.pop(layer, None))
                 self._chain(block, phase, action, layer=layer)
         else:
             self._chain(block, phase, action, repeat=len(run.layers), layer=run.layers.start)
@@ -263,7 +259,7 @@ class _Stage:
         plan, framework = self.share.plan, self.share.framework
         if plan.zero not in (1, 2) or not framework.gather_overlap or plan.lora_rank or plan.dp * plan.cp == 1:
             return
-        for chunk in range(plan.vpp):
+        for chunk in range(len(self.chunks[self.stage])):
             for run in self._runs(chunk):
                 gather = self._gather(run.mixture, Lane.GATHER)
                 if not gather.ops:
@@ -420,7 +416,7 @@ class _Stage:
     def _send(self, key: str, lane: Lane, name: str, action: Action) -> None:
         item = self._put(self._transfer(name, self._lane(lane, action)), (self.tail,), "sync", action, transfer=key)
         plan = self.share.plan
-        if not self.share.framework.p2p_overlap and plan.vpp == 1 and plan.schedule in HELD_BY_SENDS:
+        if holds_sender(plan.schedule, plan.vpp, self.share.framework.p2p_overlap):
             self._wait_for(item)
 
 

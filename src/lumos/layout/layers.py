@@ -28,6 +28,7 @@ class LayerWork:
         self.width = share.activation_bytes
         self.eager = share.framework.fusion == "eager"
         self.compiled = share.framework.fusion == "compiled"
+        self._backward: dict[tuple[bool, bool], Block] = {}  # split passes are cut out of the whole one
 
     # ---------------------------------------------------------------- passes
 
@@ -39,6 +40,12 @@ class LayerWork:
 
     def backward(self, mixture: bool, recompute: bool) -> Block:
         """Backward pass, after the forward pass again where `recompute`."""
+        key = mixture, recompute
+        if key not in self._backward:
+            self._backward[key] = self._whole_backward(mixture, recompute)
+        return self._backward[key]
+
+    def _whole_backward(self, mixture: bool, recompute: bool) -> Block:
         extra = self.framework.checkpoint_us if recompute else 0.0
         b = self._builder("layer backward", self.framework.layer_us + extra)
         if recompute:

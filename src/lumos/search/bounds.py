@@ -16,9 +16,9 @@ import numpy as np
 
 from lumos.layout.coefficients import StepCoefficients
 from lumos.layout.plan import SCHEDULES
-from lumos.search.memory import chunk_layers, shapes
 from lumos.search.prices import SPLIT, Columns, Floats
 from lumos.search.space import Plans
+from lumos.search.structure import chunk_layers, shapes
 
 FILLS = ("1f1b", "gpipe", "interleaved")
 
