@@ -57,6 +57,7 @@ class _Stage:
     tail: int = -1  # the last item of the compute chain
     earlier: int = -1  # what it was before the latest pass
     pending: list[int] = field(default_factory=list)  # gradient exchanges that the optimizer waits for
+    runs: dict[int, list[_Run]] = field(default_factory=dict)  # equal layers of each chunk
     gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters, until it has been waited for
     host_blocked: bool = False  # the host waits for the next item of the chain's waits as well
     extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for beside the chain
@@ -230,7 +231,7 @@ class _Stage:
     def _gather(self, mixture: bool, lane: Lane) -> Block:
         """Gather of one layer's parameters."""
         dense, experts = self._layer_parts(mixture)
-        width = self.share.activation_bytes
+        width = self.share.parameter_bytes
         return self.blocks.make(("gather", mixture, lane), lambda: ends.gather_parameters(self.share, dense * width, experts * width, lane))
 
     def _reduce(self, parameters: int, action: Action | None, name: str) -> None:
@@ -292,7 +293,7 @@ class _Stage:
         tensors = sum(len(c) for c in self.chunks[self.stage]) * tensors_of_layer(self.share.model)
         self._chain(ends.optimizer(self.share, total, owned, tensors), "optimizer", host_waits=True)
         if plan.zero in (1, 2) and data > 1 and not framework.gather_overlap:
-            width = self.share.activation_bytes
+            width = self.share.parameter_bytes
             gather = ends.gather_parameters(self.share, (total - experts) * width, experts * width)
             if gather.ops:
                 self._put(gather, (self.tail,), "sync")
@@ -351,6 +352,11 @@ class _Stage:
         return chunk * self.share.plan.pp + self.stage
 
     def _runs(self, chunk: int) -> list[_Run]:
+        if chunk not in self.runs:
+            self.runs[chunk] = self._runs_of(chunk)
+        return self.runs[chunk]
+
+    def _runs_of(self, chunk: int) -> list[_Run]:
         runs: list[_Run] = []
         model = self.share.model
         for layer in self.chunks[self.stage][chunk]:

@@ -87,7 +87,7 @@ def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None, 
     notes += assembled.graph.diagnostics
     plan = job.plan
     peak = job.cluster.accelerator.peak(plan.precision)
-    achieved = job.model.flops_per_token(plan.seq_len) * plan.tokens / (time.time_s * plan.devices)
+    achieved = job.model.flops_per_token(plan.seq_len // plan.documents) * plan.tokens / (time.time_s * plan.devices)
     by_class, by_bound = shares(assembled.graph, path, layout, pricer)
     return Prediction(
         job=job,

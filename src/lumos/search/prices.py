@@ -235,8 +235,8 @@ def _exchange_blocks(share: Share) -> list[Block]:
         blocks += [
             _contention(one),
             ends.reduce_gradients(share, dense * width * size, experts * width * size),
-            ends.gather_parameters(share, dense * share.activation_bytes, experts * share.activation_bytes),
-            _contention(ends.gather_parameters(share, dense * share.activation_bytes, experts * share.activation_bytes)),
+            ends.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes),
+            _contention(ends.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes)),
         ]
     for parameters in (model.embedding_parameters, model.head_parameters):
         blocks.append(ends.reduce_gradients(share, -(-parameters // plan.tp) * f.reduce_bytes))
@@ -281,7 +281,7 @@ def _tail_blocks(share: Share) -> list[Block]:
         blocks.append(ends.optimizer(share, total, owned_parameters(share, total, experts), tensors))
         width = f.reduce_bytes
         blocks.append(_EMPTY if f.dp_overlap else ends.reduce_gradients(share, (total - experts) * width, experts * width))
-        width = share.activation_bytes
+        width = share.parameter_bytes
         late = not f.gather_overlap and plan.zero in (1, 2)
         blocks.append(ends.gather_parameters(share, (total - experts) * width, experts * width) if late else _EMPTY)
     blocks.append(_tied(share))
