@@ -31,6 +31,8 @@ from lumos.trace.table import Int64
 
 #: Half-width of the 80 % interval of a normal distribution, in standard deviations.
 Z80 = 1.2816
+#: Standard deviation of a normal distribution / its median distance to the median.
+NORMAL = 1.4826
 #: A step shorter than this share of the median one was cut by the window.
 CUT = 0.7
 #: Contributions that an answer lists.
@@ -291,11 +293,15 @@ def replay_error(graph: Graph, replayed: Timeline, owners: Members) -> float:
 def step_spread(timeline: Timeline, owners: Members) -> float:
     """Half-width of the 80 % interval of a step among those of its job, as a fraction; 0 with fewer than three whole steps.
 
-    Steps much shorter than the median are cut by the window and left out.
+    From the median distance to the median step, so that a slow first step does not widen it. Steps much shorter than the
+    median are cut by the window and left out.
     """
     lengths = np.array(list(step_lengths(timeline, owners).values()), float)
     lengths = lengths[lengths >= CUT * np.median(lengths)] if len(lengths) else lengths
-    return float(Z80 * lengths.std(ddof=1) / lengths.mean()) if len(lengths) >= 3 else 0.0
+    if len(lengths) < 3:
+        return 0.0
+    middle = np.median(lengths)
+    return float(Z80 * NORMAL * np.median(np.abs(lengths - middle)) / middle)
 
 
 class Window(NamedTuple):
