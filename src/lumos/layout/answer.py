@@ -35,6 +35,8 @@ Z80 = 1.2816
 NORMAL = 1.4826
 #: A step shorter than this share of the median one was cut by the window.
 CUT = 0.7
+#: Steps that tell how far steps are apart, at least.
+FEWEST = 3
 #: Contributions that an answer lists.
 LARGEST = 5
 
@@ -169,7 +171,7 @@ def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = W
         changed.changes,
         contributions(path, changed_path),
         share,
-        (*base.diagnostics, *changed.diagnostics),
+        (*base.diagnostics, *changed.diagnostics, *noise_unknown(timeline, owners)),
     )
 
 
@@ -296,12 +298,27 @@ def step_spread(timeline: Timeline, owners: Members) -> float:
     From the median distance to the median step, so that a slow first step does not widen it. Steps much shorter than the
     median are cut by the window and left out.
     """
-    lengths = np.array(list(step_lengths(timeline, owners).values()), float)
-    lengths = lengths[lengths >= CUT * np.median(lengths)] if len(lengths) else lengths
-    if len(lengths) < 3:
+    lengths = _whole_steps(timeline, owners)
+    if len(lengths) < FEWEST:
         return 0.0
     middle = np.median(lengths)
     return float(Z80 * NORMAL * np.median(np.abs(lengths - middle)) / middle)
+
+
+def _whole_steps(timeline: Timeline, owners: Members) -> NDArray[np.float64]:
+    """ns of the steps of the job that the window did not cut."""
+    lengths = np.array(list(step_lengths(timeline, owners).values()), float)
+    return lengths[lengths >= CUT * np.median(lengths)] if len(lengths) else lengths
+
+
+def noise_unknown(timeline: Timeline, owners: Members) -> tuple[Diagnostic, ...]:
+    """What to say of the interval where the trace has too few steps to tell how far they are apart."""
+    count = len(_whole_steps(timeline, owners))
+    if count >= FEWEST:
+        return ()
+    word = f"{count} whole step{'s' if count != 1 else ''}"
+    message = f"the trace has {word}: how far steps are apart is unknown and not in the interval; record {FEWEST} or more"
+    return (Diagnostic("step-noise-unknown", message),)
 
 
 class Window(NamedTuple):

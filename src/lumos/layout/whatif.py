@@ -17,7 +17,18 @@ from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph
-from lumos.layout.answer import Answer, Changed, Work, answer, measured_step, planned_answer, spread, typical_step, unchanged_tasks
+from lumos.layout.answer import (
+    Answer,
+    Changed,
+    Work,
+    answer,
+    measured_step,
+    noise_unknown,
+    planned_answer,
+    spread,
+    typical_step,
+    unchanged_tasks,
+)
 from lumos.layout.capture import capture, wants_graphs
 from lumos.layout.change import SIZE_KEYS, layers, microbatches, recompute, resize
 from lumos.layout.dimensions import Resize, Sizes, sizes
@@ -168,7 +179,7 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
         (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes), *changes.durations.described()),
         spread(graph, timeline, owners),
         measured_step(graph, owners, step.name),
-        graph.diagnostics,
+        (*graph.diagnostics, *noise_unknown(timeline, owners)),
     )
 
 
