@@ -322,8 +322,8 @@ def noise_unknown(timeline: Timeline, owners: Members) -> tuple[Diagnostic, ...]
 
 
 class Window(NamedTuple):
-    """A step of the job, ns: from its first start to its last end over all ranks; previous: the last end of the steps that begin
-    before it (its own start without any)."""
+    """A step of the job, ns: from its first start to its last end over all ranks; previous: the last end of the step that
+    begins before it (its own start without any)."""
 
     start: int
     end: int
@@ -346,13 +346,12 @@ class Window(NamedTuple):
 def windows(timeline: Timeline, owners: Members) -> dict[str, Window]:
     """Every step of the job."""
     start, end = spans(timeline, owners)
-    found: dict[str, Window] = {}
-    names = {name: (int(start[parts].min()), int(end[parts].max())) for name, parts in job_steps(owners).items()}
+    every = [(name, int(start[parts].min()), int(end[parts].max())) for name, parts in job_steps(owners).items()]
+    before: dict[str, int] = {}
     latest: int | None = None
-    for name, (first, last) in sorted(names.items(), key=lambda item: item[1]):
-        found[name] = Window(first, last, first if latest is None else latest)
-        latest = max(last, last if latest is None else latest)
-    return {name: found[name] for name in names}
+    for name, first, last in sorted(every, key=lambda step: step[1:]):
+        before[name], latest = first if latest is None else latest, last
+    return {name: Window(first, last, before[name]) for name, first, last in every}
 
 
 def since(path: CriticalPath, begin: int) -> CriticalPath:

@@ -82,9 +82,8 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
     name = paths[typical_step(paths)].name
     known = windows(timeline, owners)
     ahead = known[name].overlap
-    own, before = (
-        _tasks(owners, names) for names in ([name], [other for other, window in known.items() if window.start < known[name].start])
-    )
+    earlier = sorted((n for n, window in known.items() if window[:2] < known[name][:2]), key=lambda n: known[n])
+    own, before = _tasks(owners, [name]), _tasks(owners, earlier[-1:])
     frozen = freeze(base)
     ends: list[float] = []
     for low in range(0, len(cells), BATCH):
