@@ -33,7 +33,7 @@ from lumos.search.structure import passes
 GPT3 = Problem(load_model("gpt3-175b"), profile("megatron-core"), load_cluster("h100"), 512, 1536, 2048)
 LLAMA = Problem(load_model("llama3-405b"), profile("megatron-core"), load_cluster("h100"), 16384, 2048, 8192)
 #: Plans simulated in full by the search that is spread over workers.
-REFINED = 150
+REFINED = 80
 NOTE = "on a machine that others use too: process time beside the clock's"
 CALCULON = (
     "Calculon has no package to be timed beside: PyPI's `calculon` is another project (producers and consumers);"
