@@ -9,6 +9,7 @@ from functools import partial
 from lumos.layout import ends
 from lumos.layout.block import Block, Builder, Op
 from lumos.layout.framework import Framework
+from lumos.layout.graph_launch import captured
 from lumos.layout.layers import LayerWork
 from lumos.layout.layout import Blocks, Item, Layout
 from lumos.layout.parameters import owned_parameters, stage_parameters, tensors_of_layer
@@ -31,7 +32,8 @@ def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: in
     chunks = layers_of_chunks(plan, model)
     blocks, work = Blocks(), LayerWork(share)
     stages = tuple(tuple(_Stage(share, work, blocks, s, chunks).items()) for s in range(plan.pp))
-    return Layout(model, plan, framework, tuple(blocks.blocks), stages)
+    layout = Layout(model, plan, framework, tuple(blocks.blocks), stages)
+    return captured(layout) if framework.cuda_graphs else layout
 
 
 @dataclass(slots=True)

@@ -103,9 +103,7 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster) -> 
             modelled.add(task)
             ratios = [max(duration - before + t, t) / duration for t in times]
             if world > 1:
-                text = (
-                    "collectives without their peers: what the model of their transfer does not explain is kept as waiting"
-                )
+                text = "collectives without their peers: what the model of their transfer does not explain is kept as waiting"
                 notes["waiting-kept"] = Diagnostic("waiting-kept", text)
         for column, ratio in zip(columns, ratios, strict=True):
             column[task] *= ratio

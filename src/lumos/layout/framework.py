@@ -41,6 +41,7 @@ class Framework:
     transfer_us: of one pipeline transfer. transfer_blocks: the host waits for the device after a receive (Megatron's
     `batch_p2p_sync`), so it cannot run ahead of the pipeline. transfer_scattered: without sequence parallel every tensor-parallel
     rank sends its part of the activations, gathered again behind (Narayanan et al. 2021, section 4.1).
+    cuda_graphs: each pass of a microbatch over a rank's layers is launched as one graph (`capture`).
     metrics: losses computed again for the training log, every microbatch.
     zero, sequence_parallel, recompute: what the framework does where a configuration leaves it open. selective: what
     selective recomputation repeats: "attention" (its core, where unfused) or "alternate" (every second multiplication).
@@ -75,6 +76,7 @@ class Framework:
     transfer_us: float = 150.0
     transfer_blocks: bool = True
     transfer_scattered: bool = False
+    cuda_graphs: bool = False
     metrics: int = 0
     zero: int = 1
     sequence_parallel: bool = True

@@ -6,7 +6,7 @@ sweep of the frozen graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos.analyze.critical_path import critical_paths
-from lumos.analyze.steps import members
+from lumos.analyze.steps import Members, job_steps, members
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
-from lumos.layout.answer import typical_step
+from lumos.layout.answer import typical_step, windows
 from lumos.layout.durations import Scale, matching, number
 from lumos.layout.whatif import Changes, parse_settings, whatif
 from lumos.simulate import freeze, simulate, sweep_many
-from lumos.trace.table import Job
+from lumos.trace.table import Int64, Job
 
 #: Prefix of grid keys that scale durations.
 SCALE = "scale:"
@@ -77,11 +77,14 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
     """Durations alone: one frozen graph, all combinations through batched sweeps."""
     masks = {key: matching(graph, job, key.removeprefix(SCALE)) for key in grid}
     base = changes.durations.apply(graph, job)
-    owners = members(base)
-    paths = critical_paths(simulate(base), owners)
+    owners, timeline = members(graph), simulate(graph)
+    paths = critical_paths(timeline, owners)
     name = paths[typical_step(paths)].name
-    tasks = np.concatenate([owners.tasks(i) for i, step in enumerate(owners.steps) if step.name == name])
-    tasks = tasks[base.kind[tasks] != Kind.HOST]  # a pause until the next step is no part of this one
+    known = windows(timeline, owners)
+    ahead = known[name].overlap
+    own, before = (
+        _tasks(owners, names) for names in ([name], [other for other, window in known.items() if window.start < known[name].start])
+    )
     frozen = freeze(base)
     ends: list[float] = []
     for low in range(0, len(cells), BATCH):
@@ -93,6 +96,18 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
             rows.append(np.rint(base.duration * factor).astype(np.int64))
         durations = np.stack(rows)
         finish = sweep_many(frozen, durations, ends=True)
-        begin = finish[:, tasks] - durations[:, tasks]
-        ends += ((finish[:, tasks].max(axis=1) - begin.min(axis=1)) * 1e-9).tolist()
+        begin = (finish[:, own] - durations[:, own]).min(axis=1)
+        end = finish[:, own].max(axis=1)
+        if len(before):
+            begin = np.minimum(np.maximum(begin, finish[:, before].max(axis=1) - ahead), end)
+        ends += ((end - begin) * 1e-9).tolist()
     return tuple(Cell(cell, seconds) for cell, seconds in zip(cells, ends, strict=True))
+
+
+def _tasks(owners: Members, names: Sequence[str]) -> Int64:
+    """The tasks of steps of the job, without pauses between operators (the one until the next step is no part of a step)."""
+    steps = job_steps(owners)
+    tasks = [owners.tasks(i) for name in names for i in steps[name]]
+    found = np.concatenate(tasks) if tasks else np.empty(0, np.int64)
+    chosen: Int64 = found[owners.graph.kind[found] != Kind.HOST]
+    return chosen
