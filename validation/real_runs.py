@@ -5,14 +5,15 @@
     python -m validation.real_runs DIR --write                                    predicts, compares, writes docs/accuracy.md
 
 Recording. Two processes of one thread each (gloo) hold all settings at once and go through them in turn, round after
-round, so that whatever else the machine does disturbs all of them alike. In every round each setting runs a few steps
-untraced, then a few under the profiler. Settings of one process run on rank 0 while rank 1 waits without using the CPU.
-The base's trace of every round is kept.
+round. A core's speed drifts by tens of percent within seconds where others use the machine too, so in every round each
+target's step stands between two steps of the base, each after a step that warms the caches up. Settings of one process run on
+rank 0 while rank 1 waits without using the CPU. The base is traced once a round, and its traces are kept.
 
 Scoring. Predicted: the ratio of changed to base step, from one trace of the base, that of the round in which its process
-was disturbed least. Measured: the median over the rounds of the ratio of the untraced steps of one round. Settings of
-one process are compared by the time that their process spent on its core, which other programs on the machine
-disturb less than the time on the clock; settings of two processes by the clock, since waiting for each other counts.
+was disturbed least. Measured: the median over the rounds of the ratio of a target's untraced step to the mean of the two
+steps of the base around it. Settings of one process are compared by the time that their process spent on its core, which other
+programs on the machine disturb less than the time on the clock; settings of two processes by the clock, since waiting for
+each other counts.
 Noise: half-width of the 95 % interval of that median (order statistics), as a share of it.
 """
 
@@ -37,7 +38,7 @@ from typing import Any
 
 from tools.document import ROOT, markdown_table, write_section
 
-UNTRACED, WARMUP, TRACED = 2, 1, 2
+WARMUP, TRACED = 1, 3
 
 
 @dataclass(frozen=True)
@@ -108,22 +109,25 @@ def _worker(rank: int, folder: str, rounds: int, nice: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=Path(store).as_uri(), rank=rank, world_size=2)
     groups = {1: dist.new_group([0]), 2: dist.new_group([0, 1])}
     jobs = {s.name: _Job(s, groups[s.processes], rank) for s in SETTINGS if rank < s.processes}
-    found: dict[str, dict[str, list[list[Step]]]] = {s.name: {"untraced": [], "traced": []} for s in SETTINGS}
+    found: dict[str, list[list[Step]]] = {s.name: [] for s in SETTINGS}  # of a target, by round: base, target, base
+    around = [jobs[BASE.name]] if rank == 0 else []
     for turn in range(rounds + 1):  # the first warms up
         for s in SETTINGS:
             dist.barrier()
             if rank >= s.processes:
                 continue
-            keep = ""
-            if turn and s is BASE:
-                keep = str(Path(folder) / f"round{turn}")
-            elif turn == 1:  # one trace of every target, to look a miss up
-                keep = str(Path(folder) / "targets" / re.sub(r"\W+", "-", s.name))
             with _priority(nice):
-                untraced, traced = jobs[s.name].run(keep)
+                if s is BASE:
+                    steps = jobs[s.name].traced(str(Path(folder) / f"round{turn}"))
+                else:
+                    steps = [base.warm_step() for base in around]
+                    dist.barrier(groups[s.processes])
+                    steps.append(jobs[s.name].warm_step())
+                    steps += [base.warm_step() for base in around]
+                    if turn == 1:  # one trace of every target, to look a miss up
+                        jobs[s.name].traced(str(Path(folder) / "targets" / re.sub(r"\W+", "-", s.name)))
             if turn:
-                found[s.name]["untraced"].append(untraced)
-                found[s.name]["traced"].append(traced)
+                found[s.name].append(steps)
         text = json.dumps({"torch": torch.__version__, "settings": [asdict(s) for s in SETTINGS], "steps": found})
         (Path(folder) / f"steps{rank}.json").write_text(text)
     dist.destroy_process_group()
@@ -148,26 +152,28 @@ class _Job:
         self.recorder.train_step(self.model, self.optimizer, self.batches, None)
         return time.perf_counter() - began, time.process_time() - worked, _switches() - switches
 
-    def run(self, keep: str) -> tuple[list[Step], list[Step]]:
-        """The untraced and the traced steps; the trace goes to `keep` unless that is empty."""
+    def warm_step(self) -> Step:
+        """A step whose weights and code are in the caches already."""
+        self.step()
+        return self.step()
+
+    def traced(self, folder: str) -> list[Step]:
+        """Steps under the profiler; the trace goes to `folder`."""
         import torch.profiler as profiler
 
         self.step()
-        untraced = [self.step() for _ in range(UNTRACED)]
-        if not keep:
-            return untraced, []
         schedule = profiler.schedule(wait=0, warmup=WARMUP, active=TRACED)
 
         def save(p: Any) -> None:
-            Path(keep).mkdir(parents=True, exist_ok=True)
-            p.export_chrome_trace(str(Path(keep) / f"rank{self.rank}.json.gz"))
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            p.export_chrome_trace(str(Path(folder) / f"rank{self.rank}.json.gz"))
 
-        traced = []
+        steps = []
         with profiler.profile(activities=[profiler.ProfilerActivity.CPU], schedule=schedule, record_shapes=True, on_trace_ready=save) as p:
             for _ in range(WARMUP + TRACED):
-                traced.append(self.step())
+                steps.append(self.step())
                 p.step()
-        return untraced, traced[WARMUP:]
+        return steps[WARMUP:]
 
 
 @contextlib.contextmanager
@@ -237,8 +243,8 @@ def score(folder: Path) -> list[Score]:
     from lumos.layout.whatif import Changes, parse_settings, whatif
     from lumos.trace import read
 
-    steps: dict[str, dict[str, list[list[Step]]]] = json.loads((folder / "steps0.json").read_text())["steps"]
-    traced = [sum(s[0] for s in r) / sum(s[1] for s in r) for r in steps[BASE.name]["traced"]]
+    steps: dict[str, list[list[Step]]] = json.loads((folder / "steps0.json").read_text())["steps"]
+    traced = [sum(s[0] for s in r) / sum(s[1] for s in r) for r in steps[BASE.name]]
     calmest = 1 + min(range(len(traced)), key=traced.__getitem__)
     job = read(str(folder / f"round{calmest}" / "rank0.json.gz"))
     # The base exchanges gradients with itself alone; the header speaks of both processes of the recording.
@@ -248,8 +254,7 @@ def score(folder: Path) -> list[Score]:
     for target in TARGETS:
         found = whatif(job, graph, Changes(parse_settings(target.changes)))
         clock = 1 if target.processes == 1 else 0  # on the core, or on the wall
-        pairs = zip(steps[target.name]["untraced"], steps[BASE.name]["untraced"], strict=False)
-        ratios = sorted(statistics.median(s[clock] for s in a) / statistics.median(s[clock] for s in b) for a, b in pairs)
+        ratios = sorted(2 * changed[clock] / (before[clock] + after[clock]) for before, changed, after in steps[target.name])
         predicted = found.outcome.step_time_s / found.base.step_time_s
         scores.append(Score(target, predicted, statistics.median(ratios), _noise(ratios), len(ratios)))
     return scores
@@ -298,7 +303,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--record", action="store_true", help="run the settings first")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--nice", type=int, default=0, help="priority of the measured steps, below 0 on a shared machine")
     parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
     args = parser.parse_args()
