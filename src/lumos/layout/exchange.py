@@ -64,7 +64,7 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
     exchanged and how many bytes, but not what that costs: `cluster` says what links the processes, None that nobody
     said. LumosError then, and where the trace does not show which collectives exchange gradients.
     """
-    found, graph = layout.segmentation, layout.segmentation.graph
+    graph = layout.segmentation.graph
     if count < 1:
         raise UsageError(f"--set dp={count}: must be at least 1")
     worlds = {t.world_size for t in job.traces if t.world_size}
