@@ -6,9 +6,10 @@ sweep of the frozen graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -18,15 +19,15 @@ from lumos.analyze.steps import members
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.layout.answer import typical_step
-from lumos.layout.durations import Scale, matching, number
+from lumos.layout.durations import Mask, Scale, matching, number
 from lumos.layout.whatif import Changes, parse_settings, whatif
-from lumos.simulate import freeze, simulate, sweep_many
+from lumos.simulate import Frozen, freeze, simulate, sweep_scaled
 from lumos.trace.table import Job
 
 #: Prefix of grid keys that scale durations.
 SCALE = "scale:"
-#: Configurations swept together: eight run side by side, and their durations are held in memory.
-BATCH = 64
+#: Combinations of patterns that the sweep tells apart.
+MOST_GROUPS = 1 << 12
 
 
 class Cell(NamedTuple):
@@ -76,23 +77,43 @@ def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str]) -> Cell
 def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[str, ...]], cells: list[dict[str, str]]) -> tuple[Cell, ...]:
     """Durations alone: one frozen graph, all combinations through batched sweeps."""
     masks = {key: matching(graph, job, key.removeprefix(SCALE)) for key in grid}
+    if any(mask.all() for mask in masks.values()):  # then the times at which ranks begin scale too (`durations.scale`)
+        return tuple(_one(job, graph, changes, cell) for cell in cells)
     base = changes.durations.apply(graph, job)
-    owners = members(base)
-    paths = critical_paths(simulate(base), owners)
+    seconds = scaled_steps(step_sweep(base), masks, [{key: number(v, key) for key, v in cell.items()} for cell in cells])
+    return tuple(map(Cell, cells, seconds))
+
+
+class StepSweep(NamedTuple):
+    """A graph made ready for changes of its durations. counted: the tasks between whose first start and last end the step
+    lasts, bool[n]."""
+
+    frozen: Frozen
+    counted: Mask
+
+
+def step_sweep(graph: Graph) -> StepSweep:
+    """The typical step of a job, ready to be swept."""
+    owners = members(graph)
+    paths = critical_paths(simulate(graph), owners)
     name = paths[typical_step(paths)].name
-    tasks = np.concatenate([owners.tasks(i) for i, step in enumerate(owners.steps) if step.name == name])
-    tasks = tasks[base.kind[tasks] != Kind.HOST]  # a pause until the next step is no part of this one
-    frozen = freeze(base)
-    ends: list[float] = []
-    for low in range(0, len(cells), BATCH):
-        rows = []
-        for cell in cells[low : low + BATCH]:
-            factor = np.ones(len(base))
-            for key, value in cell.items():
-                factor[masks[key]] *= number(value, key)
-            rows.append(np.rint(base.duration * factor).astype(np.int64))
-        durations = np.stack(rows)
-        finish = sweep_many(frozen, durations, ends=True)
-        begin = finish[:, tasks] - durations[:, tasks]
-        ends += ((finish[:, tasks].max(axis=1) - begin.min(axis=1)) * 1e-9).tolist()
-    return tuple(Cell(cell, seconds) for cell, seconds in zip(cells, ends, strict=True))
+    counted = np.zeros(len(graph), bool)
+    for i, step in enumerate(owners.steps):
+        if step.name == name:
+            counted[owners.tasks(i)] = True
+    counted &= graph.kind != Kind.HOST  # a pause until the next step is no part of this one
+    return StepSweep(freeze(graph), counted)
+
+
+def scaled_steps(ready: StepSweep, masks: Mapping[str, Mask], factors: Sequence[Mapping[str, float]]) -> list[float]:
+    """Seconds of the step for each of `factors`: by what the tasks of each of `masks` (bool[n]) are multiplied."""
+    group = np.zeros(len(ready.frozen), np.uint16)
+    product_of = np.ones((len(factors), 1))  # by configuration and group: tasks in the same masks form a group
+    for key, mask in masks.items():
+        if 2 * product_of.shape[1] > MOST_GROUPS:
+            raise UsageError(f"--grid: at most {int(log2(MOST_GROUPS))} patterns at once")
+        group += mask.astype(np.uint16) * np.uint16(product_of.shape[1])
+        by = np.array([[wanted[key]] for wanted in factors])
+        product_of = np.concatenate((product_of, product_of * by), axis=1)
+    makespans = sweep_scaled(ready.frozen, group, product_of, ready.counted)
+    return [int(span) * 1e-9 for span in makespans]
