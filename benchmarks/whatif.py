@@ -52,7 +52,7 @@ def _durations() -> tuple[float, list[tuple[str, float, str]]]:
     """Seconds of the pass of NumPy, and the rows of changes of durations."""
     graph = synthetic(TASKS)
     graph = replace(graph, names=tuple(kind.name.lower() for kind in Kind), name=graph.kind.astype(np.int32))
-    job, ready = Job(()), step_sweep(graph)
+    job, ready = Job(()), step_sweep(graph, graph)
 
     def one() -> int:
         changed = Durations.parse(["kernel=0.5"], (), (), ()).apply(graph, job)
@@ -86,8 +86,9 @@ def _plan() -> list[tuple[str, float, str]]:
     def change(**settings: str) -> Callable[[], object]:
         return lambda: place(changed_layout(layout, job, Changes(settings)))
 
+    size = f"{len(graph) / 1e6:.1f} M tasks"
     return [
-        (f"change of the plan (microbatches × 2, {len(graph) / 1e6:.1f} M tasks): assembled", seconds(change(microbatches="2"), 2), "≤ 2,000 ms"),
+        (f"change of the plan (microbatches × 2, {size}): assembled", seconds(change(microbatches="2"), 2), "≤ 2,000 ms"),
         ("change of sizes (sequence × 2): assembled", seconds(change(seq="256"), 2), "≤ 2,000 ms"),
         ("the answer's replay of it: simulated", seconds(lambda: simulate(graph), 2), "–"),
     ]

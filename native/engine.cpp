@@ -130,18 +130,10 @@ struct Aligned {
     explicit Aligned(size_t n) : data(new (std::align_val_t(sizeof(T))) T[n]) {}
 };
 
-// Spans of the tasks that a batch counted, into makespan[from], ….
-static void take_spans(const Batch& batch, size_t from, Out<int64_t>& makespan) {
-    for (size_t j = 0; j < LANES && from + j < makespan.size(); ++j)
-        makespan.data()[from + j] = std::max<int64_t>(batch.last[j] == UNSET ? 0 : batch.last[j] - batch.first[j], 0);
-}
-
-// durations and ends: [k, n] flat, row by row; ends may be empty. makespan: [k], of the tasks that `counted` marks ([n], or
-// empty for all of them).
+// durations and ends: [k, n] flat, row by row; ends may be empty. makespan: [k].
 static void sweep_many(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred,
                        In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int32_t> slot,
-                       In<int32_t> pred_slot, int64_t slots, In<int64_t> durations, In<uint8_t> counted, Out<int64_t> makespan,
-                       Out<int64_t> ends) {
+                       In<int32_t> pred_slot, int64_t slots, In<int64_t> durations, Out<int64_t> makespan, Out<int64_t> ends) {
     const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
     const size_t n = size_t(tables.view.tasks), k = makespan.size();
     nb::gil_scoped_release release;
@@ -149,36 +141,39 @@ static void sweep_many(const Tables& tables, In<int32_t> order, In<int32_t> rank
     for (size_t from = 0; from < k; from += LANES) {
         Batch batch{};
         batch.sweep = &run, batch.slot = slot.data(), batch.pred_slot = pred_slot.data(), batch.held = held.data.get();
-        batch.counted = counted.size() ? counted.data() : nullptr;
         for (size_t j = 0; j < LANES; ++j) {
             const size_t row = std::min(from + j, k - 1);  // spare lanes repeat the last configuration
             batch.duration[j] = durations.data() + row * n;
             batch.ends[j] = ends.size() ? ends.data() + row * n : nullptr;
         }
         batch.run();
-        take_spans(batch, from, makespan);
+        for (size_t j = 0; j < LANES && from + j < k; ++j) makespan.data()[from + j] = n ? batch.last[j] - batch.first[j] : 0;
     }
 }
 
 // The same for the graph's own durations (base, [n]) times factors: [k, groups] flat; group: [n], of every task.
+// mark: [n]. spans: [k, 3] flat, the earliest start and latest end of tasks marked 1, the latest end of those marked 2.
 static void sweep_scaled(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred,
                          In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int32_t> slot,
                          In<int32_t> pred_slot, int64_t slots, In<int64_t> base, In<uint16_t> group, In<double> factors,
-                         In<uint8_t> counted, Out<int64_t> makespan) {
+                         In<uint8_t> mark, Out<int64_t> spans) {
     const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
-    const size_t k = makespan.size(), groups = k ? factors.size() / k : 0;
+    const size_t k = spans.size() / 3, groups = k ? factors.size() / k : 0;
     nb::gil_scoped_release release;
     const Aligned<Lanes> held{size_t(slots)};
     const Aligned<Factors> factor{groups};
     for (size_t from = 0; from < k; from += LANES) {
         Batch batch{};
         batch.sweep = &run, batch.slot = slot.data(), batch.pred_slot = pred_slot.data(), batch.held = held.data.get();
-        batch.counted = counted.size() ? counted.data() : nullptr;
+        batch.mark = mark.data();
         batch.base = base.data(), batch.group = group.data(), batch.factor = factor.data.get();
         for (size_t g = 0; g < groups; ++g)
             for (size_t j = 0; j < LANES; ++j) factor.data[g][j] = factors.data()[std::min(from + j, k - 1) * groups + g];
         batch.run();
-        take_spans(batch, from, makespan);
+        for (size_t j = 0; j < LANES && from + j < k; ++j) {
+            int64_t* span = spans.data() + (from + j) * 3;
+            span[0] = batch.first[j], span[1] = batch.last[j], span[2] = batch.before[j];
+        }
     }
 }
 

@@ -403,15 +403,15 @@ struct Batch {
     const Factors* factor;
     int64_t* ends[LANES];  // null where not wanted
     Lanes* held;           // [slots]
-    const uint8_t* counted;  // tasks that first and last are of; null: all
-    int64_t first[LANES], last[LANES];  // earliest start, latest end
+    const uint8_t* mark;  // null: first and last are of all tasks; else of those marked 1, before of those marked 2
+    int64_t first[LANES], last[LANES], before[LANES];  // earliest start, latest end, latest end
 
     LUMOS_WIDEST void run();
 };
 
 inline LUMOS_WIDEST void Batch::run() {
     const Lanes unset = Lanes{} + UNSET, zero = {};
-    Lanes earliest = Lanes{} + std::numeric_limits<int64_t>::max(), final = unset;
+    Lanes earliest = Lanes{} + std::numeric_limits<int64_t>::max(), final = unset, previous = unset;
     const auto finish = [&](int64_t at, Lanes time) __attribute__((always_inline)) {
         const int32_t task = sweep->order[at];
         Lanes own;
@@ -420,7 +420,10 @@ inline LUMOS_WIDEST void Batch::run() {
         else
             for (int j = 0; j < LANES; ++j) own[j] = duration[j][task];
         own += time;
-        if (!counted || counted[task]) final = own > final ? own : final;
+        if (!mark || mark[task] == 1)
+            final = own > final ? own : final;
+        else if (mark[task] == 2)
+            previous = own > previous ? own : previous;
         held[slot[at]] = own;
         if (ends[0])
             for (int j = 0; j < LANES; ++j) ends[j][task] = own[j];
@@ -449,7 +452,7 @@ inline LUMOS_WIDEST void Batch::run() {
                 time = release > time ? release : time;
             }
             time = time == unset ? zero : time;
-            if (!counted || counted[sweep->order[at]]) earliest = time < earliest ? time : earliest;
+            if (!mark || mark[sweep->order[at]] == 1) earliest = time < earliest ? time : earliest;
             if (at < stop)
                 finish(at, time);
             else
@@ -457,7 +460,7 @@ inline LUMOS_WIDEST void Batch::run() {
         }
         for (int64_t member = stop; member < at; ++member) finish(member, latest);
     }
-    for (int j = 0; j < LANES; ++j) first[j] = earliest[j], last[j] = final[j];
+    for (int j = 0; j < LANES; ++j) first[j] = earliest[j], last[j] = final[j], before[j] = previous[j];
 }
 
 }  // namespace lumos

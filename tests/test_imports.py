@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "lumos"
 #: From the bottom up; the parts of one level do not import each other.
 LEVELS = (
     {"errors"},
-    {"diagnostics", "result"},
+    {"diagnostics", "result", "distribute"},
     {"trace"},
     {"graph"},
     {"simulate"},
@@ -31,7 +31,7 @@ APART = {"collect": {"errors"}}
 LEVEL = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 
 #: Inner loops: modules of C++ that import nothing.
-NATIVE = {"_scan", "_slices", "_engine", "_path"}
+NATIVE = {"_scan", "_slices", "_engine", "_path", "_pipeline"}
 
 
 def part_of(path: Path) -> str:

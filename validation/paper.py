@@ -17,8 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
 from tools.document import markdown_table, write_section
 
+from lumos.analyze.breakdown import four_way
+from lumos.analyze.steps import members
 from lumos.cost.cluster import load_cluster
 from lumos.layout.framework import PROFILES
 from lumos.layout.job import Job
@@ -48,6 +51,15 @@ def predicted(model: str, layout: str, pricer: Pricer, per_stage: int = MICROBAT
     return predict(Job(load_model(model), plan, FRAMEWORK, load_cluster("h100")), pricer, coarse=False)
 
 
+def recorded(p: Prediction) -> dict[str, float]:
+    """The four parts as a profiler shows them, in seconds: a receive that waits for its sender (the bubble) is communication."""
+    graph = p.timeline.graph
+    parts = np.array(four_way(p.timeline, members(graph)), float).mean(axis=0)[:3]
+    whole = float(p.timeline.end.max() - p.timeline.start.min())
+    scale = p.time.time_s / whole
+    return dict(zip(COMPONENTS, (*(scale * parts).tolist(), scale * (whole - parts.sum())), strict=True))
+
+
 def main() -> int:
     folder = os.environ.get("LUMOS_MEASURED")
     if not folder:
@@ -73,7 +85,7 @@ def report(rows: list[dict[str, str]], pricer: Pricer) -> str:
         cells = []
         for key in COMPONENTS:
             share = float(r[f"{key}_ms"]) / float(r["step_ms"])
-            mine = ours[name].breakdown[f"{key}_s"] / ours[name].time.time_s
+            mine = recorded(ours[name])[key] / ours[name].time.time_s
             cells.append(f"{share:.0%} / {mine:.0%}")
             if name != BASE:
                 parts.append(abs(mine - share))
@@ -114,9 +126,15 @@ def report(rows: list[dict[str, str]], pricer: Pricer) -> str:
         f"from a real trace and on absolute times: {mean(map(abs, theirs)):.1%}. Mean difference of a part {mean(parts):.1%} of the "
         f"step, worst {max(parts):.1%} (to reach: 10 %).",
         "",
+        "Parts as a profiler shows them: a receive that waits for its sender, so the pipeline's bubble, is communication. Microbatches: "
+        "compute (exposed and overlapped) is within 6 % the same at 2, 4, 8 and 16 stages, though a stage then has a half, a quarter, … "
+        "of the layers, so every run has as many microbatches more as it has stages; that holds for all rows alike.",
+        "",
         "Scaling data parallelism is met; what deeper pipelines cost on the paper's cluster is not. There 2x8x4 on 64 GPUs takes 1.4 "
-        "times as long as 2x8x8 on 128, and 2x4x16 1.5 times as long as 2x4x8, at equal compute: communication that neither bytes nor "
-        "hops explain, so a property of that fabric or of the ranks' placement, which the paper does not describe.",
+        "times as long as 2x8x8 on 128, and 2x4x16 1.5 times as long as 2x4x8, at equal compute, equal bytes a transfer (12.6 MB) and "
+        "every transfer between nodes in both. 2x8x4 has some 46 transfers in series, so each would take 20 ms, 0.6 GB/s: neither bytes, "
+        "hops nor blocking transfers explain that, nor another batch, which compute rules out; so a property of that fabric or of the "
+        "ranks' placement, which the paper does not describe.",
         "",
         *figure_one(by_series, pricer),
         "",
@@ -136,9 +154,9 @@ def figure_one(by_series: dict[tuple[str, str], dict[str, str]], pricer: Pricer)
     ours = predicted("gpt3-175b", "8x4x8", pricer, MICROBATCHES_175B)
     rows = []
     for key in (*COMPONENTS, "step"):
-        mine = 1000 * (ours.time.time_s if key == "step" else ours.breakdown[f"{key}_s"])
+        mine = 1000 * (ours.time.time_s if key == "step" else recorded(ours)[key])
         rows.append((key.replace("_", " "), measured[f"{key}_ms"], f"{mine:.0f}", dpro[f"{key}_ms"]))
-    mine_share = [ours.breakdown[f"{k}_s"] / ours.time.time_s for k in COMPONENTS]
+    mine_share = [recorded(ours)[k] / ours.time.time_s for k in COMPONENTS]
     true_share = [float(measured[f"{k}_ms"]) / float(measured["step_ms"]) for k in COMPONENTS]
     dpro_share = [float(dpro[f"{k}_ms"]) / float(dpro["step_ms"]) for k in COMPONENTS]
     worst = [max(abs(a - b) for a, b in zip(shares, true_share, strict=True)) for shares in (mine_share, dpro_share)]

@@ -63,7 +63,6 @@ def sweep_many(
     pred_slot: Int32,
     slots: int,
     durations: Int64,
-    counted: NDArray[np.uint8],
     makespan: Int64,
     ends: Int64,
     /,
@@ -83,7 +82,7 @@ def sweep_scaled(
     base: Int64,
     group: NDArray[np.uint16],
     factors: NDArray[np.float64],
-    counted: NDArray[np.uint8],
-    makespan: Int64,
+    mark: NDArray[np.uint8],
+    spans: Int64,
     /,
 ) -> None: ...

@@ -133,3 +133,13 @@ def test_spellings_of_nccl_and_pytorch() -> None:
     cluster = load_cluster("h100")
     assert collective("alltoall", 8, 2**20, cluster).time == collective("all_to_all", 8, 2**20, cluster).time
     assert collective("allgather_base", 8, 2**20, cluster).time == collective("all-gather", 8, 2**20, cluster).time
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce"])
+def test_chains_pass_through_every_node(kind: str) -> None:
+    """Ten times as many nodes: the latency of a broadcast grows as much, that of a small all-reduce (a tree) far less."""
+    cluster = load_cluster("h100")
+    few, many = collective(kind, [64, 640], 8, cluster).time
+    tree_few, tree_many = collective("all_reduce", [64, 640], 8, cluster).time
+    assert 9 < many / few < 11
+    assert tree_many / tree_few < 3

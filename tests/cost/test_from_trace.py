@@ -94,6 +94,10 @@ def test_operators_without_a_rule_have_no_bytes() -> None:
     assert traffic(OperatorTime("aten::add", ((),), ("Scalar",), 1, 1)) is None
 
 
+def test_shapes_that_do_not_broadcast_have_no_bytes() -> None:
+    assert traffic(OperatorTime("aten::mul", ((4, 3), (4, 5)), ("float", "float"), 1, 1)) is None
+
+
 def job(tmp_path: Path, slower: float) -> Trace:
     """Multiplications and additions that take `slower` times what the shipped models say."""
     h100 = load_cluster("h100").accelerator

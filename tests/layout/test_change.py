@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -64,6 +65,15 @@ def test_microbatches_before_the_last_exchange_nothing():
     more = place(microbatches(layout, job, None, 3))
     assert len(more.graph.collectives.task) == len(graph.collectives.task)
     assert 2.5 < step(microbatches(layout, job, None, 3)) / step(layout) < 3.0
+
+
+def test_passes_that_do_not_pair_up_are_no_microbatches():
+    job, _, layout = base()
+    found = layout.segmentation
+    ahead = [replace(p, label=p.label._replace(microbatch=1)) if p.label.part == "head" and p.label.phase == Phase.FORWARD else p
+             for p in found.pieces]  # fmt: skip
+    with pytest.raises(LumosError, match="2 forward and 1 backward passes"):
+        microbatches(replace(layout, segmentation=replace(found, pieces=tuple(ahead))), job, None, 3)
 
 
 def test_recomputation_runs_every_forward_layer_again():

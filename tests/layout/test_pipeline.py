@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lumos.layout.pipeline import Action, Pass, one_forward_one_backward, schedule, zero_bubble
+from lumos.layout.pipeline import Action, Pass, last_gradients, schedule
 
 CASES = [
     (name, stages, microbatches, chunks)
     for name, chunks in (("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("zero-bubble", 1), ("dualpipe", 1))
     for stages in (2, 4)
-    for microbatches in (stages, 3 * stages)
+    for microbatches in (stages, 2 * stages, 6 * stages)
+    if name != "dualpipe" or microbatches >= 2 * stages
 ]
 
 
@@ -31,6 +32,7 @@ def test_schedules_are_complete_and_feasible(name, stages, microbatches, chunks)
             while order:
                 action = order[0]
                 at, m = place(name, s, stages, action.chunk), action.microbatch
+                whole = action.step is Pass.BACKWARD
                 step = Pass.BACKWARD if action.step is Pass.INPUT else action.step
                 if step is Pass.FORWARD:
                     needs = [(Pass.FORWARD, at - 1, m)] if at else []
@@ -41,13 +43,12 @@ def test_schedules_are_complete_and_feasible(name, stages, microbatches, chunks)
                 if not done.issuperset(needs):
                     break
                 assert (step, at, m) not in done
-                done.add((step, at, m))
+                done |= {(step, at, m), (Pass.WEIGHT, at, m)} if whole else {(step, at, m)}
                 order.pop(0)
                 progress = True
     assert not any(orders), "the stages wait for each other"
-    assert {(step, at, m) for step, at, m in done if step is not Pass.WEIGHT} == {
-        (step, at, m) for step in (Pass.FORWARD, Pass.BACKWARD) for at in range(parts) for m in range(microbatches)
-    }
+    steps = (Pass.FORWARD, Pass.BACKWARD, Pass.WEIGHT)
+    assert done == {(step, at, m) for step in steps for at in range(parts) for m in range(microbatches)}
 
 
 def in_flight(actions: list[Action]) -> int:
@@ -59,10 +60,21 @@ def in_flight(actions: list[Action]) -> int:
 
 
 def test_1f1b_holds_as_many_microbatches_as_stages_behind_it():
-    assert [in_flight(one_forward_one_backward(s, 4, 16)) for s in range(4)] == [4, 3, 2, 1]
+    assert [in_flight(schedule("1f1b", s, 4, 16)) for s in range(4)] == [4, 3, 2, 1]
 
 
 def test_zero_bubble_puts_weights_off_within_the_memory_of_1f1b():
-    assert max(in_flight(zero_bubble(s, 4, 16)) for s in range(4)) <= 5
-    last = zero_bubble(3, 4, 8)
+    assert [in_flight(schedule("zero-bubble", s, 4, 16)) for s in range(4)] == [4] * 4
+    last = schedule("zero-bubble", 3, 4, 8)
     assert [a.step for a in last[-4:]] == [Pass.WEIGHT] * 4
+
+
+def test_dualpipe_holds_one_microbatch_more_than_stages():
+    assert [in_flight(schedule("dualpipe", s, 4, 16)) for s in range(4)] == [5] * 4
+
+
+def test_gradients_are_complete_after_the_last_pass_that_makes_some():
+    assert last_gradients(schedule("zero-bubble", 3, 4, 8)) == {0: 23}
+    assert last_gradients(schedule("1f1b", 0, 4, 8)) == {0: 15}
+    down_and_up = schedule("dualpipe", 1, 4, 8)
+    assert [down_and_up[i][:2] for _, i in sorted(last_gradients(down_and_up).items())] == [(Pass.WEIGHT, 3), (Pass.WEIGHT, 7)]

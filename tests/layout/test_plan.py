@@ -29,6 +29,9 @@ GOOD = Plan(seq_len=4096, global_batch=64, micro_batch=1, tp=2, pp=2, dp=4)
         ({"recompute": "some"}, "recompute"),
         ({"micro_batch": 0}, "micro_batch"),
         ({"schedule": "dualpipe", "pp": 3}, "even pp"),
+        ({"document": 5000}, "at most seq_len"),
+        ({"document": 512, "cp": 2}, "packed documents"),
+        ({"global_batch": 1_000_000_000}, "passes of a step"),
     ],
 )
 def test_rules(change, rule):

@@ -114,3 +114,22 @@ def test_measured_step_from_seconds_or_tokens():
     for bad in ({"step_time_s": "", "tokens_per_s_per_gpu": ""}, {"step_time_s": "-1"}, {"step_time_s": "fast"}):
         with pytest.raises(LumosError):
             measured_step(row(**bad))
+
+
+def test_fine_tuning_runs_of_nemo_are_packed():
+    tuned = job_of(row(framework="NeMo (Megatron Core)", notes="NeMo 24.07 container; Finetuning LoRA"))
+    assert tuned.plan.document == 192
+    assert "assumed-packing" in codes(tuned)
+    assert job_of(row(framework="NeMo (Megatron Core)", notes="NeMo 24.07 container; Pretraining")).plan.document == 0
+
+
+def test_scales_by_row_gather_in_16_bit():
+    rows = job_of(row(framework="torchtitan FSDP2", precision="FP8 rowwise", notes="torch.compile", pp="1")).framework
+    tensors = job_of(row(framework="torchtitan FSDP2", precision="FP8 tensorwise", notes="torch.compile", pp="1")).framework
+    assert (rows.fp8_gather, rows.fp8_rows) == (False, True)
+    assert (tensors.fp8_gather, tensors.fp8_rows) == (True, False)
+
+
+def test_overlap_off_is_all_of_it():
+    framework = job_of(row(framework="Megatron-LM (Megatron Core)", year="2026", notes="comm overlap off per repro guide")).framework
+    assert not (framework.dp_overlap or framework.gather_overlap or framework.tp_overlap or framework.tp_async)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from lumos.layout.measured import measured_layout
 from lumos.layout.outline import outline
 from lumos.layout.place import place
 from lumos.layout.segment import segment
-from lumos.layout.units import Phase
+from lumos.layout.units import Phase, units
 from lumos.simulate import simulate
 from lumos.trace import read
 
@@ -62,6 +63,24 @@ def test_a_collective_of_the_backward_pass_belongs_to_the_layer_that_issued_it()
     graph, found = cut(EXAMPLE)
     collectives = graph.collectives.task
     assert {found.pieces[found.piece[t]].label.phase for t in collectives} == {Phase.BACKWARD}
+
+
+def row(name, start, duration, number, thread=1):
+    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": thread, "ts": start, "dur": duration,
+            "args": {"Sequence number": number} if number >= 0 else {}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("inside", "number", "phase"),
+    [("torch::autograd::CppNode<Lookup>", 7, Phase.BACKWARD), ("aten::linear", 9, Phase.RECOMPUTE)],
+)
+def test_what_has_a_number_of_its_own_inside_a_node_runs_forward_again(tmp_path, inside, number, phase):
+    node = "autograd::engine::evaluate_function: torch::autograd::CppNode<Lookup>"
+    rows = [row("aten::embedding", 0, 10, 7), row(node, 20, 30, 7, 2), row(inside, 25, 20, number, 2)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    found = units(read(str(path)).traces[0])
+    assert [int(p) for p in found.phase] == [Phase.FORWARD, phase]
 
 
 @public

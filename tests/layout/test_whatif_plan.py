@@ -12,6 +12,7 @@ from lumos.cost.cluster import load_cluster
 from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
 from lumos.layout.coefficients import shipped
+from lumos.layout.durations import Durations
 from lumos.layout.grid import evaluate, parse_grid
 from lumos.layout.hardware import network
 from lumos.layout.identify import identify
@@ -84,6 +85,53 @@ def test_the_jobs_own_efficiency_carries_over(tmp_path):
     slow = Written(tmp_path, slower=1.5, ranks="stages")
     for change in ("tp=4", "layers=24"):
         assert slow.whatif(change).outcome.step_time_s == pytest.approx(slow.truth(change), rel=0.015)
+
+
+@pytest.mark.parametrize(
+    ("glob", "keys"),
+    [
+        ("*nccl*", ["collective"]),
+        ("gemm*", ["gemm"]),
+        ("device:*", ["gemm", "attention", "traffic", "collective"]),
+        ("cpu:*", ["host", "step"]),
+    ],
+)
+@pytest.mark.parametrize("change", ["tp=4", "layers=24"])
+def test_changed_durations_carry_over_to_another_plan(written, glob, keys, change):
+    found = written.whatif(change, durations=Durations.parse([f"{glob}=0.5"], (), (), ()))
+    faster = msgspec.structs.replace(written.coefficients, **{key: getattr(written.coefficients, key) * 0.5 for key in keys})
+    job = with_settings(written.job, parse_settings([change]), None)
+    truth = predict(job, Pricer(job.cluster, faster), coarse=False).time.time_s
+    assert found.outcome.step_time_s == pytest.approx(truth, rel=0.01)
+    assert found.changes == (change.replace("=", " = "), f"scale {glob} by 0.5")
+
+
+@pytest.mark.parametrize(
+    "durations",
+    [
+        Durations.parse(["*nccl*=0.5"], (), (), ()),
+        Durations.parse(["gemm*=0.5", "cpu:*=0.9"], (), (), ()),
+        Durations.parse((), (), (), ["5=1.5"]),
+    ],
+)
+def test_durations_beside_the_measured_plan_are_durations_alone(written, durations):
+    # two ways to one job: tasks of the trace changed, and the plan arranged anew with changed prices
+    beside, alone = (written.whatif(*words, durations=durations) for words in (["tp=2"], []))
+    assert beside.outcome.step_time_s == pytest.approx(alone.outcome.step_time_s, rel=0.01)
+
+
+def test_a_slow_rank_is_one_of_the_new_plan(written):
+    slow = Durations.parse((), (), (), ["15=1.5"])
+    found = written.whatif("dp=4", durations=slow).outcome.step_time_s
+    assert found > 1.1 * written.whatif("dp=4").outcome.step_time_s
+    with pytest.raises(LumosError, match="no rank 15"):
+        written.whatif("dp=1", durations=slow)
+
+
+def test_dropped_collectives_leave_a_step_without_communication(written):
+    found = written.whatif("tp=4", durations=Durations.parse((), ["*nccl*"], (), ())).outcome
+    assert found.breakdown.exposed_communication_s + found.breakdown.overlapped_s == pytest.approx(0, abs=1e-4)
+    assert found.step_time_s < written.whatif("tp=4").outcome.step_time_s
 
 
 def test_mixtures_and_context_parallel_are_identified(tmp_path):

@@ -26,7 +26,13 @@ def rows(steps, per_step, name):
                 {"ph": "X", "cat": "cpu_op", "name": f"aten::{name}", "pid": 1, "tid": 1, "ts": at, "dur": 8, "args": own},
                 {"ph": "X", **call, "pid": 1, "tid": 1, "ts": at + 2, "dur": 2, "args": args},
                 {
-                    "ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7, "ts": at + 5, "dur": 6,
+                    "ph": "X",
+                    "cat": "kernel",
+                    "name": kernel,
+                    "pid": 0,
+                    "tid": 7,
+                    "ts": at + 5,
+                    "dur": 6,
                     "args": {**args, "device": 0, "stream": 7},
                 },
             ]

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from lumos.errors import UsageError
-from lumos.search.engine import Local, Ray, engine_of
+from lumos.search.engine import Local, Ray, blocks, engine_of
+from lumos.search.prices import Prices
 from lumos.search.search import answer, search
 from lumos.search.space import Space, enumerate_plans
+from lumos.search.structure import structures
 
 SPACE = Space(cp=(1, 2), micro_batch=(1, 2))
 
@@ -27,6 +29,19 @@ def test_an_unknown_engine_is_refused(small):
         engine_of("dask", small)
 
 
+def test_blocks_hold_every_row_once_and_weigh_alike(small):
+    plans = enumerate_plans(small, Space())
+    rows = np.random.default_rng(0).permutation(len(plans))
+    parts = blocks(plans, rows, 6)
+    assert sorted(np.concatenate(parts).tolist()) == sorted(rows.tolist())
+
+    def passes(block):
+        return sum(len(r) * s.stages * s.chunks * s.microbatches for s, r in structures(plans.take(block)))
+
+    assert 6 <= len(parts) <= 7
+    assert max(map(passes, parts)) < 1.5 * np.mean(list(map(passes, parts)))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_lost_node_changes_nothing(small):
     pytest.importorskip("ray", reason="Ray is not installed (extra `distributed`)")
@@ -35,15 +50,19 @@ def test_a_lost_node_changes_nothing(small):
 
     plans = enumerate_plans(small, SPACE)
     rows = np.arange(len(plans))
-    expected = np.concatenate([seconds for _, seconds in Local(small, 1).times(plans, rows)])
+    local = Local(small, 1)
+    columns = Prices(local.pricer).columns(plans)
+    expected = np.zeros(len(plans))
+    for some, seconds in local.times(plans, columns, rows):
+        expected[some] = seconds
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         lost = cluster.add_node(num_cpus=1)
         cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, log_to_driver=False)
-        engine = Ray(small, block=64)
+        engine = Ray(small)
         found = np.zeros(len(plans))
-        for done, (some, seconds) in enumerate(engine.times(plans, rows)):
+        for done, (some, seconds) in enumerate(engine.times(plans, columns, rows)):
             found[some] = seconds
             if done == 1:
                 cluster.remove_node(lost, allow_graceful=False)

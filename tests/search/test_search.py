@@ -27,7 +27,7 @@ def found(small):
 def test_finds_what_trying_every_plan_finds(small, found, monkeypatch):
     import lumos.search.search as module
 
-    monkeypatch.setattr(module, "BATCH", 8)  # so that the first round sets a limit that prunes the rest
+    monkeypatch.setattr(module, "FIRST", 8)  # so that the first round sets a limit that prunes the rest
     pruned = search(small, FEW, refine=5)
     assert pruned.pruned > 0
     plans = enumerate_plans(small, FEW)
@@ -128,6 +128,8 @@ def test_interruption_gives_the_best_so_far(small):
     stopped = search(small, FEW, refine=2, report=stop)
     assert not stopped.complete
     assert stopped.evaluated > 0
+    assert len(stopped.best) == 1  # the fastest so far, though the first round was never finished
+    assert stopped.best[0].job.plan == stopped.candidates.plans.plan(0)
 
 
 def test_no_plan_that_fits_is_an_answer(small):

@@ -25,11 +25,11 @@ def command(
     """Why one plan beats another: the difference of the two steps, part by part."""
     shared = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch": global_batch, "seq": seq}
     from lumos.errors import UsageError
-    from lumos.layout.predict import predict
+    from lumos.layout.predict import predict, result
     from lumos.layout.price import Pricer
     from lumos.layout.settings import job_from
     from lumos.search.explain import explain
-    from lumos.search.search import keys_of
+    from lumos.search.search import plan_keys
 
     jobs = [job_from(_settings(text, shared)) for text in (first, second)]
     if jobs[0].cluster != jobs[1].cluster:
@@ -38,7 +38,8 @@ def command(
     a, b = (predict(job, pricer, coarse=True) for job in jobs)
     found = explain(a, b, pricer)
     if json:
-        plans = {"a": {**keys_of(a), "parts_s": found.first}, "b": {**keys_of(b), "parts_s": found.second}}
+        keys = ({**plan_keys(p.job.plan), **result(p)} for p in (a, b))
+        plans = {name: {**k, "parts_s": parts} for name, k, parts in zip("ab", keys, (found.first, found.second), strict=True)}
         write_json({**plans, "difference_s": found.difference})
         return
     from lumos.report.search_text import describe, print_explanation

@@ -35,6 +35,9 @@ def command(
     precision: Annotated[str | None, typer.Option(help="fp32, tf32, fp16, bf16 or fp8.", show_default=False)] = None,
     schedule: Annotated[str | None, typer.Option(help="gpipe, 1f1b, interleaved, zero-bubble or dualpipe.", show_default=False)] = None,
     lora_rank: Annotated[int | None, typer.Option(min=0, help="Train adapters of this rank only.", show_default=False)] = None,
+    document: Annotated[
+        int | None, typer.Option(min=0, help="Mean tokens of the documents that a sequence is packed of (0: one).", show_default=False)
+    ] = None,
     framework: Annotated[str | None, typer.Option(help="Profile: megatron-core, nemo, fsdp, …", show_default=False)] = None,
     switch: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set a switch of the profile; repeatable.")] = None,
     blocks: Annotated[

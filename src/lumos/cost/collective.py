@@ -16,6 +16,7 @@ Across nodes a ring or tree joins the nodes through their NICs; the inner part o
 Bytes: ring all-reduce 2(n−1)/n · S, all-gather, reduce-scatter and all-to-all (n−1)/n · S, broadcast, reduce and
 send/receive S (Thakur, Rabenseifner, Gropp 2005; nccl-tests PERFORMANCE.md); in-switch all-reduce (n+1)/n · S. S is the
 larger of one rank's input and output buffers, the "size" of nccl-tests. Tree hops: 2 · log2(nodes).
+Broadcast and reduce pass through all devices one after the other, so the latency within a node counts for each node.
 
 Limits: one collective at a time per device (concurrent groups share NICs, not links or SMs); the rate of a mesh is the
 share of links that the group's ranks span; protocols change at the cheaper one, not at NCCL's tuned thresholds.
@@ -43,6 +44,8 @@ KINDS = {
     "reduce": "reduce_scatter",
     "send_recv": "all_to_all",
 }
+#: Kinds that NCCL runs as a chain through every device, and only so (its src/graph/tuning.cc allows them the ring alone).
+CHAINED = ("broadcast", "reduce")
 _SPELLINGS = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather", "sendrecv": "send_recv", "send": "send_recv",
               "recv": "send_recv", "reducescatter": "reduce_scatter", "all_to_allv": "all_to_all", "p2p": "send_recv"}  # fmt: skip
 
@@ -245,11 +248,12 @@ def network_seconds(
     network = peak * (c.exchange_overhead if kind == "all_to_all" else c.overhead)
     tree = 2 * np.ceil(np.log2(np.maximum(group.nodes, 2)))
     ring = _hops(kind, group.nodes)
-    hops = np.minimum(tree, ring) if kind in ("all_reduce", "broadcast", "reduce") else ring
+    hops = np.minimum(tree, ring) if kind == "all_reduce" else ring
     between = hops * group.hop_s * c.hop_factor
+    through = group.nodes if kind in CHAINED else 1.0
     joined = []
     for inside, wire in options:
-        latency, moving = np.maximum(inside, inner.base_us * 1e-6) + between, np.maximum(wire, network)
+        latency, moving = np.maximum(inside, inner.base_us * 1e-6) * through + between, np.maximum(wire, network)
         filling = c.growth * np.sqrt(latency * moving * group.hop_s / RDMA_HOP_S)
         joined.append((latency + moving + filling, latency, moving))
     seconds, latency, moving = _cheapest(joined)

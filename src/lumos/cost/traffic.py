@@ -79,7 +79,10 @@ def traffic(operator: OperatorTime) -> tuple[str, float] | None:
     if not tensors:
         return None
     kernel_class = STRIDED if found[0] == POINTWISE and _strided(operator.name, tensors) else found[0]
-    return kernel_class, float(found[1](tensors))
+    try:
+        return kernel_class, float(found[1](tensors))
+    except ValueError:  # shapes that do not broadcast: no such call ran
+        return None
 
 
 def _strided(name: str, tensors: list[Tensor]) -> bool:

@@ -1,21 +1,25 @@
 """What a what-if answers: the step of the changed job beside that of the base, and what moved.
 
 Both are simulated, so the replay's own error is in both and cancels in their difference. Figures are those of one step
-of the job, all ranks together: the step whose length in the base is the median one. `moved` compares the critical paths
-of base and change, class by class; the entries sum to the difference of the two steps.
+of the job, all ranks together: the step whose length in the base is the median one. A change that lets the CPU run further
+ahead has a step begin while the device still works on the one before; what it overlaps more than in the base is not counted
+(`Window`). `moved` compares the critical paths of base and change, class by class; the entries sum to the difference of the
+two steps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.analyze.breakdown import four_way
-from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.steps import Members, members, spans
+from lumos.analyze.breakdown import working
+from lumos.analyze.critical_path import GROUPS, CriticalPath, Link, attribute, critical_paths
+from lumos.analyze.intervals import either, union, within
+from lumos.analyze.steps import Members, job_steps, members, only, spans
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Graph
@@ -139,24 +143,27 @@ def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = W
     owners = members(base)
     paths, changed_paths = critical_paths(timeline, owners), critical_paths(replayed, changed.owners)
     at = typical_step(paths)
-    error = float(np.hypot(replay_error(base, timeline), step_spread(timeline, owners)))
+    error = spread(base, timeline, owners)
     path = paths[at]
     changed_path = next((p for p in changed_paths if p.name == path.name), None)
     if changed_path is None:
         raise LumosError(f"the change leaves step {path.name} without work")
-    low = _length(simulate(changed.graph, changed.low), changed.owners, path.name)
-    high = _length(simulate(changed.graph, changed.high), changed.owners, path.name)
+    ahead = windows(timeline, owners)[path.name].overlap
+    changed_path = since(changed_path, windows(replayed, changed.owners)[path.name].begin(ahead))
+    low, high = (
+        windows(simulate(changed.graph, durations), changed.owners)[path.name].length(ahead) for durations in (changed.low, changed.high)
+    )
     length = max(changed_path.duration_ns, 1)
     times = {
         kind: sum(link.end_ns - link.start_ns for link in changed_path.links if mask[link.task]) / length
         for kind, mask in (("modelled", changed.modelled), ("scaled", changed.scaled & ~changed.modelled))
     }
     share = Share(1 - times["modelled"] - times["scaled"], times["scaled"], times["modelled"])
-    spread = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
+    interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
     return Answer(
-        outcome(replayed, changed.owners, changed_path, spread, after),
+        outcome(replayed, changed.owners, changed_path, interval, after),
         outcome(timeline, owners, path, (1 - error, 1 + error), before),
-        measured_step(base, path.name),
+        measured_step(base, owners, path.name),
         changed.changes,
         contributions(path, changed_path),
         share,
@@ -189,18 +196,32 @@ def outcome(timeline: Timeline, owners: Members, path: CriticalPath, spread: tup
 
 
 def parts(timeline: Timeline, owners: Members, path: CriticalPath) -> Parts:
-    """The job's step four ways: the mean over the ranks; time before a rank's step begins or after it ends is `other`."""
-    start, end = spans(timeline, owners)
-    mine = [
-        i
-        for i, step in enumerate(owners.steps)
-        if step.name == path.name and start[i] >= path.start_ns and end[i] <= path.start_ns + path.duration_ns
-    ]
-    if not mine:
-        return Parts(0.0, 0.0, 0.0, path.duration_ns * 1e-9)
-    every = np.array(four_way(timeline, owners), float)[mine]
-    every[:, 3] += path.duration_ns - (end - start)[mine]
-    return Parts(*(every.mean(axis=0) * 1e-9).tolist())
+    """The step of `path` four ways: the mean over the ranks; time before a rank's step begins or after it ends is `other`."""
+    mine = only(owners, path.name)
+    return parts_within(timeline, mine, working_tasks(owners), (path.start_ns, path.start_ns + path.duration_ns))
+
+
+def working_tasks(owners: Members) -> tuple[tuple[Int64, Int64], ...]:
+    """By rank: its tasks that compute, and that communicate, in ascending id."""
+    computes, communicates = working(owners)
+    ranks = [owners.of_rank(position) for position in range(len(owners.graph.ranks))]
+    return tuple((tasks[computes[tasks]], tasks[communicates[tasks]]) for tasks in ranks)
+
+
+def parts_within(timeline: Timeline, owners: Members, tasks: Sequence[tuple[Int64, Int64]], window: tuple[int, int]) -> Parts:
+    """The time of `window` (ns) four ways, the mean over the steps of `owners`, each in the window of its own; before and after
+    that a rank does neither. tasks: `working_tasks` of the job."""
+    first, last = window
+    found = []
+    for rank, start, stop in zip(owners.step_rank().tolist(), *spans(timeline, owners), strict=True):
+        begin, finish = max(int(start), first), max(int(stop), first)
+        busy = ((timeline.start[t], timeline.end[t]) for t in tasks[rank])
+        compute, communication = (union(s[here], e[here]) for s, e in busy for here in [(e > begin) & (s < finish)])
+        a, b, both = (
+            int(within(u, np.array([begin]), np.array([finish]))[0]) for u in (compute, communication, either(compute, communication))
+        )
+        found.append((both - b, a + b - both, both - a, last - first - both))
+    return Parts(*(np.array(found, float).mean(axis=0) * 1e-9).tolist())
 
 
 def contributions(base: CriticalPath, changed: CriticalPath) -> tuple[Contribution, ...]:
@@ -253,13 +274,18 @@ def _of_prediction(p: Prediction, step: str, factor: float, error: float, measur
     )
 
 
-def replay_error(graph: Graph, replayed: Timeline) -> float:
-    """Half-width of the interval around an unchanged job: the largest error of the replay over the job's steps."""
+def spread(graph: Graph, replayed: Timeline, owners: Members) -> float:
+    """Half-width of the 80 % interval around an unchanged job, as a fraction of the step: by how much the replay misses the
+    steps of the trace at the most, and how far these are apart themselves. All answers from a trace hold at least this."""
+    return float(np.hypot(replay_error(graph, replayed, owners), step_spread(replayed, owners)))
+
+
+def replay_error(graph: Graph, replayed: Timeline, owners: Members) -> float:
+    """The largest error of the replay over the job's steps, as a fraction; 0 for a graph that was never measured."""
     if graph.measured_start is None:
         return 0.0
-    truth = {p.name: p.end - p.start for p in _job_spans(measured(graph))}
-    errors = [abs(p.end - p.start - truth[p.name]) / truth[p.name] for p in _job_spans(replayed) if truth.get(p.name)]
-    return max(errors, default=0.0)
+    truth, found = (step_lengths(run, owners) for run in (measured(graph), replayed))
+    return max((abs(found[name] / length - 1) for name, length in truth.items() if length), default=0.0)
 
 
 def step_spread(timeline: Timeline, owners: Members) -> float:
@@ -267,37 +293,75 @@ def step_spread(timeline: Timeline, owners: Members) -> float:
 
     Steps much shorter than the median are cut by the window and left out.
     """
-    lengths = np.array([p.end - p.start for p in _job_spans(timeline, owners)], float)
+    lengths = np.array(list(step_lengths(timeline, owners).values()), float)
     lengths = lengths[lengths >= CUT * np.median(lengths)] if len(lengths) else lengths
     return float(Z80 * lengths.std(ddof=1) / lengths.mean()) if len(lengths) >= 3 else 0.0
 
 
-def _length(timeline: Timeline, owners: Members, name: str) -> int:
-    """ns of the job's step of that name."""
-    return next((p.end - p.start for p in _job_spans(timeline, owners) if p.name == name), 0)
+class Window(NamedTuple):
+    """A step of the job, ns: from its first start to its last end over all ranks; previous: the last end of the steps that begin
+    before it (its own start without any)."""
 
-
-def measured_step(graph: Graph, name: str) -> float | None:
-    if graph.measured_start is None:
-        return None
-    return next(((p.end - p.start) * 1e-9 for p in _job_spans(measured(graph)) if p.name == name), None)
-
-
-class _Span(NamedTuple):
-    name: str
     start: int
     end: int
+    previous: int
+
+    @property
+    def overlap(self) -> int:
+        """For how long it runs beside the steps before it."""
+        return max(0, self.previous - self.start)
+
+    def begin(self, overlap: int) -> int:
+        """Where it begins if it counts no more than `overlap` of that."""
+        return min(max(self.start, self.previous - overlap), self.end)
+
+    def length(self, overlap: int) -> int:
+        """How long it takes from there."""
+        return self.end - self.begin(overlap)
 
 
-def _job_spans(timeline: Timeline, owners: Members | None = None) -> list[_Span]:
-    """Steps of the job in a timeline: the steps of all ranks with one name, from the first start to the last end."""
-    owners = owners or members(timeline.graph)
+def windows(timeline: Timeline, owners: Members) -> dict[str, Window]:
+    """Every step of the job."""
     start, end = spans(timeline, owners)
-    found: dict[str, _Span] = {}
-    for step, first, last in zip(owners.steps, start.tolist(), end.tolist(), strict=True):
-        old = found.get(step.name, _Span(step.name, first, last))
-        found[step.name] = _Span(step.name, min(first, old.start), max(last, old.end))
-    return list(found.values())
+    found: dict[str, Window] = {}
+    names = {name: (int(start[parts].min()), int(end[parts].max())) for name, parts in job_steps(owners).items()}
+    latest: int | None = None
+    for name, (first, last) in sorted(names.items(), key=lambda item: item[1]):
+        found[name] = Window(first, last, first if latest is None else latest)
+        latest = max(last, last if latest is None else latest)
+    return {name: found[name] for name in names}
+
+
+def since(path: CriticalPath, begin: int) -> CriticalPath:
+    """The path from `begin` (ns) on."""
+    late = begin - path.start_ns
+    if late <= 0:
+        return path
+    links = tuple(_later(link, begin) for link in path.links if link.end_ns > begin)
+    by_class = attribute(links)
+    by_group = {group: total for group, names in GROUPS.items() if (total := sum(by_class.get(n, 0) for n in names))}
+    return replace(path, start_ns=begin, duration_ns=path.duration_ns - late, by_class=by_class, by_group=by_group, links=links)
+
+
+def _later(link: Link, begin: int) -> Link:
+    """The part of a link after `begin`: first goes the delay before its work, then idle time, then work."""
+    start = link.start_ns - link.delay_ns - link.idle_ns
+    delay = max(0, link.delay_ns - max(0, begin - start))
+    idle = max(0, link.idle_ns - max(0, begin - start - link.delay_ns))
+    return link._replace(start_ns=max(link.start_ns, begin), delay_ns=delay, idle_ns=idle)
+
+
+def step_lengths(timeline: Timeline, owners: Members) -> dict[str, int]:
+    """Length of each step of the job, from its first start to its last end over all ranks, ns."""
+    return {name: window.end - window.start for name, window in windows(timeline, owners).items()}
+
+
+def measured_step(graph: Graph, owners: Members, name: str) -> float | None:
+    """The step as recorded, seconds; None for a graph that was never measured."""
+    if graph.measured_start is None:
+        return None
+    length = step_lengths(measured(graph), owners).get(name)
+    return None if length is None else length * 1e-9
 
 
 def contracted(found: Answer) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from functools import partial
 from lumos.layout import ends
 from lumos.layout.block import Block, Builder, Op
 from lumos.layout.framework import Framework
+from lumos.layout.graph_launch import captured
 from lumos.layout.layers import LayerWork
 from lumos.layout.layout import Blocks, Item, Layout
 from lumos.layout.parameters import owned_parameters, stage_parameters, tensors_of_layer
-from lumos.layout.pipeline import Action, Pass, schedule
+from lumos.layout.pipeline import Action, Pass, holds_sender, last_gradients, schedule
 from lumos.layout.plan import Plan, check, layers_of_chunks
 from lumos.layout.sizes import Share
 from lumos.layout.work import Collective, Contention, Lane
@@ -31,7 +32,8 @@ def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: in
     chunks = layers_of_chunks(plan, model)
     blocks, work = Blocks(), LayerWork(share)
     stages = tuple(tuple(_Stage(share, work, blocks, s, chunks).items()) for s in range(plan.pp))
-    return Layout(model, plan, framework, tuple(blocks.blocks), stages)
+    layout = Layout(model, plan, framework, tuple(blocks.blocks), stages)
+    return captured(layout) if framework.cuda_graphs else layout
 
 
 @dataclass(slots=True)
@@ -55,7 +57,8 @@ class _Stage:
     tail: int = -1  # the last item of the compute chain
     earlier: int = -1  # what it was before the latest pass
     pending: list[int] = field(default_factory=list)  # gradient exchanges that the optimizer waits for
-    gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters
+    runs: dict[int, list[_Run]] = field(default_factory=dict)  # equal layers of each chunk
+    gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters, until it has been waited for
     host_blocked: bool = False  # the host waits for the next item of the chain's waits as well
     extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for beside the chain
 
@@ -67,16 +70,13 @@ class _Stage:
         self._put(begin, phase="sync")
         self._begin_parameters()
         actions = schedule(plan.schedule, self.stage, plan.pp, plan.microbatches, plan.vpp)
-        last_backward = {}
-        for i, action in enumerate(actions):
-            if action.step is not Pass.FORWARD:
-                last_backward[action.chunk] = i
+        complete = last_gradients(actions)
         for i, action in enumerate(actions):
             before = self.tail
             if action.step is Pass.FORWARD:
                 self._forward(action)
             elif not plan.forward_only:
-                self._backward(action, last_backward.get(action.chunk) == i)
+                self._backward(action, complete[action.chunk] == i)
             self.earlier = before
         if not plan.forward_only:
             self._finish()
@@ -103,18 +103,16 @@ class _Stage:
         plan = self.share.plan
         chunk = self._position(action.chunk)
         first, last = chunk == 0, chunk == self._parts - 1
+        exchange = action.step is not Pass.INPUT and (
+            plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
+        )
         if action.step is Pass.WEIGHT:
-            for run in reversed(self._runs(action.chunk)):
-                block = self.blocks.make(("weights", run.mixture), partial(self.work.weights, run.mixture))
-                self._layers(block, run, "backward", action)
+            self._weights(action, exchange)
             return
         if not last:
             self._receive(f"b{chunk}.{action.microbatch}", Lane.RECEIVE_BACKWARD, "receive backward", action)
         else:
             self._chain(self._end(ends.head_backward), "backward", action)
-        exchange = (
-            plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
-        )
         for run in reversed(self._runs(action.chunk)):
             self._backward_layers(run, action, exchange)
         if first and plan.lora_rank == 0:
@@ -123,6 +121,17 @@ class _Stage:
                 self._reduce(self._outer_parameters(), action, "embedding gradients")
         if not first:
             self._send(f"b{chunk - 1}.{action.microbatch}", Lane.SEND_BACKWARD, "send backward", action)
+
+    def _weights(self, action: Action, exchange: bool) -> None:
+        """Weight gradients put off by a split backward pass: only after them is there anything to exchange."""
+        for run in reversed(self._runs(action.chunk)):
+            block = self.blocks.make(("weights", run.mixture), partial(self.work.weights, run.mixture))
+            if exchange:
+                self._bucketed_backward(block, run, action)
+            else:
+                self._layers(block, run, "backward", action)
+        if exchange and self._position(action.chunk) == 0 and self.share.framework.dp_overlap:
+            self._reduce(self._outer_parameters(), action, "embedding gradients")
 
     def _backward_layers(self, run: _Run, action: Action, exchange: bool) -> None:
         plan = self.share.plan
@@ -160,9 +169,9 @@ class _Stage:
         plan = self.share.plan
         if phase == "forward" and plan.zero == 3 and plan.shards > 1:
             self._sharded_forward(block, run, action)
-        elif action.microbatch == 0 and phase == "forward" and any(layer in self.gathered for layer in run.layers):
+        elif phase == "forward" and any(layer in self.gathered for layer in run.layers):
             for layer in run.layers:
-                self._wait_for(self.gathered.get(layer))
+                self._wait_for(self.gathered.pop(layer, None))
                 self._chain(block, phase, action, layer=layer)
         else:
             self._chain(block, phase, action, repeat=len(run.layers), layer=run.layers.start)
@@ -222,7 +231,7 @@ class _Stage:
     def _gather(self, mixture: bool, lane: Lane) -> Block:
         """Gather of one layer's parameters."""
         dense, experts = self._layer_parts(mixture)
-        width = self.share.activation_bytes
+        width = self.share.parameter_bytes
         return self.blocks.make(("gather", mixture, lane), lambda: ends.gather_parameters(self.share, dense * width, experts * width, lane))
 
     def _reduce(self, parameters: int, action: Action | None, name: str) -> None:
@@ -252,7 +261,7 @@ class _Stage:
         plan, framework = self.share.plan, self.share.framework
         if plan.zero not in (1, 2) or not framework.gather_overlap or plan.lora_rank or plan.dp * plan.cp == 1:
             return
-        for chunk in range(plan.vpp):
+        for chunk in range(len(self.chunks[self.stage])):
             for run in self._runs(chunk):
                 gather = self._gather(run.mixture, Lane.GATHER)
                 if not gather.ops:
@@ -271,7 +280,7 @@ class _Stage:
                 self.pending.append(self._put(block, (self.tail,), "sync"))
         elif (
             data > 1
-            and self.stage == plan.pp - 1
+            and (self.stage == plan.pp - 1 or (plan.schedule == "dualpipe" and self.stage == 0))
             and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap)
             and not self.share.model.tied
             and plan.lora_rank == 0
@@ -284,7 +293,7 @@ class _Stage:
         tensors = sum(len(c) for c in self.chunks[self.stage]) * tensors_of_layer(self.share.model)
         self._chain(ends.optimizer(self.share, total, owned, tensors), "optimizer", host_waits=True)
         if plan.zero in (1, 2) and data > 1 and not framework.gather_overlap:
-            width = self.share.activation_bytes
+            width = self.share.parameter_bytes
             gather = ends.gather_parameters(self.share, (total - experts) * width, experts * width)
             if gather.ops:
                 self._put(gather, (self.tail,), "sync")
@@ -343,6 +352,11 @@ class _Stage:
         return chunk * self.share.plan.pp + self.stage
 
     def _runs(self, chunk: int) -> list[_Run]:
+        if chunk not in self.runs:
+            self.runs[chunk] = self._runs_of(chunk)
+        return self.runs[chunk]
+
+    def _runs_of(self, chunk: int) -> list[_Run]:
         runs: list[_Run] = []
         model = self.share.model
         for layer in self.chunks[self.stage][chunk]:
@@ -404,8 +418,8 @@ class _Stage:
     def _send(self, key: str, lane: Lane, name: str, action: Action) -> None:
         item = self._put(self._transfer(name, self._lane(lane, action)), (self.tail,), "sync", action, transfer=key)
         plan = self.share.plan
-        if not self.share.framework.p2p_overlap and plan.vpp == 1 and plan.schedule != "dualpipe":
-            self._wait_for(item)  # where passes of several chunks alternate, sends and receives go as one batch instead
+        if holds_sender(plan.schedule, plan.vpp, self.share.framework.p2p_overlap):
+            self._wait_for(item)
 
 
 def _moved(block: Block, base: int, waits: tuple[int, ...] = ()) -> tuple[Op, ...]:

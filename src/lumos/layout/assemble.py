@@ -77,15 +77,16 @@ def _hosted(layout: Layout, c: StepCoefficients) -> Layout:
     """The layout with its host times multiplied by the step's coefficients."""
     if c.host == 1.0 and c.step == 1.0:
         return layout
-    blocks = tuple(
-        replace(
-            block,
-            before=round(block.before * (c.host if block.ops else c.step)),
-            ops=tuple(replace(op, host=round(op.host * c.host)) for op in block.ops),
-        )
-        for block in layout.blocks
+    return replace(layout, blocks=tuple(hosted(block, c) for block in layout.blocks))
+
+
+def hosted(block: Block, c: StepCoefficients) -> Block:
+    """The block with its host times multiplied by the step's coefficients."""
+    return replace(
+        block,
+        before=round(block.before * (c.host if block.ops else c.step)),
+        ops=tuple(replace(op, host=round(op.host * c.host)) for op in block.ops),
     )
-    return replace(layout, blocks=blocks)
 
 
 def _prices(layout: Layout, pricer: Pricer) -> list[list[Times]]:

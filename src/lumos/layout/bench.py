@@ -11,22 +11,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-import numpy as np
-
-from lumos.analyze.breakdown import working
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.intervals import either, union, within
-from lumos.analyze.steps import Members, job_steps, members, only, spans
+from lumos.analyze.steps import Members, job_steps, members, only
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph
-from lumos.layout.answer import Contribution, Parts, contributions
+from lumos.layout.answer import Contribution, Parts, contributions, parts_within, since, spread, step_lengths, windows, working_tasks
 from lumos.layout.durations import Durations
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
 from lumos.trace.table import Int64, Job
 
 
 class Outcome(NamedTuple):
-    """One step of the job. low, high: as far off as the replay is on the steps of the base, at the most."""
+    """One step of the job. low, high: the 80 % interval of `answer.spread`."""
 
     step: str
     step_time_s: float
@@ -64,10 +60,9 @@ class Bench:
         return sorted(lengths, key=lambda name: lengths[name])[(len(lengths) - 1) // 2]
 
     @cached_property
-    def replay_error(self) -> float:
-        """The largest error of the replay over the job's steps, as a fraction."""
-        truth, replayed = (step_lengths(run, self.owners) for run in (measured(self.graph), self.base))
-        return max((abs(replayed[name] / length - 1) for name, length in truth.items() if length), default=0.0)
+    def spread(self) -> float:
+        """Half-width of every answer's interval, as `lumos whatif` has it."""
+        return spread(self.graph, self.base, self.owners)
 
     def check_step(self, step: str) -> None:
         """UsageError where the job has no such step."""
@@ -91,9 +86,11 @@ class Bench:
     def outcome(self, timeline: Timeline, step: str) -> Outcome:
         """The figures of one step of a timeline of this job. UsageError where the job has no such step."""
         self.check_step(step)
-        start, end = spans(timeline, self._only(step))
-        length, error = int(end.max() - start.min()) * 1e-9, self.replay_error
-        return Outcome(step, length, length * (1 - error), length * (1 + error), self._parts(timeline, step, start, end))
+        window = windows(timeline, self.owners)[step]
+        begin, error = window.begin(self._ahead[step]), self.spread
+        length = (window.end - begin) * 1e-9
+        found = parts_within(timeline, self._only(step), self._working, (begin, window.end))
+        return Outcome(step, length, length * (1 - error), length * (1 + error), found)
 
     def moved(self, timeline: Timeline, step: str) -> tuple[Contribution, ...]:
         """What differs on the critical path of a step, the largest difference first; the differences sum to the step's."""
@@ -104,14 +101,16 @@ class Bench:
     def path(self, timeline: Timeline, step: str) -> CriticalPath:
         """The critical path of a step in a timeline of this job."""
         (path,) = critical_paths(timeline, self._only(step), frozen=self.frozen)
-        return path
+        return since(path, windows(timeline, self.owners)[step].begin(self._ahead[step]))
+
+    @cached_property
+    def _ahead(self) -> dict[str, int]:
+        """By step, for how long it runs beside the steps before it in the base."""
+        return {name: window.overlap for name, window in windows(self.base, self.owners).items()}
 
     @cached_property
     def _working(self) -> tuple[tuple[Int64, Int64], ...]:
-        """By rank: its tasks that compute, and that communicate, in ascending id."""
-        computes, communicates = working(self.owners)
-        ranks = [self.owners.of_rank(position) for position in range(len(self.graph.ranks))]
-        return tuple((tasks[computes[tasks]], tasks[communicates[tasks]]) for tasks in ranks)
+        return working_tasks(self.owners)
 
     @cached_property
     def _base_outcomes(self) -> dict[str, Outcome]:
@@ -129,21 +128,3 @@ class Bench:
         if step not in self._owned:
             self._owned[step] = only(self.owners, step)
         return self._owned[step]
-
-    def _parts(self, timeline: Timeline, step: str, start: Int64, end: Int64) -> Parts:
-        """The mean over the ranks, each in the window of its own step; before and after that it does neither."""
-        first, last = int(start.min()), int(end.max())
-        found = []
-        for owned, begin, finish in zip(self._only(step).steps, start, end, strict=True):
-            busy = ((timeline.start[t], timeline.end[t]) for t in self._working[self.graph.ranks.index(owned.rank)])
-            compute, communication = (union(s[here], e[here]) for s, e in busy for here in [(e > begin) & (s < finish)])
-            window = np.array([begin]), np.array([finish])
-            a, b, both = (int(within(u, *window)[0]) for u in (compute, communication, either(compute, communication)))
-            found.append((both - b, a + b - both, both - a, last - first - both))
-        return Parts(*(np.array(found, float).mean(axis=0) * 1e-9).tolist())
-
-
-def step_lengths(timeline: Timeline, owners: Members) -> dict[str, int]:
-    """Length of each step of the job, from its first start to its last end over all ranks, ns."""
-    start, end = spans(timeline, owners)
-    return {name: int(end[parts].max() - start[parts].min()) for name, parts in job_steps(owners).items()}

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.cost.cluster import Cluster
 from lumos.graph.table import Graph, Kind
@@ -19,9 +20,10 @@ from lumos.layout.identify import Identified
 from lumos.layout.price import Price, Pricer
 from lumos.layout.signatures import OTHER, Signature, of_work, stage_work
 from lumos.layout.step_time import layout_of
-from lumos.layout.work import Work
+from lumos.layout.work import Contention, Work
 from lumos.trace.table import Int64
 
+Factors = NDArray[np.float64]
 #: Collectives of fewer bytes are latency alone, and say nothing of larger ones.
 SMALL = 1 << 20
 
@@ -39,7 +41,7 @@ class CalibratedPricer(Pricer):
         new = list(work)
         super()._learn(new)
         for w in new:
-            signature = of_work(w)
+            signature = of_work(w.beside if isinstance(w, Contention) else w)
             alike = self._by_class.get(_class(signature), self._by_class.get(signature[:1], 1.0))
             ratio = self._own.get(signature, alike)
             old = self._known[w]
@@ -53,43 +55,47 @@ class CalibratedPricer(Pricer):
         return of_work(work) in self._own
 
 
-def calibrate(found: Identified, graph: Graph, cluster: Cluster | None = None) -> CalibratedPricer:
-    """The pricer of a measured job (whose joined graph is `graph`), for `cluster` (default: where it was measured)."""
+def calibrate(found: Identified, graph: Graph, cluster: Cluster | None = None, altered: Graph | None = None) -> CalibratedPricer:
+    """The pricer of a measured job (whose joined graph is `graph`), for `cluster` (default: where it was measured).
+
+    altered: the same graph with changed durations, which are taken in place of the measured ones.
+    """
     base = Pricer(found.job.cluster)
     layout = layout_of(found.job)
-    own, classes = _ratios(found, graph, base, [stage_work(layout, s) for s in range(len(layout.stages))])
-    return CalibratedPricer(cluster or found.job.cluster, own, classes, _host_ratio(found, graph, base))
+    factor = np.ones(len(graph)) if altered is None else altered.duration / np.maximum(graph.duration, 1)
+    own, classes = _ratios(found, _transfers(graph), factor, base, [stage_work(layout, s) for s in range(len(layout.stages))])
+    return CalibratedPricer(cluster or found.job.cluster, own, classes, _host_ratio(found, graph, factor, base))
 
 
 def _ratios(
-    found: Identified, graph: Graph, base: Pricer, expected: list[list[Work]]
+    found: Identified, took: Int64, factor: Factors, base: Pricer, expected: list[list[Work]]
 ) -> tuple[dict[Signature, float], dict[Signature, float]]:
-    """Measured / modelled by signature and by class."""
-    took = _transfers(graph)
-    measured: dict[Signature, list[int]] = defaultdict(lambda: [0, 0])
+    """Measured (× factor) / modelled by signature and by class."""
+    measured: dict[Signature, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     modelled: dict[Signature, list[int]] = defaultdict(lambda: [0, 0])
     for rank, stage in zip(found.work, found.stage, strict=True):
         for m in rank:
             entry = measured[m.signature]
             entry[0] += int(took[m.task])
-            entry[1] += 1
+            entry[1] += took[m.task] * factor[m.task]
+            entry[2] += 1
         for w, price in zip(expected[stage], base(expected[stage]), strict=True):
-            entry = modelled[of_work(w)]
-            entry[0] += price.times[0]
-            entry[1] += 1
+            known = modelled[of_work(w)]
+            known[0] += price.times[0]
+            known[1] += 1
     own: dict[Signature, float] = {}
     sums: dict[Signature, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for signature, (time, count) in measured.items():
+    for signature, (time, changed, count) in measured.items():
         other = modelled.get(signature)
         if signature == OTHER or other is None or not other[0] or not time:
             continue
-        ratio = (time / count) / (other[0] / other[1])
-        own[signature] = ratio
+        model = other[0] / other[1]
+        own[signature] = changed / count / model
         if signature[0] == "collective" and int(signature[3]) < SMALL:
             continue
         for key in (_class(signature), signature[:1]):
-            sums[key][0] += time
-            sums[key][1] += time / ratio
+            sums[key][0] += changed
+            sums[key][1] += model * count
     return own, {key: time / model for key, (time, model) in sums.items() if model}
 
 
@@ -112,8 +118,8 @@ def _class(signature: Signature) -> Signature:
     return signature[:2] if signature[0] in ("attention", "collective") else signature[:1]
 
 
-def _host_ratio(found: Identified, graph: Graph, base: Pricer) -> float:
-    """Launch time of the ranks, measured / as the framework's profile has it."""
+def _host_ratio(found: Identified, graph: Graph, factor: Factors, base: Pricer) -> float:
+    """Launch time of the ranks, measured (× factor) / as the framework's profile has it."""
     layout = layout_of(found.job)
     expected = 0.0
     for stage in found.stage:
@@ -122,5 +128,6 @@ def _host_ratio(found: Identified, graph: Graph, base: Pricer) -> float:
     on_cpu = ~np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
     launching = on_cpu & np.isin(graph.kind, (Kind.LAUNCH, Kind.OPERATOR, Kind.RUNTIME))
     named = np.array([not name.endswith(": host") for name in graph.names] or [True])
-    measured = float(graph.duration[launching & named[graph.name]].sum())
-    return measured / expected if expected and measured else 1.0
+    chosen = launching & named[graph.name]
+    known = float(graph.duration[chosen].sum())
+    return float((graph.duration * factor)[chosen].sum()) / expected if expected and known else 1.0

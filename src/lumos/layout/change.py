@@ -7,7 +7,7 @@ cannot support is refused with the reason. Which blocks run how often is decided
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -17,14 +17,15 @@ from lumos.analyze.steps import members
 from lumos.cost.cluster import Accelerator
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
-from lumos.layout.dimensions import Resize, Sizes, sizes
+from lumos.layout.dimensions import Operator, Resize, Shapes, Sizes, sizes
+from lumos.layout.durations import Mask
 from lumos.layout.exchange import accumulation_ns
 from lumos.layout.measured import Factors, Instance, MeasuredLayout
 from lumos.layout.rescale import Factor, Rescale, core_of, largest_inside, operator_rows
 from lumos.layout.segment import Label
 from lumos.layout.units import Phase
 from lumos.layout.weights import weights
-from lumos.trace.table import Job, Trace
+from lumos.trace.table import Int64, Job, Trace
 
 #: Sizes that may be changed.
 SIZE_KEYS = ("seq", "micro_batch", "hidden", "heads", "ffn", "vocab")
@@ -48,14 +49,13 @@ def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **
         old = sizes(trace)
         change = Resize(old, resized(old, wanted, trace))
         tasks, rows = operator_rows(found, position, trace, owners)
-        rescale = Rescale(trace, change, accelerator, core_of(found, tasks, rows, trace) if accelerator is None else None)
-        shaped = np.array([rescale.shapes[row] is not None for row in rows.tolist()], bool)
-        around = largest_inside(trace, rows[~shaped]) if accelerator is None else np.full(int((~shaped).sum()), -1, np.int64)
-        for task, row in zip(tasks[shaped].tolist(), rows[shaped].tolist(), strict=True):
-            _apply(columns, graph, task, rescale(row, bool(in_layer[task]), bool(update[task])))
-        for task, row in zip(tasks[~shaped].tolist(), around.tolist(), strict=True):
-            if row >= 0:
-                _apply(columns, graph, task, rescale.around(row, bool(in_layer[task]), bool(update[task])))
+        shapes = Shapes(trace)
+        rescale = Rescale(change, accelerator, core_of(found, tasks, rows, shapes) if accelerator is None else None)
+        shaped = shapes.of_row[rows] >= 0
+        _rescaled(columns, graph, tasks[shaped], shapes, rows[shaped], rescale, in_layer, update)
+        if accelerator is None:
+            inner = largest_inside(trace, rows[~shaped], shapes)
+            _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update)
         before, after = (sum(weights(found, position, trace, r).values()) for r in (Resize(old, old), change))
         if before and after != before:
             _multiply(columns, _of_weights(layout, position, tasks[shaped]), graph.duration, (after / before,) * 3, 0.0)
@@ -87,9 +87,25 @@ def _multiply(columns: Sequence[Factors], tasks: np.ndarray, duration: np.ndarra
         column[tasks] *= still + (1 - still) * ratio
 
 
-def _apply(columns: Sequence[Factors], graph: Graph, task: int, f: Factor) -> None:
-    if f.ratio != 1.0:
-        _multiply(columns, np.array([task]), graph.duration, (f.ratio, f.low, f.high), f.fixed)
+def _rescaled(
+    columns: Sequence[Factors],
+    graph: Graph,
+    tasks: Int64,
+    shapes: Shapes,
+    rows: Int64,
+    factor: Callable[[Operator, bool, bool], Factor],
+    in_layer: Mask,
+    update: Mask,
+) -> None:
+    """Multiply the factors of `tasks`, whose time goes by the operators in `rows`: by `factor` of the operator, whether it is
+    in a layer, and whether it belongs to an update."""
+    key = 4 * shapes.of_row[rows].astype(np.int64) + 2 * in_layer[tasks] + update[tasks]
+    order = np.argsort(key, kind="stable")
+    kinds, first = np.unique(key[order], return_index=True)
+    for kind, same in zip(kinds.tolist(), np.split(tasks[order], first)[1:], strict=True):
+        f = factor(shapes.operators[kind >> 2], bool(kind & 2), bool(kind & 1))
+        if f.ratio != 1.0:
+            _multiply(columns, same, graph.duration, (f.ratio, f.low, f.high), f.fixed)
 
 
 def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np.ndarray:
@@ -182,14 +198,14 @@ def microbatches(layout: MeasuredLayout, job: Job, accelerator: Accelerator | No
     """`count` microbatches a step (gradient accumulation) instead of those measured.
 
     All but the last run as the measured ones without exchanging gradients, and every one but the first adds its gradients
-    to what is there. LumosError where the trace has no backward pass.
+    to what is there. LumosError where the trace has no backward pass, or a step's passes do not pair up.
     """
     if count < 1:
         raise UsageError(f"--set microbatches={count}: must be at least 1")
     found = layout.segmentation
     if not any(p.label.phase == Phase.BACKWARD for p in found.pieces):
         raise LumosError("--set microbatches: the trace has no backward pass, so a step cannot be told from its microbatches")
-    have = 1 + max(p.label.microbatch for p in found.pieces)
+    have = _paired(layout)
     adding = [accumulation_ns(layout, position, trace, accelerator) for position, trace in enumerate(job.traces)]
     ranks = []
     for position, items in enumerate(layout.ranks):
@@ -200,6 +216,27 @@ def microbatches(layout: MeasuredLayout, job: Job, accelerator: Accelerator | No
         ranks.append(tuple(out))
     change = f"microbatches = {count} (measured: {have})"
     return replace(layout, ranks=tuple(ranks), changes=(*layout.changes, change))
+
+
+def _paired(layout: MeasuredLayout) -> int:
+    """Microbatches a step. LumosError where a step runs other forward than backward passes (it works ahead for the next one)."""
+    passes: dict[tuple[int, int], dict[Phase, set[int]]] = {}
+    for p in layout.pieces:
+        if p.label.phase in (Phase.FORWARD, Phase.BACKWARD):
+            passes.setdefault((p.rank, p.step), {}).setdefault(p.label.phase, set()).add(p.label.microbatch)
+    counts = set()
+    for (rank, _), seen in passes.items():
+        forward, backward = seen.get(Phase.FORWARD, set()), seen.get(Phase.BACKWARD, set())
+        if forward and backward and forward != backward:
+            raise LumosError(
+                f"--set microbatches: a step of rank position {rank} shows {len(forward)} forward and {len(backward)} backward passes,"
+                " so its microbatches cannot be told apart (lumos inspect --blocks)"
+            )
+        if forward and backward:
+            counts.add(len(backward))
+    if len(counts) != 1:
+        raise LumosError(f"--set microbatches: the steps show {sorted(counts)} microbatches, not one number (lumos inspect --blocks)")
+    return counts.pop()
 
 
 def _is_pass(layout: MeasuredLayout, item: Instance) -> bool:
@@ -236,7 +273,7 @@ def recompute(layout: MeasuredLayout, wanted: str) -> MeasuredLayout:
     """ "full": every layer's forward pass runs again before its backward pass, on the thread of the latter. "none": a
     measured recomputation is left out.
 
-    LumosError where the trace has no backward pass or no layers.
+    LumosError where the trace has no backward pass or no layers, or the two do not belong together.
     """
     if wanted not in ("full", "none"):
         raise UsageError(f"--set recompute={wanted}: valid are full and none")
@@ -250,6 +287,8 @@ def recompute(layout: MeasuredLayout, wanted: str) -> MeasuredLayout:
     if recomputes:
         return replace(layout, changes=(*layout.changes, "recompute = full (as measured)"))
     ranks = tuple(_recomputed(layout, items) for items in layout.ranks)
+    if ranks == layout.ranks:
+        raise LumosError("--set recompute: no layer's backward pass has its forward pass in the same step (lumos inspect --blocks)")
     return replace(layout, ranks=ranks, changes=(*layout.changes, "recompute = full"))
 
 

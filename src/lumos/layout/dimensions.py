@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from lumos.cost.operators import Shape, elements
-from lumos.trace.table import Category, Trace
+from lumos.trace.table import Category, Int64, Trace
 
 _ATTENTION = re.compile(r"aten::(_scaled_dot_product|scaled_dot_product|_?flash_attention|_efficient_attention|_cudnn_attention)")
 #: Operators that multiply: positions of the two factors among the inputs, and whether the second is transposed.
@@ -51,32 +53,41 @@ class Operator(NamedTuple):
 
 
 class Shapes:
-    """Operators of a trace by row, each distinct text parsed once."""
+    """Operators of a trace by row, each distinct text parsed once.
+
+    operators: the distinct ones. of_row: int32, index into them of every row of the trace, -1 without shapes.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._dims, self._types = trace.dense("Input Dims"), trace.dense("Input type")
-        self._known: dict[tuple[int, int, int], Operator | None] = {}
+        self.of_row = np.full(len(trace), -1, np.int32)
+        self.operators: tuple[Operator, ...] = ()
+        column = trace.args.get("Input Dims")
+        if column is None or not len(column.rows):
+            return
+        types = trace.dense("Input type")[column.rows]
+        keys = np.stack((trace.name[column.rows].astype(np.int64), column.values.astype(np.int64), types))
+        order = np.lexsort(keys)
+        new = np.append(True, (np.diff(keys[:, order], axis=1) != 0).any(axis=0))
+        self.of_row[column.rows[order]] = np.cumsum(new) - 1
+        self.operators = tuple(self._parse(*key) for key in keys[:, order[new]].T.tolist())
 
     def __getitem__(self, row: int) -> Operator | None:
         """None where the row has no shapes."""
-        key = int(self.trace.name[row]), int(self._dims[row]), int(self._types[row])
-        if key not in self._known:
-            self._known[key] = self._parse(*key)
-        return self._known[key]
+        index = int(self.of_row[row])
+        return self.operators[index] if index >= 0 else None
 
-    def rows(self) -> Iterator[int]:
+    def rows(self) -> Int64:
         """Rows of operators with shapes, in file order."""
-        column = self.trace.args.get("Input Dims")
-        if column is None:
-            return
-        for row in column.rows.tolist():
-            if self.trace.category[row] == Category.OPERATOR:
-                yield row
+        found: Int64 = np.flatnonzero((self.of_row >= 0) & (self.trace.category == Category.OPERATOR))
+        return found
 
-    def _parse(self, name: int, dims: int, types: int) -> Operator | None:
-        if dims < 0:
-            return None
+    def counted(self) -> Iterator[tuple[Operator, int]]:
+        """Every operator, with how many rows it has."""
+        counts = np.bincount(self.of_row[self.rows()], minlength=len(self.operators))
+        return ((o, count) for o, count in zip(self.operators, counts.tolist(), strict=True) if count)
+
+    def _parse(self, name: int, dims: int, types: int) -> Operator:
         values = json.loads(self.trace.strings[dims])
         kinds = list(map(str, json.loads(self.trace.strings[types]))) if types >= 0 else []
         kinds += [""] * (len(values) - len(kinds))
@@ -113,23 +124,19 @@ def product(o: Operator) -> tuple[int, int, int, int] | None:
 
 def sizes(trace: Trace) -> Sizes:
     """The sizes that the shapes of a rank's operators show."""
-    shapes = Shapes(trace)
     attention: Counter[tuple[int, int, int, int, int]] = Counter()
     tables: Counter[tuple[Shape, Shape]] = Counter()
     products: Counter[tuple[int, int, int]] = Counter()
-    for row in shapes.rows():
-        o = shapes[row]
-        if o is None:
-            continue
+    for o, count in Shapes(trace).counted():
         if is_attention(o.name) and "backward" not in o.name and len(o.shapes) > 1 and len(o.shapes[0]) == 4:
             q, k = o.shapes[0], o.shapes[1]
             heads, length = (1, 2) if "flash_attention_forward" not in o.name else (2, 1)
-            attention[q[0], q[length], q[heads], k[heads], q[3]] += 1
+            attention[q[0], q[length], q[heads], k[heads], q[3]] += count
         elif o.name == "aten::embedding" and len(o.shapes[0]) == 2:
-            tables[o.shapes[0], o.shapes[1]] += 1
+            tables[o.shapes[0], o.shapes[1]] += count
         found = product(o)
         if found is not None:
-            products[found[0], found[1], found[2]] += 1
+            products[found[0], found[1], found[2]] += count
     return _sizes(attention, tables, products)
 
 
@@ -212,6 +219,8 @@ class Resize:
             lead = shape.index(b)
             rest = self._heads(shape[lead + 1 :], scores)
             return (*shape[:lead], new.micro_batch, *(x if x == 3 else y for x, y in zip(shape[lead + 1 :], rest, strict=True)))
+        if n >= 3 and shape[0] == 1 and s in shape[1:]:  # one for the whole batch, as a table of positions is
+            return (1, *self._heads(shape[1:], scores))
         if n == 3 and shape[0] == b * old.heads and s in shape[1:]:
             return (new.micro_batch * new.heads, *self._heads(shape[1:], scores))
         if tokens in shape and n <= 2:

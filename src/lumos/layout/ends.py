@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lumos.layout.block import Block, Builder
 from lumos.layout.layers import FP32, LayerWork
+from lumos.layout.parameters import tensors_of_layer
 from lumos.layout.sizes import Share
 from lumos.layout.work import Lane, Traffic
 
@@ -114,11 +115,22 @@ def reduce_gradients(share: Share, dense: int, experts: int = 0, name: str = "gr
 def gather_parameters(share: Share, dense: int, experts: int = 0, lane: Lane = Lane.GATHER) -> Block:
     """All-gather of `dense` and `experts` bytes of parameters from their shards."""
     b = _builder("parameter gather", share)
-    if dense and share.plan.shards > 1:
+    if dense and share.plan.shards > 1 and share.plan.zero < 3 and share.framework.by_owner:
+        _broadcast_by_owner(b, share, dense, lane)
+    elif dense and share.plan.shards > 1:
         b.add("parameter all-gather", share.shards("all_gather", dense), lane)
     if experts and share.plan.dp * share.plan.cp > share.plan.ep:
         b.add("expert parameter all-gather", share.expert_data("all_gather", experts), lane)
     return b.build()
+
+
+def _broadcast_by_owner(b: Builder, share: Share, nbytes: int, lane: Lane) -> None:
+    """A broadcast for each tensor of `nbytes` (of a layer's mean size), or for each owner where those are fewer."""
+    p = share.model.layer_parameters(False)
+    mean = share.parameter_bytes * ((p.attention + p.mlp) / share.plan.tp + p.norm) / tensors_of_layer(share.model)
+    pieces = max(1, min(share.plan.shards, round(nbytes / mean)))
+    for _ in range(pieces):
+        b.add("parameter broadcast", share.shards("broadcast", -(-nbytes // pieces)), lane)
 
 
 def transfer(share: Share, name: str, lane: Lane) -> Block:

@@ -20,11 +20,11 @@ from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Kind
-from lumos.layout.dimensions import Resize, Shapes, sizes
+from lumos.layout.dimensions import Operator, Resize, Shapes, sizes
 from lumos.layout.measured import MeasuredLayout
 from lumos.layout.units import Phase
 from lumos.layout.weights import weights
-from lumos.trace.table import ABSENT, Category, Int32, Int64, Job, Trace
+from lumos.trace.table import ABSENT, Int32, Int64, Job, Trace
 
 #: Bytes of one accumulated gradient: gradients have the dtype of their weights, fp32 or 16 bit; fp32 is assumed.
 GRADIENT_BYTES = 4
@@ -46,15 +46,17 @@ def accumulation_ns(layout: MeasuredLayout, position: int, trace: Trace, acceler
 def _add_rate(trace: Trace) -> float:
     """ns per element of a CPU's in-place operators on two large tensors: the optimizer's own."""
     shapes = Shapes(trace)
-    rates = []
-    for row in shapes.rows():
-        o = shapes[row]
-        if o is None or not o.name.endswith("_") or o.name == "aten::copy_" or len([s for s in o.shapes if s]) < 1:
-            continue
-        size = elements(o.shapes[0])
-        if size >= LARGE and trace.category[row] == Category.OPERATOR:
-            rates.append(int(trace.duration[row]) / size)
-    return float(np.median(rates)) if rates else 0.0
+    size = np.array([_in_place(o) for o in shapes.operators] or [0], np.int64)
+    rows = shapes.rows()
+    elements_of = size[shapes.of_row[rows]]
+    large = elements_of >= LARGE
+    return float(np.median(trace.duration[rows[large]] / elements_of[large])) if large.any() else 0.0
+
+
+def _in_place(o: Operator) -> int:
+    """Elements that an in-place operator works on; 0 for others."""
+    works = o.name.endswith("_") and o.name != "aten::copy_" and any(o.shapes)
+    return elements(o.shapes[0]) if works else 0
 
 
 def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | None) -> MeasuredLayout:

@@ -28,6 +28,11 @@ class Framework:
     a block takes the longer of both. deep_ep: a token goes once to each node that has experts of its own, in 8 bit where the
     precision is (DeepEP). fused_projections: queries, keys and values (gate and up) come from one multiplication.
     fused_accumulation: weight gradients accumulate inside the multiplication (fp32).
+    by_owner: a sharded optimizer's shards are whole tensors, and each is broadcast by its owner after the update in place of
+    one gather (InternEvo, hybrid_zero_optim.py; its reductions to the owners are bucketed and priced as scattered).
+    fp8_gather: in 8 bit, what tensor parallelism and parameter sharding gather is cast before, on the part that a device holds
+    (torchao's tensor-wise recipe). fp8_rows: scales by row, so that the operands of a weight gradient are cast again along the
+    other axis, in two passes (torchao's row-wise recipe, which gathers in 16 bit).
     gradient_bytes: of one accumulated gradient; reduce_bytes: of one reduced gradient; reduce_each: they are reduced after
     every microbatch. bucket_bytes: gradient buckets.
     host_us: host time of one kernel's launch with its framework work; layer_us: of one pass through a layer beside its
@@ -36,6 +41,7 @@ class Framework:
     transfer_us: of one pipeline transfer. transfer_blocks: the host waits for the device after a receive (Megatron's
     `batch_p2p_sync`), so it cannot run ahead of the pipeline. transfer_scattered: without sequence parallel every tensor-parallel
     rank sends its part of the activations, gathered again behind (Narayanan et al. 2021, section 4.1).
+    cuda_graphs: each pass of a microbatch over a rank's layers is launched as one graph (`capture`).
     metrics: losses computed again for the training log, every microbatch.
     zero, sequence_parallel, recompute: what the framework does where a configuration leaves it open. selective: what
     selective recomputation repeats: "attention" (its core, where unfused) or "alternate" (every second multiplication).
@@ -55,6 +61,9 @@ class Framework:
     deep_ep: bool = False
     fused_projections: bool = True
     fused_accumulation: bool = True
+    by_owner: bool = False
+    fp8_gather: bool = False
+    fp8_rows: bool = False
     gradient_bytes: int = 4
     reduce_bytes: int = 4
     reduce_each: bool = False
@@ -67,6 +76,7 @@ class Framework:
     transfer_us: float = 150.0
     transfer_blocks: bool = True
     transfer_scattered: bool = False
+    cuda_graphs: bool = False
     metrics: int = 0
     zero: int = 1
     sequence_parallel: bool = True
@@ -99,12 +109,12 @@ PROFILES = {
     "fsdp2": Framework(
         "fsdp2", loss="torch", attention="fa2", tp_async=False, fused_projections=False, fusion="eager", fused_accumulation=False,
         gradient_bytes=4, reduce_bytes=4, reduce_each=True, gather_overlap=True, host_us=9.0, layer_us=150.0, zero=3,
-        selective="alternate",
+        selective="alternate", fp8_gather=True,
     ),
     "fsdp2-compiled": Framework(
         "fsdp2-compiled", attention="fa2", tp_async=False, fused_projections=False, fusion="compiled", fused_accumulation=False,
         gradient_bytes=4, reduce_bytes=4, reduce_each=True, gather_overlap=True, loss="fused", host_us=5.0, layer_us=150.0, zero=3,
-        selective="alternate",
+        selective="alternate", fp8_gather=True,
     ),
     "deepspeed": Framework(
         "deepspeed", loss="torch", attention="fa2", fusion="eager", fused_accumulation=False, gradient_bytes=2, reduce_bytes=2,
@@ -112,7 +122,8 @@ PROFILES = {
     ),
     "internevo": Framework(
         "internevo", loss="torch", attention="fa2", fusion="fused", fused_accumulation=False, gradient_bytes=2, reduce_bytes=2,
-        host_us=10.0, layer_us=100.0, tensor_us=2000.0, zero=1, sequence_parallel=False,
+        host_us=10.0, layer_us=100.0, tensor_us=1700.0, zero=1, sequence_parallel=False,
+        by_owner=True,
     ),
 }  # fmt: skip
 

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos.analyze.critical_path import critical_paths
-from lumos.analyze.steps import members
+from lumos.analyze.steps import Members, job_steps, members
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
-from lumos.layout.answer import typical_step
+from lumos.layout.answer import typical_step, windows
 from lumos.layout.durations import Mask, Scale, matching, number
 from lumos.layout.whatif import Changes, parse_settings, whatif
 from lumos.simulate import Frozen, freeze, simulate, sweep_scaled
-from lumos.trace.table import Job
+from lumos.trace.table import Int8, Int64, Job
 
 #: Prefix of grid keys that scale durations.
 SCALE = "scale:"
@@ -80,40 +80,51 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
     if any(mask.all() for mask in masks.values()):  # then the times at which ranks begin scale too (`durations.scale`)
         return tuple(_one(job, graph, changes, cell) for cell in cells)
     base = changes.durations.apply(graph, job)
-    seconds = scaled_steps(step_sweep(base), masks, [{key: number(v, key) for key, v in cell.items()} for cell in cells])
+    ready = step_sweep(graph, base)
+    seconds = scaled_steps(ready, masks, [{key: number(v, key) for key, v in cell.items()} for cell in cells])
     return tuple(map(Cell, cells, seconds))
 
 
 class StepSweep(NamedTuple):
-    """A graph made ready for changes of its durations. counted: the tasks between whose first start and last end the step
-    lasts, bool[n]."""
+    """A graph made ready for changes of its durations. marks: uint8[n], 1 for the tasks of the step, 2 for those of the steps
+    before it. ahead: ns for which the step runs beside these as measured."""
 
     frozen: Frozen
-    counted: Mask
+    marks: Int8
+    ahead: int
 
 
-def step_sweep(graph: Graph) -> StepSweep:
-    """The typical step of a job, ready to be swept."""
-    owners = members(graph)
-    paths = critical_paths(simulate(graph), owners)
+def step_sweep(graph: Graph, base: Graph) -> StepSweep:
+    """The typical step of `graph`, ready to be swept in `base`: the same graph with other durations."""
+    owners, timeline = members(graph), simulate(graph)
+    paths = critical_paths(timeline, owners)
     name = paths[typical_step(paths)].name
-    counted = np.zeros(len(graph), bool)
-    for i, step in enumerate(owners.steps):
-        if step.name == name:
-            counted[owners.tasks(i)] = True
-    counted &= graph.kind != Kind.HOST  # a pause until the next step is no part of this one
-    return StepSweep(freeze(graph), counted)
+    known = windows(timeline, owners)
+    marks = np.zeros(len(graph), np.uint8)
+    marks[_tasks(owners, [other for other, window in known.items() if window.start < known[name].start])] = 2
+    marks[_tasks(owners, [name])] = 1
+    return StepSweep(freeze(base), marks, known[name].overlap)
 
 
 def scaled_steps(ready: StepSweep, masks: Mapping[str, Mask], factors: Sequence[Mapping[str, float]]) -> list[float]:
     """Seconds of the step for each of `factors`: by what the tasks of each of `masks` (bool[n]) are multiplied."""
     group = np.zeros(len(ready.frozen), np.uint16)
-    product_of = np.ones((len(factors), 1))  # by configuration and group: tasks in the same masks form a group
+    by_group = np.ones((len(factors), 1))  # tasks in the same masks form a group
     for key, mask in masks.items():
-        if 2 * product_of.shape[1] > MOST_GROUPS:
+        if 2 * by_group.shape[1] > MOST_GROUPS:
             raise UsageError(f"--grid: at most {int(log2(MOST_GROUPS))} patterns at once")
-        group += mask.astype(np.uint16) * np.uint16(product_of.shape[1])
-        by = np.array([[wanted[key]] for wanted in factors])
-        product_of = np.concatenate((product_of, product_of * by), axis=1)
-    makespans = sweep_scaled(ready.frozen, group, product_of, ready.counted)
-    return [int(span) * 1e-9 for span in makespans]
+        group += mask.astype(np.uint16) * np.uint16(by_group.shape[1])
+        by_group = np.concatenate((by_group, by_group * np.array([[wanted[key]] for wanted in factors])), axis=1)
+    begin, end, before = sweep_scaled(ready.frozen, group, by_group, ready.marks).T
+    if (ready.marks == 2).any():
+        begin = np.minimum(np.maximum(begin, before - ready.ahead), end)
+    return [int(length) * 1e-9 for length in end - begin]
+
+
+def _tasks(owners: Members, names: Sequence[str]) -> Int64:
+    """The tasks of steps of the job, without pauses between operators (the one until the next step is no part of a step)."""
+    steps = job_steps(owners)
+    tasks = [owners.tasks(i) for name in names for i in steps[name]]
+    found = np.concatenate(tasks) if tasks else np.empty(0, np.int64)
+    chosen: Int64 = found[owners.graph.kind[found] != Kind.HOST]
+    return chosen

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from lumos.layout.block import Block, Builder, Op
 from lumos.layout.experts import ExpertWork
+from lumos.layout.scores import ScoreWork
 from lumos.layout.sizes import Share
-from lumos.layout.work import Attention, Gemm, Lane, Traffic
+from lumos.layout.work import Collective, Gemm, Lane, Traffic
 
 FP32 = 4
 
@@ -27,6 +28,7 @@ class LayerWork:
         self.width = share.activation_bytes
         self.eager = share.framework.fusion == "eager"
         self.compiled = share.framework.fusion == "compiled"
+        self._backward: dict[tuple[bool, bool], Block] = {}  # split passes are cut out of the whole one
 
     # ---------------------------------------------------------------- passes
 
@@ -38,6 +40,12 @@ class LayerWork:
 
     def backward(self, mixture: bool, recompute: bool) -> Block:
         """Backward pass, after the forward pass again where `recompute`."""
+        key = mixture, recompute
+        if key not in self._backward:
+            self._backward[key] = self._whole_backward(mixture, recompute)
+        return self._backward[key]
+
+    def _whole_backward(self, mixture: bool, recompute: bool) -> Block:
         extra = self.framework.checkpoint_us if recompute else 0.0
         b = self._builder("layer backward", self.framework.layer_us + extra)
         if recompute:
@@ -100,23 +108,38 @@ class LayerWork:
         if not self.compiled:
             b.add("gradient add", Traffic(3 * self.width * elements))
 
-    def linear_forward(self, b: Builder, name: str, tokens: int, n: int, k: int) -> None:
-        b.add(name, Gemm(tokens, n, k, self.dtype(name), out_bytes=self.width))
+    def linear_forward(self, b: Builder, name: str, tokens: int, n: int, k: int, cast: bool = True) -> None:
+        b.add(name, Gemm(tokens, n, k, self.dtype(name), out_bytes=self.width, cast=cast))
 
     def dtype(self, name: str) -> str:
         """Type of a multiplication: recipes of 8 bit leave the output projection and the router in 16."""
-        return "bf16" if self.share.dtype == "fp8" and name in ("logits", "router") else self.share.dtype
+        return self.wide_dtype if name in ("logits", "router") else self.share.dtype
+
+    @property
+    def wide_dtype(self) -> str:
+        """Type of what recipes of 8 bit leave in 16."""
+        return "bf16" if self.share.dtype == "fp8" else self.share.dtype
 
     def linear_backward(
-        self, b: Builder, name: str, tokens: int, n: int, k: int, between: Callable[[], list[int]] | None = None, bias: bool = False
+        self,
+        b: Builder,
+        name: str,
+        tokens: int,
+        n: int,
+        k: int,
+        between: Callable[[], list[int]] | None = None,
+        bias: bool = False,
+        cast: bool = True,
     ) -> None:
         """Input gradient, then (`between`: communication of the input gradient starts) the weight gradient, then the join."""
         dtype, plan = self.dtype(name), self.share.plan
-        b.add(f"{name} input gradient", Gemm(tokens, k, n, dtype, out_bytes=self.width))
+        b.add(f"{name} input gradient", Gemm(tokens, k, n, dtype, out_bytes=self.width, cast=cast))
         pending = between() if between is not None else []
         if plan.lora_rank == 0:
             fused = self.framework.fused_accumulation
             accumulate = fused and plan.microbatches > 1
+            if dtype == "fp8" and self.framework.fp8_rows:
+                b.add(f"{name} casts by column", Traffic((2 * self.width + 1) * tokens * (n + k), 4))
             b.add(
                 f"{name} weight gradient",
                 Gemm(k, n, tokens, dtype, out_bytes=FP32 if fused else self.width, accumulate=accumulate, cast=False),
@@ -130,11 +153,24 @@ class LayerWork:
 
     # ---------------------------------------------------------------- tensor parallel communication
 
-    def gather_in(self, b: Builder) -> None:
-        """Before a column-parallel multiplication: the slices of the sequence are gathered."""
+    def gather_in(self, b: Builder, eight: bool = False) -> None:
+        """Before a column-parallel multiplication: the slices of the sequence are gathered, in 8 bit where `eight`."""
         s = self.share
         if s.plan.tp > 1 and s.plan.sequence_parallel:
-            b.add("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)
+            self._cast_slice(b, eight)
+            b.add("tp all-gather", self._gathered(eight), Lane.TENSOR)
+
+    def _gathered(self, eight: bool) -> Collective:
+        return self.share.tensor("all_gather", self._residual_bytes() // (self.width if eight else 1))
+
+    def _cast_slice(self, b: Builder, eight: bool) -> None:
+        if eight:
+            b.add("cast to 8 bit", Traffic((self.width + 1) * self.share.slim * self.share.model.hidden))
+
+    def _cast_first(self, name: str) -> bool:
+        """Whether what is gathered for a multiplication is cast to 8 bit before."""
+        s = self.share
+        return self.framework.fp8_gather and self.dtype(name) == "fp8" and s.plan.tp > 1 and s.plan.sequence_parallel
 
     def reduce_out(self, b: Builder) -> None:
         """After a row-parallel multiplication: partial sums are reduced, and scattered with sequence parallel."""
@@ -154,12 +190,14 @@ class LayerWork:
         """Gather, then multiply (by matrices of `widths`); pipelined where the framework overlaps them."""
         s = self.share
         moving: list[int] = []
+        eight = self._cast_first(name)
         if self._overlaps():
-            moving = [b.beside("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)]
+            self._cast_slice(b, eight)
+            moving = [b.beside("tp all-gather", self._gathered(eight), Lane.TENSOR)]
         else:
-            self.gather_in(b)
+            self.gather_in(b, eight)
         for n in self._joined(widths):
-            self.linear_forward(b, name, s.tokens, n, s.model.hidden)
+            self.linear_forward(b, name, s.tokens, n, s.model.hidden, not eight)
         b.join(*moving)
 
     def _joined(self, widths: tuple[int, ...]) -> tuple[int, ...]:
@@ -180,17 +218,19 @@ class LayerWork:
         """The output's gradient arrives in slices with sequence parallel and is gathered first."""
         s = self.share
         moving: list[int] = []
+        eight = self._cast_first(name)
         if self._overlaps():
-            moving = [b.beside("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)]
+            self._cast_slice(b, eight)
+            moving = [b.beside("tp all-gather", self._gathered(eight), Lane.TENSOR)]
         else:
-            self.gather_in(b)
-        self.linear_backward(b, name, s.tokens, s.model.hidden, k, lambda: moving, bias)
+            self.gather_in(b, eight)
+        self.linear_backward(b, name, s.tokens, s.model.hidden, k, lambda: moving, bias, not eight)
 
     def column_backward(self, b: Builder, name: str, bias: bool, *widths: int) -> None:
         """The input's gradient is reduced beside the weight gradient where the framework does so."""
         s = self.share
         tp, sequence = s.plan.tp > 1, s.plan.sequence_parallel
-        again = [b.beside("tp all-gather", s.tensor("all_gather", self._residual_bytes()), Lane.TENSOR)] if tp and sequence else []
+        again = [b.beside("tp all-gather", self._gathered(self._cast_first(name)), Lane.TENSOR)] if tp and sequence else []
 
         def reduce() -> list[int]:
             b.join(*again)
@@ -209,7 +249,7 @@ class LayerWork:
 
     # ---------------------------------------------------------------- attention
 
-    def _qkv(self) -> tuple[int, int, int]:
+    def qkv(self) -> tuple[int, int, int]:
         s = self.share
         return s.heads * s.model.head_dim, s.kv_heads * s.model.head_dim, s.kv_heads * s.model.head_dim
 
@@ -222,11 +262,12 @@ class LayerWork:
         if s.model.latent is not None:
             self._latent_forward(b)
         else:
-            self.column_forward(b, "qkv", *self._qkv())
+            self.column_forward(b, "qkv", *self.qkv())
+            self._adapter_forward(b)
             if s.model.qk_norm:
                 self.norm_forward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
             self._rotary(b)
-        self.scores_forward(b)
+        ScoreWork(self).forward(b)
         self.row_forward(b, "projection", s.model.attention_width // s.plan.tp)
         self.residual_forward(b, s.slim)
 
@@ -234,15 +275,32 @@ class LayerWork:
         s = self.share
         self.residual_backward(b, s.slim)
         self.row_backward(b, "projection", s.model.attention_width // s.plan.tp, s.model.bias)
-        self.scores_backward(b)
+        ScoreWork(self).backward(b)
         if s.model.latent is not None:
             self._latent_backward(b)
         else:
             self._rotary(b)
             if s.model.qk_norm:
                 self.norm_backward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
-            self.column_backward(b, "qkv", s.model.bias or s.model.qkv_bias, *self._qkv())
+            self._adapter_backward(b)
+            self.column_backward(b, "qkv", s.model.bias or s.model.qkv_bias, *self.qkv())
         self.norm_backward(b, s.slim)
+
+    def _adapter_forward(self, b: Builder) -> None:
+        """LoRA beside queries, keys and values (Hu et al. 2021, arXiv:2106.09685): down, up, added to what they are beside."""
+        s, rank, wide = self.share, self.share.plan.lora_rank, sum(self.qkv())
+        if rank:
+            b.add("adapter down", Gemm(s.tokens, rank, s.model.hidden, self.wide_dtype, out_bytes=self.width))
+            b.add("adapter up", Gemm(s.tokens, wide, rank, self.wide_dtype, out_bytes=self.width))
+            b.add("adapter add", Traffic(3 * self.width * s.tokens * wide))
+
+    def _adapter_backward(self, b: Builder) -> None:
+        s, rank, wide = self.share, self.share.plan.lora_rank, sum(self.qkv())
+        if rank:
+            for name, n, k in (("up", wide, rank), ("down", rank, s.model.hidden)):
+                b.add(f"adapter {name} input gradient", Gemm(s.tokens, k, n, self.wide_dtype, out_bytes=self.width))
+                b.add(f"adapter {name} weight gradient", Gemm(k, n, s.tokens, self.wide_dtype, out_bytes=self.width))
+            b.add("gradient add", Traffic(3 * self.width * s.tokens * s.model.hidden))
 
     def _rotary(self, b: Builder) -> None:
         s = self.share
@@ -288,71 +346,6 @@ class LayerWork:
         else:
             self.column_backward(b, "query", False, s.heads * (m.nope + m.rope))
         b.add("gradient add", Traffic(3 * self.width * tokens * h))
-
-    def scores_forward(self, b: Builder) -> None:
-        self._scores(b, "fwd")
-
-    def scores_backward(self, b: Builder) -> None:
-        if self.framework.attention == "unfused" and self.share.plan.recompute == "selective":
-            self._unfused_forward(b)
-        self._scores(b, "bwd")
-
-    def _scores(self, b: Builder, direction: str) -> None:
-        s, plan = self.share, self.share.plan
-        if self.framework.attention == "unfused":
-            if direction == "fwd":
-                self._unfused_forward(b)
-            else:
-                self._unfused_backward(b)
-            return
-        latent = s.model.latent
-        query = latent.nope + latent.rope if latent else s.model.head_dim
-        value = latent.value if latent else s.model.head_dim
-        part = plan.seq_len // plan.cp
-        kernel = self.framework.attention
-        dtype = "bf16" if s.dtype == "fp8" else s.dtype  # fp8 training keeps attention in bf16 (Transformer Engine's default)
-
-        def kernel_of(queries: int, keys: int, causal: bool) -> Attention:
-            return Attention(plan.micro_batch, queries, keys, s.heads, s.kv_heads, query, value, causal, direction, kernel, dtype)
-
-        name = "attention" if direction == "fwd" else "attention backward"
-        if plan.cp == 1:
-            b.add(name, kernel_of(part, part, True))
-            return
-        # A ring: each device passes on its keys and values while it works on those it has; the order of the sequence is
-        # folded so that every device has the same causal work (Liu et al. 2023, arXiv:2310.01889; Megatron's "p2p").
-        carried = self.width * plan.micro_batch * part * s.kv_heads * (query + value) * (1 if direction == "fwd" else 2)
-        for turn in range(plan.cp):
-            moving = [b.beside("cp exchange", s.context("send_recv", carried), Lane.CONTEXT)] if turn < plan.cp - 1 else []
-            b.add(name, kernel_of(part, part, True) if turn == 0 else kernel_of(part, part // 2, False))
-            if turn:
-                b.add("merge partial attention", Traffic(3 * FP32 * s.tokens * s.heads * value))
-            b.join(*moving)
-
-    def _unfused_forward(self, b: Builder) -> None:
-        s, plan = self.share, self.share.plan
-        q, d, batch = plan.seq_len, s.model.head_dim, plan.micro_batch * s.heads
-        scores = batch * q * q
-        b.add("scores", Gemm(q, q, d, s.dtype, batch=batch, out_bytes=self.width))
-        b.add("masked softmax", Traffic(2 * self.width * scores, 1, "normalisation"))
-        if self.framework.dropout:
-            b.add("attention dropout", Traffic((2 * self.width + 1) * scores))
-        b.add("context", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
-        b.add("transpose", Traffic(2 * self.width * s.tokens * s.heads * d, 1, "strided"))
-
-    def _unfused_backward(self, b: Builder) -> None:
-        s, plan = self.share, self.share.plan
-        q, d, batch = plan.seq_len, s.model.head_dim, plan.micro_batch * s.heads
-        scores = batch * q * q
-        b.add("transpose", Traffic(2 * self.width * s.tokens * s.heads * d, 1, "strided"))
-        b.add("context input gradient", Gemm(q, q, d, s.dtype, batch=batch, out_bytes=self.width))
-        b.add("value gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
-        if self.framework.dropout:
-            b.add("attention dropout backward", Traffic((2 * self.width + 1) * scores))
-        b.add("masked softmax backward", Traffic(3 * self.width * scores, 1, "normalisation"))
-        b.add("query gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
-        b.add("key gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
-        b.add("gather qkv gradients", Traffic(2 * self.width * s.tokens * sum(self._qkv()), 3, "strided"))
 
     # ---------------------------------------------------------------- MLP
 
@@ -412,12 +405,12 @@ class LayerWork:
         """torchtitan's selective checkpointing: every second multiplication is kept, attention is kept, the rest is done again."""
         s = self.share
         self.norm_forward(b, s.slim)
-        self.gather_in(b)
+        self.gather_in(b, self._cast_first("projection"))
         self._rotary(b)
         self.linear_forward(b, "projection again", s.tokens, s.model.hidden, s.model.attention_width // s.plan.tp)
         self.residual_forward(b, s.slim)
         self.norm_forward(b, s.slim)
-        self.gather_in(b)
+        self.gather_in(b, self._cast_first("projection"))
         self.linear_forward(b, "mlp up again", s.tokens, s.ffn, s.model.hidden)
         self.activation(b, s.tokens * s.ffn)
 

@@ -3,7 +3,9 @@
 Bytes per parameter of mixed precision: the working copy (2), gradients (framework's width), Adam's fp32 master and two
 moments (12), each divided by what shards it. Activations of a layer are what the backward pass needs, from the layer's own
 tensors (after Korthikanti et al. 2022, arXiv:2205.05198, with the attention that is used): kept for every microbatch in
-flight, or with full recomputation only the layer's input, and one layer's whole while it is recomputed. Peak is what the
+flight, or with full recomputation only the layer's input, and one layer's whole while it is recomputed. Where weight gradients are
+put off, the inputs and output gradients of the multiplications wait with them: 32 of the 34 bytes an element that the backward
+pass needed (Qi et al. 2023, arXiv:2401.10241, section 3), taken as all of them, recomputed ones as well. Peak is what the
 allocator has handed out, without the context and the libraries' own buffers; the maximum over stages.
 """
 
@@ -67,21 +69,18 @@ def stage_memory(job: Job, stage: int) -> Memory:
 def activation_bytes(share: Share, stage: int, chunks: list[list[range]]) -> int:
     """Activations at the worst moment of the schedule."""
     plan, model = share.plan, share.model
-    per_chunk = []
-    for chunk in chunks[stage]:
-        kept = 0
+    whole, kept = [0] * len(chunks[stage]), [0] * len(chunks[stage])
+    for c, chunk in enumerate(chunks[stage]):
         for i, layer in enumerate(chunk):
-            whole = layer_activations(share, model.is_mixture(layer))
+            each = layer_activations(share, model.is_mixture(layer))
             again = plan.recompute == "full" and (plan.recompute_layers < 0 or i < plan.recompute_layers)
-            kept += share.activation_bytes * share.slim * model.hidden if again else whole
-        per_chunk.append(kept)
+            whole[c] += each
+            kept[c] += share.activation_bytes * share.slim * model.hidden if again else each
     live = peak = 0
     for action in schedule(plan.schedule, stage, plan.pp, plan.microbatches, plan.vpp):
-        if action.step is Pass.FORWARD:
-            live += per_chunk[action.chunk % len(per_chunk)]
-            peak = max(peak, live)
-        elif action.step is not Pass.WEIGHT:
-            live -= per_chunk[action.chunk % len(per_chunk)]
+        c = action.chunk
+        live += {Pass.FORWARD: kept[c], Pass.BACKWARD: -kept[c], Pass.INPUT: whole[c] - kept[c], Pass.WEIGHT: -whole[c]}[action.step]
+        peak = max(peak, live)
     if plan.recompute == "full":
         peak += max(layer_activations(share, model.is_mixture(layer)) for chunk in chunks[stage] for layer in chunk)
     if stage == plan.pp - 1:

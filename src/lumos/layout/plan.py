@@ -13,6 +13,8 @@ from lumos.errors import UsageError
 from lumos.model import Model
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe")
+#: Passes of a step that are still simulated one by one (a stage's forward or backward of one microbatch): half a minute, 1 GB.
+MOST_PASSES = 500_000
 RECOMPUTE = ("none", "selective", "full")
 
 
@@ -29,6 +31,8 @@ class Plan:
     3 parameters too (FSDP). shard: devices that share one set of shards (0: all of the data-parallel group; fewer is hybrid
     sharding, replicated across shards). reshard: zero 3 frees parameters after the forward pass. recompute_layers: layers
     of each stage recomputed where `recompute` is "full" (-1: all). frozen: only adapters of rank `lora_rank` are trained.
+    document: mean tokens of the documents that a sequence is packed of, each of which attends to itself alone (0: the
+    sequence is one document).
     """
 
     seq_len: int
@@ -50,6 +54,7 @@ class Plan:
     precision: str = "bf16"
     lora_rank: int = 0
     forward_only: bool = False
+    document: int = 0
 
     @property
     def devices(self) -> int:
@@ -64,6 +69,11 @@ class Plan:
     def shards(self) -> int:
         """Devices over which optimizer states (zero ≥ 1) are spread."""
         return self.shard or self.dp * self.cp
+
+    @property
+    def documents(self) -> int:
+        """Documents of one sequence."""
+        return max(1, round(self.seq_len / self.document)) if self.document else 1
 
     @property
     def tokens(self) -> int:
@@ -83,12 +93,21 @@ def check(plan: Plan, model: Model) -> None:
         plan.global_batch % per_step == 0,
         f"global_batch ({plan.global_batch}) must be a multiple of dp · micro_batch ({plan.dp} · {plan.micro_batch} = {per_step})",
     )
+    passes = 2 * plan.microbatches * plan.pp * plan.vpp
+    _rule(
+        passes <= MOST_PASSES,
+        f"{plan.microbatches:,} microbatches make {passes:,} passes of a step, more than the {MOST_PASSES:,} that are simulated; beyond "
+        "the pipeline's filling the step grows by equal parts: predict a smaller global_batch and extend it",
+    )
     _rule(model.heads % plan.tp == 0, f"heads ({model.heads}) must be a multiple of tp ({plan.tp})")
     _rule(
         model.kv_heads % plan.tp == 0 or plan.tp % model.kv_heads == 0,
         f"kv_heads ({model.kv_heads}) and tp ({plan.tp}): one must be a multiple of the other",
     )
     _rule(model.ffn % plan.tp == 0, f"ffn ({model.ffn}) must be a multiple of tp ({plan.tp})")
+    if plan.document:
+        _rule(0 < plan.document <= plan.seq_len, f"document ({plan.document}) must be at most seq_len ({plan.seq_len})")
+        _rule(plan.cp == 1, f"document ({plan.document}) with cp = {plan.cp}: how packed documents are split over a ring is not modelled")
     parts = 2 * plan.cp if plan.cp > 1 else 1
     _rule(plan.seq_len % parts == 0, f"seq_len ({plan.seq_len}) must be a multiple of 2 · cp ({parts}) to balance causal attention")
     if plan.sequence_parallel:
@@ -107,7 +126,10 @@ def check(plan: Plan, model: Model) -> None:
         _rule(plan.schedule in ("interleaved", "1f1b"), f"vpp ({plan.vpp}) needs the interleaved schedule, not {plan.schedule}")
         _rule(plan.microbatches % plan.pp == 0, f"microbatches ({plan.microbatches}) must be a multiple of pp ({plan.pp}) with vpp > 1")
     if plan.schedule == "dualpipe":
-        _rule(plan.pp % 2 == 0 and plan.microbatches >= plan.pp, "dualpipe needs an even pp and at least pp microbatches")
+        _rule(
+            plan.pp % 2 == 0 and plan.microbatches % 2 == 0 and plan.microbatches >= 2 * plan.pp,
+            f"dualpipe needs an even pp ({plan.pp}) and an even number of microbatches ({plan.microbatches}), at least 2 · pp",
+        )
         _rule(plan.vpp == 1, f"dualpipe has no virtual stages (vpp = {plan.vpp})")
     if plan.ep > 1:
         _rule(model.experts is not None, f"ep ({plan.ep}) needs a model with experts; {model.name} has none")

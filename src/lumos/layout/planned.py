@@ -7,7 +7,7 @@ shows (jitter, stragglers) stays in proportion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -47,8 +47,20 @@ class Planned(NamedTuple):
     scaled: float  # share of the changed step's kernels' time that is not measured
 
 
-def planned(found: Identified, graph: Graph, measured_s: float, settings: Mapping[str, str], cluster: Cluster | None) -> Planned:
+def planned(
+    found: Identified,
+    graph: Graph,
+    measured_s: float,
+    settings: Mapping[str, str],
+    cluster: Cluster | None,
+    altered: Graph,
+    slow: Sequence[tuple[int, float]],
+) -> Planned:
     """Predict the identified job with `settings`. measured_s: its replayed step.
+
+    altered: `graph` with changed durations, which carry over to the new plan's like work as measured ones do. slow: ranks of the
+    new plan whose own work takes a factor longer. A stage's ranks meet in every layer or at the latest with their gradients, so
+    the slowest of them stands for them all.
 
     LumosError where the layout does not account for enough of what the trace shows; PlanError where the plan breaks a rule.
     """
@@ -59,8 +71,8 @@ def planned(found: Identified, graph: Graph, measured_s: float, settings: Mappin
         )
     job = with_settings(found.job, settings, cluster)
     base = predict(found.job, calibrate(found, graph), coarse=False)
-    pricer = calibrate(found, graph, job.cluster)
-    changed = predict(job, pricer, coarse=False)
+    pricer = calibrate(found, graph, job.cluster, altered)
+    changed = predict(job, pricer, coarse=False, slow=_slow_stages(job.plan, slow))
     time = new = 0
     for task, work in enumerate(changed.works):
         if work is not None:
@@ -70,9 +82,21 @@ def planned(found: Identified, graph: Graph, measured_s: float, settings: Mappin
     return Planned(base, changed, measured_s / base.time.time_s, new / time if time else 0.0)
 
 
+def _slow_stages(plan: Plan, slow: Sequence[tuple[int, float]]) -> dict[int, float]:
+    """By stage, the factor of its slowest rank. LumosError where the plan has no such rank."""
+    peers = plan.tp * plan.cp * plan.dp
+    factors: dict[int, dict[int, float]] = {}
+    for rank, factor in slow:
+        if rank >= plan.devices:
+            raise LumosError(f"--rank-slowdown: the changed job has no rank {rank}; it has {plan.devices} ranks")
+        stage = factors.setdefault(rank // peers, {})
+        stage[rank] = stage.get(rank, 1.0) * factor
+    return {stage: max([*own.values(), *([1.0] if len(own) < peers else [])]) for stage, own in factors.items()}
+
+
 def with_settings(job: Job, settings: Mapping[str, str], cluster: Cluster | None) -> Job:
     """The job with --set's settings. Microbatches of a replica stay as many unless set, so the global batch follows."""
-    counts = {key: _whole(key, value) for key, value in settings.items() if key not in PLAN_WORDS}
+    counts = {key: _whole(key, value) for key, value in settings.items() if key not in PLAN_WORDS and key != "cuda_graphs"}
     model = _model(job.model, {k: v for k, v in counts.items() if k in MODEL_COUNTS})
     changes: dict[str, object] = {field: counts[key] for key, field in PLAN_COUNTS.items() if key in counts}
     for key, valid in PLAN_WORDS.items():
@@ -87,7 +111,8 @@ def with_settings(job: Job, settings: Mapping[str, str], cluster: Cluster | None
     sequence = job.plan.sequence_parallel if job.plan.tp > 1 else job.framework.sequence_parallel
     plan = replace(plan, sequence_parallel=plan.tp > 1 and sequence)
     check(plan, model)
-    return replace(job, model=model, plan=plan, cluster=cluster or job.cluster)
+    framework = replace(job.framework, cuda_graphs=settings.get("cuda_graphs") == "on" or job.framework.cuda_graphs)
+    return replace(job, model=model, plan=plan, framework=framework, cluster=cluster or job.cluster)
 
 
 def _model(model: Model, counts: Mapping[str, int]) -> Model:

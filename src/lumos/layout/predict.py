@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from lumos.analyze.steps import members
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.layout.assemble import Assembled, assemble
+from lumos.layout.durations import slow_rank
 from lumos.layout.job import Job
 from lumos.layout.layout import Layout
 from lumos.layout.memory import Memory, peak_memory
@@ -51,21 +53,26 @@ class Prediction:
         return [w if isinstance(w, Collective) else None for w in self.works]
 
 
-#: Schedules that no table of measured runs contains; both come out slower than 1F1B with many microbatches.
-UNPROVED_SCHEDULES = ("zero-bubble", "dualpipe")
+#: Schedules that no table of measured steps contains, and what is assumed of them.
+UNPROVED_SCHEDULES = {
+    "zero-bubble": "its order and its bubble are those published (ZB-H1), split passes hide no tensor-parallel reduction",
+    "dualpipe": "its order is that of DeepSeek's implementation, a turn's two passes run one after the other",
+}
 
 
-def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) -> Prediction:
-    """The step of `job`. coarse: True, False, or None for fine up to FINE_TASKS tasks."""
+def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None, slow: Mapping[int, float] | None = None) -> Prediction:
+    """The step of `job`. coarse: True, False, or None for fine up to FINE_TASKS tasks. slow: stages whose own work, on host and
+    device, takes a factor longer."""
     pricer = pricer or Pricer(job.cluster)
     layout = layout_of(job)
     notes = list(job.assumed)
     if job.plan.schedule in UNPROVED_SCHEDULES:
-        message = f"no measured run of the {job.plan.schedule} schedule was at hand: its step may be overstated, compare with 1f1b"
+        what = UNPROVED_SCHEDULES[job.plan.schedule]
+        message = f"no measured run of the {job.plan.schedule} schedule was at hand: {what}"
         notes.append(Diagnostic("schedule-unproved", message))
     if coarse is None:
         coarse = task_count(layout) > FINE_TASKS
-    assembled = assemble(layout, pricer, coarse)
+    assembled = _slowed(assemble(layout, pricer, coarse), slow or {})
     time = time_of(assembled, job, pricer.coefficients)
     timeline = simulate(assembled.graph)
     path = max(critical_paths(timeline), key=lambda p: p.duration_ns)
@@ -80,7 +87,7 @@ def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) 
     notes += assembled.graph.diagnostics
     plan = job.plan
     peak = job.cluster.accelerator.peak(plan.precision)
-    achieved = job.model.flops_per_token(plan.seq_len) * plan.tokens / (time.time_s * plan.devices)
+    achieved = job.model.flops_per_token(plan.seq_len // plan.documents) * plan.tokens / (time.time_s * plan.devices)
     by_class, by_bound = shares(assembled.graph, path, layout, pricer)
     return Prediction(
         job=job,
@@ -97,6 +104,15 @@ def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None) 
         diagnostics=tuple(dict.fromkeys(notes)),
         works=tuple(assembled.work[i] for i in assembled.entry.tolist()),
     )
+
+
+def _slowed(assembled: Assembled, slow: Mapping[int, float]) -> Assembled:
+    """The job with the work of some stages slower; transfers keep their time."""
+    for stage, factor in slow.items():
+        base = assembled.graph
+        graphs = [slow_rank(replace(base, duration=d), stage, factor) for d in (base.duration, assembled.low, assembled.high)]
+        assembled = replace(assembled, graph=graphs[0], low=graphs[1].duration, high=graphs[2].duration)
+    return assembled
 
 
 def task_count(layout: Layout) -> int:

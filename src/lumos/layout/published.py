@@ -49,6 +49,12 @@ VOCABULARY = {
 }
 
 
+#: Tokens of an example of SQuAD 1.1, which NeMo's performance summaries say that their fine-tuning runs are packed of: a
+#: paragraph of 117 words, a question of 10 and an answer of 3 (Rajpurkar et al. 2016, arXiv:1606.05250), 4 tokens for 3 words,
+#: and the prompt around them.
+SQUAD_TOKENS = 192
+
+
 def job_of(row: Row) -> Job:
     """The job that a row describes. LumosError with the reason where it cannot be told."""
     notes: list[Diagnostic] = []
@@ -142,6 +148,10 @@ def plan_of(row: Row, model: Model, framework: Framework, notes: list[Diagnostic
     recompute, recomputed = _recompute(row.get("recompute", ""), framework)
     text = row.get("notes", "").lower()
     lora = 16 if "lora" in text else 0
+    document = 0
+    if "finetun" in text.replace("-", "") and framework.name == "nemo":
+        document = SQUAD_TOKENS
+        notes.append(Diagnostic("assumed-packing", f"documents of {document} tokens, as NeMo's fine-tuning runs pack SQuAD 1.1"))
     sequence = _flag(row.get("sequence_parallel", ""), framework.sequence_parallel) and tp > 1
     return Plan(
         seq_len=_required(row, "seq_len"),
@@ -161,6 +171,7 @@ def plan_of(row: Row, model: Model, framework: Framework, notes: list[Diagnostic
         recompute_layers=recomputed,
         precision=precision_of(row.get("precision", ""), framework, notes),
         lora_rank=lora,
+        document=document if document <= _required(row, "seq_len") else 0,
     )
 
 
@@ -235,11 +246,13 @@ def _special(row: Row, framework: Framework) -> Framework:
     """Switches that a row's text states."""
     text = f"{row.get('notes', '')} {row.get('precision', '')}".lower()
     if "overlap off" in text:
-        framework = replace(framework, dp_overlap=False, gather_overlap=False, tp_overlap=False)
+        framework = replace(framework, dp_overlap=False, gather_overlap=False, tp_overlap=False, tp_async=False)
     if "cef" in text or "cross-entropy fusion" in text:
         framework = replace(framework, loss="fused")
     if "async tp" in text:
         framework = replace(framework, tp_overlap=True)
+    if framework.fp8_gather and re.search(r"row.?wise", text):
+        framework = replace(framework, fp8_gather=False, fp8_rows=True)
     if "mp mode pure" in text:
         framework = replace(framework, reduce_bytes=2, gradient_bytes=2)
     if "mp mode default" in text:

@@ -96,34 +96,12 @@ class Core(NamedTuple):
 class Rescale:
     """Factors for the operators of one rank under a `resize`. accelerator, or core of a job on CPUs: one of them."""
 
-    def __init__(self, trace: Trace, resize: Resize, accelerator: Accelerator | None, core: Core | None) -> None:
-        self.shapes = Shapes(trace)
+    def __init__(self, resize: Resize, accelerator: Accelerator | None, core: Core | None) -> None:
         self.resize, self.accelerator, self.core = resize, accelerator, core
-        self._known: dict[tuple[Operator, bool, bool], Factor] = {}
-        self._freed: dict[tuple[Operator, bool, bool], Factor] = {}
 
-    def __call__(self, row: int, in_layer: bool, of_weights: bool) -> Factor:
-        """The factor of the operator in `row`."""
-        o = self.shapes[row]
-        if o is None:
-            return UNCHANGED
-        key = o, in_layer, of_weights
-        if key not in self._known:
-            self._known[key] = self._factor(o, self.resize.operator(o, in_layer, of_weights))
-        return self._known[key]
-
-    def around(self, row: int, in_layer: bool, of_weights: bool) -> Factor:
-        """The factor of an autograd node on a CPU whose largest inner operator is in `row`."""
-        o = self.shapes[row]
-        if o is None or self.core is None:
-            return UNCHANGED
-        key = o, in_layer, of_weights
-        if key not in self._freed:
-            new = self.resize.operator(o, in_layer, of_weights)
-            self._freed[key] = _factor(touched(new) / max(touched(o), 1), CPU_INTERVAL, self.core.node_fixed) if new != o else UNCHANGED
-        return self._freed[key]
-
-    def _factor(self, o: Operator, new: Operator) -> Factor:
+    def __call__(self, o: Operator, in_layer: bool, of_weights: bool) -> Factor:
+        """The factor of an operator."""
+        new = self.resize.operator(o, in_layer, of_weights)
         if new == o:
             return UNCHANGED
         if self.core is not None:
@@ -135,6 +113,13 @@ class Rescale:
                 spread = max(int(after.high) / max(int(after.time), 1) - 1, 0.0)
                 return _factor(ratio, spread, 0.0)
         return _factor(work(new) / max(work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
+
+    def around(self, o: Operator, in_layer: bool, of_weights: bool) -> Factor:
+        """The factor of an autograd node on a CPU whose largest inner operator is `o`."""
+        new = self.resize.operator(o, in_layer, of_weights)
+        if new == o or self.core is None:
+            return UNCHANGED
+        return _factor(touched(new) / max(touched(o), 1), CPU_INTERVAL, self.core.node_fixed)
 
 
 def _factor(ratio: float, spread: float, fixed: float) -> Factor:
@@ -224,19 +209,18 @@ def operator_rows(found: Segmentation, position: int, trace: Trace, owners: Memb
     return mine, graph.event[mine].astype(np.int64)
 
 
-def core_of(found: Segmentation, tasks: Int64, rows: Int64, trace: Trace) -> Core:
+def core_of(found: Segmentation, tasks: Int64, rows: Int64, shapes: Shapes) -> Core:
     """The core of a rank on a CPU, from the own times of its operators (`operator_rows`: a task for every slice of one)."""
-    shapes = Shapes(trace)
     duration = found.graph.duration[tasks]
-    own: dict[Operator, list[int]] = {}
+    of_task = shapes.of_row[rows]
+    fewest = np.array([any(o.shapes) and touched(o) <= SMALL for o in shapes.operators] or [False], bool)
+    small, nodes = duration[(of_task >= 0) & fewest[of_task]], duration[of_task < 0]
     chosen, slices = np.unique(rows, return_inverse=True)
-    for row, time in zip(chosen.tolist(), np.bincount(slices, duration).tolist(), strict=True):
-        if (o := shapes[row]) is not None:
-            own.setdefault(o, []).append(time)
-    known = [shapes[row] for row in rows.tolist()]
-    small = duration[[o is not None and any(o.shapes) and touched(o) <= SMALL for o in known]]
-    nodes = duration[[o is None for o in known]]
-    typical = {o: float(np.median(times)) for o, times in own.items()}
+    own, of_own = np.bincount(slices, duration, minlength=len(chosen)), shapes.of_row[chosen]
+    order = np.argsort(of_own, kind="stable")
+    ids, first = np.unique(of_own[order], return_index=True)
+    times = np.split(own[order], first)[1:]
+    typical = {shapes.operators[i]: float(np.median(t)) for i, t in zip(ids.tolist(), times, strict=True) if i >= 0}
     products = [(work(o), time) for o, time in typical.items() if product(o) is not None]
     spent = sum(time for _, time in products)
     return Core(
@@ -247,21 +231,22 @@ def core_of(found: Segmentation, tasks: Int64, rows: Int64, trace: Trace) -> Cor
     )
 
 
-def largest_inside(trace: Trace, rows: Int64) -> Int64:
+def largest_inside(trace: Trace, rows: Int64, shapes: Shapes) -> Int64:
     """For each of `rows` the row of the operator with the most elements that begins inside it on its thread; -1 without one."""
-    shapes = Shapes(trace)
-    inner = np.array(list(shapes.rows()), np.int64)
+    inner = shapes.rows()
     out = np.full(len(rows), -1, np.int64)
     if not len(inner):
         return out
     inner = inner[np.lexsort((trace.start[inner], trace.lane[inner]))]
-    size = np.array([touched(o) if (o := shapes[row]) is not None else 0 for row in inner.tolist()], np.int64)
-    for lane in np.unique(trace.lane[rows]):
-        here, asked = np.flatnonzero(trace.lane[inner] == lane), np.flatnonzero(trace.lane[rows] == lane)
+    size = np.array([touched(o) for o in shapes.operators], np.int64)[shapes.of_row[inner]]
+    chosen, of_chosen = np.unique(rows, return_inverse=True)
+    largest = np.full(len(chosen), -1, np.int64)
+    for lane in np.unique(trace.lane[chosen]):
+        here, asked = np.flatnonzero(trace.lane[inner] == lane), np.flatnonzero(trace.lane[chosen] == lane)
         start = trace.start[inner[here]]
-        low = np.searchsorted(start, trace.start[rows[asked]], "left")
-        high = np.searchsorted(start, trace.start[rows[asked]] + trace.duration[rows[asked]], "left")
+        low = np.searchsorted(start, trace.start[chosen[asked]], "left")
+        high = np.searchsorted(start, trace.start[chosen[asked]] + trace.duration[chosen[asked]], "left")
         for i, a, b in zip(asked.tolist(), low.tolist(), high.tolist(), strict=True):
             if b > a:
-                out[i] = inner[here[a + int(np.argmax(size[here[a:b]]))]]
-    return out
+                largest[i] = inner[here[a + int(size[here[a:b]].argmax())]]
+    return largest[of_chosen]

@@ -47,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     precision: str = "bf16"
     schedule: str | None = None
     lora_rank: int = 0
+    document: int = 0
     framework: str = "megatron-core"
     switches: dict[str, str] = {}
 
@@ -122,6 +123,7 @@ def job_from(settings: Settings) -> Job:
         recompute_layers=s.recompute_layers,
         precision=s.precision,
         lora_rank=s.lora_rank,
+        document=s.document,
     )
     check(plan, model)
     _check_words(s, plan, model)

@@ -19,8 +19,9 @@ from lumos.cost.traffic import traffic
 from lumos.graph.table import Graph, Kind
 from lumos.layout.dimensions import Operator, Shapes, is_attention, product
 from lumos.layout.layout import Layout
+from lumos.layout.units import Phase, units
 from lumos.layout.work import Attention, Collective, Gemm, GroupedGemm, Traffic, Work
-from lumos.trace.table import Category, Trace
+from lumos.trace.table import Category, Int64, Trace
 
 Signature = tuple[str | int, ...]
 #: Work of which nothing but its place is known.
@@ -33,16 +34,20 @@ _KINDS = (
     ("broadcast", "broadcast"), ("reduce", "reduce"),
 )  # fmt: skip
 _SIZES = {"BFloat16": 2, "Half": 2, "Float": 4, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1, "Float8_e4m3fn": 1, "Bool": 1}
+_PRECISIONS = {"BFloat16": "bf16", "Half": "fp16", "float": "fp32", "Float": "fp32"}
 
 
 class Measured(NamedTuple):
-    """One piece of device work of a rank: its task, signature, and (collectives) the ranks that take part and the peer."""
+    """One piece of device work of a rank: its task, signature, the phase of the step, and (collectives) the ranks that take part
+    and the peer, (multiplications) the precision."""
 
     task: int
     signature: Signature
     ranks: tuple[int, ...] = ()
     name: str = ""
     peer: int = -1
+    phase: Phase = Phase.OTHER
+    precision: str = ""
 
 
 def kind_of(name: str) -> str:
@@ -62,14 +67,35 @@ def measured_work(graph: Graph, owners: Members, position: int, trace: Trace) ->
     shapes = Shapes(trace)
     facts = _Facts(trace)
     out = []
-    for task, row in zip(device.tolist(), rows.tolist(), strict=True):
+    for task, row, phase in zip(device.tolist(), rows.tolist(), _phases(trace, calls), strict=True):
         if graph.kind[task] == Kind.COLLECTIVE:
-            out.append(facts(task, int(graph.event[task])))
+            out.append(facts(task, int(graph.event[task]))._replace(phase=phase))
             continue
         o = shapes[row] if row >= 0 else None
         name = trace.strings[trace.name[row]] if row >= 0 else ""
-        out.append(Measured(task, of_operator(o) if o is not None else OTHER, (), name))
+        signature = of_operator(o) if o is not None else OTHER
+        precision = _precision(o, graph.names[graph.name[task]]) if o is not None and signature[0] in ("gemm", "grouped") else ""
+        out.append(Measured(task, signature, (), name, -1, phase, precision))
     return out
+
+
+def _phases(trace: Trace, calls: Int64) -> list[Phase]:
+    """The phase of the unit that each call is in."""
+    found = units(trace)
+    place = np.full(len(trace) + 1, -1, np.int64)  # the last is what row -1 finds
+    place[found.row] = np.arange(len(found))
+    unit = place[innermost(trace, found.row, calls)]
+    return [Phase(found.phase[u]) if u >= 0 else Phase.OTHER for u in unit.tolist()]
+
+
+def _precision(o: Operator, kernel: str) -> str:
+    """What a multiplication computes in, by its factors' types: a plan's word, "" where they do not tell."""
+    for kind in o.dtypes:
+        plain = kind.removeprefix("c10::")
+        if plain in _PRECISIONS or plain.startswith("Float8"):
+            precision = _PRECISIONS.get(plain, "fp8")
+            return "tf32" if precision == "fp32" and "tf32" in kernel else precision
+    return ""
 
 
 def of_operator(o: Operator) -> Signature:

@@ -35,6 +35,11 @@ class Share:
         return PRECISIONS[self.plan.precision][1]
 
     @property
+    def parameter_bytes(self) -> int:
+        """Of one parameter as it is gathered from its shards."""
+        return 1 if self.dtype == "fp8" and self.framework.fp8_gather else self.activation_bytes
+
+    @property
     def tokens(self) -> int:
         return self.plan.micro_batch * (self.plan.seq_len // self.plan.cp)
 

@@ -79,7 +79,8 @@ def units(trace: Trace) -> Units:
     around = np.where(is_node, own, around)
     update = _around(trace, rows, _UPDATE, Category.ANNOTATION, Category.OPERATOR) >= 0
     in_node = node >= 0
-    phase = _phases(in_node, (own >= 0) & ~is_node, update) if in_node.any() else _named_phases(trace, rows, update)
+    # The function of a node of C++ carries its node's number; what autograd numbers anew in there is a forward pass again.
+    phase = _phases(in_node, (own >= 0) & ~is_node & (own != around), update) if in_node.any() else _named_phases(trace, rows, update)
     return Units(rows, _symbols(trace, rows), node, phase, np.where(phase == Phase.BACKWARD, around, own), False)
 
 

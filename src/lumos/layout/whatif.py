@@ -6,7 +6,7 @@ Structural changes go through a layout of the measured blocks; changes of durati
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 import numpy as np
@@ -17,7 +17,8 @@ from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph
-from lumos.layout.answer import Answer, Changed, Work, answer, measured_step, planned_answer, replay_error, typical_step, unchanged_tasks
+from lumos.layout.answer import Answer, Changed, Work, answer, measured_step, planned_answer, spread, typical_step, unchanged_tasks
+from lumos.layout.capture import capture, wants_graphs
 from lumos.layout.change import SIZE_KEYS, layers, microbatches, recompute, resize
 from lumos.layout.dimensions import Resize, Sizes, sizes
 from lumos.layout.durations import Durations
@@ -35,7 +36,7 @@ from lumos.trace.table import Job
 
 #: Keys of --set with whole numbers, and with words.
 COUNTS = (*SIZE_KEYS, "layers", "microbatches", "dp")
-WORDS = ("recompute",)
+WORDS = ("recompute", "cuda_graphs")
 #: Keys that only the plan of an identified job can follow.
 PLAN_KEYS = ("tp", "pp", "vpp", "cp", "ep", "schedule", "zero", "precision")
 KEYS = (*COUNTS, *WORDS, *PLAN_KEYS)
@@ -78,17 +79,20 @@ def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
         return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()))
+    graphs = wants_graphs(changes.settings, graph)
     identified = _by_plan(job, graph, changes)
     if identified is not None:
-        if changes.durations != Durations():
-            raise LumosError("changes of durations do not combine with changes of the plan of a job that is identified: give them apart")
-        return _planned(identified, graph, changes)
+        return _planned(identified, job, graph, changes)
     found = segment(graph, job)
     layout = changed_layout(measured_layout(found), job, changes)
     placed = place(layout)
+    modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
+    if graphs:
+        placed, launches = capture(placed, found)
+        modelled |= launches
+        layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
     altered = changes.durations.apply(placed.graph, job)
     factor = altered.duration / np.maximum(placed.graph.duration, 1)
-    modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
     changed = Changed(
         graph=altered,
         owners=placed.owners,
@@ -104,19 +108,15 @@ def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
 
 def _by_plan(job: Job, graph: Graph, changes: Changes) -> Identified | None:
     """The job's plan, where the change goes by it: where a key needs it, or the layout of a plan accounts for the trace."""
-    if any(key in changes.settings for key in PLAN_KEYS):
+    if any(key in changes.settings for key in PLAN_KEYS) or changes.settings.get("recompute") == "selective":
         if not has_device(graph):
             raise LumosError(
                 "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, layers, sizes and microbatches"
             )
         return identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
-    if not has_device(graph) or (len(job.traces) < 2 and not _has_peers(graph)):
+    if not has_device(graph) or graph.collectives is None or not len(graph.collectives.task):
         return None
     return _identified(job, graph, changes)
-
-
-def _has_peers(graph: Graph) -> bool:
-    return graph.collectives is not None and bool((graph.collectives.peer >= 0).any())
 
 
 def _identified(job: Job, graph: Graph, changes: Changes) -> Identified | None:
@@ -128,18 +128,22 @@ def _identified(job: Job, graph: Graph, changes: Changes) -> Identified | None:
     return found if found.agreement >= ENOUGH else None
 
 
-def _planned(identified: Identified, graph: Graph, changes: Changes) -> Answer:
+def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -> Answer:
     """The answer by the identified plan."""
     owners = members(graph)
     timeline = simulate(graph)
     paths = critical_paths(timeline, owners)
     step = paths[typical_step(paths)]
+    durations = changes.durations
+    altered = durations._replace(slow=()).apply(graph, job)
+    cluster = _target(identified.job.cluster, changes)
+    found = planned(identified, graph, step.duration_ns * 1e-9, changes.settings, cluster, altered, durations.slow)
     return planned_answer(
-        planned(identified, graph, (step.duration_ns) * 1e-9, changes.settings, _target(identified.job.cluster, changes)),
+        found,
         step.name,
-        (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes)),
-        replay_error(graph, timeline),
-        measured_step(graph, step.name),
+        (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes), *changes.durations.described()),
+        spread(graph, timeline, owners),
+        measured_step(graph, owners, step.name),
         graph.diagnostics,
     )
 
@@ -159,7 +163,8 @@ def _hardware_words(changes: Changes) -> tuple[str, ...]:
 def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
     """The layout with the settings applied: sizes first, then how often blocks run."""
     settings = changes.settings
-    accelerator = device_of(job, layout.segmentation.graph, changes.base_cluster)
+    costed = "microbatches" in settings or any(key in settings for key in SIZE_KEYS)
+    accelerator = device_of(job, layout.segmentation.graph, changes.base_cluster) if costed else None
     wanted = {key: whole(key, settings[key]) for key in SIZE_KEYS if key in settings}
     if wanted:
         layout = resize(layout, job, accelerator, **wanted)

@@ -44,6 +44,8 @@ _NCCL = {
     "broadcast": "Broadcast_RING_LL",
     "reduce": "Reduce_Sum_bf16_RING_LL",
 }
+#: The profiler's words for the types of tensors.
+_TYPES = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float", "tf32": "float", "fp8": "c10::Float8_e4m3fn"}
 _C10D = {
     "all_reduce": "allreduce",
     "all_gather": "_allgather_base",
@@ -307,7 +309,7 @@ class _Writer:
 
 def _operator(work: Work | None, name: str) -> str:
     if isinstance(work, Gemm):
-        return "aten::mm" if work.batch == 1 else "aten::bmm"
+        return "aten::bmm" if work.batch > 1 else "aten::_scaled_mm" if work.dtype == "fp8" else "aten::mm"
     if isinstance(work, GroupedGemm):
         return "aten::_grouped_mm"
     if isinstance(work, Attention):
@@ -318,7 +320,7 @@ def _operator(work: Work | None, name: str) -> str:
 
 def _kernel(work: Work | None, name: str) -> str:
     if isinstance(work, Gemm | GroupedGemm):
-        return f"gemm_bf16 [{name}]"
+        return f"gemm_{work.dtype} [{name}]"
     if isinstance(work, Attention):
         return f"flash_{work.direction}_kernel [{name}]"
     return f"elementwise_kernel [{name}]" if isinstance(work, Traffic | Contention) else name
@@ -340,5 +342,5 @@ def _shapes(work: Work | None) -> str:
         dims, count = f"[[{max(1, work.bytes // 4)}]]", 1
     else:
         return ""
-    kinds = ", ".join(['"c10::BFloat16"'] * count)
+    kinds = ", ".join([f'"{_TYPES[getattr(work, "dtype", "bf16")]}"'] * count)
     return f',"Input Dims":{dims},"Input type":[{kinds}]'

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lumos.layout.plan import Plan
-from lumos.layout.predict import Prediction
 from lumos.report.text import count, table
+from lumos.search.engine import Simulated
 from lumos.search.explain import Explanation
 from lumos.search.search import Found
 
@@ -63,7 +63,7 @@ def print_explanation(out: Console, names: tuple[str, str], steps: tuple[float, 
     table(out, ("part (mean over stages)", "A s", "B s", "B − A s"), rows)
 
 
-def _row(p: Prediction, best: Prediction) -> tuple[str, ...]:
+def _row(p: Simulated, best: Simulated) -> tuple[str, ...]:
     slower = p.time.time_s / best.time.time_s - 1
     return (
         describe(p.job.plan), f"{p.time.time_s:.4g}", f"{100 * slower:.1f}", f"{p.tokens_per_s_per_gpu:,.0f}",

@@ -16,9 +16,9 @@ import numpy as np
 
 from lumos.layout.coefficients import StepCoefficients
 from lumos.layout.plan import SCHEDULES
-from lumos.search.memory import chunk_layers, shapes
-from lumos.search.prices import Columns, Floats
+from lumos.search.prices import SPLIT, Columns, Floats
 from lumos.search.space import Plans
+from lumos.search.structure import chunk_layers, shapes
 
 FILLS = ("1f1b", "gpipe", "interleaved")
 
@@ -40,12 +40,11 @@ def _bound(name: str, plans: Plans, c: Columns) -> Floats:
     ends[0, 0] = ends[-1, 1] = 1
     if name == "dualpipe":
         ends[:] = ends + ends[::-1]
-    passes = c.forward + (c.backward if name != "zero-bubble" else c.inputs)
+    backward = np.minimum(c.backward, c.inputs + c.weights) if name in SPLIT else c.backward  # some passes are split, some whole
+    passes = c.forward + backward
     outer = np.stack([c.embedding.sum(axis=1), c.head.sum(axis=1)], axis=1)
     layers = np.stack([dense.sum(axis=1), mixture.sum(axis=1)], axis=1)
     each = layers @ passes.T + ends @ outer.T  # [stages, plans]
-    if name == "zero-bubble":
-        each = each + layers @ c.weights.T
     # each of DualPipe's two chunks runs half the microbatches
     total = each * (plans.microbatches // 2 if name == "dualpipe" else plans.microbatches)
     if name in FILLS and stages > 1:

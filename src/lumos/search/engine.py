@@ -1,7 +1,7 @@
-"""Where plans are timed: on this machine, or as tasks of a Ray cluster.
+"""Where plans are timed and simulated: on this machine, or as tasks of a Ray cluster.
 
-An engine times rows of a table of plans in blocks. Blocks are pure: the same rows give the same times anywhere, so a lost
-worker's block is done again and the answer is that of one machine.
+An engine works on rows of a table of plans whose blocks are priced already. Tasks are pure: the same rows give the same
+times anywhere, so a lost worker's task is done again and the answer is that of one machine.
 """
 
 from __future__ import annotations
@@ -9,101 +9,124 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from lumos.errors import LumosError, UsageError
+from lumos.distribute import Workers
+from lumos.errors import UsageError
+from lumos.layout.job import Job
+from lumos.layout.memory import Memory
+from lumos.layout.predict import predict, result
 from lumos.layout.price import Pricer
+from lumos.layout.step_time import StepTime
 from lumos.search.coarse import step_times
-from lumos.search.prices import Floats, Prices
+from lumos.search.prices import Columns, Floats
 from lumos.search.space import Ints, Plans, Problem
+from lumos.search.structure import structures
 
 ENGINES = ("local", "ray")
-#: Times that Ray runs a block again whose worker or node was lost.
-RETRIES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A plan simulated in full, without its timeline. keys: what `lumos predict --json` says of it."""
+
+    job: Job
+    time: StepTime
+    memory: Memory
+    tokens_per_s_per_gpu: float
+    model_flops_utilization: float
+    keys: dict[str, Any]
 
 
 class Engine(Protocol):
-    """Times plans."""
+    """Times and simulates plans."""
 
     pricer: Pricer
 
-    def split(self, rows: Ints, size: int) -> Iterator[Ints]:
-        """The rows in rounds: after each, the search may stop."""
+    def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
+        """Blocks of rows with their seconds in coarse form."""
 
-    def times(self, plans: Plans, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
-        """Blocks of rows with their seconds, in the rows' order."""
+    def simulate(self, plans: Plans, rows: Ints) -> Iterator[Simulated]:
+        """The plans of `rows` in full, in their order."""
 
 
-def time_block(plans: Plans, rows: Ints, pricer: Pricer) -> Floats:
-    """Seconds of the plans of `rows`."""
-    some = plans.take(rows)
-    return step_times(some, Prices(pricer).columns(some), pricer.coefficients)
+def simulated(job: Job, pricer: Pricer) -> Simulated:
+    """The step of `job` in full."""
+    p = predict(job, pricer, coarse=True)
+    return Simulated(p.job, p.time, p.memory, p.tokens_per_s_per_gpu, p.model_flops_utilization, result(p))
+
+
+def blocks(plans: Plans, rows: Ints, count: int) -> list[Ints]:
+    """The rows in about `count` blocks of equal work. Plans whose passes come in one order stay together, as far as that allows."""
+    groups = []
+    for structure, members in structures(plans.take(rows)):
+        passes = 2 * structure.stages * structure.chunks * structure.microbatches
+        groups.append((passes, rows[members]))
+    share = sum(passes * len(members) for passes, members in groups) / max(1, count)
+    out: list[Ints] = []
+    some: list[Ints] = []
+    room = share
+    for passes, members in groups:
+        while len(members):
+            fitting = max(1, min(len(members), round(room / passes)))
+            some.append(members[:fitting])
+            members, room = members[fitting:], room - fitting * passes
+            if room < passes:
+                out.append(np.concatenate(some))
+                some, room = [], share
+    return [*out, np.concatenate(some)] if some else out
 
 
 class Local:
-    """Threads of this process: NumPy's kernels run without the interpreter's lock."""
+    """Threads of this process: the passes are timed without the interpreter's lock. Full simulations run one by one."""
 
     def __init__(self, problem: Problem, threads: int | None = None, pricer: Pricer | None = None) -> None:
         self.pricer = pricer or Pricer(problem.cluster)
         self._threads = threads or min(4, os.cpu_count() or 1)
 
-    def split(self, rows: Ints, size: int) -> Iterator[Ints]:
-        return _rounds(rows, size)
+    def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
+        def run(block: Ints) -> Floats:
+            return step_times(plans.take(block), columns.take(block), self.pricer.coefficients)
 
-    def times(self, plans: Plans, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
-        # Prices are learnt once, here, so that the threads only read them.
-        columns = Prices(self.pricer).columns(plans.take(rows))
-        parts = np.array_split(np.arange(len(rows)), self._threads)
-
-        def run(part: Ints) -> Floats:
-            return step_times(plans.take(rows[part]), columns.take(part), self.pricer.coefficients)
-
+        parts = blocks(plans, rows, 4 * self._threads)
         with ThreadPoolExecutor(self._threads) as pool:
-            for part, seconds in zip(parts, pool.map(run, parts), strict=True):
-                yield rows[part], seconds
+            yield from zip(parts, pool.map(run, parts), strict=True)
+
+    def simulate(self, plans: Plans, rows: Ints) -> Iterator[Simulated]:
+        for row in rows.tolist():
+            yield simulated(plans.problem.job(plans.plan(row)), self.pricer)
 
 
 class Ray:
-    """Tasks of a Ray cluster: the table of plans lies in the object store once; a lost worker's block is run again."""
+    """Tasks of a Ray cluster: plans, their columns and the prices lie in the object store once."""
 
-    def __init__(self, problem: Problem, address: str | None = None, block: int = 512, pricer: Pricer | None = None) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise LumosError("--engine ray needs Ray, which is not installed: pip install 'lumos-trace[distributed]'") from error
-        self._ray: Any = ray
+    def __init__(self, problem: Problem, address: str | None = None, pricer: Pricer | None = None) -> None:
         self.pricer = pricer or Pricer(problem.cluster)
-        self._block = block
-        if not ray.is_initialized():
-            ray.init(address=address, include_dashboard=False, log_to_driver=False)
-        self._run = ray.remote(max_retries=RETRIES)(_remote_block)
+        self._workers = Workers(address)
         self._stored: tuple[Plans, Any] | None = None
 
-    def split(self, rows: Ints, size: int) -> Iterator[Ints]:
-        """The first round is small, as it sets what later ones leave out; the next is the rest."""
-        yield rows[:size]
-        if len(rows) > size:
-            yield rows[size:]
+    def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
+        table = self._workers.put((plans, columns, self.pricer.coefficients))
+        parts = blocks(plans, rows, 4 * self._workers.count)
+        return zip(parts, self._workers.map(_timed, table, parts), strict=True)
 
-    def times(self, plans: Plans, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
+    def simulate(self, plans: Plans, rows: Ints) -> Iterator[Simulated]:
         if self._stored is None or self._stored[0] is not plans:
-            self._stored = plans, self._ray.put((plans.problem, plans.rows, self.pricer))
-        blocks = [rows[at : at + self._block] for at in range(0, len(rows), self._block)]
-        pending = [self._run.remote(self._stored[1], block) for block in blocks]
-        try:
-            for block, reference in zip(blocks, pending, strict=True):
-                yield block, self._ray.get(reference)
-        except KeyboardInterrupt:
-            for reference in pending:
-                self._ray.cancel(reference)
-            raise
+            self._stored = plans, self._workers.put((plans, self.pricer))
+        return self._workers.map(_simulated, self._stored[1], rows.tolist())
 
 
-def _remote_block(table: tuple[Problem, Ints, Pricer], rows: Ints) -> Floats:
-    problem, columns, pricer = table
-    return time_block(Plans(problem, columns), rows, pricer)
+def _timed(table: tuple[Plans, Columns, Any], block: Ints) -> Floats:
+    plans, columns, coefficients = table
+    return step_times(plans.take(block), columns.take(block), coefficients)
+
+
+def _simulated(table: tuple[Plans, Pricer], row: int) -> Simulated:
+    plans, pricer = table
+    return simulated(plans.problem.job(plans.plan(row)), pricer)
 
 
 def engine_of(name: str, problem: Problem, address: str | None = None, pricer: Pricer | None = None) -> Engine:
@@ -113,8 +136,3 @@ def engine_of(name: str, problem: Problem, address: str | None = None, pricer: P
     if name == "ray":
         return Ray(problem, address, pricer=pricer)
     raise UsageError(f"engine {name!r} is not known; valid: {', '.join(ENGINES)}")
-
-
-def _rounds(rows: Ints, size: int) -> Iterator[Ints]:
-    for at in range(0, len(rows), size):
-        yield rows[at : at + size]

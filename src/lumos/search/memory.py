@@ -3,57 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
+from lumos import _pipeline
 from lumos.layout.memory import ADAM_STATES, FP32
-from lumos.layout.plan import RECOMPUTE, SCHEDULES, layers_of_chunks
+from lumos.layout.plan import RECOMPUTE
 from lumos.layout.sizes import PRECISIONS
-from lumos.search.order import held, window
 from lumos.search.prices import memory_columns
 from lumos.search.space import Ints, Plans
-
-
-class Structure(NamedTuple):
-    """What decides the order of the passes: schedule, stages, virtual stages, microbatches (of the repeating part)."""
-
-    name: str
-    stages: int
-    chunks: int
-    microbatches: int
-
-
-def structures(plans: Plans) -> Iterator[tuple[Structure, Ints]]:
-    """Rows of plans whose passes come in the same order."""
-    names = np.array(SCHEDULES)[plans["schedule"]].tolist()
-    keys: dict[Structure, list[int]] = {}
-    for i, key in enumerate(zip(names, plans["pp"].tolist(), plans["vpp"].tolist(), plans.microbatches.tolist(), strict=True)):
-        name, stages, chunks, count = key
-        keys.setdefault(Structure(name, stages, chunks, window(name, stages, chunks, count)), []).append(i)
-    for structure, rows in keys.items():
-        yield structure, np.array(rows, np.int64)
-
-
-def shapes(plans: Plans) -> Iterator[tuple[int, Ints]]:
-    """(schedule, rows) of plans that agree in schedule, stages and virtual stages."""
-    names, stages, chunks = plans["schedule"], plans["pp"], plans["vpp"]
-    code = (names * 100_000 + stages) * 1000 + chunks
-    for value in np.unique(code).tolist():
-        rows = np.flatnonzero(code == value)
-        yield int(names[rows[0]]), rows
-
-
-def chunk_layers(plans: Plans, row: int) -> tuple[Ints, Ints]:
-    """Dense and mixture layers of every chunk: int[stages, chunks] each."""
-    model = plans.problem.model
-    chunks = layers_of_chunks(plans.plan(row), model)
-    kinds = [[[model.is_mixture(layer) for layer in chunk] for chunk in stage] for stage in chunks]
-    mixture = np.array([[sum(chunk) for chunk in stage] for stage in kinds], np.int64)
-    total = np.array([[len(chunk) for chunk in stage] for stage in kinds], np.int64)
-    if model.mixture_layers in (0, model.layers):  # one kind only: it is in both columns, counted in the first
-        return total, np.zeros_like(total)
-    return total - mixture, mixture
+from lumos.search.structure import Structure, chunk_layers, structures
 
 
 def peak_bytes(plans: Plans) -> Ints:
@@ -65,22 +24,19 @@ def peak_bytes(plans: Plans) -> Ints:
         columns = {name: values[rows] for name, values in per.items()}
         dense, mixture = chunk_layers(part, 0)
         peak = np.zeros(len(part), np.int64)
-        for stage in _distinct(structure, dense, mixture):
+        for stage, moments in _worst(structure, dense, mixture):
             static = _static(part, structure, stage, dense[stage], mixture[stage])
-            peak = np.maximum(peak, static + _activations(part, structure, stage, dense[stage], mixture[stage], columns))
+            peak = np.maximum(peak, static + _activations(part, structure, stage, dense[stage], mixture[stage], moments, columns))
         out[rows] = peak
     return out
 
 
-def _distinct(structure: Structure, dense: Ints, mixture: Ints) -> Iterator[int]:
-    """Stages of which no other has at least the layers and at least what is in flight; the first and the last always."""
-    seen: set[bytes] = set()
-    for stage in range(structure.stages):
-        ends = stage in (0, structure.stages - 1)
-        key = b"".join((held(*structure, stage).tobytes(), dense[stage].tobytes(), mixture[stage].tobytes(), bytes([ends])))
-        if ends or key not in seen:
-            yield stage
-        seen.add(key)
+def _worst(structure: Structure, dense: Ints, mixture: Ints) -> Iterator[tuple[int, Ints]]:
+    """Stages that no other one covers, each with what it holds at its worst moments, in layers: int[moments, 4], dense layers of
+    microbatches that wait for their backward pass and those of which the weight gradients are left, then mixture layers."""
+    rows = np.array(_pipeline.worst(*structure, dense, mixture), np.int64)
+    for stage in np.unique(rows[:, 0]).tolist():
+        yield stage, rows[rows[:, 0] == stage, 1:]
 
 
 def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> tuple[Ints, Ints]:
@@ -112,7 +68,7 @@ def _static(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture
     zero, data = plans["zero"], plans["dp"] * plans["cp"]
     copies = np.maximum(1, np.minimum(data // plans["ep"], data))
     owned = np.where(zero == 0, total, -(-(total - experts) // data) + -(-experts // copies))
-    largest = max(model.layer_parameters(model.is_mixture(i)).total for i in range(model.layers))
+    largest = max(model.layer_parameters(kind).total for kind in {model.is_mixture(i) for i in range(model.layers)})
     whole = largest // plans["tp"]
     parameters = np.where(zero == 3, owned * FP32 + 2 * width * whole, total * width)
     gradients = np.where(zero == 3, owned * FP32 + width * whole, np.where(zero == 2, owned, total) * problem.framework.gradient_bytes)
@@ -120,17 +76,17 @@ def _static(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture
     return np.asarray(parameters + gradients + optimizer)
 
 
-def _activations(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints, columns: dict[str, Ints]) -> Ints:
+def _activations(
+    plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints, moments: Ints, columns: dict[str, Ints]
+) -> Ints:
     full = plans["recompute"] == RECOMPUTE.index("full")
     layer = columns["layer"]
     kept = np.where(full[:, None], columns["input"][:, None], layer)
-    moments = held(*structure, stage)
-    counts = np.stack([moments @ dense, moments @ mixture], axis=1)  # [moments, kinds]
-    counts = _largest(counts)
     if structure.name == "gpipe":  # holds every microbatch, also those beyond the structure's window
         live = (plans.microbatches[:, None] * np.array([dense.sum(), mixture.sum()]) * kept).sum(axis=1)
     else:
-        live = (kept @ counts.T).max(axis=1)
+        each = np.stack([kept[:, 0], layer[:, 0], kept[:, 1], layer[:, 1]], axis=1)
+        live = (each @ moments.T).max(axis=1)
     shown = [k for k, n in enumerate((dense.sum(), mixture.sum())) if n]
     again = layer[:, shown].max(axis=1) if shown else np.zeros(len(plans), np.int64)
     peak = live + np.where(full, again, 0)
@@ -140,10 +96,3 @@ def _activations(plans: Plans, structure: Structure, stage: int, dense: Ints, mi
     if stage == 0:
         peak = peak + columns["input"]
     return np.asarray(peak + columns["weights"][:, int(last)])
-
-
-def _largest(counts: Ints) -> Ints:
-    """Rows that no other row exceeds in both columns."""
-    counts = np.unique(counts, axis=0)
-    keep = [i for i, row in enumerate(counts) if not np.any(np.all(counts >= row, axis=1) & np.any(counts > row, axis=1))]
-    return np.asarray(counts[keep])

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lumos.layout import ends
+from lumos.layout.assemble import hosted
 from lumos.layout.block import NOTHING, Block, Builder, collapse
 from lumos.layout.layers import LayerWork
 from lumos.layout.memory import layer_activations, logits_bytes, weight_gradients
@@ -26,6 +28,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 DENSE, MIXTURE = 0, 1
+#: Schedules that split backward passes.
+SPLIT = ("zero-bubble", "dualpipe")
 #: Stages that may differ: the first, one in the middle, the last.
 FIRST, MIDDLE, LAST = 0, 1, 2
 
@@ -34,7 +38,8 @@ FIRST, MIDDLE, LAST = 0, 1, 2
 class Columns:
     """Per plan, float64[n] or float64[n, k]; ns where not said.
 
-    forward, backward, inputs, weights: one layer's, by (dense, mixture); `*_host`: host time of its launches. slowdown: what a
+    forward, backward, inputs, weights: one layer's, by (dense, mixture); `*_host`: host time of its launches; `*_lead`: by how much
+    the host holds its end up where it starts with the device. slowdown: what a
     layer's backward pass loses to the exchange of its gradients beside it. reduction: exchange of one layer's gradients,
     in buckets; bucket: layers of a bucket; gather: of one layer's parameters. embedding, head: (forward, backward);
     their gradients' exchange: outer_reduction (embedding, head). transfer: one pipeline transfer. optimizer, optimizer_host,
@@ -43,12 +48,16 @@ class Columns:
 
     forward: Floats
     forward_host: Floats
+    forward_lead: Floats
     backward: Floats
     backward_host: Floats
+    backward_lead: Floats
     inputs: Floats
     inputs_host: Floats
+    inputs_lead: Floats
     weights: Floats
     weights_host: Floats
+    weights_lead: Floats
     embedding: Floats
     head: Floats
     ends_host: Floats
@@ -68,26 +77,35 @@ class Columns:
         return Columns(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
 
 
+class _Times(NamedTuple):
+    """Of a collapsed block, ns."""
+
+    device: float
+    host: float
+    lead: float
+
+
 class Prices:
     """Prices blocks of plans on one cluster."""
 
     def __init__(self, pricer: Pricer) -> None:
         self._pricer = pricer
-        self._host = pricer.coefficients.host
 
     def columns(self, plans: Plans) -> Columns:
         """Times of the plans' blocks."""
         many = (plans.microbatches > 1).astype(np.int64)
         sharded = np.minimum(plans["zero"], 1)
-        layer = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many)
+        dualpipe = plans["schedule"] == SCHEDULES.index("dualpipe")
+        both_ways = (dualpipe & (plans.problem.model.experts is not None)).astype(np.int64)  # experts' exchanges run beside compute
+        layer = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many, both_ways)
         outer = _keys(plans, ("tp", "cp", "micro_batch", "sequence_parallel"), many)
         parts = plans["pp"] * plans["vpp"]
         exchange = _keys(plans, ("tp", "cp", "ep", "dp"), sharded, parts)
         tail = _keys(plans, ("tp", "cp", "ep", "dp", "pp", "vpp", "schedule"), sharded)
         moving = _keys(plans, ("tp", "cp", "pp", "micro_batch", "sequence_parallel"))
         found: dict[str, Floats] = {}
-        zero_bubble = bool(np.any(plans["schedule"] == SCHEDULES.index("zero-bubble")))
-        found |= self._spread(plans, layer, lambda s: _layer_blocks(s, zero_bubble), _layer_values)
+        split = bool(np.any(np.isin(plans["schedule"], [SCHEDULES.index(name) for name in SPLIT])))
+        found |= self._spread(plans, layer, lambda s: _layer_blocks(s, split), _layer_values)
         found |= self._spread(plans, outer, _outer_blocks, _outer_values)
         found |= self._spread(plans, moving, _transfer_blocks, lambda s, v: {"transfer": v[0][0]})
         found |= self._spread(plans, exchange, _exchange_blocks, _exchange_values)
@@ -99,7 +117,7 @@ class Prices:
         plans: Plans,
         keys: tuple[Ints, Ints],
         build: Callable[[Share], list[Block]],
-        values: Callable[[Share, list[tuple[float, float]]], dict[str, float | Sequence[float]]],
+        values: Callable[[Share, list[_Times]], dict[str, float | Sequence[float]]],
     ) -> dict[str, Floats]:
         """Columns from the blocks of the plans that stand for the rest."""
         rows, inverse = keys
@@ -116,16 +134,17 @@ class Prices:
             at += len(blocks)
         return {name: np.array(column, float)[inverse] for name, column in table.items()}
 
-    def _times(self, blocks: Sequence[Block]) -> list[tuple[float, float]]:
-        """Device and host time of every block, ns."""
+    def _times(self, blocks: Sequence[Block]) -> list[_Times]:
+        """Times of every block."""
         works: dict[Work, None] = dict.fromkeys(op.work for block in blocks for op in block.ops)
         known = dict(zip(works, self._pricer(list(works)), strict=True))
-        memo: dict[Block, tuple[float, float]] = {}
+        memo: dict[Block, _Times] = {}
         out = []
         for block in blocks:
             if block not in memo:
-                c = collapse(block, [known[op.work].times for op in block.ops]) if block.ops else NOTHING
-                memo[block] = (float(c.device[0]), float(c.host) * self._host)
+                times = [known[op.work].times for op in block.ops]
+                c = collapse(hosted(block, self._pricer.coefficients), times) if block.ops else NOTHING
+                memo[block] = _Times(float(c.device[0]), float(c.host), float(c.lead))
             out.append(memo[block])
         return out
 
@@ -144,13 +163,13 @@ def _keys(plans: Plans, names: tuple[str, ...], *more: Ints) -> tuple[Ints, Ints
 # ---------------------------------------------------------------- layers
 
 
-def _layer_blocks(share: Share, zero_bubble: bool) -> list[Block]:
+def _layer_blocks(share: Share, split: bool) -> list[Block]:
     work = LayerWork(share)
     recompute = share.plan.recompute == "full"
     blocks = []
-    for mixture in _kinds(share):
+    for mixture in sorted(set(_kinds(share))):
         blocks += [work.forward(mixture), work.backward(mixture, recompute)]
-        blocks += [work.inputs(mixture, recompute), work.weights(mixture)] if zero_bubble else [_EMPTY, _EMPTY]
+        blocks += [work.inputs(mixture, recompute), work.weights(mixture)] if split else [_EMPTY, _EMPTY]
     return blocks
 
 
@@ -163,12 +182,14 @@ def _kinds(share: Share) -> tuple[bool, ...]:
     return (mixtures == share.model.layers, mixtures > 0)
 
 
-def _layer_values(share: Share, v: list[tuple[float, float]]) -> dict[str, float | Sequence[float]]:
+def _layer_values(share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
     names = ("forward", "backward", "inputs", "weights")
     out: dict[str, float | Sequence[float]] = {}
     for i, name in enumerate(names):
-        out[name] = (v[i][0], v[i + 4][0])
-        out[f"{name}_host"] = (v[i][1], v[i + 4][1])
+        pair = v[i], v[(i + 4) % len(v)]
+        out[name] = [t.device for t in pair]
+        out[f"{name}_host"] = [t.host for t in pair]
+        out[f"{name}_lead"] = [t.lead for t in pair]
     return out
 
 
@@ -180,7 +201,7 @@ def _outer_blocks(share: Share) -> list[Block]:
     ]  # fmt: skip
 
 
-def _outer_values(share: Share, v: list[tuple[float, float]]) -> dict[str, float | Sequence[float]]:
+def _outer_values(share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
     return {"embedding": (v[0][0], v[1][0]), "head": (v[2][0], v[3][0]), "ends_host": (v[0][1] + v[1][1], v[2][1] + v[3][1])}
 
 
@@ -214,8 +235,8 @@ def _exchange_blocks(share: Share) -> list[Block]:
         blocks += [
             _contention(one),
             ends.reduce_gradients(share, dense * width * size, experts * width * size),
-            ends.gather_parameters(share, dense * share.activation_bytes, experts * share.activation_bytes),
-            _contention(ends.gather_parameters(share, dense * share.activation_bytes, experts * share.activation_bytes)),
+            ends.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes),
+            _contention(ends.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes)),
         ]
     for parameters in (model.embedding_parameters, model.head_parameters):
         blocks.append(ends.reduce_gradients(share, -(-parameters // plan.tp) * f.reduce_bytes))
@@ -230,7 +251,7 @@ def _contention(block: Block) -> Block:
     return b.build()
 
 
-def _exchange_values(share: Share, v: list[tuple[float, float]]) -> dict[str, float | Sequence[float]]:
+def _exchange_values(share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
     sizes = [_bucket(share, mixture) for mixture in _kinds(share)]
     return {
         "slowdown": (v[0][0], v[4][0], v[3][0], v[7][0]),
@@ -260,7 +281,7 @@ def _tail_blocks(share: Share) -> list[Block]:
         blocks.append(ends.optimizer(share, total, owned_parameters(share, total, experts), tensors))
         width = f.reduce_bytes
         blocks.append(_EMPTY if f.dp_overlap else ends.reduce_gradients(share, (total - experts) * width, experts * width))
-        width = share.activation_bytes
+        width = share.parameter_bytes
         late = not f.gather_overlap and plan.zero in (1, 2)
         blocks.append(ends.gather_parameters(share, (total - experts) * width, experts * width) if late else _EMPTY)
     blocks.append(_tied(share))
@@ -276,7 +297,7 @@ def _tied(share: Share) -> Block:
     return b.build()
 
 
-def _tail_values(share: Share, v: list[tuple[float, float]]) -> dict[str, float | Sequence[float]]:
+def _tail_values(share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
     return {
         "optimizer": [v[i][0] for i in (0, 3, 6)],
         "optimizer_host": [v[i][1] for i in (0, 3, 6)],

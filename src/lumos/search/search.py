@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from lumos.layout.predict import Prediction, predict, result
 from lumos.search.bounds import lower_bounds
 from lumos.search.constraints import Constraint
-from lumos.search.engine import Engine, Local
+from lumos.search.engine import Engine, Local, Simulated
 from lumos.search.memory import peak_bytes
 from lumos.search.prices import Floats, Prices
 from lumos.search.space import COLUMNS, Ints, Plans, Problem, Space, enumerate_plans
 
-#: Plans timed between two reports of progress.
-BATCH = 2048
+#: Plans timed before the best of them set a limit.
+FIRST = 2048
 #: Full simulations for every plan asked for, before a search whose conditions fail gives up.
 PATIENCE = 20
 
@@ -51,7 +50,7 @@ class Found:
     pruned: int  # proved slower by their bound
     evaluated: int
     seconds_s: float
-    best: tuple[Prediction, ...]
+    best: tuple[Simulated, ...]
     candidates: Candidates
     complete: bool = True
 
@@ -78,7 +77,7 @@ def search(
     fits = np.flatnonzero(peak <= capacity) if capacity is not None else np.arange(len(everything))
     keep = _meeting(everything, peak, fits, require)
     plans, peak = everything.take(keep), peak[keep]
-    full = _Full(problem, engine, refine, require)
+    full = _Full(engine, refine, require)
     seconds = np.full(len(plans), np.inf)
     complete, done = True, 0
     try:
@@ -86,11 +85,12 @@ def search(
         bounds = lower_bounds(plans, columns, engine.pricer.coefficients) if columns is not None else np.zeros(0)
         order = np.argsort(bounds, kind="stable")
         limit = np.inf
-        for some in engine.split(order, BATCH):
+        # The first round is small, as it sets what the second leaves out.
+        for some in (order[:FIRST], order[FIRST:]):
             wanted = some[bounds[some] <= limit] if prune else some
-            if not len(wanted):
+            if columns is None or not len(wanted):
                 break
-            for rows, times in engine.times(plans, wanted):
+            for rows, times in engine.times(plans, columns, wanted):
                 seconds[rows] = times
                 done += len(rows)
                 if report is not None:
@@ -102,6 +102,7 @@ def search(
             report(len(order), len(order))
     except KeyboardInterrupt:
         complete = False
+        full.something(plans, seconds)
     timed = np.flatnonzero(np.isfinite(seconds))
     timed = timed[np.argsort(seconds[timed], kind="stable")]
     return Found(
@@ -134,12 +135,12 @@ def early_keys(plans: Plans, row: int, peak: int) -> dict[str, Any]:
 class _Full:
     """Full simulations, each plan's once, until enough of them meet the conditions."""
 
-    def __init__(self, problem: Problem, engine: Engine, wanted: int, require: Sequence[Constraint]) -> None:
-        self._problem, self._engine, self._wanted, self._require = problem, engine, wanted, require
-        self._known: dict[int, Prediction] = {}
+    def __init__(self, engine: Engine, wanted: int, require: Sequence[Constraint]) -> None:
+        self._engine, self._wanted, self._require = engine, wanted, require
+        self._known: dict[int, Simulated] = {}
         self._accepted: dict[int, bool] = {}
 
-    def accepted(self) -> list[Prediction]:
+    def accepted(self) -> list[Simulated]:
         """The best first."""
         rows = [row for row, accepted in self._accepted.items() if accepted]
         return [self._known[row] for row in sorted(rows, key=lambda row: (self._known[row].time.time_s, row))][: self._wanted]
@@ -151,17 +152,24 @@ class _Full:
         return found[-1].time.time_s if len(found) >= self._wanted else np.inf
 
     def best(self, plans: Plans, seconds: Floats) -> None:
-        """Simulate the plans that were timed fastest."""
+        """Simulate the plans that were timed fastest: as many at once as are still missing."""
         ranked = np.argsort(seconds, kind="stable")
+        ranked = ranked[np.isfinite(seconds[ranked])][: PATIENCE * self._wanted]
         met = 0
-        for tried, row in enumerate(ranked[np.isfinite(seconds[ranked])].tolist()):
-            if met == self._wanted or tried == PATIENCE * self._wanted:
-                return
-            if row not in self._known:
-                p = predict(self._problem.job(plans.plan(row)), self._engine.pricer, coarse=True)
-                self._known[row] = p
-                self._accepted[row] = all(c(keys_of(p)) for c in self._require)
-            met += self._accepted[row]
+        while met < self._wanted and len(ranked):
+            some, ranked = ranked[: self._wanted - met], ranked[self._wanted - met :]
+            self._simulate(plans, [row for row in some.tolist() if row not in self._known])
+            met += sum(self._accepted[row] for row in some.tolist())
+
+    def something(self, plans: Plans, seconds: Floats) -> None:
+        """Simulate the fastest plan so far, unless one has been: an interrupted search answers too."""
+        if not self.accepted() and np.any(np.isfinite(seconds)):
+            self._simulate(plans, [int(np.argmin(seconds))])
+
+    def _simulate(self, plans: Plans, rows: list[int]) -> None:
+        for row, p in zip(rows, self._engine.simulate(plans, np.array(rows, np.int64)), strict=True):
+            self._known[row] = p
+            self._accepted[row] = all(c(keys_of(p)) for c in self._require)
 
 
 def answer(found: Found) -> dict[str, Any]:
@@ -188,9 +196,9 @@ def answer(found: Found) -> dict[str, Any]:
     }
 
 
-def keys_of(p: Prediction) -> dict[str, Any]:
+def keys_of(p: Simulated) -> dict[str, Any]:
     """The plan and everything that `lumos predict --json` says of it."""
-    return {**plan_keys(p.job.plan), **result(p)}
+    return {**plan_keys(p.job.plan), **p.keys}
 
 
 def plan_keys(plan: Any) -> dict[str, Any]:

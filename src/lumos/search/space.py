@@ -196,5 +196,5 @@ def _schedules(model: Model, space: Space, pp: int, microbatches: int) -> Iterat
                 even = any((model.layers + ends) % (pp * vpp) == 0 for ends in (0, 1, 2))
                 if _allowed(vpp, space.vpp, even):
                     yield SCHEDULES.index(name), vpp
-        elif (not space.vpp or 1 in space.vpp) and (name != "dualpipe" or (pp % 2 == 0 and microbatches >= pp)):
+        elif (not space.vpp or 1 in space.vpp) and (name != "dualpipe" or (pp % 2 == 0 == microbatches % 2 and microbatches >= 2 * pp)):
             yield SCHEDULES.index(name), 1

@@ -77,11 +77,10 @@ def sweep(frozen: Frozen, durations: Int64 | None = None) -> Timeline:
     return Timeline(frozen.graph, start, end, "replayed")
 
 
-def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False, counted: NDArray[np.bool_] | None = None) -> Int64:
+def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False) -> Int64:
     """Sweep k configurations together: durations int64[k, n] ns.
 
-    Returns int64[k], the makespans (latest end - earliest start, ns, of the tasks that `counted`, bool[n], marks: a step's;
-    of all without it), or with `ends` int64[k, n], the end of every task.
+    Returns int64[k], the makespans (latest end - earliest start, ns), or with `ends` int64[k, n], the end of every task.
     Eight configurations run side by side, so k in multiples of eight is best.
     """
     n = len(frozen)
@@ -90,31 +89,26 @@ def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False, counted:
     rows = np.ascontiguousarray(non_negative(durations))
     makespan = np.empty(len(rows), np.int64)
     out = np.empty((len(rows), n) if ends else 0, np.int64)
-    marks = np.empty(0, np.uint8) if counted is None else np.ascontiguousarray(counted, np.uint8)
-    if counted is not None and len(marks) != n:
-        raise GraphError(f"counted must be bool[{n}], one entry per task")
     _engine.sweep_many(
-        frozen._tables, *_columns(frozen), frozen.slot, frozen.pred_slot, frozen.slots, rows.reshape(-1), marks, makespan, out.reshape(-1)
+        frozen._tables, *_columns(frozen), frozen.slot, frozen.pred_slot, frozen.slots, rows.reshape(-1), makespan, out.reshape(-1)
     )
     return out if ends else makespan
 
 
-def sweep_scaled(
-    frozen: Frozen, group: NDArray[np.uint16], factors: NDArray[np.float64], counted: NDArray[np.bool_] | None = None
-) -> Int64:
+def sweep_scaled(frozen: Frozen, group: NDArray[np.uint16], factors: NDArray[np.float64], mark: Int8) -> Int64:
     """Sweep k configurations of the graph's own durations: that of task t is multiplied by factors[c, group[t]] in
-    configuration c and rounded. group: uint16[n]; factors: float64[k, groups], 0 or more.
+    configuration c and rounded. No row of durations is made for any of them.
 
-    Returns int64[k], the makespans as `sweep_many` does, without a row of durations for each configuration. GraphError where
-    a duration would exceed 2^51 ns (26 days).
+    group: uint16[n]; factors: float64[k, groups], 0 or more; mark: uint8[n]. Returns int64[k, 3], ns: the earliest start and
+    the latest end of the tasks marked 1, and the latest end of those marked 2. GraphError where a duration would exceed
+    2^51 ns (26 days).
     """
     n, base = len(frozen), np.ascontiguousarray(frozen.graph.duration)
-    if group.shape != (n,) or factors.ndim != 2 or (n and int(group.max()) >= factors.shape[1]):
-        raise GraphError(f"group must be uint16[{n}] and factors float64[k, groups], one column per group")
+    if group.shape != (n,) or mark.shape != (n,) or factors.ndim != 2 or (n and int(group.max()) >= factors.shape[1]):
+        raise GraphError(f"group must be uint16[{n}], mark uint8[{n}] and factors float64[k, groups], one column per group")
     if not np.isfinite(factors).all() or (factors < 0).any() or (n and float(base.max()) * factors.max(initial=0) >= 1 << 51):
         raise GraphError("factors must be 0 or more, and no task may last longer than 26 days")
-    makespan = np.empty(len(factors), np.int64)
-    marks = np.empty(0, np.uint8) if counted is None else np.ascontiguousarray(counted, np.uint8)
+    spans = np.empty((len(factors), 3), np.int64)
     _engine.sweep_scaled(
         frozen._tables,
         *_columns(frozen),
@@ -124,10 +118,10 @@ def sweep_scaled(
         base,
         np.ascontiguousarray(group, np.uint16),
         np.ascontiguousarray(factors, float).reshape(-1),
-        marks,
-        makespan,
+        np.ascontiguousarray(mark, np.uint8),
+        spans.reshape(-1),
     )
-    return makespan
+    return spans
 
 
 def _columns(frozen: Frozen) -> tuple[Int32, Int32, Int64, Int32, Int8, Int64, Int32]:

@@ -1,0 +1,93 @@
+// Pipelines: the order of the passes, what they hold, and the steps of many plans. Python checks and owns every column.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/vector.h>
+
+#include "pipeline_memory.hpp"
+#include "pipeline_order.hpp"
+#include "pipeline_time.hpp"
+
+namespace nb = nanobind;
+using namespace lumos::pipeline;
+
+template <typename T>
+using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Layers = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;  // [stage, chunk held]
+using Out = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+static std::vector<std::array<int, 3>> actions(int name, int stage, int stages, int microbatches, int chunks) {
+    std::vector<std::array<int, 3>> out;
+    for (const Action& a : schedule(Schedule(name), stage, stages, microbatches, chunks)) out.push_back({int(a.step), a.microbatch, a.chunk});
+    return out;
+}
+
+// Rows (stage, four counts of Held), of the stages that matter: the first, the last, and those between that no other one covers.
+static std::vector<std::vector<int64_t>> worst(int name, int stages, int chunks, int microbatches, Layers dense, Layers mixture) {
+    const size_t held = dense.shape(1);
+    std::vector<std::vector<int64_t>> out;
+    std::vector<std::pair<std::vector<Held>, Held>> seen;  // moments and layers of stages between
+    for (int s = 0; s < stages; ++s) {
+        const int64_t *d = dense.data() + s * held, *m = mixture.data() + s * held;
+        const auto front = most_held(Schedule(name), s, stages, chunks, microbatches, d, m);
+        Held layers{};
+        for (size_t c = 0; c < held; ++c) layers[0] += d[c], layers[2] += m[c];
+        const bool end = s == 0 || s == stages - 1;
+        auto below = [&](const auto& other) {
+            if (!covers(other.second, layers)) return false;
+            return std::all_of(front.begin(), front.end(), [&](const Held& h) {
+                return std::any_of(other.first.begin(), other.first.end(), [&](const Held& o) { return covers(o, h); });
+            });
+        };
+        if (!end && std::any_of(seen.begin(), seen.end(), below)) continue;
+        if (!end) seen.emplace_back(front, layers);
+        for (const Held& h : front) out.push_back({s, h[0], h[1], h[2], h[3]});
+    }
+    return out;
+}
+
+// The order of a structure's passes, and the times of plans that share it.
+class Passes {
+  public:
+    Passes(int name, int stages, int chunks, int microbatches, bool holds, bool beside)
+        : order_(make_order(Schedule(name), stages, chunks, microbatches, holds, beside)) {}
+
+    int size() const { return order_.passes(); }
+
+    // Writes the ns of the plans `rows` of `table` to out[rows]. dense, mixture: layers of the stages' chunks.
+    void time(Table table, In<int64_t> rows, Layers dense, Layers mixture, Out out) const {
+        if (table.shape(1) != COLUMNS || dense.shape(0) != size_t(order_.stages) || dense.shape(1) != size_t(order_.held))
+            throw std::invalid_argument("columns or layers do not fit the order of the passes");
+        nb::gil_scoped_release free;
+        std::vector<int64_t> by_place[2];
+        for (int type = 0; type < 2; ++type) {
+            by_place[type].resize(order_.parts);
+            for (int s = 0; s < order_.stages; ++s)
+                for (int c = 0; c < order_.held; ++c)
+                    by_place[type][place_of(order_.name, s, c, order_.stages)] = (type ? mixture : dense).data()[s * order_.held + c];
+        }
+        Timer timer(order_, {by_place[0].data(), by_place[1].data()});
+        Row some[LANES];
+        double found[LANES];
+        for (size_t at = 0; at < rows.size(); at += LANES) {
+            const int count = int(std::min<size_t>(LANES, rows.size() - at));
+            for (int lane = 0; lane < count; ++lane) some[lane] = table.data() + rows.data()[at + lane] * COLUMNS;
+            timer.run(some, count, found);
+            for (int lane = 0; lane < count; ++lane) out.data()[rows.data()[at + lane]] = found[lane];
+        }
+    }
+
+  private:
+    Order order_;
+};
+
+NB_MODULE(_pipeline, m) {
+    m.attr("COLUMNS") = int(COLUMNS);
+    m.def("actions", &actions);
+    m.def("worst", &worst);
+    nb::class_<Passes>(m, "Passes")
+        .def(nb::init<int, int, int, int, bool, bool>())
+        .def("__len__", &Passes::size)
+        .def("time", &Passes::time);
+}

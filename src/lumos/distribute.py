@@ -1,0 +1,65 @@
+"""Work on several machines: pure functions as tasks of a Ray cluster (extra `distributed`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from lumos.errors import LumosError
+
+#: Times that Ray runs a task again whose worker or node was lost.
+RETRIES = 8
+
+T = TypeVar("T")
+
+
+class Workers:
+    """The workers of a Ray cluster: the one at `address`, the one that is connected already, or one of this machine alone.
+
+    LumosError where Ray is not installed or no cluster answers at `address`.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise LumosError("--engine ray needs Ray, which is not installed: pip install 'lumos-trace[distributed]'") from error
+        self._ray: Any = ray
+        if not ray.is_initialized():
+            try:
+                ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
+            except ConnectionError as error:
+                raise LumosError(f"no Ray cluster answers at {address or 'this machine'} ({error}); start one: ray start --head") from error
+
+    @property
+    def count(self) -> int:
+        """Processors of the cluster: tasks that run at once."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def put(self, value: Any) -> Any:
+        """`value` in the cluster's object store, for `map`."""
+        return self._ray.put(value)
+
+    def map(self, function: Callable[[Any, Any], T], shared: Any, items: Sequence[Any]) -> Iterator[T]:
+        """`function(shared, item)` for every item, in the items' order; a lost worker's task is done again. shared: what `put` gave.
+
+        What `function` raises is raised here. Tasks that are not needed any more are cancelled.
+        """
+        task = self._ray.remote(max_retries=RETRIES)(function)
+        pending = [task.remote(shared, item) for item in items]
+        try:
+            while pending:
+                found = self._get(pending[0])
+                pending.pop(0)
+                yield found
+        finally:
+            for reference in pending:
+                self._ray.cancel(reference)
+
+    def _get(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:  # what the function raised comes wrapped
+            if isinstance(error.cause, LumosError):
+                raise error.cause from None
+            raise
