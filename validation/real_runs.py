@@ -366,7 +366,7 @@ def _noise(values: Sequence[float]) -> float:
 
 def section(scores: Sequence[Score], folder: Path) -> str:
     """The text of docs/accuracy.md."""
-    torch_version = json.loads((folder / "steps0.json").read_text())["torch"]
+    recorded = json.loads((folder / "steps0.json").read_text())
     errors = [abs(s.error) for s in scores]
     held = sum(abs(s.error) <= FIGURE + min(s.noise, MOST_NOISE) for s in scores)
     rows = [
@@ -378,11 +378,12 @@ def section(scores: Sequence[Score], folder: Path) -> str:
             "### What-if, real runs on a CPU",
             "",
             f"A GPT of {BASE.layers} layers (hidden {BASE.hidden}, sequence {BASE.seq}, {BASE.micro_batch} sequences, one process of one thread,",  # noqa: E501
-            f"torch {torch_version}), traced once; every change predicted from that trace alone, then run. Steps as multiples of the base's step;",  # noqa: E501
-            f"{scores[0].rounds} interleaved rounds on a machine shared with other programs.",
-            "A first recording, of two layers and sequences of 96, was stopped after three rounds (3 of 13 within the figure: layers cost",
-            "more once the working set left the cache) and this larger base taken instead. Runs of two processes were compared on the",
-            "clock, under that load, and miss: the exchange is predicted to cost nothing, for a reason not yet found.",
+            f"torch {recorded['torch']}); every change predicted from a trace of it alone, then run. Steps as multiples of the base's step;",
+            f"{scores[0].rounds} interleaved rounds on a machine shared with other programs; predicted: the median over the rounds' traces.",
+            "For two processes the link was measured apart (all-reduces without training), and so was how much the base slows down beside a",
+            f"process that computes the same without exchanging: × {slowdown(recorded['steps']):.2f}, given as `--rank-slowdown`.",
+            "The recorder keeps freed memory mapped. Earlier recordings did not: page faults then took up to half of an operator that writes",
+            "a large tensor, cost more per page the larger the step, and twice the micro-batch took 1.9 steps instead of 1.7.",
             "",
             f"Mean absolute error {statistics.mean(errors):.1%}, worst {max(errors):.1%} (figure: ≤ {FIGURE:.0%} plus at most {MOST_NOISE:.0%} of noise;"  # noqa: E501
             f" {held} of {len(scores)} within it).",

@@ -79,6 +79,8 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
     chosen = _exchanges(layout, facts, world)
     if not len(chosen):
         raise LumosError(f"--set dp: no collective of all {world} ranks with a known size in the trace")
+    if count == world:
+        return replace(layout, changes=(*layout.changes, f"dp = {count} (as measured)"))
     if cluster is None:
         raise LumosError(
             "--set dp: the trace is of one process, whose collectives move nothing, so it cannot tell what an exchange costs;"
@@ -134,8 +136,8 @@ def _exchanges(layout: MeasuredLayout, facts: Collectives, world: int) -> Int64:
 
 def _waits(layout: MeasuredLayout, tasks: Int32) -> tuple[tuple[int, int], ...]:
     """(collective, task that must not begin before it ends) for exchanges that a CPU thread carries out beside the
-    backward pass (gloo): the rank's other threads await them after the backward pass, which an exchange that was quick
-    when measured does not show. The first task of the update on each such thread that began after the exchange ended.
+    backward pass (gloo), where they were too quick when measured to show it: the next exchange of the rank, since they
+    share one link, and the first task of the update that began after the exchange ended, since that awaits it.
     """
     found, graph = layout.segmentation, layout.segmentation.graph
     owners = members(graph)
@@ -147,7 +149,9 @@ def _waits(layout: MeasuredLayout, tasks: Int32) -> tuple[tuple[int, int], ...]:
     host = tasks[~owners.on_device[tasks] & (phase[tasks] == Phase.BACKWARD)]
     updating = np.flatnonzero((phase == Phase.UPDATE) & ~owners.on_device & (graph.kind != Kind.COLLECTIVE))
     updating = updating[np.argsort(start[updating], kind="stable")]
-    out = []
+    host = host[np.lexsort((start[host], owners.step[host], rank[host]))]
+    follows = (np.diff(rank[host]) == 0) & (np.diff(owners.step[host]) == 0)
+    out = list(zip(host[:-1][follows].tolist(), host[1:][follows].tolist(), strict=True))
     for task in host.tolist():
         later = updating[np.searchsorted(start[updating], end[task], "left") :]
         same = np.flatnonzero((rank[later] == rank[task]) & (owners.step[later] == owners.step[task]))

@@ -97,7 +97,7 @@ def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False) -> Int64
 
 def sweep_scaled(frozen: Frozen, group: NDArray[np.uint16], factors: NDArray[np.float64], mark: Int8) -> Int64:
     """Sweep k configurations of the graph's own durations: that of task t is multiplied by factors[c, group[t]] in
-    configuration c and rounded. No row of durations is made for any of them.
+    configuration c and rounded (the exact product, half to even). No row of durations is made for any of them.
 
     group: uint16[n]; factors: float64[k, groups], 0 or more; mark: uint8[n]. Returns int64[k, 3], ns: the earliest start and
     the latest end of the tasks marked 1, and the latest end of those marked 2. GraphError where a duration would exceed
