@@ -90,9 +90,8 @@ inline void sort(Order& o, const std::vector<Event>& nodes) {
     }
     int wanted = 0;
     for (const Event& e : nodes) wanted += e.self != NONE;
-    while (!ready.empty()) {  // the latest first: what follows on from what was just timed
-        const int i = ready.back();
-        ready.pop_back();
+    for (size_t next = 0; next < ready.size(); ++next) {
+        const int i = ready[next];
         o.events.push_back(nodes[i]);
         for (int k = offset[i]; k < offset[i + 1]; ++k)
             if (!--missing[after[k]]) ready.push_back(after[k]);

@@ -60,6 +60,9 @@ def test_tables_and_plots(lumos, tmp_path):
     table = parquet.read_table(tmp_path / "plans.parquet")
     assert table.num_rows == found["evaluated"]
     assert table["step_time_s"].to_pylist() == sorted(table["step_time_s"].to_pylist())
+    swept = lumos("search", *FEW, "--sweep", "gpus=8,16", "--parquet", tmp_path / "sweep.parquet", "--json").json
+    rows = parquet.read_table(tmp_path / "sweep.parquet")["gpus"].to_pylist()
+    assert [rows.count(gpus) for gpus in (8, 16)] == [row["evaluated"] for row in swept["rows"]]
     pytest.importorskip("plotly", reason="plotly is not installed (extra `report`)")
     assert lumos("search", *FEW, "--plot", tmp_path / "front.html").status == 0
     assert lumos("search", *FEW, "--sweep", "gpus=8,16", "--plot", tmp_path / "sweep.html").status == 0

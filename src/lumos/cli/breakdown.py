@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lumos.cli.choices import check_choice
-from lumos.cli.output import Json, Paths, Repair, console, progress, write_json
+from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, progress, write_json
 
 RUNS = ("measured", "replayed")
 
@@ -29,6 +29,8 @@ def command(
     ] = "kernel",
     of: Annotated[str, typer.Option(metavar="RUN", help="measured or replayed.", autocompletion=_runs)] = "measured",
     repair: Repair = False,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     json: Json = False,
 ) -> None:
     """Where the time goes: each step four ways, and its device idle time by cause; then by kernel, operator, module,
@@ -45,7 +47,7 @@ def command(
     from lumos.simulate import measured, simulate
     from lumos.trace import read
 
-    job = read(*paths, repair=repair, progress=progress("reading"))
+    job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
     graph = build(job)
     timeline = measured(graph) if of == "measured" else simulate(graph)
     owners = members(graph)

@@ -9,7 +9,7 @@ import typer
 
 from lumos.cli.breakdown import RUNS, _runs
 from lumos.cli.choices import check_choice, check_step
-from lumos.cli.output import Json, Paths, Repair, console, plain, progress, write_json
+from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, plain, progress, write_json
 
 if TYPE_CHECKING:
     from lumos.analyze.critical_path import CriticalPath
@@ -22,6 +22,8 @@ def command(
     step: Annotated[str | None, typer.Option(metavar="NAME", help="One step: its name, or the number behind its #.")] = None,
     perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write the run and its path as a trace for ui.perfetto.dev.")] = None,
     repair: Repair = False,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     json: Json = False,
 ) -> None:
     """The chain of tasks that sets each step, over all ranks: what it consists of, which ranks the others waited for, and how
@@ -35,7 +37,7 @@ def command(
     from lumos.simulate import freeze, measured, simulate
     from lumos.trace import read
 
-    job = read(*paths, repair=repair, progress=progress("reading"))
+    job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
     graph = build(job)
     replayed, owners, frozen = simulate(graph), members(graph), freeze(graph)
     timeline = measured(graph) if of == "measured" else replayed

@@ -11,7 +11,7 @@ import typer
 
 from lumos.result import plain
 
-__all__ = ["Clock", "Json", "Paths", "Repair", "console", "plain", "progress", "write_json"]
+__all__ = ["Clock", "Engine", "Json", "Paths", "RayAddress", "Repair", "console", "plain", "progress", "write_json"]
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: Arguments that verbs share.
 Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Trace files, or a folder with one file per rank.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Write one JSON object instead of text.")]
+Engine = Annotated[str, typer.Option(help="Where files are read: local, or ray (a cluster that sees them under the same paths).")]
+RayAddress = Annotated[str | None, typer.Option(help="Of a running Ray cluster.", show_default=False)]
 Repair = Annotated[bool, typer.Option("--repair", help="Read files that are not quite JSON, mending what can be mended.")]
 
 #: Work shorter than this shows no progress, s.

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lumos.cli.choices import check_choice
-from lumos.cli.output import Clock, Json, Paths, Repair, console, plain, progress, write_json
+from lumos.cli.output import Clock, Engine, Json, Paths, RayAddress, Repair, console, plain, progress, write_json
 
 
 def _kinds() -> list[str]:
@@ -25,6 +25,8 @@ def command(
     probes: Annotated[bool, typer.Option("--probes", help="Also replay counterfactuals that look through a copy.")] = False,
     perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write both runs as one trace for ui.perfetto.dev.")] = None,
     repair: Repair = False,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     json: Json = False,
 ) -> None:
     """Simulate the measured job and compare with the measurement.
@@ -46,7 +48,7 @@ def command(
     from lumos.trace import read
 
     clock = Clock()
-    job = read(*paths, repair=repair, progress=progress("reading"))
+    job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
     seconds = {"read_s": clock.lap()}
     graph = build(job)
     graph = replace(graph, ignored=graph.ignored.union(*(DEPENDENCY_NAMES[kind] for kind in kinds)))

@@ -78,7 +78,7 @@ def command(
     if parquet is not None:
         from lumos.report.search_table import write_parquet
 
-        write_parquet(parquet, found)
+        write_parquet(parquet, [f for _, f in rows])
     if plot is not None:
         from lumos.report.search_plot import plot_front, plot_sweep
 

@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from lumos.cli.choices import check_choice
-from lumos.cli.output import Json, Paths, Repair, console, progress, write_json
+from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, progress, write_json
 
 
 def command(
     paths: Paths,
     ideal: Annotated[str, typer.Option(metavar="RULE", help="peer-median or pooled-mean.")] = "peer-median",
     repair: Repair = False,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     json: Json = False,
 ) -> None:
     """What each slow rank, stage and class of operations costs, against a job in which equal work takes equal time.
@@ -28,7 +30,7 @@ def command(
     from lumos.graph.build import build
     from lumos.trace import read
 
-    job = read(*paths, repair=repair, progress=progress("reading"))
+    job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
     result = stragglers(build(job), job, ideal)
     if json:
         write_json(result)

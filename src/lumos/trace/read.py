@@ -6,12 +6,13 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from lumos.diagnostics import Diagnostic
-from lumos.errors import TraceError
+from lumos.distribute import Workers
+from lumos.errors import TraceError, UsageError
 from lumos.trace import chakra_et, chakra_json, kineto, pipeline_json, straggler_parquet
 from lumos.trace.blocks import Progress, head
 from lumos.trace.collectives import process_groups
@@ -32,6 +33,9 @@ EXECUTION_TRACE = Reader(
     "its clock and durations are no timeline; give the profiler's (Kineto) file of the same run, or a folder that holds both",
 )
 
+#: Where files are read.
+ENGINES = ("local", "ray")
+
 #: Tried in this order; the first that takes a file reads it. Kineto comes last because it has no signature.
 READERS: tuple[Reader, ...] = (
     Reader("an operation table (Parquet)", straggler_parquet.sniff, straggler_parquet.read, wins=True),
@@ -46,18 +50,28 @@ READERS: tuple[Reader, ...] = (
 )
 
 
-def read(*paths: str | os.PathLike[str], repair: bool = False, progress: Progress | None = None) -> Job:
+def read(
+    *paths: str | os.PathLike[str],
+    repair: bool = False,
+    progress: Progress | None = None,
+    engine: str = "local",
+    ray_address: str | None = None,
+) -> Job:
     """Read a job: one file, several files, or a folder with one file per rank.
 
     `repair` also reads traces that are not quite JSON or were cut off, with a diagnostic. `progress(done, total)` is called
-    with bytes of the files. In a folder, execution traces are set aside and files that no reader takes are left out, each
-    with a diagnostic. Raises TraceError: no file, an unreadable or malformed file, two files of one rank.
+    with bytes of the files. engine: "local" (threads), or "ray": a task for every file on the Ray cluster at `ray_address`, whose
+    machines must see the files under the same paths. In a folder, execution traces are set aside and files that no reader
+    takes are left out, each with a diagnostic. Raises TraceError: no file, an unreadable or malformed file, two files of one rank.
     """
+    if engine not in ENGINES:
+        raise UsageError(f"engine {engine!r} is not known; valid: {', '.join(ENGINES)}")
     if not paths:
         raise TraceError("no trace given; name a file, several files, or a folder with one file per rank")
     diagnostics: list[Diagnostic] = []
     files = list(_choose([Path(path) for path in paths], diagnostics))
-    traces = _read_all(files, repair, progress, diagnostics)
+    found = _on_cluster(files, repair, progress, ray_address) if engine == "ray" else _in_threads(files, repair, progress)
+    traces = _sorted_out(found, diagnostics)
     if not traces:
         left_out = "; ".join(d.message for d in diagnostics[:3]) or "the folder is empty"
         raise TraceError(f"{', '.join(map(str, paths))}: holds no trace ({left_out}); give the profiler's files")
@@ -142,26 +156,44 @@ def _reader_of(path: Path) -> Reader | None:
     return next((reader for reader in READERS if reader.sniff(first)), None)
 
 
-def _read_all(files: list[_File], repair: bool, progress: Progress | None, diagnostics: list[Diagnostic]) -> list[Trace]:
-    """The traces of all files, in the order of the files. Ranks are read side by side: the scanner releases the GIL."""
+_Found = tuple[Trace, ...] | NotATraceError
+
+
+def _read_one(repair: bool, file: _File, progress: Callable[[int], None] | None = None) -> _Found:
+    """The traces of one file; why it is none, where it lay in a folder."""
+    try:
+        found = file.read(file.path, repair=repair, progress=progress)
+    except NotATraceError as error:
+        if file.named:
+            raise
+        return error
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _in_threads(files: list[_File], repair: bool, progress: Progress | None) -> Iterator[_Found]:
+    """What all files hold, in their order. Ranks are read side by side: the scanner releases the GIL."""
     shared = _Shared(progress, sum(file.size for file in files))
-
-    def one(file: _File) -> tuple[Trace, ...] | NotATraceError:
-        try:
-            found = file.read(file.path, repair=repair, progress=shared.of(file.path) if progress else None)
-        except NotATraceError as error:
-            if file.named:
-                raise
-            return error
-        return found if isinstance(found, tuple) else (found,)
-
-    traces: list[Trace] = []
     with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1) or 1) as threads:
-        for found in threads.map(one, files):
-            if isinstance(found, NotATraceError):
-                diagnostics.append(Diagnostic("file-left-out", f"{found}"))
-            else:
-                traces += found
+        yield from threads.map(lambda file: _read_one(repair, file, shared.of(file.path) if progress else None), files)
+
+
+def _on_cluster(files: list[_File], repair: bool, progress: Progress | None, address: str | None) -> Iterator[_Found]:
+    """The same from the workers of a Ray cluster; what a lost one was reading is read again."""
+    shared = _Shared(progress, sum(file.size for file in files))
+    workers = Workers(address)
+    absolute = [replace(file, path=file.path.absolute()) for file in files]
+    for file, found in zip(files, workers.map(_read_one, workers.put(repair), absolute), strict=True):
+        shared.of(file.path)(file.size)
+        yield found if isinstance(found, NotATraceError) else tuple(replace(trace, path=str(file.path)) for trace in found)
+
+
+def _sorted_out(found: Iterator[_Found], diagnostics: list[Diagnostic]) -> list[Trace]:
+    traces: list[Trace] = []
+    for one in found:
+        if isinstance(one, NotATraceError):
+            diagnostics.append(Diagnostic("file-left-out", f"{one}"))
+        else:
+            traces += one
     return traces
 
 
