@@ -50,8 +50,8 @@ from lumos.layout.whatif import Changes, parse_settings, whatif
 from lumos.trace import read
 
 WARMUP, TRACED = 1, 3
-#: glibc keeps what is freed, as caching allocators do. Else every large tensor is mapped anew and most of the time of an
-#: operator that writes one is page faults, whose cost depends on what the machine did before, not on the operator.
+#: glibc keeps what is freed, as caching allocators do. Else every large tensor is mapped anew and the operator that writes it
+#: pays the page faults, which made twice the micro-batch take 1.9 steps where it takes 1.7 with this.
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "MALLOC_TOP_PAD_": str(1 << 26)}
 #: Bytes of the all-reduces that measure the link, and how often each is repeated.
 LINK_BYTES, LINK_REPEATS = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24), 15
@@ -378,12 +378,12 @@ def section(scores: Sequence[Score], folder: Path) -> str:
             "### What-if, real runs on a CPU",
             "",
             f"A GPT of {BASE.layers} layers (hidden {BASE.hidden}, sequence {BASE.seq}, {BASE.micro_batch} sequences, one process of one thread,",  # noqa: E501
-            f"torch {recorded['torch']}); every change predicted from a trace of it alone, then run. Steps as multiples of the base's step;",
-            f"{scores[0].rounds} interleaved rounds on a machine shared with other programs; predicted: the median over the rounds' traces.",
-            "For two processes the link was measured apart (all-reduces without training), and so was how much the base slows down beside a",
-            f"process that computes the same without exchanging: × {slowdown(recorded['steps']):.2f}, given as `--rank-slowdown`.",
-            "The recorder keeps freed memory mapped. Earlier recordings did not: page faults then took up to half of an operator that writes",
-            "a large tensor, cost more per page the larger the step, and twice the micro-batch took 1.9 steps instead of 1.7.",
+            f"torch {recorded['torch']}); every change predicted from a trace of it alone, then run. Steps as multiples",
+            f"of the base's step; {scores[0].rounds} interleaved rounds on a machine shared with other programs; predicted:",
+            "the median over the rounds' traces. For two processes the link was measured apart (all-reduces without training),",
+            "and so was by how much the base slows down beside a process that computes the same without exchanging:",
+            f"× {slowdown(recorded['steps']):.2f}, given as `--rank-slowdown`. The recorder keeps freed memory mapped: in recordings that",
+            "did not, twice the micro-batch took 1.9 steps (predicted: 1.7).",
             "",
             f"Mean absolute error {statistics.mean(errors):.1%}, worst {max(errors):.1%} (figure: ≤ {FIGURE:.0%} plus at most {MOST_NOISE:.0%} of noise;"  # noqa: E501
             f" {held} of {len(scores)} within it).",

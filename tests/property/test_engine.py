@@ -485,7 +485,8 @@ def test_a_sweep_of_factors_is_a_sweep_of_the_scaled_durations(graph: Graph, dat
     n = len(graph)
     group = np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), np.uint16)
     mark = np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), np.uint8)
-    factors = np.array(data.draw(st.lists(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 3.0]), min_size=3, max_size=3), min_size=1, max_size=11)))
+    factor = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 3.0])
+    factors = np.array(data.draw(st.lists(st.lists(factor, min_size=3, max_size=3), min_size=1, max_size=11)))
     rows = np.rint(graph.duration * factors[:, group]).astype(np.int64)
     for row, (first, last, before) in zip(rows, sweep_scaled(frozen, group, factors, mark).tolist(), strict=True):
         alone = sweep(frozen, row)
