@@ -121,6 +121,15 @@ static void sweep(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<
     run.one(duration.data(), start.data(), end.data());
 }
 
+template <class T>
+struct Aligned {
+    struct Free {
+        void operator()(T* data) const { ::operator delete[](data, std::align_val_t(sizeof(T))); }
+    };
+    std::unique_ptr<T[], Free> data;
+    explicit Aligned(size_t n) : data(new (std::align_val_t(sizeof(T))) T[n]) {}
+};
+
 // durations and ends: [k, n] flat, row by row; ends may be empty. makespan: [k].
 static void sweep_many(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred,
                        In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int32_t> slot,
@@ -128,12 +137,10 @@ static void sweep_many(const Tables& tables, In<int32_t> order, In<int32_t> rank
     const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
     const size_t n = size_t(tables.view.tasks), k = makespan.size();
     nb::gil_scoped_release release;
-    struct Free {
-        void operator()(Lanes* lanes) const { ::operator delete[](lanes, std::align_val_t(sizeof(Lanes))); }
-    };
-    const std::unique_ptr<Lanes[], Free> held(new (std::align_val_t(sizeof(Lanes))) Lanes[size_t(slots)]);
+    const Aligned<Lanes> held{size_t(slots)};
     for (size_t from = 0; from < k; from += LANES) {
-        Batch batch{run, slot.data(), pred_slot.data(), {}, {}, held.get(), {}, {}};
+        Batch batch{};
+        batch.sweep = &run, batch.slot = slot.data(), batch.pred_slot = pred_slot.data(), batch.held = held.data.get();
         for (size_t j = 0; j < LANES; ++j) {
             const size_t row = std::min(from + j, k - 1);  // spare lanes repeat the last configuration
             batch.duration[j] = durations.data() + row * n;
@@ -141,6 +148,32 @@ static void sweep_many(const Tables& tables, In<int32_t> order, In<int32_t> rank
         }
         batch.run();
         for (size_t j = 0; j < LANES && from + j < k; ++j) makespan.data()[from + j] = n ? batch.last[j] - batch.first[j] : 0;
+    }
+}
+
+// The same for the graph's own durations (base, [n]) times factors: [k, groups] flat; group: [n], of every task.
+// mark: [n]. spans: [k, 3] flat, the earliest start and latest end of tasks marked 1, the latest end of those marked 2.
+static void sweep_scaled(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred,
+                         In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int32_t> slot,
+                         In<int32_t> pred_slot, int64_t slots, In<int64_t> base, In<uint16_t> group, In<double> factors,
+                         In<uint8_t> mark, Out<int64_t> spans) {
+    const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
+    const size_t k = spans.size() / 3, groups = k ? factors.size() / k : 0;
+    nb::gil_scoped_release release;
+    const Aligned<Lanes> held{size_t(slots)};
+    const Aligned<Factors> factor{groups};
+    for (size_t from = 0; from < k; from += LANES) {
+        Batch batch{};
+        batch.sweep = &run, batch.slot = slot.data(), batch.pred_slot = pred_slot.data(), batch.held = held.data.get();
+        batch.mark = mark.data();
+        batch.base = base.data(), batch.group = group.data(), batch.factor = factor.data.get();
+        for (size_t g = 0; g < groups; ++g)
+            for (size_t j = 0; j < LANES; ++j) factor.data[g][j] = factors.data()[std::min(from + j, k - 1) * groups + g];
+        batch.run();
+        for (size_t j = 0; j < LANES && from + j < k; ++j) {
+            int64_t* span = spans.data() + (from + j) * 3;
+            span[0] = batch.first[j], span[1] = batch.last[j], span[2] = batch.before[j];
+        }
     }
 }
 
@@ -159,4 +192,5 @@ NB_MODULE(_engine, m) {
     m.def("freeze", &freeze);
     m.def("sweep", &sweep);
     m.def("sweep_many", &sweep_many);
+    m.def("sweep_scaled", &sweep_scaled);
 }

@@ -1,16 +1,21 @@
 """Predict real runs from the trace of another: a small GPT on this machine's CPU, changed one setting at a time.
 
     pip install -e '.[torch]'
-    MALLOC_MMAP_THRESHOLD_=65536 python -m validation.real_runs --record DIR      runs everything (about 15 minutes)
-    python -m validation.real_runs DIR --write                                    predicts, compares, writes docs/accuracy.md
+    python -m validation.real_runs --record DIR     runs everything (about 15 minutes)
+    python -m validation.real_runs DIR --write      predicts, compares, writes docs/accuracy.md
 
 Recording. Two processes of one thread each (gloo) hold all settings at once and go through them in turn, round after
 round. A core's speed drifts by tens of percent within seconds where others use the machine too, so in every round each
 target's step stands between two steps of the base, each after a step that warms the caches up. Settings of one process run on
 rank 0 while rank 1 waits without using the CPU. The base is traced once a round, and its traces are kept.
 
-Scoring. Predicted: the ratio of changed to base step, from one trace of the base, that of the round in which its process
-was disturbed least. Measured: the median over the rounds of the ratio of a target's untraced step to the mean of the two
+Two things that a trace of one process cannot show are measured apart, without any training in two processes: what an
+all-reduce of several sizes takes (written as a cluster file, link.toml, that `lumos whatif --base-cluster` takes), and by how
+much a step of the base slows down while the other process computes the same without exchanging anything (they share
+caches, memory and, on virtual machines, often a core; given as `--rank-slowdown`).
+
+Scoring. Predicted: the ratio of changed to base step, each from one trace of the base alone; of the predictions from the
+traces of all rounds the median. Measured: the median over the rounds of the ratio of a target's untraced step to the mean of the two
 steps of the base around it. Settings of one process are compared by the time that their process spent on its core, which other
 programs on the machine disturb less than the time on the clock; settings of two processes by the clock, since waiting for
 each other counts.
@@ -30,15 +35,28 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import comb
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
 from tools.document import ROOT, markdown_table, write_section
 
+from lumos.graph.build import build
+from lumos.layout.durations import Durations
+from lumos.layout.whatif import Changes, parse_settings, whatif
+from lumos.trace import read
+
 WARMUP, TRACED = 1, 3
+#: glibc keeps what is freed, as caching allocators do. Else every large tensor is mapped anew and the operator that writes it
+#: pays the page faults, which made twice the micro-batch take 1.9 steps where it takes 1.7 with this.
+ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "MALLOC_TOP_PAD_": str(1 << 26)}
+#: Bytes of the all-reduces that measure the link, and how often each is repeated.
+LINK_BYTES, LINK_REPEATS = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24), 15
+#: Under this name steps<RANK>.json holds the base's steps beside a process that computes the same.
+BESIDE = "side by side"
 
 
 @dataclass(frozen=True)
@@ -94,8 +112,7 @@ def record(folder: Path, rounds: int, nice: int) -> None:
     """
     import torch
 
-    if "MALLOC_MMAP_THRESHOLD_" not in os.environ:
-        sys.exit("set MALLOC_MMAP_THRESHOLD_=65536: without it the profiler's small blocks fragment the heap and slow traced steps")
+    os.environ.update(ALLOCATOR)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         torch.multiprocessing.spawn(_worker, args=(str(folder), rounds, nice, str(Path(scratch) / "rendezvous")), nprocs=2)
@@ -107,13 +124,19 @@ def _worker(rank: int, folder: str, rounds: int, nice: int, store: str) -> None:
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=Path(store).as_uri(), rank=rank, world_size=2)
-    groups = {1: dist.new_group([0]), 2: dist.new_group([0, 1])}
+    groups = {1: [dist.new_group([r]) for r in range(2)][rank], 2: dist.new_group([0, 1])}
+    _measure_link(Path(folder), groups[2], rank)
+    neighbour = _Job(BASE, groups[1], rank)
     jobs = {s.name: _Job(s, groups[s.processes], rank) for s in SETTINGS if rank < s.processes}
-    found: dict[str, list[list[Step]]] = {s.name: [] for s in SETTINGS}  # of a target, by round: base, target, base
+    found: dict[str, list[list[Step]]] = {name: [] for name in (*jobs, BESIDE)}  # of a target, by round: base, target, base
     around = [jobs[BASE.name]] if rank == 0 else []
     for turn in range(rounds + 1):  # the first warms up
         for s in SETTINGS:
             dist.barrier()
+            if s is BASE and turn:
+                with _priority(nice):
+                    found[BESIDE].append(_side_by_side(neighbour, groups[2]))
+                dist.barrier()
             if rank >= s.processes:
                 continue
             with _priority(nice):
@@ -125,12 +148,68 @@ def _worker(rank: int, folder: str, rounds: int, nice: int, store: str) -> None:
                     steps.append(jobs[s.name].warm_step())
                     steps += [base.warm_step() for base in around]
                     if turn == 1:  # one trace of every target, to look a miss up
-                        jobs[s.name].traced(str(Path(folder) / "targets" / re.sub(r"\W+", "-", s.name)))
+                        jobs[s.name].traced(str(Path(folder) / "targets" / _plain(s.name)))
             if turn:
                 found[s.name].append(steps)
         text = json.dumps({"torch": torch.__version__, "settings": [asdict(s) for s in SETTINGS], "steps": found})
         (Path(folder) / f"steps{rank}.json").write_text(text)
     dist.destroy_process_group()
+
+
+def _plain(name: str) -> str:
+    """A setting's name as a folder's."""
+    return re.sub(r"[^\w×]+", "-", name.replace("/", "over")).replace("×", "times")
+
+
+def _side_by_side(job: _Job, group: Any) -> list[Step]:
+    """Steps of the base: alone on rank 0, on both ranks at once, alone again. On rank 1 what it ran."""
+    import torch.distributed as dist
+
+    steps = []
+    for alone in (True, False, True):
+        dist.barrier(group)
+        if not alone or job.rank == 0:
+            steps.append(job.warm_step())
+    return steps
+
+
+def _measure_link(folder: Path, group: Any, rank: int) -> None:
+    """Time all-reduces between two processes that do nothing else; rank 0 writes link.toml."""
+    import torch
+    import torch.distributed as dist
+
+    seconds = {}
+    for size in LINK_BYTES:
+        data, times = torch.zeros(size // 4), []
+        dist.all_reduce(data, group=group)
+        for _ in range(LINK_REPEATS):
+            dist.barrier(group)
+            began = time.perf_counter()
+            dist.all_reduce(data, group=group)
+            times.append(time.perf_counter() - began)
+        seconds[size] = statistics.median(times)
+    if rank == 0:
+        (folder / "link.toml").write_text(link_file(seconds))
+
+
+def link_file(seconds: Mapping[int, float]) -> str:
+    """The text of a cluster file under whose link an all-reduce of two ranks lasts as measured. seconds: by bytes.
+
+    The latency is that of the smallest size, the rate the geometric mean over the sizes from 1 MiB.
+    """
+    from lumos.cost.cluster import load_cluster
+    from lumos.cost.collective import collective
+
+    host = load_cluster("host")
+    rate, latency = 1e9, 1e-4
+    for _ in range(50):  # both enter the model nearly in proportion: repeated division converges
+        link = structs.replace(host, node=structs.replace(host.node, link_bytes_per_s=rate, link_latency_s=latency))
+        off = {size: int(collective("all_reduce", 2, size, link).time) * 1e-9 / measured for size, measured in seconds.items()}
+        latency /= off[min(off)]
+        rate *= statistics.geometric_mean(x for size, x in off.items() if size >= 1 << 20)
+    node = ("[node]", f"link_bytes_per_s = {rate:.4g}", f"link_latency_s = {latency:.4g}")
+    measured = (f"# all-reduce of two processes, {size} bytes: {s:.6f} s" for size, s in seconds.items())
+    return "\n".join(('based_on = "host"', "", *node, "", *measured, ""))
 
 
 class _Job:
@@ -239,25 +318,39 @@ class Score:
 
 def score(folder: Path) -> list[Score]:
     """Predict every target from the base's trace, and compare."""
-    from lumos.graph.build import build
-    from lumos.layout.whatif import Changes, parse_settings, whatif
-    from lumos.trace import read
-
     steps: dict[str, list[list[Step]]] = json.loads((folder / "steps0.json").read_text())["steps"]
-    traced = [sum(s[0] for s in r) / sum(s[1] for s in r) for r in steps[BASE.name]]
-    calmest = 1 + min(range(len(traced)), key=traced.__getitem__)
-    job = read(str(folder / f"round{calmest}" / "rank0.json.gz"))
-    # The base exchanges gradients with itself alone; the header speaks of both processes of the recording.
-    job = replace(job, traces=tuple(replace(t, world_size=BASE.processes) for t in job.traces))
-    graph = build(job)
+    predicted: dict[str, list[float]] = {t.name: [] for t in TARGETS}
+    for path in sorted(folder.glob("round[1-9]*")):
+        job = read(str(path / "rank0.json.gz"))
+        # The base exchanges gradients with itself alone; the header speaks of both processes of the recording.
+        job = replace(job, traces=tuple(replace(t, world_size=BASE.processes) for t in job.traces))
+        graph = build(job)
+        for target in TARGETS:
+            found = whatif(job, graph, _changes(target, folder, slowdown(steps)))
+            predicted[target.name].append(found.outcome.step_time_s / found.base.step_time_s)
     scores = []
     for target in TARGETS:
-        found = whatif(job, graph, Changes(parse_settings(target.changes)))
-        clock = 1 if target.processes == 1 else 0  # on the core, or on the wall
-        ratios = sorted(2 * changed[clock] / (before[clock] + after[clock]) for before, changed, after in steps[target.name])
-        predicted = found.outcome.step_time_s / found.base.step_time_s
-        scores.append(Score(target, predicted, statistics.median(ratios), _noise(ratios), len(ratios)))
+        ratios = _ratios(steps[target.name], 1 if target.processes == 1 else 0)
+        scores.append(Score(target, statistics.median(predicted[target.name]), statistics.median(ratios), _noise(ratios), len(ratios)))
     return scores
+
+
+def slowdown(steps: Mapping[str, Sequence[Sequence[Step]]]) -> float:
+    """By how much the base slows down beside a process that computes the same, on the clock."""
+    return statistics.median(_ratios(steps[BESIDE], 0))
+
+
+def _changes(target: Setting, folder: Path, slower: float) -> Changes:
+    """What `lumos whatif` is told."""
+    settings = parse_settings(target.changes)
+    if target.processes == 1:
+        return Changes(settings)
+    return Changes(settings, Durations(slow=((0, slower),)), base_cluster=str(folder / "link.toml"))
+
+
+def _ratios(rounds: Sequence[Sequence[Step]], clock: int) -> list[float]:
+    """Changed over base step, ascending; the base's is the mean of the steps before and after."""
+    return sorted(2 * changed[clock] / (before[clock] + after[clock]) for before, changed, after in rounds)
 
 
 def _noise(values: Sequence[float]) -> float:
@@ -273,7 +366,7 @@ def _noise(values: Sequence[float]) -> float:
 
 def section(scores: Sequence[Score], folder: Path) -> str:
     """The text of docs/accuracy.md."""
-    torch_version = json.loads((folder / "steps0.json").read_text())["torch"]
+    recorded = json.loads((folder / "steps0.json").read_text())
     errors = [abs(s.error) for s in scores]
     held = sum(abs(s.error) <= FIGURE + min(s.noise, MOST_NOISE) for s in scores)
     rows = [
@@ -285,11 +378,12 @@ def section(scores: Sequence[Score], folder: Path) -> str:
             "### What-if, real runs on a CPU",
             "",
             f"A GPT of {BASE.layers} layers (hidden {BASE.hidden}, sequence {BASE.seq}, {BASE.micro_batch} sequences, one process of one thread,",  # noqa: E501
-            f"torch {torch_version}), traced once; every change predicted from that trace alone, then run. Steps as multiples of the base's step;",  # noqa: E501
-            f"{scores[0].rounds} interleaved rounds on a machine shared with other programs.",
-            "A first recording, of two layers and sequences of 96, was stopped after three rounds (3 of 13 within the figure: layers cost",
-            "more once the working set left the cache) and this larger base taken instead. Runs of two processes were compared on the",
-            "clock, under that load, and miss: the exchange is predicted to cost nothing, for a reason not yet found.",
+            f"torch {recorded['torch']}); every change predicted from a trace of it alone, then run. Steps as multiples",
+            f"of the base's step; {scores[0].rounds} interleaved rounds on a machine shared with other programs; predicted:",
+            "the median over the rounds' traces. For two processes the link was measured apart (all-reduces without training),",
+            "and so was by how much the base slows down beside a process that computes the same without exchanging:",
+            f"× {slowdown(recorded['steps']):.2f}, given as `--rank-slowdown`. The recorder keeps freed memory mapped: in recordings that",
+            "did not, twice the micro-batch took 1.9 steps (predicted: 1.7).",
             "",
             f"Mean absolute error {statistics.mean(errors):.1%}, worst {max(errors):.1%} (figure: ≤ {FIGURE:.0%} plus at most {MOST_NOISE:.0%} of noise;"  # noqa: E501
             f" {held} of {len(scores)} within it).",

@@ -67,3 +67,22 @@ def sweep_many(
     ends: Int64,
     /,
 ) -> None: ...
+def sweep_scaled(
+    tables: Tables,
+    order: Int32,
+    rank: Int32,
+    pred_offset: Int64,
+    pred: Int32,
+    pred_kind: Int8,
+    special_at: Int64,
+    special_size: Int32,
+    slot: Int32,
+    pred_slot: Int32,
+    slots: int,
+    base: Int64,
+    group: NDArray[np.uint16],
+    factors: NDArray[np.float64],
+    mark: NDArray[np.uint8],
+    spans: Int64,
+    /,
+) -> None: ...

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Dependency, Graph, Kind, Processor
@@ -125,6 +127,40 @@ def test_malformed_words_are_usage_errors(words):
 def test_halving_everything_halves_the_step():
     graph = gpu_job((0, 1))
     assert length(scale(graph, np.ones(len(graph), bool), 0.5)) * 2 == length(graph)
+
+
+def test_halving_everything_halves_how_late_ranks_start():
+    graph = gpu_job((0, 1))
+    late = replace(graph, release_task=np.array([6], np.int32), release_time=np.array([50 * US], np.int64))
+    assert length(late) > length(graph)
+    assert length(scale(late, np.ones(len(late), bool), 0.5)) * 2 == length(late)
+    one = np.ones(len(late), bool)
+    one[0] = False
+    assert scale(late, one, 0.5).release_time.tolist() == [50 * US]
+
+
+FACTORS = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 3.0])
+MASKS = st.lists(st.booleans(), min_size=12, max_size=12).map(np.array)
+
+
+@given(MASKS, MASKS, FACTORS, FACTORS)
+def test_two_scalings_agree_in_either_order(one, other, factor, another):
+    graph = gpu_job((0, 1))
+    there = scale(scale(graph, one, factor), other, another)
+    back = scale(scale(graph, other, another), one, factor)
+    assert np.array_equal(there.duration, back.duration)
+
+
+@given(MASKS, st.sampled_from([0.0, 0.25, 0.5, 1.0]))
+def test_faster_work_never_lengthens_the_step(tasks, factor):
+    graph = gpu_job((0, 1))
+    assert length(scale(graph, tasks, factor)) <= length(graph)
+
+
+@given(MASKS, st.sampled_from([2.0, 4.0]))
+def test_a_scaling_and_its_inverse_give_the_durations_back(tasks, factor):
+    graph = gpu_job((0, 1))
+    assert np.array_equal(scale(scale(graph, tasks, factor), tasks, 1 / factor).duration, graph.duration)
 
 
 def test_changes_of_disjoint_tasks_commute():

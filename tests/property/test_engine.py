@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor, Waits
-from lumos.simulate import freeze, simulate, sweep, sweep_many
+from lumos.simulate import freeze, simulate, sweep, sweep_many, sweep_scaled
 
 D = Dependency
 EDGE_KINDS = (D.HAND_OFF, D.STREAM_WAIT, D.SYNC, D.COPY, D.DATA)
@@ -474,3 +474,23 @@ def test_one_late_member_holds_all_of_its_rendezvous(graph: Graph, late: int, da
     after = run(delayed)
     assert after is not None
     assert [after[1][t] for t in tasks] == [latest + int(graph.duration[t]) for t in tasks]
+
+
+@given(jobs(fixed_order=True), st.data())
+def test_a_sweep_of_factors_is_a_sweep_of_the_scaled_durations(graph: Graph, data: st.DataObject) -> None:
+    try:
+        frozen = freeze(graph)
+    except GraphError:
+        assume(False)
+    n = len(graph)
+    group = np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), np.uint16)
+    mark = np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), np.uint8)
+    factor = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 3.0])
+    factors = np.array(data.draw(st.lists(st.lists(factor, min_size=3, max_size=3), min_size=1, max_size=11)))
+    rows = np.rint(graph.duration * factors[:, group]).astype(np.int64)
+    for row, (first, last, before) in zip(rows, sweep_scaled(frozen, group, factors, mark).tolist(), strict=True):
+        alone = sweep(frozen, row)
+        if (mark == 1).any():
+            assert (first, last) == (alone.start[mark == 1].min(), alone.end[mark == 1].max())
+        if (mark == 2).any():
+            assert before == alone.end[mark == 2].max()

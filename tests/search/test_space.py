@@ -69,5 +69,13 @@ def test_named_values_bound_the_space_and_lift_its_limits(small):
     assert 3 not in enumerate_plans(small, Space(pp=(4,)))["vpp"].tolist()
 
 
+def test_steps_too_long_to_simulate_are_not_listed(small):
+    long = replace(small, global_batch=1 << 17)
+    plans = enumerate_plans(long, Space(micro_batch=(1,), cp=(1,), tp=(1, 2, 4), recompute=("none",)))
+    assert len(plans)
+    for row in range(len(plans)):
+        check(plans.plan(row), long.model)
+
+
 def test_a_space_without_plans_is_empty(small):
     assert len(enumerate_plans(small, Space(tp=(3,)))) == 0

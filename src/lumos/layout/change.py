@@ -7,7 +7,7 @@ cannot support is refused with the reason. Which blocks run how often is decided
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -16,15 +16,16 @@ import numpy as np
 from lumos.analyze.steps import members
 from lumos.cost.cluster import Accelerator
 from lumos.errors import LumosError, UsageError
-from lumos.graph.table import Kind
-from lumos.layout.dimensions import Resize, Sizes, sizes
+from lumos.graph.table import Graph, Kind
+from lumos.layout.dimensions import Operator, Resize, Shapes, Sizes, sizes
+from lumos.layout.durations import Mask
 from lumos.layout.exchange import accumulation_ns
 from lumos.layout.measured import Factors, Instance, MeasuredLayout
-from lumos.layout.rescale import Rescale, fixed_time, operator_rows
+from lumos.layout.rescale import Factor, Rescale, core_of, largest_inside, operator_rows
 from lumos.layout.segment import Label
 from lumos.layout.units import Phase
 from lumos.layout.weights import weights
-from lumos.trace.table import Job, Trace
+from lumos.trace.table import Int64, Job, Trace
 
 #: Sizes that may be changed.
 SIZE_KEYS = ("seq", "micro_batch", "hidden", "heads", "ffn", "vocab")
@@ -43,21 +44,21 @@ def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **
     found, graph = layout.segmentation, layout.segmentation.graph
     owners = members(graph)
     in_layer = np.array([p.label.layer >= 0 for p in found.pieces], bool)[found.piece]
+    update = np.array([p.label.phase == Phase.UPDATE for p in found.pieces], bool)[found.piece]
     for position, trace in enumerate(job.traces):
         old = sizes(trace)
         change = Resize(old, resized(old, wanted, trace))
         tasks, rows = operator_rows(found, position, trace, owners)
-        fixed = fixed_time(found, tasks, rows, trace) if accelerator is None else 0.0
-        rescale = Rescale(trace, change, accelerator, fixed)
-        shaped = np.zeros(len(graph), bool)
-        for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
-            shaped[task] = rescale.shapes[row] is not None
-            f = rescale(row, bool(in_layer[task]))
-            if f.ratio != 1.0:
-                _multiply(columns, np.array([task]), graph.duration, (f.ratio, f.low, f.high), f.fixed)
+        shapes = Shapes(trace)
+        rescale = Rescale(change, accelerator, core_of(found, tasks, rows, shapes) if accelerator is None else None)
+        shaped = shapes.of_row[rows] >= 0
+        _rescaled(columns, graph, tasks[shaped], shapes, rows[shaped], rescale, in_layer, update)
+        if accelerator is None:
+            inner = largest_inside(trace, rows[~shaped], shapes)
+            _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update)
         before, after = (sum(weights(found, position, trace, r).values()) for r in (Resize(old, old), change))
         if before and after != before:
-            _multiply(columns, _of_weights(layout, position, shaped), graph.duration, (after / before,) * 3, 0.0)
+            _multiply(columns, _of_weights(layout, position, tasks[shaped]), graph.duration, (after / before,) * 3, 0.0)
     described = tuple(f"{key} = {value}" for key, value in wanted.items())
     return replace(layout, factor=columns[0], low=columns[1], high=columns[2], changes=(*layout.changes, *described))
 
@@ -86,13 +87,36 @@ def _multiply(columns: Sequence[Factors], tasks: np.ndarray, duration: np.ndarra
         column[tasks] *= still + (1 - still) * ratio
 
 
+def _rescaled(
+    columns: Sequence[Factors],
+    graph: Graph,
+    tasks: Int64,
+    shapes: Shapes,
+    rows: Int64,
+    factor: Callable[[Operator, bool, bool], Factor],
+    in_layer: Mask,
+    update: Mask,
+) -> None:
+    """Multiply the factors of `tasks`, whose time goes by the operators in `rows`: by `factor` of the operator, whether it is
+    in a layer, and whether it belongs to an update."""
+    key = 4 * shapes.of_row[rows].astype(np.int64) + 2 * in_layer[tasks] + update[tasks]
+    order = np.argsort(key, kind="stable")
+    kinds, first = np.unique(key[order], return_index=True)
+    for kind, same in zip(kinds.tolist(), np.split(tasks[order], first)[1:], strict=True):
+        f = factor(shapes.operators[kind >> 2], bool(kind & 2), bool(kind & 1))
+        if f.ratio != 1.0:
+            _multiply(columns, same, graph.duration, (f.ratio, f.low, f.high), f.fixed)
+
+
 def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np.ndarray:
-    """Tasks of a rank that work on all weights and show no shapes: fused optimizers' kernels, and gradient exchanges."""
+    """Tasks of a rank that work on all weights and show no shapes: fused optimizers' kernels, and gradient exchanges.
+    shaped: tasks whose shapes are known."""
     graph, found = layout.segmentation.graph, layout.segmentation
     phase = np.array([p.label.phase for p in found.pieces], np.uint8)[found.piece]
     rank = np.array([p.rank for p in found.pieces], np.int64)[found.piece]
     on_device = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
-    update = on_device & (phase == Phase.UPDATE) & ~shaped
+    update = on_device & (phase == Phase.UPDATE)
+    update[shaped] = False
     exchanged = (graph.kind == Kind.COLLECTIVE) & np.isin(phase, (Phase.BACKWARD, Phase.UPDATE))
     return np.flatnonzero((rank == position) & (update | exchanged))
 

@@ -13,8 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from lumos.cost.operators import Shape, elements
-from lumos.trace.table import Category, Trace
+from lumos.trace.table import Category, Int64, Trace
 
 _ATTENTION = re.compile(r"aten::(_scaled_dot_product|scaled_dot_product|_?flash_attention|_efficient_attention|_cudnn_attention)")
 #: Operators that multiply: positions of the two factors among the inputs, and whether the second is transposed.
@@ -51,40 +53,53 @@ class Operator(NamedTuple):
 
 
 class Shapes:
-    """Operators of a trace by row, each distinct text parsed once."""
+    """Operators of a trace by row, each distinct text parsed once.
+
+    operators: the distinct ones. of_row: int32, index into them of every row of the trace, -1 without shapes.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self._dims, self._types = trace.dense("Input Dims"), trace.dense("Input type")
-        self._known: dict[tuple[int, int, int], Operator | None] = {}
+        self.of_row = np.full(len(trace), -1, np.int32)
+        self.operators: tuple[Operator, ...] = ()
+        column = trace.args.get("Input Dims")
+        if column is None or not len(column.rows):
+            return
+        types = trace.dense("Input type")[column.rows]
+        keys = np.stack((trace.name[column.rows].astype(np.int64), column.values.astype(np.int64), types))
+        order = np.lexsort(keys)
+        new = np.append(True, (np.diff(keys[:, order], axis=1) != 0).any(axis=0))
+        self.of_row[column.rows[order]] = np.cumsum(new) - 1
+        self.operators = tuple(self._parse(*key) for key in keys[:, order[new]].T.tolist())
 
     def __getitem__(self, row: int) -> Operator | None:
         """None where the row has no shapes."""
-        key = int(self.trace.name[row]), int(self._dims[row]), int(self._types[row])
-        if key not in self._known:
-            self._known[key] = self._parse(*key)
-        return self._known[key]
+        index = int(self.of_row[row])
+        return self.operators[index] if index >= 0 else None
 
-    def rows(self) -> Iterator[int]:
+    def rows(self) -> Int64:
         """Rows of operators with shapes, in file order."""
-        column = self.trace.args.get("Input Dims")
-        if column is None:
-            return
-        for row in column.rows.tolist():
-            if self.trace.category[row] == Category.OPERATOR:
-                yield row
+        found: Int64 = np.flatnonzero((self.of_row >= 0) & (self.trace.category == Category.OPERATOR))
+        return found
 
-    def _parse(self, name: int, dims: int, types: int) -> Operator | None:
-        if dims < 0:
-            return None
-        shapes = tuple(_shape(s) for s in json.loads(self.trace.strings[dims]))
-        kinds = tuple(map(str, json.loads(self.trace.strings[types]))) if types >= 0 else ()
-        kinds = (kinds + ("",) * len(shapes))[: len(shapes)]
-        return Operator(self.trace.strings[name], shapes, kinds)
+    def counted(self) -> Iterator[tuple[Operator, int]]:
+        """Every operator, with how many rows it has."""
+        counts = np.bincount(self.of_row[self.rows()], minlength=len(self.operators))
+        return ((o, count) for o, count in zip(self.operators, counts.tolist(), strict=True) if count)
+
+    def _parse(self, name: int, dims: int, types: int) -> Operator:
+        values = json.loads(self.trace.strings[dims])
+        kinds = list(map(str, json.loads(self.trace.strings[types]))) if types >= 0 else []
+        kinds += [""] * (len(values) - len(kinds))
+        inputs = [(shape, kind) for value, kind in zip(values, kinds, strict=False) for shape in _shapes(value)]
+        return Operator(self.trace.strings[name], tuple(shape for shape, _ in inputs), tuple(kind for _, kind in inputs))
 
 
-def _shape(value: object) -> Shape:
-    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else ()
+def _shapes(value: object) -> list[Shape]:
+    """The shapes of one input: of a tensor one, of a list of tensors each."""
+    if not isinstance(value, list) or all(isinstance(v, int) for v in value):
+        return [tuple(value) if isinstance(value, list) else ()]
+    return [tuple(v) if isinstance(v, list) and all(isinstance(x, int) for x in v) else () for v in value]
 
 
 def is_attention(name: str) -> bool:
@@ -109,23 +124,19 @@ def product(o: Operator) -> tuple[int, int, int, int] | None:
 
 def sizes(trace: Trace) -> Sizes:
     """The sizes that the shapes of a rank's operators show."""
-    shapes = Shapes(trace)
     attention: Counter[tuple[int, int, int, int, int]] = Counter()
     tables: Counter[tuple[Shape, Shape]] = Counter()
     products: Counter[tuple[int, int, int]] = Counter()
-    for row in shapes.rows():
-        o = shapes[row]
-        if o is None:
-            continue
+    for o, count in Shapes(trace).counted():
         if is_attention(o.name) and "backward" not in o.name and len(o.shapes) > 1 and len(o.shapes[0]) == 4:
             q, k = o.shapes[0], o.shapes[1]
             heads, length = (1, 2) if "flash_attention_forward" not in o.name else (2, 1)
-            attention[q[0], q[length], q[heads], k[heads], q[3]] += 1
+            attention[q[0], q[length], q[heads], k[heads], q[3]] += count
         elif o.name == "aten::embedding" and len(o.shapes[0]) == 2:
-            tables[o.shapes[0], o.shapes[1]] += 1
+            tables[o.shapes[0], o.shapes[1]] += count
         found = product(o)
         if found is not None:
-            products[found[0], found[1], found[2]] += 1
+            products[found[0], found[1], found[2]] += count
     return _sizes(attention, tables, products)
 
 
@@ -165,8 +176,31 @@ class Resize:
         self._inside = {a: b for a, b in reversed([*pairs["layer"], *pairs["outer"]]) if a}
         self._outside = {a: b for a, b in reversed([*pairs["outer"], *pairs["layer"]]) if a}
 
-    def __call__(self, shape: Shape, in_layer: bool) -> Shape:
-        """The new shape; `in_layer`: the operator belongs to a layer."""
+    def operator(self, o: Operator, in_layer: bool, of_weights: bool = False) -> Operator:
+        """The operator with its new shapes. in_layer: it belongs to a layer. of_weights: it works on weights alone (an
+        optimizer's)."""
+        if of_weights:
+            shapes = tuple(self.weight(s, in_layer) for s in o.shapes)
+        elif o.name in PRODUCTS and product(o) is not None:
+            shapes = self._product(o, in_layer)
+        elif is_attention(o.name):
+            shapes = tuple(self._attended(s) if len(s) > 2 else s for s in o.shapes)
+        else:
+            scores = "softmax" in o.name or "masked_fill" in o.name
+            shapes = tuple(self(s, in_layer, scores) for s in o.shapes)
+        return o._replace(shapes=shapes)
+
+    def weight(self, shape: Shape, in_layer: bool) -> Shape:
+        """The new shape of a weight: features alone, but for a table of positions."""
+        features = self._inside if in_layer else self._outside
+        rest = tuple(features.get(x, x) for x in shape)
+        old = self.old
+        if not in_layer and len(shape) == 2 and shape[0] == old.seq and shape[1] == old.hidden and old.seq not in (old.hidden, old.vocab):
+            return self.new.seq, rest[1]
+        return rest
+
+    def __call__(self, shape: Shape, in_layer: bool, scores: bool = False) -> Shape:
+        """The new shape of a tensor. scores: its last two dimensions are sequences (attention's scores)."""
         if not shape:
             return shape
         old, new, n = self.old, self.new, len(shape)
@@ -180,14 +214,15 @@ class Resize:
         if n == 2 and shape == (b, s + 1):
             return new.micro_batch, new.seq + 1
         if n == 4 and shape[0] == b and s in shape[1:]:
-            return (new.micro_batch, *(self._head(x) for x in shape[1:]))
+            return (new.micro_batch, *self._heads(shape[1:], scores))
         if n == 5 and s in shape and b in shape[:2]:
             lead = shape.index(b)
-            return (*shape[:lead], new.micro_batch, *(self._head(x) if x != 3 else x for x in shape[lead + 1 :]))
+            rest = self._heads(shape[lead + 1 :], scores)
+            return (*shape[:lead], new.micro_batch, *(x if x == 3 else y for x, y in zip(shape[lead + 1 :], rest, strict=True)))
         if n >= 3 and shape[0] == 1 and s in shape[1:]:  # one for the whole batch, as a table of positions is
-            return (1, *(self._head(x) for x in shape[1:]))
+            return (1, *self._heads(shape[1:], scores))
         if n == 3 and shape[0] == b * old.heads and s in shape[1:]:
-            return (new.micro_batch * new.heads, *(self._head(x) for x in shape[1:]))
+            return (new.micro_batch * new.heads, *self._heads(shape[1:], scores))
         if tokens in shape and n <= 2:
             at = shape.index(tokens)
             return (*rest[:at], new.micro_batch * new.seq, *rest[at + 1 :])
@@ -195,15 +230,63 @@ class Resize:
             return (new.seq, *rest[1:])
         return rest
 
-    def _head(self, x: int) -> int:
-        """A dimension of a tensor split by heads."""
+    def _product(self, o: Operator, in_layer: bool) -> tuple[Shape, ...]:
+        """Shapes of a multiplication. One dimension of a layer's counts tokens: the first of rows, columns and depth that
+        can; where tokens and a feature are equal, which of them was meant does not change the arithmetic."""
+        first, second, transposed = PRODUCTS[o.name]
+        a, b = o.shapes[first], o.shapes[second]
+        if len(b) != 2:
+            return self._batched(o, in_layer, first, second)
+        out = [self.weight(s, in_layer) for s in o.shapes]
+        if len(a) > 2:
+            out[first] = self(a, in_layer)
+            return tuple(out)
+        tokens, new_tokens = self.old.micro_batch * self.old.seq, self.new.micro_batch * self.new.seq
+        rows, depth, columns = a[0], a[1], b[0] if transposed else b[1]
+        if tokens not in (rows, depth, columns):
+            return tuple(self(s, in_layer) for s in o.shapes)
+        m, k, n = out[first][0], out[first][1], out[second][0] if transposed else out[second][1]
+        if rows == tokens:
+            m = new_tokens
+        elif columns == tokens:
+            n = new_tokens
+        else:
+            k = new_tokens
+        out[first], out[second] = (m, k), (n, k) if transposed else (k, n)
+        return tuple(out)
+
+    def _batched(self, o: Operator, in_layer: bool, first: int, second: int) -> tuple[Shape, ...]:
+        """Shapes of a multiplication per head: scores, or their product with the values. Where sequence and head width are
+        equal either has the arithmetic of sequence · width · sequence."""
+        a, b, old, new = o.shapes[first], o.shapes[second], self.old, self.new
+        if a != b or set(a[1:]) != {old.seq} or old.seq != old.head_dim or a[0] != old.micro_batch * old.heads:
+            return tuple(self(s, in_layer) for s in o.shapes)
+        out = list(o.shapes)
+        heads = new.micro_batch * new.heads
+        out[first], out[second] = (heads, new.seq, new.head_dim), (heads, new.head_dim, new.seq)
+        return tuple(out)
+
+    def _attended(self, shape: Shape) -> Shape:
+        """Queries, keys, values, their gradients and sums (batch first; width last where there are four dimensions)."""
+        wide = len(shape) == 4
+        middle = tuple(self._head(x, False) for x in shape[1 : 3 if wide else len(shape)])
+        return (self.new.micro_batch if shape[0] == self.old.micro_batch else shape[0], *middle, *(self._head(x, True) for x in shape[3:]))
+
+    def _heads(self, shape: Shape, scores: bool) -> Shape:
+        """Dimensions of a tensor split by heads; the last is their width, but of scores a sequence."""
+        return (*(self._head(x, False) for x in shape[:-1]), self._head(shape[-1], not scores))
+
+    def _head(self, x: int, width: bool) -> int:
+        """A dimension of a tensor split by heads. width: where sequence and head width are equal, it is the width."""
         old, new = self.old, self.new
         table = {old.kv_heads: new.kv_heads, old.heads: new.heads, old.head_dim: new.head_dim, old.seq: new.seq}
+        if width:
+            table[old.head_dim] = new.head_dim
         return table.get(x, x)
 
     def _split(self, shape: Shape, rest: Shape) -> Shape:
         """What follows batch and sequence: features, or heads and their width."""
-        return rest if len(shape) == 1 else tuple(self._head(x) for x in shape)
+        return rest if len(shape) == 1 else self._heads(shape, False) if shape else ()
 
 
 def _features(old: Sizes, new: Sizes) -> dict[str, list[tuple[int, int]]]:

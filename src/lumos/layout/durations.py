@@ -108,25 +108,37 @@ def matching(graph: Graph, job: Job, glob: str) -> Mask:
     if not colon or side not in SIDES:
         side, pattern = "", glob
     matches = re.compile(translate(pattern)).match
-    named = np.array([bool(matches(name)) for name in graph.names] or [False])
-    on_device = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
     if side == "operator":
         found = _inside(graph, job, matches)
-    else:
-        found = named[graph.name]
+    else:  # every name is matched once; a million tasks then only look theirs up
+        found = np.array([bool(matches(name)) for name in graph.names] or [False])[graph.name]
         if side:
-            found &= on_device == (side == "device")
+            found &= _on_device(graph) == (side == "device")
     if not found.any():
-        raise LumosError(f"no task matches {glob!r}; {_examples(graph, on_device)}")
+        raise LumosError(f"no task matches {glob!r}; {_examples(graph, _on_device(graph))}")
+    return found
+
+
+def _on_device(graph: Graph) -> Mask:
+    found: Mask = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
     return found
 
 
 def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
-    """The graph with the durations of `tasks` (bool[n]) multiplied. A joined collective's duration is its transfer."""
-    changed = np.where(tasks, np.rint(graph.duration * factor), graph.duration)
-    if changed.sum() >= LONGEST:
+    """The graph with the durations of `tasks` (bool[n]) multiplied. A joined collective's duration is its transfer.
+
+    Where all tasks are multiplied, so are the times before which ranks and threads do not begin: how late they were is the
+    work that they did before the recording, of the same kind.
+    """
+    chosen = np.flatnonzero(tasks)
+    longer = np.rint(graph.duration[chosen] * factor)
+    if longer.sum() + graph.duration.sum(dtype=float) >= LONGEST:
         raise UsageError(f"a factor of {factor:g} makes the job longer than a century; give a smaller one")
-    return with_durations(graph, changed.astype(np.int64))
+    changed = graph.duration.copy()
+    changed[chosen] = longer
+    if len(chosen) == len(graph):
+        graph = replace(graph, release_time=np.rint(graph.release_time * factor).astype(np.int64))
+    return with_durations(graph, changed)
 
 
 def with_durations(graph: Graph, duration: Int64) -> Graph:

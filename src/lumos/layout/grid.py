@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import log2
 from typing import NamedTuple
 
 import numpy as np
@@ -18,15 +19,15 @@ from lumos.analyze.steps import Members, job_steps, members
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.layout.answer import typical_step, windows
-from lumos.layout.durations import Scale, matching, number
+from lumos.layout.durations import Mask, Scale, matching, number
 from lumos.layout.whatif import Changes, parse_settings, whatif
-from lumos.simulate import freeze, simulate, sweep_many
-from lumos.trace.table import Int64, Job
+from lumos.simulate import Frozen, freeze, simulate, sweep_scaled
+from lumos.trace.table import Int8, Int64, Job
 
 #: Prefix of grid keys that scale durations.
 SCALE = "scale:"
-#: Configurations swept together: eight run side by side, and their durations are held in memory.
-BATCH = 64
+#: Combinations of patterns that the sweep tells apart.
+MOST_GROUPS = 1 << 12
 
 
 class Cell(NamedTuple):
@@ -76,31 +77,49 @@ def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str]) -> Cell
 def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[str, ...]], cells: list[dict[str, str]]) -> tuple[Cell, ...]:
     """Durations alone: one frozen graph, all combinations through batched sweeps."""
     masks = {key: matching(graph, job, key.removeprefix(SCALE)) for key in grid}
+    if any(mask.all() for mask in masks.values()):  # then the times at which ranks begin scale too (`durations.scale`)
+        return tuple(_one(job, graph, changes, cell) for cell in cells)
     base = changes.durations.apply(graph, job)
+    ready = step_sweep(graph, base)
+    seconds = scaled_steps(ready, masks, [{key: number(v, key) for key, v in cell.items()} for cell in cells])
+    return tuple(map(Cell, cells, seconds))
+
+
+class StepSweep(NamedTuple):
+    """A graph made ready for changes of its durations. marks: uint8[n], 1 for the tasks of the step, 2 for those of the steps
+    before it. ahead: ns for which the step runs beside these as measured."""
+
+    frozen: Frozen
+    marks: Int8
+    ahead: int
+
+
+def step_sweep(graph: Graph, base: Graph) -> StepSweep:
+    """The typical step of `graph`, ready to be swept in `base`: the same graph with other durations."""
     owners, timeline = members(graph), simulate(graph)
     paths = critical_paths(timeline, owners)
     name = paths[typical_step(paths)].name
     known = windows(timeline, owners)
-    ahead = known[name].overlap
+    marks = np.zeros(len(graph), np.uint8)
     earlier = sorted((n for n, window in known.items() if window[:2] < known[name][:2]), key=lambda n: known[n])
-    own, before = _tasks(owners, [name]), _tasks(owners, earlier[-1:])
-    frozen = freeze(base)
-    ends: list[float] = []
-    for low in range(0, len(cells), BATCH):
-        rows = []
-        for cell in cells[low : low + BATCH]:
-            factor = np.ones(len(base))
-            for key, value in cell.items():
-                factor[masks[key]] *= number(value, key)
-            rows.append(np.rint(base.duration * factor).astype(np.int64))
-        durations = np.stack(rows)
-        finish = sweep_many(frozen, durations, ends=True)
-        begin = (finish[:, own] - durations[:, own]).min(axis=1)
-        end = finish[:, own].max(axis=1)
-        if len(before):
-            begin = np.minimum(np.maximum(begin, finish[:, before].max(axis=1) - ahead), end)
-        ends += ((end - begin) * 1e-9).tolist()
-    return tuple(Cell(cell, seconds) for cell, seconds in zip(cells, ends, strict=True))
+    marks[_tasks(owners, earlier[-1:])] = 2
+    marks[_tasks(owners, [name])] = 1
+    return StepSweep(freeze(base), marks, known[name].overlap)
+
+
+def scaled_steps(ready: StepSweep, masks: Mapping[str, Mask], factors: Sequence[Mapping[str, float]]) -> list[float]:
+    """Seconds of the step for each of `factors`: by what the tasks of each of `masks` (bool[n]) are multiplied."""
+    group = np.zeros(len(ready.frozen), np.uint16)
+    by_group = np.ones((len(factors), 1))  # tasks in the same masks form a group
+    for key, mask in masks.items():
+        if 2 * by_group.shape[1] > MOST_GROUPS:
+            raise UsageError(f"--grid: at most {int(log2(MOST_GROUPS))} patterns at once")
+        group += mask.astype(np.uint16) * np.uint16(by_group.shape[1])
+        by_group = np.concatenate((by_group, by_group * np.array([[wanted[key]] for wanted in factors])), axis=1)
+    begin, end, before = sweep_scaled(ready.frozen, group, by_group, ready.marks).T
+    if (ready.marks == 2).any():
+        begin = np.minimum(np.maximum(begin, before - ready.ahead), end)
+    return [int(length) * 1e-9 for length in end - begin]
 
 
 def _tasks(owners: Members, names: Sequence[str]) -> Int64:

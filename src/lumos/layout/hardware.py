@@ -122,7 +122,9 @@ def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, c
         size = world if facts.size is None or facts.size[i] == ABSENT else int(facts.size[i])
         if kind in ("send", "recv", "send-receive"):
             kind, size = "send_recv", 2
-        if kind == "unknown" or nbytes <= 0 or size < 2:
+        if size == 1:  # alone in its group: nothing moves
+            continue
+        if kind == "unknown" or nbytes <= 0:
             left_out += 1
             continue
         before, after = collective(kind, size, nbytes, old), collective(kind, size, nbytes, new)

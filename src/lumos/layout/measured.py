@@ -39,6 +39,7 @@ class MeasuredLayout:
 
     ranks: per rank the instances in order. factor: float64[n], by which every task of the measured graph is multiplied;
     low, high: the same at the ends of its 80 % interval. modelled: tasks whose new duration rests on a model alone.
+    awaited: (task, the task that must not begin before it ends), for waits that the measured run was too quick to show.
     """
 
     segmentation: Segmentation
@@ -47,6 +48,7 @@ class MeasuredLayout:
     low: Factors
     high: Factors
     modelled: frozenset[int] = frozenset()
+    awaited: tuple[tuple[int, int], ...] = ()
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
 

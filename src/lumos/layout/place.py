@@ -130,8 +130,12 @@ class _Copies:
 
     def edges(self) -> Edges:
         base, piece = self.base, self.layout.segmentation.piece
-        after = np.repeat(np.arange(len(base)), np.diff(base.pred_offset))
-        before, kind = base.pred.astype(np.int64), base.pred_kind
+        awaited = np.array(self.layout.awaited, np.int64).reshape(-1, 2)
+        after = np.concatenate((np.repeat(np.arange(len(base)), np.diff(base.pred_offset)), awaited[:, 1]))
+        before = np.concatenate((base.pred.astype(np.int64), awaited[:, 0]))
+        kind = np.concatenate((base.pred_kind, np.full(len(awaited), Dependency.HAND_OFF, base.pred_kind.dtype)))
+        order = np.argsort(after, kind="stable")
+        after, before, kind = after[order], before[order], kind[order]
         inner = piece[after] == piece[before]
         edges = Edges()
         # inside an instance: every copy of `after` waits for the copy of `before` beside it

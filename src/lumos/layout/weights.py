@@ -22,7 +22,7 @@ def weights(found: Segmentation, position: int, trace: Trace, resize: Resize) ->
         o = shapes[int(u.row[i])]
         inside = labels[i].layer >= 0
         if o is not None:
-            total[labels[i].layer] += sum(elements(resize(s, inside)) for s in held(o))
+            total[labels[i].layer] += sum(elements(resize.weight(s, inside)) for s in held(o))
     return dict(total)
 
 

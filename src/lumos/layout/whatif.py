@@ -204,7 +204,7 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     if wanted:
         layout = resize(layout, job, accelerator, **wanted)
     if "dp" in settings:
-        layout = replicas(layout, job, whole("dp", settings["dp"]), cluster_of(job, layout.segmentation.graph, changes.base_cluster))
+        layout = replicas(layout, job, whole("dp", settings["dp"]), _fabric(job, layout.segmentation.graph, changes))
     if changes.cluster or changes.network:
         old = cluster_of(job, layout.segmentation.graph, changes.base_cluster)
         layout = on_cluster(layout, job, old, _target(old, changes) or old, ", ".join(_hardware_words(changes)))
@@ -256,6 +256,16 @@ def cluster_of(job: Job, graph: Graph, base_cluster: str | None) -> Cluster:
         return load_cluster(names[0])
     except LumosError as error:
         raise LumosError(f"{job.traces[0].path}: {error}; say where it ran with --base-cluster CLUSTER") from error
+
+
+def _fabric(job: Job, graph: Graph, changes: Changes) -> Cluster | None:
+    """What links the replicas. None for a CPU job of one process where nobody said: it exchanged nothing that could be scaled."""
+    if len(job.traces) > 1 or (job.traces[0].world_size or 1) > 1:
+        return cluster_of(job, graph, changes.base_cluster)
+    if not has_device(graph) and changes.base_cluster is None and changes.cluster is None:
+        return None
+    base = cluster_of(job, graph, changes.base_cluster)
+    return _target(base, changes) or base
 
 
 def _work(found: Segmentation, job: Job, changes: Changes) -> tuple[Work, Work]:

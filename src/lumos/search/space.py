@@ -18,7 +18,7 @@ from lumos.cost.cluster import Cluster
 from lumos.diagnostics import Diagnostic
 from lumos.layout.framework import Framework
 from lumos.layout.job import Job
-from lumos.layout.plan import RECOMPUTE, SCHEDULES, Plan
+from lumos.layout.plan import MOST_PASSES, RECOMPUTE, SCHEDULES, Plan
 from lumos.model import Model
 
 SHORTEST_PART = 512
@@ -121,6 +121,8 @@ def _rows(problem: Problem, space: Space) -> Iterator[tuple[int, ...]]:
                 continue
             microbatches = problem.global_batch // (dp * micro_batch)
             for schedule, vpp in _schedules(problem.model, space, pp, microbatches):
+                if 2 * microbatches * pp * vpp > MOST_PASSES:
+                    continue
                 for ep in experts:
                     for zero in zeros:
                         for recompute in recomputes:

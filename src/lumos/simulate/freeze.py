@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos import _engine
 from lumos.errors import GraphError
@@ -92,6 +93,35 @@ def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False) -> Int64
         frozen._tables, *_columns(frozen), frozen.slot, frozen.pred_slot, frozen.slots, rows.reshape(-1), makespan, out.reshape(-1)
     )
     return out if ends else makespan
+
+
+def sweep_scaled(frozen: Frozen, group: NDArray[np.uint16], factors: NDArray[np.float64], mark: Int8) -> Int64:
+    """Sweep k configurations of the graph's own durations: that of task t is multiplied by factors[c, group[t]] in
+    configuration c and rounded (the exact product, half to even). No row of durations is made for any of them.
+
+    group: uint16[n]; factors: float64[k, groups], 0 or more; mark: uint8[n]. Returns int64[k, 3], ns: the earliest start and
+    the latest end of the tasks marked 1, and the latest end of those marked 2. GraphError where a duration would exceed
+    2^51 ns (26 days).
+    """
+    n, base = len(frozen), np.ascontiguousarray(frozen.graph.duration)
+    if group.shape != (n,) or mark.shape != (n,) or factors.ndim != 2 or (n and int(group.max()) >= factors.shape[1]):
+        raise GraphError(f"group must be uint16[{n}], mark uint8[{n}] and factors float64[k, groups], one column per group")
+    if not np.isfinite(factors).all() or (factors < 0).any() or (n and float(base.max()) * factors.max(initial=0) >= 1 << 51):
+        raise GraphError("factors must be 0 or more, and no task may last longer than 26 days")
+    spans = np.empty((len(factors), 3), np.int64)
+    _engine.sweep_scaled(
+        frozen._tables,
+        *_columns(frozen),
+        frozen.slot,
+        frozen.pred_slot,
+        frozen.slots,
+        base,
+        np.ascontiguousarray(group, np.uint16),
+        np.ascontiguousarray(factors, float).reshape(-1),
+        np.ascontiguousarray(mark, np.uint8),
+        spans.reshape(-1),
+    )
+    return spans
 
 
 def _columns(frozen: Frozen) -> tuple[Int32, Int32, Int64, Int32, Int8, Int64, Int32]:

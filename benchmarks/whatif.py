@@ -1,0 +1,108 @@
+"""How fast a what-if is on a job of a million tasks: the whatif table of docs/performance.md.
+
+    python -m benchmarks.whatif
+
+Changes of durations are tried on a synthetic job; the change of a plan on the recorded example, repeated in time. Times are
+those that the process spent on its core, best of several; beside them, from the same run, one pass of NumPy over the column
+of durations (multiply and round), which no answer can do without.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from benchmarks.repeat import repeated
+from benchmarks.simulate import synthetic
+from tools.document import ROOT, markdown_table, write_section
+
+from lumos.graph.build import build
+from lumos.graph.table import Graph, Kind
+from lumos.layout.durations import Durations, matching
+from lumos.layout.grid import scaled_steps, step_sweep
+from lumos.layout.measured import measured_layout
+from lumos.layout.place import place
+from lumos.layout.segment import segment
+from lumos.layout.whatif import Changes, changed_layout
+from lumos.simulate import simulate, sweep
+from lumos.trace import read
+from lumos.trace.table import Job
+
+TASKS = 1_000_000
+CONFIGURATIONS = 200
+EXAMPLE = ROOT / "examples" / "gpt-2rank-cpu"
+
+
+def main() -> int:
+    numpy_pass, rows = _durations()
+    rows += _plan()
+    table = [(what, f"{s * 1e3:,.1f} ms", f"{s / numpy_pass:.1f}", goal) for what, s, goal in rows]
+    text = markdown_table(("a job of 1 M tasks", "time of one core", "passes of NumPy", "to reach"), table)
+    text += f"\n\nMade by `python -m benchmarks.whatif` on {platform.machine()}, Python {platform.python_version()}."
+    print(text)
+    write_section("docs/performance.md", "whatif", text)
+    return 0
+
+
+def _durations() -> tuple[float, list[tuple[str, float, str]]]:
+    """Seconds of the pass of NumPy, and the rows of changes of durations."""
+    graph = synthetic(TASKS)
+    graph = replace(graph, names=tuple(kind.name.lower() for kind in Kind), name=graph.kind.astype(np.int32))
+    job, ready = Job(()), step_sweep(graph, graph)
+
+    def one() -> int:
+        changed = Durations.parse(["kernel=0.5"], (), (), ()).apply(graph, job)
+        return int(sweep(ready.frozen, changed.duration).end.max())
+
+    def many() -> list[float]:
+        masks = {name: matching(graph, job, name) for name in ("kernel", "collective")}
+        factors = [{"kernel": i / CONFIGURATIONS, "collective": 1 - i / CONFIGURATIONS} for i in range(CONFIGURATIONS)]
+        return scaled_steps(ready, masks, factors)
+
+    rows = [
+        ("one change of durations, swept", seconds(one), "≤ 20 ms"),
+        ("the same by the event loop, where it may reorder work", seconds(lambda: _reordered(graph, job)), "–"),
+        (f"1,000 changes in batches (measured over {CONFIGURATIONS})", seconds(many, 2) * 1000 / CONFIGURATIONS, "≤ 3,000 ms"),
+    ]
+    return seconds(lambda: np.rint(graph.duration * 0.5)), rows
+
+
+def _reordered(graph: Graph, job: Job) -> int:
+    return int(simulate(Durations.parse(["kernel=0.5"], (), (), ()).apply(graph, job)).end.max())
+
+
+def _plan() -> list[tuple[str, float, str]]:
+    """A change of the layers of the example, repeated until it has a million tasks."""
+    recorded = read(str(EXAMPLE))
+    times = -(-TASKS // len(build(recorded)))
+    job = replace(recorded, traces=tuple(repeated(t, times) for t in recorded.traces))
+    graph = build(job)
+    layout = measured_layout(segment(graph, job))
+
+    def change(**settings: str) -> Callable[[], object]:
+        return lambda: place(changed_layout(layout, job, Changes(settings)))
+
+    size = f"{len(graph) / 1e6:.1f} M tasks"
+    return [
+        (f"change of the plan (microbatches × 2, {size}): assembled", seconds(change(microbatches="2"), 2), "≤ 2,000 ms"),
+        ("change of sizes (sequence × 2): assembled", seconds(change(seq="256"), 2), "≤ 2,000 ms"),
+        ("the answer's replay of it: simulated", seconds(lambda: simulate(graph), 2), "–"),
+    ]
+
+
+def seconds(call: Callable[[], object], repeats: int = 5) -> float:
+    """Time of the process on a core, the best of several runs."""
+    best = float("inf")
+    for _ in range(repeats):
+        begin = time.process_time()
+        call()
+        best = min(best, time.process_time() - begin)
+    return best
+
+
+if __name__ == "__main__":
+    sys.exit(main())
