@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lumos.graph.enclosing import Ranges
 from lumos.graph.table import Collectives
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
@@ -129,14 +130,9 @@ def _fact_rows(trace: Trace, rows: Int32, calls: Int32) -> Int64:
         ranges = named[trace.name] & trace.is_any(Category.OPERATOR, Category.ANNOTATION)
         if wanted == "record_param_comms":  # old ones carry no facts: the annotation inside them says more
             ranges &= told
-        around = np.flatnonzero(ranges)
-        around = around[np.lexsort((trace.start[around], trace.lane[around]))]
+        around = Ranges(trace, np.flatnonzero(ranges))
         for i in np.flatnonzero((out == ABSENT) & (calls >= 0)):
-            lane, time = trace.lane[calls[i]], trace.start[calls[i]]
-            low, high = np.searchsorted(trace.lane[around], np.array((lane, lane + 1), np.int32))
-            at = int(np.searchsorted(trace.start[around[low:high]], time, "right")) - 1
-            if at >= 0 and time <= trace.start[around[low + at]] + trace.duration[around[low + at]]:
-                out[i] = around[low + at]
+            out[i] = around.at(int(trace.lane[calls[i]]), int(trace.start[calls[i]]))
     return out
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lumos.graph.enclosing import Ranges
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
 
 
@@ -125,13 +126,8 @@ def _through_flows(trace: Trace, rows: Int32, out: Int32, missing: Int64, calls:
     same_lane = (at_work >= 0) & (trace.lane[ends[at_work]] == trace.lane[rows[missing]])
     flow = np.where(same_lane, trace.correlation[ends[at_work]], ABSENT)
     source = _latest_before(trace.correlation[starts], trace.start[starts], flow, trace.start[rows[missing]])
-    order = np.lexsort((trace.start[calls], trace.lane[calls]))
-    by_lane = calls[order]
+    ranges = Ranges(trace, calls)
     for i in np.flatnonzero(source >= 0):
         row = starts[source[i]]
-        lane, time = trace.lane[row], trace.start[row]
-        low, high = np.searchsorted(trace.lane[by_lane], np.array((lane, lane + 1), np.int32))
-        k = int(np.searchsorted(trace.start[by_lane[low:high]], time, "right")) - 1
-        if k >= 0 and time <= trace.start[by_lane[low + k]] + trace.duration[by_lane[low + k]]:
-            out[missing[i]] = by_lane[low + k]
+        out[missing[i]] = ranges.at(int(trace.lane[row]), int(trace.start[row]))
     return out
