@@ -110,9 +110,9 @@ def job_steps(owners: Members) -> dict[str, list[int]]:
     return found
 
 
-def only(owners: Members, name: str) -> Members:
-    """The steps of that name alone; the tasks of the others belong to no step."""
-    chosen = [i for i, step in enumerate(owners.steps) if step.name == name]
+def only(owners: Members, *names: str) -> Members:
+    """The steps of those names alone; the tasks of the others belong to no step."""
+    chosen = [i for i, step in enumerate(owners.steps) if step.name in names]
     number = np.full(len(owners.steps) + 1, -1, np.int32)  # the last is what index -1 finds
     number[chosen] = np.arange(len(chosen))
     tasks = [owners.tasks(i) for i in chosen]

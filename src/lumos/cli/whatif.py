@@ -37,7 +37,8 @@ def command(
     """Change the measured job and predict its step.
 
     --set takes layers, hidden, ffn, heads, vocab, seq, micro_batch, microbatches (of a step and replica), recompute (full or
-    none) and dp; of jobs whose plan the trace shows also tp, pp, vpp, cp, ep, schedule, zero and precision. GLOB matches
+    none), cuda_graphs (on or off) and dp; of jobs whose plan the trace shows also tp, pp, vpp, cp, ep, schedule, zero, precision and
+    recompute=selective; of recordings of passes pp, vpp, microbatches and schedule. GLOB matches
     names of kernels, collectives, operators and runtime calls; cpu:GLOB and device:GLOB only on one side, operator:GLOB all
     that such operators do, with the work they launch.
     """

@@ -12,7 +12,7 @@ a step begins when the step before it has ended on all ranks, because recordings
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -58,17 +58,26 @@ def operations_graph(job: Job, fitted_on: Collection[int] | None = None) -> Grap
     fitted = np.isin(np.array(ops.steps), list(ops.steps if fitted_on is None else fitted_on))
     if not fitted.any():
         raise GraphError(f"none of the steps to fit on is in the recording; it has steps {ops.steps[0]} to {ops.steps[-1]}")
-    in_fit = fitted[ops.step]
+    ops, constants = _fitted(ops, fitted)
+    return _graph(job, ops, meetings(ops), *program_order(ops), constants)
+
+
+def rearranged_graph(job: Job, arrange: Callable[[Operations], Operations]) -> Graph:
+    """The graph of a job of passes that run otherwise than recorded: `arrange` takes the recorded passes and gives those to run,
+    transfers left out. The constants are those of the recording; measured times are where `arrange` put the passes."""
+    ops = recorded(job)
+    _, constants = _fitted(ops, np.ones(len(ops.steps), bool))
+    ops = with_transfers(arrange(ops), constants.transfer or 0)
+    return _graph(job, ops, meetings(ops), *program_order(ops), constants)
+
+
+def _fitted(ops: Operations, fitted: Mask) -> tuple[Operations, Constants]:
+    """The operations with transfers, where the recording has none, and the constants, estimated on the steps `fitted`."""
     transfer = None
     if not ops.recorded_transfers and ops.plan.stages > 1:
         transfer = _transfer(with_transfers(ops), fitted)
         ops = with_transfers(ops, transfer)
-        in_fit = fitted[ops.step]
-    joined = meetings(ops)
-    before, after = program_order(ops)
-    delay = _delays(ops, before, after, in_fit)
-    constants = Constants(delay, transfer)
-    return _graph(job, ops, joined, before, after, constants)
+    return ops, Constants(_delays(ops, *program_order(ops), fitted[ops.step]), transfer)
 
 
 def _transfer(ops: Operations, fitted: Mask) -> int:
@@ -138,8 +147,8 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
     is_transfer = np.array([name in KIND_OF for name in ops.names], bool)[ops.name]
     lanes = (*LANES, "host")
     return Graph(
-        ranks=job.ranks,
-        processors=tuple(Processor(rank, False, name, lane=lane) for rank in job.ranks for lane, name in enumerate(lanes)),
+        ranks=ops.ranks,
+        processors=tuple(Processor(rank, False, name, lane=lane) for rank in ops.ranks for lane, name in enumerate(lanes)),
         names=(*ops.names, BEGIN, ENTRY, *(DELAY + name for name in ops.names)),
         duration=spread(duration, host.duration),
         processor=spread(ops.rank * len(lanes) + ops.lane, ops.rank[host.before] * len(lanes) + host.lane).astype(np.int32),
@@ -149,7 +158,7 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
         pred_offset=offset,
         pred=pred,
         pred_kind=pred_kind,
-        lag=np.zeros((len(job.ranks), len(Dependency)), np.int64),
+        lag=np.zeros((len(ops.ranks), len(Dependency)), np.int64),
         rendezvous_offset=joined.offset,
         rendezvous_task=position[joined.members].astype(np.int32),
         collectives=_collectives(ops, joined, position),
@@ -157,7 +166,7 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
         measured_end=spread(base + ops.end, base[host.before] + host.end),
         steps=tuple(
             Step(rank, f"{STEP_MARK}{number}", int(low), int(high))
-            for rank in job.ranks
+            for rank in ops.ranks
             for number, (low, high) in zip(ops.steps, pairwise(host.origin.tolist()), strict=True)
         ),
         diagnostics=(*job.diagnostics, *(d for t in job.traces for d in t.diagnostics), *_findings(ops, joined, constants)),

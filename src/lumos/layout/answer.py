@@ -31,8 +31,12 @@ from lumos.trace.table import Int64
 
 #: Half-width of the 80 % interval of a normal distribution, in standard deviations.
 Z80 = 1.2816
+#: Standard deviation of a normal distribution / its median distance to the median.
+NORMAL = 1.4826
 #: A step shorter than this share of the median one was cut by the window.
 CUT = 0.7
+#: Steps that tell how far steps are apart, at least.
+FEWEST = 3
 #: Contributions that an answer lists.
 LARGEST = 5
 
@@ -167,7 +171,7 @@ def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = W
         changed.changes,
         contributions(path, changed_path),
         share,
-        (*base.diagnostics, *changed.diagnostics),
+        (*base.diagnostics, *changed.diagnostics, *noise_unknown(timeline, owners)),
     )
 
 
@@ -291,16 +295,35 @@ def replay_error(graph: Graph, replayed: Timeline, owners: Members) -> float:
 def step_spread(timeline: Timeline, owners: Members) -> float:
     """Half-width of the 80 % interval of a step among those of its job, as a fraction; 0 with fewer than three whole steps.
 
-    Steps much shorter than the median are cut by the window and left out.
+    From the median distance to the median step, so that a slow first step does not widen it. Steps much shorter than the
+    median are cut by the window and left out.
     """
+    lengths = _whole_steps(timeline, owners)
+    if len(lengths) < FEWEST:
+        return 0.0
+    middle = np.median(lengths)
+    return float(Z80 * NORMAL * np.median(np.abs(lengths - middle)) / middle)
+
+
+def _whole_steps(timeline: Timeline, owners: Members) -> NDArray[np.float64]:
+    """ns of the steps of the job that the window did not cut."""
     lengths = np.array(list(step_lengths(timeline, owners).values()), float)
-    lengths = lengths[lengths >= CUT * np.median(lengths)] if len(lengths) else lengths
-    return float(Z80 * lengths.std(ddof=1) / lengths.mean()) if len(lengths) >= 3 else 0.0
+    return lengths[lengths >= CUT * np.median(lengths)] if len(lengths) else lengths
+
+
+def noise_unknown(timeline: Timeline, owners: Members) -> tuple[Diagnostic, ...]:
+    """What to say of the interval where the trace has too few steps to tell how far they are apart."""
+    count = len(_whole_steps(timeline, owners))
+    if count >= FEWEST:
+        return ()
+    word = f"{count} whole step{'s' if count != 1 else ''}"
+    message = f"the trace has {word}: how far steps are apart is unknown and not in the interval; record {FEWEST} or more"
+    return (Diagnostic("step-noise-unknown", message),)
 
 
 class Window(NamedTuple):
-    """A step of the job, ns: from its first start to its last end over all ranks; previous: the last end of the steps that begin
-    before it (its own start without any)."""
+    """A step of the job, ns: from its first start to its last end over all ranks; previous: the last end of the step that
+    begins before it (its own start without any)."""
 
     start: int
     end: int
@@ -323,13 +346,12 @@ class Window(NamedTuple):
 def windows(timeline: Timeline, owners: Members) -> dict[str, Window]:
     """Every step of the job."""
     start, end = spans(timeline, owners)
-    found: dict[str, Window] = {}
-    names = {name: (int(start[parts].min()), int(end[parts].max())) for name, parts in job_steps(owners).items()}
+    every = [(name, int(start[parts].min()), int(end[parts].max())) for name, parts in job_steps(owners).items()]
+    before: dict[str, int] = {}
     latest: int | None = None
-    for name, (first, last) in sorted(names.items(), key=lambda item: item[1]):
-        found[name] = Window(first, last, first if latest is None else latest)
-        latest = max(last, last if latest is None else latest)
-    return {name: found[name] for name in names}
+    for name, first, last in sorted(every, key=lambda step: step[1:]):
+        before[name], latest = first if latest is None else latest, last
+    return {name: Window(first, last, before[name]) for name, first, last in every}
 
 
 def since(path: CriticalPath, begin: int) -> CriticalPath:

@@ -15,7 +15,18 @@ from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.steps import Members, job_steps, members, only
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph
-from lumos.layout.answer import Contribution, Parts, contributions, parts_within, since, spread, step_lengths, windows, working_tasks
+from lumos.layout.answer import (
+    Contribution,
+    Parts,
+    Window,
+    contributions,
+    parts_within,
+    since,
+    spread,
+    step_lengths,
+    windows,
+    working_tasks,
+)
 from lumos.layout.durations import Durations
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
 from lumos.trace.table import Int64, Job
@@ -86,7 +97,7 @@ class Bench:
     def outcome(self, timeline: Timeline, step: str) -> Outcome:
         """The figures of one step of a timeline of this job. UsageError where the job has no such step."""
         self.check_step(step)
-        window = windows(timeline, self.owners)[step]
+        window = self._window(timeline, step)
         begin, error = window.begin(self._ahead[step]), self.spread
         length = (window.end - begin) * 1e-9
         found = parts_within(timeline, self._only(step), self._working, (begin, window.end))
@@ -101,12 +112,22 @@ class Bench:
     def path(self, timeline: Timeline, step: str) -> CriticalPath:
         """The critical path of a step in a timeline of this job."""
         (path,) = critical_paths(timeline, self._only(step), frozen=self.frozen)
-        return since(path, windows(timeline, self.owners)[step].begin(self._ahead[step]))
+        return since(path, self._window(timeline, step).begin(self._ahead[step]))
+
+    def _window(self, timeline: Timeline, step: str) -> Window:
+        """The window of a step in a timeline of this job."""
+        order = sorted(self._windows, key=lambda name: self._windows[name])
+        return windows(timeline, self._only(*order[max(0, order.index(step) - 1) : order.index(step) + 1]))[step]
+
+    @cached_property
+    def _windows(self) -> dict[str, Window]:
+        """Of all steps in the base."""
+        return windows(self.base, self.owners)
 
     @cached_property
     def _ahead(self) -> dict[str, int]:
         """By step, for how long it runs beside the steps before it in the base."""
-        return {name: window.overlap for name, window in windows(self.base, self.owners).items()}
+        return {name: window.overlap for name, window in self._windows.items()}
 
     @cached_property
     def _working(self) -> tuple[tuple[Int64, Int64], ...]:
@@ -121,10 +142,10 @@ class Bench:
         return {}
 
     @cached_property
-    def _owned(self) -> dict[str, Members]:
+    def _owned(self) -> dict[tuple[str, ...], Members]:
         return {}
 
-    def _only(self, step: str) -> Members:
-        if step not in self._owned:
-            self._owned[step] = only(self.owners, step)
-        return self._owned[step]
+    def _only(self, *steps: str) -> Members:
+        if steps not in self._owned:
+            self._owned[steps] = only(self.owners, *steps)
+        return self._owned[steps]

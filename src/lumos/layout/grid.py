@@ -101,7 +101,8 @@ def step_sweep(graph: Graph, base: Graph) -> StepSweep:
     name = paths[typical_step(paths)].name
     known = windows(timeline, owners)
     marks = np.zeros(len(graph), np.uint8)
-    marks[_tasks(owners, [other for other, window in known.items() if window.start < known[name].start])] = 2
+    earlier = sorted((n for n, window in known.items() if window[:2] < known[name][:2]), key=lambda n: known[n])
+    marks[_tasks(owners, earlier[-1:])] = 2
     marks[_tasks(owners, [name])] = 1
     return StepSweep(freeze(base), marks, known[name].overlap)
 

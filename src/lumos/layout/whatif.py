@@ -17,7 +17,18 @@ from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph
-from lumos.layout.answer import Answer, Changed, Work, answer, measured_step, planned_answer, spread, typical_step, unchanged_tasks
+from lumos.layout.answer import (
+    Answer,
+    Changed,
+    Work,
+    answer,
+    measured_step,
+    noise_unknown,
+    planned_answer,
+    spread,
+    typical_step,
+    unchanged_tasks,
+)
 from lumos.layout.capture import capture, wants_graphs
 from lumos.layout.change import SIZE_KEYS, layers, microbatches, recompute, resize
 from lumos.layout.dimensions import Resize, Sizes, sizes
@@ -26,12 +37,14 @@ from lumos.layout.exchange import replicas
 from lumos.layout.hardware import network, on_cluster
 from lumos.layout.identify import ENOUGH, Identified, identify
 from lumos.layout.measured import MeasuredLayout, measured_layout
+from lumos.layout.passes import rearranged
 from lumos.layout.place import place
 from lumos.layout.planned import planned
 from lumos.layout.segment import Segmentation, segment
 from lumos.layout.units import Phase
 from lumos.layout.weights import weights
 from lumos.simulate import simulate
+from lumos.trace.operations import is_operations
 from lumos.trace.table import Job
 
 #: Keys of --set with whole numbers, and with words.
@@ -79,6 +92,8 @@ def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
         return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()))
+    if is_operations(job.traces[0]):
+        return _passes(job, graph, changes)
     graphs = wants_graphs(changes.settings, graph)
     identified = _by_plan(job, graph, changes)
     if identified is not None:
@@ -104,6 +119,26 @@ def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
         diagnostics=layout.diagnostics,
     )
     return answer(graph, changed, *_work(found, job, changes))
+
+
+def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
+    """The answer for a recording of passes."""
+    if changes.cluster or changes.network:
+        raise LumosError(f"{job.traces[0].path} records passes, not what they consist of: --cluster and --network do not reach them")
+    changed = rearranged(job, changes.settings)
+    altered = changes.durations.apply(changed.graph, job)
+    factor = altered.duration / np.maximum(changed.graph.duration, 1)
+    return answer(
+        graph,
+        replace(
+            changed,
+            graph=altered,
+            low=np.rint(changed.low * factor).astype(np.int64),
+            high=np.rint(changed.high * factor).astype(np.int64),
+            scaled=changed.scaled | (altered.duration != changed.graph.duration),
+            changes=(*changed.changes, *changes.durations.described()),
+        ),
+    )
 
 
 def _by_plan(job: Job, graph: Graph, changes: Changes) -> Identified | None:
@@ -144,7 +179,7 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
         (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes), *changes.durations.described()),
         spread(graph, timeline, owners),
         measured_step(graph, owners, step.name),
-        graph.diagnostics,
+        (*graph.diagnostics, *noise_unknown(timeline, owners)),
     )
 
 
