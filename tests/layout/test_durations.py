@@ -80,6 +80,13 @@ def test_fusing_keeps_the_longest_of_a_run_and_one_launch():
         apply(graph, fused=["relu"])
 
 
+def test_fused_multiplications_keep_their_arithmetic():
+    graph = gpu_job()
+    graph = replace(graph, names=tuple("sgemm_a" if n == "relu" else "sgemm_b" if n == "gelu" else n for n in graph.names))
+    kernels = graph.duration[[3, 4]].sum()
+    assert apply(graph, fused=["sgemm*"]).duration.tolist()[3:5] == [kernels, 0]
+
+
 def test_a_slow_rank_makes_the_others_wait():
     graph = gpu_job((0, 1))
     slow = apply(graph, slow=["1=2"])

@@ -32,6 +32,7 @@ GOOD = Plan(seq_len=4096, global_batch=64, micro_batch=1, tp=2, pp=2, dp=4)
         ({"document": 5000}, "at most seq_len"),
         ({"document": 512, "cp": 2}, "packed documents"),
         ({"global_batch": 1_000_000_000}, "passes of a step"),
+        ({"seq_len": 99_999_999_999}, "than kernels can index"),
     ],
 )
 def test_rules(change, rule):

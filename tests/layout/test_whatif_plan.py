@@ -192,6 +192,24 @@ def test_a_grid_of_durations_is_swept_together(written):
     assert times[1] == pytest.approx(written.whatif("tp=2").base.step_time_s, rel=1e-3)
 
 
+def test_ranks_of_one_stage_are_no_whole_model(written):
+    part = replace(written.traces, traces=written.traces.traces[:2])
+    with pytest.raises(LumosError, match="at least one rank of every pipeline stage"):
+        whatif(part, build(part), Changes(parse_settings(["layers=24"])))
+
+
+def test_other_hardware_keeps_no_measured_time(written):
+    found = written.whatif(cluster="b200")
+    assert found.share.measured == 0.0
+
+
+def test_a_latency_that_is_not_stated_cannot_change():
+    h100 = load_cluster("h100")
+    bare = msgspec.structs.replace(h100, fabric=msgspec.structs.replace(h100.fabric, latency_s=None))
+    with pytest.raises(LumosError, match="states no latency"):
+        network(bare, ["latency=x2"])
+
+
 def test_network_words():
     h100 = load_cluster("h100")
     wide = network(h100, ["bandwidth=x2,latency=x0.5"])

@@ -30,6 +30,9 @@ _COMPILED = tuple((label, re.compile(pattern, re.IGNORECASE)) for label, pattern
 
 CLASSES = ("collective", "memcpy", "memset", *(label for label, _ in _PATTERNS), "other")
 
+#: Classes of kernels that arithmetic bounds.
+ARITHMETIC = ("gemm", "convolution", "attention")
+
 
 def classify(name: str) -> str:
     """The class of a compute kernel's name."""

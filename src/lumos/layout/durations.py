@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.attribution import innermost
+from lumos.analyze.kernel_class import ARITHMETIC, classify
 from lumos.analyze.steps import launches
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
@@ -170,8 +171,9 @@ def slow_rank(graph: Graph, rank: int, factor: float) -> Graph:
 def fuse(graph: Graph, tasks: Mask) -> Graph:
     """The graph with every run of neighbouring `tasks` on a stream as one kernel, launched once.
 
-    The fused kernel lasts as long as the longest of the run: memory-bound kernels over one tensor each read and write
-    it, and fusion keeps what is between them in registers. LumosError where no two neighbours match.
+    The fused kernel lasts as long as the longest of the run's memory-bound kernels (each reads and writes the same tensor,
+    and fusion keeps what is between them in registers), or as all of its arithmetic (multiplications, convolutions,
+    attention), whichever is longer. LumosError where no two neighbours match.
     """
     stream = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
     order = np.flatnonzero(stream)
@@ -182,10 +184,11 @@ def fuse(graph: Graph, tasks: Mask) -> Graph:
     if not follows.any():
         raise LumosError("--fuse: no two neighbouring kernels of a stream match; widen the pattern")
     run = np.cumsum(~follows) - 1
-    longest = np.zeros(int(run[-1]) + 1, np.int64)
-    np.maximum.at(longest, run, graph.duration[order])
+    arithmetic = np.array([classify(name) in ARITHMETIC for name in graph.names] or [False])[graph.name[order]]
+    fused = np.bincount(run, np.where(arithmetic, graph.duration[order], 0)).astype(np.int64)
+    np.maximum.at(fused, run, graph.duration[order])
     duration = graph.duration.copy()
-    duration[order] = np.where(follows, 0, longest[run])
+    duration[order] = np.where(follows, 0, fused[run])
     gone = np.zeros(len(graph), bool)
     gone[order[follows]] = True
     duration[_only_launch(graph, gone)] = 0

@@ -12,12 +12,12 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from lumos.analyze.kernel_class import classify
+from lumos.analyze.kernel_class import ARITHMETIC, classify
 from lumos.analyze.steps import members
 from lumos.cost.cluster import Accelerator, Cluster
 from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic
-from lumos.errors import UsageError
+from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.layout.dimensions import Shapes
 from lumos.layout.durations import number
@@ -25,8 +25,6 @@ from lumos.layout.measured import MeasuredLayout
 from lumos.layout.rescale import modelled, operator_rows
 from lumos.trace.table import ABSENT, Job
 
-#: Classes of kernels that arithmetic bounds.
-ARITHMETIC = ("gemm", "convolution", "attention")
 #: 80 % interval of a kernel moved by the ratio of two datasheets alone.
 DATASHEET_INTERVAL = 0.3
 
@@ -43,6 +41,11 @@ def network(cluster: Cluster, words: Iterable[str]) -> Cluster:
         raise UsageError("--network bandwidth: a factor must be more than 0")
     wide, late = factors["bandwidth"], factors["latency"]
     node, fabric = cluster.node, cluster.fabric
+    if late != 1 and node.link_latency_s is None and fabric.latency_s is None:
+        raise LumosError(
+            f"--network latency: the description of {cluster.name} states no latency to change; give a cluster file with"
+            " node.link_latency_s or fabric.latency_s (--base-cluster FILE.toml)"
+        )
     return msgspec.structs.replace(
         cluster,
         node=msgspec.structs.replace(

@@ -85,6 +85,8 @@ def check(plan: Plan, model: Model) -> None:
     """Raise PlanError with the rule that the plan breaks, if any."""
     for key in ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len"):
         _rule(getattr(plan, key) >= 1, f"{key} = {getattr(plan, key)} must be at least 1")
+    tokens = plan.micro_batch * plan.seq_len
+    _rule(tokens < 1 << 31, f"micro_batch · seq_len = {tokens:,} tokens: more than kernels can index (2^31)")
     _rule(plan.schedule in SCHEDULES, f"schedule = {plan.schedule!r}; valid: {', '.join(SCHEDULES)}")
     _rule(plan.recompute in RECOMPUTE, f"recompute = {plan.recompute!r}; valid: {', '.join(RECOMPUTE)}")
     _rule(plan.zero in (0, 1, 2, 3), f"zero = {plan.zero}; valid: 0, 1, 2, 3")

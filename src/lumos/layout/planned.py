@@ -20,6 +20,7 @@ from lumos.layout.job import Job
 from lumos.layout.plan import RECOMPUTE, SCHEDULES, Plan, check
 from lumos.layout.predict import Prediction, predict
 from lumos.layout.sizes import PRECISIONS
+from lumos.layout.work import Collective, Work
 from lumos.model import Model
 
 #: --set keys that name a field of the plan.
@@ -66,8 +67,8 @@ def planned(
     """
     if found.agreement < ENOUGH:
         raise LumosError(
-            f"the layout of the plan that the trace shows accounts for {found.agreement:.0%} of its device work, too little ({ENOUGH:.0%})"
-            " to move the rest about"
+            f"the layout of the plan that the trace shows accounts for {found.agreement:.1%} of its device work, less than the {ENOUGH:.0%}"
+            " that is needed to move it about; the other keys of --set go by the measured blocks"
         )
     job = with_settings(found.job, settings, cluster)
     base = predict(found.job, calibrate(found, graph), coarse=False)
@@ -78,8 +79,15 @@ def planned(
         if work is not None:
             duration = int(changed.timeline.graph.duration[task])
             time += duration
-            new += 0 if pricer.measured(work) else duration
+            new += 0 if pricer.measured(work) and _same_hardware(work, found.job, job) else duration
     return Planned(base, changed, measured_s / base.time.time_s, new / time if time else 0.0)
+
+
+def _same_hardware(work: Work, old: Job, new: Job) -> bool:
+    """Whether the work keeps its measured time: of its like on the same device, link and precision."""
+    if isinstance(work, Collective):
+        return (old.cluster.node, old.cluster.fabric) == (new.cluster.node, new.cluster.fabric)
+    return old.cluster.accelerator == new.cluster.accelerator and old.plan.precision == new.plan.precision
 
 
 def _slow_stages(plan: Plan, slow: Sequence[tuple[int, float]]) -> dict[int, float]:

@@ -53,6 +53,8 @@ WORDS = ("recompute", "cuda_graphs")
 #: Keys that only the plan of an identified job can follow.
 PLAN_KEYS = ("tp", "pp", "vpp", "cp", "ep", "schedule", "zero", "precision")
 KEYS = (*COUNTS, *WORDS, *PLAN_KEYS)
+#: Kinds of collectives that move activations between pipeline stages.
+TRANSFERS = ("send", "receive", "send-receive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
     identified = _by_plan(job, graph, changes)
     if identified is not None:
         return _planned(identified, job, graph, changes)
+    _whole_pipeline(job, graph, changes.settings)
     found = segment(graph, job)
     layout = changed_layout(measured_layout(found), job, changes)
     placed = place(layout)
@@ -139,6 +142,18 @@ def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
             changes=(*changed.changes, *changes.durations.described()),
         ),
     )
+
+
+def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None:
+    """LumosError where the model as a whole is to change and ranks are missing that the given ones pass activations to."""
+    world = max((t.world_size or 0 for t in job.traces), default=0)
+    facts = graph.collectives
+    transfers = facts is not None and any(facts.kinds[k] in TRANSFERS for k in set(facts.kind.tolist()))
+    if transfers and world > len(job.traces) and {"layers", "microbatches"} & set(settings):
+        raise LumosError(
+            f"the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show a part of the model alone;"
+            " give at least one rank of every pipeline stage"
+        )
 
 
 def _by_plan(job: Job, graph: Graph, changes: Changes) -> Identified | None:

@@ -20,7 +20,7 @@ def print_found(out: Console, found: Found) -> None:
     if not found.complete:
         out.print("interrupted: the best so far")
     if not found.best:
-        out.print(f"no plan of {count(found.plans, 'plan')} fits the memory" if found.plans else "no plan keeps the rules")
+        out.print(_why_none(found))
         return
     best = found.best[0]
     out.print(
@@ -32,7 +32,15 @@ def print_found(out: Console, found: Found) -> None:
         f"{found.pruned:,} are proved slower, "
         f"{found.evaluated:,} timed, {len(found.best)} simulated in full, in {found.seconds_s:.1f} s"
     )
-    table(out, ("plan", "step s", "+ %", "tokens/s/GPU", "MFU", "peak GB"), [_row(q, best) for q in found.best])
+    table(out, ("plan", "step s", "+ %", "tok/s/GPU", "MFU", "peak GB"), [_row(q, best) for q in found.best])
+
+
+def _why_none(found: Found) -> str:
+    if not found.plans:
+        return "no plan keeps the rules"
+    if found.infeasible == found.plans:
+        return f"no plan of {count(found.plans, 'plan')} fits the memory"
+    return f"no plan of {count(found.plans, 'plan')} meets the conditions ({found.infeasible:,} of them do not fit the memory)"
 
 
 def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best: int | None) -> None:
@@ -46,7 +54,7 @@ def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best:
             lines.append((f"{value:,}", *_row(q, q)[:2], *_row(q, q)[3:]))
         else:
             lines.append((f"{value:,}", "no plan fits", "–", "–", "–", "–"))
-    table(out, (key, "plan", "step s", "tokens/s/GPU", "MFU", "peak GB"), lines, left=(1,))
+    table(out, (key, "plan", "step s", "tok/s/GPU", "MFU", "peak GB"), lines, left=(1,))
 
 
 def print_explanation(out: Console, names: tuple[str, str], steps: tuple[float, float], explanation: Explanation) -> None:
