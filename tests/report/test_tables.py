@@ -76,3 +76,12 @@ def test_wrapped_text_leaves_no_blanks_at_the_end_of_lines(page):
 def test_a_table_shows_as_many_rows_as_asked_for(page):
     table(page.console, ("n",), [(str(i),) for i in range(40)], most=40)
     assert len(page.lines()) == 42
+
+
+def test_a_table_goes_on_in_the_next_line_where_nothing_may_be_cut(page):
+    words = " ".join(f"part{i}" for i in range(20))
+    table(page.console, ("plan", "step s"), [(words, "1.5")], whole=True)
+    text = " ".join(page.lines())
+    assert "…" not in text
+    assert all(f"part{i}" in text for i in range(20))
+    assert max(map(len, page.lines())) <= 80

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lumos.layout.plan import Plan
-from lumos.report.text import count, table
+from lumos.report.text import count, paragraph, sentence, table
 from lumos.search.engine import Simulated
 from lumos.search.explain import Explanation
 from lumos.search.search import Found
@@ -23,16 +23,18 @@ def print_found(out: Console, found: Found) -> None:
         out.print(_why_none(found))
         return
     best = found.best[0]
-    out.print(
+    sentence(
+        out,
         f"fastest: {describe(best.job.plan)}: step {best.time.time_s:.4g} s (80 %: {best.time.low_s:.4g} – {best.time.high_s:.4g}), "
-        f"MFU {best.model_flops_utilization:.1%}"
+        f"MFU {best.model_flops_utilization:.1%}",
     )
-    out.print(
+    paragraph(
+        out,
         f"{count(found.plans, 'plan')}: {found.infeasible:,} need more memory, {found.excluded:,} break a condition, "
         f"{found.pruned:,} are proved slower, "
-        f"{found.evaluated:,} timed, {len(found.best)} simulated in full, in {found.seconds_s:.1f} s"
+        f"{found.evaluated:,} timed, {len(found.best)} simulated in full, in {found.seconds_s:.1f} s",
     )
-    table(out, ("plan", "step s", "+ %", "tok/s/GPU", "MFU", "peak GB"), [_row(q, best) for q in found.best])
+    table(out, ("plan", "step s", "+ %", "tok/s/GPU", "MFU", "peak GB"), [_row(q, best) for q in found.best], whole=True)
 
 
 def _why_none(found: Found) -> str:
@@ -54,7 +56,7 @@ def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best:
             lines.append((f"{value:,}", *_row(q, q)[:2], *_row(q, q)[3:]))
         else:
             lines.append((f"{value:,}", "no plan fits", "–", "–", "–", "–"))
-    table(out, (key, "plan", "step s", "tok/s/GPU", "MFU", "peak GB"), lines, left=(1,))
+    table(out, (key, "plan", "step s", "tok/s/GPU", "MFU", "peak GB"), lines, left=(1,), whole=True)
 
 
 def print_explanation(out: Console, names: tuple[str, str], steps: tuple[float, float], explanation: Explanation) -> None:

@@ -65,9 +65,15 @@ def heading(console: Console, text: str) -> None:
 
 
 def table(
-    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], left: Iterable[int] = (0,), most: int = MOST_ROWS
+    console: Console,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: Iterable[int] = (0,),
+    most: int = MOST_ROWS,
+    whole: bool = False,
 ) -> None:
-    """A table: numbers right-aligned and whole; the columns in `left` (text) left-aligned, and cut where the width ends.
+    """A table: numbers right-aligned and whole; the columns in `left` (text) left-aligned, and cut where the width ends, or
+    (`whole`) gone on in the next line.
 
     Rows after the first `most` are only counted.
     """
@@ -76,7 +82,7 @@ def table(
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", show_edge=False)
     for i, name in enumerate(columns):
         justify: Literal["left", "right"] = "left" if i in left else "right"
-        grid.add_column(Text(name), justify=justify, no_wrap=True, overflow="ellipsis", width=widths[i])
+        grid.add_column(Text(name), justify=justify, no_wrap=not whole, overflow="ellipsis", width=widths[i])
     for row in shown:
         grid.add_row(*(Text(cell) for cell in row))
     console.print(Padding(grid, (0, 0, 0, INDENT), expand=False))
