@@ -141,3 +141,9 @@ def test_what_cannot_be_is_refused(words, error, text):
     job, graph, _ = base()
     with pytest.raises(error, match=text):
         whatif(job, graph, Changes(parse_settings(words)))
+
+
+def test_a_job_of_cpus_does_not_move_to_accelerators():
+    job, graph, _ = base()
+    with pytest.raises(LumosError, match="ran on CPUs"):
+        whatif(job, graph, Changes(cluster="h100"))

@@ -226,3 +226,9 @@ def test_passes_of_a_pipeline_stage_are_told_apart(written):
     assert {lb.microbatch for lb in first if lb.phase == Phase.FORWARD and lb.layer >= 0} == set(range(8))
     assert {lb.microbatch for lb in first if lb.phase == Phase.BACKWARD and lb.layer >= 0} == set(range(8))
     assert {row.repeats for row in outline(found).rows if row.block == "layer"} == {6}
+
+
+def test_a_plan_that_does_not_account_for_the_trace_is_not_followed_in_silence(written, monkeypatch):
+    found = identify(written.traces, written.graph, members(written.graph), written.job.cluster)
+    monkeypatch.setattr("lumos.layout.whatif.identify", lambda *_: replace(found, agreement=0.8))
+    assert "plan-not-followed" in {d.code for d in written.whatif("micro_batch=2").diagnostics}

@@ -15,6 +15,7 @@ from lumos.analyze.critical_path import critical_paths
 from lumos.analyze.steps import members
 from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import accelerator_of
+from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph
 from lumos.layout.answer import (
@@ -98,7 +99,7 @@ def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
         return _passes(job, graph, changes)
     graphs = wants_graphs(changes.settings, graph)
     identified = _by_plan(job, graph, changes)
-    if identified is not None:
+    if identified is not None and (_needs_plan(changes) or identified.agreement >= ENOUGH):
         return _planned(identified, job, graph, changes)
     _whole_pipeline(job, graph, changes.settings)
     found = segment(graph, job)
@@ -119,7 +120,7 @@ def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
         scaled=(layout.factor[placed.source] != 1) | (altered.duration != placed.graph.duration),
         modelled=modelled,
         changes=(*layout.changes, *changes.durations.described()),
-        diagnostics=layout.diagnostics,
+        diagnostics=(*layout.diagnostics, *_by_blocks(identified)),
     )
     return answer(graph, changed, *_work(found, job, changes))
 
@@ -156,9 +157,25 @@ def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None
         )
 
 
+def _by_blocks(identified: Identified | None) -> tuple[Diagnostic, ...]:
+    """Says that a job whose plan shows goes by measured blocks all the same, and why."""
+    if identified is None:
+        return ()
+    text = (
+        f"the layout of the plan that the traces show accounts for {identified.agreement:.1%} of their device work, less than {ENOUGH:.0%}:"
+        " the change goes by measured blocks, which know no experts and no exchanges inside layers; hold it against lumos predict"
+    )
+    return (Diagnostic("plan-not-followed", text),)
+
+
+def _needs_plan(changes: Changes) -> bool:
+    """Whether only the plan of an identified job can follow the changes."""
+    return any(key in changes.settings for key in PLAN_KEYS) or changes.settings.get("recompute") == "selective"
+
+
 def _by_plan(job: Job, graph: Graph, changes: Changes) -> Identified | None:
     """The job's plan, where the change goes by it: where a key needs it, or the layout of a plan accounts for the trace."""
-    if any(key in changes.settings for key in PLAN_KEYS) or changes.settings.get("recompute") == "selective":
+    if _needs_plan(changes):
         if not has_device(graph):
             raise LumosError(
                 "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, layers, sizes and microbatches"
@@ -170,12 +187,11 @@ def _by_plan(job: Job, graph: Graph, changes: Changes) -> Identified | None:
 
 
 def _identified(job: Job, graph: Graph, changes: Changes) -> Identified | None:
-    """The plan of the job, where its layout accounts for the trace; None elsewhere."""
+    """The plan that the traces show; None where they show none."""
     try:
-        found = identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
+        return identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
     except LumosError:
         return None
-    return found if found.agreement >= ENOUGH else None
 
 
 def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -> Answer:
@@ -220,6 +236,8 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
         layout = resize(layout, job, accelerator, **wanted)
     if "dp" in settings:
         layout = replicas(layout, job, whole("dp", settings["dp"]), _fabric(job, layout.segmentation.graph, changes))
+    if changes.cluster and not has_device(layout.segmentation.graph):
+        raise LumosError("--cluster: the job ran on CPUs, which does not tell what its operators take on accelerators; use lumos predict")
     if changes.cluster or changes.network:
         old = cluster_of(job, layout.segmentation.graph, changes.base_cluster)
         layout = on_cluster(layout, job, old, _target(old, changes) or old, ", ".join(_hardware_words(changes)))
