@@ -388,8 +388,8 @@ constexpr int LANES = 8;
 typedef int64_t Lanes __attribute__((vector_size(LANES * sizeof(int64_t))));
 typedef double Factors __attribute__((vector_size(LANES * sizeof(double))));
 
-// A duration times a factor is rounded half to even (once, where the compiler fuses the two), exactly below 2^51 ns: adding 1.5 · 2^52 leaves the integer in the low
-// bits of the double.
+// A duration times a factor is rounded half to even (once, where the compiler fuses the two), exactly below 2^51 ns: adding
+// 1.5 · 2^52 leaves the integer in the low bits of the double.
 constexpr double SHIFT = 6755399441055744.0;
 constexpr int64_t SHIFT_BITS = 0x4338000000000000;
 

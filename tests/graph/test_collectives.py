@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lumos.graph.build import rank_graph
-from lumos.graph.collectives import kind_of
+from lumos.graph.collectives import TRANSFERS, kind_of
 from lumos.graph.table import Kind
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -100,3 +100,7 @@ def test_a_collective_on_a_cpu_thread_is_work_that_its_operator_issued(draw, tra
     from lumos.simulate import simulate
 
     assert simulate(graph, slower).start[task] - simulate(graph).start[task] == 50_000
+
+
+def test_transfers_are_the_kinds_that_names_of_transfers_have():
+    assert {kind_of(name) for name in ("c10d::send", "c10d::recv_", "ncclDevKernel_SendRecv")} == set(TRANSFERS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos.graph.table import Graph, Kind
 from lumos.trace.table import Int32
@@ -48,3 +49,9 @@ def kernel_classes(graph: Graph) -> tuple[list[str], Int32]:
     for kind, label in ((Kind.COLLECTIVE, "collective"), (Kind.MEMCPY, "memcpy"), (Kind.MEMSET, "memset")):
         out[graph.kind == kind] = CLASSES.index(label)
     return list(CLASSES), out
+
+
+def bound_by_arithmetic(graph: Graph) -> NDArray[np.bool_]:
+    """Which tasks are kernels that arithmetic bounds, bool[n]."""
+    classes, of = kernel_classes(graph)
+    return np.isin(of, [classes.index(name) for name in ARITHMETIC])

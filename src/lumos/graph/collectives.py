@@ -37,6 +37,9 @@ _KINDS = (
     (re.compile(r"(?i)reduce"), "reduce"),
 )
 
+#: Kinds that move data between two ranks, as pipeline stages do.
+TRANSFERS = ("send", "receive", "send-receive")
+
 #: Bytes of an element by the names that PyTorch gives its types.
 ELEMENT_BYTES = {
     "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4, "long": 8, "long int": 8, "int64": 8, "double": 8, "float64": 8,

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.kernel_class import ARITHMETIC, classify
+from lumos.analyze.kernel_class import bound_by_arithmetic
 from lumos.analyze.steps import launches
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
@@ -184,8 +184,7 @@ def fuse(graph: Graph, tasks: Mask) -> Graph:
     if not follows.any():
         raise LumosError("--fuse: no two neighbouring kernels of a stream match; widen the pattern")
     run = np.cumsum(~follows) - 1
-    arithmetic = np.array([classify(name) in ARITHMETIC for name in graph.names] or [False])[graph.name[order]]
-    fused = np.bincount(run, np.where(arithmetic, graph.duration[order], 0)).astype(np.int64)
+    fused = np.bincount(run, np.where(bound_by_arithmetic(graph)[order], graph.duration[order], 0)).astype(np.int64)
     np.maximum.at(fused, run, graph.duration[order])
     duration = graph.duration.copy()
     duration[order] = np.where(follows, 0, fused[run])

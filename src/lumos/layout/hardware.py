@@ -12,12 +12,13 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from lumos.analyze.kernel_class import ARITHMETIC, classify
+from lumos.analyze.kernel_class import bound_by_arithmetic
 from lumos.analyze.steps import members
 from lumos.cost.cluster import Accelerator, Cluster
 from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
+from lumos.graph.collectives import TRANSFERS
 from lumos.graph.table import Kind
 from lumos.layout.dimensions import Shapes
 from lumos.layout.durations import number
@@ -98,7 +99,7 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
                 _apply(columns, np.array([task]), *ratio)
                 done[task] = True
     rest = np.flatnonzero(owners.on_device & ~done & (graph.kind != Kind.COLLECTIVE))
-    arithmetic = np.array([classify(name) in ARITHMETIC for name in graph.names], bool)[graph.name[rest]]
+    arithmetic = bound_by_arithmetic(graph)[rest]
     flops = max(
         (old.peak_flops[d] / new.peak_flops[d] for d in ("bf16", "fp16", "fp32") if d in old.peak_flops and d in new.peak_flops),
         default=1.0,
@@ -123,7 +124,7 @@ def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, c
     for i in range(len(facts.task)):
         task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
         size = world if facts.size is None or facts.size[i] == ABSENT else int(facts.size[i])
-        if kind in ("send", "recv", "send-receive"):
+        if kind in TRANSFERS:
             kind, size = "send_recv", 2
         if size == 1:  # alone in its group: nothing moves
             continue

@@ -17,6 +17,7 @@ from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
+from lumos.graph.collectives import TRANSFERS
 from lumos.graph.table import Graph
 from lumos.layout.answer import (
     Answer,
@@ -54,8 +55,6 @@ WORDS = ("recompute", "cuda_graphs")
 #: Keys that only the plan of an identified job can follow.
 PLAN_KEYS = ("tp", "pp", "vpp", "cp", "ep", "schedule", "zero", "precision")
 KEYS = (*COUNTS, *WORDS, *PLAN_KEYS)
-#: Kinds of collectives that move activations between pipeline stages.
-TRANSFERS = ("send", "receive", "send-receive")
 
 
 @dataclass(frozen=True, slots=True)
