@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from tools.document import markdown_table, write_section
 
-from lumos.chakra.check import check
+from lumos.chakra.check.check import check
 from lumos.chakra.export import export
-from lumos.chakra.link import link
+from lumos.chakra.link.link import link
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.trace import read
 from lumos.trace.chakra_et import stream

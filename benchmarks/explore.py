@@ -26,15 +26,15 @@ from tools.document import ROOT, markdown_table, write_section
 
 from lumos.analyze.steps import members
 from lumos.graph.build import build
-from lumos.layout.durations import Durations
-from lumos.layout.whatif import Changes
-from lumos.report.document import Recording, document
-from lumos.report.html import write_report
-from lumos.report.timeline_levels import drawing
+from lumos.report.page.document import Recording, document
+from lumos.report.page.html import write_report
+from lumos.report.page.timeline_levels import drawing
 from lumos.serve.session import LIMITS, Loaded
 from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.trace.table import Category, Job, Trace
+from lumos.whatif.durations import Durations
+from lumos.whatif.whatif import Changes
 
 TASKS = 1_000_000
 RANKS = 16

@@ -17,11 +17,11 @@ import time
 import numpy as np
 from tools.document import markdown_table, write_section
 
+from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
-from lumos.layout.framework import profile
-from lumos.layout.price import Pricer
 from lumos.model import load_model
-from lumos.report.search_text import describe
+from lumos.plan.framework import profile
+from lumos.report.text.search import describe
 from lumos.search.coarse import step_times
 from lumos.search.engine import Ray
 from lumos.search.memory import peak_bytes
@@ -85,8 +85,7 @@ def workers() -> str:
     return (
         f"Written by `python -m benchmarks.search workers`. Every plan of {_named(LLAMA)} timed (`--no-prune`), the best"
         f" {REFINED} simulated in full, on Ray workers of one processor each (to reach: two workers 1.5 times as fast as one,"
-        " search ≥ 60 s):\n\n"
-        + markdown_table(("workers", "s", "times as fast"), rows)
+        " search ≥ 60 s):\n\n" + markdown_table(("workers", "s", "times as fast"), rows)
     )
 
 

@@ -22,15 +22,15 @@ from tools.document import ROOT, markdown_table, write_section
 
 from lumos.graph.build import build
 from lumos.graph.table import Graph, Kind
-from lumos.layout.durations import Durations, matching
-from lumos.layout.grid import scaled_steps, step_sweep
-from lumos.layout.measured import measured_layout
-from lumos.layout.place import place
-from lumos.layout.segment import segment
-from lumos.layout.whatif import Changes, changed_layout
+from lumos.segment.segment import segment
 from lumos.simulate import simulate, sweep
 from lumos.trace import read
 from lumos.trace.table import Job
+from lumos.whatif.durations import Durations, matching
+from lumos.whatif.grid import scaled_steps, step_sweep
+from lumos.whatif.measured_layout import measured_layout
+from lumos.whatif.place import place
+from lumos.whatif.whatif import Changes, changed_layout
 
 TASKS = 1_000_000
 CONFIGURATIONS = 200

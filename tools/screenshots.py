@@ -23,8 +23,8 @@ from tools.browser import Page, browser
 from tools.document import ROOT
 
 from lumos.cli.serve import listen
-from lumos.report.document import Recording, document
-from lumos.report.html import write_report
+from lumos.report.page.document import Recording, document
+from lumos.report.page.html import write_report
 from lumos.serve.app import application
 from lumos.serve.session import Session
 from lumos.trace import read

@@ -18,13 +18,13 @@ from tools.document import markdown_table, write_section
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.check import check
+from lumos.chakra.check.check import check
 from lumos.chakra.export import export
-from lumos.chakra.link import Linked, agreement, link
+from lumos.chakra.link.link import Linked, agreement, link
 from lumos.chakra.lower import lower
-from lumos.chakra.membership import Likeness, likeness
-from lumos.chakra.model import learn
-from lumos.chakra.sample import sample
+from lumos.chakra.synthesize.membership import Likeness, likeness
+from lumos.chakra.synthesize.model import learn
+from lumos.chakra.synthesize.sample import sample
 from lumos.errors import LumosError
 from lumos.graph.table import Graph
 from lumos.simulate import simulate

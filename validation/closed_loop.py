@@ -27,17 +27,17 @@ from dataclasses import dataclass, field
 import msgspec
 from tools.document import markdown_table, write_section
 
+from lumos.blocks.coefficients import shipped
+from lumos.blocks.price import Pricer
 from lumos.graph.build import build
-from lumos.layout.coefficients import shipped
-from lumos.layout.planned import with_settings
-from lumos.layout.predict import Prediction, predict
-from lumos.layout.price import Pricer
-from lumos.layout.settings import Settings, job_from
-from lumos.layout.whatif import Changes, parse_settings, whatif
-from lumos.layout.world import expand
-from lumos.report.kineto_out import write_kineto
+from lumos.plan.configuration import Settings, job_from
+from lumos.predict.predict import Prediction, predict
+from lumos.predict.ranks import expand
+from lumos.report.export.kineto import write_kineto
 from lumos.simulate import simulate
 from lumos.trace import read
+from lumos.whatif.planned import with_settings
+from lumos.whatif.whatif import Changes, parse_settings, whatif
 
 JITTER, CLOCKS_NS = 0.01, 50_000
 FIGURE = 0.01

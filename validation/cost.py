@@ -266,7 +266,7 @@ def main() -> None:
 
 def draw(folder: Path, models: dict[str, list[Scored]]) -> None:
     """Signed errors of each model as one HTML file."""
-    from lumos.report.plots import scatter
+    from lumos.report.plots.cost import scatter
 
     axes = {"gemm": "FLOP", "attention": "keys", "collective": "bytes", "memory-bound": "bytes"}
     folder.mkdir(parents=True, exist_ok=True)

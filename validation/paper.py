@@ -22,13 +22,13 @@ from tools.document import markdown_table, write_section
 
 from lumos.analyze.breakdown import four_way
 from lumos.analyze.steps import members
+from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
-from lumos.layout.framework import PROFILES
-from lumos.layout.job import Job
-from lumos.layout.plan import Plan
-from lumos.layout.predict import Prediction, predict
-from lumos.layout.price import Pricer
 from lumos.model import load_model
+from lumos.plan.framework import PROFILES
+from lumos.plan.job import Job
+from lumos.plan.plan import Plan
+from lumos.predict.predict import Prediction, predict
 
 COMPONENTS = ("exposed_compute", "overlapped", "exposed_communication", "other")
 BASE = "15b-2x2x8"

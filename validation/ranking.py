@@ -18,14 +18,14 @@ from pathlib import Path
 import numpy as np
 from tools.document import markdown_table, write_section
 
+from lumos.blocks.coefficients import StepCoefficients, shipped
+from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
-from lumos.layout import fit as fitting
-from lumos.layout.coefficients import StepCoefficients, shipped
-from lumos.layout.framework import profile
-from lumos.layout.price import Pricer
-from lumos.layout.step_time import step_time
-from lumos.layout.validate import RANKED, Scored, read_tables, score, spearman_within
 from lumos.model import load_model
+from lumos.plan.framework import profile
+from lumos.predict import fit as fitting
+from lumos.predict.step_time import step_time
+from lumos.predict.validate import RANKED, Scored, read_tables, score, spearman_within
 from lumos.search.coarse import step_times
 from lumos.search.memory import peak_bytes
 from lumos.search.prices import Prices

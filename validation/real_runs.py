@@ -45,9 +45,9 @@ from msgspec import structs
 from tools.document import ROOT, markdown_table, write_section
 
 from lumos.graph.build import build
-from lumos.layout.durations import Durations
-from lumos.layout.whatif import Changes, parse_settings, whatif
 from lumos.trace import read
+from lumos.whatif.durations import Durations
+from lumos.whatif.whatif import Changes, parse_settings, whatif
 
 WARMUP, TRACED = 1, 3
 #: glibc keeps what is freed, as caching allocators do. Else every large tensor is mapped anew and the operator that writes it

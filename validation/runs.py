@@ -3,7 +3,7 @@
     LUMOS_MEASURED=... python -m validation.runs [--fit]
 
 Without --fit the shipped coefficients are scored and the sources left out are fitted anew; with --fit the shipped ones are
-fitted first and written to src/lumos/layout/data/step.toml.
+fitted first and written to src/lumos/blocks/data/step.toml.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any
 import msgspec
 from tools.document import markdown_table, write_section
 
+from lumos.blocks.coefficients import DATA, StepCoefficients, shipped
 from lumos.cost.cluster import load_cluster
-from lumos.layout import fit as fitting
-from lumos.layout.coefficients import DATA, StepCoefficients, shipped
-from lumos.layout.framework import PROFILES, with_switches
-from lumos.layout.job import Job
-from lumos.layout.plan import Plan
-from lumos.layout.predict import predict
-from lumos.layout.validate import Scored, figures, parallel_kind, read_tables, score, spearman_within, summary
 from lumos.model import load_model
+from lumos.plan.framework import PROFILES, with_switches
+from lumos.plan.job import Job
+from lumos.plan.plan import Plan
+from lumos.predict import fit as fitting
+from lumos.predict.predict import predict
+from lumos.predict.validate import Scored, figures, parallel_kind, read_tables, score, spearman_within, summary
 
 TABLES = ("vtrain", "llm_foundry", "internevo", "simumax_b200", "nemo_legacy", "torchtitan")
 #: Of the largest table every so manyth row is fitted to: its rows are alike, and each source counts the same.

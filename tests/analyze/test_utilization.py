@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lumos.analyze.intervals import union
 from lumos.analyze.steps import members
 from lumos.analyze.utilization import busy_curves, curve, difference
 from lumos.graph.table import Kind, Processor, Step
+from lumos.intervals import union
 from lumos.simulate.timeline import measured
 
 MS = 1_000_000

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chakra import two_stages
 
 from lumos.chakra.export import export
 from lumos.trace.chakra_et import stream
 from lumos.trace.chakra_wire import Attribute, Metadata, Node, encode_metadata, encode_node, frame
-
-_spec = importlib.util.spec_from_file_location("two_stages", Path(__file__).with_name("two_stages.py"))
-assert _spec is not None and _spec.loader is not None
-two_stages: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(two_stages)
-sys.modules["two_stages"] = two_stages
 
 
 @pytest.fixture

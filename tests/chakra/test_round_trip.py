@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.chakra import two_stages
 
 import lumos
 from lumos.chakra.build import graph, graph_of
-from lumos.chakra.check import check
+from lumos.chakra.check.check import check
 from lumos.chakra.coarse import coarse
 from lumos.chakra.export import export
 from lumos.chakra.gather import gather
@@ -155,9 +156,8 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def jobs_of_two() -> Graph:
-    import sys
 
-    graph_: Graph = sys.modules["two_stages"].two_stages()
+    graph_: Graph = two_stages.two_stages()
     return graph_
 
 
@@ -224,8 +224,8 @@ def test_gathering_keeps_groups_of_the_same_ranks_apart(stages: Path) -> None:
 
 def test_a_predicted_job_exports_and_comes_back(tmp_path: Path) -> None:
     """tp 2 x pp 2 x dp 2: a rank stands for each stage, and the stages' messages are messages."""
-    from lumos.layout.predict import predict
-    from lumos.layout.settings import Settings, job_from
+    from lumos.plan.configuration import Settings, job_from
+    from lumos.predict.predict import predict
 
     plan = {"model": "gpt3-13b", "cluster": "h100", "gpus": 8, "global_batch": 16, "seq": 2048, "tp": 2, "pp": 2, "dp": 2, "micro_batch": 2}
     job = predict(job_from(Settings(**plan)), coarse=True).timeline.graph  # type: ignore[arg-type]

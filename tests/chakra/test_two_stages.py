@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from tests.chakra import two_stages
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.check import check
+from lumos.chakra.check.check import check
 from lumos.chakra.export import export
 from lumos.chakra.gather import gather
 from lumos.chakra.network import durations, read_network
@@ -50,7 +50,7 @@ def expected(rank: int) -> list[tuple[int, str, int, int, tuple[int, ...], dict[
 
 @pytest.mark.parametrize("rank", range(4))
 def test_it_is_rebuilt_node_for_node(tmp_path: Path, rank: int) -> None:
-    export(sys.modules["two_stages"].two_stages(), tmp_path)
+    export(two_stages.two_stages(), tmp_path)
     metadata, placed = stream(tmp_path / f"job.{rank}.et")
     assert metadata.version == "0.0.4"
     nodes = [p.node for p in placed]
@@ -65,7 +65,7 @@ def test_it_keeps_every_rule(stages: Path) -> None:
 
 
 def test_our_replay_ends_where_the_simulator_did(stages: Path) -> None:
-    example = sys.modules["two_stages"]
+    example = two_stages
     job = graph(stages)
     timeline = simulate(job)
     rank = [job.processors[p].rank for p in job.processor]
@@ -81,4 +81,4 @@ def test_playing_it_as_the_simulator_does_ends_there_too(stages: Path) -> None:
     assert workload.id is not None
     played = play(workload, duration, workload.id)
     ends = [played.end[low:high].max() for low, high in zip(workload.rank_offset[:-1], workload.rank_offset[1:], strict=True)]
-    assert ends == pytest.approx(sys.modules["two_stages"].FINISH, rel=1e-6)
+    assert ends == pytest.approx(two_stages.FINISH, rel=1e-6)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lumos.cost.cluster import load_cluster
-from lumos.layout.framework import profile
 from lumos.model import load_model
+from lumos.plan.framework import profile
 from lumos.search.space import Problem
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.layout.framework import profile
-from lumos.layout.plan import SCHEDULES
-from lumos.layout.price import Pricer
-from lumos.layout.step_time import step_time
+from lumos.blocks.price import Pricer
+from lumos.plan.framework import profile
+from lumos.plan.plan import SCHEDULES
+from lumos.predict.step_time import step_time
 from lumos.search.bounds import lower_bounds
 from lumos.search.coarse import step_times
 from lumos.search.memory import peak_bytes

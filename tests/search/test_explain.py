@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lumos.layout.predict import predict
-from lumos.layout.price import Pricer
-from lumos.layout.settings import job_from
+from lumos.blocks.price import Pricer
+from lumos.plan.configuration import job_from
+from lumos.predict.predict import predict
 from lumos.search.explain import FILL, RECOMPUTED, explain
 from lumos.search.settings import settings_of
 

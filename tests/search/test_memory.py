@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.layout.framework import profile
-from lumos.layout.memory import peak_memory
-from lumos.layout.plan import SCHEDULES
+from lumos.blocks.memory import peak_memory
+from lumos.plan.framework import profile
+from lumos.plan.plan import SCHEDULES
 from lumos.search.memory import peak_bytes
 from lumos.search.space import Space, enumerate_plans
 

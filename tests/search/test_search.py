@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lumos.blocks.price import Pricer
 from lumos.errors import UsageError
-from lumos.layout.price import Pricer
-from lumos.layout.step_time import step_time
+from lumos.predict.step_time import step_time
 from lumos.search.constraints import parse
 from lumos.search.search import answer, search
 from lumos.search.settings import sweep_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from lumos.layout.plan import SCHEDULES, PlanError, check
+from lumos.plan.plan import SCHEDULES, PlanError, check
 from lumos.search.space import COLUMNS, Space, divisors, enumerate_plans
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import lumos
-from lumos.layout.durations import Durations
-from lumos.layout.whatif import Changes, whatif
+from lumos.whatif.durations import Durations
+from lumos.whatif.whatif import Changes, whatif
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -54,8 +54,8 @@ def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):
     found = explorer.ask("/api/whatif", {"scale": [{"glob": glob, "factor": 1}]})
     assert found.status == 400
     assert glob[:8] in found.json["error"]
-    from lumos.layout.durations import Scale
     from lumos.serve.session import command_line
+    from lumos.whatif.durations import Scale
 
     words = shlex.split(command_line(["a b"], Changes(durations=Durations(scales=(Scale(glob, 0.5),)))))
     assert words == ["lumos", "whatif", "a b", "--scale", f"{glob}=0.5"]
@@ -99,8 +99,8 @@ def test_a_change_of_the_plan_is_answered_in_the_background(explorer, graph):
 
 
 def test_every_change_is_in_its_command_line():
-    from lumos.layout.durations import Scale
     from lumos.serve.session import command_line
+    from lumos.whatif.durations import Scale
 
     durations = Durations((Scale("a", 2),), ("b",), ("c",), ((1, 1.5),))
     changes = Changes({"layers": "8"}, durations, "a100", "h100", ("bandwidth=x2",))

@@ -63,8 +63,7 @@ def modules(job: Job, owners: Members) -> Int64:
     out = np.full(len(owners.graph), -1, np.int64)
     for trace, tasks, calls in _launched(job, owners):
         python = np.flatnonzero(trace.is_any(Category.PYTHON))
-        is_module = np.array([text.startswith(MODULE_PREFIX) for text in trace.strings], bool)
-        among = python[is_module[trace.name[python]]]
+        among = python[trace.named(lambda name: name.startswith(MODULE_PREFIX))[python]]
         found = innermost(trace, among, calls)
         lost = found < 0
         found[lost] = _forward_module(trace, among, calls[lost])

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.idle import Idle, device_idle
-from lumos.analyze.intervals import either, union, within
 from lumos.analyze.steps import Members, members, spans
 from lumos.graph.table import Kind
+from lumos.intervals import either, union, within
 from lumos.result import Rows, Shown
 from lumos.simulate.timeline import Timeline
 

@@ -14,13 +14,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from lumos.analyze.breakdown import FourWay, four_way, working
-from lumos.analyze.intervals import union, within
 from lumos.analyze.steps import Members, members, only, spans, step_names
 from lumos.analyze.tables import by_operator
 from lumos.analyze.waiting import waiting
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
+from lumos.intervals import union, within
 from lumos.result import Shown
 from lumos.simulate.timeline import Timeline, measured
 from lumos.trace.table import ABSENT, Int32, Int64, Job

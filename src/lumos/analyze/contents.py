@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lumos.analyze.memory import memory_curves
+from lumos.graph.steps import is_step_mark
 from lumos.result import Shown
 from lumos.trace.table import DEVICE_WORK, Category, Int64, Trace
 
@@ -107,9 +108,7 @@ def unlinked(trace: Trace) -> float | None:
 
 def _marks(trace: Trace) -> list[int]:
     """Rows of the step marks, by start; their copies on devices are derived, so they do not count."""
-    rows = np.flatnonzero(trace.is_any(Category.ANNOTATION, Category.OPERATOR))
-    is_step = np.array([text.startswith(STEP_PREFIX) for text in trace.strings], bool)
-    rows = rows[is_step[trace.name[rows]]] if len(rows) else rows
+    rows = np.flatnonzero(is_step_mark(trace))
     marks: list[int] = rows[np.argsort(trace.start[rows], kind="stable")].tolist()
     return marks
 

@@ -126,8 +126,8 @@ def _counted(trace: Trace) -> dict[int, tuple[str, float]]:
     dims, values = trace.args.get("Input Dims"), trace.dense("Concrete Inputs")
     if dims is None:
         return {}
-    known = np.array([text in _PRODUCTS or text in _ATTENTION for text in trace.strings], bool)
-    chosen = known[trace.name[dims.rows]] & (trace.category[dims.rows] == Category.OPERATOR)
+    known = trace.named(lambda name: name in _PRODUCTS or name in _ATTENTION)
+    chosen = known[dims.rows] & (trace.category[dims.rows] == Category.OPERATOR)
     flops: Callable[[str, str, str], float | None] = _cached_flops({})
     out = {}
     for row, text_index in zip(dims.rows[chosen].tolist(), dims.values[chosen].tolist(), strict=True):

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from lumos.analyze.causes import causes
 from lumos.analyze.idle import TOLERANCE_NS
-from lumos.analyze.intervals import union, within
 from lumos.analyze.occupied import NEVER
 from lumos.analyze.operation_idle import is_operation_level, unexplained_operations
 from lumos.analyze.steps import Members, spans
 from lumos.graph.table import Kind
+from lumos.intervals import union, within
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64
 

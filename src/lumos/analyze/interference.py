@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.intervals import union, within
 from lumos.analyze.kernel_class import classify
 from lumos.graph.collectives import is_communication
+from lumos.intervals import union, within
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 
 #: A kernel runs inside collectives when they cover this share of it. Below it, and above none, it counts on neither side.

@@ -15,7 +15,7 @@ from lumos.analyze.steps import Members, members, spans
 from lumos.analyze.utilization import busy_curves, difference
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
-from lumos.graph.operation_host import constants as operation_constants
+from lumos.graph.operations.host import constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate

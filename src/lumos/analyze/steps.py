@@ -59,10 +59,9 @@ class Members:
 
 def members(graph: Graph) -> Members:
     """Assign every task of the graph to its step. A graph without marked steps is one step per rank."""
-    place = {rank: i for i, rank in enumerate(graph.ranks)}
-    rank = np.array([place[p.rank] for p in graph.processors], np.int32)[graph.processor]
+    rank = graph.position_of_task
     by_rank = _grouped(rank, len(graph.ranks))
-    on_device = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
+    on_device = graph.on_device
     launch = launches(graph)
     prefix = _prefix(graph, rank, on_device, launch)
     if graph.steps and graph.measured_start is not None:
@@ -76,9 +75,8 @@ def members(graph: Graph) -> Members:
 
 def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32) -> Members:
     """Members of a graph whose tasks are known to belong to `steps`: step int32[n], index into `steps`, -1 none."""
-    place = {rank: i for i, rank in enumerate(graph.ranks)}
-    rank = np.array([place[p.rank] for p in graph.processors], np.int32)[graph.processor]
-    on_device = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
+    rank = graph.position_of_task
+    on_device = graph.on_device
     launch = launches(graph)
     facts = (rank, _grouped(rank, len(graph.ranks)), on_device, launch, _prefix(graph, rank, on_device, launch))
     return _members(graph, steps, step.copy(), facts)

@@ -12,9 +12,9 @@ from lumos.analyze.attribution import MODULE_PREFIX, has_modules, modules, opera
 from lumos.analyze.breakdown import FourWay, four_way, working
 from lumos.analyze.causes import causes
 from lumos.analyze.idle import Idle, device_idle, split
-from lumos.analyze.intervals import union, within
 from lumos.analyze.steps import Members, spans
 from lumos.errors import TraceError
+from lumos.intervals import union, within
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64, Job
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.breakdown import working
-from lumos.analyze.intervals import Union, covered, union
 from lumos.analyze.steps import Members, spans
+from lumos.intervals import Union, covered, union
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64
 

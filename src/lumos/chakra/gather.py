@@ -11,11 +11,11 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
-from lumos.chakra.check import group_of
 from lumos.chakra.lower import csr
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
@@ -269,3 +269,10 @@ def _timers(trace: Trace) -> list[int]:
 def folder_of(job: Job) -> Path:
     """The folder that a set came from: where its system and network files lie."""
     return Path(job.traces[0].path).parent
+
+
+def group_of(name: Any, groups: Mapping[str, tuple[int, ...]], world: int) -> tuple[int, ...] | None:
+    """The ranks of a `pg_name`; everyone where it is absent, empty or "0"; None where the file of groups lacks it."""
+    if name is None or not str(name).isdigit() or int(name) == 0:
+        return tuple(range(world))
+    return groups.get(str(int(name)))

@@ -176,7 +176,7 @@ class _Nodes:
         pred = np.concatenate((self.pred, [e[0] for e in self.edges])).astype(np.int64)
         task = np.concatenate((self.task, [e[1] for e in self.edges])).astype(np.int64)
         dep_offset, dep = reduced(*csr(place[pred], place[task], len(order)))
-        on_stream = np.array([p.is_stream for p in graph.processors], bool)[graph.processor]
+        on_stream = graph.on_device
 
         def column(of_tasks: NDArray[Any], of_added: list[int], dtype: type) -> Any:
             return np.concatenate((of_tasks, of_added)).astype(dtype)[order]

@@ -11,6 +11,7 @@ the first dimension of the network), and no two collectives share a link's bandw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from lumos.chakra.check import yaml_lists
 from lumos.chakra.workload import Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
@@ -116,3 +116,9 @@ def durations(workload: Workload, network: Network | None) -> tuple[Int64, list[
         out[node] = 0 if workload.type[node] == NodeType.RECV else memo[key]
     how = "from the set's network file" if network else f"on an assumed network ({net.bandwidth:g} GiB/s, {net.latency:g} ns a hop)"
     return out, [Diagnostic("costed", f"{len(missing)} nodes have no duration and were costed {how}")]
+
+
+def yaml_lists(text: str) -> dict[str, list[str]]:
+    """The `key: [ a, b ]` lines of a network file."""
+    lines = re.finditer(r"(?m)^([\w-]+)\s*:\s*\[([^\]]*)\]", text)
+    return {line[1]: [item.strip() for item in line[2].split(",") if item.strip()] for line in lines}

@@ -69,6 +69,6 @@ def command(
         }
         write_json(answer)
         return
-    from lumos.report.breakdown_text import print_breakdown
+    from lumos.report.text.breakdown import print_breakdown
 
     print_breakdown(console(), of, steps, by, rows, achieved, spread, graph.diagnostics)

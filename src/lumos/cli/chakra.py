@@ -46,7 +46,7 @@ def export_(
     if json:
         write_json({**plain(result), "build_s": build_s, "export_s": clock.lap()})
         return
-    from lumos.report.chakra_text import print_exported
+    from lumos.report.text.chakra import print_exported
 
     print_exported(console(), result)
 
@@ -62,13 +62,13 @@ def _cluster(name: str | None) -> Any:
 @app.command("check")
 def check_(folder: Folder, json: Json = False) -> None:
     """Hold a set to every rule that ASTRA-sim has; status 1 where it breaks one."""
-    from lumos.chakra.check import check
+    from lumos.chakra.check.check import check
 
     result = check(folder)
     if json:
         write_json(result)
     else:
-        from lumos.report.chakra_text import print_checked
+        from lumos.report.text.chakra import print_checked
 
         print_checked(console(), result)
     if not result.ok:
@@ -84,8 +84,8 @@ def link_(
     json: Json = False,
 ) -> None:
     """Join an execution trace with the profiler's file of the same rank: tensors with times."""
-    from lumos.chakra.link import link
-    from lumos.chakra.linked_file import write_linked
+    from lumos.chakra.link.link import link
+    from lumos.chakra.link.linked_file import write_linked
     from lumos.errors import UsageError
     from lumos.trace import read
     from lumos.trace.execution_trace import read as read_observed
@@ -115,7 +115,7 @@ def link_(
     if json:
         write_json(figures)
         return
-    from lumos.report.chakra_text import print_linked
+    from lumos.report.text.chakra import print_linked
 
     print_linked(console(), figures)
 
@@ -150,7 +150,7 @@ def import_(
     if json:
         write_json(figures)
         return
-    from lumos.report.chakra_text import print_imported
+    from lumos.report.text.chakra import print_imported
 
     print_imported(console(), figures)
 
@@ -174,9 +174,9 @@ def synthesize_(
     """Sample a new set that gives nothing of its source away, or that has other ranks, layers and speeds."""
     from lumos.chakra.export import export
     from lumos.chakra.lower import lower
-    from lumos.chakra.membership import likeness
-    from lumos.chakra.model import learn, load, save
-    from lumos.chakra.sample import sample
+    from lumos.chakra.synthesize.membership import likeness
+    from lumos.chakra.synthesize.model import learn, load, save
+    from lumos.chakra.synthesize.sample import sample
     from lumos.errors import UsageError
     from lumos.simulate import simulate
 
@@ -202,14 +202,14 @@ def synthesize_(
     if json:
         write_json(figures)
         return
-    from lumos.report.chakra_text import print_synthetic
+    from lumos.report.text.chakra import print_synthetic
 
     print_synthetic(console(), figures)
 
 
 def _factors(texts: list[str]) -> dict[str, float]:
     """The factors of --scale WHAT=F. UsageError where one is no such thing."""
-    from lumos.chakra.sample import SCALES
+    from lumos.chakra.synthesize.sample import SCALES
     from lumos.cli.choices import check_choice
     from lumos.errors import UsageError
 
@@ -235,7 +235,7 @@ def stat_(paths: Paths, json: Json = False) -> None:
     if json:
         write_json(result)
         return
-    from lumos.report.chakra_text import print_stat
+    from lumos.report.text.chakra import print_stat
 
     print_stat(console(), result)
 
@@ -248,7 +248,7 @@ def view_(
 ) -> None:
     """Simulate a set and write its timeline for ui.perfetto.dev."""
     from lumos.graph.build import build
-    from lumos.report.perfetto import write_perfetto
+    from lumos.report.export.perfetto import write_perfetto
     from lumos.simulate import simulate
     from lumos.trace import read
 

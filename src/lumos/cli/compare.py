@@ -41,7 +41,7 @@ def command(
     if json:
         write_json(result)
         return
-    from lumos.report.compare_text import print_comparison
+    from lumos.report.text.compare import print_comparison
 
     print_comparison(console(), (paths[0], paths[-1]), result)
 

@@ -151,7 +151,7 @@ def collective(
 def _draw(path: str | None, centre: int, cost: Callable[[Any], Estimate], title: str, axis: str) -> None:
     """The curve over sizes around `centre`, where a file is asked for."""
     if path is not None:
-        from lumos.report.plots import cost_curve, powers_around
+        from lumos.report.plots.cost import cost_curve, powers_around
 
         sizes = powers_around(centre)
         cost_curve(path, sizes, cost(sizes), title, axis)

@@ -48,7 +48,7 @@ def command(
     chosen = tuple(path for path in found if name in (None, path.name))
     spare = by_class(slack(replayed, owners, frozen=frozen), owners)
     if perfetto is not None:
-        from lumos.report.perfetto import write_perfetto
+        from lumos.report.export.perfetto import write_perfetto
 
         write_perfetto(perfetto, (timeline,), (chosen,))
     if json:
@@ -61,7 +61,7 @@ def command(
         }
         write_json(answer)
         return
-    from lumos.report.critical_path_text import print_critical_paths
+    from lumos.report.text.critical_path import print_critical_paths
 
     print_critical_paths(console(), of, graph, chosen, spare)
 

@@ -9,7 +9,7 @@ import typer
 from lumos.cli.output import Json, console, write_json
 
 if TYPE_CHECKING:
-    from lumos.layout.settings import Settings
+    from lumos.plan.configuration import Settings
 
 
 def command(
@@ -24,10 +24,10 @@ def command(
 ) -> None:
     """Why one plan beats another: the difference of the two steps, part by part."""
     shared = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch": global_batch, "seq": seq}
+    from lumos.blocks.price import Pricer
     from lumos.errors import UsageError
-    from lumos.layout.predict import predict, result
-    from lumos.layout.price import Pricer
-    from lumos.layout.settings import job_from
+    from lumos.plan.configuration import job_from
+    from lumos.predict.predict import predict, result
     from lumos.search.explain import explain
     from lumos.search.search import plan_keys
 
@@ -42,7 +42,7 @@ def command(
         plans = {name: {**k, "parts_s": parts} for name, k, parts in zip("ab", keys, (found.first, found.second), strict=True)}
         write_json({**plans, "difference_s": found.difference})
         return
-    from lumos.report.search_text import describe, print_explanation
+    from lumos.report.text.search import describe, print_explanation
 
     print_explanation(console(), (describe(a.job.plan), describe(b.job.plan)), (a.time.time_s, b.time.time_s), found)
 
@@ -50,7 +50,7 @@ def command(
 def _settings(text: str, shared: dict[str, str | int | None]) -> Settings:
     from msgspec.structs import replace
 
-    from lumos.layout.settings import read_settings
+    from lumos.plan.configuration import read_settings
     from lumos.search.settings import settings_of
 
     found = settings_of(text) if "=" in text else read_settings(text)

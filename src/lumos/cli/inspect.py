@@ -9,7 +9,7 @@ import typer
 from lumos.cli.output import Clock, Json, Paths, Repair, console, progress, write_json
 
 if TYPE_CHECKING:
-    from lumos.layout.outline import Outline
+    from lumos.segment.outline import Outline
     from lumos.trace.table import Job
 
 
@@ -35,18 +35,18 @@ def command(
         answer = {"ranks": len(files), "files": files, "groups": job.groups, "interference": slowed, **cut}
         write_json({**answer, "diagnostics": diagnostics, "read_s": read_s})
         return
-    from lumos.report.inspect_text import print_contents
+    from lumos.report.text.inspect import print_contents
 
     print_contents(console(), files, job.groups, slowed, diagnostics, read_s)
     if blocks:
-        from lumos.report.blocks_text import print_blocks
+        from lumos.report.text.blocks import print_blocks
 
         print_blocks(console(), _outline(job))
 
 
 def _outline(job: Job) -> Outline:
     from lumos.graph.build import build
-    from lumos.layout.outline import outline
-    from lumos.layout.segment import segment
+    from lumos.segment.outline import outline
+    from lumos.segment.segment import segment
 
     return outline(segment(build(job), job))

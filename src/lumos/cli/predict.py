@@ -56,8 +56,8 @@ def command(
     from msgspec.structs import replace
 
     from lumos.errors import UsageError
-    from lumos.layout.predict import predict, result
-    from lumos.layout.settings import Settings, job_from, read_settings
+    from lumos.plan.configuration import Settings, job_from, read_settings
+    from lumos.predict.predict import predict, result
 
     if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
         raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
@@ -67,17 +67,17 @@ def command(
     job = job_from(replace(settings, **changes))
     prediction = predict(job, coarse=False if kineto is not None or perfetto is not None else blocks)
     if perfetto is not None:
-        from lumos.report.perfetto import write_perfetto
+        from lumos.report.export.perfetto import write_perfetto
 
         write_perfetto(perfetto, (prediction.timeline,))
     if kineto is not None:
-        from lumos.report.kineto_out import write_kineto
+        from lumos.report.export.kineto import write_kineto
 
         write_kineto(kineto, prediction, ranks=ranks, jitter=jitter, clock_offset_ns=round(1000 * clock_offset), seed=seed)
     if json:
         write_json(result(prediction))
         return
-    from lumos.report.predict_text import print_prediction
+    from lumos.report.text.predict import print_prediction
 
     print_prediction(console(), prediction)
 

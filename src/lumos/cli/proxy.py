@@ -50,7 +50,7 @@ def generate(
     if json:
         write_json({**summary, "folder": output, "diagnostics": notes})
         return
-    from lumos.report.text import print_diagnostics
+    from lumos.report.text.format import print_diagnostics
 
     out = console()
     out.print(f"{output}: {summary['operators']} operators of {summary['ranks']} of {summary['world_size']} ranks, step {summary['step']}")
@@ -105,7 +105,7 @@ def run(
 
 
 def _print_run(result: dict[str, Any]) -> None:
-    from lumos.report.text import duration, percent, size, table
+    from lumos.report.text.format import duration, percent, size, table
 
     out = console()
     where = f"{result['device']}, torch {result['torch']}, {len(result['ranks'])} of its ranks"

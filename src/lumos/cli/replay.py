@@ -60,13 +60,13 @@ def command(
     slowed = interference(job.traces)
     if perfetto is not None:
         from lumos.analyze.critical_path import critical_paths
-        from lumos.report.perfetto import write_perfetto
+        from lumos.report.export.perfetto import write_perfetto
 
         runs = (measured(graph), timeline)
         write_perfetto(perfetto, runs, [critical_paths(run) for run in runs])
     if json:
         write_json({**plain(result), "interference": slowed, **({"probes": probed} if probed else {}), **seconds})
         return
-    from lumos.report.replay_text import print_replay
+    from lumos.report.text.replay import print_replay
 
     print_replay(console(), result, probed, seconds, slowed)

@@ -43,11 +43,11 @@ def command(
     import shlex
     from pathlib import Path
 
-    from lumos.layout.durations import Durations
-    from lumos.layout.whatif import Changes, parse_settings
-    from lumos.report.document import Recording, document
-    from lumos.report.html import write_report
+    from lumos.report.page.document import Recording, document
+    from lumos.report.page.html import write_report
     from lumos.trace import read
+    from lumos.whatif.durations import Durations
+    from lumos.whatif.whatif import Changes, parse_settings
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))

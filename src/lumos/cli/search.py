@@ -9,7 +9,7 @@ import typer
 from lumos.cli.output import Json, console, progress, write_json
 
 if TYPE_CHECKING:
-    from lumos.layout.price import Pricer
+    from lumos.blocks.price import Pricer
     from lumos.search.space import Problem
 
 Values = Annotated[str | None, typer.Option(metavar="V,V", show_default=False)]
@@ -76,11 +76,11 @@ def command(
     rows = swept(problem, key, values, run)
     found = rows[0][1]
     if parquet is not None:
-        from lumos.report.search_table import write_parquet
+        from lumos.report.export.search_table import write_parquet
 
         write_parquet(parquet, [f for _, f in rows])
     if plot is not None:
-        from lumos.report.search_plot import plot_front, plot_sweep
+        from lumos.report.plots.search import plot_front, plot_sweep
 
         plot_sweep(plot, key, rows) if sweep is not None else plot_front(plot, found)
     if json and sweep is not None:
@@ -88,7 +88,7 @@ def command(
     elif json:
         write_json(answer(found))
     else:
-        from lumos.report.search_text import print_found, print_sweep
+        from lumos.report.text.search import print_found, print_sweep
 
         if sweep is None:
             print_found(console(), found)

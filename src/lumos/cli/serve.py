@@ -37,7 +37,7 @@ def command(
         from lumos.serve.app import application
     except ImportError as error:
         raise LumosError(f"the explorer needs {error.name}, which is not installed: pip install 'lumos-trace[report,serve]'") from error
-    from lumos.report.html import plotly_source
+    from lumos.report.page.html import plotly_source
     from lumos.serve.session import Session
 
     plotly_source()

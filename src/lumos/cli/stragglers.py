@@ -35,6 +35,6 @@ def command(
     if json:
         write_json(result)
         return
-    from lumos.report.stragglers_text import print_stragglers
+    from lumos.report.text.stragglers import print_stragglers
 
     print_stragglers(console(), result)

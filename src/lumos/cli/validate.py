@@ -16,18 +16,18 @@ def command(
     json: Json = False,
 ) -> None:
     """Predict every row of tables of measured runs, and score the predictions."""
-    from lumos.layout.validate import explained, read_tables, rows_of, score, summary
+    from lumos.predict.validate import explained, read_tables, rows_of, score, summary
 
     clock = Clock()
     scored = score(read_tables(tables), progress=progress("predicting"))
     result = {**summary(scored), "seconds_s": clock.lap()}
     if plot is not None:
-        from lumos.report.validate_plot import write_plot
+        from lumos.report.plots.validate import write_plot
 
         write_plot(plot, scored)
     if json:
         write_json({"rows": rows_of(scored), **result})
         return
-    from lumos.report.validate_text import print_validation
+    from lumos.report.text.validate import print_validation
 
     print_validation(console(), scored, result, explained(scored, worst))

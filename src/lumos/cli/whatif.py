@@ -43,31 +43,31 @@ def command(
     that such operators do, with the work they launch.
     """
     from lumos.graph.build import build
-    from lumos.layout.durations import Durations
-    from lumos.layout.whatif import Changes, parse_settings, whatif
     from lumos.trace import read
+    from lumos.whatif.durations import Durations
+    from lumos.whatif.whatif import Changes, parse_settings, whatif
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
     job = read(*paths, repair=repair, progress=progress("reading"))
     graph = build(job)
     if grid:
-        from lumos.layout.grid import evaluate, parse_grid
+        from lumos.whatif.grid import evaluate, parse_grid
 
         cells = evaluate(job, graph, changes, parse_grid(grid))
         if json:
             write_json({"grid": [cell._asdict() for cell in cells]})
             return
-        from lumos.report.whatif_text import print_grid
+        from lumos.report.text.whatif import print_grid
 
         print_grid(console(), cells)
         return
     found = whatif(job, graph, changes)
     if json:
-        from lumos.layout.answer import contracted
+        from lumos.whatif.answer import contracted
 
         write_json(contracted(found))
         return
-    from lumos.report.whatif_text import print_answer
+    from lumos.report.text.whatif import print_answer
 
     print_answer(console(), found)

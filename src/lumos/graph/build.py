@@ -8,9 +8,9 @@ no start time, wait or leftover does, but for the boundary conditions listed in 
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
+from importlib.metadata import entry_points
 from itertools import pairwise
-from typing import cast
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.kept import kept_calls, kept_gaps
 from lumos.graph.launches import DeviceWork, device_work
 from lumos.graph.occupancy import occupancy
-from lumos.graph.operations import operations_graph
+from lumos.graph.operations.graph import operations_graph
 from lumos.graph.ranks import join
 from lumos.graph.steps import steps
 from lumos.graph.streams import StreamWaits, stream_waits
@@ -36,8 +36,9 @@ from lumos.graph.threads import hand_offs, host_slices
 from lumos.trace.operations import is_operations
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Job, Trace
 
-#: Builders of formats that say themselves what depends on what, by the `format` in their traces' metadata.
-BUILDERS = {"chakra": "lumos.chakra.build"}
+#: Where packages register builders of formats that say themselves what depends on what: as entry points of this group, each
+#: named by the `format` in its traces' metadata (`pyproject.toml` has Lumos' own).
+BUILDERS = "lumos.graph_builders"
 
 #: Name of the tasks that are a thread's time between operators.
 BETWEEN = "(between operators)"
@@ -45,12 +46,26 @@ BETWEEN = "(between operators)"
 
 def build(job: Job) -> Graph:
     """The dependency graph of a job, its ranks joined. GraphError where a trace holds no work at all."""
-    if builder := BUILDERS.get(str(job.traces[0].metadata.get("format"))):
-        return cast(Graph, import_module(builder).build(job))
+    if written := job.traces[0].metadata.get("format"):
+        return _registered(str(written))(job)
     if is_operations(job.traces[0]):
         return operations_graph(job)
     world = max((trace.world_size for trace in job.traces if trace.world_size is not None), default=None)
     return _from_zero(join(concatenate([rank_graph(trace) for trace in job.traces]), world))
+
+
+def _registered(written: str) -> BuildGraph:
+    """The builder of a format. GraphError where none is registered."""
+    for entry in entry_points(group=BUILDERS, name=written):
+        builder: BuildGraph = entry.load()
+        return builder
+    raise GraphError(f"no builder is registered for traces of the format {written!r}; install Lumos again, or the package that reads them")
+
+
+class BuildGraph(Protocol):
+    """Builds the graph of a job whose format states its dependencies."""
+
+    def __call__(self, job: Job) -> Graph: ...
 
 
 def _from_zero(graph: Graph) -> Graph:

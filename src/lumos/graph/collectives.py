@@ -56,8 +56,7 @@ def kind_of(name: str) -> str:
 
 def is_communication(trace: Trace) -> NDArray[np.bool_]:
     """Rows of device work that communicate between ranks, by kernel name or by the profiler's collective arguments."""
-    speaks = np.array([bool(_COMMUNICATION.search(name)) for name in trace.strings] or [False])
-    mask = speaks[trace.name]
+    mask = trace.named(_COMMUNICATION.search)
     facts = trace.args.get("Collective name")
     if facts is not None:
         mask[facts.rows] = True
@@ -71,9 +70,12 @@ _ON_CPU = re.compile(r"(gloo|mpi|ucc):")
 
 def is_cpu_collective(trace: Trace) -> NDArray[np.bool_]:
     """Annotations under which a CPU thread moves the bytes of a collective: work, unlike all other annotations."""
-    named = np.array([bool(_ON_CPU.match(name)) for name in trace.strings] or [False])
-    mask: NDArray[np.bool_] = named[trace.name] & (trace.category == Category.ANNOTATION)
+    mask: NDArray[np.bool_] = trace.named(_ON_CPU.match) & (trace.category == Category.ANNOTATION)
     return mask
+
+
+#: Operators that issue collectives.
+_ISSUING = re.compile(r"c10d::")
 
 
 def issuers(trace: Trace, rows: Int32) -> Int32:
@@ -81,8 +83,7 @@ def issuers(trace: Trace, rows: Int32) -> Int32:
 
     The k-th collective of a kind and size was issued by the k-th operator of that kind and size before it.
     """
-    named = np.array([name.startswith("c10d::") for name in trace.strings] or [False])
-    operators = np.flatnonzero(named[trace.name] & (trace.category == Category.OPERATOR))
+    operators = np.flatnonzero(trace.named(_ISSUING.match) & (trace.category == Category.OPERATOR))
     queues: dict[tuple[str, int], list[int]] = {}
     for row in operators[np.argsort(trace.start[operators], kind="stable")]:
         queues.setdefault((kind_of(trace.strings[trace.name[row]]), _shape_bytes(trace, int(row))), []).append(int(row))
@@ -129,8 +130,7 @@ def _fact_rows(trace: Trace, rows: Int32, calls: Int32) -> Int64:
     if own is not None:
         told[own.rows] = True
     for wanted in ("record_param_comms", "nccl:"):
-        named = np.array([name.startswith(wanted) for name in trace.strings] or [False])
-        ranges = named[trace.name] & trace.is_any(Category.OPERATOR, Category.ANNOTATION)
+        ranges = trace.named(re.compile(wanted).match) & trace.is_any(Category.OPERATOR, Category.ANNOTATION)
         if wanted == "record_param_comms":  # old ones carry no facts: the annotation inside them says more
             ranges &= told
         around = Ranges(trace, np.flatnonzero(ranges))

@@ -154,7 +154,7 @@ def _agree(facts: Collectives, chosen: Int64) -> NDArray[np.bool_]:
 def _mismatches(graph: Graph, facts: Collectives) -> list[Diagnostic]:
     """Collectives of one group and number that ranks call by different kinds or sizes: they would never complete."""
     numbered = np.flatnonzero((facts.sequence >= 0) & (facts.peer == ABSENT))
-    ranks = np.array([p.rank for p in graph.processors])[graph.processor[facts.task[numbered]]]
+    ranks = graph.rank_of_task[facts.task[numbered]]
     said: dict[tuple[int, int], dict[tuple[str, int], list[int]]] = {}
     for i, rank in zip(numbered, ranks, strict=True):
         kind = facts.kinds[facts.kind[i]]

@@ -14,8 +14,7 @@ MARK = "ProfilerStep"
 
 def is_step_mark(trace: Trace) -> NDArray[np.bool_]:
     """Rows that mark a step. They are ranges over work, never work."""
-    marks = np.array([name.startswith(MARK) for name in trace.strings] or [False])
-    mask: NDArray[np.bool_] = marks[trace.name] & trace.is_any(Category.ANNOTATION, Category.OPERATOR)
+    mask: NDArray[np.bool_] = trace.named(lambda name: name.startswith(MARK)) & trace.is_any(Category.ANNOTATION, Category.OPERATOR)
     return mask
 
 

@@ -153,8 +153,7 @@ def _collective_waits(trace: Trace, work: DeviceWork, communicates: NDArray[np.b
 
 def _await_times(trace: Trace) -> Int64:
     """When operators that await a collective began."""
-    named = np.array([bool(_AWAITS.search(name)) for name in trace.strings] or [False])
-    awaits = named[trace.name] & trace.is_any(Category.OPERATOR, Category.ANNOTATION)
+    awaits = trace.named(_AWAITS.search) & trace.is_any(Category.OPERATOR, Category.ANNOTATION)
     recorded = trace.args.get("Collective name")
     if recorded is not None and recorded.kind == "string":
         words = np.array([trace.strings[v] == "wait" for v in recorded.values])

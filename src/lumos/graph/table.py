@@ -201,3 +201,22 @@ class Graph:
 
     def __len__(self) -> int:
         return len(self.duration)
+
+    @property
+    def on_device(self) -> NDArray[np.bool_]:
+        """Whether each task runs on a stream of a device, bool[n]."""
+        mask: NDArray[np.bool_] = np.array([p.is_stream for p in self.processors], bool)[self.processor]
+        return mask
+
+    @property
+    def rank_of_task(self) -> Int32:
+        """The global rank of each task, int32[n]."""
+        ranks: Int32 = np.array([p.rank for p in self.processors], np.int32)[self.processor]
+        return ranks
+
+    @property
+    def position_of_task(self) -> Int32:
+        """The position in `ranks` of each task's rank, int32[n]."""
+        place = {rank: i for i, rank in enumerate(self.ranks)}
+        positions: Int32 = np.array([place[p.rank] for p in self.processors], np.int32)[self.processor]
+        return positions

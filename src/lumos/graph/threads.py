@@ -143,6 +143,5 @@ _NODE = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$")
 
 def _starts_node(trace: Trace, slices: HostSlices) -> NDArray[np.bool_]:
     """Slices that belong to a node of the backward pass."""
-    named = np.array([bool(_NODE.match(name)) for name in trace.strings] or [False])
-    mask: NDArray[np.bool_] = (slices.row >= 0) & named[trace.name[slices.row]]
+    mask: NDArray[np.bool_] = (slices.row >= 0) & trace.named(_NODE.match)[slices.row]
     return mask

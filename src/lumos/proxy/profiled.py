@@ -83,8 +83,8 @@ def _provenance(trace: Trace) -> tuple[int, dict[str, str]]:
 
 def _inside(trace: Trace, rows: StepRows, blocks: Sequence[str]) -> Callable[[Operator], bool]:
     """Whether an operator runs inside a range that matches, on its thread, or is the backward pass of one that does."""
-    matches = np.array([any(fnmatchcase(name, glob) for glob in blocks) for name in trace.strings] or [False])
-    ranges = np.flatnonzero(matches[trace.name] & trace.is_any(Category.ANNOTATION, Category.PYTHON, Category.OPERATOR))
+    matches = trace.named(lambda name: any(fnmatchcase(name, glob) for glob in blocks))
+    ranges = np.flatnonzero(matches & trace.is_any(Category.ANNOTATION, Category.PYTHON, Category.OPERATOR))
     end = trace.start + trace.duration
     numbered = [o for root in rows.roots for o in root.walk()]
     inside: set[int] = set()
@@ -102,7 +102,7 @@ def _inside(trace: Trace, rows: StepRows, blocks: Sequence[str]) -> Callable[[Op
 def step_operators(trace: Trace, step: Step) -> StepRows:
     """The operators of a step, nested by time on each thread; device-wide synchronisations outside them are operators too."""
     inside = (trace.start >= step.start) & (trace.start < step.end)
-    synchronises = np.array([bool(_SYNCHRONISES.match(name)) for name in trace.strings] or [False])[trace.name]
+    synchronises = trace.named(_SYNCHRONISES.match)
     wanted = inside & ((trace.category == Category.OPERATOR) | (synchronises & (trace.category == Category.RUNTIME)))
     found = np.flatnonzero(wanted)
     end = trace.start + trace.duration
@@ -145,10 +145,10 @@ def _device_work(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None
 
 def _launches(trace: Trace, graph: Graph, step: Step) -> dict[int, int]:
     """Row of device work -> row of the call that launched it, for calls of the step."""
-    of_rank = np.array([p.rank == trace.rank for p in graph.processors], bool)
+    of_rank = graph.rank_of_task == trace.rank
     edge = np.flatnonzero(graph.pred_kind == Dependency.LAUNCH)
     task = np.searchsorted(graph.pred_offset, edge, side="right") - 1
-    mine = of_rank[graph.processor[task]] & np.isin(graph.kind[task], [int(k) for k in DEVICE_KINDS])
+    mine = of_rank[task] & np.isin(graph.kind[task], [int(k) for k in DEVICE_KINDS])
     work, call = graph.event[task[mine]], graph.event[graph.pred[edge[mine]]]
     known = (work >= 0) & (call >= 0)
     work, call = work[known], call[known]
@@ -246,9 +246,9 @@ def _collective(trace: Trace, row: int, operator: Operator, groups: Mapping[str,
 def _waits(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
     """An operator whose start or device work waited for another's transfer or device work comes after that one."""
     number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
-    of_rank = np.array([p.rank == trace.rank for p in graph.processors], bool)
+    of_rank = graph.rank_of_task == trace.rank
     target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_offset))
-    mine = of_rank[graph.processor[target]]
+    mine = of_rank[target]
     device = _launching_operator(trace, _launches(trace, graph, step), rows)
     for edge in np.flatnonzero(mine & (graph.pred_kind == Dependency.STREAM_WAIT)).tolist():
         source = device.get(int(graph.event[graph.pred[edge]]))

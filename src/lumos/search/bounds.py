@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lumos.layout.coefficients import StepCoefficients
-from lumos.layout.plan import SCHEDULES
+from lumos.blocks.coefficients import StepCoefficients
+from lumos.plan.plan import SCHEDULES
 from lumos.search.prices import SPLIT, Columns, Floats
 from lumos.search.space import Plans
 from lumos.search.structure import chunk_layers, shapes

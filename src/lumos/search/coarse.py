@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from lumos import _pipeline
-from lumos.layout.coefficients import StepCoefficients
+from lumos.blocks.coefficients import StepCoefficients
 from lumos.search.prices import Columns, Floats
 from lumos.search.space import Plans
 from lumos.search.structure import chunk_layers, passes, structures

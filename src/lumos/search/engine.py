@@ -14,13 +14,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lumos.blocks.memory import Memory
+from lumos.blocks.price import Pricer
 from lumos.distribute import Workers
 from lumos.errors import UsageError
-from lumos.layout.job import Job
-from lumos.layout.memory import Memory
-from lumos.layout.predict import predict, result
-from lumos.layout.price import Pricer
-from lumos.layout.step_time import StepTime
+from lumos.plan.job import Job
+from lumos.predict.predict import predict, result
+from lumos.predict.step_time import StepTime
 from lumos.search.coarse import step_times
 from lumos.search.prices import Columns, Floats
 from lumos.search.space import Ints, Plans, Problem

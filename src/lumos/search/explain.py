@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lumos.layout.block import Block, collapse
-from lumos.layout.layers import LayerWork
-from lumos.layout.predict import Prediction, work_class
-from lumos.layout.price import Pricer
-from lumos.layout.sizes import Share
-from lumos.layout.step_time import slowest
-from lumos.layout.work import Collective, Lane
+from lumos.blocks.block import Block, collapse
+from lumos.blocks.layer import LayerWork
+from lumos.blocks.price import Pricer
+from lumos.blocks.share import Share
+from lumos.blocks.work import Collective, Lane
+from lumos.predict.predict import Prediction, work_class
+from lumos.predict.step_time import slowest
 
 RECOMPUTED = "recomputation (memory)"
 FILL = "pipeline fill and drain"

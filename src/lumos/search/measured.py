@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from lumos.analyze.steps import members
+from lumos.blocks.price import Pricer
 from lumos.errors import LumosError
 from lumos.graph.table import Graph
-from lumos.layout.calibrated import calibrate
-from lumos.layout.identify import ENOUGH, identify
-from lumos.layout.price import Pricer
-from lumos.layout.whatif import cluster_of
 from lumos.search.space import Problem
 from lumos.trace.table import Job
+from lumos.whatif.calibrated import calibrate
+from lumos.whatif.identify import ENOUGH, identify
+from lumos.whatif.whatif import cluster_of
 
 
 def problem_of_traces(job: Job, graph: Graph, base_cluster: str | None = None) -> tuple[Problem, Pricer]:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from lumos import _pipeline
-from lumos.layout.memory import ADAM_STATES, FP32
-from lumos.layout.plan import RECOMPUTE
-from lumos.layout.sizes import PRECISIONS
+from lumos.blocks.memory import ADAM_STATES, FP32
+from lumos.plan.plan import RECOMPUTE
 from lumos.search.prices import memory_columns
 from lumos.search.space import Ints, Plans
 from lumos.search.structure import Structure, chunk_layers, structures
+from lumos.vocabulary import PRECISIONS
 
 
 def peak_bytes(plans: Plans) -> Ints:

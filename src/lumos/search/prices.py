@@ -12,16 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.layout import ends
-from lumos.layout.assemble import hosted
-from lumos.layout.block import NOTHING, Block, Builder, collapse
-from lumos.layout.layers import LayerWork
-from lumos.layout.memory import layer_activations, logits_bytes, weight_gradients
-from lumos.layout.parameters import owned_parameters, stage_parameters, tensors_of_layer
-from lumos.layout.plan import SCHEDULES, Plan, layers_of_chunks
-from lumos.layout.price import Pricer
-from lumos.layout.sizes import Share
-from lumos.layout.work import Collective, Contention, Lane, Work
+from lumos.blocks import outer_layers
+from lumos.blocks.block import NOTHING, Block, Builder, collapse
+from lumos.blocks.layer import LayerWork
+from lumos.blocks.memory import layer_activations, logits_bytes, weight_gradients
+from lumos.blocks.parameters import owned_parameters, stage_parameters, tensors_of_layer
+from lumos.blocks.price import Pricer
+from lumos.blocks.share import Share
+from lumos.blocks.work import Collective, Contention, Lane, Work
+from lumos.plan.plan import SCHEDULES, Plan, layers_of_chunks
+from lumos.predict.assemble import hosted
 from lumos.search.space import Plans
 
 Floats = NDArray[np.float64]
@@ -196,8 +196,8 @@ def _layer_values(share: Share, v: list[_Times]) -> dict[str, float | Sequence[f
 def _outer_blocks(share: Share) -> list[Block]:
     work = LayerWork(share)
     return [
-        ends.embedding_forward(share, work), ends.embedding_backward(share, work), ends.head_forward(share, work),
-        ends.head_backward(share, work),
+        outer_layers.embedding_forward(share, work), outer_layers.embedding_backward(share, work), outer_layers.head_forward(share, work),
+        outer_layers.head_backward(share, work),
     ]  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def _outer_values(share: Share, v: list[_Times]) -> dict[str, float | Sequence[f
 
 
 def _transfer_blocks(share: Share) -> list[Block]:
-    return [ends.transfer(share, "transfer", Lane.SEND_FORWARD)]
+    return [outer_layers.transfer(share, "transfer", Lane.SEND_FORWARD)]
 
 
 # ---------------------------------------------------------------- exchanges of gradients and parameters
@@ -231,15 +231,15 @@ def _exchange_blocks(share: Share) -> list[Block]:
     for mixture in _kinds(share):
         dense, experts = layer_parts(share, mixture)
         size, width = _bucket(share, mixture), f.reduce_bytes
-        one = ends.reduce_gradients(share, dense * width, experts * width)
+        one = outer_layers.reduce_gradients(share, dense * width, experts * width)
         blocks += [
             _contention(one),
-            ends.reduce_gradients(share, dense * width * size, experts * width * size),
-            ends.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes),
-            _contention(ends.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes)),
+            outer_layers.reduce_gradients(share, dense * width * size, experts * width * size),
+            outer_layers.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes),
+            _contention(outer_layers.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes)),
         ]
     for parameters in (model.embedding_parameters, model.head_parameters):
-        blocks.append(ends.reduce_gradients(share, -(-parameters // plan.tp) * f.reduce_bytes))
+        blocks.append(outer_layers.reduce_gradients(share, -(-parameters // plan.tp) * f.reduce_bytes))
     return blocks
 
 
@@ -278,12 +278,12 @@ def _tail_blocks(share: Share) -> list[Block]:
         stage = stage_of(kind, plan)
         total, experts = stage_parameters(share, stage, chunks)
         tensors = sum(len(c) for c in chunks[stage]) * tensors_of_layer(model)
-        blocks.append(ends.optimizer(share, total, owned_parameters(share, total, experts), tensors))
+        blocks.append(outer_layers.optimizer(share, total, owned_parameters(share, total, experts), tensors))
         width = f.reduce_bytes
-        blocks.append(_EMPTY if f.dp_overlap else ends.reduce_gradients(share, (total - experts) * width, experts * width))
+        blocks.append(_EMPTY if f.dp_overlap else outer_layers.reduce_gradients(share, (total - experts) * width, experts * width))
         width = share.parameter_bytes
         late = not f.gather_overlap and plan.zero in (1, 2)
-        blocks.append(ends.gather_parameters(share, (total - experts) * width, experts * width) if late else _EMPTY)
+        blocks.append(outer_layers.gather_parameters(share, (total - experts) * width, experts * width) if late else _EMPTY)
     blocks.append(_tied(share))
     return blocks
 

@@ -9,12 +9,12 @@ import msgspec
 
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
-from lumos.layout.framework import profile
-from lumos.layout.plan import RECOMPUTE, SCHEDULES
-from lumos.layout.settings import Settings
-from lumos.layout.sizes import PRECISIONS
 from lumos.model import load_model
+from lumos.plan.configuration import Settings
+from lumos.plan.framework import profile
+from lumos.plan.plan import RECOMPUTE, SCHEDULES
 from lumos.search.space import Problem, Space
+from lumos.vocabulary import PRECISIONS
 
 SWEPT = ("gpus", "global_batch", "seq")
 SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch")

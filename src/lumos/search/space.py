@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from lumos.cost.cluster import Cluster
 from lumos.diagnostics import Diagnostic
-from lumos.layout.framework import Framework
-from lumos.layout.job import Job
-from lumos.layout.plan import MOST_PASSES, RECOMPUTE, SCHEDULES, Plan
 from lumos.model import Model
+from lumos.plan.framework import Framework
+from lumos.plan.job import Job
+from lumos.plan.plan import MOST_PASSES, RECOMPUTE, SCHEDULES, Plan
 
 SHORTEST_PART = 512
 MOST_SEQUENCES = 16

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos import _pipeline
-from lumos.layout.pipeline import HELD_BY_SENDS, holds_sender
-from lumos.layout.plan import SCHEDULES, layers_of_chunks
+from lumos.plan.plan import SCHEDULES, layers_of_chunks
+from lumos.plan.schedules import HELD_BY_SENDS, holds_sender
 from lumos.search.space import Ints, Plans
 
 

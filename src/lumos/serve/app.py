@@ -19,11 +19,11 @@ from starlette.exceptions import HTTPException
 
 from lumos.cost.cluster import cluster_names
 from lumos.errors import LumosError, UsageError
-from lumos.layout.durations import Durations, Scale
-from lumos.layout.whatif import KEYS, WORDS, Changes, parse_settings
-from lumos.report.html import MODULES, json_text, page, plotly_source, static
+from lumos.report.page.html import MODULES, json_text, page, plotly_source, static
 from lumos.serve.guard import App, Guard
 from lumos.serve.session import Loaded, Session, command_line, python_code
+from lumos.whatif.durations import Durations, Scale
+from lumos.whatif.whatif import KEYS, WORDS, Changes, parse_settings
 
 #: Modules that only the explorer uses.
 OWN_MODULES = ("api.js", "bench.js", "explorer.js", "api_page.js")

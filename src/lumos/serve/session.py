@@ -18,14 +18,14 @@ from lumos.analyze.equal_work import work
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Kind
-from lumos.layout.bench import Bench
-from lumos.layout.whatif import Changes, whatif
-from lumos.report.document import Recording, as_json, document, what_if
-from lumos.report.timeline_levels import Limits, excerpt
+from lumos.report.page.document import Recording, as_json, document, what_if
+from lumos.report.page.timeline_levels import Limits, excerpt
 from lumos.result import plain
 from lumos.serve.work import Report, Work
 from lumos.simulate import Timeline, simulate
 from lumos.trace import read
+from lumos.whatif.bench import Bench
+from lumos.whatif.whatif import Changes, whatif
 
 #: What a drawing for a browser on the same machine may hold, and the tasks of one excerpt.
 LIMITS = Limits(cells=3_000_000, tasks=1_200_000)
@@ -208,6 +208,6 @@ def python_code(paths: Sequence[str], changes: Changes) -> str:
     }
     arguments = ", ".join(f"{key}={text}" for key, text in outer.items() if text)
     return (
-        "import lumos\nfrom lumos.layout.durations import Durations, Scale\nfrom lumos.layout.whatif import Changes, whatif\n\n"
+        "import lumos\nfrom lumos.whatif.durations import Durations, Scale\nfrom lumos.whatif.whatif import Changes, whatif\n\n"
         f"job = lumos.read({', '.join(map(repr, paths))})\nprint(whatif(job, lumos.build(job), Changes({arguments})).outcome)\n"
     )

@@ -8,7 +8,7 @@ row carries its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -125,6 +125,11 @@ class Trace:
         if column is not None:
             out[column.rows] = column.values
         return out
+
+    def named(self, matches: Callable[[str], object]) -> NDArray[np.bool_]:
+        """Rows whose name `matches` answers with something true, as a mask; each distinct name is asked once."""
+        mask: NDArray[np.bool_] = np.array([bool(matches(name)) for name in self.strings] or [False])[self.name]
+        return mask
 
     def is_any(self, *categories: Category) -> NDArray[np.bool_]:
         """Rows of any of the categories, as a mask."""

@@ -1,0 +1,94 @@
+"""The core of attention on one rank: scores, softmax and context, in one fused kernel, in a ring of them, or unfused."""
+
+from __future__ import annotations
+
+from lumos.blocks.block import Builder
+from lumos.blocks.layer_parts import FP32, LayerParts
+from lumos.blocks.work import Attention, Gemm, Lane, Traffic
+
+
+class ScoreWork:
+    """Adds the core of a layer's attention to a block."""
+
+    def __init__(self, layer: LayerParts) -> None:
+        self.layer = layer
+        self.share = layer.share
+        self.framework = layer.framework
+        self.width = layer.width
+
+    def forward(self, b: Builder) -> None:
+        self._scores(b, "fwd")
+
+    def backward(self, b: Builder) -> None:
+        if self.framework.attention == "unfused" and self.share.plan.recompute == "selective":
+            self._unfused_forward(b)
+        self._scores(b, "bwd")
+
+    def _scores(self, b: Builder, direction: str) -> None:
+        s, plan = self.share, self.share.plan
+        if self.framework.attention == "unfused":
+            if direction == "fwd":
+                self._unfused_forward(b)
+            else:
+                self._unfused_backward(b)
+            return
+        latent = s.model.latent
+        query = latent.nope + latent.rope if latent else s.model.head_dim
+        value = latent.value if latent else s.model.head_dim
+        part = plan.seq_len // plan.cp // plan.documents
+        kernel = self.framework.attention
+        dtype = self.layer.wide_dtype  # Transformer Engine's default
+
+        def kernel_of(queries: int, keys: int, causal: bool) -> Attention:
+            batch = plan.micro_batch * plan.documents
+            return Attention(batch, queries, keys, s.heads, s.kv_heads, query, value, causal, direction, kernel, dtype)
+
+        name = "attention" if direction == "fwd" else "attention backward"
+        if plan.cp == 1:
+            b.add(name, kernel_of(part, part, True))
+            return
+        # A ring: each device passes on its keys and values while it works on those it has; the order of the sequence is
+        # folded so that every device has the same causal work (Liu et al. 2023, arXiv:2310.01889; Megatron's "p2p").
+        carried = self.width * plan.micro_batch * part * s.kv_heads * (query + value) * (1 if direction == "fwd" else 2)
+        for turn in range(plan.cp):
+            moving = [b.beside("cp exchange", s.context("send_recv", carried), Lane.CONTEXT)] if turn < plan.cp - 1 else []
+            b.add(name, kernel_of(part, part, True) if turn == 0 else kernel_of(part, part // 2, False))
+            if turn:
+                b.add("merge partial attention", Traffic(3 * FP32 * s.tokens * s.heads * value))
+            b.join(*moving)
+
+    def _unfused_forward(self, b: Builder) -> None:
+        s, plan = self.share, self.share.plan
+        q, d, batch = plan.seq_len, s.model.head_dim, plan.micro_batch * s.heads
+        scores = batch * q * q
+        b.add("scores", Gemm(q, q, d, s.dtype, batch=batch, out_bytes=self.width))
+        if self._fuses_softmax():
+            b.add("masked softmax", Traffic(2 * self.width * scores, 1, "normalisation"))
+        else:  # to fp32, scale, mask, softmax, back
+            b.add("masked softmax", Traffic((2 * self.width + 7 * FP32) * scores, 5))
+        if self.framework.dropout:
+            b.add("attention dropout", Traffic((2 * self.width + 1) * scores))
+        b.add("context", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
+        b.add("transpose", Traffic(2 * self.width * s.tokens * s.heads * d, 1, "strided"))
+
+    def _fuses_softmax(self) -> bool:
+        """Megatron-LM's fused kernel takes up to 2,048 keys and multiples of 4 heads · sequences (fused_softmax.py); else torch's."""
+        s = self.share
+        return s.plan.seq_len <= 2048 and s.plan.micro_batch * s.heads % 4 == 0
+
+    def _unfused_backward(self, b: Builder) -> None:
+        s, plan = self.share, self.share.plan
+        q, d, batch = plan.seq_len, s.model.head_dim, plan.micro_batch * s.heads
+        scores = batch * q * q
+        b.add("transpose", Traffic(2 * self.width * s.tokens * s.heads * d, 1, "strided"))
+        b.add("context input gradient", Gemm(q, q, d, s.dtype, batch=batch, out_bytes=self.width))
+        b.add("value gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
+        if self.framework.dropout:
+            b.add("attention dropout backward", Traffic((2 * self.width + 1) * scores))
+        if self._fuses_softmax():
+            b.add("masked softmax backward", Traffic(3 * self.width * scores, 1, "normalisation"))
+        else:
+            b.add("masked softmax backward", Traffic((2 * self.width + 9 * FP32) * scores, 5))
+        b.add("query gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
+        b.add("key gradient", Gemm(q, d, q, s.dtype, batch=batch, out_bytes=self.width))
+        b.add("gather qkv gradients", Traffic(2 * self.width * s.tokens * sum(self.layer.qkv()), 3, "strided"))

@@ -1,0 +1,110 @@
+"""The work of a mixture-of-experts MLP on one rank: router, permutation, exchange, grouped multiplications, combination.
+
+Every rank of the expert-parallel group sends its tokens to the ranks that hold their experts and gets them back
+(GShard, arXiv:2006.16668); shared experts see every token.
+"""
+
+from __future__ import annotations
+
+from lumos.blocks.block import Builder
+from lumos.blocks.layer_parts import FP32, LayerParts
+from lumos.blocks.work import Gemm, GroupedGemm, Lane, Traffic
+from lumos.model import Experts
+
+#: Routed experts are never even: rows of the fullest expert / mean, of trained routers with a balancing loss.
+EXPERT_SKEW = 1.1
+
+
+class ExpertWork:
+    """Adds the work of the experts of a layer's share to a block."""
+
+    def __init__(self, layer: LayerParts, experts: Experts) -> None:
+        self.layer = layer
+        self.experts = experts
+        self.share = layer.share
+        self.framework = layer.framework
+        self.width = layer.width
+
+    def forward(self, b: Builder) -> None:
+        """Router, permutation, dispatch, grouped multiplications, combine; shared experts beside the exchange."""
+        s, e = self.share, self.experts
+        h, tokens = s.model.hidden, s.slim
+        sent = tokens * e.per_token
+        b.add("router", Gemm(tokens, e.count, h, self.layer.dtype("router"), out_bytes=FP32))
+        b.add("top-k", Traffic(6 * FP32 * tokens * e.count, 8))
+        b.add("permute", Traffic(2 * self.width * sent * h, 3))
+        self._exchange(b, sent, True)
+        rows = self._expert_rows()
+        wide = e.ffn * (2 if s.model.gated else 1)
+        b.add("experts up", self._grouped(rows, wide, h))
+        self.layer.activation(b, rows * s.experts * e.ffn)
+        b.add("experts down", self._grouped(rows, h, e.ffn))
+        self._exchange(b, sent, False)
+        b.add("unpermute", Traffic(2 * self.width * sent * h, 3))
+        if e.shared_ffn:
+            width = e.shared_ffn // s.plan.tp
+            self.layer.column_forward(b, "shared up", *self.layer.up(width))
+            self.layer.activation(b, s.tokens * width)
+            self.layer.row_forward(b, "shared down", width)
+            b.add("shared add", Traffic(3 * self.width * tokens * h))
+
+    def backward(self, b: Builder) -> None:
+        s, e = self.share, self.experts
+        h, tokens = s.model.hidden, s.slim
+        sent = tokens * e.per_token
+        if e.shared_ffn:
+            width = e.shared_ffn // s.plan.tp
+            self.layer.row_backward(b, "shared down", width, False)
+            self.layer.activation_backward(b, s.tokens * width)
+            self.layer.column_backward(b, "shared up", False, *self.layer.up(width))
+        b.add("unpermute backward", Traffic(3 * self.width * sent * h, 3))
+        self._exchange(b, sent, False)
+        rows = self._expert_rows()
+        wide = e.ffn * (2 if s.model.gated else 1)
+        self._grouped_backward(b, "experts down", rows, h, e.ffn)
+        self.layer.activation_backward(b, rows * s.experts * e.ffn)
+        self._grouped_backward(b, "experts up", rows, wide, h)
+        self._exchange(b, sent, False)
+        b.add("permute backward", Traffic(2 * self.width * sent * h, 3))
+        b.add("top-k backward", Traffic(6 * FP32 * tokens * e.count, 8))
+        self.layer.linear_backward(b, "router", tokens, e.count, h)
+
+    def _expert_rows(self) -> int:
+        """Tokens of one expert, on average: what the ranks of the expert group send together."""
+        s, e = self.share, self.experts
+        return max(1, s.slim * e.per_token * s.plan.ep // e.count)
+
+    def _exchange(self, b: Builder, sent: int, dispatch: bool) -> None:
+        s = self.share
+        if s.plan.ep == 1:
+            return
+        nbytes = self.width * sent * s.model.hidden
+        if self.framework.deep_ep:
+            nbytes = self._deep_ep_bytes(dispatch)
+        work = s.expert("all_to_all", nbytes)
+        if self.framework.ep_overlap or s.plan.schedule == "dualpipe":
+            b.loose("ep all-to-all", work, Lane.EXPERT)
+        else:
+            b.add("ep all-to-all", work, Lane.EXPERT)
+
+    def _deep_ep_bytes(self, dispatch: bool) -> int:
+        """Bytes that a rank sends where each token goes once to every node that it needs (and on over the node's links)."""
+        s, e = self.share, self.experts
+        nodes = max(1, s.plan.ep * s.plan.tp // s.devices_per_node)
+        reached = nodes * (1 - (1 - 1 / nodes) ** e.per_token)  # of experts chosen at random
+        copies = min(reached, e.nodes) if e.nodes else reached
+        width = 1 if dispatch and s.dtype == "fp8" else self.width
+        return round(width * s.slim * s.model.hidden * copies)
+
+    def _grouped(self, rows: int, n: int, k: int) -> GroupedGemm:
+        return GroupedGemm(rows, self.share.experts, n, k, self.share.dtype, EXPERT_SKEW)
+
+    def _grouped_backward(self, b: Builder, name: str, rows: int, n: int, k: int) -> None:
+        fused = self.framework.fused_accumulation
+        b.add(f"{name} input gradient", self._grouped(rows, k, n))
+        accumulate = fused and self.share.plan.microbatches > 1
+        out = FP32 if fused else self.width
+        b.add(
+            f"{name} weight gradient",
+            Gemm(k, n, rows, self.share.dtype, batch=self.share.experts, out_bytes=out, accumulate=accumulate, cast=False),
+        )

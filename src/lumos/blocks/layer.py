@@ -1,0 +1,215 @@
+"""The work of one transformer layer on one rank: forward, backward and recomputation, as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from lumos.blocks.attention import ScoreWork
+from lumos.blocks.block import Block, Builder, Op
+from lumos.blocks.experts import ExpertWork
+from lumos.blocks.layer_parts import LayerParts
+from lumos.blocks.share import Share
+from lumos.blocks.work import Gemm, Lane, Traffic
+
+
+class LayerWork(LayerParts):
+    """Blocks of the layers of one rank's share."""
+
+    def __init__(self, share: Share) -> None:
+        super().__init__(share)
+        self._backward: dict[tuple[bool, bool], Block] = {}  # split passes are cut out of the whole one
+
+    # ---------------------------------------------------------------- passes
+
+    def forward(self, mixture: bool) -> Block:
+        b = self._builder("layer forward", self.framework.layer_us)
+        self._attention_forward(b)
+        self._mlp_forward(b, mixture)
+        return b.build()
+
+    def backward(self, mixture: bool, recompute: bool) -> Block:
+        """Backward pass, after the forward pass again where `recompute`."""
+        key = mixture, recompute
+        if key not in self._backward:
+            self._backward[key] = self._whole_backward(mixture, recompute)
+        return self._backward[key]
+
+    def _whole_backward(self, mixture: bool, recompute: bool) -> Block:
+        extra = self.framework.checkpoint_us if recompute else 0.0
+        b = self._builder("layer backward", self.framework.layer_us + extra)
+        if recompute:
+            self._attention_forward(b)
+            self._mlp_forward(b, mixture)
+        elif self.share.plan.recompute == "selective" and self.framework.selective == "alternate":
+            self._alternate_forward(b)
+        self._mlp_backward(b, mixture)
+        self._attention_backward(b)
+        return b.build()
+
+    def inputs(self, mixture: bool, recompute: bool) -> Block:
+        """The backward pass without the weight gradients (zero-bubble schedules)."""
+        whole = self.backward(mixture, recompute)
+        return without(whole, "layer input gradients", lambda op: _is_weight(op.name))
+
+    def weights(self, mixture: bool) -> Block:
+        """The weight gradients alone."""
+        kept = [op for op in self.backward(mixture, False).ops if _is_weight(op.name)]
+        b = self._builder("layer weight gradients", self.framework.layer_us)
+        for op in kept:
+            b.add(op.name, op.work)
+        return b.build()
+
+    # ---------------------------------------------------------------- attention
+
+    def _attention_forward(self, b: Builder) -> None:
+        s = self.share
+        self.norm_forward(b, s.slim)
+        if s.model.latent is not None:
+            self._latent_forward(b)
+        else:
+            self.column_forward(b, "qkv", *self.qkv())
+            self._adapter_forward(b)
+            if s.model.qk_norm:
+                self.norm_forward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
+            self._rotary(b)
+        ScoreWork(self).forward(b)
+        self.row_forward(b, "projection", s.model.attention_width // s.plan.tp)
+        self.residual_forward(b, s.slim)
+
+    def _attention_backward(self, b: Builder) -> None:
+        s = self.share
+        self.residual_backward(b, s.slim)
+        self.row_backward(b, "projection", s.model.attention_width // s.plan.tp, s.model.bias)
+        ScoreWork(self).backward(b)
+        if s.model.latent is not None:
+            self._latent_backward(b)
+        else:
+            self._rotary(b)
+            if s.model.qk_norm:
+                self.norm_backward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
+            self._adapter_backward(b)
+            self.column_backward(b, "qkv", s.model.bias or s.model.qkv_bias, *self.qkv())
+        self.norm_backward(b, s.slim)
+
+    def _adapter_forward(self, b: Builder) -> None:
+        """LoRA beside queries, keys and values (Hu et al. 2021, arXiv:2106.09685): down, up, added to what they are beside."""
+        s, rank, wide = self.share, self.share.plan.lora_rank, sum(self.qkv())
+        if rank:
+            b.add("adapter down", Gemm(s.tokens, rank, s.model.hidden, self.wide_dtype, out_bytes=self.width))
+            b.add("adapter up", Gemm(s.tokens, wide, rank, self.wide_dtype, out_bytes=self.width))
+            b.add("adapter add", Traffic(3 * self.width * s.tokens * wide))
+
+    def _adapter_backward(self, b: Builder) -> None:
+        s, rank, wide = self.share, self.share.plan.lora_rank, sum(self.qkv())
+        if rank:
+            for name, n, k in (("up", wide, rank), ("down", rank, s.model.hidden)):
+                b.add(f"adapter {name} input gradient", Gemm(s.tokens, k, n, self.wide_dtype, out_bytes=self.width))
+                b.add(f"adapter {name} weight gradient", Gemm(k, n, s.tokens, self.wide_dtype, out_bytes=self.width))
+            b.add("gradient add", Traffic(3 * self.width * s.tokens * s.model.hidden))
+
+    def _rotary(self, b: Builder) -> None:
+        s = self.share
+        if s.model.positions != "rope":
+            return
+        elements = s.tokens * (s.heads + s.kv_heads) * s.model.head_dim
+        if self.eager:  # halves swapped, two products, a sum, in fp32 and back
+            b.add("rotary", Traffic(24 * elements, 6))
+        else:
+            b.add("rotary", Traffic(2 * self.width * elements, 2, "strided"))
+
+    def _latent_forward(self, b: Builder) -> None:
+        """Multi-head latent attention: compressed projections (replicated over the tensor group), then heads."""
+        s, m = self.share, self.share.model.latent
+        assert m is not None
+        tokens, h = s.slim, s.model.hidden
+        if m.query_rank:
+            self.linear_forward(b, "query down", tokens, m.query_rank, h)
+            self.norm_forward(b, tokens, m.query_rank)
+            self.gather_in(b)
+            self.linear_forward(b, "query up", s.tokens, s.heads * (m.nope + m.rope), m.query_rank)
+        else:
+            self.column_forward(b, "query", s.heads * (m.nope + m.rope))
+        self.linear_forward(b, "kv down", tokens, m.kv_rank + m.rope, h)
+        self.norm_forward(b, tokens, m.kv_rank)
+        self.linear_forward(b, "kv up", s.tokens, s.heads * (m.nope + m.value), m.kv_rank)
+        b.add("rotary and concatenate", Traffic(2 * self.width * s.tokens * s.heads * (2 * (m.nope + m.rope) + m.value), 5))
+
+    def _latent_backward(self, b: Builder) -> None:
+        s, m = self.share, self.share.model.latent
+        assert m is not None
+        tokens, h = s.slim, s.model.hidden
+        b.add("rotary and split", Traffic(2 * self.width * s.tokens * s.heads * (2 * (m.nope + m.rope) + m.value), 5))
+        self.linear_backward(b, "kv up", s.tokens, s.heads * (m.nope + m.value), m.kv_rank)
+        self.norm_backward(b, tokens, m.kv_rank)
+        self.linear_backward(b, "kv down", tokens, m.kv_rank + m.rope, h)
+        if m.query_rank:
+            self.linear_backward(b, "query up", s.tokens, s.heads * (m.nope + m.rope), m.query_rank)
+            if s.plan.tp > 1 and s.plan.sequence_parallel:
+                b.add("tp reduce-scatter", s.tensor("reduce_scatter", self.width * s.tokens * m.query_rank), Lane.TENSOR)
+            self.norm_backward(b, tokens, m.query_rank)
+            self.linear_backward(b, "query down", tokens, m.query_rank, h)
+        else:
+            self.column_backward(b, "query", False, s.heads * (m.nope + m.rope))
+        b.add("gradient add", Traffic(3 * self.width * tokens * h))
+
+    # ---------------------------------------------------------------- MLP
+
+    def _mlp_forward(self, b: Builder, mixture: bool) -> None:
+        s = self.share
+        self.norm_forward(b, s.slim)
+        if mixture:
+            self._experts().forward(b)
+        else:
+            self.column_forward(b, "mlp up", *self.up(s.ffn))
+            self.activation(b, s.tokens * s.ffn)
+            self.row_forward(b, "mlp down", s.ffn)
+        self.residual_forward(b, s.slim)
+
+    def _mlp_backward(self, b: Builder, mixture: bool) -> None:
+        s = self.share
+        self.residual_backward(b, s.slim)
+        if mixture:
+            self._experts().backward(b)
+        else:
+            self.row_backward(b, "mlp down", s.ffn, s.model.bias)
+            self.activation_backward(b, s.tokens * s.ffn)
+            self.column_backward(b, "mlp up", s.model.bias, *self.up(s.ffn))
+        self.norm_backward(b, s.slim)
+
+    def _experts(self) -> ExpertWork:
+        assert self.share.model.experts is not None
+        return ExpertWork(self, self.share.model.experts)
+
+    # ---------------------------------------------------------------- selective recomputation
+
+    def _alternate_forward(self, b: Builder) -> None:
+        """torchtitan's selective checkpointing: every second multiplication is kept, attention is kept, the rest is done again."""
+        s = self.share
+        self.norm_forward(b, s.slim)
+        self.gather_in(b, self._cast_first("projection"))
+        self._rotary(b)
+        self.linear_forward(b, "projection again", s.tokens, s.model.hidden, s.model.attention_width // s.plan.tp)
+        self.residual_forward(b, s.slim)
+        self.norm_forward(b, s.slim)
+        self.gather_in(b, self._cast_first("projection"))
+        self.linear_forward(b, "mlp up again", s.tokens, s.ffn, s.model.hidden)
+        self.activation(b, s.tokens * s.ffn)
+
+
+def _is_weight(name: str) -> bool:
+    return name.endswith(("weight gradient", "bias gradient", "accumulate"))
+
+
+def without(block: Block, name: str, dropped: Callable[[Op], bool]) -> Block:
+    """The block without some of its ops; what waited for them waits for what they waited for."""
+    kept: list[Op] = []
+    place: dict[int, tuple[int, ...]] = {}
+    for i, op in enumerate(block.ops):
+        after = tuple(sorted({p for a in op.after for p in place[a]}))
+        if dropped(op):
+            place[i] = after
+        else:
+            place[i] = (len(kept),)
+            kept.append(replace(op, after=after))
+    return Block(name, tuple(kept), tuple(sorted({p for e in block.ends for p in place[e]})), block.before)

@@ -1,0 +1,161 @@
+"""What surrounds the layers: embedding, head and loss, gradient and parameter exchange, optimizer."""
+
+from __future__ import annotations
+
+from lumos.blocks.block import Block, Builder
+from lumos.blocks.layer_parts import FP32, LayerParts
+from lumos.blocks.parameters import tensors_of_layer
+from lumos.blocks.share import Share
+from lumos.blocks.work import Lane, Traffic
+
+#: fp32 master weight, two moments: read and written by one fused Adam step, and the gradient read. Bytes per parameter.
+ADAM_BYTES = 2 * 3 * FP32
+#: Bytes moved for each logit and kernels, by how the loss is computed. torch: to fp32, log-softmax in one kernel; gradient
+#: of the pick, of log-softmax, back to 16 bit. megatron (vocabulary-parallel, in steps): to fp32, maximum, subtract,
+#: exponential, sum, divide; scale, back to 16 bit. fused: two passes over 16-bit logits, gradient in place.
+LOSS_FORWARD = {"torch": (16, 4), "megatron": (38, 8), "fused": (6, 3)}
+LOSS_BACKWARD = {"torch": (22, 4), "megatron": (14, 4), "fused": (4, 1)}
+
+
+def embedding_forward(share: Share, layers: LayerParts) -> Block:
+    """Rows of the (vocabulary-parallel) table, and learned positions."""
+    b = _builder("embedding forward", share)
+    elements = share.tokens * share.model.hidden
+    width = share.activation_bytes
+    b.add("embedding", Traffic(2 * width * elements, 3 if share.plan.tp > 1 else 1))
+    layers.reduce_out(b)
+    if share.model.positions == "learned":
+        b.add("positions", Traffic(3 * width * share.slim * share.model.hidden, 2))
+    if share.framework.dropout:
+        b.add("embedding dropout", Traffic((2 * width + 1) * share.slim * share.model.hidden))
+    return b.build()
+
+
+def embedding_backward(share: Share, layers: LayerParts) -> Block:
+    """A dense gradient of the table: zeroed, then rows added."""
+    b = _builder("embedding backward", share)
+    layers.gather_in(b)
+    width, rows = share.activation_bytes, share.vocab * share.model.hidden
+    b.add("embedding gradient", Traffic(width * rows + 3 * width * share.tokens * share.model.hidden, 6))
+    if share.plan.microbatches > 1 or share.framework.gradient_bytes > width:
+        b.add("embedding accumulate", Traffic((width + 2 * share.framework.gradient_bytes) * rows))
+    return b.build()
+
+
+def head_forward(share: Share, layers: LayerParts) -> Block:
+    """Final norm, logits, cross-entropy over this rank's part of the vocabulary."""
+    b = _builder("head forward", share)
+    layers.norm_forward(b, share.slim)
+    layers.gather_in(b)
+    layers.linear_forward(b, "logits", share.tokens, share.vocab, share.model.hidden)
+    logits = share.tokens * share.vocab
+    nbytes, kernels = LOSS_FORWARD[share.framework.loss]
+    b.add("cross-entropy", Traffic(nbytes * logits, kernels))
+    for _ in range(share.framework.metrics):
+        b.add("loss of the log", Traffic(LOSS_FORWARD["torch"][0] * logits, 4))
+    if share.plan.tp > 1:
+        for part in ("maximum", "target", "sum"):
+            b.add(f"tp all-reduce of the {part}", share.tensor("all_reduce", FP32 * share.tokens), Lane.TENSOR)
+    return b.build()
+
+
+def head_backward(share: Share, layers: LayerParts) -> Block:
+    b = _builder("head backward", share)
+    logits = share.tokens * share.vocab
+    nbytes, kernels = LOSS_BACKWARD[share.framework.loss]
+    b.add("cross-entropy backward", Traffic(nbytes * logits, kernels))
+    layers.column_backward(b, "logits", False, share.vocab)
+    layers.norm_backward(b, share.slim)
+    return b.build()
+
+
+def optimizer(share: Share, parameters: int, owned: int, tensors: int) -> Block:
+    """Gradient norm, clipping and Adam over this rank's `owned` parameters.
+
+    parameters: those it holds for its passes; tensors: how many they come in.
+    """
+    f = share.framework
+    b = Builder("optimizer", round(1000 * f.host_us), round(1000 * f.tensor_us * tensors))
+    b.add("gradient norm", Traffic(f.gradient_bytes * owned, 2))
+    if share.plan.devices > 1:
+        b.add(
+            "gradient norm all-reduce",
+            share.data("all_reduce", 8) if share.plan.dp * share.plan.cp > 1 else share.tensor("all_reduce", 8),
+            Lane.DATA,
+        )
+    moved = ADAM_BYTES + f.gradient_bytes + share.activation_bytes
+    b.add("clip gradients", Traffic(2 * f.gradient_bytes * owned, 1))
+    b.add("adam", Traffic(moved * owned, 4))
+    if share.dtype == "fp8" and share.plan.lora_rank == 0:  # the new weights and their transposes, read in 16 bit
+        b.add("cast weights", Traffic(4 * parameters, 8))
+    b.add("zero gradients", Traffic(f.gradient_bytes * parameters, 1))
+    return b.build()
+
+
+def reduce_gradients(share: Share, dense: int, experts: int = 0, name: str = "gradient reduction") -> Block:
+    """Reduction of `dense` and `experts` bytes of gradients over their replicas: all-reduced, or scattered where sharded.
+
+    Hybrid sharding scatters inside the shard group, then all-reduces the shards over the replicas.
+    """
+    b = _builder(name, share)
+    plan = share.plan
+    sharded = plan.zero > 0
+    if dense and plan.dp * plan.cp > 1:
+        if not sharded:
+            b.add("gradient all-reduce", share.data("all_reduce", dense), Lane.DATA)
+        elif plan.shards > 1:
+            b.add("gradient reduce-scatter", share.shards("reduce_scatter", dense), Lane.DATA)
+        if sharded and plan.shards < plan.dp * plan.cp:
+            b.add("gradient all-reduce of shards", share.replicas("all_reduce", dense // plan.shards), Lane.DATA)
+    if experts and plan.dp * plan.cp > plan.ep:
+        b.add("expert gradient reduction", share.expert_data("reduce_scatter" if sharded else "all_reduce", experts), Lane.DATA)
+    return b.build()
+
+
+def gather_parameters(share: Share, dense: int, experts: int = 0, lane: Lane = Lane.GATHER) -> Block:
+    """All-gather of `dense` and `experts` bytes of parameters from their shards."""
+    b = _builder("parameter gather", share)
+    if dense and share.plan.shards > 1 and share.plan.zero < 3 and share.framework.by_owner:
+        _broadcast_by_owner(b, share, dense, lane)
+    elif dense and share.plan.shards > 1:
+        b.add("parameter all-gather", share.shards("all_gather", dense), lane)
+    if experts and share.plan.dp * share.plan.cp > share.plan.ep:
+        b.add("expert parameter all-gather", share.expert_data("all_gather", experts), lane)
+    return b.build()
+
+
+def _broadcast_by_owner(b: Builder, share: Share, nbytes: int, lane: Lane) -> None:
+    """A broadcast for each tensor of `nbytes` (of a layer's mean size), or for each owner where those are fewer."""
+    p = share.model.layer_parameters(False)
+    mean = share.parameter_bytes * ((p.attention + p.mlp) / share.plan.tp + p.norm) / tensors_of_layer(share.model)
+    pieces = max(1, min(share.plan.shards, round(nbytes / mean)))
+    for _ in range(pieces):
+        b.add("parameter broadcast", share.shards("broadcast", -(-nbytes // pieces)), lane)
+
+
+def transfer(share: Share, name: str, lane: Lane) -> Block:
+    """One side of a pipeline transfer of a microbatch's activations (or their gradient)."""
+    nbytes = share.activation_bytes * share.slim * share.model.hidden
+    if scattered(share):
+        nbytes = -(-nbytes // share.plan.tp)
+    b = Builder(name, round(1000 * share.framework.transfer_us))
+    b.add(name, share.pipeline(nbytes), lane)
+    return b.build()
+
+
+def scattered(share: Share) -> bool:
+    """Whether a pipeline transfer is split over the tensor-parallel ranks and gathered behind."""
+    return share.framework.transfer_scattered and share.plan.tp > 1 and not share.plan.sequence_parallel
+
+
+def gather_received(share: Share) -> Block:
+    """The parts of a scattered transfer put together."""
+    b = _builder("gather of a transfer", share)
+    b.add(
+        "tp all-gather of a transfer", share.tensor("all_gather", share.activation_bytes * share.tokens * share.model.hidden), Lane.TENSOR
+    )
+    return b.build()
+
+
+def _builder(name: str, share: Share) -> Builder:
+    return Builder(name, round(1000 * share.framework.host_us))

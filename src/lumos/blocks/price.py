@@ -1,0 +1,156 @@
+"""Prices of work: each distinct piece once, in batches, by the cost models.
+
+Step coefficients (`StepCoefficients`) correct what the cost models, which are fitted on kernels alone, cannot know of a
+whole step. They are few, global, and each has a physical meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lumos.blocks.coefficients import StepCoefficients, shipped
+from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, Traffic, Work
+from lumos.cost.attention import attention
+from lumos.cost.cluster import Cluster
+from lumos.cost.coefficients import GENERIC
+from lumos.cost.coefficients import shipped as fitted
+from lumos.cost.collective import collective
+from lumos.cost.estimate import Bound, Estimate
+from lumos.cost.gemm import gemm, grouped_gemm
+from lumos.cost.memory_bound import moved
+from lumos.diagnostics import Diagnostic
+
+#: Attention kernels without measurements of their own: a fitted kin, and how much slower they are than it. FlashAttention 1
+#: against 2, forward and backward on A100: 1.5-2 (Dao, FlashAttention-2, arXiv:2307.08691, figures 4 and 5).
+ERAS = {"fa1": ("fa2", 1.65)}
+
+#: 16-bit FLOP/s of A100, from which throttling counts.
+A100_PEAK = 3.12e14
+
+#: (best guess, low, high) in ns
+Times = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Times of one piece of work, and what bounds it."""
+
+    times: Times
+    bound: Bound
+
+
+class Pricer:
+    """Prices work on one cluster; remembers what it has priced."""
+
+    def __init__(self, cluster: Cluster, coefficients: StepCoefficients | None = None) -> None:
+        self.cluster = cluster
+        self.coefficients = coefficients or shipped()
+        self.diagnostics: dict[Diagnostic, None] = {}
+        self._known: dict[Work, Price] = {}
+
+    def __call__(self, work: Sequence[Work]) -> list[Price]:
+        """The price of each piece of work."""
+        self._learn(w for w in dict.fromkeys(work) if w not in self._known)
+        return [self._known[w] for w in work]
+
+    def _learn(self, work: Iterable[Work]) -> None:
+        groups: dict[tuple[object, ...], list[Work]] = {}
+        for w in work:
+            groups.setdefault(_family(w), []).append(w)
+        for members in groups.values():
+            estimate = self._estimate(members)
+            self.diagnostics.update(dict.fromkeys(estimate.diagnostics))
+            rows = zip(
+                members, estimate.time.tolist(), estimate.low.tolist(), estimate.high.tolist(), estimate.bound_by.tolist(), strict=True
+            )
+            for w, time, low, high, bound in rows:
+                self._known[w] = Price((time, low, high), Bound(bound))
+
+    def _estimate(self, members: list[Work]) -> Estimate:
+        first, a = members[0], self.cluster.accelerator
+        c = self.coefficients
+        columns = list(zip(*members, strict=True))
+        if isinstance(first, Gemm):
+            m, n, k, _, batch = columns[:5]
+            found = gemm(
+                m,
+                n,
+                k,
+                a,
+                first.dtype,
+                batch=batch,
+                out_bytes=first.out_bytes,
+                accumulate=first.accumulate,
+                cast=first.cast,
+                clock=self.clock,
+            )
+            return found.scaled(c.gemm)
+        if isinstance(first, GroupedGemm):
+            rows = np.array([_skewed(w) for w in members if isinstance(w, GroupedGemm)])
+            found = grouped_gemm(
+                rows, columns[2], columns[3], a, first.dtype, out_bytes=first.out_bytes, accumulate=first.accumulate, clock=self.clock
+            )
+            return found.scaled(c.gemm)
+        if isinstance(first, Attention):
+            batch, queries, keys, heads, kv_heads, head_dim, value_dim = columns[:7]
+            wanted, slower = ERAS.get(first.kernel, (first.kernel, 1.0))
+            kernel = self._kernel(wanted)
+            found = attention(
+                batch, queries, heads, head_dim, a, first.dtype, kv_heads=kv_heads, value_dim=value_dim, kv_len=keys, causal=first.causal,
+                direction=first.direction, kernel=kernel, clock=self.clock,
+            )  # fmt: skip
+            return found.scaled(c.attention * slower)
+        if isinstance(first, Traffic):
+            nbytes, kernels = np.array(columns[0], float), np.array(columns[1], float)
+            return moved(nbytes / kernels, a, first.kernel_class).scaled(kernels * c.traffic)
+        if isinstance(first, Contention):
+            return self._estimate([w.beside for w in members if isinstance(w, Contention)]).scaled(c.contention)
+        if isinstance(first, Collective):
+            _, ranks, size, per_node, concurrent, span = columns
+            found = collective(first.kind, ranks, size, self.cluster, per_node=per_node, concurrent=concurrent, span=span)
+            return found.scaled(c.collective)
+        time = np.array(columns[0], np.int64)
+        return Estimate(time, time, time, np.full(len(time), Bound.HOST, np.uint8), time, np.zeros(len(time), bool))
+
+    def _kernel(self, wanted: str) -> str:
+        """The attention kernel that was asked for, or where nobody measured it on this device or its kin, its best known."""
+        sets = fitted().get("attention", {})
+        a = self.cluster.accelerator
+        if wanted == "flash" or any(wanted in sets.get(name, {}) for name in (a.name, *a.fitted_as, GENERIC)):
+            return wanted
+        note = f"attention: {wanted} was not measured on {a.name}: its best known flash kernel instead"
+        self.diagnostics[Diagnostic("attention-kernel", note)] = None
+        return "flash"
+
+    @property
+    def clock(self) -> float:
+        """Clock held in a long run / boost clock."""
+        a = self.cluster.accelerator
+        peak = max(a.peak_flops.get("bf16", 0.0), a.peak_flops.get("fp16", 0.0))
+        denser = max(0.0, peak / A100_PEAK - 1)
+        return float(a.sustained_clock or 1.0) - self.coefficients.throttle * denser
+
+
+def _family(w: Work) -> tuple[object, ...]:
+    """Work that one call of a cost function prices."""
+    if isinstance(w, Gemm):
+        return ("gemm", w.dtype, w.out_bytes, w.accumulate, w.cast)
+    if isinstance(w, GroupedGemm):
+        return ("grouped", w.dtype, w.out_bytes, w.accumulate, w.groups)
+    if isinstance(w, Attention):
+        return ("attention", w.causal, w.direction, w.kernel, w.dtype)
+    if isinstance(w, Collective):
+        return ("collective", w.kind)
+    if isinstance(w, Contention):
+        return ("contention", w.beside.kind)
+    return ("traffic", w.kernel_class) if isinstance(w, Traffic) else ("fixed",)
+
+
+def _skewed(w: GroupedGemm) -> np.ndarray:
+    """Rows of each expert, spread evenly between the least and the most loaded one."""
+    if w.groups == 1:
+        return np.array([w.rows])
+    return np.rint(w.rows * np.linspace(2 - w.skew, w.skew, w.groups))

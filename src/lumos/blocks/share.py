@@ -1,0 +1,110 @@
+"""Sizes of one rank's share of a model under a plan, and where its groups sit in the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lumos.blocks.work import Collective
+from lumos.model import Model
+from lumos.plan.framework import Framework
+from lumos.plan.plan import Plan
+from lumos.vocabulary import PRECISIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one rank holds and computes in a pass of one microbatch.
+
+    tokens: of the microbatch on this rank (its context-parallel part); slim: tokens of the residual stream (fewer with
+    sequence parallel). heads, kv_heads, ffn, vocab: this rank's part.
+    """
+
+    model: Model
+    plan: Plan
+    framework: Framework
+    devices_per_node: int
+
+    @property
+    def dtype(self) -> str:
+        return PRECISIONS[self.plan.precision][0]
+
+    @property
+    def activation_bytes(self) -> int:
+        return PRECISIONS[self.plan.precision][1]
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Of one parameter as it is gathered from its shards."""
+        return 1 if self.dtype == "fp8" and self.framework.fp8_gather else self.activation_bytes
+
+    @property
+    def tokens(self) -> int:
+        return self.plan.micro_batch * (self.plan.seq_len // self.plan.cp)
+
+    @property
+    def slim(self) -> int:
+        return -(-self.tokens // self.plan.tp) if self.plan.sequence_parallel else self.tokens
+
+    @property
+    def heads(self) -> int:
+        return self.model.heads // self.plan.tp
+
+    @property
+    def kv_heads(self) -> int:
+        return max(1, self.model.kv_heads // self.plan.tp)
+
+    @property
+    def ffn(self) -> int:
+        return self.model.ffn // self.plan.tp
+
+    @property
+    def vocab(self) -> int:
+        """This rank's rows of the vocabulary; padded to a multiple of 128 · tp as Megatron does."""
+        part = 128 * self.plan.tp
+        return -(-self.model.vocab // part) * 128 if self.plan.tp > 1 else self.model.vocab
+
+    @property
+    def experts(self) -> int:
+        """Routed experts on this rank."""
+        return (self.model.experts.count // self.plan.ep) if self.model.experts else 0
+
+    # ---- groups, innermost first: tensor, context, data, pipeline ----
+
+    def tensor(self, kind: str, size: int) -> Collective:
+        """A collective over the tensor-parallel group."""
+        return self._group(kind, self.plan.tp, 1, size)
+
+    def context(self, kind: str, size: int) -> Collective:
+        return self._group(kind, self.plan.cp, self.plan.tp, size)
+
+    def expert(self, kind: str, size: int) -> Collective:
+        return self._group(kind, self.plan.ep, self.plan.tp, size)
+
+    def shards(self, kind: str, size: int) -> Collective:
+        """Over the devices that share one set of shards."""
+        return self._group(kind, self.plan.shards, self.plan.tp, size)
+
+    def replicas(self, kind: str, size: int) -> Collective:
+        """Over the devices that hold the same shard (hybrid sharding)."""
+        count = self.plan.dp * self.plan.cp // self.plan.shards
+        return self._group(kind, count, self.plan.tp * self.plan.shards, size)
+
+    def data(self, kind: str, size: int) -> Collective:
+        """Over all replicas of the dense layers (data and context parallel together)."""
+        return self._group(kind, self.plan.dp * self.plan.cp, self.plan.tp, size)
+
+    def expert_data(self, kind: str, size: int) -> Collective:
+        """Over the replicas of one rank's experts."""
+        count = self.plan.dp * self.plan.cp // self.plan.ep
+        return self._group(kind, count, self.plan.tp * self.plan.ep, size)
+
+    def pipeline(self, size: int) -> Collective:
+        """One transfer to the next pipeline stage."""
+        return self._group("send_recv", 2, self.plan.tp * self.plan.cp * self.plan.dp, size)
+
+    def _group(self, kind: str, ranks: int, stride: int, size: int) -> Collective:
+        devices = self.devices_per_node
+        per_node = max(1, min(ranks, devices // stride)) if stride < devices else 1
+        world = self.plan.devices
+        sharing = max(1, min(devices, world) // per_node) if ranks > per_node else 1
+        return Collective(kind, ranks, size, per_node, sharing, min(world, ranks * stride))

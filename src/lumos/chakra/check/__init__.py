@@ -1,0 +1,1 @@
+"""Whether a set of files runs on the simulators that read the format."""

@@ -1,0 +1,291 @@
+"""An execution trace and a profiler file of one rank, joined: which operator of one is which of the other.
+
+The execution trace knows tensors and their identity, the profiler times and kernels. Ids that both carry (the record
+function's id) settle it where they can be believed, which is only where the joined names agree: the id spaces overlap
+even when they mean different operators. Elsewhere the two are laid side by side thread by thread, each operator by its
+name and its caller's name, in call order (`align`).
+
+The rate counts kernels whose operator is in both files: of an operator (by name and caller) that the profiler saw k
+times and the observer e times, min(1, e / k) of its kernels. A low rate is a diagnostic, never a silent success.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.chakra.link.align import align
+from lumos.diagnostics import Diagnostic
+from lumos.graph.launches import device_work
+from lumos.trace.execution_trace import ExecutionTrace
+from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
+
+#: Share of joined names that must agree before ids are believed.
+BELIEVED = 0.95
+#: Link rates below this are reported.
+LOW = 0.9
+#: Operators whose tensor shapes are compared, and the share that must agree for the files to be of one rank and run.
+COMPARED, SAME_RUN = 2000, 0.995
+#: Where the id of an operator's record function may stand in a profiler file, and how far it may be shifted.
+_IDS = (("Record function id", 0), ("External id", 0), ("Ev Idx", 1), ("Ev Idx", 0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linked:
+    """node: int32 per row of the Trace, the execution trace's node that it is, ABSENT none. kernel: its row.
+
+    kernel_node, method: per kernel the node of the operator that launched it, and how it was found: "id", "alignment",
+    "enclosing" (the operator itself is not in the execution trace, one around it is) or "" where none was.
+    shared: kernels whose operator is in both files. linked: of these, by id or alignment. operators: rows matched.
+    """
+
+    node: Int32
+    kernel: Int32
+    kernel_node: Int32
+    method: tuple[str, ...]
+    shared: int
+    operators: int
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def kernels(self) -> int:
+        return len(self.kernel)
+
+    @property
+    def by_method(self) -> dict[str, int]:
+        counts = Counter(self.method)
+        return {how or "none": counts[how] for how in ("id", "alignment", "enclosing", "")}
+
+    @property
+    def linked(self) -> int:
+        counts = self.by_method
+        return counts["id"] + counts["alignment"]
+
+    @property
+    def link_rate(self) -> float | None:
+        """Linked kernels over those whose operator is in both files; None where there are none."""
+        return min(self.linked / self.shared, 1.0) if self.shared else None
+
+
+def link(observed: ExecutionTrace, trace: Trace) -> Linked:
+    """Join an execution trace with the profiler file of the same rank and run."""
+    rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION)).astype(np.int32)
+    rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
+    caller = _callers(trace, rows)
+    node = np.full(len(trace), ABSENT, np.int32)
+    by_id = _join_ids(observed, trace, rows)
+    how = "id" if by_id is not None else "alignment"
+    calls = _calls(observed, trace, rows, caller)
+    node[rows] = _align(observed, trace, rows, calls) if by_id is None else by_id
+    kernel, operator = _operators(trace, rows, caller)
+    method, kernel_node = _methods(node, operator, how, caller, rows)
+    out = Linked(node, kernel, kernel_node, method, _shared(calls, operator), int((node >= 0).sum()), ())
+    return replace(out, diagnostics=tuple(_findings(observed, trace, out)))
+
+
+def _callers(trace: Trace, rows: Int32) -> Int64:
+    """For each of `rows` (by lane and start) the position in it of the row around it, ABSENT none."""
+    out = np.full(len(rows), ABSENT, np.int64)
+    end = (trace.start[rows] + trace.duration[rows]).tolist()
+    stack: list[int] = []
+    lane_before = ABSENT
+    for i, (lane, start) in enumerate(zip(trace.lane[rows].tolist(), trace.start[rows].tolist(), strict=True)):
+        if lane != lane_before:
+            stack, lane_before = [], lane
+        while stack and end[stack[-1]] <= start and not (end[stack[-1]] == start == end[i]):
+            stack.pop()
+        if stack:
+            out[i] = stack[-1]
+        stack.append(i)
+    return out
+
+
+def _join_ids(observed: ExecutionTrace, trace: Trace, rows: Int32) -> Int32 | None:
+    """The node of each row by id, from the first id whose names agree; None where none can be believed."""
+    known = observed.rf_id > 0
+    order = np.flatnonzero(known)[np.argsort(observed.rf_id[known], kind="stable")]
+    ids = observed.rf_id[order]
+    if not len(ids):
+        return None
+    kineto_names = _common_names(observed, trace)
+    is_operator = trace.category[rows] == Category.OPERATOR
+    for key, shift in _IDS:
+        values = trace.external_id[rows] if key == "External id" else trace.dense(key)[rows]
+        wanted = np.where(values == ABSENT, ABSENT, values + shift)
+        at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        joined = (ids[at] == wanted) & is_operator
+        agrees = joined & (kineto_names[trace.name[rows]] == observed.name[order[at]])
+        expected = min(int(is_operator.sum()), int((~observed.is_pseudo()).sum()))
+        if joined.any() and agrees.sum() >= BELIEVED * joined.sum() and agrees.sum() >= BELIEVED * expected:
+            labels = (ids[at] == wanted) & (kineto_names[trace.name[rows]] == observed.name[order[at]])
+            return np.where(labels, order[at], ABSENT).astype(np.int32)
+    return None
+
+
+def _common_names(observed: ExecutionTrace, trace: Trace) -> Int64:
+    """For each string of the trace its index among the execution trace's, ABSENT where it has none."""
+    index = {name: i for i, name in enumerate(observed.strings)}
+    return np.array([index.get(name, ABSENT) for name in trace.strings] or [ABSENT], np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Calls:
+    """Every call by name and caller's name. row: int64 per row, node: int64 per node, ABSENT where the other file never
+    has the name; row_name, node_name: the names alone, likewise."""
+
+    row: Int64
+    node: Int64
+    row_name: Int64
+    node_name: Int64
+
+
+def _calls(observed: ExecutionTrace, trace: Trace, rows: Int32, caller: Int64) -> _Calls:
+    """The calls of both files in common words. The caller is the nearest whose name both files have."""
+    row_name = _common_names(observed, trace)[trace.name[rows]]
+    seen = np.zeros(len(observed.strings), bool)
+    seen[row_name[row_name >= 0]] = True
+    node_name = np.where(seen[observed.name] & ~observed.is_pseudo(), observed.name, ABSENT).astype(np.int64)
+    width = len(observed.strings) + 1
+
+    def calls(name: Int64, caller: Int64) -> Int64:
+        return np.where(name >= 0, name * width + _caller_names(caller, name), ABSENT)
+
+    return _Calls(calls(row_name, caller), calls(node_name, observed.parent.astype(np.int64)), row_name, node_name)
+
+
+def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -> Int32:
+    """The node of each row by the order of calls, thread by thread."""
+    mine, theirs = np.flatnonzero(calls.row >= 0), np.flatnonzero(calls.node >= 0)
+    out = np.full(len(rows), ABSENT, np.int32)
+    for thread, lane in _threads(observed, trace, rows[mine], theirs, calls.node_name, calls.row_name[mine]):
+        nodes = theirs[observed.thread[theirs] == thread]
+        here = mine[trace.lane[rows[mine]] == lane]
+        words = np.unique(np.concatenate((calls.node[nodes], calls.row[here])), return_inverse=True)[1].astype(np.int32)
+        partner = align(words[: len(nodes)], words[len(nodes) :])
+        out[here[partner[partner >= 0]]] = nodes[partner >= 0]
+    return out
+
+
+def _caller_names(caller: Int64, name: Int64) -> Int64:
+    """The name of the nearest caller that has one (name >= 0), as name + 1; 0 at the top. Callers stand before callees."""
+    names, out = name.tolist(), [0] * len(name)
+    for i, up in enumerate(caller.tolist()):
+        if up >= 0:
+            out[i] = names[up] + 1 if names[up] >= 0 else out[up]
+    return np.array(out, np.int64)
+
+
+def _threads(observed: ExecutionTrace, trace: Trace, rows: Int32, nodes: Int64, node_name: Int64, row_name: Int64) -> list[tuple[int, int]]:
+    """(thread, lane) pairs that run the same operators, the most alike first; each is in one pair."""
+    lane = trace.lane[rows]
+    overlaps = []
+    for thread in np.unique(observed.thread[nodes]).tolist():
+        ours = Counter(node_name[nodes[observed.thread[nodes] == thread]].tolist())
+        for other in np.unique(lane).tolist():
+            common = ours & Counter(row_name[lane == other].tolist())
+            overlaps.append((sum(common.values()), -thread, -other))
+    out: list[tuple[int, int]] = []
+    for count, thread, other in sorted(overlaps, reverse=True):
+        if count and -thread not in {t for t, _ in out} and -other not in {k for _, k in out}:
+            out.append((-thread, -other))
+    return out
+
+
+def _operators(trace: Trace, rows: Int32, caller: Int64) -> tuple[Int32, Int64]:
+    """The kernels' rows, and for each the position in `rows` of the operator that launched it, ABSENT none."""
+    work = device_work(trace)
+    out = np.full(len(work), ABSENT, np.int64)
+    start, lane = trace.start[rows], trace.lane[rows]
+    end = start + trace.duration[rows]
+    bounds = {int(i): (int(np.searchsorted(lane, i)), int(np.searchsorted(lane, i, "right"))) for i in np.unique(lane)}
+    for i, call in enumerate(work.call.tolist()):
+        if call < 0 or int(trace.lane[call]) not in bounds:
+            continue
+        low, high = bounds[int(trace.lane[call])]
+        time = trace.start[call]
+        at = low + int(np.searchsorted(start[low:high], time, "right")) - 1
+        while at >= low and (end[at] < time or trace.category[rows[at]] != Category.OPERATOR):
+            at = int(caller[at])
+        out[i] = at if at >= low else ABSENT
+    return work.row, out
+
+
+def _methods(node: Int32, operator: Int64, how: str, caller: Int64, rows: Int32) -> tuple[tuple[str, ...], Int32]:
+    """How each kernel was linked, and to which node."""
+    method, found = [], []
+    for at in operator.tolist():
+        direct = True
+        while at >= 0 and node[rows[at]] == ABSENT:
+            at, direct = int(caller[at]), False
+        found.append(int(node[rows[at]]) if at >= 0 else ABSENT)
+        method.append("" if at < 0 else how if direct else "enclosing")
+    return tuple(method), np.array(found, np.int32)
+
+
+def _shared(calls: _Calls, operator: Int64) -> int:
+    """Kernels whose operator is in both files: min(1, e / k) of those of each call."""
+    observed = Counter(calls.node.tolist())
+    profiled = Counter(calls.row.tolist())
+    kernels = Counter(calls.row[operator[operator >= 0]].tolist())
+    return round(sum(count * min(1.0, observed[call] / profiled[call]) for call, count in kernels.items() if call != ABSENT))
+
+
+def _findings(observed: ExecutionTrace, trace: Trace, out: Linked) -> list[Diagnostic]:
+    found = [*observed.diagnostics]
+    rate = out.link_rate
+    if rate is None:
+        found.append(Diagnostic("nothing-to-link", f"no kernel of {trace.path} comes from an operator that {observed.path} has"))
+    elif rate < LOW:
+        found.append(
+            Diagnostic(
+                "link-rate-low",
+                f"only {rate:.0%} of the {out.shared} kernels whose operator is in both files are linked: {observed.path} and {trace.path}"
+                " are of different runs, ranks or windows, or rows are missing",
+            )
+        )
+    if out.shared < LOW * out.kernels:
+        found.append(
+            Diagnostic(
+                "operators-differ",
+                f"{out.kernels - out.shared} of {out.kernels} kernels come from operators that {observed.path} does not have (so often)",
+            )
+        )
+    compared, agree = _same_shapes(observed, trace, out.node)
+    if compared >= 20 and agree < SAME_RUN * compared:
+        found.append(
+            Diagnostic(
+                "shapes-differ",
+                f"{compared - agree} of {compared} operators have other tensor shapes in {observed.path} than in {trace.path}:"
+                " the files are of different ranks or runs",
+            )
+        )
+    return found
+
+
+def _same_shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> tuple[int, int]:
+    """Matched operators whose tensor inputs' shapes were compared, and those that agree."""
+    column = trace.args.get("Input Dims")
+    if column is None:
+        return 0, 0
+    matched = np.flatnonzero(node[column.rows] >= 0)
+    chosen = matched[np.unique(np.linspace(0, len(matched) - 1, min(len(matched), COMPARED)).astype(np.int64))] if len(matched) else matched
+    compared = agree = 0
+    for i in chosen.tolist():
+        _, shapes, types = observed.inputs[int(node[column.rows[i]])]
+        ours, theirs, kinds = json.loads(trace.strings[int(column.values[i])]), json.loads(shapes), json.loads(types)
+        pairs = [(a, b) for a, b, kind in zip(ours, theirs, kinds, strict=False) if str(kind).startswith("Tensor")]
+        if pairs:
+            compared += 1
+            agree += all(a == b for a, b in pairs)
+    return compared, agree
+
+
+def agreement(observed: ExecutionTrace, trace: Trace, node: Int32) -> NDArray[np.float64]:
+    """The share of matched rows whose names are the same in both files, as an array of one: a check on any linking."""
+    rows = np.flatnonzero(node >= 0)
+    same = [trace.strings[a] == observed.strings[b] for a, b in zip(trace.name[rows], observed.name[node[rows]], strict=True)]
+    return np.array([np.mean(same)]) if same else np.array([np.nan])

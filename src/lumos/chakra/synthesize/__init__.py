@@ -1,0 +1,1 @@
+"""Sets of other sizes drawn from what recorded sets have in common."""

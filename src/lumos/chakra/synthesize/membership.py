@@ -1,0 +1,145 @@
+"""What a synthetic set gives away of its source, and how like it is.
+
+Four consecutive durations identify a place in a trace; none of the source's may survive, in nanoseconds. The membership
+test asks more: whether windows of the sample lie nearer to those of the source at the same place than to those of a
+permutation of the source (each operator's durations shuffled among its nodes). 0.5 is what chance gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.chakra.synthesize.model import RUN, symbols_of
+from lumos.chakra.synthesize.sample import SIZE_SHIFT
+from lumos.chakra.workload import Workload
+from lumos.trace.chakra_wire import NodeType
+from lumos.trace.table import Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """names, runs: of the source that survive. membership: 0.5 by chance, None where the structure was changed.
+
+    rounded_runs: the share of the sample's runs that are in the source once both are rounded to whole microseconds: short
+    operators have few values to choose from. rounded_baseline: of the runs of a permutation of the source.
+    baseline: the membership test with a second permutation in place of the sample. ks: the largest distance of the
+    cumulative distributions of durations (whole microseconds) by class of node, of communication sizes (to within the
+    share by which they were moved) and of dependencies a node.
+    """
+
+    names: int
+    runs: int
+    rounded_runs: float
+    rounded_baseline: float
+    membership: float | None
+    baseline: float | None
+    ks: dict[str, float]
+
+
+def likeness(source: Workload, sample: Workload, seed: int = 0) -> Likeness:
+    """Compare a sample with its source."""
+    rng = np.random.default_rng(seed)
+    surviving = {n for n in _used(source) if n} & {n for n in _used(sample) if n}
+    membership = baseline = None
+    permuted, other = _permuted(source, rng), _permuted(source, rng)
+    if np.array_equal(source.rank_offset, sample.rank_offset):
+        truth = source.duration
+        membership = _nearer(_by_program(sample), truth, permuted)
+        baseline = _nearer(other, truth, permuted)
+    mine, theirs = _runs(source, source.duration), _runs(sample, sample.duration)
+    rounded, chance = _runs(source, _us(source.duration)), _runs(source, _us(permuted))
+    drawn = _runs(sample, _us(sample.duration))
+    return Likeness(
+        names=len(surviving),
+        runs=len(mine & theirs),
+        rounded_runs=len(drawn & rounded) / max(len(drawn), 1),
+        rounded_baseline=len(chance & rounded) / max(len(chance), 1),
+        membership=membership,
+        baseline=baseline,
+        ks=_distances(source, sample),
+    )
+
+
+def _used(workload: Workload) -> set[str]:
+    return {workload.names[i] for i in np.unique(workload.name)}
+
+
+def _us(duration: Int64) -> Int64:
+    rounded: Int64 = (duration + 500) // 1000
+    return rounded
+
+
+def _runs(workload: Workload, duration: Int64) -> set[tuple[int, ...]]:
+    """The runs of consecutive durations of every rank, but for those of nothing but zeros."""
+    out: set[tuple[int, ...]] = set()
+    for low, high in zip(workload.rank_offset[:-1].tolist(), workload.rank_offset[1:].tolist(), strict=True):
+        d = duration[low:high].tolist()
+        out.update(zip(d, d[1:], d[2:], d[3:], strict=False))
+    return {run for run in out if any(run)}
+
+
+def _by_program(sample: Workload) -> Int64:
+    """The durations in the order of the program (ids), whatever the order of the starts."""
+    if sample.id is None:
+        return sample.duration
+    order = np.lexsort((sample.id, sample.rank_of()))
+    return sample.duration[order]
+
+
+def _permuted(source: Workload, rng: np.random.Generator) -> Int64:
+    """The source's durations, each symbol's shuffled among its nodes."""
+    symbol = symbols_of(source)
+    out = source.duration.copy()
+    order = np.argsort(symbol, kind="stable")
+    for nodes in np.split(order, np.flatnonzero(np.diff(symbol[order])) + 1):
+        out[nodes] = source.duration[rng.permutation(nodes)]
+    return out
+
+
+def _nearer(candidate: Int64, truth: Int64, permuted: Int64) -> float:
+    """How often windows of the candidate are nearer to the truth's than to the permutation's, ties half."""
+
+    def distance(other: Int64) -> NDArray[np.float64]:
+        difference = np.abs(np.log1p(candidate) - np.log1p(other))
+        return np.convolve(difference, np.ones(RUN), "valid")
+
+    one, two = distance(truth), distance(permuted)
+    decided = one != two
+    return float((one < two)[decided].mean()) if decided.any() else 0.5
+
+
+def _distances(source: Workload, sample: Workload) -> dict[str, float]:
+    out = {}
+    for name, mask in (("host", _class(source, "host")), ("compute", _class(source, "compute")), ("communication", _class(source, "comm"))):
+        other = _class(sample, {"communication": "comm"}.get(name, name))
+        if mask.any() and other.any():
+            out[name] = kolmogorov_smirnov(_us(source.duration[mask]), _us(sample.duration[other]))
+    if len(source.communication) and len(sample.communication):
+        out["size"] = kolmogorov_smirnov(source.communication.size, sample.communication.size, SIZE_SHIFT)
+    out["dependencies"] = kolmogorov_smirnov(np.diff(source.dep_offset), np.diff(sample.dep_offset))
+    return out
+
+
+def _class(workload: Workload, name: str) -> NDArray[np.bool_]:
+    compute = workload.type == NodeType.COMP
+    mask: NDArray[np.bool_] = {"comm": ~compute, "host": compute & workload.on_cpu}.get(name, compute & ~workload.on_cpu)
+    return mask
+
+
+def kolmogorov_smirnov(a: Int64, b: Int64, tolerance: float = 0.0) -> float:
+    """The largest distance between the cumulative distributions of two samples.
+
+    tolerance: values may lie apart by this share without counting (Lévy's distance in one direction).
+    """
+    both, one, two = np.union1d(a, b), np.sort(a), np.sort(b)
+
+    def below(values: Int64, at: NDArray[Any]) -> Any:
+        return np.searchsorted(values, at, side="right") / len(values)
+
+    low, high = both * (1 - tolerance), both * (1 + tolerance)
+    excess = np.maximum(below(one, low) - below(two, both), below(two, both) - below(one, high))
+    return float(max(excess.max(), 0.0))

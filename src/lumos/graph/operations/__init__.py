@@ -1,0 +1,1 @@
+"""Recordings of whole operations (a pass, a transfer) to a graph."""

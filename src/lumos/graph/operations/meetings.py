@@ -1,0 +1,126 @@
+"""Which operations of an operation-level job transfer together, and how long a transfer takes once all have arrived.
+
+A send meets its receive; a collective meets the same collective of its group: parameters and gradients over the
+data-parallel ranks of a stage, embedding gradients over the first and the last stage, the gradient norm over all ranks;
+the k-th of a kind in a step with the k-th.
+Transfer = end − latest arrival, the rest of a measured duration is waiting. Where a rank is absent from the recording,
+arrivals cannot be known, and what would have met it keeps its measured duration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.graph.operations.table import Operations
+from lumos.trace.table import Int64
+
+#: What a transfer's operation is called where collectives are listed by kind.
+KIND_OF = {
+    "forward-send": "send",
+    "backward-send": "send",
+    "forward-recv": "receive",
+    "backward-recv": "receive",
+    "params-all-gather": "all-gather",
+    "grads-reduce-scatter": "reduce-scatter",
+    "separate-grads-all-reduce": "all-reduce",
+    "layernorm-grads-all-reduce": "all-reduce",
+    "embedding-grads-all-reduce": "all-reduce",
+    "optimizer-clip-main-grad": "all-reduce",
+}
+
+#: A direction's step from sender to receiver, in stages.
+_MOVE = {"forward": 1, "backward": -1}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Meetings:
+    """The meeting of each operation and what is known of it.
+
+    meeting: int64[n], -1 for operations of one rank. group: index into `groups`, -1 without. offset, members: CSR over
+    meetings, each complete. incomplete: operations whose meeting lacks a rank. transfer: int64[n] ns, 0 outside meetings.
+    cleaned: transfers that came out negative (clocks) and took the median of their kind.
+    """
+
+    meeting: Int64
+    group: Int64
+    groups: tuple[str, ...]
+    offset: Int64
+    members: Int64
+    incomplete: NDArray[np.bool_]
+    transfer: Int64
+    cleaned: int
+
+
+def meetings(ops: Operations) -> Meetings:
+    """Join the operations of all ranks."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    size: dict[tuple[object, ...], int] = {}
+    groups: dict[str, int] = {}
+    group = np.full(len(ops), -1, np.int64)
+    columns = [getattr(ops, key).tolist() for key in ("name", "step", "stage", "dp", "sequence")]
+    for i, (name, step, stage, dp, sequence) in enumerate(zip(*columns, strict=True)):
+        known = _group(ops, ops.names[name], stage, dp)
+        if known is None:
+            continue
+        label, expected = known
+        group[i] = groups.setdefault(label, len(groups))
+        if expected > 1:
+            key: tuple[object, ...] = (step, label, _collective(ops.names[name]), sequence)
+            found.setdefault(key, []).append(i)
+            size[key] = expected
+    # A lost row shifts the numbers behind it: where one is missing, nothing of that kind, group and step is matched.
+    broken = {key[:3] for key, members in found.items() if len(members) != size[key]}
+    complete = [key for key in found if key[:3] not in broken]
+    meeting = np.full(len(ops), -1, np.int64)
+    for number, whole in enumerate(complete):
+        meeting[found[whole]] = number
+    incomplete = np.zeros(len(ops), bool)
+    for key, here in found.items():
+        incomplete[here] = key[:3] in broken
+    members: Int64 = np.concatenate([np.array(found[key], np.int64) for key in complete]) if complete else np.empty(0, np.int64)
+    offset = np.concatenate(([0], np.cumsum([size[key] for key in complete]))).astype(np.int64)
+    transfer, cleaned = _transfers(ops, meeting, offset, members)
+    return Meetings(meeting, group, tuple(groups), offset, members, incomplete, transfer, cleaned)
+
+
+def _collective(name: str) -> str:
+    """Operations that meet share this: a receive goes by its send's name."""
+    return name.replace("-recv", "-send")
+
+
+def _group(ops: Operations, name: str, stage: int, dp: int) -> tuple[str, int] | None:
+    """The group of an operation and how many ranks meet in it; None where it is no transfer."""
+    plan = ops.plan
+    direction, _, end = name.partition("-")
+    if end in ("send", "recv"):
+        sender = stage if end == "send" else stage - _MOVE[direction]
+        if plan.chunks == 1 and not 0 <= min(sender, sender + _MOVE[direction]) <= max(sender, sender + _MOVE[direction]) < plan.stages:
+            return f"{direction} dp {dp} beyond the pipeline", 1  # recorded, but nothing was sent
+        sender %= plan.stages
+        meets = 1 if plan.chunks > 1 and not ops.recorded_transfers else 2
+        return f"{direction} dp {dp} stage {sender} to {(sender + _MOVE[direction]) % plan.stages}", meets
+    if name in ("params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce"):
+        return f"data parallel, stage {stage}", plan.dp
+    if name == "embedding-grads-all-reduce":
+        return f"embeddings, dp {dp}", min(plan.stages, 2)
+    if name == "optimizer-clip-main-grad":
+        return "all ranks", plan.stages * plan.dp
+    return ("within the rank", 1) if name in KIND_OF else None
+
+
+def _transfers(ops: Operations, meeting: Int64, offset: Int64, members: Int64) -> tuple[Int64, int]:
+    """Each member's end − the latest arrival, cleaned; the number of cleaned ones."""
+    transfer = np.zeros(len(ops), np.int64)
+    if not len(members):
+        return transfer, 0
+    arrival = np.maximum.reduceat(ops.start[members], offset[:-1])
+    transfer[members] = ops.end[members] - arrival[meeting[members]]
+    wrong = (meeting >= 0) & (transfer < 0)
+    for name in np.unique(ops.name[wrong]):
+        alike = (meeting >= 0) & (ops.name == name) & ~wrong
+        usual = int(np.median(transfer[alike])) if alike.any() else 0
+        transfer[wrong & (ops.name == name)] = usual
+    return transfer, int(wrong.sum())

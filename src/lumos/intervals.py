@@ -1,0 +1,59 @@
+"""Unions of time intervals, as sorted columns.
+
+A union is a pair (starts, ends) of disjoint intervals in ascending order. All sums are exact, in integer ns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
+
+
+class Union(NamedTuple):
+    """Disjoint, non-empty intervals in ascending order; int64 ns."""
+
+    start: Int64
+    end: Int64
+
+    @property
+    def total(self) -> int:
+        """Time covered, ns."""
+        return int((self.end - self.start).sum())
+
+
+def union(start: Int64, end: Int64) -> Union:
+    """The union of intervals given in any order; empty ones are dropped, touching ones joined."""
+    keep = end > start
+    start, end = start[keep], end[keep]
+    if len(start) == 0:
+        return Union(np.empty(0, np.int64), np.empty(0, np.int64))
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], np.maximum.accumulate(end[order])
+    first = np.concatenate(([True], start[1:] > end[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return Union(start[first], end[last])
+
+
+def either(a: Union, b: Union) -> Union:
+    """Where a or b is."""
+    return union(np.concatenate((a.start, b.start)), np.concatenate((a.end, b.end)))
+
+
+def covered(intervals: Union, time: Int64) -> Int64:
+    """Time covered before each of `time`, ns."""
+    if len(intervals.start) == 0:
+        return np.zeros(len(time), np.int64)
+    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(intervals.end - intervals.start)))
+    i = np.searchsorted(intervals.start, time, side="right")
+    inside = np.minimum(time, intervals.end[i - 1]) - intervals.start[i - 1]
+    out: Int64 = np.where(i > 0, before[i - 1] + inside, 0)
+    return out
+
+
+def within(intervals: Union, start: Int64, end: Int64) -> Int64:
+    """Time covered inside each window [start, end), ns."""
+    return covered(intervals, end) - covered(intervals, start)

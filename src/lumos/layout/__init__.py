@@ -1,1 +1,0 @@
-"""Plans, blocks and the graphs that they assemble into."""

@@ -1,0 +1,159 @@
+"""A prediction's settings, from options or a TOML file, as a job.
+
+What is left open is filled: dp from the devices, micro_batch 1, ZeRO and sequence parallelism as the framework has them,
+the rest as one. Unknown keys and names are refused with the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lumos.cost.cluster import load_cluster
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.model import Model, load_model
+from lumos.plan.framework import PROFILES, Framework, choose, profile, with_switches
+from lumos.plan.job import Job
+from lumos.plan.plan import RECOMPUTE, SCHEDULES, Plan, PlanError, check, layers_of_chunks
+from lumos.vocabulary import PRECISIONS
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that `lumos predict` takes. `gpus`, `global_batch` (sequences), `seq` (tokens) are needed; None is open."""
+
+    model: str | None = None
+    cluster: str | None = None
+    gpus: int | None = None
+    global_batch: int | None = None
+    seq: int | None = None
+    micro_batch: int = 1
+    tp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    cp: int = 1
+    ep: int = 1
+    dp: int | None = None
+    zero: int | None = None
+    shard: int = 0
+    sequence_parallel: bool | None = None
+    recompute: str | None = None
+    recompute_layers: int = -1
+    precision: str = "bf16"
+    schedule: str | None = None
+    lora_rank: int = 0
+    document: int = 0
+    framework: str = "megatron-core"
+    switches: dict[str, str] = {}
+
+
+def read_settings(path: str) -> Settings:
+    """The settings of a TOML file. LumosError where it cannot be read, UsageError for an unknown key or a wrong value."""
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LumosError(f"{path}: cannot be read ({error.strerror}); give a TOML file of settings") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LumosError(f"{path}: is not TOML: {error}") from error
+    table = {key.replace("-", "_"): value for key, value in table.items()}
+    known = Settings.__struct_fields__
+    for key in table:
+        if key not in known:
+            near = get_close_matches(key, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(known)}"
+            raise UsageError(f"{path}: key {key!r} is not known; {hint}")
+    if isinstance(table.get("switches"), dict):
+        table["switches"] = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in table["switches"].items()}
+    try:
+        return msgspec.convert(table, Settings)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path}: {_in_words(str(error), table)}") from error
+
+
+def _in_words(message: str, table: dict[str, Any]) -> str:
+    """msgspec's message by key and value: "gpus = '8' must be a whole number"."""
+    found = re.match(r"Expected `(\w+)[^`]*`.* - at `\$\.(\w+)", message)
+    if found is None:
+        return message
+    kind, key = found.groups()
+    words = {"int": "a whole number", "str": "text in quotes", "bool": "true or false", "object": "a table"}
+    return f"{key} = {table[key]!r} must be {words.get(kind, kind)}"
+
+
+def job_from(settings: Settings) -> Job:
+    """The job that the settings describe. UsageError (PlanError) where they are incomplete, unknown or contradict."""
+    s = settings
+    for key in ("model", "cluster", "gpus", "global_batch", "seq"):
+        if getattr(s, key) is None:
+            raise UsageError(f"--{key.replace('_', '-')} is needed (or {key} in the file)")
+    assert s.model is not None and s.cluster is not None and s.gpus is not None and s.global_batch is not None and s.seq is not None
+    model, cluster = load_model(s.model), load_cluster(s.cluster)
+    cluster.check_size(s.gpus)
+    framework, notes = _framework(s)
+    rest = s.tp * s.pp * s.cp
+    if rest < 1 or s.gpus % rest:
+        raise PlanError(f"plan: gpus ({s.gpus}) must be a multiple of tp · pp · cp ({s.tp} · {s.pp} · {s.cp} = {rest})")
+    dp = s.dp or s.gpus // rest
+    if dp * rest != s.gpus:
+        raise PlanError(f"plan: tp · pp · cp · dp ({rest} · {dp} = {dp * rest}) must be the {s.gpus} gpus")
+    _choice("precision", s.precision, tuple(PRECISIONS))
+    recompute = _choice("recompute", s.recompute or framework.recompute, RECOMPUTE)
+    schedule = _choice("schedule", s.schedule or ("interleaved" if s.vpp > 1 else "1f1b"), SCHEDULES)
+    zero = s.zero if s.zero is not None else (framework.zero if framework.zero < 3 or s.pp == 1 else 1)
+    plan = Plan(
+        seq_len=s.seq,
+        global_batch=s.global_batch,
+        micro_batch=s.micro_batch,
+        tp=s.tp,
+        pp=s.pp,
+        vpp=s.vpp,
+        cp=s.cp,
+        ep=s.ep,
+        dp=dp,
+        zero=zero,
+        shard=s.shard,
+        sequence_parallel=s.tp > 1 and (framework.sequence_parallel if s.sequence_parallel is None else s.sequence_parallel),
+        schedule=schedule,
+        recompute=recompute,
+        recompute_layers=s.recompute_layers,
+        precision=s.precision,
+        lora_rank=s.lora_rank,
+        document=s.document,
+    )
+    check(plan, model)
+    _check_words(s, plan, model)
+    return Job(model, plan, framework, cluster, tuple(notes))
+
+
+def _check_words(s: Settings, plan: Plan, model: Model) -> None:
+    """PlanError where what was asked for has no effect, or another one than its word says."""
+    if s.schedule == "interleaved" and s.vpp == 1:
+        raise PlanError("plan: the interleaved schedule needs vpp above 1; without it, it is 1f1b")
+    if s.schedule == "1f1b" and s.vpp > 1:
+        raise PlanError(f"plan: vpp ({s.vpp}) makes the schedule interleaved, not 1f1b; leave one of them out")
+    most = max(sum(map(len, chunks)) for chunks in layers_of_chunks(plan, model))
+    if s.recompute_layers != -1 and plan.recompute != "full":
+        raise PlanError(f"plan: recompute_layers ({s.recompute_layers}) needs recompute full, not {plan.recompute}")
+    if not -1 <= s.recompute_layers <= most:
+        raise PlanError(f"plan: recompute_layers ({s.recompute_layers}) must be at most the {most} layers of a stage")
+
+
+def _framework(s: Settings) -> tuple[Framework, list[Diagnostic]]:
+    if s.framework in PROFILES:
+        return with_switches(profile(s.framework), s.switches), []
+    chosen, why = choose(s.framework)
+    if "not known" in why:
+        profile(s.framework)  # raises, naming the nearest
+    return with_switches(chosen, s.switches), [Diagnostic("framework-profile", f"{chosen.name}: {why}")]
+
+
+def _choice(key: str, value: str, valid: tuple[str, ...]) -> str:
+    if value not in valid:
+        near = get_close_matches(value, valid, 1)
+        raise UsageError(f"{key} = {value!r} is not known{f'; did you mean {near[0]!r}?' if near else ''}; valid: {', '.join(valid)}")
+    return value

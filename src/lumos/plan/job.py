@@ -1,0 +1,22 @@
+"""A training job to predict: model, plan, framework and cluster together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lumos.cost.cluster import Cluster
+from lumos.diagnostics import Diagnostic
+from lumos.model import Model
+from lumos.plan.framework import Framework
+from lumos.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one prediction is of; `assumed`: what the configuration left open, and what was taken for it."""
+
+    model: Model
+    plan: Plan
+    framework: Framework
+    cluster: Cluster
+    assumed: tuple[Diagnostic, ...] = ()

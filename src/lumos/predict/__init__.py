@@ -1,0 +1,1 @@
+"""From a plan to a graph: the layout of a step, its tasks, its time; and the score over published runs."""

@@ -1,0 +1,431 @@
+"""Arrange a model under a plan: which blocks every stage runs, in which order, and what waits for what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from lumos.blocks import outer_layers
+from lumos.blocks.block import Block, Builder, Op
+from lumos.blocks.layer import LayerWork
+from lumos.blocks.parameters import owned_parameters, stage_parameters, tensors_of_layer
+from lumos.blocks.share import Share
+from lumos.blocks.work import Collective, Contention, Lane
+from lumos.model import Model
+from lumos.plan.framework import Framework
+from lumos.plan.plan import Plan, check, layers_of_chunks
+from lumos.plan.schedules import Action, Pass, holds_sender, last_gradients, schedule
+from lumos.predict.cuda_graphs import captured
+from lumos.predict.layout import Blocks, Item, Layout
+
+__all__ = ["arrange", "owned_parameters", "stage_parameters", "tensors_of_layer"]
+
+#: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
+CONTENTION_LAUNCH = 1000
+
+
+def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: int) -> Layout:
+    """The layout of one training step. PlanError where the plan breaks a rule."""
+    check(plan, model)
+    share = Share(model, plan, framework, devices_per_node)
+    chunks = layers_of_chunks(plan, model)
+    blocks, work = Blocks(), LayerWork(share)
+    stages = tuple(tuple(_Stage(share, work, blocks, s, chunks).items()) for s in range(plan.pp))
+    layout = Layout(model, plan, framework, tuple(blocks.blocks), stages)
+    return captured(layout) if framework.cuda_graphs else layout
+
+
+@dataclass(slots=True)
+class _Run:
+    """Consecutive equal layers of a chunk."""
+
+    layers: range
+    mixture: bool
+
+
+@dataclass(slots=True)
+class _Stage:
+    """Lists the items of one stage."""
+
+    share: Share
+    work: LayerWork
+    blocks: Blocks
+    stage: int
+    chunks: list[list[range]]
+    listed: list[Item] = field(default_factory=list)
+    tail: int = -1  # the last item of the compute chain
+    earlier: int = -1  # what it was before the latest pass
+    pending: list[int] = field(default_factory=list)  # gradient exchanges that the optimizer waits for
+    runs: dict[int, list[_Run]] = field(default_factory=dict)  # equal layers of each chunk
+    gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters, until it has been waited for
+    host_blocked: bool = False  # the host waits for the next item of the chain's waits as well
+    extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for beside the chain
+
+    # ---------------------------------------------------------------- the step
+
+    def items(self) -> list[Item]:
+        plan, framework = self.share.plan, self.share.framework
+        begin = Builder("step begin", 0, round(1000 * framework.step_us)).build()
+        self._put(begin, phase="sync")
+        self._begin_parameters()
+        actions = schedule(plan.schedule, self.stage, plan.pp, plan.microbatches, plan.vpp)
+        complete = last_gradients(actions)
+        for i, action in enumerate(actions):
+            before = self.tail
+            if action.step is Pass.FORWARD:
+                self._forward(action)
+            elif not plan.forward_only:
+                self._backward(action, complete[action.chunk] == i)
+            self.earlier = before
+        if not plan.forward_only:
+            self._finish()
+        return self.listed
+
+    # ---------------------------------------------------------------- passes
+
+    def _forward(self, action: Action) -> None:
+        chunk = self._position(action.chunk)
+        first, last = chunk == 0, chunk == self._parts - 1
+        if not first:
+            self._receive(f"f{chunk}.{action.microbatch}", Lane.RECEIVE_FORWARD, "receive forward", action)
+        if first:
+            self._chain(self._end(outer_layers.embedding_forward), "forward", action)
+        for run in self._runs(action.chunk):
+            block = self.blocks.make(("forward", run.mixture), partial(self.work.forward, run.mixture))
+            self._layers(block, run, "forward", action)
+        if last:
+            self._chain(self._end(outer_layers.head_forward), "forward", action)
+        else:
+            self._send(f"f{chunk + 1}.{action.microbatch}", Lane.SEND_FORWARD, "send forward", action)
+
+    def _backward(self, action: Action, final: bool) -> None:
+        plan = self.share.plan
+        chunk = self._position(action.chunk)
+        first, last = chunk == 0, chunk == self._parts - 1
+        exchange = action.step is not Pass.INPUT and (
+            plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
+        )
+        if action.step is Pass.WEIGHT:
+            self._weights(action, exchange)
+            return
+        if not last:
+            self._receive(f"b{chunk}.{action.microbatch}", Lane.RECEIVE_BACKWARD, "receive backward", action)
+        else:
+            self._chain(self._end(outer_layers.head_backward), "backward", action)
+        for run in reversed(self._runs(action.chunk)):
+            self._backward_layers(run, action, exchange)
+        if first and plan.lora_rank == 0:
+            self._chain(self._end(outer_layers.embedding_backward), "backward", action)
+            if exchange and self.share.framework.dp_overlap:
+                self._reduce(self._outer_parameters(), action, "embedding gradients")
+        if not first:
+            self._send(f"b{chunk - 1}.{action.microbatch}", Lane.SEND_BACKWARD, "send backward", action)
+
+    def _weights(self, action: Action, exchange: bool) -> None:
+        """Weight gradients put off by a split backward pass: only after them is there anything to exchange."""
+        for run in reversed(self._runs(action.chunk)):
+            block = self.blocks.make(("weights", run.mixture), partial(self.work.weights, run.mixture))
+            if exchange:
+                self._bucketed_backward(block, run, action)
+            else:
+                self._layers(block, run, "backward", action)
+        if exchange and self._position(action.chunk) == 0 and self.share.framework.dp_overlap:
+            self._reduce(self._outer_parameters(), action, "embedding gradients")
+
+    def _backward_layers(self, run: _Run, action: Action, exchange: bool) -> None:
+        plan = self.share.plan
+        keep = self._recomputed(run, action)
+        splits: list[tuple[range, bool]] = []
+        middle = run.layers.stop - keep
+        if keep:
+            splits.append((range(middle, run.layers.stop), True))
+        if middle > run.layers.start:
+            splits.append((range(run.layers.start, middle), False))
+        for layers, recompute in splits:
+            step = self.work.inputs if action.step is Pass.INPUT else self.work.backward
+            key = ("backward", action.step, run.mixture, recompute)
+            block = self.blocks.make(key, partial(step, run.mixture, recompute))
+            part = _Run(layers, run.mixture)
+            if plan.zero == 3:
+                self._sharded_backward(block, part, action)
+            elif exchange:
+                self._bucketed_backward(block, part, action)
+            else:
+                self._layers(block, part, "backward", action)
+
+    def _recomputed(self, run: _Run, action: Action) -> int:
+        """Layers of the run that are recomputed (the first of the stage's, as Megatron's "block" method)."""
+        plan = self.share.plan
+        if plan.recompute != "full":
+            return 0
+        if plan.recompute_layers < 0:
+            return len(run.layers)
+        return min(len(run.layers), plan.recompute_layers)
+
+    # ---------------------------------------------------------------- sharded parameters (zero 3)
+
+    def _layers(self, block: Block, run: _Run, phase: str, action: Action) -> None:
+        plan = self.share.plan
+        if phase == "forward" and plan.zero == 3 and plan.shards > 1:
+            self._sharded_forward(block, run, action)
+        elif phase == "forward" and any(layer in self.gathered for layer in run.layers):
+            for layer in run.layers:
+                self._wait_for(self.gathered.pop(layer, None))
+                self._chain(block, phase, action, layer=layer)
+        else:
+            self._chain(block, phase, action, repeat=len(run.layers), layer=run.layers.start)
+
+    def _sharded_forward(self, block: Block, run: _Run, action: Action) -> None:
+        """Each layer's parameters are gathered while the layer before it runs; at most two sets are held at a time."""
+        gather = self._gather(run.mixture, Lane.DATA)
+        slowed = self._slowed(block, gather)
+        before = [self.tail, self.tail]
+        ready = self._put(gather, (before[0],), "sync", action, run.layers.start)
+        for layer in run.layers:
+            this = ready
+            if layer + 1 < run.layers.stop:
+                ready = self._put(gather, (before[0],), "sync", action, layer + 1)
+            self._wait_for(this)
+            before = [before[1], self._chain(slowed, "forward", action, layer=layer)]
+
+    def _sharded_backward(self, block: Block, run: _Run, action: Action) -> None:
+        plan = self.share.plan
+        gather = self._gather(run.mixture, Lane.DATA)
+        reduce = self._reduction(run.mixture, 1)
+        again = plan.reshard and plan.shards > 1
+        slowed = self._slowed(block, *([gather] if again else []), reduce)
+        before = [self.tail, self.tail]
+        ready = self._put(gather, (before[0],), "sync", action, run.layers[-1]) if again else -1
+        for layer in reversed(run.layers):
+            this = ready
+            if again and layer > run.layers.start:
+                ready = self._put(gather, (before[0],), "sync", action, layer - 1)
+            self._wait_for(this if again else None)
+            before = [before[1], self._chain(slowed, "backward", action, layer=layer)]
+            self.pending.append(self._put(reduce, (self.tail,), "sync", action, layer))
+
+    # ---------------------------------------------------------------- gradients beside the last backward pass
+
+    def _overlaps(self) -> bool:
+        plan = self.share.plan
+        return self.share.framework.dp_overlap and plan.dp * plan.cp > 1
+
+    def _bucketed_backward(self, block: Block, run: _Run, action: Action) -> None:
+        """Gradients are reduced in buckets of whole layers, each as soon as its last layer is done."""
+        each = self._layer_bytes(run.mixture, self.share.framework.reduce_bytes)
+        size = max(1, min(len(run.layers), round(self.share.framework.bucket_bytes / max(each, 1))))
+        left = list(reversed(run.layers))
+        slow = self._slowed(block, self._reduction(run.mixture, 1))
+        while left:
+            part, left = left[:size], left[size:]
+            self._chain(slow, "backward", action, repeat=len(part), layer=part[-1])
+            self.pending.append(self._put(self._reduction(run.mixture, len(part)), (self.tail,), "sync", action, part[-1]))
+
+    def _reduction(self, mixture: bool, layers: int) -> Block:
+        """Gradient exchange of `layers` layers: dense parts over all replicas, experts over theirs."""
+        dense, experts = self._layer_parts(mixture)
+        width = self.share.framework.reduce_bytes * layers
+        return self.blocks.make(
+            ("reduce", mixture, layers), lambda: outer_layers.reduce_gradients(self.share, dense * width, experts * width)
+        )
+
+    def _gather(self, mixture: bool, lane: Lane) -> Block:
+        """Gather of one layer's parameters."""
+        dense, experts = self._layer_parts(mixture)
+        width = self.share.parameter_bytes
+        return self.blocks.make(
+            ("gather", mixture, lane), lambda: outer_layers.gather_parameters(self.share, dense * width, experts * width, lane)
+        )
+
+    def _reduce(self, parameters: int, action: Action | None, name: str) -> None:
+        block = outer_layers.reduce_gradients(self.share, parameters * self.share.framework.reduce_bytes, 0, name)
+        if block.ops:
+            self.pending.append(self._put(block, (self.tail,), "sync", action))
+
+    def _slowed(self, block: Block, *beside: Block) -> Block:
+        """The block with what it loses to the exchanges that run beside it."""
+        return self.blocks.make(("slowed", id(block), *map(id, beside)), lambda: self._with_contention(block, beside))
+
+    def _with_contention(self, block: Block, beside: tuple[Block, ...]) -> Block:
+        lost = [Contention(op.work) for other in beside for op in other.ops if isinstance(op.work, Collective)]
+        if not lost:
+            return block
+        b = Builder(block.name, CONTENTION_LAUNCH)
+        for work in lost:
+            b.add("contention", work)
+        extra = b.build()
+        ops = (*block.ops, *_moved(extra, len(block.ops), block.ends))
+        return Block(block.name, ops, (len(ops) - 1,), block.before)
+
+    # ---------------------------------------------------------------- begin and end of the step
+
+    def _begin_parameters(self) -> None:
+        """A sharded optimizer's new parameters are gathered beside the first forward pass, or (see _finish) before it."""
+        plan, framework = self.share.plan, self.share.framework
+        if plan.zero not in (1, 2) or not framework.gather_overlap or plan.lora_rank or plan.dp * plan.cp == 1:
+            return
+        for chunk in range(len(self.chunks[self.stage])):
+            for run in self._runs(chunk):
+                gather = self._gather(run.mixture, Lane.GATHER)
+                if not gather.ops:
+                    continue
+                for layer in run.layers:
+                    self.gathered[layer] = self._put(gather, (), "sync", None, layer)
+
+    def _finish(self) -> None:
+        plan, framework = self.share.plan, self.share.framework
+        total, experts = self._trained_parameters()
+        data = plan.dp * plan.cp
+        if data > 1 and plan.zero != 3 and not framework.dp_overlap:
+            width = framework.reduce_bytes
+            block = outer_layers.reduce_gradients(self.share, (total - experts) * width, experts * width)
+            if block.ops:
+                self.pending.append(self._put(block, (self.tail,), "sync"))
+        elif (
+            data > 1
+            and (self.stage == plan.pp - 1 or (plan.schedule == "dualpipe" and self.stage == 0))
+            and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap)
+            and not self.share.model.tied
+            and plan.lora_rank == 0
+        ):
+            self._reduce(self._head_parameters(), None, "head gradients")
+        if self.share.model.tied and plan.pp > 1 and plan.lora_rank == 0 and self.stage in (0, plan.pp - 1):
+            self._tied_gradients()
+        self._wait_for(*self.pending)
+        owned = self._owned(total, experts)
+        tensors = sum(len(c) for c in self.chunks[self.stage]) * tensors_of_layer(self.share.model)
+        self._chain(outer_layers.optimizer(self.share, total, owned, tensors), "optimizer", host_waits=True)
+        if plan.zero in (1, 2) and data > 1 and not framework.gather_overlap:
+            width = self.share.parameter_bytes
+            gather = outer_layers.gather_parameters(self.share, (total - experts) * width, experts * width)
+            if gather.ops:
+                self._put(gather, (self.tail,), "sync")
+
+    def _tied_gradients(self) -> None:
+        """First and last stage share the token table: they add its gradients."""
+        nbytes = self.share.vocab * self.share.model.hidden * self.share.framework.reduce_bytes
+        b = Builder("tied embedding gradients", round(1000 * self.share.framework.host_us))
+        b.add("tied embedding all-reduce", self.share.pipeline(nbytes)._replace(kind="all_reduce"), Lane.DATA)
+        item = self._put(b.build(), (self.tail, *self.pending), "sync", transfer="tied")
+        self.pending.append(item)
+
+    # ---------------------------------------------------------------- parameters
+
+    def _layer_parts(self, mixture: bool) -> tuple[int, int]:
+        """Parameters of a layer on one rank: dense part, routed experts."""
+        p = self.share.model.layer_parameters(mixture)
+        return -(-(p.attention + p.mlp) // self.share.plan.tp) + p.norm, p.expert // self.share.plan.ep
+
+    def _layer_bytes(self, mixture: bool, width: int) -> int:
+        return sum(self._layer_parts(mixture)) * width
+
+    def _outer_parameters(self) -> int:
+        model = self.share.model
+        return -(-model.embedding_parameters // self.share.plan.tp)
+
+    def _head_parameters(self) -> int:
+        return -(-self.share.model.head_parameters // self.share.plan.tp)
+
+    def _trained_parameters(self) -> tuple[int, int]:
+        """Of the stage's parameters, those that are trained: all, or the adapters of its layers."""
+        plan, model = self.share.plan, self.share.model
+        if plan.lora_rank == 0:
+            return self._stage_parameters()
+        layers = sum(len(c) for c in self.chunks[self.stage])
+        width = model.hidden + (model.heads + 2 * model.kv_heads) * model.head_dim // plan.tp
+        return layers * plan.lora_rank * width, 0
+
+    def _stage_parameters(self) -> tuple[int, int]:
+        """All parameters of this stage's rank, and the routed experts among them."""
+        return stage_parameters(self.share, self.stage, self.chunks)
+
+    def _owned(self, total: int, experts: int) -> int:
+        return owned_parameters(self.share, total, experts)
+
+    # ---------------------------------------------------------------- items
+
+    @property
+    def _parts(self) -> int:
+        return self.share.plan.pp * self.share.plan.vpp
+
+    def _position(self, chunk: int) -> int:
+        """Place of this stage's chunk along the model."""
+        if self.share.plan.schedule == "dualpipe" and chunk == 1:
+            return self.share.plan.pp - 1 - self.stage
+        return chunk * self.share.plan.pp + self.stage
+
+    def _runs(self, chunk: int) -> list[_Run]:
+        if chunk not in self.runs:
+            self.runs[chunk] = self._runs_of(chunk)
+        return self.runs[chunk]
+
+    def _runs_of(self, chunk: int) -> list[_Run]:
+        runs: list[_Run] = []
+        model = self.share.model
+        for layer in self.chunks[self.stage][chunk]:
+            mixture = model.is_mixture(layer)
+            if runs and runs[-1].mixture == mixture:
+                runs[-1] = _Run(range(runs[-1].layers.start, layer + 1), mixture)
+            else:
+                runs.append(_Run(range(layer, layer + 1), mixture))
+        return runs
+
+    def _wait_for(self, *items: int | None) -> None:
+        self.extra_waits += tuple(i for i in items if i is not None and i >= 0)
+
+    def _chain(
+        self, block: Block, phase: str, action: Action | None = None, repeat: int = 1, layer: int = -1, host_waits: bool = False
+    ) -> int:
+        waits = (*((self.tail,) if self.tail >= 0 else ()), *self.extra_waits)
+        self.extra_waits = ()
+        host_waits, self.host_blocked = host_waits or self.host_blocked, False
+        self.tail = self._put(block, waits, phase, action, layer, repeat, host_waits)
+        return self.tail
+
+    def _put(
+        self,
+        block: Block,
+        waits: tuple[int, ...] = (),
+        phase: str = "sync",
+        action: Action | None = None,
+        layer: int = -1,
+        repeat: int = 1,
+        host_waits: bool = False,
+        transfer: str = "",
+    ) -> int:
+        microbatch = action.microbatch if action else -1
+        waits = tuple(dict.fromkeys(w for w in waits if w >= 0))
+        self.listed.append(Item(self.blocks.number(block), waits, repeat, host_waits, transfer, phase, layer, microbatch))
+        return len(self.listed) - 1
+
+    def _end(self, maker: Callable[[Share, LayerWork], Block]) -> Block:
+        """Embedding or head."""
+        return self.blocks.make(maker.__name__, lambda: maker(self.share, self.work))
+
+    def _transfer(self, name: str, lane: Lane) -> Block:
+        return self.blocks.make((name, lane), lambda: outer_layers.transfer(self.share, name, lane))
+
+    def _receive(self, key: str, lane: Lane, name: str, action: Action) -> None:
+        posted = self.earlier if self.share.framework.p2p_overlap else self.tail
+        item = self._put(self._transfer(name, self._lane(lane, action)), (posted,), "sync", action, transfer=key)
+        self._wait_for(item)
+        self.host_blocked = self.share.framework.transfer_blocks
+        if outer_layers.scattered(self.share):
+            self._chain(self.blocks.make("received", lambda: outer_layers.gather_received(self.share)), "sync", action)
+
+    def _lane(self, lane: Lane, action: Action) -> Lane:
+        """The lane of a transfer: the pipeline that runs up has its own."""
+        up = self.share.plan.schedule == "dualpipe" and action.chunk == 1
+        return Lane(lane + Lane.RECEIVE_FORWARD_UP - Lane.RECEIVE_FORWARD) if up else lane
+
+    def _send(self, key: str, lane: Lane, name: str, action: Action) -> None:
+        item = self._put(self._transfer(name, self._lane(lane, action)), (self.tail,), "sync", action, transfer=key)
+        plan = self.share.plan
+        if holds_sender(plan.schedule, plan.vpp, self.share.framework.p2p_overlap):
+            self._wait_for(item)
+
+
+def _moved(block: Block, base: int, waits: tuple[int, ...] = ()) -> tuple[Op, ...]:
+    """The block's ops, renumbered to follow `base` others; those that wait for nothing wait for `waits`."""
+    return tuple(replace(op, after=tuple(a + base for a in op.after) if op.after else waits) for op in block.ops)

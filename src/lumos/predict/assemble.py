@@ -1,0 +1,374 @@
+"""Layout to Graph: tasks of the distinct ranks, fine (one task a kernel) or coarse (one task a run of blocks).
+
+Every rank has one CPU thread, which launches everything in the layout's order, and a stream per lane. A device task waits
+for its launch, for the tasks of its block and, at the head of an item, for the ends of the items it waits for. The two
+sides of a transfer are a rendezvous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.blocks.block import Block, Collapsed, collapse
+from lumos.blocks.coefficients import StepCoefficients
+from lumos.blocks.price import Pricer, Times
+from lumos.blocks.work import LANE_NAMES, Collective, Lane, Work
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.predict.layout import Item, Layout
+from lumos.trace.table import Int32, Int64
+
+#: Lane code of the CPU thread.
+HOST = -1
+#: 80 % interval of host times, as ratios: processors of one era differ by about this (PassMark single-thread, 2019-2024
+#: server parts), and frameworks' Python around a kernel likewise.
+HOST_INTERVAL = (0.6, 1.6)
+ABSENT = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assembled:
+    """A graph, and its durations where every price is at its low and high end: int64[n] ns."""
+
+    graph: Graph
+    low: Int64
+    high: Int64
+    work: tuple[Work | None, ...]  # by pool entry: what the tasks do (None: host work, or a whole block)
+    entry: Int64  # pool entry of every task
+    inside: Int64  # [n, 2]: communication inside a block's one task, exposed and covered (ns); 0 in fine form
+
+
+@dataclass(slots=True)
+class _Template:
+    """A block as tasks: per task lane, kind, name, times, launch (index in the template), waits inside."""
+
+    lane: list[int]
+    kind: list[int]
+    name: list[str]
+    times: list[Times]
+    launched_by: list[int]
+    edges: list[tuple[int, int]]  # (task, predecessor), DATA
+    heads: list[int]
+    ends: list[int]
+    first_host: int
+    work: list[Work | None]
+    inside: list[tuple[int, int]]
+
+
+def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
+    """The graph of the layout's distinct ranks, with prices from `pricer`."""
+    layout = _hosted(layout, pricer.coefficients)
+    prices = _prices(layout, pricer)
+    stages = [_instances(items, coarse) for items in layout.stages]
+    if coarse:
+        keys = {(inst.block, inst.repeat) for stage in stages for inst in stage}
+        collapsed = {b: collapse(layout.blocks[b], prices[b]) for b in {key[0] for key in keys}}
+        templates = {key: _coarse(layout.blocks[key[0]], collapsed[key[0]], key[1]) for key in keys}
+    else:
+        keys = {(inst.block, 1) for stage in stages for inst in stage}
+        templates = {key: _fine(layout.blocks[key[0]], prices[key[0]]) for key in keys}
+    return _put_together(layout, stages, templates, pricer)
+
+
+def _hosted(layout: Layout, c: StepCoefficients) -> Layout:
+    """The layout with its host times multiplied by the step's coefficients."""
+    if c.host == 1.0 and c.step == 1.0:
+        return layout
+    return replace(layout, blocks=tuple(hosted(block, c) for block in layout.blocks))
+
+
+def hosted(block: Block, c: StepCoefficients) -> Block:
+    """The block with its host times multiplied by the step's coefficients."""
+    return replace(
+        block,
+        before=round(block.before * (c.host if block.ops else c.step)),
+        ops=tuple(replace(op, host=round(op.host * c.host)) for op in block.ops),
+    )
+
+
+def _prices(layout: Layout, pricer: Pricer) -> list[list[Times]]:
+    every = [op.work for block in layout.blocks for op in block.ops]
+    found = iter(pricer(every))
+    return [[next(found).times for _ in block.ops] for block in layout.blocks]
+
+
+@dataclass(slots=True)
+class _Instance:
+    """One run of a template: waits are instances of the same stage."""
+
+    block: int
+    repeat: int
+    waits: tuple[int, ...]
+    host_waits: bool
+    transfer: str
+
+
+def _instances(items: Sequence[Item], coarse: bool) -> list[_Instance]:
+    """Items as instances: in fine form, repeats one after the other."""
+    if coarse:
+        return [_Instance(i.block, i.repeat, i.waits, i.host_waits, i.transfer) for i in items]
+    out: list[_Instance] = []
+    last: list[int] = []  # instance that ends each item
+    for item in items:
+        waits = tuple(last[w] for w in item.waits)
+        for turn in range(item.repeat):
+            out.append(_Instance(item.block, 1, waits if turn == 0 else (len(out) - 1,), item.host_waits and turn == 0, item.transfer))
+        last.append(len(out) - 1)
+    return out
+
+
+def _fine(block: Block, times: Sequence[Times]) -> _Template:
+    t = _Template([], [], [], [], [], [], [], [], 0, [], [])
+    if block.before or not block.ops:
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))
+    place: list[int] = []
+    for op, time in zip(block.ops, times, strict=True):
+        launch = _add(t, HOST, Kind.LAUNCH, f"launch {op.name}", _host(op.host))
+        communicates = isinstance(op.work, Collective)
+        kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
+        task = _add(t, int(op.lane), kind, op.name, time, launch, op.work)
+        place.append(task)
+        for a in op.after:
+            if block.ops[a].lane is not op.lane:
+                t.edges.append((task, place[a]))
+        if not op.after:
+            t.heads.append(task)
+    t.ends.extend(place[e] for e in block.ends)
+    if not t.ends:
+        t.heads.append(0)
+        t.ends.append(0)
+    return t
+
+
+def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
+    t = _Template([], [], [], [], [], [], [], [], 0, [], [])
+    if not block.ops:
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))
+        t.heads.append(0)
+        t.ends.append(0)
+        return t
+    c = repeated(c, repeat)
+    lanes = {op.lane for op in block.ops}
+    lane = next(iter(lanes)) if len(lanes) == 1 else Lane.COMPUTE
+    launch = _add(t, HOST, Kind.LAUNCH, f"launch {block.name}", _host(c.lead))
+    work = block.ops[0].work
+    communicates = lane is not Lane.COMPUTE
+    kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
+    task = _add(t, int(lane), kind, block.name, c.device, launch, work if communicates else None)
+    if not communicates:
+        t.inside[task] = c.exposed, c.overlapped
+    if c.host > c.lead:
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(c.host - c.lead))
+    t.heads.append(task)
+    t.ends.append(task)
+    return t
+
+
+def _host(ns: int) -> Times:
+    """Host time with its interval: hosts differ far more than devices of one kind."""
+    return ns, round(ns * HOST_INTERVAL[0]), round(ns * HOST_INTERVAL[1])
+
+
+def repeated(c: Collapsed, count: int) -> Collapsed:
+    """The block `count` times in series."""
+    device = (c.device[0] * count, c.device[1] * count, c.device[2] * count)
+    hosted = c.hosted + (count - 1) * max(c.host, c.device[0])
+    return Collapsed(device, hosted, c.host * count, c.compute * count, c.exposed * count, c.overlapped * count)
+
+
+def _add(t: _Template, lane: int, kind: Kind, name: str, times: Times, launch: int = ABSENT, work: Work | None = None) -> int:
+    t.lane.append(lane)
+    t.kind.append(int(kind))
+    t.name.append(name)
+    t.times.append(times)
+    t.launched_by.append(launch)
+    t.work.append(work)
+    t.inside.append((0, 0))
+    return len(t.lane) - 1
+
+
+def _put_together(layout: Layout, stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], pricer: Pricer) -> Assembled:
+    keys = list(templates)
+    number = {key: i for i, key in enumerate(keys)}
+    pool = _Pool([templates[key] for key in keys])
+    flat = [number[inst.block, inst.repeat] for stage in stages for inst in stage]
+    which = np.array(flat, np.int64)
+    size = pool.size[which]
+    offset = np.concatenate(([0], np.cumsum(size)))
+    total = int(offset[-1])
+    source = np.repeat(pool.start[which] - offset[:-1], size) + np.arange(total)
+    stage_of = np.repeat(np.repeat(np.arange(len(stages)), [len(s) for s in stages]), size)
+    lane = pool.lane[source]
+    processor, processors = _processors(stage_of, lane, len(stages))
+
+    edges = _inner_edges(pool, which, offset, source)
+    edges += _outer_edges(stages, templates, offset)
+    pred_offset, pred, pred_kind = _csr(edges, total)
+    rendezvous = _rendezvous(stages, templates, offset)
+    ranks = len(stages)
+    lag = np.zeros((ranks, len(Dependency)), np.int64)
+    latency = pricer.cluster.accelerator.launch_latency_s or 0.0
+    lag[:, Dependency.LAUNCH] = round(latency * 1e9)
+    times = pool.times[source]
+    graph = Graph(
+        ranks=tuple(range(ranks)),
+        processors=processors,
+        names=pool.names,
+        duration=np.ascontiguousarray(times[:, 0]),
+        processor=processor,
+        kind=pool.kind[source],
+        name=pool.name[source],
+        event=np.full(total, -1, np.int32),
+        pred_offset=pred_offset,
+        pred=pred,
+        pred_kind=pred_kind,
+        lag=lag,
+        rendezvous_offset=rendezvous[0],
+        rendezvous_task=rendezvous[1],
+        collectives=_collectives(pool, source),
+        diagnostics=tuple(pricer.diagnostics),
+    )
+    return Assembled(
+        graph, np.ascontiguousarray(times[:, 1]), np.ascontiguousarray(times[:, 2]), tuple(pool.work), source, pool.inside[source]
+    )
+
+
+class _Pool:
+    """All templates' tasks as columns."""
+
+    def __init__(self, templates: list[_Template]) -> None:
+        self.size = np.array([len(t.lane) for t in templates], np.int64)
+        self.start = np.concatenate(([0], np.cumsum(self.size)))[:-1]
+        self.lane = np.array([x for t in templates for x in t.lane], np.int64)
+        self.kind = np.array([x for t in templates for x in t.kind], np.uint8)
+        self.times = np.array([x for t in templates for x in t.times], np.int64).reshape(-1, 3)
+        self.launched_by = np.array([x for t in templates for x in t.launched_by], np.int64)
+        names: dict[str, int] = {}
+        self.name = np.array([names.setdefault(x, len(names)) for t in templates for x in t.name], np.int32)
+        self.names = tuple(names)
+        self.inside = np.array([x for t in templates for x in t.inside], np.int64).reshape(-1, 2)
+        self.work = [x for t in templates for x in t.work]
+        self.edge_count = np.array([len(t.edges) for t in templates], np.int64)
+        self.edge_start = np.concatenate(([0], np.cumsum(self.edge_count)))[:-1]
+        self.edges = np.array([e for t in templates for e in t.edges], np.int64).reshape(-1, 2)
+
+
+_Edges = list[tuple[Int64, Int64, int]]  # successor, predecessor, kind
+
+
+def _inner_edges(pool: _Pool, which: Int64, offset: Int64, source: Int64) -> _Edges:
+    launch = pool.launched_by[source]
+    base = np.repeat(offset[:-1], pool.size[which])
+    launched = np.flatnonzero(launch >= 0)
+    count = pool.edge_count[which]
+    begin = np.repeat(pool.edge_start[which], count)
+    nth = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+    rows = pool.edges[begin + nth]
+    at = np.repeat(offset[:-1], count)
+    return [
+        (launched, (base + launch)[launched], int(Dependency.LAUNCH)),
+        (at + rows[:, 0], at + rows[:, 1], int(Dependency.DATA)),
+    ]
+
+
+def _outer_edges(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], offset: Int64) -> _Edges:
+    """From the ends of the instances waited for to the heads of those that wait (same lane: the stream's order says it)."""
+    after: list[int] = []
+    before: list[int] = []
+    host_after: list[int] = []
+    host_before: list[int] = []
+    places = offset.tolist()
+    base = 0
+    for stage in stages:
+        found = [templates[inst.block, inst.repeat] for inst in stage]
+        for i, inst in enumerate(stage):
+            t = found[i]
+            here = places[base + i]
+            for w in inst.waits:
+                other, there = found[w], places[base + w]
+                for end in other.ends:
+                    for head in t.heads:
+                        if t.lane[head] != other.lane[end]:
+                            after.append(here + head)
+                            before.append(there + end)
+                    if inst.host_waits and other.lane[end] != HOST:
+                        host_after.append(here + t.first_host)
+                        host_before.append(there + end)
+        base += len(stage)
+    return [
+        (np.array(after, np.int64), np.array(before, np.int64), int(Dependency.DATA)),
+        (np.array(host_after, np.int64), np.array(host_before, np.int64), int(Dependency.SYNC)),
+    ]
+
+
+def _csr(edges: _Edges, total: int) -> tuple[Int64, Int32, NDArray[np.uint8]]:
+    after = np.concatenate([e[0] for e in edges])
+    before = np.concatenate([e[1] for e in edges])
+    kind = np.concatenate([np.full(len(e[0]), e[2], np.uint8) for e in edges])
+    order = np.argsort(after, kind="stable")
+    offset = np.zeros(total + 1, np.int64)
+    np.cumsum(np.bincount(after, minlength=total), out=offset[1:])
+    return offset, before[order].astype(np.int32), kind[order]
+
+
+def _processors(stage: Int64, lane: Int64, stages: int) -> tuple[Int32, tuple[Processor, ...]]:
+    width = len(Lane) + 1
+    code = stage * width + lane + 1
+    used, processor = np.unique(code, return_inverse=True)
+    out = []
+    for c in used.tolist():
+        rank, at = divmod(c, width)
+        if at == 0:
+            out.append(Processor(rank, False, "thread 1 (training)", lane=-1))
+        else:
+            out.append(Processor(rank, True, f"stream {at} ({LANE_NAMES[at - 1]})", device=rank % 8, stream=at))
+    return processor.astype(np.int32), tuple(out)
+
+
+def _rendezvous(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], offset: Int64) -> tuple[Int64, Int32]:
+    sets: dict[str, list[int]] = {}
+    base = 0
+    for stage in stages:
+        for i, inst in enumerate(stage):
+            if inst.transfer:
+                t = templates[inst.block, inst.repeat]
+                sets.setdefault(inst.transfer, []).append(int(offset[base + i]) + t.ends[0])
+        base += len(stage)
+    members = [s for s in sets.values() if len(s) > 1]
+    sizes = np.concatenate(([0], np.cumsum([len(s) for s in members]))).astype(np.int64)
+    return sizes, np.array([x for s in members for x in s], np.int32)
+
+
+def _collectives(pool: _Pool, source: Int64) -> Collectives | None:
+    """Facts of the collective tasks. Groups are named by lane and size; sequence numbers are the table's own order."""
+    has = np.array([isinstance(w, Collective) for w in pool.work], bool)
+    task = np.flatnonzero(has[source])
+    if len(task) == 0:
+        return None
+    kinds: dict[str, int] = {}
+    groups: dict[str, int] = {}
+    kind, size, group = [], [], []
+    for entry, lane in zip(pool.work, pool.lane.tolist(), strict=True):
+        if not isinstance(entry, Collective):
+            kind.append(ABSENT)
+            size.append(ABSENT)
+            group.append(ABSENT)
+            continue
+        kind.append(kinds.setdefault(entry.kind, len(kinds)))
+        size.append(entry.size)
+        group.append(groups.setdefault(f"{LANE_NAMES[lane]} of {entry.ranks}", len(groups)))
+    at = source[task]
+    n = len(task)
+    return Collectives(
+        task=task.astype(np.int32),
+        kind=np.array(kind, np.int32)[at],
+        nbytes=np.array(size, np.int64)[at],
+        group=np.array(group, np.int32)[at],
+        sequence=np.full(n, ABSENT, np.int64),
+        peer=np.full(n, ABSENT, np.int32),
+        kinds=tuple(kinds),
+        groups=tuple(groups),
+    )

@@ -1,0 +1,144 @@
+"""Fit the global coefficients of a step to published runs.
+
+Every source counts the same, whatever its number of rows; within a source the mean absolute logarithmic error counts
+(iteratively reweighted least squares), so single odd rows do not lead. Every coefficient is pulled towards its prior with
+a stated strength. The step's time is linearised in the coefficients by finite differences, a few times over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.blocks.coefficients import StepCoefficients
+from lumos.blocks.price import Pricer
+from lumos.cost.cluster import Cluster
+from lumos.errors import LumosError
+from lumos.plan.job import Job
+from lumos.predict.arrange import arrange
+from lumos.predict.assemble import assemble
+from lumos.predict.layout import Layout
+from lumos.predict.published import Row, job_of, measured_step
+from lumos.predict.step_time import time_of
+
+Float64 = NDArray[np.float64]
+
+#: Coefficients that are fitted: how far each may reasonably lie from its prior (one standard deviation), and its bounds.
+FITTED = {
+    "gemm": (0.05, 0.8, 1.3),
+    "attention": (0.08, 0.7, 1.4),
+    "traffic": (0.15, 0.7, 1.8),
+    "collective": (0.2, 0.8, 2.0),
+    "throttle": (0.01, 0.0, 0.05),
+    "host": (0.2, 0.5, 2.0),
+    "contention": (0.2, 0.0, 1.0),
+    "jitter": (0.004, 0.0, 0.02),
+    "step": (0.5, 0.2, 4.0),
+}
+#: Errors below this are as good as none when rows are weighted.
+NEAR = 0.02
+#: Step of the finite differences; a tenth of it for the coefficients that are small themselves.
+DELTA = 0.02
+ROUNDS = 2
+
+
+@dataclass(slots=True)
+class Problem:
+    """Rows to fit: their jobs, layouts (which no coefficient changes), measured seconds, sources."""
+
+    jobs: list[Job]
+    layouts: list[Layout]
+    measured: Float64
+    sources: list[str]
+
+
+def problem(rows: Sequence[Row]) -> Problem:
+    """The rows that can be read, arranged."""
+    jobs, layouts, measured, sources = [], [], [], []
+    for row in rows:
+        try:
+            seconds, job = measured_step(row), job_of(row)
+        except LumosError:
+            continue
+        jobs.append(job)
+        layouts.append(arrange(job.model, job.plan, job.framework, job.cluster.node.devices))
+        measured.append(seconds)
+        sources.append(row.get("source", ""))
+    return Problem(jobs, layouts, np.array(measured), sources)
+
+
+def predicted(p: Problem, coefficients: StepCoefficients) -> Float64:
+    """Seconds of every row."""
+    pricers: dict[bytes, Pricer] = {}
+
+    def pricer(cluster: Cluster) -> Pricer:
+        key = msgspec.json.encode(cluster)
+        if key not in pricers:
+            pricers[key] = Pricer(cluster, coefficients)
+        return pricers[key]
+
+    return np.array(
+        [time_of(assemble(lay, pricer(job.cluster), True), job, coefficients).time_s for job, lay in zip(p.jobs, p.layouts, strict=True)]
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear:
+    """log seconds of every row around `at`: value and slope by coefficient."""
+
+    at: Float64
+    value: Float64
+    slope: Float64
+
+
+def linearise(p: Problem, coefficients: StepCoefficients) -> Linear:
+    at = np.array([getattr(coefficients, key) for key in FITTED])
+    base = np.log(predicted(p, coefficients))
+    columns = []
+    for key, value in zip(FITTED, at, strict=True):
+        delta = DELTA if FITTED[key][0] > 0.01 else 0.002
+        moved = msgspec.structs.replace(coefficients, **{key: float(value + delta)})
+        columns.append((np.log(predicted(p, moved)) - base) / delta)
+    return Linear(at, base, np.stack(columns, axis=1))
+
+
+def solve(linear: Linear, p: Problem, use: NDArray[np.bool_], prior: StepCoefficients) -> Float64:
+    """Coefficients that fit the rows of `use`."""
+    names = list(FITTED)
+    centre = np.array([getattr(prior, key) for key in names])
+    sigma, low, high = (np.array([FITTED[key][i] for key in names]) for i in range(3))
+    residual0 = linear.value - np.log(p.measured)
+    counts = {s: sum(1 for t, u in zip(p.sources, use, strict=True) if u and t == s) for s in set(p.sources)}
+    share = np.array([1.0 / counts[s] if u else 0.0 for s, u in zip(p.sources, use, strict=True)])
+    x = linear.at.copy()
+    for _ in range(30):
+        residual = residual0 + linear.slope @ (x - linear.at)
+        weight = share / np.maximum(np.abs(residual), NEAR) / NEAR  # Σ |r| / NEAR beside Σ ((x − prior) / σ)²
+        a = linear.slope.T @ (weight[:, None] * linear.slope) + np.diag(1 / sigma**2) * STRENGTH
+        b = linear.slope.T @ (weight * (linear.slope @ linear.at - residual0)) + STRENGTH * centre / sigma**2
+        x = np.clip(np.linalg.solve(a, b), low, high)
+    return x
+
+
+#: Weight of the priors against the rows: one source's mean error of NEAR counts as much as one coefficient one σ away.
+STRENGTH = 0.2
+
+
+def fit(
+    p: Problem, prior: StepCoefficients, leave_out: str | None = None, start: Linear | None = None, rounds: int = ROUNDS
+) -> StepCoefficients:
+    """The coefficients fitted to all rows, or to those of other sources than `leave_out`.
+
+    start: where the first round is linearised (default: at the prior).
+    """
+    use = np.array([s != leave_out for s in p.sources])
+    current = prior
+    for turn in range(rounds):
+        linear = start if turn == 0 and start is not None else linearise(p, current)
+        x = solve(linear, p, use, prior)
+        current = msgspec.structs.replace(prior, **{key: round(float(v), 4) for key, v in zip(FITTED, x, strict=True)})
+    return current

@@ -1,0 +1,78 @@
+"""A layout: blocks, and the order in which every distinct rank runs them.
+
+Equal ranks are folded: tensor, context and data parallel peers do the same at the same time, so one rank stands for each
+pipeline stage, and collectives are costed for their whole groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from lumos.blocks.block import Block
+from lumos.blocks.work import Work
+from lumos.model import Model
+from lumos.plan.framework import Framework
+from lumos.plan.plan import Plan
+
+
+@dataclass(slots=True)
+class Item:
+    """One run of a block (`repeat` times in series) on a rank.
+
+    waits: items of the rank that must have ended before it starts on the device. host_waits: the host waits for them too.
+    transfer: the two sides of one transfer share a key; "" for everything else. layer, microbatch: what it belongs to
+    (-1: none or several); phase: "forward", "backward", "optimizer", "sync".
+    """
+
+    block: int
+    waits: tuple[int, ...]
+    repeat: int = 1
+    host_waits: bool = False
+    transfer: str = ""
+    phase: str = "forward"
+    layer: int = -1
+    microbatch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`stages[s]`: the items of pipeline stage s in the order of their launch; item numbers count within a stage."""
+
+    model: Model
+    plan: Plan
+    framework: Framework
+    blocks: tuple[Block, ...]
+    stages: tuple[tuple[Item, ...], ...]
+
+    def work(self, stage: int) -> list[Work]:
+        """The work of one stage in the order of its launches."""
+        return [op.work for item in self.stages[stage] for _ in range(item.repeat) for op in self.blocks[item.block].ops]
+
+
+class Blocks:
+    """Distinct blocks, each made once, numbered as they are first used."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self._numbers: dict[Block, int] = {}
+        self._made: dict[Hashable, Block] = {}
+        self._identities: dict[int, int] = {}  # of blocks in _made, which keeps them alive
+
+    def make(self, key: Hashable, maker: Callable[[], Block]) -> Block:
+        """The block of that key, made when first asked for."""
+        if key not in self._made:
+            block = maker()
+            self._made[key] = block
+            self._identities[id(block)] = self._number(block)
+        return self._made[key]
+
+    def number(self, block: Block) -> int:
+        """The block's number; blocks that `make` gave need no comparison."""
+        return self._identities[id(block)] if id(block) in self._identities else self._number(block)
+
+    def _number(self, block: Block) -> int:
+        if block not in self._numbers:
+            self._numbers[block] = len(self.blocks)
+            self.blocks.append(block)
+        return self._numbers[block]

@@ -1,0 +1,230 @@
+"""Predict one step: its time with an interval, where it goes, what bounds it, and the memory it needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lumos.analyze.breakdown import four_way
+from lumos.analyze.critical_path import CriticalPath, critical_paths
+from lumos.analyze.steps import members
+from lumos.blocks.memory import Memory, peak_memory
+from lumos.blocks.price import Pricer
+from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, Lane, Work
+from lumos.diagnostics import Diagnostic
+from lumos.graph.table import Dependency, Graph, Kind
+from lumos.plan.job import Job
+from lumos.predict.assemble import Assembled, assemble
+from lumos.predict.layout import Layout
+from lumos.predict.step_time import StepTime, layout_of, slowest, time_of
+from lumos.simulate import simulate
+from lumos.simulate.durations import slow_rank
+from lumos.simulate.timeline import Timeline
+
+#: Tasks beyond which a step is simulated in its coarse form: the two agree, and people wait.
+FINE_TASKS = 100_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """One predicted step. `breakdown`: seconds of the slowest stage by the four parts; `critical_path`, `bound_by`: shares."""
+
+    job: Job
+    layout: Layout
+    timeline: Timeline
+    time: StepTime
+    breakdown: dict[str, float]
+    tokens_per_s_per_gpu: float
+    model_flops_utilization: float
+    memory: Memory
+    critical_path: dict[str, float]
+    bound_by: dict[str, float]
+    granularity: str
+    diagnostics: tuple[Diagnostic, ...]
+    works: tuple[Work | None, ...]  # of every task; None for host work
+
+    @property
+    def collectives(self) -> list[Collective | None]:
+        """The collective of every task; None for the rest."""
+        return [w if isinstance(w, Collective) else None for w in self.works]
+
+
+#: Schedules that no table of measured steps contains, and what is assumed of them.
+UNPROVED_SCHEDULES = {
+    "zero-bubble": "its order and its bubble are those published (ZB-H1), split passes hide no tensor-parallel reduction",
+    "dualpipe": "its order is that of DeepSeek's implementation, a turn's two passes run one after the other",
+}
+
+
+def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None, slow: Mapping[int, float] | None = None) -> Prediction:
+    """The step of `job`. coarse: True, False, or None for fine up to FINE_TASKS tasks. slow: stages whose own work, on host and
+    device, takes a factor longer."""
+    pricer = pricer or Pricer(job.cluster)
+    layout = layout_of(job)
+    notes = list(job.assumed)
+    if job.plan.schedule in UNPROVED_SCHEDULES:
+        what = UNPROVED_SCHEDULES[job.plan.schedule]
+        message = f"no measured run of the {job.plan.schedule} schedule was at hand: {what}"
+        notes.append(Diagnostic("schedule-unproved", message))
+    if coarse is None:
+        coarse = task_count(layout) > FINE_TASKS
+    assembled = _slowed(assemble(layout, pricer, coarse), slow or {})
+    time = time_of(assembled, job, pricer.coefficients)
+    timeline = simulate(assembled.graph)
+    path = max(critical_paths(timeline), key=lambda p: p.duration_ns)
+    memory = peak_memory(job)
+    if not memory.fits:
+        notes.append(
+            Diagnostic(
+                "out-of-memory",
+                f"stage {memory.stage} needs {memory.peak_bytes / 1e9:.1f} GB of {(job.cluster.accelerator.memory_bytes or 0) / 1e9:.0f}",
+            )
+        )
+    notes += assembled.graph.diagnostics
+    plan = job.plan
+    peak = job.cluster.accelerator.peak(plan.precision)
+    achieved = job.model.flops_per_token(plan.seq_len // plan.documents) * plan.tokens / (time.time_s * plan.devices)
+    by_class, by_bound = shares(assembled.graph, path, layout, pricer)
+    return Prediction(
+        job=job,
+        layout=layout,
+        timeline=timeline,
+        time=time,
+        breakdown=breakdown_of(timeline, assembled, slowest(job, pricer.coefficients)),
+        tokens_per_s_per_gpu=plan.tokens / (time.time_s * plan.devices),
+        model_flops_utilization=achieved / peak,
+        memory=memory,
+        critical_path=by_class,
+        bound_by=by_bound,
+        granularity="blocks" if coarse else "kernels",
+        diagnostics=tuple(dict.fromkeys(notes)),
+        works=tuple(assembled.work[i] for i in assembled.entry.tolist()),
+    )
+
+
+def _slowed(assembled: Assembled, slow: Mapping[int, float]) -> Assembled:
+    """The job with the work of some stages slower; transfers keep their time."""
+    for stage, factor in slow.items():
+        base = assembled.graph
+        graphs = [slow_rank(replace(base, duration=d), stage, factor) for d in (base.duration, assembled.low, assembled.high)]
+        assembled = replace(assembled, graph=graphs[0], low=graphs[1].duration, high=graphs[2].duration)
+    return assembled
+
+
+def task_count(layout: Layout) -> int:
+    """Tasks of the fine graph."""
+    size = [2 * len(block.ops) + 1 for block in layout.blocks]
+    return sum(size[item.block] * item.repeat for stage in layout.stages for item in stage)
+
+
+def breakdown_of(timeline: Timeline, assembled: Assembled, factor: float) -> dict[str, float]:
+    """The four parts, in seconds, averaged over the stages; each stage's idle time up to the end of the step is `other`.
+
+    In coarse form communication inside a block is taken out of its task's compute. A stage that waits for its neighbour
+    (the bubble) is idle: only the transfer itself is communication.
+    """
+    graph = timeline.graph
+    arrived = np.where(graph.kind == Kind.COLLECTIVE, timeline.end - graph.duration, timeline.start)
+    parts = np.array(four_way(replace(timeline, start=arrived), members(graph)), float)
+    whole = float(timeline.end.max() - timeline.start.min())
+    exposed, overlapped, communication = (parts[:, i].mean() for i in range(3))
+    shown, covered = assembled.inside.sum(axis=0) / len(parts)
+    other = whole - exposed - overlapped - communication
+    bare = exposed / max(exposed + overlapped, 1.0)  # share of the blocks that nothing outside them covers
+    values = (
+        exposed - bare * (shown + covered),
+        overlapped - (1 - bare) * shown + bare * covered,
+        communication + shown,
+        other,
+    )
+    keys = ("exposed_compute_s", "overlapped_s", "exposed_communication_s", "other_s")
+    return {key: float(value) * factor * 1e-9 for key, value in zip(keys, values, strict=True)}
+
+
+def shares(graph: Graph, path: CriticalPath, layout: Layout, pricer: Pricer) -> tuple[dict[str, float], dict[str, float]]:
+    """The critical path by kind of work and by what bounds it: fractions of the step."""
+    mix = _mix(layout, pricer)
+    kinds, limits = Counter[str](), Counter[str]()
+    total = max(1, path.duration_ns)
+    kind, name = graph.kind.tolist(), graph.name.tolist()
+    spent: Counter[tuple[int, bool]] = Counter()
+    for link in path.links:
+        spent[name[link.task], kind[link.task] in (Kind.OPERATOR, Kind.LAUNCH)] += link.end_ns - link.start_ns
+        if link.delay_ns + link.idle_ns:
+            launch = link.cause == Dependency.LAUNCH
+            kinds["launch latency" if launch else "waiting"] += link.delay_ns + link.idle_ns
+            limits["latency" if launch else "waiting"] += link.delay_ns + link.idle_ns
+    for (number, on_host), time in spent.items():
+        if on_host:
+            kinds["host"] += time
+            limits["host"] += time
+            continue
+        for (word, limit), share in mix[graph.names[number]].items():
+            kinds[word] += round(time * share)
+            limits[limit] += round(time * share)
+    return _fractions(kinds, total), _fractions(limits, total)
+
+
+def _fractions(counter: Counter[str], total: int) -> dict[str, float]:
+    return {key: value / total for key, value in counter.most_common() if value}
+
+
+def _mix(layout: Layout, pricer: Pricer) -> dict[str, dict[tuple[str, str], float]]:
+    """For every task name, of kernels and of whole blocks: shares of its time by (kind of work, what bounds it)."""
+    times: dict[str, Counter[tuple[str, str]]] = {}
+    for block in layout.blocks:
+        for op, price in zip(block.ops, pricer([op.work for op in block.ops]), strict=True):
+            key = work_class(op.work, op.lane), price.bound.name.lower()
+            for name in (op.name, block.name):
+                times.setdefault(name, Counter())[key] += max(1, price.times[0])
+    return {name: {key: t / counter.total() for key, t in counter.items()} for name, counter in times.items()}
+
+
+def work_class(work: Work, lane: Lane) -> str:
+    """A word for people."""
+    if isinstance(work, Collective):
+        names = {
+            Lane.TENSOR: "tensor-parallel",
+            Lane.CONTEXT: "context-parallel",
+            Lane.EXPERT: "expert-parallel",
+            Lane.DATA: "data-parallel",
+            Lane.GATHER: "data-parallel",
+        }
+        return f"{names.get(lane, 'pipeline')} communication"
+    if isinstance(work, Gemm | GroupedGemm):
+        return "multiplications"
+    if isinstance(work, Attention):
+        return "attention"
+    return "contention" if isinstance(work, Contention) else "element-wise"
+
+
+def result(p: Prediction) -> dict[str, Any]:
+    """The keys that `lumos predict --json` promises."""
+    m = p.memory
+    return {
+        "step_time_s": p.time.time_s,
+        "step_time_low_s": p.time.low_s,
+        "step_time_high_s": p.time.high_s,
+        "breakdown": p.breakdown,
+        "tokens_per_s_per_gpu": p.tokens_per_s_per_gpu,
+        "model_flops_utilization": p.model_flops_utilization,
+        "model_tflops_per_gpu": p.model_flops_utilization * p.job.cluster.accelerator.peak(p.job.plan.precision) / 1e12,
+        "memory": {
+            "parameters_bytes": m.parameters_bytes,
+            "gradients_bytes": m.gradients_bytes,
+            "optimizer_bytes": m.optimizer_bytes,
+            "activations_bytes": m.activations_bytes,
+            "peak_bytes": m.peak_bytes,
+            "fits": m.fits,
+        },
+        "critical_path": p.critical_path,
+        "bound_by": p.bound_by,
+        "granularity": p.granularity,
+        "framework": p.job.framework.name,
+        "parameters": p.job.model.parameters,
+        "diagnostics": [{"code": d.code, "message": d.message} for d in p.diagnostics],
+    }

@@ -1,0 +1,118 @@
+"""The graph of every rank of a job: the folded one copied to all peers, collectives met by their groups.
+
+Ranks are numbered tensor, context, data, pipeline, innermost first. Members of a collective leave together, so a rank that
+is late (jitter) holds the others up, as in a measured job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.blocks.work import Collective
+from lumos.graph.table import Graph, Kind, Processor
+from lumos.plan.plan import Plan
+from lumos.trace.table import Int32, Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class World:
+    """graph: all ranks. stage: of each rank. first: first task of each rank (one more at the end). folded: for each task
+    of the world the task of the folded graph that it copies."""
+
+    graph: Graph
+    stage: Int64
+    first: Int64
+    folded: Int64
+
+
+def group_of(rank: int, work: Collective) -> tuple[int, ...]:
+    """Ranks of the group of `rank` that a collective runs over."""
+    stride = max(1, work.span // work.ranks)
+    base = rank - (rank // stride) % work.ranks * stride
+    return tuple(base + i * stride for i in range(work.ranks))
+
+
+def expand(folded: Graph, plan: Plan, work: list[Collective | None], jitter: float = 0.0, seed: int = 0) -> World:
+    """Copy each stage's tasks to its ranks. work: the collective of every folded task, None for the rest. jitter: sigma of
+    the logarithm of every duration but the collectives'."""
+    peers = plan.tp * plan.cp * plan.dp
+    of_task = folded.rank_of_task
+    starts = np.searchsorted(of_task, np.arange(plan.pp + 1))
+    stage = np.repeat(np.arange(plan.pp), peers)
+    sizes = np.diff(starts)[stage]
+    first = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    total = int(first[-1])
+    shift = np.repeat(first[:-1] - starts[stage], sizes)  # world task = folded task + shift
+    source = np.arange(total) - shift
+    processor, processors = _processors(folded, stage, source, first)
+    degree = np.diff(folded.pred_offset)[source]
+    offset = np.concatenate(([0], np.cumsum(degree))).astype(np.int64)
+    at = np.repeat(folded.pred_offset[source] - offset[:-1], degree) + np.arange(int(offset[-1]))
+    pred = (folded.pred[at] + np.repeat(shift, degree)).astype(np.int32)
+    duration = folded.duration[source].copy()
+    if jitter:
+        noisy = folded.kind[source] != Kind.COLLECTIVE
+        noise = np.exp(np.random.default_rng(seed).normal(0.0, jitter, total))
+        duration[noisy] = np.rint(duration[noisy] * noise[noisy]).astype(np.int64)
+    sets = _meetings(folded, plan, work, starts, first, peers)
+    lengths = np.concatenate(([0], np.cumsum([len(s) for s in sets]))).astype(np.int64)
+    graph = replace(
+        folded,
+        ranks=tuple(range(len(stage))),
+        processors=processors,
+        duration=duration,
+        processor=processor,
+        kind=folded.kind[source],
+        name=folded.name[source],
+        event=np.full(total, -1, np.int32),
+        pred_offset=offset,
+        pred=pred,
+        pred_kind=folded.pred_kind[at],
+        lag=np.repeat(folded.lag, peers, axis=0),
+        rendezvous_offset=lengths,
+        rendezvous_task=np.concatenate(sets).astype(np.int32) if sets else np.empty(0, np.int32),
+        collectives=None,
+    )
+    return World(graph, stage, first, source)
+
+
+def _processors(folded: Graph, stage: Int64, source: Int64, first: Int64) -> tuple[Int32, tuple[Processor, ...]]:
+    by_stage: dict[int, list[int]] = {}
+    for i, p in enumerate(folded.processors):
+        by_stage.setdefault(p.rank, []).append(i)
+    out: list[Processor] = []
+    columns = []
+    for rank, s in enumerate(stage.tolist()):
+        number = np.full(len(folded.processors), -1, np.int32)
+        for i in by_stage[s]:
+            number[i] = len(out)
+            out.append(replace(folded.processors[i], rank=rank, device=rank % 8 if folded.processors[i].is_stream else -1))
+        columns.append(number[folded.processor[source[first[rank] : first[rank + 1]]]])
+    return np.concatenate(columns), tuple(out)
+
+
+def _meetings(folded: Graph, plan: Plan, work: list[Collective | None], starts: Int64, first: Int64, peers: int) -> list[NDArray[np.int64]]:
+    """Sets of world tasks that transfer together."""
+    sets: list[NDArray[np.int64]] = []
+    paired = np.zeros(len(folded), bool)
+    paired[folded.rendezvous_task] = True
+    stage_of = folded.rank_of_task
+    for s in range(len(folded.rendezvous_offset) - 1):
+        members = folded.rendezvous_task[folded.rendezvous_offset[s] : folded.rendezvous_offset[s + 1]].astype(np.int64)
+        stages = stage_of[members]
+        sets += [first[stages * peers + k] + members - starts[stages] for k in range(peers)]
+    for s in range(plan.pp):
+        ranks = range(s * peers, (s + 1) * peers)
+        groups: dict[tuple[int, int], list[NDArray[np.int64]]] = {}
+        for task in range(int(starts[s]), int(starts[s + 1])):
+            w = work[task]
+            if w is None or paired[task] or w.ranks == 1:
+                continue
+            key = (w.ranks, w.span)
+            if key not in groups:
+                groups[key] = [np.array(g) for g in dict.fromkeys(group_of(r, w) for r in ranks)]
+            sets += [first[g] + task - starts[s] for g in groups[key]]
+    return sets

@@ -1,0 +1,51 @@
+"""The time of a job's step: arranged, assembled, swept."""
+
+from __future__ import annotations
+
+from math import log2
+from typing import NamedTuple
+
+import numpy as np
+
+from lumos.blocks.coefficients import StepCoefficients
+from lumos.blocks.price import Pricer
+from lumos.plan.job import Job
+from lumos.predict.arrange import arrange
+from lumos.predict.assemble import Assembled, assemble
+from lumos.predict.layout import Layout
+from lumos.simulate import freeze, sweep_many
+
+#: Share of the cost models' intervals that a whole step keeps: errors on its many different shapes partly cancel.
+CORRELATED = 0.5
+
+
+class StepTime(NamedTuple):
+    """Seconds of one step, with the 80 % interval."""
+
+    time_s: float
+    low_s: float
+    high_s: float
+
+
+def layout_of(job: Job) -> Layout:
+    return arrange(job.model, job.plan, job.framework, job.cluster.node.devices)
+
+
+def step_time(job: Job, pricer: Pricer, coarse: bool = True) -> StepTime:
+    """The step of `job`, priced by `pricer` (of the job's cluster)."""
+    return time_of(assemble(layout_of(job), pricer, coarse), job, pricer.coefficients)
+
+
+def time_of(assembled: Assembled, job: Job, coefficients: StepCoefficients) -> StepTime:
+    frozen = freeze(assembled.graph)
+    spans = sweep_many(frozen, np.stack([assembled.graph.duration, assembled.low, assembled.high]))
+    factor = slowest(job, coefficients)
+    time, low, high = (float(s) * 1e-9 * factor for s in spans)
+    down, up = (np.hypot(CORRELATED * (bound / time - 1), coefficients.spread) for bound in (low, high))
+    return StepTime(time, time / (1 + float(down)), time * (1 + float(up)))
+
+
+def slowest(job: Job, coefficients: StepCoefficients) -> float:
+    """Growth of a step whose every synchronisation waits for the slowest of many nodes: per doubling of the nodes."""
+    nodes = max(1.0, job.plan.devices / job.cluster.node.devices)
+    return 1 + coefficients.jitter * log2(nodes)

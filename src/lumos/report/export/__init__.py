@@ -1,0 +1,1 @@
+"""Timelines as files that other tools open."""

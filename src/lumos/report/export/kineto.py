@@ -1,0 +1,346 @@
+"""A predicted job as the profiler files of its ranks, as a measured job would have left them.
+
+One file a rank, `rank<N>.json.gz`, in Kineto's form of torch 2.5 and later: operators with shapes, launches with
+correlation ids, device work on streams, event records and waits with their `cuda_sync` rows, collectives with their
+arguments and sequence numbers, a marked step, the process groups in the header. Nothing says that the job never ran but
+the `lumos` key of the header.
+
+A launching operator fills its slice of host time; waits are issued first, the launch call next, event records last, each
+for CALL ns, so that the launch latency of a task with a record is longer by as much.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, Lane, Traffic, Work
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Dependency, Graph
+from lumos.predict.predict import Prediction
+from lumos.predict.ranks import World, expand, group_of
+from lumos.simulate import simulate
+from lumos.simulate.timeline import Timeline
+
+#: Host time of a record or wait call, ns.
+CALL = 200
+#: Host time of a launch call where the accelerator states none, s; the rest of a slice is the operator's own.
+LAUNCH_S = 4.5e-6
+#: Start of the recording on the base clock, ns; and the base, a multiple of Kineto's window.
+ORIGIN, BASE = 5_000_000_000, 1_735_689_600_000_000_000
+PROCESS, THREAD = 4000, 4001
+
+_NCCL = {
+    "all_reduce": "AllReduce_Sum_bf16_RING_LL",
+    "all_gather": "AllGather_RING_LL",
+    "reduce_scatter": "ReduceScatter_Sum_bf16_RING_LL",
+    "all_to_all": "SendRecv",
+    "send_recv": "SendRecv",
+    "broadcast": "Broadcast_RING_LL",
+    "reduce": "Reduce_Sum_bf16_RING_LL",
+}
+#: The profiler's words for the types of tensors.
+_TYPES = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float", "tf32": "float", "fp8": "c10::Float8_e4m3fn"}
+_C10D = {
+    "all_reduce": "allreduce",
+    "all_gather": "_allgather_base",
+    "reduce_scatter": "_reduce_scatter_base",
+    "all_to_all": "all_to_allv",
+    "send_recv": "send_recv",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+}
+
+
+def write_kineto(
+    folder: str, prediction: Prediction, *, ranks: str = "all", jitter: float = 0.0, clock_offset_ns: int = 0, seed: int = 0
+) -> list[str]:
+    """Write the files of a prediction at kernel granularity to `folder` (made if need be); returns their paths.
+
+    ranks: "all", or "stages" (the first rank of every pipeline stage). jitter: sigma of the noise on host and kernel times.
+    clock_offset_ns: the ranks' clocks differ by up to this much. LumosError where the folder cannot be written.
+    """
+    if ranks not in ("all", "stages"):
+        raise UsageError(f"ranks {ranks!r} is not known; valid: all, stages")
+    if prediction.granularity != "kernels":
+        raise UsageError("profiler files need a prediction at kernel granularity")
+    graph, plan = prediction.timeline.graph, prediction.job.plan
+    world = expand(graph, plan, prediction.collectives, jitter, seed)
+    timeline = simulate(world.graph)
+    peers = plan.tp * plan.cp * plan.dp
+    chosen = range(plan.devices) if ranks == "all" else range(0, plan.devices, peers)
+    offsets = np.random.default_rng(seed + 1).integers(0, clock_offset_ns + 1, plan.devices)
+    target = Path(folder)
+    written = []
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        for rank in chosen:
+            path = target / f"rank{rank}.json.gz"
+            with gzip.open(path, "wb", compresslevel=4) as file:
+                _Writer(file, prediction, world, timeline, rank, int(offsets[rank])).write()
+            written.append(str(path))
+    except OSError as error:
+        raise LumosError(f"{folder}: cannot be written ({error.strerror}); name a folder that is writable") from error
+    return written
+
+
+class _Writer:
+    """Writes one rank."""
+
+    def __init__(self, file: gzip.GzipFile, prediction: Prediction, world: World, timeline: Timeline, rank: int, offset: int) -> None:
+        self.file, self.prediction, self.rank = file, prediction, rank
+        self.graph: Graph = world.graph
+        self.plan = prediction.job.plan
+        self.low, self.high = int(world.first[rank]), int(world.first[rank + 1])
+        self.start = timeline.start[self.low : self.high].tolist()
+        self.end = timeline.end[self.low : self.high].tolist()
+        self.folded: list[int] = world.folded[self.low : self.high].tolist()
+        self.shift = ORIGIN + offset
+        self.works: tuple[Work | None, ...] = prediction.works
+        self.groups: dict[tuple[int, ...], str] = {}
+        self.call = round(1e9 * (prediction.job.cluster.accelerator.launch_s or LAUNCH_S))
+        self.device = rank % prediction.job.cluster.node.devices
+
+    def write(self) -> None:
+        events = list(self._events())
+        info = {
+            "backend": "nccl",
+            "rank": self.rank,
+            "world_size": self.plan.devices,
+            "pg_count": len(self.groups),
+            "pg_config": [
+                {
+                    "pg_name": name,
+                    "pg_desc": "lumos",
+                    "backend_config": "cuda:nccl",
+                    "pg_size": len(members[1:]),
+                    "ranks": list(members[1:]),
+                }
+                for members, name in self.groups.items()
+            ],
+            "nccl_version": "2.21.5",
+        }
+        a = self.prediction.job.cluster.accelerator
+        header = {
+            "schemaVersion": 1,
+            "lumos": "predicted, not measured",
+            "deviceProperties": [{"id": self.device, "name": a.name, "totalGlobalMem": int(a.memory_bytes or 0), "numSms": a.cores or 0}],
+            "distributedInfo": info,
+            "baseTimeNanoseconds": BASE,
+            "displayTimeUnit": "ms",
+        }
+        self.file.write(msgspec.json.encode(header)[:-1] + b',"traceEvents":[\n')
+        self.file.write(",\n".join(events).encode())
+        self.file.write(b'\n],"traceName":"rank%d.json"}\n' % self.rank)
+
+    def _events(self) -> Iterator[str]:
+        graph, low = self.graph, self.low
+        n = self.high - low
+        name = [graph.names[i] for i in graph.name[low : self.high].tolist()]
+        streams = [graph.processors[p].stream for p in graph.processor[low : self.high].tolist()]
+        offset = graph.pred_offset[low : self.high + 1].tolist()
+        pred, reason = graph.pred, graph.pred_kind
+        launch = [-1] * n
+        waits: dict[int, list[int]] = defaultdict(list)
+        syncs: dict[int, list[int]] = defaultdict(list)
+        recorded: set[int] = set()
+        for task in range(n):
+            for e in range(offset[task], offset[task + 1]):
+                before = int(pred[e]) - low
+                if reason[e] == Dependency.LAUNCH:
+                    launch[task] = before
+                elif reason[e] == Dependency.SYNC:
+                    syncs[task].append(before)
+                elif streams[before] >= 0:
+                    waits[task].append(before)
+                    recorded.add(before)
+        launched = {before: task for task, before in enumerate(launch) if before >= 0}
+        sequence: dict[str, int] = defaultdict(int)
+        record_id: dict[int, int] = {}
+        external = 0
+        correlation = 10
+        first, last = min(self.start), max(self.end[t] for t in range(n) if streams[t] < 0)
+        yield self._meta()
+        yield self._complete("user_annotation", "ProfilerStep#1", first, last, '"External id":1')
+        clock = first
+        for task in range(n):
+            if streams[task] >= 0:
+                continue
+            start, end = self.start[task], self.end[task]
+            external += 1
+            awaited = {streams[b]: max(self.end[c] for c in syncs[task] if streams[c] == streams[b]) for b in syncs.get(task, ())}
+            for stream, until in sorted(awaited.items(), key=lambda pair: pair[1]):
+                # the host waits for what was issued to the stream, then goes on
+                correlation += 1
+                back = max(clock, until)
+                yield self._complete(
+                    "cuda_runtime", "cudaStreamSynchronize", clock, back, f'"External id":{external},"correlation":{correlation}'
+                )
+                yield self._stream_sync(stream, clock, back, correlation)
+                clock = back
+            clock = max(clock, end)
+            device = launched.get(task)
+            if device is None:
+                yield self._complete("cpu_op", f"lumos::{name[task]}", start, end, f'"External id":{external},"Ev Idx":{external}')
+                continue
+            work = self._work(task if device is None else device)
+            yield self._complete(
+                "cpu_op", _operator(work, name[device]), start, end, f'"External id":{external},"Ev Idx":{external}{_shapes(work)}'
+            )
+            at = start
+            for before in waits.get(device, ()):
+                correlation += 1
+                stop = min(at + CALL, end)
+                yield self._complete(
+                    "cuda_runtime", "cudaStreamWaitEvent", at, stop, f'"External id":{external},"correlation":{correlation}'
+                )
+                yield self._stream_wait(streams[device], streams[before], record_id[before], at, correlation)
+                at = stop
+            correlation += 1
+            records = device in recorded
+            stop = max(at, end - CALL) if records else end
+            flow = correlation
+            at = max(at, stop - self.call)
+            yield self._complete("cuda_runtime", "cudaLaunchKernel", at, stop, f'"External id":{external},"cbid":211,"correlation":{flow}')
+            yield self._flow("s", flow, PROCESS, THREAD, at)
+            yield from self._device(device, name[device], work, streams[device], flow, external, sequence)
+            if records:
+                correlation += 1
+                record_id[device] = correlation
+                yield self._complete("cuda_runtime", "cudaEventRecord", stop, end, f'"External id":{external},"correlation":{correlation}')
+        yield self._complete(
+            "Trace", "PyTorch Profiler (0)", first, max(self.end), '"Op count":0', process='"Spans"', thread='"PyTorch Profiler"'
+        )
+
+    def _work(self, task: int) -> Work | None:
+        return self.works[self.folded[task]]
+
+    # ---------------------------------------------------------------- rows
+
+    def _device(
+        self, task: int, name: str, work: Work | None, stream: int, correlation: int, external: int, sequence: dict[str, int]
+    ) -> Iterator[str]:
+        args = f'"External id":{external},"device":{self.device},"context":1,"stream":{stream},"correlation":{correlation}'
+        kernel = _kernel(work, name)
+        if isinstance(work, Collective):
+            args += self._collective(work, name, stream > Lane.RECEIVE_FORWARD_UP, sequence)
+            kernel = f"ncclDevKernel_{_NCCL[work.kind]}(ncclDevKernelArgsStorage<4096ul>)"
+        yield self._complete("kernel", kernel, self.start[task], self.end[task], args, str(self.device), str(stream))
+        yield self._flow("f", correlation, self.device, stream, self.start[task])
+
+    def _collective(self, work: Collective, name: str, up: bool, sequence: dict[str, int]) -> str:
+        peers = self.plan.tp * self.plan.cp * self.plan.dp
+        own = self.rank // peers
+        collective, peer = _C10D[work.kind], ""
+        last = self.plan.devices - peers
+        if name.startswith(("send ", "receive ")):
+            forward = name.endswith("forward")
+            ahead = (forward == name.startswith("send ")) != up
+            down = own + 1 if ahead else own - 1
+            other = self.rank % peers + down % self.plan.pp * peers
+            members = tuple(self.rank % peers + s * peers for s in range(self.plan.pp))
+            group = self._group(("forward" if forward else "backward") + (" up" if up else ""), members)
+            collective = "send" if name.startswith("send ") else "recv"
+            peer = f',"{"Dst" if collective == "send" else "Src"} Rank":{other}'
+        elif name.startswith("tied"):
+            members = (self.rank % peers, self.rank % peers + last)
+            group = self._group("tied embedding", members)
+        else:
+            members = group_of(self.rank, work)
+            group = self._group("", members)
+        sequence[f"{group} {'p2p' if peer else ''}"] += 1
+        number = sequence[f"{group} {'p2p' if peer else ''}"]
+        elements = max(1, work.size // 2)
+        into = elements // len(members) if work.kind == "all_gather" else elements
+        out = elements // len(members) if work.kind == "reduce_scatter" else elements
+        listed = "[" + ", ".join(map(str, members)) + "]"
+        return (
+            f',"Collective name":"{collective}","In msg nelems":{into},"Out msg nelems":{out}'
+            f',"Group size":{len(members)},"dtype":"BFloat16"'
+            f',"In split size":"[]","Out split size":"[]","Process Group Name":"{group}","Process Group Description":"lumos"'
+            f',"Process Group Ranks":"{listed}","Seq":{number}{peer}'
+        )
+
+    def _group(self, use: str, members: tuple[int, ...]) -> str:
+        key = (sum(map(ord, use)), *members)
+        if key not in self.groups:
+            word = use or "group"
+            self.groups[key] = (
+                f"{word} {'-'.join(map(str, members)) if len(members) <= 4 else f'{members[0]}+{members[1] - members[0]}x{len(members)}'}"
+            )
+        return self.groups[key]
+
+    def _stream_wait(self, stream: int, source: int, record: int, at: int, correlation: int) -> str:
+        args = (
+            f'"stream":{stream},"correlation":{correlation},"device":{self.device},"context":1,"wait_on_stream":{source}'
+            f',"wait_on_cuda_event_record_corr_id":{record},"wait_on_cuda_event_id":{record}'
+        )
+        return self._complete("cuda_sync", "Stream Wait Event", at, at, args, str(self.device), str(stream))
+
+    def _stream_sync(self, stream: int, start: int, end: int, correlation: int) -> str:
+        args = f'"stream":{stream},"correlation":{correlation},"device":{self.device},"context":1'
+        return self._complete("cuda_sync", "Stream Sync", start, end, args, str(self.device), str(stream))
+
+    def _complete(
+        self, category: str, name: str, start: int, end: int, args: str, process: str = str(PROCESS), thread: str = str(THREAD)
+    ) -> str:
+        return (
+            f'{{"ph":"X","cat":"{category}","name":"{name}","pid":{process},"tid":{thread},"ts":{self._us(start + self.shift)}'
+            f',"dur":{self._us(end - start)},"args":{{{args}}}}}'
+        )
+
+    def _flow(self, phase: str, number: int, process: int, thread: int, at: int) -> str:
+        ends = ',"bp":"e"' if phase == "f" else ""
+        place = f'"pid":{process},"tid":{thread},"ts":{self._us(at + self.shift)}'
+        return f'{{"ph":"{phase}","id":{number},{place},"cat":"ac2g","name":"ac2g"{ends}}}'
+
+    def _meta(self) -> str:
+        return f'{{"name":"process_name","ph":"M","ts":0,"pid":{PROCESS},"tid":0,"args":{{"name":"python"}}}}'
+
+    @staticmethod
+    def _us(ns: int) -> str:
+        return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+def _operator(work: Work | None, name: str) -> str:
+    if isinstance(work, Gemm):
+        return "aten::bmm" if work.batch > 1 else "aten::_scaled_mm" if work.dtype == "fp8" else "aten::mm"
+    if isinstance(work, GroupedGemm):
+        return "aten::_grouped_mm"
+    if isinstance(work, Attention):
+        backward = "_backward" if work.direction == "bwd" else ""
+        return f"aten::_scaled_dot_product_flash_attention{backward}"
+    return f"c10d::{_C10D[work.kind]}" if isinstance(work, Collective) else f"lumos::{name}"
+
+
+def _kernel(work: Work | None, name: str) -> str:
+    if isinstance(work, Gemm | GroupedGemm):
+        return f"gemm_{work.dtype} [{name}]"
+    if isinstance(work, Attention):
+        return f"flash_{work.direction}_kernel [{name}]"
+    return f"elementwise_kernel [{name}]" if isinstance(work, Traffic | Contention) else name
+
+
+def _shapes(work: Work | None) -> str:
+    """Input shapes and types of the operator."""
+    if isinstance(work, Gemm):
+        batch = f"{work.batch}, " if work.batch > 1 else ""
+        dims, count = f"[[{batch}{work.m}, {work.k}], [{batch}{work.k}, {work.n}]]", 2
+    elif isinstance(work, GroupedGemm):
+        dims, count = f"[[{work.rows * work.groups}, {work.k}], [{work.groups}, {work.k}, {work.n}]]", 2
+    elif isinstance(work, Attention):
+        q = f"[{work.batch}, {work.heads}, {work.queries}, {work.head_dim}]"
+        k = f"[{work.batch}, {work.kv_heads}, {work.keys}, {work.head_dim}]"
+        v = f"[{work.batch}, {work.kv_heads}, {work.keys}, {work.value_dim}]"
+        dims, count = f"[{q}, {k}, {v}]", 3
+    elif isinstance(work, Traffic):
+        dims, count = f"[[{max(1, work.bytes // 4)}]]", 1
+    else:
+        return ""
+    kinds = ", ".join([f'"{_TYPES[getattr(work, "dtype", "bf16")]}"'] * count)
+    return f',"Input Dims":{dims},"Input type":[{kinds}]'

@@ -1,0 +1,169 @@
+"""Timelines as one Chrome trace that ui.perfetto.dev opens.
+
+Each rank of each timeline is a process group, and the groups of one rank are neighbours; threads and streams have the
+same names in each. Each group also has counters: the launches outstanding, and the share of each millisecond of a step in
+which the devices work. Above them, each timeline's critical path has a track of its own. Times are µs with three decimals, from
+the start of the earliest task of the first timeline.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import numpy as np
+
+from lumos.analyze.critical_path import CriticalPath
+from lumos.analyze.queue import queue_steps
+from lumos.analyze.steps import Members, launches, members, spans
+from lumos.analyze.utilization import BIN_NS, busy_curves
+from lumos.errors import LumosError
+from lumos.graph.table import Kind
+from lumos.report.export.perfetto_path import path_events
+from lumos.simulate.timeline import Timeline
+
+#: Events encoded at a time.
+BLOCK = 4096
+
+
+def write_perfetto(path: str, timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]] = ()) -> None:
+    """Write the timelines of one graph to `path` (.json or .json.gz), beside it first and then renamed.
+
+    paths: the critical paths of each timeline's steps, where they are to be shown.
+
+    LumosError where the name has another ending or the file cannot be written.
+    """
+    target = Path(path)
+    if not path.endswith((".json", ".json.gz")):
+        raise LumosError(f"{path}: a Perfetto trace is written as .json or .json.gz; give the file such a name")
+    try:
+        descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise LumosError(f"{path}: cannot write there ({error.strerror}); name a file in a folder that exists and is writable") from error
+    try:
+        with os.fdopen(descriptor, "wb") as raw:
+            if path.endswith(".gz"):
+                with gzip.GzipFile(target.name, "wb", compresslevel=5, fileobj=raw, mtime=0) as packed:
+                    _write(packed, timelines, paths)
+            else:
+                _write(raw, timelines, paths)
+        Path(beside).chmod(0o644)
+        Path(beside).replace(target)
+    except OSError as error:
+        Path(beside).unlink(missing_ok=True)
+        raise LumosError(f"{path}: cannot be written ({error.strerror}); free some space or name another file") from error
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+
+
+def events(timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]] = ()) -> Iterator[dict[str, Any]]:
+    """The trace's events: names and order of the process groups and threads, then tasks, launch arrows, counters, paths."""
+    origin = min((int(t.start.min()) for t in timelines[:1] if len(t.start)), default=0)
+    for place, timeline in enumerate(timelines):
+        yield from _names(timeline, place, len(timelines))
+        yield from _tasks(timeline, place, len(timelines), origin)
+        owners = members(timeline.graph)
+        yield from _queues(timeline, owners, place, len(timelines), origin)
+        yield from _busy(timeline, owners, place, len(timelines), origin)
+        if place < len(paths):
+            yield from _paths(timeline, paths[place], place, len(timelines), origin)
+
+
+def _write(out: IO[bytes] | gzip.GzipFile, timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]]) -> None:
+    encoder = msgspec.json.Encoder()
+    out.write(b'{"displayTimeUnit":"ns","traceEvents":[')
+    block: list[bytes] = []
+    first = True
+    for event in events(timelines, paths):
+        block.append(encoder.encode(event))
+        if len(block) == BLOCK:
+            out.write((b"" if first else b",\n") + b",\n".join(block))
+            first, block = False, []
+    out.write((b"" if first or not block else b",\n") + b",\n".join(block) + b"]}\n")
+
+
+def _names(timeline: Timeline, place: int, places: int) -> Iterator[dict[str, Any]]:
+    graph = timeline.graph
+    for position, rank in enumerate(graph.ranks):
+        pid = position * places + place
+        yield _meta("process_name", pid, 0, name=f"rank {rank} {timeline.source}")
+        yield _meta("process_sort_index", pid, 0, sort_index=pid)
+    pids = _pids(timeline, place, places)
+    for tid, processor in enumerate(graph.processors):
+        yield _meta("thread_name", pids[tid], tid, name=processor.name)
+        yield _meta("thread_sort_index", pids[tid], tid, sort_index=tid)
+
+
+def _tasks(timeline: Timeline, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
+    graph = timeline.graph
+    kinds = [kind.name.lower() for kind in Kind]
+    names = {int(i): graph.names[int(i)].encode("utf-8", "replace").decode() for i in np.unique(graph.name)}
+    pids = _pids(timeline, place, places)
+    start, end = timeline.start - origin, timeline.end - origin
+    shown = np.flatnonzero((end > start) | (graph.kind != Kind.RETURN))
+    rows = (c[shown].tolist() for c in (graph.name, graph.kind, graph.processor, start, end))
+    for task, name, kind, tid, begin, finish in zip(shown.tolist(), *rows, strict=True):
+        yield {
+            "ph": "X",
+            "cat": kinds[kind],
+            "name": names[name],
+            "pid": pids[tid],
+            "tid": tid,
+            "ts": begin / 1000,
+            "dur": (finish - begin) / 1000,
+            "args": {"task": task},
+        }
+    launch = launches(graph)
+    for task in np.flatnonzero(launch >= 0).tolist():
+        call = int(launch[task])
+        arrow = {"cat": "launch", "name": "launch", "id": task * places + place}
+        tid = int(graph.processor[call])
+        yield {"ph": "s", **arrow, "pid": pids[tid], "tid": tid, "ts": int(start[call]) / 1000}
+        tid = int(graph.processor[task])
+        yield {"ph": "f", "bp": "e", **arrow, "pid": pids[tid], "tid": tid, "ts": int(start[task]) / 1000}
+
+
+def _queues(timeline: Timeline, owners: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
+    for position in range(len(timeline.graph.ranks)):
+        time, length = queue_steps(timeline, owners, position)
+        for at, launches_outstanding in zip((time - origin).tolist(), length.tolist(), strict=True):
+            yield _counter("launches outstanding", position * places + place, at, launches=launches_outstanding)
+
+
+def _busy(timeline: Timeline, owners: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
+    """The busy share of every millisecond of every step; the last of a step lasts until its end, where it falls to 0."""
+    start, end = spans(timeline, owners)
+    for i, (curve, position) in enumerate(zip(busy_curves(timeline, owners), owners.step_rank().tolist(), strict=True)):
+        for k, share in enumerate([*curve.tolist(), 0.0]):
+            at = min(int(start[i]) + k * BIN_NS, int(end[i])) - origin
+            yield _counter("busy share", position * places + place, at, busy=round(share, 4))
+
+
+def _counter(name: str, pid: int, at: int, **values: float) -> dict[str, Any]:
+    return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": at / 1000, "args": values}
+
+
+def _paths(timeline: Timeline, paths: Sequence[CriticalPath], place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
+    """The critical path's process, above those of the ranks."""
+    pid = len(timeline.graph.ranks) * places + place
+    yield _meta("process_name", pid, 0, name=f"critical path {timeline.source}")
+    yield _meta("process_sort_index", pid, 0, sort_index=place - places)
+    for tid, name in enumerate(("steps", "links")):
+        yield _meta("thread_name", pid, tid, name=name)
+        yield _meta("thread_sort_index", pid, tid, sort_index=tid)
+    yield from path_events(timeline, paths, pid, _pids(timeline, place, places), origin, (place, places))
+
+
+def _pids(timeline: Timeline, place: int, places: int) -> list[int]:
+    position = {rank: i for i, rank in enumerate(timeline.graph.ranks)}
+    return [position[p.rank] * places + place for p in timeline.graph.processors]
+
+
+def _meta(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}

@@ -1,0 +1,37 @@
+"""The timed plans of a search as a Parquet file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lumos.errors import LumosError
+from lumos.plan.plan import RECOMPUTE, SCHEDULES
+from lumos.search.search import Found
+from lumos.search.space import COLUMNS
+
+
+def write_parquet(path: str, searches: Sequence[Found]) -> None:
+    """Write `path`: a row for every timed plan of every search, fastest first, after the sizes of its problem (`gpus`,
+    `global_batch`, `seq`); `step_time_s` is the coarse form's. LumosError without pyarrow, or where `path` cannot be written."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise LumosError("Parquet needs pyarrow, which is not installed: pip install 'lumos-trace[arrow]'") from error
+    try:
+        parquet.write_table(arrow.concat_tables([arrow.table(_columns(found)) for found in searches]), path)
+    except OSError as error:
+        raise LumosError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def _columns(found: Found) -> dict[str, object]:
+    c, p = found.candidates, found.problem
+    sizes = {"gpus": p.gpus, "global_batch": p.global_batch, "seq": p.seq_len}
+    columns: dict[str, object] = {name: np.full(len(c.plans), value) for name, value in sizes.items()}
+    columns |= {name: c.plans[name] for name in COLUMNS}
+    columns["sequence_parallel"] = c.plans["sequence_parallel"].astype(bool)
+    columns["recompute"] = np.array(RECOMPUTE)[c.plans["recompute"]]
+    columns["schedule"] = np.array(SCHEDULES)[c.plans["schedule"]]
+    return columns | {"step_time_s": c.seconds, "peak_bytes": c.peak}

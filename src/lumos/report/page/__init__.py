@@ -1,0 +1,1 @@
+"""Results as one HTML file, and what the local explorer shows."""

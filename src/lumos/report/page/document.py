@@ -1,0 +1,313 @@
+"""All that a report shows of a job, as one JSON document; the browser's modules (static/) draw it.
+
+Nothing is computed here that an analysis would not answer by itself: the document puts their answers side by side.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from lumos.analyze.class_time import class_times
+from lumos.analyze.collective_time import collective_times
+from lumos.analyze.critical_path import CriticalPath, critical_paths
+from lumos.analyze.memory import memory_curves
+from lumos.analyze.operation_idle import is_operation_level
+from lumos.analyze.replay import ReplayResult, replay
+from lumos.analyze.steps import Members, job_steps, members
+from lumos.analyze.stragglers import Stragglers, stragglers
+from lumos.analyze.utilization import busy_curves
+from lumos.cost.collective_rates import modelled_collectives
+from lumos.errors import GraphError
+from lumos.graph.build import build
+from lumos.graph.table import Graph
+from lumos.report.page.columns import column
+from lumos.report.page.timeline_levels import Limits, drawing
+from lumos.report.text.format import duration, kernel_name, percent
+from lumos.result import plain
+from lumos.segment.outline import outline
+from lumos.segment.segment import segment
+from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
+from lumos.trace.table import Job
+from lumos.whatif.answer import Answer, Memory, contracted
+from lumos.whatif.bench import Bench
+from lumos.whatif.whatif import Changes, whatif
+
+#: Jobs of more ranks show the mean and the range of busy curves over ranks, not each rank's.
+MOST_CURVES = 16
+#: Points of a memory curve.
+MOST_POINTS = 2000
+#: Ranks × tasks of a job whose stragglers are part of the report: each rank is simulated twice (5 ns a task).
+MOST_TRIED = 4_000_000_000
+#: Links of the critical path that the report names.
+LONGEST_LINKS = 24
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorded job with its graph and replay, and what several parts of a report need of them, worked out once."""
+
+    job: Job
+    graph: Graph
+    replayed: Timeline
+
+    @classmethod
+    def of(cls, job: Job) -> Recording:
+        graph = build(job)
+        return cls(job, graph, simulate(graph))
+
+    @cached_property
+    def measured(self) -> Timeline:
+        return measured(self.graph)
+
+    @cached_property
+    def owners(self) -> Members:
+        found = members(self.graph)
+        if not found.steps:
+            raise GraphError(f"{self.job.traces[0].path}: no step contains any task; the profiler window may have cut every step")
+        return found
+
+    @cached_property
+    def frozen(self) -> Frozen:
+        return freeze(self.graph)
+
+    @cached_property
+    def result(self) -> ReplayResult:
+        return replay(self.graph, self.replayed)
+
+    @cached_property
+    def paths(self) -> dict[str, dict[str, CriticalPath]]:
+        """The critical path by run and step."""
+        runs = {"measured": self.measured, "replayed": self.replayed}
+        return {k: {p.name: p for p in critical_paths(run, self.owners, frozen=self.frozen)} for k, run in runs.items()}
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return tuple(job_steps(self.owners))
+
+    def typical_step(self) -> str:
+        """The step of median length as replayed (the lower of two), over all ranks."""
+        lengths = {name: path.duration_ns for name, path in self.paths["replayed"].items()}
+        return sorted(lengths, key=lambda name: lengths[name])[(len(lengths) - 1) // 2]
+
+    @cached_property
+    def bench(self) -> Bench:
+        return Bench(self.job, self.graph, self.replayed)
+
+    def drawing(self, step: str, limits: Limits = Limits(), changed: Timeline | None = None) -> dict[str, Any]:
+        """The timeline of a step, measured and replayed, and as changed."""
+        runs = {"measured": self.measured, "replayed": self.replayed}
+        paths = {run: self.paths[run][step] for run in runs}
+        if changed is not None:
+            runs["changed"], paths["changed"] = changed, self.bench.path(changed, step)
+        return drawing(runs, self.owners, step, paths, self.job, limits)
+
+
+def document(
+    recording: Recording,
+    *,
+    command: Sequence[str] = (),
+    step: str | None = None,
+    changes: Changes | None = None,
+    timeline: bool = True,
+) -> dict[str, Any]:
+    """The report of a job as JSON can hold it. step: whose timeline (default: the one of median length). changes: a what-if, whose
+    answer and timeline the report also shows.
+
+    GraphError where the job was never measured, has no schedule, or no step owns a task.
+    """
+    step = step or recording.typical_step()
+    changed = None if changes is None or changes.structural else recording.bench.changed(changes.durations)
+    found: dict[str, Any] = {
+        "headline": headline(recording),
+        "about": _about(recording, command),
+        "step": step,
+        "step_names": recording.steps,
+        "replay": plain(recording.result),
+        "busy": _busy(recording),
+        "classes": _classes(recording),
+        "collectives": _collectives(recording),
+        "path": _paths(recording),
+        "stragglers": _stragglers(recording),
+        "memory": _memory(recording.job),
+        "outline": _outline(recording),
+        "diagnostics": [*plain(recording.graph.diagnostics), *_left_out(recording)],
+        "whatif": None if changes is None else _what_if(recording, changes, changed, step),
+        "timeline": recording.drawing(step, changed=changed) if timeline else None,
+    }
+    return found
+
+
+def _what_if(recording: Recording, changes: Changes, changed: Timeline | None, step: str) -> dict[str, Any]:
+    if changed is None:
+        return as_json(whatif(recording.job, recording.graph, changes))
+    return what_if(recording.bench, changed, changes.durations.described(), step, moved=True)
+
+
+def as_json(found: Answer) -> dict[str, Any]:
+    """An answer in the keys of `lumos whatif --json`, and the difference."""
+    base, changed = found.base.step_time_s, found.outcome.step_time_s
+    return {**contracted(found), "difference_s": changed - base, "change": changed / base - 1 if base else None}
+
+
+def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, *, moved: bool) -> dict[str, Any]:
+    """What changes of durations do to a step, in the same keys; those that take longer to find only where `moved` is asked for."""
+    base, outcome = bench.base_outcome(step), bench.outcome(changed, step)
+    answer: dict[str, Any] = {
+        **plain(outcome),
+        "memory": plain(Memory()),
+        "base": plain(base),
+        "measured_step_s": bench.measured_step_s(step),
+        "changes": changes,
+        "difference_s": outcome.step_time_s - base.step_time_s,
+        "change": outcome.step_time_s / base.step_time_s - 1 if base.step_time_s else None,
+    }
+    if moved:
+        answer["moved"] = [{**c._asdict(), "delta_s": c.delta_s} for c in bench.moved(changed, step)]
+    return answer
+
+
+def headline(recording: Recording) -> str:
+    """The answer in one sentence: the step, how far off its replay is, and what bounds it."""
+    result, path = recording.result, recording.paths["measured"][recording.typical_step()]
+    number = len(result.steps)
+    mean = sum(s.measured_ns for s in result.steps) / number
+    replayed = sum(s.replayed_ns for s in result.steps) / number
+    error = f"the replay is {percent(replayed / mean - 1, signed=True)} off" if mean else "nothing to compare"
+    if not any(s.scored for s in result.steps):
+        error += f" (no step is scored: {result.steps[0].unscored_reason})"
+    ranks = f"on {result.ranks} ranks" if result.ranks > 1 else f"on rank {result.rank_numbers[0]}"
+    bound = next(iter(sorted(path.by_group.items(), key=lambda item: -item[1])), None)
+    what = f"; bound by {bound[0]} ({percent(bound[1] / path.duration_ns, decimals=0)} of the critical path)" if bound else ""
+    return f"{duration(mean)} a step {ranks}; {error}{what}."
+
+
+def _about(recording: Recording, command: Sequence[str]) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    device = {str(p.get("name")) for t in recording.job.traces for p in t.metadata.get("deviceProperties") or [] if isinstance(p, dict)}
+    return {
+        "command": list(command),
+        "lumos": version("lumos-trace"),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "devices": sorted(device),
+        "files": [{"path": t.path, "rank": t.rank, "rank_source": t.rank_source, "events": len(t)} for t in recording.job.traces],
+    }
+
+
+def _busy(recording: Recording) -> list[dict[str, Any]]:
+    """By step of the job: the busy fraction of each millisecond, measured and replayed, of each rank or over all ranks."""
+    owners = recording.owners
+    runs = [busy_curves(run, owners) for run in (recording.measured, recording.replayed)]
+    out = []
+    for name, parts in job_steps(owners).items():
+        curves = [[curves[i] for i in parts] for curves in runs]
+        ranks = [owners.steps[i].rank for i in parts]
+        if len(ranks) > MOST_CURVES:
+            curves = [[_mean_curve(of_run)] for of_run in curves]
+            label = [f"mean of {len(ranks)} ranks"]
+        else:
+            label = [f"rank {rank}" for rank in ranks]
+        rows = zip(label, *curves, strict=True)
+        out.append({"step": name, "curves": [{"name": n, "measured": _short(m), "replayed": _short(r)} for n, m, r in rows]})
+    return out
+
+
+def _mean_curve(curves: Sequence[Any]) -> Any:
+    bins = max(len(c) for c in curves)
+    return np.mean([np.pad(c, (0, bins - len(c))) for c in curves], axis=0)
+
+
+def _short(curve: Any) -> dict[str, Any]:
+    """Shares in 255ths."""
+    return column(np.rint(np.asarray(curve) * 255).astype(np.uint8))
+
+
+def _classes(recording: Recording) -> dict[str, Any]:
+    runs = {}
+    for name, run in (("measured", recording.measured), ("replayed", recording.replayed)):
+        found = class_times(run, recording.owners, recording.job)
+        runs[name] = {"labels": found.labels, "time_ns": found.time_ns.tolist(), "waiting_ns": found.waiting_ns.tolist()}
+    return {"ranks": recording.graph.ranks, **runs}
+
+
+def _collectives(recording: Recording) -> dict[str, Any]:
+    rows = collective_times(recording.measured, recording.owners)
+    expected, model = modelled_collectives(rows, recording.job) if rows else ([], "")
+    return {
+        "rows": [{**plain(row), "modelled": plain(m)} for row, m in zip(rows, expected, strict=True)],
+        "model": model,
+        "known": any(m is not None for m in expected),
+    }
+
+
+def _paths(recording: Recording) -> list[dict[str, Any]]:
+    """By step: what the measured and the replayed critical path consist of, and the measured one's longest links."""
+    graph, out = recording.graph, []
+    for name, path in recording.paths["measured"].items():
+        other = recording.paths["replayed"][name]
+        longest = sorted(path.links, key=lambda link: link.start_ns - link.end_ns)[:LONGEST_LINKS]
+        links = [
+            {
+                "name": kernel_name(graph.names[graph.name[link.task]]),
+                "rank": link.rank,
+                "processor": graph.processors[graph.processor[link.task]].name,
+                "class": link.label,
+                "start_ns": link.start_ns - path.start_ns,
+                "time_ns": link.end_ns - link.start_ns,
+            }
+            for link in sorted(longest, key=lambda link: link.start_ns)
+        ]
+        summary = {"step": name, "duration_ns": path.duration_ns, "by_class": path.by_class, "by_group": path.by_group}
+        replayed = {"duration_ns": other.duration_ns, "by_class": other.by_class, "by_group": other.by_group}
+        out.append({**summary, "by_rank": plain(path.by_rank), "links": plain(links), "count": len(path.links), "replayed": replayed})
+    return out
+
+
+def _stragglers(recording: Recording) -> dict[str, Any] | None:
+    """None where one rank has no peers, or where so many ranks of so many tasks are too much to try one by one."""
+    ranks = len(recording.graph.ranks)
+    if ranks < 2 or ranks * len(recording.graph) > MOST_TRIED:
+        return None
+    found: Stragglers = stragglers(recording.graph, recording.job)
+    answer: dict[str, Any] = plain(found)
+    answer["diagnostics"] = [d for d in answer["diagnostics"] if d not in plain(recording.graph.diagnostics)]
+    return answer
+
+
+def _left_out(recording: Recording) -> list[dict[str, str]]:
+    ranks = len(recording.graph.ranks)
+    if ranks * len(recording.graph) <= MOST_TRIED:
+        return []
+    message = f"{ranks} ranks of {len(recording.graph):,} tasks are too many to try one by one here; ask lumos stragglers"
+    return [{"code": "stragglers-left-out", "message": message}]
+
+
+def _outline(recording: Recording) -> dict[str, Any] | None:
+    """The blocks of one step of the first rank; None where the job is of operations, which have no layers to find."""
+    if is_operation_level(recording.graph):
+        return None
+    first = replace(recording.job, traces=recording.job.traces[:1])
+    graph = recording.graph if first.ranks == recording.job.ranks else build(first)
+    found: dict[str, Any] = plain(outline(segment(graph, first)))
+    return found
+
+
+def _memory(job: Job) -> list[dict[str, Any]]:
+    """Memory curves, thinned to the highest point of each of MOST_POINTS stretches of time."""
+    out = []
+    for trace in job.traces[:MOST_CURVES]:
+        for curve in memory_curves(trace):
+            time, allocated = curve.time - int(curve.time[0]), curve.allocated
+            if len(time) > MOST_POINTS:
+                edges = np.unique(np.linspace(0, len(time), MOST_POINTS + 1).astype(np.int64))[:-1]
+                at = [int(a + np.argmax(allocated[a:b])) for a, b in zip(edges, [*edges[1:], len(time)], strict=True)]
+                time, allocated = time[at], allocated[at]
+            out.append({"name": f"rank {trace.rank} {curve.name}", "time_ns": time.tolist(), "allocated_bytes": allocated.tolist()})
+    return out

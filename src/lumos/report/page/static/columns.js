@@ -1,0 +1,41 @@
+// Arrays of a document: base64 of gzip of little-endian numbers, as lumos.report.page.columns writes them.
+
+const TYPES = {
+  uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, int32: Int32Array, float32: Float32Array, float64: Float64Array,
+};
+
+export async function inflate(text) {
+  const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).arrayBuffer();
+}
+
+export async function decode(column) {
+  return new TYPES[column.dtype](await inflate(column.gzip));
+}
+
+// Ends of a prefix sum that starts anew at each lane: differences of starts become starts.
+export function cumulate(differences, offset) {
+  const out = new Float64Array(differences.length);
+  for (let lane = 0; lane + 1 < offset.length; lane++)
+    for (let i = offset[lane], at = 0; i < offset[lane + 1]; i++) out[i] = at += differences[i];
+  return out;
+}
+
+export async function decodeTasks(tasks) {
+  if (!tasks) return null;
+  const [offset, differences, duration, label, name] = await Promise.all(
+    [tasks.offset, tasks.start, tasks.duration, tasks.label, tasks.name].map(decode),
+  );
+  return { offset, start: cumulate(differences, offset), duration, label, name };
+}
+
+export async function decodeRun(run) {
+  const levels = await Promise.all(
+    run.levels.map(async (l) => ({ bins: l.bins, bin_ns: l.bin_ns, label: await decode(l.label), busy: await decode(l.busy) })),
+  );
+  const path = run.path && {
+    lane: await decode(run.path.lane), start: await decode(run.path.start), duration: await decode(run.path.duration),
+  };
+  return { ...run, levels, tasks: await decodeTasks(run.tasks), path };
+}

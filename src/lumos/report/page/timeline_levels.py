@@ -1,0 +1,251 @@
+"""A step's timeline in a form that draws at any zoom: levels of aggregation, and the tasks themselves where they are few.
+
+Lanes are threads and streams, or, in a job of many, all CPU and all device work of each rank. A level cuts the step into
+bins of one width; a cell (lane, bin) holds the class of work that took most of it and the share of it that was busy. Each
+level's bins are four of the next finer one's, so whoever draws picks the level whose bins are about a pixel wide. A
+collective's waiting for its last rank is a class of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.analyze.critical_path import CriticalPath
+from lumos.analyze.equal_work import work
+from lumos.analyze.steps import Members, job_steps, spans
+from lumos.analyze.waiting import waiting
+from lumos.errors import GraphError
+from lumos.graph.table import Graph, Kind
+from lumos.report.page.columns import column, index, times
+from lumos.report.text.format import kernel_name
+from lumos.simulate.timeline import Timeline
+from lumos.trace.table import Int8, Int32, Int64, Job
+
+#: More threads and streams than this are shown as two lanes a rank.
+MOST_LANES = 96
+#: Bins of the finest level that a step may have, the largest first; and of the coarsest.
+BINS = (16384, 4096, 1024, 256)
+COARSEST = 256
+#: Of a name in a drawing.
+LONGEST_NAME = 160
+#: The class of waiting for the last rank of a collective, and the cell in which nothing ran.
+WAITING = "waiting"
+NOTHING = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a drawing may hold: cells of the finest level, and tasks (0: levels alone)."""
+
+    cells: int = 1_500_000
+    tasks: int = 100_000
+
+
+class Lane(NamedTuple):
+    """One row of the drawing: a thread or stream ("thread", "stream"), or all of a rank's ("cpu", "device")."""
+
+    rank: int
+    kind: str
+    name: str
+
+
+class Level(NamedTuple):
+    """label, busy: uint8[lanes, bins]: index of the class that took most of the cell (NOTHING: none), and the busy share of
+    the bin in 255ths (full where several processors of a lane sum to more)."""
+
+    bins: int
+    bin_ns: int
+    label: Int8
+    busy: Int8
+
+
+class Pieces(NamedTuple):
+    """What ran in the window, by lane and start; ns from the window's start. A collective is two: waiting, then transfer."""
+
+    lane: Int32
+    start: Int64
+    end: Int64
+    label: Int32
+    task: Int64
+
+
+class Window(NamedTuple):
+    """A step of the job: its name, first start and length, ns."""
+
+    name: str
+    start: int
+    length: int
+
+
+def window_of(timeline: Timeline, owners: Members, name: str) -> Window:
+    """The step of that name over all ranks. GraphError where there is none."""
+    parts = job_steps(owners).get(name)
+    if parts is None:
+        raise GraphError(f"no step {name!r}; the job has {', '.join(job_steps(owners))}")
+    start, end = spans(timeline, owners)
+    return Window(name, int(start[parts].min()), int(end[parts].max() - start[parts].min()))
+
+
+def lanes_of(graph: Graph) -> tuple[tuple[Lane, ...], Int32]:
+    """The lanes, by rank, CPU before device, and the lane of each processor, int32[processors]."""
+    used = np.zeros(len(graph.processors), bool)
+    used[graph.processor] = True
+    order = sorted(np.flatnonzero(used).tolist(), key=lambda i: (graph.processors[i].rank, graph.processors[i].is_stream, i))
+    lane_of = np.zeros(len(graph.processors), np.int32)
+    found: dict[Lane | int, int] = {}
+    lanes: list[Lane] = []
+    for i in order:
+        p = graph.processors[i]
+        if len(order) <= MOST_LANES:
+            lane, key = Lane(p.rank, "stream" if p.is_stream else "thread", p.name), i
+        else:
+            lane = key = Lane(p.rank, "device" if p.is_stream else "cpu", "device" if p.is_stream else "CPU")  # type: ignore[assignment]
+        if key not in found:
+            found[key] = len(lanes)
+            lanes.append(lane)
+        lane_of[i] = found[key]
+    return tuple(lanes), lane_of
+
+
+def pieces(timeline: Timeline, window: Window, lane_of: Int32, label: Int64, waiting_label: int) -> Pieces:
+    """All tasks that run in the window, cut to it. label: int[n], the class of each task."""
+    graph = timeline.graph
+    began = waiting(timeline).began
+    first, last = window.start, window.start + window.length
+    shown = np.flatnonzero((timeline.end > first) & (timeline.start < last) & (timeline.end > timeline.start))
+    shown = shown[graph.kind[shown] != Kind.RETURN]
+    waits = shown[began[shown] > timeline.start[shown]]
+    task = np.concatenate((shown, waits))
+    start = np.concatenate((began[shown], timeline.start[waits]))
+    end = np.concatenate((timeline.end[shown], began[waits]))
+    of = np.concatenate((label[shown], np.full(len(waits), waiting_label)))
+    start, end = np.maximum(start, first) - first, np.minimum(end, last) - first
+    lane = lane_of[graph.processor[task]]
+    order = np.lexsort((end, start, lane))
+    order = order[end[order] > start[order]]
+    return Pieces(lane[order], start[order], end[order], of[order].astype(np.int32), task[order])
+
+
+def levels(found: Pieces, lanes: int, labels: int, length: int, most_cells: int) -> tuple[Level, ...]:
+    """The levels of a window, the finest first. `most_cells`: lanes × bins of the finest."""
+    bins = next((b for b in BINS if lanes * b <= most_cells), BINS[-1])
+    bin_ns = max(-(-length // bins), 1)
+    widths = [bins]
+    while widths[-1] > COARSEST:
+        widths.append(widths[-1] // 4)
+    out = [Level(b, bin_ns * (bins // b), *(np.empty((lanes, b), np.uint8) for _ in range(2))) for b in widths]
+    offset = np.searchsorted(found.lane, np.arange(lanes + 1))
+    for lane in range(lanes):
+        here = slice(offset[lane], offset[lane + 1])
+        time = _binned(found.start[here], found.end[here], found.label[here], bins, bin_ns, labels)
+        for level in out:
+            time = time.reshape(level.bins, -1, labels).sum(axis=1)
+            total = time.sum(axis=1)
+            level.label[lane] = np.where(total > 0, time.argmax(axis=1), NOTHING)
+            level.busy[lane] = np.ceil(np.minimum(total / level.bin_ns, 1) * 255)
+    return tuple(out)
+
+
+def _binned(start: Int64, end: Int64, label: Int32, bins: int, bin_ns: int, labels: int) -> NDArray[np.float64]:
+    """Time of each class in each bin, float64[bins, labels] ns (exact: whole numbers below 2^53)."""
+    first, last = start // bin_ns, (end - 1) // bin_ns
+    number = last - first + 1
+    piece = np.repeat(np.arange(len(start)), number)
+    at = np.arange(len(piece)) - np.repeat(np.cumsum(number) - number, number) + first[piece]
+    time = np.minimum(end[piece], (at + 1) * bin_ns) - np.maximum(start[piece], at * bin_ns)
+    return np.bincount(at * labels + label[piece], time.astype(np.float64), bins * labels).astype(np.float64).reshape(bins, labels)
+
+
+def drawing(
+    timelines: dict[str, Timeline],
+    owners: Members,
+    step: str,
+    paths: dict[str, CriticalPath],
+    job: Job | None = None,
+    limits: Limits = Limits(),
+) -> dict[str, Any]:
+    """One step of each run (by its name: "measured", "replayed", …) as JSON can hold it. paths: its critical path by run."""
+    graph = next(iter(timelines.values())).graph
+    of = work(graph, owners, job)
+    labels = (*of.labels, WAITING)
+    lanes, lane_of = lanes_of(graph)
+    own_lanes = len(lanes) == len(np.unique(graph.processor))
+    runs, names = [], _Names(graph)
+    for source, timeline in timelines.items():
+        window = window_of(timeline, owners, step)
+        found = pieces(timeline, window, lane_of, of.label, len(of.labels))
+        cells = [
+            {"bins": w.bins, "bin_ns": w.bin_ns, "label": column(w.label.reshape(-1)), "busy": column(w.busy.reshape(-1))}
+            for w in levels(found, len(lanes), len(labels), window.length, limits.cells)
+        ]
+        tasks = _tasks(found, graph, names, len(lanes)) if own_lanes and len(found.task) <= limits.tasks else None
+        path = _path(paths[source], window, lane_of[graph.processor]) if source in paths else None
+        runs.append(
+            {"source": source, "length_ns": window.length, "pieces": len(found.task), "levels": cells, "tasks": tasks, "path": path}
+        )
+    return {"step": step, "lanes": [lane._asdict() for lane in lanes], "labels": labels, "names": names.used, "runs": runs}
+
+
+def excerpt(timeline: Timeline, owners: Members, step: str, begin: int, end: int, job: Job | None, most: int) -> dict[str, Any] | None:
+    """The tasks of one run between `begin` and `end` (ns from the step's start) on the lanes of `drawing`; None where more
+    than `most` run there, or where lanes are not single processors, so that tasks would lie on top of each other."""
+    graph = timeline.graph
+    lanes, lane_of = lanes_of(graph)
+    whole = window_of(timeline, owners, step)
+    of = work(graph, owners, job)
+    found = pieces(timeline, Window(step, whole.start + begin, end - begin), lane_of, of.label, len(of.labels))
+    if len(found.task) > most or len(lanes) < len(np.unique(graph.processor)):
+        return None
+    names = _Names(graph)
+    return {"begin_ns": begin, "tasks": _tasks(found, graph, names, len(lanes)), "names": names.used}
+
+
+class _Names:
+    """Names in use, numbered as they come."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._number: dict[int, int] = {}
+        self.used: list[str] = []
+
+    def of(self, tasks: Int64) -> Int64:
+        found, inverse = np.unique(self._graph.name[tasks], return_inverse=True)
+        numbers = [self._number.setdefault(i, len(self._number)) for i in found.tolist()]
+        for i in list(self._number)[len(self.used) :]:
+            text = kernel_name(self._graph.names[i]).encode("utf-8", "replace").decode()
+            self.used.append(text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…")
+        return np.array(numbers, np.int64)[inverse] if len(numbers) else np.empty(0, np.int64)
+
+
+def _tasks(found: Pieces, graph: Graph, names: _Names, lanes: int) -> dict[str, Any]:
+    """Pieces as columns: of each lane's starts, the differences, which compress well."""
+    offset = np.searchsorted(found.lane, np.arange(lanes + 1))
+    before = np.concatenate(([0], found.start[:-1])) if len(found.start) else found.start
+    before[offset[:-1][offset[:-1] < len(before)]] = 0
+    return {
+        "offset": column(offset.astype(np.uint32)),
+        "start": times(found.start - before),
+        "duration": times(found.end - found.start),
+        "label": index(found.label),
+        "name": index(names.of(found.task)),
+    }
+
+
+def _path(path: CriticalPath, window: Window, lane_of: Int32) -> dict[str, Any]:
+    """The critical path's stretches of work, neighbours on one lane joined, by start."""
+    lane = np.array([lane_of[link.task] for link in path.links], np.int32)
+    start = np.array([link.start_ns for link in path.links], np.int64) - window.start
+    end = np.array([link.end_ns for link in path.links], np.int64) - window.start
+    if not len(lane):
+        return {"lane": index(lane), "start": times(start), "duration": times(end)}
+    new = np.ones(len(lane), bool)
+    new[1:] = (lane[1:] != lane[:-1]) | (start[1:] > end[:-1])
+    first = np.flatnonzero(new)
+    last = np.append(first[1:], len(lane)) - 1
+    start, end = np.maximum(start[first], 0), np.minimum(end[last], window.length)
+    keep = end > start
+    return {"lane": index(lane[first][keep]), "start": times(start[keep]), "duration": times((end - start)[keep])}

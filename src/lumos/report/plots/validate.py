@@ -1,0 +1,20 @@
+"""Measured against predicted steps of published runs, as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lumos.predict.validate import Scored
+from lumos.report.plots.cost import scatter
+
+
+def write_plot(path: str, scored: Sequence[Scored]) -> None:
+    """Write `path`: the error of every row over its measured step, one colour a source."""
+    groups = {}
+    for source in dict.fromkeys(s.source for s in scored):
+        rows = [s for s in scored if s.source == source and s.skipped is None]
+        if rows:
+            groups[source] = (np.array([s.measured_s for s in rows]), np.array([s.error for s in rows]))
+    scatter(path, groups, "published runs: error of the predicted step", "measured step, s")

@@ -1,0 +1,93 @@
+"""`lumos chakra …` as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from lumos.chakra.check.check import Checked
+from lumos.chakra.export import Exported
+from lumos.chakra.stat import Stat
+from lumos.report.text.format import MOST_ROWS, count, duration, heading, paragraph, percent, print_diagnostics, size, table
+
+
+def print_exported(console: Console, result: Exported) -> None:
+    text = (
+        f"{result.folder}: {count(result.ranks, 'rank')}, {count(result.nodes, 'node')}, {result.communication:,} of them communication"
+        f" in {count(result.groups, 'group')}"
+    )
+    console.print(Text(text, style="bold"))
+    others = [name for name in result.files if not name.endswith(".et")]
+    paragraph(console, f"job.0.et … job.{result.ranks - 1}.et, {', '.join(others)}" if result.ranks > 1 else ", ".join(result.files))
+    print_diagnostics(console, result.diagnostics)
+
+
+def print_checked(console: Console, result: Checked) -> None:
+    verdict = "ok" if result.ok else f"{len(result.violations)} times a rule is broken"
+    console.print(Text(f"{count(result.ranks, 'rank')}, {count(result.nodes, 'node')}: {verdict}", style="bold"))
+    if result.ok:
+        return
+    heading(console, "Rules broken")
+    rules = Counter(v.rule for v in result.violations)
+    table(console, ("rule", "times"), [(rule, f"{times}") for rule, times in rules.most_common()])
+    for v in result.violations[:MOST_ROWS]:
+        where = v.file if v.node is None else f"{v.file} node {v.node}"
+        paragraph(console, "• ", (where, "yellow"), f": {v.rule}: {v.message}")
+    if len(result.violations) > MOST_ROWS:
+        console.print(f"  … and {len(result.violations) - MOST_ROWS:,} more; --json lists all")
+
+
+def print_linked(console: Console, figures: dict[str, Any]) -> None:
+    rate = percent(figures["link_rate"], decimals=1)
+    text = f"{figures['linked']:,} of {figures['shared']:,} kernels linked whose operator is in both files: {rate}"
+    console.print(Text(text, style="bold"))
+    paragraph(console, f"{figures['kernels']:,} kernels in all; {figures['operators']:,} operators matched")
+    table(console, ("how", "kernels"), [(how, f"{n:,}") for how, n in figures["by_method"].items()])
+    print_diagnostics(console, figures["diagnostics"])
+
+
+def print_imported(console: Console, figures: dict[str, Any]) -> None:
+    text = f"{count(figures['ranks'], 'rank')}, {count(figures['tasks'], 'task')}: {duration(figures['step_time_ns'])} simulated"
+    console.print(Text(text, style="bold"))
+    print_diagnostics(console, figures["diagnostics"])
+
+
+def print_synthetic(console: Console, figures: dict[str, Any]) -> None:
+    text = f"{figures['folder']}: {count(figures['ranks'], 'rank')}, {count(figures['nodes'], 'node')} from {figures['symbols']:,} symbols"
+    console.print(Text(text, style="bold"))
+    sources = ", ".join(duration(ns) for ns in figures["source_step_time_ns"])
+    paragraph(console, f"{duration(figures['step_time_ns'])} replayed" + (f" (source: {sources})" if sources else ""))
+    like = figures["likeness"]
+    if like is not None:
+        heading(console, "What it gives away of its source")
+        rows = [
+            ("names", f"{like.names}", "0"),
+            ("runs of four durations (ns)", f"{like.runs}", "0"),
+            ("the same in whole µs", percent(like.rounded_runs, decimals=1), percent(like.rounded_baseline, decimals=1)),
+            ("membership test", f"{like.membership:.3f}", f"{like.baseline:.3f}"),
+        ]
+        table(console, ("", "this set", "by chance"), rows)
+        heading(console, "Distance of the distributions (Kolmogorov–Smirnov)")
+        table(console, ("of", "distance"), [(name, f"{value:.3f}") for name, value in like.ks.items()])
+    print_diagnostics(console, figures["diagnostics"])
+
+
+def print_stat(console: Console, result: Stat) -> None:
+    text = f"{count(result.ranks, 'rank')}, {count(result.total, 'node')}, {count(result.groups, 'group')}"
+    console.print(Text(text, style="bold"))
+    paragraph(
+        console,
+        f"{result.dependencies:.2f} dependencies a node, {result.widest} at most; {percent(result.symmetry, decimals=0)} of the ranks run"
+        " the operators of the first, in its order",
+    )
+    heading(console, "Nodes")
+    table(console, ("type", "nodes"), [(kind, f"{n:,}") for kind, n in result.nodes.items()])
+    if result.communication:
+        heading(console, "Communication")
+        rows = [(c.kind, f"{c.nodes:,}", size(c.size_bytes), duration(c.time_ns), f"{c.ranks}") for c in result.communication]
+        table(console, ("kind", "nodes", "bytes", "time", "ranks"), rows)
+    heading(console, "Operators")
+    table(console, ("name", "nodes", "time"), [(o.name, f"{o.nodes:,}", duration(o.time_ns)) for o in result.operators])

@@ -1,0 +1,87 @@
+"""`lumos clusters` as text: the list, and one cluster with the source of each number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from lumos.cost.cluster import Cluster
+from lumos.report.text.format import heading, paragraph, sentence, table
+
+#: What the endings of keys measure, in SI units: the longest ending that fits wins.
+UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_hz": "Hz", "_s": "s"}
+
+
+def print_clusters(console: Console, clusters: Sequence[Cluster]) -> None:
+    """The list."""
+    table(
+        console,
+        ("name", "memory", "peak TFLOP/s", "per node", "description"),
+        [(c.name, _memory(c), _peak(c), f"{c.node.devices}", c.description) for c in clusters],
+        left=(0, 4),
+        most=len(clusters),
+    )
+    console.print("  peak: dense; –: not published; lumos clusters NAME shows one")
+
+
+def print_cluster(console: Console, cluster: Cluster) -> None:
+    """Every number of one cluster, and where it is from."""
+    sentence(console, f"{cluster.name}: {cluster.description}")
+    sources: dict[str, int] = {}
+    for section in ("accelerator", "node", "fabric"):
+        heading(console, section)
+        rows = []
+        for key, value in msgspec.structs.asdict(getattr(cluster, section)).items():
+            said = cluster.source.get(f"{section}.{key}")
+            mark = f"[{sources.setdefault(said, len(sources) + 1)}]" if said else ""
+            rows += [(name, shown, mark) for name, shown in _entries(key, value)]
+        table(console, ("", "value", "source"), rows, left=(0, 2))
+    if sources:
+        heading(console, "sources")
+    for said, number in sources.items():
+        paragraph(console, f"[{number}] {said}")
+
+
+def _memory(cluster: Cluster) -> str:
+    held = cluster.accelerator.memory_bytes
+    return f"{held / 1e9:.0f} GB" if held else "–"
+
+
+def _peak(cluster: Cluster) -> str:
+    rates = cluster.accelerator.peak_flops
+    return next((f"{rates[d] / 1e12:.4g} {d}" for d in ("bf16", "fp16", "fp32") if d in rates), "–")
+
+
+def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """(key, value in words): one of a plain value, one an entry of a table or list of tables."""
+    if isinstance(value, dict) and value:
+        yield from ((f"{key}.{name}", _si(rate, "FLOP/s")) for name, rate in value.items())
+    elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+        for level in value:
+            yield f"{key}.{level.name}", f"{level.devices:,} devices, oversubscription {level.oversubscription:g}"
+    else:
+        yield key, _in_words(key, value)
+
+
+def _in_words(key: str, value: Any) -> str:
+    if value is None or value == {}:
+        return "not published"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, str):
+        return value
+    unit = next((unit for ending, unit in UNITS.items() if key.endswith(ending)), None)
+    return f"{value:,g}" if unit is None else _si(value, unit)
+
+
+def _si(value: float, unit: str) -> str:
+    """Four digits and the decimal prefix that suits them: 3.35 TB/s, 4.5 µs."""
+    for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3)):
+        if value >= scale and not (prefix == "P" and unit == "FLOP/s"):
+            return f"{value / scale:.4g} {prefix}{unit}"
+    return f"{value / 1e-6:.4g} µ{unit}"

@@ -1,0 +1,128 @@
+"""`lumos compare` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from lumos.analyze.compare import Amount, Change, Comparison, Side
+from lumos.report.text.format import count, duration, heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
+from lumos.report.text.replay import PARTS
+
+#: Rows of each table.
+MOST_COSTLY = 12
+
+
+def print_comparison(console: Console, paths: tuple[str, str], result: Comparison) -> None:
+    """The whole report."""
+    sentence(console, headline(result))
+    for letter, path, side in zip("AB", paths, (result.before, result.after), strict=True):
+        paragraph(console, f"{letter}: {path}, {_who(side)}")
+    _print_parts(console, result)
+    if result.operators:
+        _print_operators(console, result.operators)
+    _print_changes(console, "Kernels and copies", result.kernels)
+    _print_changes(console, "Collectives, waiting included", result.collectives)
+    console.print()
+    console.print("  counts and times are means over the steps of all ranks; --json lists every row")
+    print_diagnostics(console, result.diagnostics)
+
+
+def headline(result: Comparison) -> str:
+    """What changed most, in a sentence."""
+    before, after = result.before, result.after
+    change = "" if result.change is None else f", {percent(result.change, signed=True, decimals=1)}"
+    says = f"A takes {duration(before.step_ns)} a step, B {duration(after.step_ns)}{change}"
+    parts = {label: after.breakdown[key] - before.breakdown[key] for key, label in PARTS.items()}
+    most = max(parts, key=lambda label: abs(parts[label]))
+    return f"{says}: {signed(parts[most])} {most}" if parts[most] else says
+
+
+def signed(ns: float) -> str:
+    """A difference of times, with its sign; a dash for none."""
+    return f"{'+' if ns > 0 else '-'}{duration(abs(ns))}" if ns else "–"
+
+
+def _who(side: Side) -> str:
+    ranks = count(side.ranks, "rank")
+    steps = side.steps[0] if len(side.steps) == 1 else count(len(side.steps), "step")
+    varies = "" if side.variation is None else f", which vary by {percent(side.variation, decimals=1)}"
+    return f"{ranks}, {steps}{varies}"
+
+
+def _print_parts(console: Console, result: Comparison) -> None:
+    heading(console, "Where the time goes (mean over steps)")
+    before, after = result.before, result.after
+    rows = [
+        (label, duration(before.breakdown[key]), duration(after.breakdown[key]), signed(after.breakdown[key] - before.breakdown[key]))
+        for key, label in PARTS.items()
+    ]
+    rows.append(("step", duration(before.step_ns), duration(after.step_ns), signed(result.change_ns)))
+    table(console, ("", "A", "B", "difference"), rows)
+    if before.other_steps_ns or after.other_steps_ns:
+        a, b = duration(before.other_steps_ns), duration(after.other_steps_ns)
+        paragraph(console, f"of this, devices ran nothing but work of other steps, launched ahead: A {a}, B {b}")
+
+
+def _print_operators(console: Console, rows: Sequence[Change]) -> None:
+    heading(console, "Operators: the device work that they launch, and their own CPU time")
+    cells = [
+        (
+            row.name,
+            *(_number(amount) for amount in (row.before, row.after)),
+            signed(_part(row.after, "time_ns") - _part(row.before, "time_ns")),
+            signed(_part(row.after, "cpu_ns") - _part(row.before, "cpu_ns")),
+            _status(row),
+        )
+        for row in _costly(rows)
+    ]
+    _print_rows(console, ("operator", "calls A", "calls B", "device", "CPU", ""), cells, rows)
+
+
+def _print_changes(console: Console, title: str, rows: Sequence[Change]) -> None:
+    if not rows:
+        return
+    heading(console, title)
+    cells = [
+        (
+            kernel_name(row.name),
+            *(_number(amount) for amount in (row.before, row.after)),
+            duration(_part(row.before, "time_ns") or None),
+            duration(_part(row.after, "time_ns") or None),
+            signed(row.cost_ns),
+            _status(row),
+        )
+        for row in _costly(rows)
+    ]
+    _print_rows(console, ("name", "in A", "in B", "time A", "time B", "cost", ""), cells, rows)
+
+
+def _print_rows(console: Console, columns: Sequence[str], cells: Sequence[Sequence[str]], rows: Sequence[Change]) -> None:
+    if cells and not any(cell[-1] for cell in cells):
+        columns, cells = columns[:-1], [cell[:-1] for cell in cells]
+    if cells:
+        table(console, columns, cells, left=(0, *(i for i, name in enumerate(columns) if not name)))
+    rest = [row for row in rows if row.status != "same"][len(cells) :]
+    statuses = [f"{number} {status}" for status in ("appeared", "vanished", "changed") if (number := sum(r.status == status for r in rest))]
+    if statuses:
+        console.print(f"  and {', '.join(statuses)}, {signed(sum(row.cost_ns for row in rest))} all together")
+    elif not cells:
+        console.print("  nothing changed")
+
+
+def _costly(rows: Sequence[Change]) -> list[Change]:
+    return [row for row in rows if row.status != "same"][:MOST_COSTLY]
+
+
+def _status(row: Change) -> str:
+    """What a reader cannot see from the figures at a glance."""
+    return {"appeared": "new", "vanished": "gone"}.get(row.status, "")
+
+
+def _number(amount: Amount | None) -> str:
+    return "–" if amount is None else f"{amount.runs:,.4g}" if amount.runs < 1e4 else f"{amount.runs:,.0f}"
+
+
+def _part(amount: Amount | None, key: str) -> float:
+    return 0.0 if amount is None else getattr(amount, key) or 0.0

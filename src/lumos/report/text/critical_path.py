@@ -1,0 +1,177 @@
+"""`lumos critical-path` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console
+
+from lumos.analyze.critical_path import GROUPS, CriticalPath
+from lumos.analyze.slack import ClassSlack
+from lumos.graph.table import Graph
+from lumos.report.text.format import (
+    JOB_STEP,
+    MOST_ROWS,
+    count,
+    duration,
+    heading,
+    kernel_name,
+    paragraph,
+    percent,
+    print_diagnostics,
+    sentence,
+    table,
+)
+
+#: Links of one step, and names on the paths, that are listed.
+LONGEST = 10
+#: Classes with less than this share of the steps are only counted.
+LEAST = 0.001
+
+
+def print_critical_paths(console: Console, of: str, graph: Graph, paths: Sequence[CriticalPath], slack: Mapping[str, ClassSlack]) -> None:
+    """The whole report."""
+    sentence(console, headline(of, graph, paths))
+    if len(graph.ranks) > 1:
+        paragraph(console, ranks_sentence(paths))
+    if len(paths) > 1:
+        _print_steps(console, paths)
+    _print_shares(console, paths)
+    if len(graph.ranks) > 1:
+        _print_ranks(console, graph, paths)
+    _print_names(console, graph, paths)
+    if len(paths) == 1:
+        _print_links(console, graph, paths[0])
+    _print_slack(console, slack)
+    print_diagnostics(console, graph.diagnostics)
+
+
+def headline(of: str, graph: Graph, paths: Sequence[CriticalPath]) -> str:
+    """What bounds the step, in a sentence."""
+    who = f"rank {graph.ranks[0]}" if len(graph.ranks) == 1 else count(len(graph.ranks), "rank")
+    what = paths[0].name if len(paths) == 1 else count(len(paths), "step")
+    total = sum(path.duration_ns for path in paths)
+    if not total:
+        return f"{who}: {what}, of no length"
+    each = ("" if len(paths) == 1 else " a step") + (f" {JOB_STEP}" if len(graph.ranks) > 1 else "")
+    shares = {group: sum(path.by_group.get(group, 0) for path in paths) for group in GROUPS}
+    largest = max(shares, key=lambda group: shares[group])
+    bound = f"bound by {largest} ({percent(shares[largest] / total, decimals=0)})"
+    return f"{who}: {what}, {duration(total / len(paths))}{each} as {of}, {bound}"
+
+
+def ranks_sentence(paths: Sequence[CriticalPath]) -> str:
+    """Which rank the others waited for most."""
+    waited_for = _sums(((share.rank, share.waited_for_ns) for path in paths for share in path.by_rank), len(paths))
+    total = sum(waited_for.values())
+    if not total:
+        return "no rank waited for another in a collective whose ranks were all given"
+    rank = max(waited_for, key=lambda r: waited_for[r])
+    share = percent(waited_for[rank] / total, decimals=0)
+    return f"ranks waited {duration(total)} in collectives, all together, of which {share} for rank {rank}"
+
+
+def _sums(pairs: Iterable[tuple[int, int]], number: int) -> dict[int, float]:
+    """Totals by key, as the mean over so many steps."""
+    totals: dict[int, float] = {}
+    for key, value in pairs:
+        totals[key] = totals.get(key, 0) + value / number
+    return totals
+
+
+def _print_steps(console: Console, paths: Sequence[CriticalPath]) -> None:
+    heading(console, "Steps: what their critical paths consist of")
+    groups = [group for group in GROUPS if any(path.by_group.get(group) for path in paths)]
+    short = {"CPU work": "CPU", "communication": "comm.", "launches and gaps": "gaps"}
+    rows = [
+        (path.name, duration(path.duration_ns), *(percent(path.by_group.get(g, 0) / max(path.duration_ns, 1), decimals=1) for g in groups))
+        for path in paths
+    ]
+    table(console, ("step", "time", *(short.get(g, g) for g in groups)), rows)
+
+
+def _print_shares(console: Console, paths: Sequence[CriticalPath]) -> None:
+    heading(console, "Along the critical path" + (" (mean over steps)" if len(paths) > 1 else ""))
+    total = sum(path.duration_ns for path in paths) or 1
+    shares: dict[str, int] = {}
+    for path in paths:
+        for label, time in path.by_class.items():
+            shares[label] = shares.get(label, 0) + time
+    shown = {label: time for label, time in shares.items() if time >= LEAST * total}
+    rest = sum(shares.values()) - sum(shown.values())
+    ordered = [*sorted(shown.items(), key=lambda item: -item[1]), *([("the rest", rest)] if rest else [])]
+    rows = [(label, duration(time / len(paths)), percent(time / total, decimals=1)) for label, time in ordered]
+    table(console, ("", "time", "of the step"), rows)
+
+
+def _print_ranks(console: Console, graph: Graph, paths: Sequence[CriticalPath]) -> None:
+    heading(console, "Ranks" + (" (mean over steps)" if len(paths) > 1 else ""))
+    shares = [share for path in paths for share in path.by_rank]
+    path_ns, waited, waited_for = (
+        _sums(((s.rank, time) for s, time in zip(shares, times, strict=True)), len(paths))
+        for times in ([s.path_ns for s in shares], [s.waited_ns for s in shares], [s.waited_for_ns for s in shares])
+    )
+    total = sum(path_ns.values()) or 1
+    order = sorted(graph.ranks, key=lambda r: (-waited_for[r], -path_ns[r])) if len(graph.ranks) > MOST_ROWS else graph.ranks
+    rows = [
+        (
+            f"{r}",
+            duration(path_ns[r] or None),
+            percent(path_ns[r] / total, decimals=1),
+            duration(waited[r] or None),
+            duration(waited_for[r] or None),
+        )
+        for r in order
+    ]
+    table(console, ("rank", "on the path", "share", "it waited", "others waited for it"), rows, left=())
+    console.print("  waiting: in collectives, for the rank that came last; summed over ranks")
+
+
+def _print_names(console: Console, graph: Graph, paths: Sequence[CriticalPath]) -> None:
+    """What is on the path most, by name."""
+    heading(console, "Most of it, by name" + (" (mean over steps)" if len(paths) > 1 else ""))
+    time: dict[str, int] = {}
+    times: dict[str, int] = {}
+    for path in paths:
+        for link in path.links:
+            name = graph.names[graph.name[link.task]]
+            time[name] = time.get(name, 0) + link.end_ns - link.start_ns
+            times[name] = times.get(name, 0) + 1
+    total = sum(path.duration_ns for path in paths) or 1
+    rows = [
+        (kernel_name(name), f"{times[name] / len(paths):,.4g}", duration(ns / len(paths)), percent(ns / total, decimals=1))
+        for name, ns in sorted(time.items(), key=lambda item: -item[1])[:LONGEST]
+    ]
+    table(console, ("name", "links", "time", "of the step"), rows)
+
+
+def _print_links(console: Console, graph: Graph, path: CriticalPath) -> None:
+    heading(console, "Longest links")
+    links = sorted(path.links, key=lambda link: link.start_ns - link.end_ns)[:LONGEST]
+    rows = [
+        (
+            duration(link.start_ns - path.start_ns),
+            f"{link.rank}",
+            graph.processors[graph.processor[link.arrival]].name,
+            kernel_name(graph.names[graph.name[link.task]]),
+            duration(link.end_ns - link.start_ns),
+        )
+        for link in links
+    ]
+    table(console, ("at", "rank", "on", "name", "time"), rows, left=(2, 3))
+
+
+def _print_slack(console: Console, slack: Mapping[str, ClassSlack]) -> None:
+    heading(console, "Slack: how much longer tasks could take before a step ends later")
+    rows = [
+        (
+            label,
+            f"{row.tasks:,}",
+            duration(row.time_ns),
+            percent(row.critical_ns / row.time_ns if row.time_ns else None, decimals=1),
+            "no end" if row.median_ns is None else duration(row.median_ns),
+        )
+        for label, row in slack.items()
+    ]
+    table(console, ("class", "tasks", "time", "without slack", "median slack"), rows)
+    console.print("  of the replayed run, one task at a time; time over all steps and ranks")

@@ -1,0 +1,63 @@
+"""A prediction, for people."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from lumos.predict.predict import Prediction
+from lumos.report.text.format import duration, heading, paragraph, percent, print_diagnostics, sentence, table
+from lumos.report.text.whatif import PARTS
+
+#: Kinds of work on the critical path that are listed.
+MOST_KINDS = 8
+
+
+def print_prediction(console: Console, p: Prediction) -> None:
+    """The step's time, parts, bounds and memory."""
+    sentence(console, headline(p))
+    for line in _job(p):
+        paragraph(console, line)
+    heading(console, "Where the step goes (mean over stages)")
+    rows = [
+        (label, duration(p.breakdown[key] * 1e9), percent(p.breakdown[key] / p.time.time_s, decimals=1)) for key, label in PARTS.items()
+    ]
+    table(console, ("", "time", "of the step"), rows)
+    heading(console, "Along the critical path")
+    shown = list(p.critical_path.items())[:MOST_KINDS]
+    table(console, ("", "of the step"), [(kind, percent(share, decimals=1)) for kind, share in shown])
+    bounds = ", ".join(f"{bound} {percent(share, decimals=1)}" for bound, share in p.bound_by.items())
+    paragraph(console, f"bound by {bounds}")
+    _print_memory(console, p)
+    print_diagnostics(console, p.diagnostics)
+
+
+def headline(p: Prediction) -> str:
+    """The answer in one sentence."""
+    low, high = (duration(seconds * 1e9) for seconds in (p.time.low_s, p.time.high_s))
+    return f"{duration(p.time.time_s * 1e9)} a step (80 % interval {low} to {high}), MFU {percent(p.model_flops_utilization, decimals=1)}"
+
+
+def _job(p: Prediction) -> tuple[str, str, str]:
+    """What was predicted, and its rates."""
+    job, plan = p.job, p.job.plan
+    sizes = (("tp", plan.tp), ("pp", plan.pp), ("vpp", plan.vpp), ("cp", plan.cp), ("ep", plan.ep))
+    dims = "".join(f"{name} {size} " for name, size in sizes if size > 1)
+    tflops = p.model_flops_utilization * job.cluster.accelerator.peak(plan.precision) / 1e12
+    return (
+        f"{job.model.name} ({job.model.parameters / 1e9:.1f} B parameters) on {plan.devices} x {job.cluster.name}, {job.framework.name}",
+        f"{dims}dp {plan.dp} zero {plan.zero}, {plan.microbatches} microbatches of {plan.micro_batch} x {plan.seq_len} tokens, "
+        f"{plan.precision}, recompute {plan.recompute}",
+        f"{p.tokens_per_s_per_gpu:,.0f} tokens/s per device, {tflops:.0f} TFLOP/s per device",
+    )
+
+
+def _print_memory(console: Console, p: Prediction) -> None:
+    m = p.memory
+    heading(console, f"Memory of stage {m.stage}: {m.peak_bytes / 1e9:.1f} GB, {'fits' if m.fits else 'does not fit'}")
+    parts = (
+        ("parameters", m.parameters_bytes),
+        ("gradients", m.gradients_bytes),
+        ("optimizer", m.optimizer_bytes),
+        ("activations", m.activations_bytes),
+    )
+    table(console, ("", "GB"), [(name, f"{size / 1e9:.1f}") for name, size in parts])

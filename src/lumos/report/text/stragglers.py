@@ -1,0 +1,61 @@
+"""`lumos stragglers` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from lumos.analyze.stragglers import Share, Stragglers
+from lumos.report.text.format import JOB_STEP, count, duration, heading, percent, print_diagnostics, sentence, table
+
+COLUMNS = ("work", "off", "slowdown", "worth", "")
+
+
+def print_stragglers(console: Console, result: Stragglers) -> None:
+    """The whole report."""
+    sentence(console, headline(result))
+    console.print(f"{duration(result.replayed_step_ns)} replayed; figures are means over {count(result.steps, 'step')}")
+    if result.slowdown_without_launch_delay is not None:
+        console.print(f"without launch delays {result.slowdown_without_launch_delay:.3f} times the ideal")
+    step = result.replayed_step_ns
+    if 0 < len(result.by_stage) < result.ranks:  # else a stage is a rank
+        heading(console, "Stages")
+        _print_shares(console, ("stage",), [((f"{s.stage}",), s) for s in result.by_stage], step)
+    heading(console, "Ranks")
+    ranks = sorted(result.by_rank, key=lambda r: -r.worth_ns)
+    if result.by_stage:
+        _print_shares(console, ("rank", "stage"), [((f"{r.rank}", f"{r.stage}"), r) for r in ranks], step)
+    else:
+        _print_shares(console, ("rank",), [((f"{r.rank}",), r) for r in ranks], step)
+    heading(console, "Classes of operations (over all ranks)")
+    _print_shares(console, ("class",), [((c.name,), c) for c in result.by_class], step)
+    console.print("  work: own time a step without waiting (of ranks and stages, without")
+    console.print("  communication); off: against the ideal's;")
+    console.print("  slowdown: of the ideal step, if this one alone kept its own times;")
+    console.print("  worth: what this one's ideal times would save a step")
+    print_diagnostics(console, result.diagnostics)
+
+
+def headline(result: Stragglers) -> str:
+    """The answer in one sentence."""
+    ideal = "equal work took equal time" + (" (mean over all ranks)" if result.ideal == "pooled-mean" else "")
+    return (
+        f"{count(result.ranks, 'rank')}: {duration(result.measured_step_ns)} a step {JOB_STEP}, "
+        f"{duration(result.ideal_step_ns)} if {ideal}: slowdown {result.slowdown:.3f}"
+    )
+
+
+def _print_shares(console: Console, names: Sequence[str], shares: Sequence[tuple[Sequence[str], Share]], step: int) -> None:
+    rows = [
+        (
+            *label,
+            duration(s.work_ns),
+            percent((s.work_ns - s.ideal_work_ns) / s.ideal_work_ns if s.ideal_work_ns else None, signed=True, decimals=1),
+            f"{s.slowdown:.3f}",
+            duration(s.worth_ns),
+            percent(s.worth_ns / step if step else None, signed=True, decimals=1),
+        )
+        for label, s in shares
+    ]
+    table(console, (*names, *COLUMNS), rows)

@@ -1,0 +1,391 @@
+"""A measured graph cut into blocks: which layer, phase and microbatch every task belongs to.
+
+Forward passes are searched for repetition (`repetition`); a pass without any has one layer for every operator with
+weights (a VGG's convolutions and linear layers). Backward units belong to the layer of the forward unit that autograd
+linked them to, or, in traces without links, to the layers that repetition shows. Optimizers that go parameter by
+parameter repeat as well. CPU tasks belong to the unit that they are in or that follows on their thread; device tasks to
+their launch; a CPU collective to the unit that issued it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from lumos.analyze.steps import members
+from lumos.graph.collectives import issuers
+from lumos.graph.table import Graph, Kind
+from lumos.segment.repetition import Run, find_run
+from lumos.segment.units import PHASE_NAMES, Phase, Units, numbers_inside, transfers, units
+from lumos.trace.table import Int32, Int64, Job, Trace
+
+#: Operators that hold weights.
+WEIGHTED = re.compile(r"(aten::)?(conv(olution|\dd)?|cudnn_convolution|miopen_convolution|linear|addmm)$|ConvolutionBackward|te\.\w*linear")
+#: A run must cover this share of a pass to be its layers; else operators with weights are.
+MOST = 0.5
+
+
+class Label(NamedTuple):
+    """What a block is. layer: -1 outside the layers, where `part` says what ("embedding", "head", …)."""
+
+    phase: Phase
+    microbatch: int
+    layer: int
+    part: str
+
+    @property
+    def name(self) -> str:
+        return f"layer {self.layer}" if self.layer >= 0 else self.part
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One measured run of a block: on which rank (position in `graph.ranks`), in which step (index into the steps of
+    `analyze.steps.members`; -1 outside), and its label."""
+
+    rank: int
+    step: int
+    label: Label
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segmentation:
+    """pieces: by rank, in the order in which they began. piece: int32[n], the piece of every task.
+
+    layers: of the model. confidence: 0 to 1, how alike the layers found are, times the share of the passes (by units)
+    that agree on their number. evidence: how the layers of each phase were found. typical: positions in `pieces` of one whole step.
+    """
+
+    graph: Graph
+    pieces: tuple[Piece, ...]
+    piece: Int32
+    layers: int
+    confidence: float
+    evidence: dict[str, str]
+    units: tuple[Units, ...]
+    unit_label: tuple[tuple[Label, ...], ...]
+    unit: Int32  # of every task, index into its rank's units
+
+
+class _Found(NamedTuple):
+    labels: list[Label]
+    layers: int
+    alike: float
+    agree: float
+    evidence: dict[str, str]
+
+
+def segment(graph: Graph, job: Job) -> Segmentation:
+    """Cut the graph of `job` into pieces. Every task belongs to exactly one."""
+    owners = members(graph)
+    found_units = [units(trace) for trace in job.traces]
+    found = [
+        _labels(trace, u, _step_of(graph, position, u, trace))
+        for position, (trace, u) in enumerate(zip(job.traces, found_units, strict=True))
+    ]
+    unit = np.full(len(graph), -1, np.int32)
+    for position, (trace, u) in enumerate(zip(job.traces, found_units, strict=True)):
+        _assign(graph, owners.of_rank(position), owners.on_device, owners.launch, trace, u, unit)
+    pieces: list[Piece] = []
+    piece = np.full(len(graph), -1, np.int32)
+    for position, f in enumerate(found):
+        tasks = owners.of_rank(position)
+        _pieces(position, tasks, unit, owners.step, f.labels, pieces, piece)
+        _in_order(graph, tasks, piece)
+    layers = max((f.layers for f in found), default=0)
+    confidence = min((f.alike * f.agree for f in found if f.layers), default=0.0)
+    evidence: dict[str, str] = {}
+    for f in found:
+        evidence.update(f.evidence)
+    return Segmentation(
+        graph, tuple(pieces), piece, layers, confidence, evidence, tuple(found_units), tuple(tuple(f.labels) for f in found), unit
+    )
+
+
+def _step_of(graph: Graph, position: int, u: Units, trace: Trace) -> Int64:
+    """The step mark that each unit began in; -1 outside."""
+    marks = [s for s in graph.steps if s.rank == graph.ranks[position]]
+    if not marks or not len(u):
+        return np.zeros(len(u), np.int64)
+    shift = _shift(graph, position, trace)
+    start = trace.start[u.row] + shift
+    begin = np.array([s.start for s in marks], np.int64)
+    end = np.array([s.end for s in marks], np.int64)
+    at = np.searchsorted(begin, start, "right") - 1
+    inside = (at >= 0) & (start < end[np.maximum(at, 0)])
+    return np.where(inside, at, -1)
+
+
+def _shift(graph: Graph, position: int, trace: Trace) -> int:
+    """Graph time − trace time of a rank: its origin, and the correction of its clock."""
+    if graph.measured_start is None:
+        return -graph.origin
+    rank_of = np.array([graph.ranks.index(p.rank) for p in graph.processors], np.int32)
+    tasks = np.flatnonzero((rank_of[graph.processor] == position) & (graph.event >= 0))
+    if not len(tasks):
+        return -graph.origin
+    return int((graph.measured_start[tasks] - trace.start[graph.event[tasks]]).min())
+
+
+def _labels(trace: Trace, u: Units, step: Int64) -> _Found:
+    """The label of every unit of one rank."""
+    microbatch = _microbatches(trace, u, step)
+    labels: list[Label | None] = [None] * len(u)
+    evidence: dict[str, str] = {}
+    counts: Counter[int] = Counter()
+    alike: list[float] = []
+    for low, high in _stretches(u.phase, microbatch, step, Phase.FORWARD):
+        layer, part, run, how = _forward(trace, u, low, high)
+        if how:
+            evidence["forward"] = how
+        if run is not None:
+            alike.append(run.alike)
+        if how:
+            counts[int(layer.max()) + 1] += high - low
+        for i in range(low, high):
+            labels[i] = Label(Phase.FORWARD, int(microbatch[i]), int(layer[i - low]), part[i - low])
+    layers = counts.most_common(1)[0][0] if counts else 0
+    agree = counts[layers] / counts.total() if counts else 0.0
+    _backward(trace, u, microbatch, step, labels, evidence, layers)
+    for low, high in _stretches(u.phase, microbatch, step, Phase.UPDATE):
+        _update(trace, u, low, high, labels, layers, int(microbatch[low]), evidence)
+    done = [found or Label(Phase(int(u.phase[i])), int(microbatch[i]), -1, PHASE_NAMES[u.phase[i]]) for i, found in enumerate(labels)]
+    return _Found(done, layers, float(np.mean(alike)) if alike else 1.0, agree, evidence)
+
+
+def _microbatches(trace: Trace, u: Units, step: Int64) -> Int64:
+    """The number of the pass that each unit belongs to, forward and backward passes counted apart within their step.
+
+    A pass begins where the phase changes, or behind a transfer from or to another pipeline stage.
+    """
+    transfer = transfers(trace, u.row).tolist()
+    out = np.zeros(len(u), np.int64)
+    count = {False: -1, True: -1}  # by: backward
+    backward, fresh, now = False, True, -2
+    for i, (phase, mark) in enumerate(zip(u.phase.tolist(), step.tolist(), strict=True)):
+        if mark != now:
+            count, fresh, now = {False: -1, True: -1}, True, mark
+        if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
+            if transfer[i]:
+                fresh = True
+            else:
+                if fresh or backward != (phase != Phase.FORWARD):
+                    backward, fresh = phase != Phase.FORWARD, False
+                    count[backward] += 1
+        out[i] = max(count[phase in (Phase.BACKWARD, Phase.RECOMPUTE) if phase != Phase.UPDATE else backward], 0)
+    return out
+
+
+def _stretches(phase: np.ndarray, microbatch: Int64, step: Int64, wanted: Phase) -> list[tuple[int, int]]:
+    """[low, high) of consecutive units of one phase, microbatch and step."""
+    chosen = np.flatnonzero(phase == wanted)
+    if not len(chosen):
+        return []
+    key = np.stack([microbatch[chosen], step[chosen]])
+    new = np.flatnonzero((np.diff(chosen) > 1) | (np.diff(key, axis=1) != 0).any(axis=0))
+    lows = np.concatenate(([0], new + 1))
+    highs = np.concatenate((new, [len(chosen) - 1]))
+    return [(int(chosen[a]), int(chosen[b]) + 1) for a, b in zip(lows, highs, strict=True)]
+
+
+def _forward(trace: Trace, u: Units, low: int, high: int) -> tuple[Int64, list[str], Run | None, str]:
+    """Layer of each unit of a forward pass (-1 outside), what it is outside, the run, and how it was found."""
+    symbols = u.symbol[low:high].tolist()
+    run = find_run(symbols)
+    if run is not None and _covered(trace, u, low, run) >= MOST:
+        layer = _from_bounds(run.bounds, high - low)
+        return layer, ["embedding" if i < run.bounds[0] else "head" for i in range(high - low)], run, "repetition"
+    weighted = [i for i in range(high - low) if WEIGHTED.match(trace.strings[trace.name[u.row[low + i]]])]
+    if len(weighted) < 2:
+        return np.full(high - low, -1, np.int64), ["forward"] * (high - low), None, ""
+    layer = _from_bounds((*weighted, high - low), high - low)
+    return layer, ["embedding"] * (high - low), None, "operators with weights"
+
+
+def _covered(trace: Trace, u: Units, low: int, run: Run) -> float:
+    """Share of the units of a pass, or of their time, that the run covers."""
+    rows = u.row[low : low + 10**9]
+    inside = rows[run.bounds[0] : run.bounds[-1]]
+    total = int(trace.duration[rows].sum())
+    return max(run.covered, float(trace.duration[inside].sum()) / total if total else 0.0)
+
+
+def _from_bounds(bounds: tuple[int, ...], length: int) -> Int64:
+    layer = np.searchsorted(np.array(bounds), np.arange(length), "right") - 1
+    return np.where(layer >= len(bounds) - 1, -1, layer)
+
+
+def _backward(
+    trace: Trace, u: Units, microbatch: Int64, step: Int64, labels: list[Label | None], evidence: dict[str, str], layers: int
+) -> None:
+    """Label backward and recomputed units by their links to forward units; by repetition where there are none."""
+    number, unit = numbers_inside(trace, u)
+    mine = np.flatnonzero(np.isin(u.phase, (Phase.BACKWARD, Phase.RECOMPUTE)))
+    if not len(mine):
+        return
+    seq = trace.dense("Sequence number")
+    nodes = u.node[mine]
+    wanted = np.where(nodes >= 0, seq[np.maximum(nodes, 0)], -1)
+    at = np.minimum(np.searchsorted(number, wanted), max(len(number) - 1, 0))
+    linked = (wanted >= 0) & (number[at] == wanted) if len(number) else np.zeros(len(mine), bool)
+    if linked.any():
+        evidence["backward"] = "forward-backward links"
+        _follow(u, mine, linked, unit[at] if len(number) else at, labels, microbatch)
+        return
+    whole = np.where(u.phase == Phase.RECOMPUTE, np.uint8(Phase.BACKWARD), u.phase)
+    for low, high in _stretches(whole, microbatch, step, Phase.BACKWARD):
+        run = find_run(u.symbol[low:high].tolist())
+        if run is None or run.layers != layers:
+            continue
+        evidence["backward"] = "repetition"
+        layer = _from_bounds(run.bounds, high - low)
+        for i in range(low, high):
+            place = int(layer[i - low])
+            part = "head" if i - low < run.bounds[0] else "embedding"
+            labels[i] = Label(Phase(int(u.phase[i])), int(microbatch[i]), layers - 1 - place if place >= 0 else -1, part)
+
+
+def _follow(u: Units, mine: Int64, linked: np.ndarray, target: np.ndarray, labels: list[Label | None], microbatch: Int64) -> None:
+    """Labels of backward units from those of their forward units; units without a link go with the one before.
+
+    A recomputed unit has the label of the node that it is inside; nodes that lead to a recomputed unit follow it.
+    """
+    last = -1
+    for i, has, to in zip(mine.tolist(), linked.tolist(), target.tolist(), strict=True):
+        source = labels[to] if has else None
+        if source is None and last >= 0:
+            source = labels[last]
+        if source is None:
+            continue
+        part = source.part
+        labels[i] = Label(Phase(int(u.phase[i])), source.microbatch, source.layer, part)
+        last = i
+
+
+def _update(
+    trace: Trace, u: Units, low: int, high: int, labels: list[Label | None], layers: int, microbatch: int, evidence: dict[str, str]
+) -> None:
+    """Optimizers that go parameter by parameter repeat like the layers do."""
+    run = find_run(u.symbol[low:high].tolist()) if layers > 1 else None
+    if run is None or run.layers != layers:
+        return
+    evidence["optimizer"] = "repetition"
+    layer = _from_bounds(run.bounds, high - low)
+    for i in range(low, high):
+        labels[i] = Label(Phase.UPDATE, microbatch, int(layer[i - low]), "optimizer")
+
+
+def _assign(graph: Graph, tasks: Int64, on_device: np.ndarray, launch: Int32, trace: Trace, u: Units, unit: Int32) -> None:
+    """Write the unit of every task of one rank into `unit`."""
+    if not len(tasks):
+        return
+    if not len(u):
+        unit[tasks] = 0
+        return
+    place = np.full(len(trace), -1, np.int32)
+    place[u.row] = np.arange(len(u))
+    if u.from_kernels:
+        device = tasks[on_device[tasks]]
+        unit[device] = place[graph.event[device]]
+    else:
+        shift = _shift_of(graph, tasks, trace)
+        _by_time(graph, tasks[~on_device[tasks]], trace, u, shift, unit)
+        device = tasks[on_device[tasks]]
+        known = launch[device] >= 0
+        unit[device[known]] = unit[launch[device[known]]]
+    cpu = tasks[(graph.kind[tasks] == Kind.COLLECTIVE) & ~on_device[tasks] & (graph.event[tasks] >= 0)]
+    if len(cpu) and not u.from_kernels:
+        issuer = issuers(trace, graph.event[cpu])
+        known = issuer >= 0
+        unit[cpu[known]] = _unit_at(trace, u, issuer[known].astype(np.int64))
+    _fill(graph, tasks, unit)
+
+
+def _shift_of(graph: Graph, tasks: Int64, trace: Trace) -> int:
+    known = tasks[graph.event[tasks] >= 0]
+    if graph.measured_start is None or not len(known):
+        return -graph.origin
+    return int((graph.measured_start[known] - trace.start[graph.event[known]]).min())
+
+
+def _by_time(graph: Graph, tasks: Int64, trace: Trace, u: Units, shift: int, unit: Int32) -> None:
+    """CPU tasks: the unit they start in, else the next on their thread, else the thread's last."""
+    if graph.measured_start is None:
+        return
+    lane_of = np.array([p.lane for p in graph.processors], np.int64)[graph.processor[tasks]]
+    start = graph.measured_start[tasks] - shift
+    lanes = trace.lane[u.row]
+    for lane in np.unique(lane_of):
+        here = np.flatnonzero(lanes == lane)
+        if not len(here):
+            continue
+        mine = tasks[lane_of == lane]
+        ends = trace.start[u.row[here]] + trace.duration[u.row[here]]
+        at = np.minimum(np.searchsorted(ends, start[lane_of == lane], "right"), len(here) - 1)
+        unit[mine] = here[at]
+
+
+def _unit_at(trace: Trace, u: Units, rows: Int64) -> Int64:
+    """The unit that each row began in, else the next on its thread, else the thread's last (of any thread: the first)."""
+    out = np.zeros(len(rows), np.int64)
+    lanes = trace.lane[u.row]
+    for lane in np.unique(trace.lane[rows]):
+        here, mine = np.flatnonzero(lanes == lane), trace.lane[rows] == lane
+        if len(here):
+            ends = trace.start[u.row[here]] + trace.duration[u.row[here]]
+            out[mine] = here[np.minimum(np.searchsorted(ends, trace.start[rows[mine]], "right"), len(here) - 1)]
+    return out
+
+
+def _fill(graph: Graph, tasks: Int64, unit: Int32) -> None:
+    """Tasks that nothing claimed go with the next claimed task of their processor, else the one before, else by time."""
+    for processor in np.unique(graph.processor[tasks]):
+        mine = tasks[graph.processor[tasks] == processor]
+        known = unit[mine] >= 0
+        if known.all():
+            continue
+        if known.any():
+            index = np.arange(len(mine))
+            following = np.minimum.accumulate(np.where(known, index, len(mine))[::-1])[::-1]
+            before = np.maximum.accumulate(np.where(known, index, -1))
+            unit[mine] = unit[mine[np.where(following < len(mine), following, before)]]
+    left = tasks[unit[tasks] < 0]
+    if len(left) and graph.measured_start is not None:
+        done = tasks[unit[tasks] >= 0]
+        if not len(done):
+            unit[left] = 0
+            return
+        order = done[np.argsort(graph.measured_start[done], kind="stable")]
+        at = np.searchsorted(graph.measured_start[order], graph.measured_start[left], "right") - 1
+        unit[left] = unit[order[np.maximum(at, 0)]]
+
+
+def _in_order(graph: Graph, tasks: Int64, piece: Int32) -> None:
+    """No processor goes back to a piece that it has left: a task issued that late belongs to the later piece."""
+    order = tasks[np.argsort(graph.processor[tasks], kind="stable")]
+    for mine in np.split(order, np.flatnonzero(np.diff(graph.processor[order])) + 1):
+        piece[mine] = np.maximum.accumulate(piece[mine])
+
+
+def _pieces(rank: int, tasks: Int64, unit: Int32, step: Int32, labels: list[Label], pieces: list[Piece], piece: Int32) -> None:
+    """Consecutive units of one label and step as pieces; appends to `pieces` and writes `piece`."""
+    if not len(tasks):
+        return
+    if not labels:
+        labels = [Label(Phase.OTHER, 0, -1, "other")]
+    of_unit = np.full(len(labels), -1, np.int32)
+    steps = np.full(len(labels), -1, np.int32)
+    steps[unit[tasks]] = np.maximum(steps[unit[tasks]], step[tasks])
+    for t, s in zip(unit[tasks].tolist(), step[tasks].tolist(), strict=True):
+        steps[t] = max(int(steps[t]), s)
+    last: tuple[Label, int] | None = None
+    for i, found in enumerate(labels):
+        if last != (found, int(steps[i])):
+            pieces.append(Piece(rank, int(steps[i]), found))
+            last = (found, int(steps[i]))
+        of_unit[i] = len(pieces) - 1
+    piece[tasks] = of_unit[unit[tasks]]

@@ -1,0 +1,161 @@
+"""What a rank's device did, operation by operation, in a form in which a measured trace and a layout can be compared.
+
+A signature says what work is, whoever did it: ("gemm", m, n, k, batch), ("attention", direction, …), ("traffic", bytes),
+("collective", kind, ranks, bytes). Elementwise operators in a trace show tensors, not bytes, so theirs are compared
+where shapes tell the traffic and left open elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+
+from lumos.analyze.attribution import innermost
+from lumos.analyze.steps import Members
+from lumos.blocks.work import Attention, Collective, Gemm, GroupedGemm, Traffic, Work
+from lumos.cost.operators import OperatorTime, elements
+from lumos.cost.traffic import traffic
+from lumos.graph.table import Graph, Kind
+from lumos.segment.dimensions import Operator, Shapes, is_attention, product
+from lumos.segment.units import Phase, units
+from lumos.trace.table import Category, Int64, Trace
+
+Signature = tuple[str | int, ...]
+#: Work of which nothing but its place is known.
+OTHER: Signature = ("other",)
+
+#: What the profiler calls collectives → kinds as layouts name them.
+_KINDS = (
+    ("allgather", "all_gather"), ("all_gather", "all_gather"), ("reduce_scatter", "reduce_scatter"), ("allreduce", "all_reduce"),
+    ("all_reduce", "all_reduce"), ("all_to_all", "all_to_all"), ("alltoall", "all_to_all"), ("send", "send_recv"), ("recv", "send_recv"),
+    ("broadcast", "broadcast"), ("reduce", "reduce"),
+)  # fmt: skip
+_SIZES = {"BFloat16": 2, "Half": 2, "Float": 4, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1, "Float8_e4m3fn": 1, "Bool": 1}
+_PRECISIONS = {"BFloat16": "bf16", "Half": "fp16", "float": "fp32", "Float": "fp32"}
+
+
+class Measured(NamedTuple):
+    """One piece of device work of a rank: its task, signature, the phase of the step, and (collectives) the ranks that take part
+    and the peer, (multiplications) the precision."""
+
+    task: int
+    signature: Signature
+    ranks: tuple[int, ...] = ()
+    name: str = ""
+    peer: int = -1
+    phase: Phase = Phase.OTHER
+    precision: str = ""
+
+
+def kind_of(name: str) -> str:
+    """A collective's kind, as layouts name it."""
+    plain = name.lower().strip("_")
+    return next((kind for text, kind in _KINDS if text in plain), plain)
+
+
+def measured_work(graph: Graph, owners: Members, position: int, trace: Trace) -> list[Measured]:
+    """The device work of a rank in the order of its launches."""
+    tasks = owners.of_rank(position)
+    device = tasks[owners.on_device[tasks] & (owners.launch[tasks] >= 0)]
+    device = device[np.argsort(owners.launch[device], kind="stable")]
+    calls = graph.event[owners.launch[device]].astype(np.int64)
+    operators = np.flatnonzero(trace.is_any(Category.OPERATOR))
+    rows = innermost(trace, operators, calls)
+    shapes = Shapes(trace)
+    facts = _Facts(trace)
+    out = []
+    for task, row, phase in zip(device.tolist(), rows.tolist(), _phases(trace, calls), strict=True):
+        if graph.kind[task] == Kind.COLLECTIVE:
+            out.append(facts(task, int(graph.event[task]))._replace(phase=phase))
+            continue
+        o = shapes[row] if row >= 0 else None
+        name = trace.strings[trace.name[row]] if row >= 0 else ""
+        signature = of_operator(o) if o is not None else OTHER
+        precision = _precision(o, graph.names[graph.name[task]]) if o is not None and signature[0] in ("gemm", "grouped") else ""
+        out.append(Measured(task, signature, (), name, -1, phase, precision))
+    return out
+
+
+def _phases(trace: Trace, calls: Int64) -> list[Phase]:
+    """The phase of the unit that each call is in."""
+    found = units(trace)
+    place = np.full(len(trace) + 1, -1, np.int64)  # the last is what row -1 finds
+    place[found.row] = np.arange(len(found))
+    unit = place[innermost(trace, found.row, calls)]
+    return [Phase(found.phase[u]) if u >= 0 else Phase.OTHER for u in unit.tolist()]
+
+
+def _precision(o: Operator, kernel: str) -> str:
+    """What a multiplication computes in, by its factors' types: a plan's word, "" where they do not tell."""
+    for kind in o.dtypes:
+        plain = kind.removeprefix("c10::")
+        if plain in _PRECISIONS or plain.startswith("Float8"):
+            precision = _PRECISIONS.get(plain, "fp8")
+            return "tf32" if precision == "fp32" and "tf32" in kernel else precision
+    return ""
+
+
+def of_operator(o: Operator) -> Signature:
+    """The signature of an operator with shapes."""
+    if "grouped_mm" in o.name and len(o.shapes) > 1 and len(o.shapes[1]) == 3:
+        return ("grouped", o.shapes[0][0], *o.shapes[1])
+    found = product(o)
+    if found is not None:
+        return ("gemm", *found)
+    if is_attention(o.name):
+        backward = "backward" in o.name
+        tensors = [s for s in o.shapes if len(s) == 4]
+        if len(tensors) > 1:
+            first = 1 if backward and len(tensors) > 3 else 0
+            q, k = tensors[first], tensors[first + 1]
+            return ("attention", "bwd" if backward else "fwd", q[0], q[1], k[1], q[2], k[2], q[3])
+    known = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
+    if known is not None:
+        return ("traffic", round(known[1]))
+    sizes = [elements(s) for s in o.shapes if s]
+    return ("traffic", 4 * sizes[0]) if len(sizes) == 1 and o.name.startswith("lumos::") else OTHER
+
+
+class _Facts:
+    """Collectives of a trace by row."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.name, self.ranks, self.dtype = (trace.dense(k) for k in ("Collective name", "Process Group Ranks", "dtype"))
+        self.into, self.out, self.size = (trace.dense(k) for k in ("In msg nelems", "Out msg nelems", "Group size"))
+        self.source, self.target = trace.dense("Src Rank"), trace.dense("Dst Rank")
+
+    def __call__(self, task: int, row: int) -> Measured:
+        strings = self.trace.strings
+        name = strings[self.name[row]] if self.name[row] >= 0 else ""
+        members: tuple[int, ...] = ()
+        if self.ranks[row] >= 0:
+            try:
+                members = tuple(map(int, json.loads(strings[self.ranks[row]])))
+            except ValueError:  # elided with "…"
+                members = ()
+        width = _SIZES.get(strings[self.dtype[row]].removeprefix("c10::"), 2) if self.dtype[row] >= 0 else 2
+        nbytes = int(max(self.into[row], self.out[row])) * width
+        size = int(self.size[row]) if self.size[row] > 0 else len(members)
+        peer = int(max(self.source[row], self.target[row]))
+        kind = kind_of(name)
+        if peer >= 0:
+            kind, size = "send_recv", 2
+        return Measured(task, ("collective", kind, size, nbytes), members, name, peer)
+
+
+def of_work(work: Work) -> Signature:
+    """The signature of a layout's work."""
+    if isinstance(work, Gemm):
+        return ("gemm", work.m, work.n, work.k, work.batch)
+    if isinstance(work, GroupedGemm):
+        return ("grouped", work.rows * work.groups, work.groups, work.k, work.n)
+    if isinstance(work, Attention):
+        return ("attention", work.direction, work.batch, work.heads, work.kv_heads, work.queries, work.keys, work.head_dim)
+    if isinstance(work, Collective):
+        return ("collective", work.kind, work.ranks, work.size // 2 * 2)
+    if isinstance(work, Traffic):
+        return ("traffic", work.bytes // 4 * 4)
+    return OTHER

@@ -1,0 +1,54 @@
+"""The same tasks and dependencies with other durations: Graph to Graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Graph, Kind
+from lumos.trace.table import Int64
+
+Mask = NDArray[np.bool_]
+#: Sums of durations stay within int64, ns.
+LONGEST = 1 << 62
+
+
+def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
+    """The graph with the durations of `tasks` (bool[n]) multiplied. A joined collective's duration is its transfer.
+
+    Where all tasks are multiplied, so are the times before which ranks and threads do not begin: how late they were is the
+    work that they did before the recording, of the same kind.
+    """
+    chosen = np.flatnonzero(tasks)
+    longer = np.rint(graph.duration[chosen] * factor)
+    if longer.sum() + graph.duration.sum(dtype=float) >= LONGEST:
+        raise UsageError(f"a factor of {factor:g} makes the job longer than a century; give a smaller one")
+    changed = graph.duration.copy()
+    changed[chosen] = longer
+    if len(chosen) == len(graph):
+        graph = replace(graph, release_time=np.rint(graph.release_time * factor).astype(np.int64))
+    return with_durations(graph, changed)
+
+
+def with_durations(graph: Graph, duration: Int64) -> Graph:
+    """The graph with durations int64[n] ns. The time for which a kernel fills the SMs scales with it."""
+    shared = graph.occupancy
+    if shared is not None and len(shared.task):
+        before, after = np.maximum(graph.duration[shared.task], 1), duration[shared.task]
+        hold = np.minimum(np.rint(shared.hold * (after / before)), after).astype(np.int64)
+        shared = replace(shared, hold=hold)
+    return replace(graph, duration=duration, occupancy=shared)
+
+
+def slow_rank(graph: Graph, rank: int, factor: float) -> Graph:
+    """The graph with all work of one rank, CPU and device, multiplied; transfers keep their time.
+
+    LumosError where the job has no such rank.
+    """
+    if rank not in graph.ranks:
+        raise LumosError(f"--rank-slowdown: the job has no rank {rank}; it has {', '.join(map(str, graph.ranks))}")
+    own = np.array([p.rank == rank for p in graph.processors], bool)[graph.processor]
+    return scale(graph, own & (graph.kind != Kind.COLLECTIVE), factor)

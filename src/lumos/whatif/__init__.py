@@ -1,0 +1,1 @@
+"""Changes of a measured job, and the answer to each."""

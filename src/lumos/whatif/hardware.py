@@ -1,0 +1,140 @@
+"""The same job on other hardware or another network: measured × model(new) / model(old), kernel by kernel.
+
+Operators with shapes by their cost models; kernels without by what bounds their class: multiplications, convolutions and
+attention by peak arithmetic, the rest by memory bandwidth. Collectives by theirs. The CPU stays the measured one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from lumos.analyze.kernel_class import bound_by_arithmetic
+from lumos.analyze.steps import members
+from lumos.cost.cluster import Accelerator, Cluster
+from lumos.cost.collective import collective
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.graph.collectives import TRANSFERS
+from lumos.graph.table import Kind
+from lumos.segment.dimensions import Shapes
+from lumos.trace.table import ABSENT, Job
+from lumos.whatif.durations import number
+from lumos.whatif.measured_layout import MeasuredLayout
+from lumos.whatif.rescale import modelled, operator_rows
+
+#: 80 % interval of a kernel moved by the ratio of two datasheets alone.
+DATASHEET_INTERVAL = 0.3
+
+
+def network(cluster: Cluster, words: Iterable[str]) -> Cluster:
+    """The cluster with its links and NICs changed: bandwidth=x2, latency=x0.5 (comma-separated or repeated)."""
+    factors = {"bandwidth": 1.0, "latency": 1.0}
+    for word in (w for text in words for w in text.split(",")):
+        key, equals, value = word.partition("=")
+        if not equals or key.strip() not in factors:
+            raise UsageError(f"--network {word!r}: write bandwidth=x2 or latency=x0.5")
+        factors[key.strip()] = number(value, f"--network {word!r}")
+    if not factors["bandwidth"]:
+        raise UsageError("--network bandwidth: a factor must be more than 0")
+    wide, late = factors["bandwidth"], factors["latency"]
+    node, fabric = cluster.node, cluster.fabric
+    if late != 1 and node.link_latency_s is None and fabric.latency_s is None:
+        raise LumosError(
+            f"--network latency: the description of {cluster.name} states no latency to change; give a cluster file with"
+            " node.link_latency_s or fabric.latency_s (--base-cluster FILE.toml)"
+        )
+    return msgspec.structs.replace(
+        cluster,
+        node=msgspec.structs.replace(
+            node,
+            link_bytes_per_s=_times(node.link_bytes_per_s, wide),
+            nic_bytes_per_s=_times(node.nic_bytes_per_s, wide),
+            link_latency_s=_times(node.link_latency_s, late),
+        ),
+        fabric=msgspec.structs.replace(fabric, latency_s=_times(fabric.latency_s, late)),
+    )
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def on_cluster(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, described: str) -> MeasuredLayout:
+    """The layout with its device work on `new` instead of `old`."""
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    if new.accelerator != old.accelerator:
+        _kernels(layout, job, old.accelerator, new.accelerator, columns)
+    notes = _collectives(layout, job, old, new, columns)
+    return replace(
+        layout,
+        factor=columns[0],
+        low=columns[1],
+        high=columns[2],
+        changes=(*layout.changes, described),
+        diagnostics=(*layout.diagnostics, *notes),
+    )
+
+
+def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator, columns: tuple[np.ndarray, ...]) -> None:
+    found, graph = layout.segmentation, layout.segmentation.graph
+    owners = members(graph)
+    done = np.zeros(len(graph), bool)
+    for position, trace in enumerate(job.traces):
+        shapes = Shapes(trace)
+        known: dict[object, tuple[float, float] | None] = {}
+        tasks, rows = operator_rows(found, position, trace, owners)
+        for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
+            o = shapes[row]
+            if o not in known:
+                known[o] = None
+                before, after = (modelled(o, a) if o is not None else None for a in (old, new))
+                if before is not None and after is not None and int(before.time):
+                    known[o] = int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1)
+            ratio = known[o]
+            if ratio is not None:
+                _apply(columns, np.array([task]), *ratio)
+                done[task] = True
+    rest = np.flatnonzero(owners.on_device & ~done & (graph.kind != Kind.COLLECTIVE))
+    arithmetic = bound_by_arithmetic(graph)[rest]
+    flops = max(
+        (old.peak_flops[d] / new.peak_flops[d] for d in ("bf16", "fp16", "fp32") if d in old.peak_flops and d in new.peak_flops),
+        default=1.0,
+    )
+    memory = float(old.require("memory_bytes_per_s")) / float(new.require("memory_bytes_per_s"))
+    _apply(columns, rest[arithmetic], flops, 1 + DATASHEET_INTERVAL)
+    _apply(columns, rest[~arithmetic], memory, 1 + DATASHEET_INTERVAL)
+
+
+def _apply(columns: tuple[np.ndarray, ...], tasks: np.ndarray, ratio: float, spread: float) -> None:
+    for column, r in zip(columns, (ratio, ratio / spread, ratio * spread), strict=True):
+        column[tasks] *= r
+
+
+def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, columns: tuple[np.ndarray, ...]) -> list[Diagnostic]:
+    graph = layout.segmentation.graph
+    facts = graph.collectives
+    if facts is None:
+        return []
+    world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
+    left_out = 0
+    for i in range(len(facts.task)):
+        task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
+        size = world if facts.size is None or facts.size[i] == ABSENT else int(facts.size[i])
+        if kind in TRANSFERS:
+            kind, size = "send_recv", 2
+        if size == 1:  # alone in its group: nothing moves
+            continue
+        if kind == "unknown" or nbytes <= 0:
+            left_out += 1
+            continue
+        before, after = collective(kind, size, nbytes, old), collective(kind, size, nbytes, new)
+        if int(before.time):
+            _apply(columns, np.array([task]), int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1))
+    if not left_out:
+        return []
+    text = f"{left_out} collectives of unknown kind, size or group keep their measured time"
+    return [Diagnostic("collectives-kept", text)]

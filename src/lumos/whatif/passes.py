@@ -1,0 +1,139 @@
+"""Operation-level jobs under another pipeline: the recorded passes, arranged anew.
+
+Such a recording shows forward and backward passes of every stage and microbatch, not what they consist of, so what can change
+is the pipeline: its stages, chunks of a stage, microbatches and schedule. The model is cut evenly: where a chunk is a part of a
+recorded one, its passes take that part of the recorded time; where it covers several, their sum. A pass that stays what it was
+keeps its time. A transfer takes what the replay of the recording gives each, between any two chunks; 80 %: free to twice that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lumos.analyze.steps import members
+from lumos.errors import LumosError, UsageError
+from lumos.graph.operations.graph import rearranged_graph
+from lumos.graph.operations.table import COLUMNS, Operations
+from lumos.graph.table import Kind
+from lumos.plan.schedules import Pass, schedule
+from lumos.trace.operations import LANE_OF, LANES
+from lumos.trace.table import Job
+from lumos.whatif.answer import Changed
+
+KEYS = ("pp", "vpp", "microbatches", "schedule")
+SCHEDULES = ("1f1b", "gpipe", "interleaved")
+_NAMES = {Pass.FORWARD: "forward-compute", Pass.BACKWARD: "backward-compute"}
+
+
+def rearranged(job: Job, settings: Mapping[str, str]) -> Changed:
+    """The job under another pipeline. LumosError where the recording does not show what that takes, UsageError for a value
+    that no pipeline can have."""
+    other = [key for key in settings if key not in KEYS]
+    if other:
+        raise LumosError(
+            f"--set {other[0]}: {job.traces[0].path} records passes, not what they consist of, so that only {', '.join(KEYS)} and"
+            " durations can change"
+        )
+    graph = rearranged_graph(job, lambda ops: _arranged(ops, settings))
+    owners = members(graph)  # by the times at which the passes were put
+    graph = replace(graph, measured_start=None, measured_end=None, steps=())
+    added = (graph.kind == Kind.COLLECTIVE) & (graph.event < 0)
+    low, high = graph.duration.copy(), graph.duration.copy()
+    low[added], high[added] = 0, 2 * graph.duration[added]
+    cut = any(key in settings for key in ("pp", "vpp"))
+    words = tuple(f"{key} = {value}" for key, value in settings.items())
+    return Changed(graph, owners, low, high, (graph.kind == Kind.OPERATOR) & cut, added, words, graph.diagnostics)
+
+
+def _arranged(ops: Operations, settings: Mapping[str, str]) -> Operations:
+    """The passes in the order of the new schedule, one after the other from when the rank's first one began."""
+    _check(ops)
+    have = 1 + int(ops.microbatch.max())
+    stages, chunks, count = (
+        _whole(settings, key, recorded_) for key, recorded_ in (("pp", ops.plan.stages), ("vpp", ops.plan.chunks), ("microbatches", have))
+    )
+    name = settings.get("schedule", "interleaved" if chunks > 1 else "1f1b")
+    _check_plan(ops, stages, chunks, count, name)
+    parts = _parts(ops.plan.stages * ops.plan.chunks, stages * chunks)
+    columns: dict[str, list[int]] = {key: [] for key in COLUMNS}
+    for step in range(len(ops.steps)):
+        took, row, begins = _durations(ops, step, have)
+        for stage in range(stages):
+            clock = begins[min(stage, len(begins) - 1)]
+            for call, action in enumerate(schedule(name, stage, stages, count, chunks)):
+                direction = int(action.step is Pass.BACKWARD)
+                source = action.microbatch * have // count
+                place = action.chunk * stages + stage
+                length = round(float(parts[place] @ took[direction, source]))
+                own = int(row[direction, source, int(parts[place].argmax())])
+                kind = _NAMES[action.step]
+                values = (
+                    stage, step, call, ops.names.index(kind), LANES.index(LANE_OF[kind]), clock, clock + length, own, stage, 0,
+                    action.microbatch, action.chunk, call, 0,
+                )  # fmt: skip
+                for key, value in zip(COLUMNS, values, strict=True):
+                    columns[key].append(value)
+                clock += length
+    table: dict[str, Any] = {key: np.array(values, bool if key == "aside" else np.int64) for key, values in columns.items()}
+    order = np.lexsort((table["call"], table["step"], table["rank"]))
+    table = {key: values[order] for key, values in table.items()}
+    return replace(ops, ranks=tuple(range(stages)), plan=ops.plan._replace(stages=stages, chunks=chunks), **table)
+
+
+def _durations(ops: Operations, step: int, have: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Of one step: ns of the passes and their rows, [direction, microbatch, place among all chunks in forward order]; and
+    when the first pass of each stage began. LumosError where one was not recorded."""
+    mine = np.flatnonzero(ops.step == step)
+    places = ops.plan.stages * ops.plan.chunks
+    took, row = np.full((2, have, places), -1.0), np.zeros((2, have, places), np.int64)
+    at = (
+        ops.is_named(_NAMES[Pass.BACKWARD])[mine].astype(np.int64),
+        ops.microbatch[mine],
+        ops.chunk[mine] * ops.plan.stages + ops.stage[mine],
+    )
+    took[at], row[at] = (ops.end - ops.start)[mine], ops.row[mine]
+    if (took < 0).any():
+        raise LumosError(f"step {ops.steps[step]} of the recording lacks passes, so that its pipeline cannot be arranged anew")
+    return took, row, [int(ops.start[mine][ops.stage[mine] == s].min()) for s in range(ops.plan.stages)]
+
+
+def _parts(old: int, new: int) -> np.ndarray:
+    """[new, old]: the part of each recorded chunk of the model that a new one covers."""
+    edges_old, edges_new = np.arange(old + 1) / old, np.arange(new + 1) / new
+    covered = np.minimum(edges_new[1:, None], edges_old[None, 1:]) - np.maximum(edges_new[:-1, None], edges_old[None, :-1])
+    parts: np.ndarray = np.maximum(covered, 0.0) * old
+    return parts
+
+
+def _check(ops: Operations) -> None:
+    """LumosError where the recording has more than the passes of one replica."""
+    beside = [name for name in ops.names if name not in _NAMES.values()]
+    if beside:
+        raise LumosError(
+            f"the recording has {', '.join(beside[:3])} beside its passes, whose place in another pipeline it does not show; recordings of"
+            " passes alone (pp_vis) can be arranged anew"
+        )
+    if (ops.dp != 0).any():
+        raise LumosError("the recording is of several replicas; give the files of one")
+
+
+def _check_plan(ops: Operations, stages: int, chunks: int, count: int, name: str) -> None:
+    if name not in SCHEDULES:
+        raise UsageError(f"--set schedule={name}: valid for a recording of passes are {', '.join(SCHEDULES)}")
+    if (chunks > 1) != (name == "interleaved"):
+        raise UsageError(f"schedule {name} does not go with vpp={chunks}: chunks are interleaved, and only chunks are")
+    if chunks > 1 and (stages < 2 or count % stages):
+        raise UsageError(f"vpp={chunks} needs several stages, and microbatches ({count}) that are a multiple of them ({stages})")
+    if ops.plan.stages == 1 and stages > 1:
+        raise LumosError("--set pp: a recording of one stage shows no transfer, so that more stages cannot be timed")
+
+
+def _whole(settings: Mapping[str, str], key: str, recorded_: int) -> int:
+    text = settings.get(key, str(recorded_))
+    if not text.isdigit() or not int(text):
+        raise UsageError(f"--set {key}={text}: must be a whole number from 1")
+    return int(text)

@@ -1,0 +1,332 @@
+"""Measured layout to graph: copies of measured tasks in the order of the instances, with their dependencies.
+
+Inside an instance every dependency is copied. Between two pieces, the copy of a task waits for all runs of what it
+waited for since its own last run, else for the latest run before it; where that piece is gone, for the like task of
+the latest piece of its kind. Orders of threads and streams follow the order of the instances. Collectives of several
+ranks meet run by run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.analyze.steps import Members, assigned, launches, members
+from lumos.errors import LumosError
+from lumos.graph.edges import Edges
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Occupancy, Waits
+from lumos.trace.table import Int8, Int32, Int64
+from lumos.whatif.measured_layout import Instance, MeasuredLayout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """A graph with its steps, durations at the ends of the interval (int64[n]), and where its tasks came from: source
+    int64[n], tasks of the measured graph; -1 for what was added."""
+
+    graph: Graph
+    owners: Members
+    low: Int64
+    high: Int64
+    source: Int64
+
+
+def place(layout: MeasuredLayout) -> Placed:
+    """Assemble the layout. LumosError where its ranks no longer run the same collectives."""
+    base = layout.segmentation.graph
+    owners = members(base)
+    copies = _Copies(layout, owners)
+    source = copies.source
+    duration = np.rint(base.duration[source] * layout.factor[source]).astype(np.int64)
+    low = np.minimum(np.rint(base.duration[source] * layout.low[source]).astype(np.int64), duration)
+    high = np.maximum(np.rint(base.duration[source] * layout.high[source]).astype(np.int64), duration)
+    for column in (duration, low, high):
+        copies.add_extra(column)
+    offset, pred, pred_kind = copies.edges().predecessors(len(source))
+    rendezvous = copies.rendezvous()
+    release = copies.releases()
+    graph = replace(
+        base,
+        duration=duration,
+        processor=copies.processor,
+        kind=base.kind[source],
+        name=base.name[source],
+        event=base.event[source],
+        pred_offset=offset,
+        pred=pred,
+        pred_kind=pred_kind,
+        release_task=release[0],
+        release_time=release[1],
+        rendezvous_offset=rendezvous[0],
+        rendezvous_task=rendezvous[1],
+        waits=copies.waits(),
+        occupancy=copies.occupancy(duration),
+        collectives=copies.collectives(),
+        measured_start=None,
+        measured_end=None,
+        kept_task=np.empty(0, np.int32),
+        kept_time=np.empty(0, np.int64),
+        waiting_unknown=copies.all_of(base.waiting_unknown),
+        steps=(),
+    )
+    step = owners.step[source]
+    return Placed(graph, assigned(graph, owners.steps, step), low, high, source)
+
+
+class _Copies:
+    """Which task is copied where. Arrays are by new task, but for those by instance (of all ranks, numbered through)."""
+
+    def __init__(self, layout: MeasuredLayout, owners: Members) -> None:
+        self.base = base = layout.segmentation.graph
+        self.layout = layout
+        piece = layout.segmentation.piece
+        order = np.argsort(piece, kind="stable")
+        count = np.bincount(piece, minlength=len(layout.pieces))
+        begin = np.concatenate(([0], np.cumsum(count)))
+        self.instances = [(rank, i) for rank, items in enumerate(layout.ranks) for i in items]
+        left_out = _left_out(layout, owners)
+        self.local = np.empty(len(base), np.int64)
+        self.local[order] = np.arange(len(base)) - begin[piece[order]]
+        parts, of = [], []
+        self.start = np.zeros(len(self.instances) + 1, np.int64)
+        self.absent: list[NDArray[np.bool_] | None] = []
+        for number, (_, item) in enumerate(self.instances):
+            tasks = order[begin[item.piece] : begin[item.piece + 1]]
+            self.absent.append(left_out[tasks] if item.inner else None)
+            parts.append(tasks)
+            of.append(np.full(len(tasks), number, np.int64))
+            self.start[number + 1] = self.start[number] + len(tasks)
+        flat = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        instance = np.concatenate(of) if of else np.empty(0, np.int64)
+        keep = np.ones(len(flat), bool)
+        for number, gone in enumerate(self.absent):
+            if gone is not None:
+                keep[self.start[number] : self.start[number + 1]] = ~gone
+        processor = _threads(layout, owners, flat, instance, self.instances)
+        device = owners.on_device[flat]
+        rank = np.array([r for r, _ in self.instances], np.int64)[instance]
+        chosen = np.flatnonzero(keep)
+        by = np.lexsort((flat[chosen], instance[chosen], np.where(device, processor, 0)[chosen], device[chosen], rank[chosen]))
+        picked = chosen[by]
+        self.source: Int64 = flat[picked]
+        self.instance: Int64 = instance[picked]
+        self.processor: Int32 = processor[picked].astype(np.int32)
+        #: new task by place in the flat list; -1 where left out
+        self.new = np.full(len(flat), -1, np.int64)
+        self.new[picked] = np.arange(len(picked))
+        self.runs: dict[int, list[int]] = defaultdict(list)  # instances of each piece, ascending
+        for number, (_, item) in enumerate(self.instances):
+            self.runs[item.piece].append(number)
+        self.kin = _kin(layout, self.instances)
+        self.order, self.begin = order, begin
+
+    def copy(self, task: int, instance: int) -> int:
+        """The new task that stands for `task` (of the instance's piece); -1 where it was left out."""
+        return int(self.new[self.start[instance] + self.local[task]])
+
+    def edges(self) -> Edges:
+        base, piece = self.base, self.layout.segmentation.piece
+        awaited = np.array(self.layout.awaited, np.int64).reshape(-1, 2)
+        after = np.concatenate((np.repeat(np.arange(len(base)), np.diff(base.pred_offset)), awaited[:, 1]))
+        before = np.concatenate((base.pred.astype(np.int64), awaited[:, 0]))
+        kind = np.concatenate((base.pred_kind, np.full(len(awaited), Dependency.HAND_OFF, base.pred_kind.dtype)))
+        order = np.argsort(after, kind="stable")
+        after, before, kind = after[order], before[order], kind[order]
+        inner = piece[after] == piece[before]
+        edges = Edges()
+        # inside an instance: every copy of `after` waits for the copy of `before` beside it
+        inside = np.flatnonzero(inner)
+        first = np.searchsorted(after[inside], self.source, "left")
+        last = np.searchsorted(after[inside], self.source, "right")
+        copies = last - first
+        at = np.repeat(np.arange(len(self.source)), copies)
+        nth = np.arange(int(copies.sum())) - np.repeat(np.cumsum(copies) - copies, copies)
+        edge = inside[first[at] + nth]
+        source = self.new[self.start[self.instance[at]] + self.local[before[edge]]]
+        for k in np.unique(kind[edge]) if len(edge) else ():
+            same = kind[edge] == k
+            edges.add(source[same], at[same], Dependency(int(k)))
+        self._across(edges, after, before, kind, np.flatnonzero(~inner))
+        return edges
+
+    def _across(self, edges: Edges, after: Int64, before: Int64, kind: Int8, which: Int64) -> None:
+        """Dependencies between pieces."""
+        piece = self.layout.segmentation.piece
+        found: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for e in which.tolist():
+            u, v = int(before[e]), int(after[e])
+            befores, afters = found[int(kind[e])]
+            mine = self.runs.get(int(piece[v]), [])
+            for nth, run in enumerate(mine):
+                waiter = self.copy(v, run)
+                if waiter < 0:
+                    continue
+                for source in self._sources(u, run, mine[nth - 1] if nth else -1):
+                    befores.append(source)
+                    afters.append(waiter)
+        for k, (befores, afters) in found.items():
+            edges.add(np.array(befores, np.int64), np.array(afters, np.int64), Dependency(k))
+
+    def _sources(self, task: int, run: int, previous: int) -> list[int]:
+        """The new tasks that stand for `task` as awaited by instance `run`, whose piece last ran as `previous`."""
+        piece = int(self.layout.segmentation.piece[task])
+        runs = self.runs.get(piece, [])
+        last = bisect_left(runs, run)
+        if piece > self.instances[run][1].piece:  # measured to begin later: pieces of several threads overlap
+            since = runs[last : last + 1]
+        else:
+            since = [r for r in runs[:last] if r > previous] or runs[max(last - 1, 0) : last]
+        found = [c for c in (self.copy(task, r) for r in since) if c >= 0]
+        if found or runs:
+            return found
+        kin = self.kin[_kind_of(self.layout, piece)]
+        at = bisect_left(kin, run)
+        return self._like(task, kin[at - 1]) if at else []
+
+    def _like(self, task: int, instance: int) -> list[int]:
+        """The task of an instance of another piece that is most like `task`: at its place, else the last of its processor."""
+        piece = self.instances[instance][1].piece
+        tasks = self.order[self.begin[piece] : self.begin[piece + 1]]
+        place = int(self.local[task])
+        if (
+            place < len(tasks)
+            and self.base.name[tasks[place]] == self.base.name[task]
+            and self.base.kind[tasks[place]] == self.base.kind[task]
+        ):
+            chosen = int(tasks[place])
+        else:
+            same = tasks[self.base.processor[tasks] == self.base.processor[task]]
+            if not len(same):
+                return []
+            chosen = int(same[-1])
+        copy = self.copy(chosen, instance)
+        return [copy] if copy >= 0 else []
+
+    def add_extra(self, duration: Int64) -> None:
+        """Add the instances' extra work to their last compute tasks, in place."""
+        for number, (_, item) in enumerate(self.instances):
+            if not item.extra:
+                continue
+            tasks = self.order[self.begin[item.piece] : self.begin[item.piece + 1]]
+            works = tasks[np.isin(self.base.kind[tasks], (Kind.KERNEL, Kind.OPERATOR))]
+            on_device = works[self.base.kind[works] == Kind.KERNEL]
+            last = on_device[-1:] if len(on_device) else works[-1:]
+            for task in last.tolist():
+                copy = self.copy(task, number)
+                if copy >= 0:
+                    duration[copy] += item.extra
+
+    def all_of(self, tasks: Int32) -> Int32:
+        """All copies of the tasks, ascending."""
+        return np.flatnonzero(np.isin(self.source, tasks)).astype(np.int32)
+
+    def rendezvous(self) -> tuple[Int64, Int32]:
+        """Run by run over the ranks."""
+        base, piece = self.base, self.layout.segmentation.piece
+        sets: list[list[int]] = []
+        for low, high in zip(base.rendezvous_offset[:-1].tolist(), base.rendezvous_offset[1:].tolist(), strict=True):
+            runs = []
+            for task in base.rendezvous_task[low:high].tolist():
+                copies = (self.copy(task, r) for r in self.runs.get(int(piece[task]), []))
+                runs.append([c for c in copies if c >= 0])
+            if len({len(r) for r in runs}) > 1:
+                names = base.names[base.name[base.rendezvous_task[low]]]
+                raise LumosError(f"the change leaves the ranks with different numbers of {names!r}; their blocks were cut differently")
+            sets += [list(members_) for members_ in zip(*runs, strict=True)]
+        offset = np.concatenate(([0], np.cumsum([len(s) for s in sets]))).astype(np.int64)
+        return offset, np.array([t for s in sets for t in s], np.int32)
+
+    def releases(self) -> tuple[Int32, Int64]:
+        """The first run of every released task keeps its time."""
+        first = np.full(len(self.base), -1, np.int64)
+        first[self.source[::-1]] = np.arange(len(self.source))[::-1]
+        task = first[self.base.release_task]
+        kept = task >= 0
+        return task[kept].astype(np.int32), self.base.release_time[kept]
+
+    def waits(self) -> Waits | None:
+        waits = self.base.waits
+        if waits is None:
+            return None
+        new, row = _rows(self.source, waits.task)
+        return Waits(new, waits.target[row])
+
+    def occupancy(self, duration: Int64) -> Occupancy | None:
+        shared = self.base.occupancy
+        if shared is None:
+            return None
+        new, row = _rows(self.source, shared.task)
+        before = np.maximum(self.base.duration[shared.task[row]], 1)
+        hold = np.minimum(np.rint(shared.hold[row] * (duration[new] / before)), duration[new]).astype(np.int64)
+        return Occupancy(new, shared.share[row], hold)
+
+    def collectives(self) -> Collectives | None:
+        facts = self.base.collectives
+        if facts is None:
+            return None
+        new, row = _rows(self.source, facts.task)
+        columns = {c: getattr(facts, c)[row] for c in ("kind", "nbytes", "group", "sequence", "peer")}
+        size = facts.size[row] if facts.size is not None else None
+        return replace(facts, task=new, size=size, **columns)
+
+
+def _rows(source: Int64, tasks: Int32) -> tuple[Int32, Int64]:
+    """(new task, row of `tasks`) for every copy of a listed task, by new task."""
+    order = np.argsort(tasks, kind="stable")
+    at = np.searchsorted(tasks[order], source)
+    listed = np.zeros(len(source), bool)
+    if len(tasks):
+        listed = tasks[order][np.minimum(at, len(tasks) - 1)] == source
+    return np.flatnonzero(listed).astype(np.int32), order[at[listed]]
+
+
+def _left_out(layout: MeasuredLayout, owners: Members) -> NDArray[np.bool_]:
+    """Tasks that an inner run does without: exchanges with other ranks and their launches, and the pause before a step."""
+    base = layout.segmentation.graph
+    exchanged = base.kind == Kind.COLLECTIVE
+    launch = launches(base)
+    out: NDArray[np.bool_] = exchanged.copy()
+    out[launch[exchanged & (launch >= 0)]] = True
+    first = np.full(len(layout.pieces), -1, np.int64)
+    tasks = np.flatnonzero(base.kind != Kind.HOST)
+    piece = layout.segmentation.piece[tasks]
+    first[piece[::-1]] = tasks[::-1]
+    pause = np.flatnonzero(base.kind == Kind.HOST)
+    of = layout.segmentation.piece[pause]
+    leading = np.array([p.label.part == "embedding" for p in layout.pieces], bool)[of] & (pause < first[of])
+    out[pause[leading]] = True
+    return out
+
+
+def _threads(layout: MeasuredLayout, owners: Members, flat: Int64, instance: Int64, instances: list[tuple[int, Instance]]) -> Int64:
+    """The processor of every copy: that of its source, but for CPU work that runs beside another piece."""
+    processor = layout.segmentation.graph.processor[flat].astype(np.int64)
+    piece = layout.segmentation.piece
+    for number, (_, item) in enumerate(instances):
+        if item.beside < 0:
+            continue
+        there = np.flatnonzero((piece == item.beside) & ~owners.on_device)
+        if not len(there):
+            continue
+        thread = int(np.bincount(layout.segmentation.graph.processor[there]).argmax())
+        mine = np.flatnonzero(instance == number)
+        mine = mine[~owners.on_device[flat[mine]]]
+        processor[mine] = thread
+    return processor
+
+
+def _kind_of(layout: MeasuredLayout, piece: int) -> tuple[int, int, int, str]:
+    p = layout.pieces[piece]
+    return p.rank, p.step, int(p.label.phase), "layer" if p.label.layer >= 0 else p.label.part
+
+
+def _kin(layout: MeasuredLayout, instances: list[tuple[int, Instance]]) -> dict[tuple[int, int, int, str], list[int]]:
+    """Instances by kind, ascending."""
+    found: dict[tuple[int, int, int, str], list[int]] = defaultdict(list)
+    for number, (_, item) in enumerate(instances):
+        found[_kind_of(layout, item.piece)].append(number)
+    return found

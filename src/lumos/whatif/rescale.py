@@ -1,0 +1,252 @@
+"""How much longer a measured task takes when the sizes of its operator change: measured × model(new) / model(old).
+
+On accelerators the models are those of `cost`. On a CPU core, work at the rate at which the trace did it (`Core`): a fixed
+time of an operator, and the rest in proportion to what it does:
+
+    multiplication  m · n · k
+    attention       its arithmetic at the rate of the trace's own multiplications, the rest by elements
+    view            nothing: it only describes its input anew
+    anything else   the elements of its inputs
+    autograd node   (no shapes) the elements of the largest operator inside it, whose memory it frees
+
+The trace's own efficiency is in the measured time, so only the change is modelled. Its interval grows with the change: the
+model's own, all of it from a factor of four.
+"""
+
+from __future__ import annotations
+
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+
+from lumos.analyze.attribution import innermost
+from lumos.analyze.steps import Members
+from lumos.cost.attention import attention
+from lumos.cost.cluster import Accelerator, dtype_name
+from lumos.cost.estimate import Estimate
+from lumos.cost.gemm import gemm
+from lumos.cost.memory_bound import moved
+from lumos.cost.operators import OperatorTime, elements
+from lumos.cost.traffic import traffic
+from lumos.errors import LumosError
+from lumos.graph.table import Kind
+from lumos.segment.dimensions import Operator, Resize, Shapes, is_attention, product
+from lumos.segment.segment import Segmentation
+from lumos.trace.table import ABSENT, Category, Int64, Trace
+
+#: 80 % interval of a scaled CPU operator, from a change of a factor of four.
+CPU_INTERVAL = 0.15
+#: A change this large brings the whole interval of the model.
+WHOLE = log(4.0)
+#: Operators of so few elements show the fixed time of an operator.
+SMALL = 256
+#: Fixed time of a kernel, ns: what ATen's smallest kernels take on current accelerators (public traces: 1–3 µs).
+KERNEL_FLOOR = 2000
+
+
+#: Operators that describe a tensor anew and touch none of it; or that only call another one.
+VIEWS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("view", "reshape", "_unsafe_view", "_reshape_alias", "as_strided", "slice", "select", "narrow", "transpose", "t", "permute"),
+        *("expand", "expand_as", "unsqueeze", "squeeze", "flatten", "unflatten", "unbind", "split", "chunk", "detach", "alias", "to"),
+        *("linear", "matmul", "layer_norm", "softmax", "log_softmax", "contiguous", "scaled_dot_product_attention", "cross_entropy_loss"),
+        *("empty", "empty_like", "empty_strided"),
+    )
+)
+
+
+class Factor(NamedTuple):
+    """By what a duration is multiplied: best guess, low, high. fixed: ns of it that do not grow."""
+
+    ratio: float
+    low: float
+    high: float
+    fixed: float
+
+
+UNCHANGED = Factor(1.0, 1.0, 1.0, 0.0)
+
+
+class Core(NamedTuple):
+    """A CPU core as a trace shows it. fixed, node_fixed: ns of an operator, and of an autograd node, that do no work.
+    rate: multiplications a ns, 0 where the trace has none. own: ns that each operator takes, the median of its calls."""
+
+    fixed: float
+    node_fixed: float
+    rate: float
+    own: dict[Operator, float]
+
+    def ratio(self, old: Operator, new: Operator) -> float:
+        """By what the time of an operator beyond the fixed one is multiplied."""
+        if old.name in VIEWS:
+            return 1.0
+        arithmetic = work(new) / max(work(old), 1)
+        if not is_attention(old.name):
+            return arithmetic
+        by_elements = touched(new) / max(touched(old), 1)
+        if not self.rate:
+            return arithmetic
+        passes = 5 if "backward" in old.name else 2  # products of queries, keys, values and their gradients
+        share = min(passes * work(old) / self.rate / max(self.own.get(old, 0.0) - self.fixed, 1.0), 1.0)
+        return share * arithmetic + (1 - share) * by_elements
+
+
+class Rescale:
+    """Factors for the operators of one rank under a `resize`. accelerator, or core of a job on CPUs: one of them."""
+
+    def __init__(self, resize: Resize, accelerator: Accelerator | None, core: Core | None) -> None:
+        self.resize, self.accelerator, self.core = resize, accelerator, core
+
+    def __call__(self, o: Operator, in_layer: bool, of_weights: bool) -> Factor:
+        """The factor of an operator."""
+        new = self.resize.operator(o, in_layer, of_weights)
+        if new == o:
+            return UNCHANGED
+        if self.core is not None:
+            return _factor(self.core.ratio(o, new), CPU_INTERVAL, self.core.fixed)
+        if self.accelerator is not None:
+            before, after = modelled(o, self.accelerator), modelled(new, self.accelerator)
+            if before is not None and after is not None and int(before.time) > 0:
+                ratio = int(after.time) / int(before.time)
+                spread = max(int(after.high) / max(int(after.time), 1) - 1, 0.0)
+                return _factor(ratio, spread, 0.0)
+        return _factor(work(new) / max(work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
+
+    def around(self, o: Operator, in_layer: bool, of_weights: bool) -> Factor:
+        """The factor of an autograd node on a CPU whose largest inner operator is `o`."""
+        new = self.resize.operator(o, in_layer, of_weights)
+        if new == o or self.core is None:
+            return UNCHANGED
+        return _factor(touched(new) / max(touched(o), 1), CPU_INTERVAL, self.core.node_fixed)
+
+
+def _factor(ratio: float, spread: float, fixed: float) -> Factor:
+    grown = spread * min(1.0, abs(log(ratio)) / WHOLE) if ratio > 0 else spread
+    return Factor(ratio, ratio / (1 + grown), ratio * (1 + grown), fixed)
+
+
+def work(o: Operator) -> int:
+    """What an operator's time is in proportion to: multiplications, or elements of its inputs."""
+    found = product(o)
+    if found is not None:
+        m, n, k, batch = found
+        return m * n * k * batch
+    if is_attention(o.name):
+        tensors = [s for s in o.shapes if len(s) == 4]
+        if len(tensors) >= 2:
+            query, key = tensors[0], tensors[1]
+            return elements(query) * (key[2] if query[1] == query[2] else max(key[1], key[2]))
+    return touched(o)
+
+
+def touched(o: Operator) -> int:
+    """Elements of an operator's inputs."""
+    return sum(elements(s) for s in o.shapes if s)
+
+
+def modelled(o: Operator, accelerator: Accelerator) -> Estimate | None:
+    """The cost model's time of an operator on an accelerator; None where no model covers it."""
+    found = product(o)
+    if found is not None:
+        m, n, k, batch = found
+        dtype = _dtype(o, accelerator)
+        return None if dtype is None else gemm(m, n, k, accelerator, dtype, batch=batch, cast=False)
+    if is_attention(o.name):
+        tensors = [s for s in o.shapes if len(s) == 4]
+        dtype = _dtype(o, accelerator)
+        if dtype is None or len(tensors) < 2:
+            return None
+        backward = "backward" in o.name
+        query, key = tensors[1 if backward else 0], tensors[2 if backward and len(tensors) > 2 else 1]
+        heads, length = (2, 1) if "flash_attention_" in o.name and "scaled" not in o.name else (1, 2)
+        return attention(
+            query[0],
+            query[length],
+            query[heads],
+            query[3],
+            accelerator,
+            dtype,
+            kv_heads=key[heads],
+            kv_len=key[length],
+            direction="bwd" if backward else "fwd",
+        )
+    if not any(o.shapes):
+        return None
+    rule = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
+    return None if rule is None else moved(rule[1], accelerator, rule[0])
+
+
+def _dtype(o: Operator, accelerator: Accelerator) -> str | None:
+    for name in o.dtypes:
+        if name:
+            try:
+                dtype = dtype_name(name)
+            except LumosError:
+                continue
+            if dtype in accelerator.peak_flops:
+                return dtype
+    return None
+
+
+def operator_rows(found: Segmentation, position: int, trace: Trace, owners: Members) -> tuple[Int64, Int64]:
+    """(task, operator row with shapes) of the tasks of a rank whose time is an operator's: its device work, or in a job
+    on CPUs its own time."""
+    graph = found.graph
+    tasks = owners.of_rank(position)
+    device = tasks[owners.on_device[tasks]]
+    column = trace.args.get("Input Dims")
+    if column is None:
+        return tasks[:0], tasks[:0]
+    if len(device):
+        mine = device[(graph.kind[device] != Kind.COLLECTIVE) & (owners.launch[device] >= 0)]
+        calls = graph.event[owners.launch[mine]].astype(np.int64)
+        shaped = column.rows.astype(np.int64)[trace.category[column.rows] == Category.OPERATOR]
+        rows = innermost(trace, shaped, calls)
+        return mine[rows >= 0], rows[rows >= 0]
+    mine = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (graph.event[tasks] != ABSENT)]
+    return mine, graph.event[mine].astype(np.int64)
+
+
+def core_of(found: Segmentation, tasks: Int64, rows: Int64, shapes: Shapes) -> Core:
+    """The core of a rank on a CPU, from the own times of its operators (`operator_rows`: a task for every slice of one)."""
+    duration = found.graph.duration[tasks]
+    of_task = shapes.of_row[rows]
+    fewest = np.array([any(o.shapes) and touched(o) <= SMALL for o in shapes.operators] or [False], bool)
+    small, nodes = duration[(of_task >= 0) & fewest[of_task]], duration[of_task < 0]
+    chosen, slices = np.unique(rows, return_inverse=True)
+    own, of_own = np.bincount(slices, duration, minlength=len(chosen)), shapes.of_row[chosen]
+    order = np.argsort(of_own, kind="stable")
+    ids, first = np.unique(of_own[order], return_index=True)
+    times = np.split(own[order], first)[1:]
+    typical = {shapes.operators[i]: float(np.median(t)) for i, t in zip(ids.tolist(), times, strict=True) if i >= 0}
+    products = [(work(o), time) for o, time in typical.items() if product(o) is not None]
+    spent = sum(time for _, time in products)
+    return Core(
+        fixed=float(np.median(small)) if len(small) else 0.0,
+        node_fixed=float(np.median(nodes)) if len(nodes) else 0.0,
+        rate=sum(count for count, _ in products) / spent if spent else 0.0,
+        own=typical,
+    )
+
+
+def largest_inside(trace: Trace, rows: Int64, shapes: Shapes) -> Int64:
+    """For each of `rows` the row of the operator with the most elements that begins inside it on its thread; -1 without one."""
+    inner = shapes.rows()
+    out = np.full(len(rows), -1, np.int64)
+    if not len(inner):
+        return out
+    inner = inner[np.lexsort((trace.start[inner], trace.lane[inner]))]
+    size = np.array([touched(o) for o in shapes.operators], np.int64)[shapes.of_row[inner]]
+    chosen, of_chosen = np.unique(rows, return_inverse=True)
+    largest = np.full(len(chosen), -1, np.int64)
+    for lane in np.unique(trace.lane[chosen]):
+        here, asked = np.flatnonzero(trace.lane[inner] == lane), np.flatnonzero(trace.lane[chosen] == lane)
+        start = trace.start[inner[here]]
+        low = np.searchsorted(start, trace.start[chosen[asked]], "left")
+        high = np.searchsorted(start, trace.start[chosen[asked]] + trace.duration[chosen[asked]], "left")
+        for i, a, b in zip(asked.tolist(), low.tolist(), high.tolist(), strict=True):
+            if b > a:
+                largest[i] = inner[here[a + int(size[here[a:b]].argmax())]]
+    return largest[of_chosen]

@@ -1,0 +1,328 @@
+"""From a measured job and a list of changes to the answer.
+
+Structural changes go through a layout of the measured blocks; changes of durations then apply to what came out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+
+import numpy as np
+
+from lumos.analyze.critical_path import critical_paths
+from lumos.analyze.steps import members
+from lumos.cost.cluster import Accelerator, Cluster, load_cluster
+from lumos.cost.from_trace import accelerator_of
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.graph.collectives import TRANSFERS
+from lumos.graph.table import Graph
+from lumos.segment.dimensions import Resize, Sizes, sizes
+from lumos.segment.segment import Segmentation, segment
+from lumos.segment.units import Phase
+from lumos.segment.weights import weights
+from lumos.simulate import simulate
+from lumos.trace.operations import is_operations
+from lumos.trace.table import Job
+from lumos.whatif.answer import (
+    Answer,
+    Changed,
+    Work,
+    answer,
+    measured_step,
+    noise_unknown,
+    planned_answer,
+    spread,
+    typical_step,
+    unchanged_tasks,
+)
+from lumos.whatif.capture import capture, wants_graphs
+from lumos.whatif.change import SIZE_KEYS, layers, microbatches, recompute, resize
+from lumos.whatif.durations import Durations
+from lumos.whatif.exchange import replicas
+from lumos.whatif.hardware import network, on_cluster
+from lumos.whatif.identify import ENOUGH, Identified, identify
+from lumos.whatif.measured_layout import MeasuredLayout, measured_layout
+from lumos.whatif.passes import rearranged
+from lumos.whatif.place import place
+from lumos.whatif.planned import planned
+
+#: Keys of --set with whole numbers, and with words.
+COUNTS = (*SIZE_KEYS, "layers", "microbatches", "dp")
+WORDS = ("recompute", "cuda_graphs")
+#: Keys that only the plan of an identified job can follow.
+PLAN_KEYS = ("tp", "pp", "vpp", "cp", "ep", "schedule", "zero", "precision")
+KEYS = (*COUNTS, *WORDS, *PLAN_KEYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to change. settings: --set. base_cluster: where the trace was recorded, for traces that do not say. cluster:
+    where it is to run; network: factors on its links (`hardware.network`)."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    durations: Durations = field(default_factory=Durations)
+    base_cluster: str | None = None
+    cluster: str | None = None
+    network: tuple[str, ...] = ()
+
+    @property
+    def structural(self) -> bool:
+        """Whether more than durations of named tasks change."""
+        return bool(self.settings or self.cluster or self.network)
+
+
+def parse_settings(words: Iterable[str]) -> dict[str, str]:
+    """KEY=VALUE words. UsageError for an unknown key, naming the nearest."""
+    out: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not value.strip():
+            raise UsageError(f"--set {word!r}: write KEY=VALUE, for instance layers=8")
+        if key not in KEYS:
+            near = get_close_matches(key, KEYS, 1)
+            raise UsageError(f"--set {key}: not a setting{f'; did you mean {near[0]!r}?' if near else ''}; valid are {', '.join(KEYS)}")
+        out[key] = value.strip()
+    return out
+
+
+def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
+    """The answer for one set of changes to `graph`, built from `job`."""
+    if not changes.structural:
+        altered = changes.durations.apply(graph, job)
+        return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()))
+    if is_operations(job.traces[0]):
+        return _passes(job, graph, changes)
+    graphs = wants_graphs(changes.settings, graph)
+    identified = _by_plan(job, graph, changes)
+    if identified is not None and (_needs_plan(changes) or identified.agreement >= ENOUGH):
+        return _planned(identified, job, graph, changes)
+    _whole_pipeline(job, graph, changes.settings)
+    found = segment(graph, job)
+    layout = changed_layout(measured_layout(found), job, changes)
+    placed = place(layout)
+    modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
+    if graphs:
+        placed, launches = capture(placed, found)
+        modelled |= launches
+        layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
+    altered = changes.durations.apply(placed.graph, job)
+    factor = altered.duration / np.maximum(placed.graph.duration, 1)
+    changed = Changed(
+        graph=altered,
+        owners=placed.owners,
+        low=np.minimum(np.rint(placed.low * factor).astype(np.int64), altered.duration),
+        high=np.maximum(np.rint(placed.high * factor).astype(np.int64), altered.duration),
+        scaled=(layout.factor[placed.source] != 1) | (altered.duration != placed.graph.duration),
+        modelled=modelled,
+        changes=(*layout.changes, *changes.durations.described()),
+        diagnostics=(*layout.diagnostics, *_by_blocks(identified)),
+    )
+    return answer(graph, changed, *_work(found, job, changes))
+
+
+def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
+    """The answer for a recording of passes."""
+    if changes.cluster or changes.network:
+        raise LumosError(f"{job.traces[0].path} records passes, not what they consist of: --cluster and --network do not reach them")
+    changed = rearranged(job, changes.settings)
+    altered = changes.durations.apply(changed.graph, job)
+    factor = altered.duration / np.maximum(changed.graph.duration, 1)
+    return answer(
+        graph,
+        replace(
+            changed,
+            graph=altered,
+            low=np.rint(changed.low * factor).astype(np.int64),
+            high=np.rint(changed.high * factor).astype(np.int64),
+            scaled=changed.scaled | (altered.duration != changed.graph.duration),
+            changes=(*changed.changes, *changes.durations.described()),
+        ),
+    )
+
+
+def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None:
+    """LumosError where the model as a whole is to change and ranks are missing that the given ones pass activations to."""
+    world = max((t.world_size or 0 for t in job.traces), default=0)
+    facts = graph.collectives
+    transfers = facts is not None and any(facts.kinds[k] in TRANSFERS for k in set(facts.kind.tolist()))
+    if transfers and world > len(job.traces) and {"layers", "microbatches"} & set(settings):
+        raise LumosError(
+            f"the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show a part of the model alone;"
+            " give at least one rank of every pipeline stage"
+        )
+
+
+def _by_blocks(identified: Identified | None) -> tuple[Diagnostic, ...]:
+    """Says that a job whose plan shows goes by measured blocks all the same, and why."""
+    if identified is None:
+        return ()
+    text = (
+        f"the layout of the plan that the traces show accounts for {identified.agreement:.1%} of their device work, less than {ENOUGH:.0%}:"
+        " the change goes by measured blocks, which know no experts and no exchanges inside layers; hold it against lumos predict"
+    )
+    return (Diagnostic("plan-not-followed", text),)
+
+
+def _needs_plan(changes: Changes) -> bool:
+    """Whether only the plan of an identified job can follow the changes."""
+    return any(key in changes.settings for key in PLAN_KEYS) or changes.settings.get("recompute") == "selective"
+
+
+def _by_plan(job: Job, graph: Graph, changes: Changes) -> Identified | None:
+    """The job's plan, where the change goes by it: where a key needs it, or the layout of a plan accounts for the trace."""
+    if _needs_plan(changes):
+        if not has_device(graph):
+            raise LumosError(
+                "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, layers, sizes and microbatches"
+            )
+        return identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
+    if not has_device(graph) or graph.collectives is None or not len(graph.collectives.task):
+        return None
+    return _identified(job, graph, changes)
+
+
+def _identified(job: Job, graph: Graph, changes: Changes) -> Identified | None:
+    """The plan that the traces show; None where they show none."""
+    try:
+        return identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
+    except LumosError:
+        return None
+
+
+def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -> Answer:
+    """The answer by the identified plan."""
+    owners = members(graph)
+    timeline = simulate(graph)
+    paths = critical_paths(timeline, owners)
+    step = paths[typical_step(paths)]
+    durations = changes.durations
+    altered = durations._replace(slow=()).apply(graph, job)
+    cluster = _target(identified.job.cluster, changes)
+    found = planned(identified, graph, step.duration_ns * 1e-9, changes.settings, cluster, altered, durations.slow)
+    return planned_answer(
+        found,
+        step.name,
+        (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes), *changes.durations.described()),
+        spread(graph, timeline, owners),
+        measured_step(graph, owners, step.name),
+        (*graph.diagnostics, *noise_unknown(timeline, owners)),
+    )
+
+
+def _target(base: Cluster, changes: Changes) -> Cluster | None:
+    """The cluster that the job is to run on; None where it stays."""
+    if changes.cluster is None and not changes.network:
+        return None
+    return network(load_cluster(changes.cluster) if changes.cluster else base, changes.network)
+
+
+def _hardware_words(changes: Changes) -> tuple[str, ...]:
+    cluster = (f"cluster = {changes.cluster}",) if changes.cluster else ()
+    return (*cluster, *(f"network {word}" for word in changes.network))
+
+
+def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
+    """The layout with the settings applied: sizes first, then how often blocks run."""
+    settings = changes.settings
+    costed = "microbatches" in settings or any(key in settings for key in SIZE_KEYS)
+    accelerator = device_of(job, layout.segmentation.graph, changes.base_cluster) if costed else None
+    wanted = {key: whole(key, settings[key]) for key in SIZE_KEYS if key in settings}
+    if wanted:
+        layout = resize(layout, job, accelerator, **wanted)
+    if "dp" in settings:
+        layout = replicas(layout, job, whole("dp", settings["dp"]), _fabric(job, layout.segmentation.graph, changes))
+    if changes.cluster and not has_device(layout.segmentation.graph):
+        raise LumosError("--cluster: the job ran on CPUs, which does not tell what its operators take on accelerators; use lumos predict")
+    if changes.cluster or changes.network:
+        old = cluster_of(job, layout.segmentation.graph, changes.base_cluster)
+        layout = on_cluster(layout, job, old, _target(old, changes) or old, ", ".join(_hardware_words(changes)))
+    if "recompute" in settings:
+        layout = recompute(layout, settings["recompute"])
+    if "layers" in settings:
+        layout = layers(layout, job, whole("layers", settings["layers"]))
+    if "microbatches" in settings:
+        layout = microbatches(layout, job, accelerator, whole("microbatches", settings["microbatches"]))
+    return layout
+
+
+def whole(key: str, text: str) -> int:
+    """A whole number. UsageError where the text is none."""
+    try:
+        return int(text)
+    except ValueError as error:
+        raise UsageError(f"--set {key}={text}: not a whole number") from error
+
+
+def has_device(graph: Graph) -> bool:
+    """Whether the job ran on devices at all."""
+    return any(p.is_stream for p in graph.processors)
+
+
+def device_of(job: Job, graph: Graph, base_cluster: str | None) -> Accelerator | None:
+    """The accelerator that the trace ran on; None for a job on CPUs. LumosError where the trace does not say."""
+    if not has_device(graph):
+        return None
+    if base_cluster is not None:
+        return load_cluster(base_cluster).accelerator
+    try:
+        return accelerator_of(job.traces[0])
+    except LumosError as error:
+        raise LumosError(str(error).replace("--on CLUSTER", "--base-cluster CLUSTER")) from error
+
+
+def cluster_of(job: Job, graph: Graph, base_cluster: str | None) -> Cluster:
+    """The cluster that the trace ran on, by --base-cluster or the device that its header names."""
+    if base_cluster is not None:
+        return load_cluster(base_cluster)
+    if not has_device(graph):
+        return load_cluster("host")
+    properties = job.traces[0].metadata.get("deviceProperties")
+    names = [str(p["name"]) for p in properties if p.get("name")] if isinstance(properties, list) else []
+    if not names:
+        raise LumosError(f"{job.traces[0].path}: the header names no device; say where it ran with --base-cluster CLUSTER")
+    try:
+        return load_cluster(names[0])
+    except LumosError as error:
+        raise LumosError(f"{job.traces[0].path}: {error}; say where it ran with --base-cluster CLUSTER") from error
+
+
+def _fabric(job: Job, graph: Graph, changes: Changes) -> Cluster | None:
+    """What links the replicas. None for a CPU job of one process where nobody said: it exchanged nothing that could be scaled."""
+    if len(job.traces) > 1 or (job.traces[0].world_size or 1) > 1:
+        return cluster_of(job, graph, changes.base_cluster)
+    if not has_device(graph) and changes.base_cluster is None and changes.cluster is None:
+        return None
+    base = cluster_of(job, graph, changes.base_cluster)
+    return _target(base, changes) or base
+
+
+def _work(found: Segmentation, job: Job, changes: Changes) -> tuple[Work, Work]:
+    """What a step of the first rank does, before and after."""
+    old = sizes(job.traces[0])
+    if not old.micro_batch or not any(p.label.phase == Phase.BACKWARD for p in found.pieces):
+        return Work(), Work()
+    settings = {key: whole(key, changes.settings[key]) for key in COUNTS if key in changes.settings}
+    new = old._replace(**{key: settings[key] for key in SIZE_KEYS if key in settings})
+    have = 1 + max(p.label.microbatch for p in found.pieces)
+    accelerator = None
+    if has_device(found.graph):
+        try:
+            accelerator = device_of(job, found.graph, changes.base_cluster)
+        except LumosError:
+            accelerator = None
+    count = found.layers
+    peak = max(accelerator.peak_flops.get("bf16", 0.0), accelerator.peak_flops.get("fp16", 0.0)) if accelerator is not None else None
+
+    def of(s: Sizes, total: int, microbatches_: int) -> Work:
+        held = weights(found, 0, job.traces[0], Resize(old, s))
+        inner, outer = sum(v for k, v in held.items() if k >= 0), held.get(-1, 0)
+        tokens = s.micro_batch * s.seq * microbatches_
+        parameters = outer + (inner * total / count if count else 0)
+        attended = 6.0 * total * s.seq * s.heads * s.head_dim  # 12 · layers · seq · width a token, causal: half
+        return Work(tokens, tokens * (6.0 * parameters + attended), peak)
+
+    return of(old, count, have), of(new, settings.get("layers", count), settings.get("microbatches", have))

@@ -1,0 +1,79 @@
+"""A collapsed block ends when the block does, whatever the host and the device were doing before."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lumos.blocks.block import Block, Builder, Op, collapse
+from lumos.blocks.work import Fixed, Lane, Traffic
+from lumos.predict.assemble import repeated
+
+
+def run(block: Block, times: list[int], host: int, device: int) -> tuple[int, int]:
+    """End on the device and on the host, where they are free at these times."""
+    free: dict[Lane, int] = {}
+    ends: list[int] = []
+    clock = host + block.before
+    for op, time in zip(block.ops, times, strict=True):
+        clock += op.host
+        ready = max(clock, device, free.get(op.lane, 0), *(ends[a] for a in op.after))
+        ends.append(ready + time)
+        free[op.lane] = ends[-1]
+    return max(ends), clock
+
+
+@st.composite
+def blocks(draw: st.DrawFn) -> tuple[Block, list[int]]:
+    count = draw(st.integers(1, 8))
+    ops = []
+    for i in range(count):
+        lane = draw(st.sampled_from([Lane.COMPUTE, Lane.COMPUTE, Lane.TENSOR]))
+        after = draw(st.sets(st.integers(0, i - 1), max_size=2)) if i else set()
+        ops.append(Op(f"op {i}", lane, Fixed(0), draw(st.integers(0, 50)), tuple(sorted(after))))
+    times = draw(st.lists(st.integers(0, 50), min_size=count, max_size=count))
+    return Block("block", tuple(ops), (count - 1,), draw(st.integers(0, 50))), times
+
+
+@given(blocks(), st.integers(0, 400), st.integers(0, 400))
+def test_collapsing_is_exact(made, host, device):
+    block, times = made
+    c = collapse(block, [(t, t, t) for t in times])
+    end, clock = run(block, times, host, device)
+    assert clock == host + c.host
+    assert 0 <= c.lead <= c.host
+    assert max(host + c.lead, device) + c.device[0] == end
+
+
+@given(blocks(), st.integers(2, 5))
+def test_series_of_blocks(made, count):
+    block, times = made
+    one = collapse(block, [(t, t, t) for t in times])
+    chained = one
+    for _ in range(count - 1):
+        chained = chained.then(one)
+    assert repeated(one, count) == chained
+
+
+def test_builder_chains_and_joins():
+    b = Builder("x", 5)
+    b.add("a", Traffic(1))
+    beside = b.beside("b", Traffic(1), Lane.TENSOR)
+    b.add("c", Traffic(1, kernels=3))
+    b.join(beside)
+    b.add("d", Traffic(1))
+    block = b.build()
+    assert [op.after for op in block.ops] == [(), (0,), (0,), (1, 2)]
+    assert [op.host for op in block.ops] == [5, 5, 15, 5]
+    assert block.ends == (3,)
+
+
+def test_exposed_communication_of_a_block():
+    b = Builder("x", 0)
+    b.add("a", Traffic(1))
+    beside = b.beside("covered", Traffic(1), Lane.TENSOR)
+    b.add("b", Traffic(1))
+    b.join(beside)
+    b.add("shown", Traffic(1), Lane.TENSOR)
+    c = collapse(b.build(), [(10, 10, 10), (5, 5, 5), (20, 20, 20), (7, 7, 7)])
+    assert (c.device[0], c.compute, c.exposed, c.overlapped) == (37, 30, 7, 5)

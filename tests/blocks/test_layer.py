@@ -1,0 +1,97 @@
+"""The work of a layer: what packing, 8-bit gathers and unfused softmax change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lumos.blocks import outer_layers
+from lumos.blocks.block import Block
+from lumos.blocks.layer import LayerWork
+from lumos.blocks.share import Share
+from lumos.blocks.work import Attention, Collective, Gemm, Traffic
+from lumos.model import load_model
+from lumos.plan.framework import PROFILES
+from lumos.plan.plan import Plan
+
+LLAMA = load_model("llama3-8b")
+TITAN = PROFILES["fsdp2-compiled"]
+EIGHT = Plan(8192, 8, micro_batch=1, tp=8, dp=8, zero=3, sequence_parallel=True, precision="fp8")
+
+
+def works(block: Block, kind: type) -> list:
+    return [op.work for op in block.ops if isinstance(op.work, kind)]
+
+
+def forward(plan: Plan, framework, model=LLAMA) -> Block:
+    return LayerWork(Share(model, plan, framework, 8)).forward(False)
+
+
+def backward(plan: Plan, framework, model=LLAMA) -> Block:
+    return LayerWork(Share(model, plan, framework, 8)).backward(False, False)
+
+
+def test_packed_documents_attend_to_themselves():
+    plan = Plan(4096, 8, micro_batch=2, dp=4)
+    (whole,) = works(forward(plan, PROFILES["nemo"]), Attention)
+    (packed,) = works(forward(replace(plan, document=512), PROFILES["nemo"]), Attention)
+    assert (whole.batch, whole.queries) == (2, 4096)
+    assert (packed.batch, packed.queries, packed.keys) == (16, 512, 512)
+
+
+def test_gathers_in_8_bit_are_half_as_large_and_cast_before():
+    cast = forward(EIGHT, TITAN)
+    plain = forward(EIGHT, replace(TITAN, fp8_gather=False))
+    gathered = [[w.size for w in works(b, Collective) if w.kind == "all_gather"] for b in (cast, plain)]
+    assert gathered == [[8192 * 4096] * 2, [8192 * 4096 * 2] * 2]
+    assert [op.work for op in cast.ops if op.name == "cast to 8 bit"] == [Traffic(3 * 1024 * 4096)] * 2
+    assert [op.work.cast for op in cast.ops if op.name in ("qkv", "mlp up")] == [False] * 5
+    assert all(w.cast for w in works(plain, Gemm))
+
+
+def test_what_is_scattered_stays_in_16_bit():
+    scattered = [w.size for w in works(forward(EIGHT, TITAN), Collective) if w.kind == "reduce_scatter"]
+    assert scattered == [8192 * 4096 * 2] * 2
+    assert Share(LLAMA, EIGHT, TITAN, 8).parameter_bytes == 1
+    assert Share(LLAMA, replace(EIGHT, precision="bf16"), TITAN, 8).parameter_bytes == 2
+
+
+def test_scales_by_row_cast_the_operands_of_weight_gradients_again():
+    def casts(framework):
+        return [op.name for op in backward(EIGHT, framework).ops if op.name.endswith("casts by column")]
+
+    assert len(casts(replace(TITAN, fp8_gather=False, fp8_rows=True))) == 7  # the multiplications of a Llama layer
+    assert not casts(TITAN)
+
+
+@pytest.mark.parametrize(("tp", "micro_batch", "seq", "kernels"), [(4, 1, 1024, 1), (8, 1, 1024, 5), (8, 2, 1024, 1), (1, 4, 4096, 5)])
+def test_megatron_fuses_softmax_for_multiples_of_four_and_short_sequences(tp, micro_batch, seq, kernels):
+    model = replace(LLAMA, heads=16, kv_heads=16, head_dim=256)
+    plan = Plan(seq, 8, micro_batch=micro_batch, tp=tp)
+    for block in (forward(plan, PROFILES["megatron-2021"], model), backward(plan, PROFILES["megatron-2021"], model)):
+        (softmax,) = [op.work for op in block.ops if op.name.startswith("masked softmax")]
+        assert softmax.kernels == kernels
+
+
+def test_owners_broadcast_their_tensors():
+    plan = Plan(2048, 64, dp=64, zero=1)
+    share = Share(LLAMA, plan, PROFILES["internevo"], 8)
+    nbytes = 2 * LLAMA.parameters
+    pieces = works(outer_layers.gather_parameters(share, nbytes), Collective)
+    assert {w.kind for w in pieces} == {"broadcast"}
+    assert len(pieces) == 64  # fewer owners than tensors
+    assert nbytes <= sum(w.size for w in pieces) < nbytes + 64
+    wide = Share(LLAMA, Plan(2048, 1024, dp=1024, zero=1), PROFILES["internevo"], 8)
+    assert 250 < len(works(outer_layers.gather_parameters(wide, nbytes), Collective)) < 400  # as many as tensors
+    (one,) = works(outer_layers.gather_parameters(Share(LLAMA, plan, PROFILES["deepspeed"], 8), nbytes), Collective)
+    assert one.kind == "all_gather"
+
+
+def test_adapters_are_trained_beside_frozen_weights():
+    plan = Plan(4096, 8, tp=2, lora_rank=16, sequence_parallel=True, precision="fp8")
+    ahead = {op.name: op.work for op in forward(plan, PROFILES["nemo"]).ops if op.name.startswith("adapter")}
+    assert ahead["adapter down"][:4] == (4096, 16, 4096, "bf16")
+    assert ahead["adapter up"][:3] == (4096, 6144 // 2, 16)
+    back = [op.name for op in backward(plan, PROFILES["nemo"]).ops if op.name.endswith("weight gradient")]
+    assert back == ["adapter up weight gradient", "adapter down weight gradient"]

@@ -1,0 +1,78 @@
+"""Prices: each piece once, in batches; what the step's coefficients do to them."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumos.blocks.coefficients import StepCoefficients
+from lumos.blocks.price import ERAS, Pricer
+from lumos.blocks.work import Attention, Collective, Contention, Fixed, Gemm, GroupedGemm, Traffic
+from lumos.cost.cluster import load_cluster
+from lumos.cost.collective import collective
+from lumos.cost.gemm import gemm
+
+PLAIN = StepCoefficients(throttle=0.0, contention=0.25)
+H100 = load_cluster("h100")
+FLASH = Attention(1, 4096, 4096, 32, 8, 128, 128, True, "fwd", "fa2")
+
+
+def times(*work, cluster=H100, coefficients=PLAIN):
+    return [p.times[0] for p in Pricer(cluster, coefficients)(work)]
+
+
+def test_prices_are_those_of_the_cost_models():
+    assert PLAIN.gemm == 1.0
+    clock = H100.accelerator.sustained_clock
+    (mm, move) = times(Gemm(4096, 4096, 4096, "bf16"), Collective("all_gather", 8, 1 << 26, 8, 1, 8))
+    assert mm == int(gemm(4096, 4096, 4096, H100.accelerator, "bf16", out_bytes=2, clock=clock).time)
+    assert move == int(collective("all_gather", 8, 1 << 26, H100, per_node=8).time)
+
+
+def test_one_by_one_and_together_agree():
+    work = [Gemm(64 * i, 512, 1024, "bf16") for i in range(1, 6)] + [FLASH, Traffic(1 << 20), Traffic(1 << 20, 2, "strided"), Fixed(7)]
+    assert times(*work) == [times(w)[0] for w in work]
+
+
+def test_throttling_slows_dense_devices_only():
+    work = Gemm(8192, 8192, 8192, "bf16")
+    throttled = replace_coefficients(throttle=0.03)
+    assert times(work, coefficients=throttled)[0] > times(work)[0]
+    a100 = load_cluster("a100-80gb")
+    assert times(work, cluster=a100, coefficients=throttled) == times(work, cluster=a100)
+
+
+def replace_coefficients(**changes: float) -> StepCoefficients:
+    from msgspec.structs import replace as changed
+
+    return changed(PLAIN, **changes)
+
+
+def test_contention_is_a_share_of_what_runs_beside():
+    move = Collective("all_gather", 8, 1 << 26, 8, 1, 8)
+    whole, lost = times(move, Contention(move))
+    assert lost == pytest.approx(0.25 * whole, abs=1)
+
+
+def test_attention_of_earlier_years():
+    new, old = times(FLASH, FLASH._replace(kernel="fa1"))
+    assert old == pytest.approx(ERAS["fa1"][1] * new, rel=0.001)
+
+
+def test_kernels_nobody_measured_fall_back_and_say_so():
+    pricer = Pricer(load_cluster("a100-80gb"), PLAIN)
+    wanted, known = pricer([FLASH._replace(kernel="cudnn"), FLASH._replace(kernel="flash")])
+    assert wanted == known
+    assert any(d.code == "attention-kernel" for d in pricer.diagnostics)
+
+
+def test_uneven_experts_take_longer():
+    even = GroupedGemm(512, 8, 4096, 4096, "bf16", skew=1.0)
+    assert times(even._replace(skew=1.5))[0] >= times(even)[0]
+
+
+def test_sixteen_bit_type_of_the_device():
+    assert times(replace_dtype("fp16"), cluster=load_cluster("v100"))[0] > 0
+
+
+def replace_dtype(dtype: str) -> Attention:
+    return FLASH._replace(dtype=dtype)

@@ -1,0 +1,42 @@
+"""Groups: how many ranks, how many in a node, how many share its network cards, and who they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumos.blocks.share import Share
+from lumos.model import load_model
+from lumos.plan.framework import PROFILES
+from lumos.plan.plan import Plan
+from lumos.predict.ranks import group_of
+
+SHARE = Share(load_model("llama3-8b"), Plan(4096, 64, tp=4, cp=2, pp=2, dp=4, zero=1, shard=2), PROFILES["megatron-core"], 8)
+
+
+@pytest.mark.parametrize(
+    ("group", "ranks", "per_node", "concurrent"),
+    [("tensor", 4, 4, 1), ("context", 2, 2, 1), ("data", 8, 2, 4), ("shards", 2, 2, 1), ("replicas", 4, 1, 8)],
+)
+def test_placement(group, ranks, per_node, concurrent):
+    work = getattr(SHARE, group)("all_reduce", 1000)
+    assert (work.ranks, work.per_node, work.concurrent) == (ranks, per_node, concurrent)
+
+
+def test_members_of_groups():
+    assert group_of(5, SHARE.tensor("all_reduce", 8)) == (4, 5, 6, 7)
+    assert group_of(5, SHARE.context("send_recv", 8)) == (1, 5)
+    assert group_of(5, SHARE.data("all_reduce", 8)) == tuple(range(1, 32, 4))
+    assert group_of(13, SHARE.shards("all_gather", 8)) == (9, 13)
+    assert group_of(13, SHARE.replicas("all_reduce", 8)) == (5, 13, 21, 29)
+    assert group_of(40, SHARE.pipeline(8)) == (8, 40)
+
+
+def test_a_tensor_group_over_two_nodes_shares_all_their_cards():
+    wide = Share(load_model("llama3-8b"), Plan(4096, 1, tp=16), PROFILES["megatron-core"], 8)
+    work = wide.tensor("all_reduce", 8)
+    assert (work.ranks, work.per_node, work.concurrent) == (16, 8, 1)
+
+
+def test_vocabulary_is_padded_for_tensor_parallelism():
+    assert SHARE.vocab == 128256 // 4 + 64
+    assert SHARE.vocab * 4 % (128 * 4) == 0

@@ -1,0 +1,205 @@
+"""Every rule: a set that keeps all of them, and one broken variant for each."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.chakra import conftest as made
+
+from lumos.chakra.check.check import check
+from lumos.chakra.check.rules import RULES
+from lumos.errors import LumosError
+from lumos.trace.chakra_wire import Attribute, Metadata, Node, NodeType, encode_metadata, encode_node, frame, read_varint, varint
+
+Nodes = dict[int, Node]
+
+
+def broken(folder: Path) -> set[str]:
+    result = check(folder)
+    assert result.ok == (not result.violations)
+    assert all(v.rule in RULES and v.message for v in result.violations)
+    return {v.rule for v in result.violations}
+
+
+def test_a_good_set_keeps_every_rule(stages: Path) -> None:
+    result = check(stages)
+    assert (result.ok, result.ranks, result.nodes) == (True, 4, 24)
+
+
+def _set(name: str, kind: str | None = None, value: Any = None, node: int = 5) -> Callable[[Nodes], None]:
+    return lambda nodes: made.attribute(nodes[node], name, kind, value)
+
+
+def _type(node: int, kind: int) -> Callable[[Nodes], None]:
+    def change(nodes: Nodes) -> None:
+        nodes[node].type = kind
+
+    return change
+
+
+def _deps(node: int, *deps: int) -> Callable[[Nodes], None]:
+    def change(nodes: Nodes) -> None:
+        nodes[node].data_deps = deps
+
+    return change
+
+
+CHANGES: list[tuple[str, Callable[[Nodes], Any], set[str]]] = [
+    ("a dependency on an absent node", _deps(6, 99), {"absent-dependency"}),
+    ("a control dependency on an absent node", lambda n: setattr(n[6], "ctrl_deps", (99,)), {"absent-dependency"}),
+    ("a cycle beside a root", _deps(5, 6), {"cycle"}),
+    ("a node that waits for itself", _deps(6, 6), {"cycle"}),
+    ("a metadata node", _type(6, NodeType.METADATA), {"node-type"}),
+    ("an invalid node", _type(6, NodeType.INVALID), {"node-type"}),
+    ("a type that does not exist", _type(6, 42), {"node-type"}),
+    ("memory without an expansion", _type(6, NodeType.MEM_LOAD), {"node-type"}),
+    ("is_cpu_op as text", _set("is_cpu_op", "string", "false", node=6), {"attribute-type"}),
+    ("a size as a double", _set("comm_size", "double", 67108864.0), {"attribute-type"}),
+    ("a size as text", _set("comm_size", "string", "67108864"), {"attribute-type"}),
+    ("a group as an integer", _set("pg_name", "int64", 1), {"attribute-type"}),
+    ("involved_dim as one bool", _set("involved_dim", "bool", True), {"attribute-type"}),
+    ("no type of collective", _set("comm_type"), {"communication-attribute"}),
+    ("no size", _set("comm_size"), {"communication-attribute"}),
+    ("no tag", _set("comm_tag", node=2), {"communication-attribute", "unpaired"}),
+    ("no destination", _set("comm_dst", node=2), {"communication-attribute", "unpaired"}),
+    ("communication on the CPU", _set("is_cpu_op", "bool", True), {"communication-on-cpu"}),
+    ("a barrier", _set("comm_type", "int64", 9), {"collective-type"}),
+    ("a broadcast", _set("comm_type", "int64", 5), {"collective-type"}),
+    ("a group by name", _set("pg_name", "string", "default_pg"), {"group-name"}),
+    ("a group that nobody has", _set("pg_name", "string", "7"), {"group-unknown"}),
+    ("another's group", _set("pg_name", "string", "2"), {"group-member"}),
+    ("a send from someone else", _set("comm_src", "int64", 1, node=2), {"peer"}),
+    ("a send to nobody", _set("comm_dst", "int64", 9, node=2), {"peer", "unpaired"}),
+    ("another tag", _set("comm_tag", "int64", 555, node=2), {"unpaired"}),
+    ("another size of a message", _set("comm_size", "int64", 5, node=2), {"unpaired"}),
+    ("another size of a collective", _set("comm_size", "int64", 5), {"collective-order"}),
+    ("another kind of collective", _set("comm_type", "int64", 2), {"collective-order"}),
+    ("a member that does not join", lambda n: n.pop(5) and setattr(n[6], "data_deps", (4,)), {"collective-order"}),
+]
+
+
+@pytest.mark.parametrize(("change", "rules"), [c[1:] for c in CHANGES], ids=[c[0] for c in CHANGES])
+def test_a_broken_node_is_found(stages: Path, rewrite: Any, change: Callable[[Nodes], Any], rules: set[str]) -> None:
+    rewrite(stages / "job.0.et", change)
+    assert broken(stages) == rules
+
+
+def test_a_violation_names_file_and_node(stages: Path, rewrite: Any) -> None:
+    rewrite(stages / "job.2.et", _deps(6, 99))
+    (found,) = check(stages).violations
+    assert (found.file, found.node) == ("job.2.et", 6)
+    assert "node 99" in found.message
+
+
+def test_other_attributes_and_forward_references_are_fine(stages: Path, rewrite: Any) -> None:
+    def change(nodes: Nodes) -> None:
+        nodes[6].attrs += (Attribute("op_type", "string", "gemm"), Attribute("score", "double", 0.5))
+        nodes[0], nodes[2**63] = nodes.pop(1), made.comp(2**63, 1)
+        nodes[0].id = 0
+        nodes[2].data_deps = (0, 2**63)
+
+    rewrite(stages / "job.0.et", change)
+    assert broken(stages) == set()
+
+
+def test_a_repeated_id(stages: Path) -> None:
+    path = stages / "job.0.et"
+    path.write_bytes(path.read_bytes() + frame(encode_node(made.comp(6, 1))))
+    assert broken(stages) == {"duplicate-id"}
+
+
+def test_a_gzip_file(stages: Path) -> None:
+    path = stages / "job.0.et"
+    path.write_bytes(gzip.compress(path.read_bytes()))
+    assert broken(stages) == {"packed"}
+
+
+def test_a_missing_first_message(stages: Path) -> None:
+    made_nodes = frame(encode_node(made.comp(1, 1)))
+    (stages / "job.0.et").write_bytes(made_nodes)
+    assert "metadata" in broken(stages)
+
+
+def test_an_empty_first_message(stages: Path) -> None:
+    path = stages / "job.0.et"
+    data = path.read_bytes()
+    length, at = read_varint(data, 0)
+    path.write_bytes(b"\x00" + data[at + length :])
+    assert broken(stages) == {"metadata"}
+
+
+@pytest.mark.parametrize("cut", [1, 5, 30])
+def test_a_truncated_file(stages: Path, cut: int) -> None:
+    path = stages / "job.0.et"
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert "frame" in broken(stages)
+
+
+def test_a_frame_that_claims_two_gigabytes(stages: Path) -> None:
+    path = stages / "job.0.et"
+    path.write_bytes(path.read_bytes() + varint(2 << 30))
+    assert "frame" in broken(stages)
+
+
+def test_a_file_without_nodes(stages: Path) -> None:
+    (stages / "job.0.et").write_bytes(frame(encode_metadata(Metadata())))
+    assert "no-nodes" in broken(stages)
+
+
+def test_a_missing_rank(stages: Path) -> None:
+    (stages / "job.1.et").unlink()
+    assert "rank-files" in broken(stages)
+
+
+@pytest.mark.parametrize("value", [{"0": [0, 1]}, {"tp": [0, 1]}, {"1": [0, 9]}, {"1": [0, 0]}, {"1": "all"}])
+def test_a_wrong_file_of_groups(stages: Path, groups: Any, value: Any) -> None:
+    groups(stages, value)
+    assert "groups-file" in broken(stages)
+
+
+def test_a_group_of_one(stages: Path, groups: Any) -> None:
+    groups(stages, {"1": [0], "2": [2, 3]})
+    assert {"group-size", "group-member"} == broken(stages)
+
+
+def test_roofline_mode_asks_for_operations_and_bytes(stages: Path, rewrite: Any) -> None:
+    system = json.loads((stages / "sys.json").read_text())
+    (stages / "sys.json").write_text(json.dumps({**system, "roofline-enabled": 1}))
+    assert broken(stages) == {"roofline"}
+
+
+def test_a_network_for_other_ranks(stages: Path) -> None:
+    (stages / "net.yml").write_text("topology: [ Switch ]\nnpus_count: [ 8 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n")
+    assert broken(stages) == {"network"}
+
+
+def test_fewer_implementations_than_dimensions(stages: Path) -> None:
+    lines = "topology: [ Switch, Switch ]\nnpus_count: [ 2, 2 ]\nbandwidth: [ 50.0, 5.0 ]\nlatency: [ 500.0, 500.0 ]\n"
+    (stages / "net.yml").write_text(lines)
+    assert broken(stages) == {"system"}
+
+
+def test_ranks_that_issue_two_groups_in_different_orders_hang(stages: Path, groups: Any) -> None:
+    """Rank 0 issues group 1 then 2, rank 1 group 2 then 1; each waits for the other with its one communication slot."""
+    groups(stages, {"1": [0, 1], "2": [0, 1]})
+    for rank, order in enumerate((("1", "2"), ("2", "1"))):
+        nodes = []
+        for i, name in enumerate(order, 1):
+            attrs = (Attribute("comm_type", "int64", 0), Attribute("comm_size", "int64", 64), Attribute("pg_name", "string", name))
+            nodes.append(Node(i, "COMM_COLL_NODE_c", NodeType.COLL, attrs=attrs))
+        made.write_nodes(stages / f"job.{rank}.et", nodes)
+    for rank in (2, 3):
+        made.write_nodes(stages / f"job.{rank}.et", [made.comp(1, 5)])
+    assert broken(stages) == {"deadlock"}
+
+
+def test_a_folder_without_a_set(tmp_path: Path) -> None:
+    with pytest.raises(LumosError, match=r"holds no PREFIX\.RANK\.et"):
+        check(tmp_path)
+    with pytest.raises(LumosError, match="no folder"):
+        check(tmp_path / "absent")

@@ -1,0 +1,173 @@
+"""Linking: ids where they can be believed, order of calls elsewhere, and never a silent success."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lumos
+from lumos.chakra.link import align as alignment
+from lumos.chakra.link.align import align
+from lumos.chakra.link.link import link
+from lumos.chakra.link.linked_file import write_linked
+from lumos.trace.chakra_et import stream
+from lumos.trace.execution_trace import ExecutionTrace, read
+from lumos.trace.table import Category, Trace
+
+NAMES = ("aten::mm", "aten::add", "aten::relu")
+
+
+def files(folder: Path, steps: int, observed: range, *, ids: str = "", extra: str = "", shape: int = 4) -> tuple[ExecutionTrace, Trace]:
+    """A profiler file of some steps of three operators (each with a child that launches a kernel), and the observer's
+    file of a range of them. ids: where the profiler has the record function's id, "lie" shifts them by one."""
+    rows: list[dict[str, Any]] = []
+    nodes: list[dict[str, Any]] = [{"id": 1, "name": "[pytorch|profiler|execution_trace|process]", "parent": 1, "tid": 0}]
+    number = 1
+    for step in range(steps):
+        for k, name in enumerate(NAMES):
+            at, number = 100 * step + 30 * k, number + 2
+            dims = {"Input Dims": [[4, 4]]}
+            for offset, (label, begin, dur) in enumerate(((name, at, 20), (f"{name}_kernel", at + 2, 10))):
+                tag = {"Record function id": number + offset + (2 if ids == "lie" else 0)} if ids else {}
+                rows.append(
+                    {"ph": "X", "cat": "cpu_op", "name": label, "pid": 1, "tid": 1, "ts": begin, "dur": dur, "args": {**dims, **tag}}
+                )
+            launch = {"correlation": number}
+            rows.append(
+                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": at + 4, "dur": 2, "args": launch}
+            )
+            where = {**launch, "device": 0, "stream": 7}
+            rows.append({"ph": "X", "cat": "kernel", "name": f"k{k}", "pid": 0, "tid": 7, "ts": at + 8, "dur": 5, "args": where})
+            if step in observed:
+                io = {"inputs": [[1, 2, 0, 16, 4, "cuda:0"]], "input_shapes": [[shape, 4]], "input_types": ["Tensor(float)"]}
+                nodes.append({"id": number, "rf_id": number, "name": name, "parent": 1, "tid": 1, **io})
+                if extra:
+                    nodes.append({"id": number + 900, "name": extra, "parent": number, "tid": 1})
+                nodes.append({"id": number + 1, "rf_id": number + 1, "name": f"{name}_kernel", "parent": number, "tid": 1, **io})
+    (folder / "et.json").write_text(json.dumps({"schema": "1.0.1", "nodes": nodes}))
+    (folder / "kineto.json").write_text(json.dumps({"traceEvents": rows}))
+    return read(folder / "et.json"), lumos.read(folder / "kineto.json").traces[0]
+
+
+def names_agree(observed: ExecutionTrace, trace: Trace, node: Any) -> bool:
+    rows = np.flatnonzero(node >= 0)
+    return all(trace.strings[trace.name[r]] == observed.strings[observed.name[node[r]]] for r in rows)
+
+
+def test_ids_link_where_names_agree(tmp_path: Path) -> None:
+    observed, trace = files(tmp_path, 5, range(5), ids="true")
+    found = link(observed, trace)
+    assert (found.kernels, found.shared, found.linked, found.link_rate) == (15, 15, 15, 1.0)
+    assert found.by_method == {"id": 15, "alignment": 0, "enclosing": 0, "none": 0}
+    assert found.diagnostics == ()
+
+
+def test_ids_that_lie_are_not_believed(tmp_path: Path) -> None:
+    observed, trace = files(tmp_path, 5, range(5), ids="lie")
+    found = link(observed, trace)
+    assert found.by_method["alignment"] == 15
+    assert names_agree(observed, trace, found.node)
+
+
+def test_alignment_finds_what_ids_say(tmp_path: Path) -> None:
+    """The same pair, its ids stripped, links to the same nodes."""
+    observed, trace = files(tmp_path, 5, range(5), ids="true")
+    stripped, bare = files(tmp_path, 5, range(5))
+    assert link(stripped, bare).node.tolist() == link(observed, trace).node.tolist()
+
+
+def test_a_window_of_the_steps_links_in_one_stretch(tmp_path: Path) -> None:
+    observed, trace = files(tmp_path, 20, range(4, 8), extra="label")
+    found = link(observed, trace)
+    assert (found.kernels, found.shared, found.linked) == (60, 12, 12)
+    rows = np.flatnonzero((found.node >= 0) & (trace.category == Category.OPERATOR))
+    assert len(rows) == 24 and trace.start[rows].max() - trace.start[rows].min() < 400_000
+    assert [d.code for d in found.diagnostics] == ["operators-differ"]
+
+
+def test_a_kernel_has_the_operator_around_it_where_its_own_is_absent(tmp_path: Path) -> None:
+    _, trace = files(tmp_path, 3, range(3))
+    data = json.loads((tmp_path / "et.json").read_text())
+    data["nodes"] = [n for n in data["nodes"] if n["name"] != "aten::mm_kernel"]
+    (tmp_path / "et.json").write_text(json.dumps(data))
+    found = link(read(tmp_path / "et.json"), trace)
+    assert found.by_method == {"id": 0, "alignment": 6, "enclosing": 3, "none": 0}
+    assert (found.shared, found.linked) == (6, 6)
+
+
+def test_files_of_different_runs_are_detected(tmp_path: Path) -> None:
+    observed, trace = files(tmp_path, 10, range(10), shape=8)
+    assert "shapes-differ" in [d.code for d in link(observed, trace).diagnostics]
+
+
+def test_files_that_share_nothing_are_never_a_success(tmp_path: Path) -> None:
+    observed, _ = files(tmp_path, 3, range(3))
+    (tmp_path / "kineto.json").write_text((tmp_path / "kineto.json").read_text().replace("aten::", "other::"))
+    found = link(observed, lumos.read(tmp_path / "kineto.json").traces[0])
+    assert (found.linked, found.link_rate) == (0, None)
+    assert "nothing-to-link" in [d.code for d in found.diagnostics]
+
+
+def test_the_linked_file_has_tensors_and_times(tmp_path: Path) -> None:
+    observed, trace = files(tmp_path, 2, range(2))
+    write_linked(tmp_path / "linked.0.et", observed, trace, link(observed, trace))
+    nodes = {p.node.name: p.node for p in stream(tmp_path / "linked.0.et")[1]}
+    kernel = nodes["COMP_NODE_k0"]
+    assert kernel.inputs is not None and kernel.inputs.values == '[[1, 2, 0, 16, 4, "cuda:0"]]'
+    assert kernel.value("rf_id") is not None
+    assert kernel.duration_micros > 0
+
+
+@pytest.mark.parametrize(
+    ("pair", "kernels"),
+    [
+        (("execution-traces/simple-add.et", "execution-traces/simple-add.kineto"), 4),
+        (("vgg13-h100/execution_trace", "vgg13-h100/kineto"), 325),
+        (("dlrm-8xv100/et-rank0", "dlrm-8xv100/kineto-rank0"), 261),
+    ],
+)
+def test_public_pairs_link(traces: Path, pair: tuple[str, str], kernels: int) -> None:
+    observed, trace = read(traces / f"{pair[0]}.json.gz"), lumos.read(traces / f"{pair[1]}.json.gz").traces[0]
+    found = link(observed, trace)
+    assert (found.kernels, found.linked) == (kernels, kernels)
+    assert names_agree(observed, trace, found.node)
+
+
+def test_a_pair_of_different_ranks_is_detected(traces: Path) -> None:
+    folder = traces / "dlrm-8xv100"
+    found = link(read(folder / "et-rank0.json.gz"), lumos.read(folder / "kineto-rank3.json.gz").traces[0])
+    assert "shapes-differ" in [d.code for d in found.diagnostics]
+
+
+small = st.lists(st.integers(0, 3), max_size=12).map(lambda items: np.array(items, np.int32))
+
+
+def longest(a: list[int], b: list[int]) -> int:
+    table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            table[i + 1][j + 1] = table[i][j] + 1 if x == y else max(table[i][j + 1], table[i + 1][j])
+    return table[-1][-1]
+
+
+@given(small, small)
+def test_the_subsequence_is_the_longest(a: Any, b: Any) -> None:
+    partner = np.full(len(a), -1, np.int64)
+    alignment._subsequence(a, b, partner, 0)
+    matched = partner[partner >= 0]
+    assert len(matched) == longest(a.tolist(), b.tolist())
+    assert (np.diff(matched) > 0).all()
+    assert (b[matched] == a[partner >= 0]).all()
+
+
+def test_sequences_too_long_for_one_table_are_cut_at_a_sure_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alignment, "MOST_BITS", 10_000)
+    a = np.random.default_rng(0).integers(0, 50, 400).astype(np.int32)
+    b = np.insert(a, 100, 99)
+    assert (align(a, b) >= 0).mean() > 0.97

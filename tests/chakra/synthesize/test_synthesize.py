@@ -1,0 +1,212 @@
+"""Synthetic sets: like their source where it counts, and giving nothing of it away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.chakra import two_stages
+
+import lumos
+from lumos.chakra.check.check import check
+from lumos.chakra.export import export
+from lumos.chakra.lower import lower
+from lumos.chakra.stat import stat
+from lumos.chakra.synthesize.membership import kolmogorov_smirnov, likeness
+from lumos.chakra.synthesize.model import learn, load, save
+from lumos.chakra.synthesize.repeats import Region, regions
+from lumos.chakra.synthesize.sample import sample
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.simulate import simulate
+from lumos.trace.chakra_wire import NodeType
+
+
+def layered(layers: int = 6, ranks: int = 4, seed: int = 1) -> Graph:
+    """Every layer computes three kernels of some 100, 200, 300 us, then reduces over pairs of ranks; at the end over all."""
+    rng = np.random.default_rng(seed)
+    rows, members = [], {}
+    for rank in range(ranks):
+        for layer in range(layers):
+            rows += [(f"secret_{k}", Kind.KERNEL, 2 * rank, int(100_000 * (k + 1) * rng.uniform(0.8, 1.2))) for k in range(3)]
+            members.setdefault((layer, rank // 2), []).append(len(rows))
+            rows.append(("nccl", Kind.COLLECTIVE, 2 * rank, int(50_000 * rng.uniform(0.9, 1.1))))
+        members.setdefault(("all",), []).append(len(rows))
+        rows.append(("nccl_all", Kind.COLLECTIVE, 2 * rank, 400_000))
+    tasks = np.array(sorted(t for s in members.values() for t in s), np.int32)
+    names = sorted({r[0] for r in rows})
+    n, none = len(rows), np.full(len(tasks), -1, np.int32)
+    wide = np.array([rows[t][0] == "nccl_all" for t in tasks])
+    return Graph(
+        ranks=tuple(range(ranks)),
+        processors=tuple(Processor(r, True, f"stream {s}", 0, s) for r in range(ranks) for s in (7, 9)),
+        names=tuple(names),
+        duration=np.array([r[3] for r in rows], np.int64),
+        processor=np.array([r[2] for r in rows], np.int32),
+        kind=np.array([r[1] for r in rows], np.uint8),
+        name=np.array([names.index(r[0]) for r in rows], np.int32),
+        event=np.full(n, -1, np.int32),
+        pred_offset=np.zeros(n + 1, np.int64),
+        pred=np.empty(0, np.int32),
+        pred_kind=np.empty(0, np.uint8),
+        lag=np.zeros((ranks, len(Dependency)), np.int64),
+        rendezvous_offset=np.cumsum([0, *map(len, members.values())]).astype(np.int64),
+        rendezvous_task=np.array([t for s in members.values() for t in s], np.int32),
+        collectives=Collectives(
+            tasks,
+            np.zeros(len(tasks), np.int32),
+            np.where(wide, 8_000_000, 1_000_000),
+            wide.astype(np.int32),
+            none.astype(np.int64),
+            none,
+            ("all-reduce",),
+            ("tp", "dp"),
+        ),
+    )
+
+
+def step(graph: Graph) -> int:
+    return int(simulate(graph).end.max())
+
+
+def test_a_sample_is_like_its_source_and_gives_nothing_away() -> None:
+    source = lower(layered(24))
+    found = sample(learn([source]), seed=3)
+    drawn = lower(found)
+    like = likeness(source, drawn)
+    assert (like.names, like.runs) == (0, 0)
+    assert max(like.ks.values()) <= 0.1
+    assert like.membership == pytest.approx(0.5, abs=0.1)
+    assert step(found) == pytest.approx(step(layered(24)), rel=0.05)
+    assert not {"secret_0", "nccl"} & set(drawn.names)
+    assert not set(source.communication.size.tolist()) & set(drawn.communication.size.tolist())
+
+
+def test_a_copy_is_told_by_the_membership_test() -> None:
+    source = lower(layered(24))
+    like = likeness(source, source)
+    assert like.membership == 1.0 and like.runs > 0 and like.names > 0
+
+
+def test_a_sample_is_valid_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    model = learn([lower(layered())])
+    one, other = sample(model, 5), sample(model, 5)
+    assert one.duration.tolist() == other.duration.tolist()
+    assert one.duration.tolist() != sample(model, 6).duration.tolist()
+    export(one, tmp_path, exact_ns=True, astra_sim=True)
+    assert check(tmp_path).violations == ()
+
+
+def test_more_layers_take_longer_in_proportion(tmp_path: Path) -> None:
+    model = learn([lower(layered(6))])
+    deep = sample(model, 1, layers=12)
+    assert step(deep) - 400_000 == pytest.approx(2 * (step(layered(6)) - 400_000), rel=0.05)
+    assert int((deep.kind == Kind.COLLECTIVE).sum()) == 4 * 13
+    export(deep, tmp_path)
+    assert check(tmp_path).violations == ()
+    shallow = sample(model, 1, layers=2)
+    assert int((shallow.kind == Kind.COLLECTIVE).sum()) == 4 * 3
+
+
+def test_more_ranks_repeat_the_small_groups_and_widen_the_large(tmp_path: Path) -> None:
+    wide = sample(learn([lower(layered(6))]), 1, ranks=16)
+    workload = lower(wide)
+    sizes = sorted(map(len, workload.groups))
+    assert sizes == [2] * 8 + [16]
+    export(wide, tmp_path)
+    assert check(tmp_path).violations == ()
+
+
+def test_scales() -> None:
+    model = learn([lower(layered(12))])
+    base, faster = sample(model, 1), sample(model, 1, scale={"compute": 0.5})
+    compute = base.kind == Kind.KERNEL
+    assert faster.duration[compute].sum() == pytest.approx(base.duration[compute].sum() / 2, rel=1e-3)
+    assert faster.duration[~compute].tolist() == base.duration[~compute].tolist()
+    assert base.collectives is not None
+    larger = sample(model, 1, scale={"size": 2.0}).collectives
+    assert larger is not None and larger.nbytes.sum() == pytest.approx(2 * base.collectives.nbytes.sum(), rel=1e-3)
+
+
+def test_several_sets_pool_their_distributions() -> None:
+    model = learn([lower(layered(6, seed=s)) for s in range(3)])
+    assert len(model.structures) == 3
+    assert step(sample(model, 0)) == pytest.approx(step(layered(6)), rel=0.05)
+
+
+def test_messages_keep_their_pairs(tmp_path: Path) -> None:
+    graph = two_stages.two_stages()
+    timed = np.where(graph.kind == Kind.COLLECTIVE, 50_000, graph.duration)
+    found = sample(learn([lower(replace(graph, duration=timed))]), 2, ranks=8)
+    export(found, tmp_path)
+    assert check(tmp_path).violations == ()
+    workload = lower(found)
+    assert (workload.type == NodeType.SEND).sum() == 8
+
+
+def test_a_model_is_one_small_file(tmp_path: Path) -> None:
+    source = lower(layered(40))
+    model = learn([source])
+    save(model, tmp_path / "m.bin")
+    assert load(tmp_path / "m.bin") == model
+    assert (tmp_path / "m.bin").stat().st_size < 4 * len(source)
+    (tmp_path / "m.bin").write_bytes(b"not a model")
+    with pytest.raises(LumosError, match="not a model"):
+        load(tmp_path / "m.bin")
+    with pytest.raises(LumosError, match=r"absent\.bin"):
+        load(tmp_path / "absent.bin")
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ({"ranks": 6}, "multiple"),
+        ({"ranks": 2}, "multiple"),
+        ({"layers": 0}, "at least one"),
+        ({"scale": {"colour": 2.0}}, "colour"),
+        ({"scale": {"compute": -1.0}}, "above 0"),
+    ],
+)
+def test_wishes_that_cannot_be_met(wish: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        sample(learn([lower(layered(6))]), **wish)
+
+
+def test_layers_need_something_that_repeats() -> None:
+    with pytest.raises(UsageError, match="repeats three times"):
+        sample(learn([lower(layered(1, ranks=2))]), layers=4)
+
+
+def test_regions() -> None:
+    assert regions(np.array([9, 1, 2, 1, 2, 1, 2, 8])) == [Region(1, 2, 3)]
+    assert regions(np.array([1, 1, 1, 5, 2, 2, 2, 2])) == [Region(0, 1, 3), Region(4, 1, 4)]
+    assert regions(np.array([1, 2, 3, 4])) == []
+    assert regions(np.empty(0, np.int64)) == []
+
+
+def test_the_distance_of_distributions() -> None:
+    a = np.arange(100)
+    assert kolmogorov_smirnov(a, a) == 0.0
+    assert kolmogorov_smirnov(a, a + 1000) == 1.0
+    assert kolmogorov_smirnov(a, a + 50) == pytest.approx(0.5)
+    assert kolmogorov_smirnov(np.array([1000]), np.array([1020]), tolerance=0.03) == 0.0
+
+
+def test_stat_counts_what_is_there() -> None:
+    found = stat(lower(layered(3)))
+    assert (found.ranks, found.total, found.nodes) == (4, 4 * 13, {"comp": 36, "coll": 16})
+    assert found.symmetry == 1.0
+    assert {c.kind: (c.nodes, c.ranks) for c in found.communication} == {"all-reduce": (16, 4)}
+    assert found.operators[0].name == "secret_2"
+
+
+def test_dlrm_is_sampled_within_the_figures(traces: Path) -> None:
+    job = lumos.build(lumos.read(traces / "dlrm-8xv100"))
+    source = lower(job)
+    found = sample(learn([source]), 0)
+    like = likeness(source, lower(found))
+    assert step(found) == pytest.approx(step(job), rel=0.05)
+    assert max(like.ks.values()) <= 0.1 and like.names == 0 and like.runs == 0

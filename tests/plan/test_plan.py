@@ -1,0 +1,60 @@
+"""Plans that contradict are refused with the rule; layers are dealt out as frameworks do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lumos.model import load_model
+from lumos.plan.plan import Plan, PlanError, check, layers_of_chunks
+
+LLAMA = load_model("llama3-8b")
+GOOD = Plan(seq_len=4096, global_batch=64, micro_batch=1, tp=2, pp=2, dp=4)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"global_batch": 63}, "global_batch"),
+        ({"tp": 3}, "heads"),
+        ({"cp": 3}, "2 · cp"),
+        ({"pp": 64}, "pp · vpp"),
+        ({"vpp": 2, "pp": 1}, "needs pp > 1"),
+        ({"vpp": 2, "global_batch": 12}, "multiple of pp"),
+        ({"ep": 2}, "needs a model with experts"),
+        ({"shard": 3}, "shard"),
+        ({"zero": 3}, "zero 3 with pp"),
+        ({"schedule": "1f2b"}, "schedule"),
+        ({"recompute": "some"}, "recompute"),
+        ({"micro_batch": 0}, "micro_batch"),
+        ({"schedule": "dualpipe", "pp": 3}, "even pp"),
+        ({"document": 5000}, "at most seq_len"),
+        ({"document": 512, "cp": 2}, "packed documents"),
+        ({"global_batch": 1_000_000_000}, "passes of a step"),
+        ({"seq_len": 99_999_999_999}, "than kernels can index"),
+    ],
+)
+def test_rules(change, rule):
+    check(GOOD, LLAMA)
+    with pytest.raises(PlanError, match=rule):
+        check(replace(GOOD, **change), LLAMA)
+
+
+def test_layers_are_dealt_out_once_and_in_order():
+    plan = replace(GOOD, pp=4, vpp=2, global_batch=64)
+    chunks = layers_of_chunks(plan, LLAMA)
+    in_order = [layer for v in range(2) for stage in range(4) for layer in chunks[stage][v]]
+    assert in_order == list(range(32))
+
+
+def test_ends_of_the_pipeline_get_fewer_layers():
+    llama = load_model("llama3-405b")
+    sizes = [len(stage[0]) for stage in layers_of_chunks(Plan(8192, 16, pp=16), llama)]
+    assert sizes == [7, *[8] * 14, 7]
+
+
+def test_dualpipe_devices_hold_mirrored_parts():
+    chunks = layers_of_chunks(Plan(4096, 8, pp=4, schedule="dualpipe"), LLAMA)
+    assert chunks[0] == [range(8), range(24, 32)]
+    assert chunks[3] == [range(24, 32), range(8)]

@@ -1,0 +1,151 @@
+"""The report in a browser: what a reader sees, offline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("plotly", reason="plotly is not installed (pip install lumos-trace[report])")
+pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install lumos-trace[report])")
+
+import lumos
+from lumos.report.page.document import Recording, document
+from lumos.report.page.html import write_report
+from lumos.report.plots.cost import scatter
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "gpt-2rank-cpu"
+CANVAS = "document.querySelector('.timeline canvas')"
+
+
+@pytest.fixture
+def opened(page, tmp_path):
+    """Write the report of traces and open it without a network."""
+
+    def show(*paths):
+        found = document(Recording.of(lumos.read(*paths)))
+        write_report(str(tmp_path / "report.html"), found)
+        page.offline()
+        page.open((tmp_path / "report.html").as_uri())
+        return found
+
+    return show
+
+
+def shown_range(page):
+    page.run("new Promise(requestAnimationFrame)")
+    return json.loads(page.run(f"JSON.stringify([+{CANVAS}.dataset.begin, +{CANVAS}.dataset.end])"))
+
+
+def test_it_opens_offline_without_errors_and_shows_every_part(page, opened):
+    found = opened(EXAMPLE)
+    assert page.errors == []
+    assert page.run("document.getElementById('headline').textContent") == found["headline"]
+    titles = page.run("[...document.querySelectorAll('section.part h2')].map(h => h.textContent)")
+    for title in ("Where the time goes", "Timeline", "Critical path", "Collectives", "Stragglers", "Blocks"):
+        assert title in titles
+    assert page.run("document.querySelectorAll('.js-plotly-plot').length") >= 6
+
+
+def test_the_timeline_zooms_pans_and_returns_by_keyboard(page, opened):
+    found = opened(EXAMPLE)
+    length = max(run["length_ns"] for run in found["timeline"]["runs"])
+    page.run(f"{CANVAS}.focus()")
+    assert shown_range(page) == [0, length]
+    page.key("+")
+    page.key("+")
+    begin, end = shown_range(page)
+    assert end - begin == pytest.approx(length / 4, rel=0.01)
+    page.key("ArrowRight")
+    moved = shown_range(page)
+    assert moved[0] - begin == pytest.approx((end - begin) / 5, rel=0.01)
+    page.key("Home")
+    assert shown_range(page) == [0, length]
+
+
+def test_a_task_is_read_out_with_its_exact_time(page, opened, trace):
+    opened(trace())
+    page.run(f"{CANVAS}.focus()")
+    page.key("n")
+    page.wait("document.querySelector('.sr').textContent")
+    said = page.run("document.querySelector('.sr').textContent")
+    assert "aten::gemm_kernel" in said
+    assert "2.00 µs from 0 ns" in said
+    assert "rank 0" in said
+
+
+def test_tasks_are_painted_where_they_are(page, opened, trace):
+    opened(trace())
+    page.run(f"{CANVAS}.focus()")
+    page.run("window.lumos.timeline.show(0, 100000)")
+    page.run("new Promise(requestAnimationFrame)")
+    assert page.run(f"{CANVAS}.dataset.mode") == "tasks"
+    hit = "window.lumos.timeline.taskAt({lane}, {time})"
+    lanes = page.run("window.lumos.timeline.drawing.lanes.map(l => l.kind)")
+    stream = lanes.index("stream")
+    assert page.run(hit.format(lane=stream, time=27_000))["start"] == 25_000  # the third kernel runs 25–31 µs
+    assert page.run(hit.format(lane=stream, time=27_000))["duration"] == 6_000
+    assert page.run(hit.format(lane=stream, time=33_000)) is None
+
+
+def test_a_hostile_name_is_shown_as_text(page, opened, trace, hostile):
+    opened(trace(name=hostile))
+    page.run(f"{CANVAS}.focus()")
+    page.key("n")
+    page.wait("document.querySelector('.sr').textContent")
+    assert hostile in page.run("document.querySelector('.sr').textContent")
+    assert page.run("window.hacked") is None
+    assert page.run("document.querySelectorAll('main img, main b, svg b').length") == 0
+    assert hostile[:20] in page.run("document.body.textContent")
+    assert page.errors == []
+
+
+def test_a_hostile_name_is_text_in_charts(page, opened, trace, hostile):
+    opened(trace(name=hostile))
+    page.run(
+        "(async () => { const {chart, plain} = await import('lumos/charts.js'); const node = document.createElement('div');"
+        " node.id = 'probe'; document.body.append(node);"
+        f" await chart(node, [{{type: 'bar', x: [plain({json.dumps(hostile)})], y: [1]}}]); }})()"
+    )
+    assert "<b>bold</b>" in page.run("document.getElementById('probe').textContent")
+    assert page.run("window.hacked") is None
+
+
+def test_dark_and_light_follow_the_reader(page, opened, trace):
+    background = "getComputedStyle(document.body).backgroundColor"
+    page.prefer("dark")
+    opened(trace())
+    assert page.run("document.documentElement.dataset.theme") == "dark"
+    dark = page.run(background)
+    page.prefer("light")
+    page.wait("document.documentElement.dataset.theme === 'light'")
+    assert page.run(background) != dark
+
+
+def test_it_prints_light_and_without_controls(page, opened, trace):
+    page.prefer("dark")
+    opened(trace())
+    assert page.pdf().startswith(b"%PDF")
+    page.prefer("light", media="print")
+    assert page.run("getComputedStyle(document.querySelector('nav.parts')).display") == "none"
+    assert page.run("getComputedStyle(document.querySelector('.bar')).display") == "none"
+
+
+def test_finding_a_name_dims_the_others(page, opened, trace):
+    opened(trace())
+    page.run("window.lumos.timeline.find('nccl')")
+    names = page.run("window.lumos.timeline.names")
+    dim = page.run("[...window.lumos.timeline.dim]")
+    assert [n for n, d in zip(names, dim, strict=True) if not d] == [n for n in names if "nccl" in n.lower()] != []
+
+
+def test_a_plot_of_a_cost_is_a_page_of_the_same_look(page, tmp_path):
+    scatter(str(tmp_path / "plot.html"), {"a <b>source</b>": (np.array([1.0, 2.0]), np.array([0.1, -0.1]))}, "errors", "s")
+    page.offline()
+    page.open((tmp_path / "plot.html").as_uri())
+    assert page.errors == []
+    assert page.run("document.getElementById('headline').textContent") == "errors"
+    assert page.run("document.querySelectorAll('.js-plotly-plot').length") == 1
+    assert (tmp_path / "plot.html").stat().st_size < 3_000_000

@@ -1,0 +1,88 @@
+"""Shapes under other sizes where two sizes are equal, and what CPU work takes then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.segment.dimensions import Operator, Resize, Shapes, Sizes, product
+from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
+from lumos.whatif.rescale import Core, touched, work
+
+#: The sequence is as long as a head is wide, and a micro-batch has as many tokens as the model is wide.
+EQUAL = Sizes(micro_batch=4, seq=64, hidden=256, heads=4, kv_heads=4, head_dim=64, ffn=1024, vocab=1000)
+LONGER = Resize(EQUAL, EQUAL._replace(seq=128))
+ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+
+def op(name, *shapes):
+    return Operator(name, shapes, ("float",) * len(shapes))
+
+
+def test_a_longer_sequence_does_not_widen_heads_of_its_length():
+    queries = (4, 4, 64, 64)
+    longer = LONGER.operator(op(ATTENTION, queries, queries, queries), True)
+    assert longer.shapes == ((4, 4, 128, 64),) * 3
+    assert work(longer) == 4 * work(op(ATTENTION, queries, queries, queries))
+    assert LONGER.operator(op("aten::copy_", (4, 64, 3, 4, 64)), True).shapes == ((4, 128, 3, 4, 64),)
+
+
+def test_scores_grow_with_both_of_their_sequences():
+    assert LONGER.operator(op("aten::_softmax", (4, 4, 64, 64)), True).shapes == ((4, 4, 128, 128),)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("aten::addmm", ((1024,), (256, 256), (256, 1024))),  # forward: tokens × hidden, hidden × ffn
+        ("aten::mm", ((1024, 256), (256, 256))),  # gradient of the weights: ffn × tokens, tokens × hidden
+        ("aten::mm", ((256, 1024), (1024, 256))),  # gradient of the input
+        ("aten::linear", ((4, 64, 256), (1024, 256))),
+    ],
+)
+def test_twice_the_tokens_are_twice_the_arithmetic_where_tokens_equal_the_width(name, shapes):
+    before, after = op(name, *shapes), LONGER.operator(op(name, *shapes), True)
+    assert work(after) == 2 * work(before)
+    assert product(after) is not None
+
+
+def test_an_optimizer_does_not_grow_with_the_tokens():
+    update = op("aten::mul_", (256, 1024))
+    assert LONGER.operator(update, True, of_weights=True) == update
+
+
+def test_attention_grows_by_arithmetic_only_as_far_as_arithmetic_takes_its_time():
+    queries = (4, 4, 64, 64)
+    before = op(ATTENTION, queries, queries, queries)
+    after = LONGER.operator(before, True)
+    arithmetic = 2 * work(before)  # at one multiplication a ns
+    half = Core(fixed=0.0, node_fixed=0.0, rate=1.0, own={before: 2.0 * arithmetic})
+    assert half.ratio(before, after) == pytest.approx((4 + 2) / 2)
+    assert replace_own(half, before, arithmetic).ratio(before, after) == pytest.approx(4)
+
+
+def replace_own(core, operator, own):
+    return core._replace(own={operator: float(own)})
+
+
+def test_a_view_takes_its_time_whatever_it_shows():
+    core = Core(0.0, 0.0, 1.0, {})
+    view = op("aten::transpose", (4, 64, 256))
+    assert core.ratio(view, LONGER.operator(view, True)) == 1.0
+
+
+def test_lists_of_tensors_have_their_shapes():
+    strings = ["aten::cat", "[[[4, 64], [4, 64]], []]", '["TensorList", "Scalar"]']
+    empty = np.full(1, ABSENT, np.int64)
+    one = np.zeros(1, np.int32)
+    args = {key: Column(one, np.array([at], np.int64), "string") for key, at in (("Input Dims", 1), ("Input type", 2))}
+    trace = Trace(
+        "hand.json", 0, "assumed", None, strings, empty + 1, empty + 11, one, np.full(1, Category.OPERATOR, np.uint8), one,
+        empty, empty, args, [Lane("1", "1")],
+    )  # fmt: skip
+    found = Shapes(trace)[0]
+    assert found is not None and found.shapes == ((4, 64), (4, 64), ())
+    assert touched(found) == 512
+    assert Shapes(replace(trace, args={}))[0] is None

@@ -1,0 +1,41 @@
+"""Layers as repetition in a sequence of symbols."""
+
+from __future__ import annotations
+
+from lumos.segment.repetition import find_run
+
+
+def symbols(text):
+    return [ord(c) for c in text]
+
+
+def test_layers_between_an_embedding_and_a_head():
+    run = find_run(symbols("xy" + "nqadnfga" * 6 + "nhl"))
+    assert run.bounds == tuple(range(2, 2 + 8 * 7, 8))
+    assert run.layers == 6
+    assert run.alike == 1.0
+
+
+def test_two_like_halves_are_one_layer():
+    """Norm and residual add occur in both halves; attention and feed-forward do not."""
+    assert find_run(symbols("e" + "nqsoa" + "nuvda" + "nqsoa" + "nuvda" + "nqsoa" + "nuvda" + "nh")).layers == 3
+
+
+def test_a_layer_may_be_a_little_irregular():
+    run = find_run(symbols("e" + "nqsoanuvda" + "nqsoanuvvda" + "nqsoanuda" + "nqsoanuvda" + "nh"))
+    assert run.layers == 4
+    assert run.alike < 1.0
+
+
+def test_dense_and_expert_layers_in_turn_count_each():
+    dense, experts = "nqskoanuda", "nqskoanrtea"
+    assert find_run(symbols("e" + (dense + experts) * 3 + "h")).layers == 6
+
+
+def test_nothing_repeats():
+    assert find_run(symbols("abcdefg")) is None
+    assert find_run([]) is None
+
+
+def test_a_repetition_of_little_is_not_layers():
+    assert find_run(symbols("abcdefghijklmnopqrstuvwxyzxyz")) is None

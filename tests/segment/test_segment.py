@@ -1,0 +1,119 @@
+"""Blocks of recorded jobs, and their layout assembled again without a change."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumos.analyze.steps import members, spans
+from lumos.graph.build import build
+from lumos.segment.outline import outline
+from lumos.segment.segment import segment
+from lumos.segment.units import Phase, units
+from lumos.simulate import simulate
+from lumos.trace import read
+from lumos.whatif.measured_layout import measured_layout
+from lumos.whatif.place import place
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
+TRACES = os.environ.get("LUMOS_TRACES")
+public = pytest.mark.skipif(TRACES is None, reason="LUMOS_TRACES is not set: the public traces are not here")
+
+
+@cache
+def cut(path):
+    job = read(str(path))
+    graph = build(job)
+    return graph, segment(graph, job)
+
+
+def test_the_recorded_gpt_has_four_layers_in_every_phase():
+    _, found = cut(EXAMPLE)
+    assert found.layers == 4
+    assert found.confidence == 1.0
+    assert (found.piece >= 0).all()
+    rows = outline(found).rows
+    named = [(r.phase, r.block, r.repeats) for r in rows]
+    assert named == [
+        ("forward", "embedding", 1),
+        ("forward", "layer", 4),
+        ("forward", "head", 1),
+        ("backward", "head", 1),
+        ("backward", "layer", 4),
+        ("backward", "embedding", 1),
+        ("optimizer", "optimizer", 1),
+        ("optimizer", "layer", 4),
+        ("optimizer", "optimizer", 1),
+    ]
+
+
+def test_backward_layers_run_from_last_to_first():
+    _, found = cut(EXAMPLE)
+    first = [p for p in found.pieces if p.rank == 0 and p.step == 0]
+    order = [p.label.layer for p in first if p.label.phase == Phase.BACKWARD and p.label.layer >= 0]
+    assert order == [3, 2, 1, 0]
+
+
+def test_a_collective_of_the_backward_pass_belongs_to_the_layer_that_issued_it():
+    graph, found = cut(EXAMPLE)
+    collectives = graph.collectives.task
+    assert {found.pieces[found.piece[t]].label.phase for t in collectives} == {Phase.BACKWARD}
+
+
+def row(name, start, duration, number, thread=1):
+    return {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": thread, "ts": start, "dur": duration,
+            "args": {"Sequence number": number} if number >= 0 else {}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("inside", "number", "phase"),
+    [("torch::autograd::CppNode<Lookup>", 7, Phase.BACKWARD), ("aten::linear", 9, Phase.RECOMPUTE)],
+)
+def test_what_has_a_number_of_its_own_inside_a_node_runs_forward_again(tmp_path, inside, number, phase):
+    node = "autograd::engine::evaluate_function: torch::autograd::CppNode<Lookup>"
+    rows = [row("aten::embedding", 0, 10, 7), row(node, 20, 30, 7, 2), row(inside, 25, 20, number, 2)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    found = units(read(str(path)).traces[0])
+    assert [int(p) for p in found.phase] == [Phase.FORWARD, phase]
+
+
+@public
+@pytest.mark.parametrize(
+    ("path", "layers"),
+    [
+        ("switch-moe-a100", 10),
+        ("h100-inference/bert-small.json.gz", 4),
+        ("h100-inference/qwen1.5-0.5b.json.gz", 24),
+        ("h100-inference/vit-nsfw.json.gz", 12),
+        ("vgg13-h100/kineto.json.gz", 13),
+        ("resnet-ddp-a100", 54),
+    ],
+)
+def test_layers_of_public_traces(path, layers):
+    assert cut(Path(TRACES) / path)[1].layers == layers
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        EXAMPLE,
+        *(
+            pytest.param(p, marks=public)
+            for p in ("vgg13-h100/kineto.json.gz", "resnet-ddp-a100", "dlrm-8xv100", "resnet-2080ti/kineto.json.gz")
+        ),
+    ],
+    ids=str,
+)
+def test_without_a_change_the_job_comes_back(path):
+    graph, found = cut(path if path == EXAMPLE else Path(TRACES) / path)
+    placed = place(measured_layout(found))
+    assert len(placed.graph) == len(graph)
+    assert len(placed.graph.pred) == len(graph.pred)
+    before, after = spans(simulate(graph), members(graph)), spans(simulate(placed.graph), placed.owners)
+    assert np.array_equal(before[1] - before[0], after[1] - after[0])

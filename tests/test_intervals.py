@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lumos.intervals import covered, either, union, within
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=30)
+
+
+def columns(pairs):
+    start = np.array([s for s, _ in pairs], np.int64)
+    return start, start + np.array([d for _, d in pairs], np.int64)
+
+
+def points(pairs):
+    """Every integer moment that an interval covers: the definition itself."""
+    return {t for s, d in pairs for t in range(s, s + d)}
+
+
+@given(INTERVALS, st.integers(0, 90), st.integers(0, 90))
+def test_a_union_covers_each_moment_once(pairs, a, b):
+    found = union(*columns(pairs))
+    assert found.total == len(points(pairs))
+    assert (found.end > found.start).all() and (found.start[1:] > found.end[:-1]).all()
+    low, high = min(a, b), max(a, b)
+    window = within(found, np.array([low]), np.array([high]))
+    assert window.tolist() == [len(points(pairs) & set(range(low, high)))]
+
+
+@given(INTERVALS, INTERVALS)
+def test_either_is_the_union_of_both(a, b):
+    assert either(union(*columns(a)), union(*columns(b))).total == len(points(a) | points(b))
+
+
+def test_nothing_covers_nothing():
+    empty = union(np.empty(0, np.int64), np.empty(0, np.int64))
+    assert covered(empty, np.array([0, 5])).tolist() == [0, 0]

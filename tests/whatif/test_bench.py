@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import lumos
+from lumos.errors import LumosError, UsageError
+from lumos.whatif.bench import Bench, step_lengths
+from lumos.whatif.durations import Durations
+from lumos.whatif.whatif import Changes, whatif
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
+CHANGES = [
+    Durations.parse(["aten::mm=0.5"], (), (), ()),
+    Durations.parse(["*all_reduce*=3"], (), (), ["1=1.25"]),
+    Durations.parse((), ["aten::sqrt"], (), ()),
+]
+
+
+@pytest.fixture(scope="module")
+def bench():
+    job = lumos.read(EXAMPLE)
+    graph = lumos.build(job)
+    return Bench(job, graph, lumos.simulate(graph))
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=lambda c: "; ".join(c.described()))
+def test_it_answers_as_a_what_if_of_its_own_does(bench, changes):
+    slow = whatif(bench.job, bench.graph, Changes(durations=changes))
+    found = bench.outcome(bench.changed(changes), bench.typical)
+    assert found.step == slow.outcome.step
+    assert found.step_time_s == pytest.approx(slow.outcome.step_time_s, abs=1e-12)
+    assert found.breakdown == pytest.approx(slow.outcome.breakdown, abs=1e-12)
+    # The bench's interval holds the replay's own error alone; a what-if of its own adds how uncertain scaled work is.
+    assert slow.outcome.step_time_low_s <= found.step_time_low_s + 1e-12 <= found.step_time_s + 2e-12
+    assert found.step_time_s <= found.step_time_high_s + 1e-12 <= slow.outcome.step_time_high_s + 2e-12
+    assert bench.measured_step_s(found.step) == slow.measured_step_s
+    assert bench.moved(bench.changed(changes), bench.typical) == slow.moved
+
+
+def test_no_change_is_the_base(bench):
+    assert bench.outcome(bench.changed(Durations()), bench.typical) == bench.outcome(bench.base, bench.typical)
+
+
+def test_the_parts_sum_to_the_step(bench):
+    for step in bench.steps:
+        found = bench.outcome(bench.base, step)
+        assert sum(found.breakdown) == pytest.approx(found.step_time_s, abs=1e-12)
+        assert found.step_time_s == pytest.approx(step_lengths(bench.base, bench.owners)[step] * 1e-9)
+
+
+def test_a_step_that_is_not_there_is_named(bench):
+    with pytest.raises(UsageError, match=r"no step 'nine'; it has ProfilerStep#10"):
+        bench.outcome(bench.base, "nine")
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(bench):
+    with pytest.raises(LumosError, match="no task matches"):
+        bench.changed(Durations.parse(["nothing*=2"], (), (), ()))

@@ -1,0 +1,149 @@
+"""Structural changes of the recorded GPT (two CPU processes, four layers), and their properties."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from lumos.analyze.steps import spans
+from lumos.errors import LumosError, UsageError
+from lumos.graph.build import build
+from lumos.segment.segment import segment
+from lumos.segment.units import Phase
+from lumos.simulate import simulate
+from lumos.trace import read
+from lumos.whatif.change import layers, microbatches, recompute, resize
+from lumos.whatif.durations import Durations
+from lumos.whatif.measured_layout import measured_layout
+from lumos.whatif.place import place
+from lumos.whatif.whatif import Changes, parse_settings, whatif
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
+
+
+@cache
+def base():
+    job = read(str(EXAMPLE))
+    graph = build(job)
+    return job, graph, measured_layout(segment(graph, job))
+
+
+def step(layout):
+    """Mean step of both ranks, ns."""
+    placed = place(layout)
+    start, end = spans(simulate(placed.graph), placed.owners)
+    return float((end - start).mean())
+
+
+def passes(layout, rank=0, number=1):
+    """(phase, layer) of the layers that one step of a rank runs, in order."""
+    pieces = [layout.pieces[i.piece] for i in layout.ranks[rank]]
+    return [(p.label.phase, p.label.layer) for p in pieces if p.step == number and p.label.layer >= 0]
+
+
+def test_twice_the_layers_run_every_layer_twice():
+    job, _, layout = base()
+    deeper = layers(layout, job, 8)
+    forward = [layer for phase, layer in passes(deeper) if phase == Phase.FORWARD]
+    backward = [layer for phase, layer in passes(deeper) if phase == Phase.BACKWARD]
+    assert forward == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert backward == forward[::-1]
+    inner = step(deeper) - step(layout)
+    assert step(layers(layout, job, 12)) == pytest.approx(step(layout) + 2 * inner, rel=0.02)
+
+
+def test_as_many_layers_as_measured_change_nothing():
+    job, _, layout = base()
+    assert step(layers(layout, job, 4)) == step(layout)
+
+
+def test_microbatches_before_the_last_exchange_nothing():
+    job, graph, layout = base()
+    more = place(microbatches(layout, job, None, 3))
+    assert len(more.graph.collectives.task) == len(graph.collectives.task)
+    assert 2.5 < step(microbatches(layout, job, None, 3)) / step(layout) < 3.0
+
+
+def test_passes_that_do_not_pair_up_are_no_microbatches():
+    job, _, layout = base()
+    found = layout.segmentation
+    ahead = [replace(p, label=p.label._replace(microbatch=1)) if p.label.part == "head" and p.label.phase == Phase.FORWARD else p
+             for p in found.pieces]  # fmt: skip
+    with pytest.raises(LumosError, match="2 forward and 1 backward passes"):
+        microbatches(replace(layout, segmentation=replace(found, pieces=tuple(ahead))), job, None, 3)
+
+
+def test_recomputation_runs_every_forward_layer_again():
+    _, _, layout = base()
+    again = recompute(layout, "full")
+    extra = [i for i in again.ranks[0] if i.beside >= 0]
+    assert len(extra) == 4 * 4  # layers, steps
+    assert {layout.pieces[i.piece].label.phase for i in extra} == {Phase.FORWARD}
+    assert step(again) > 1.15 * step(layout)
+    assert step(recompute(again, "none")) == step(layout)
+
+
+def test_changes_of_different_things_commute():
+    job, _, layout = base()
+    one = layers(recompute(resize(layout, job, None, seq=256), "full"), job, 6)
+    other = resize(recompute(layers(layout, job, 6), "full"), job, None, seq=256)
+    assert step(one) == pytest.approx(step(other), rel=1e-9)
+
+
+def test_a_change_and_its_inverse_give_the_base_back():
+    job, _, layout = base()
+    there = resize(layout, job, None, micro_batch=8)
+    assert step(there) > 1.5 * step(layout)
+    inverse = resize(layout, job, None, micro_batch=4)
+    assert step(inverse) == step(layout)
+
+
+def test_larger_sizes_are_never_faster():
+    job, _, layout = base()
+    for size, value in (("seq", 256), ("micro_batch", 8), ("hidden", 512), ("ffn", 2048), ("vocab", 4096)):
+        assert step(resize(layout, job, None, **{size: value})) > step(layout)
+
+
+def test_the_answer_counts_tokens_and_says_what_it_rests_on():
+    job, graph, _ = base()
+    found = whatif(job, graph, Changes(parse_settings(["micro_batch=8"])))
+    assert found.outcome.tokens_per_s_per_gpu == pytest.approx(8 * 128 / found.outcome.step_time_s)
+    assert found.base.tokens_per_s_per_gpu == pytest.approx(4 * 128 / found.base.step_time_s)
+    assert found.share.scaled > 0.5
+    assert found.outcome.step_time_low_s < found.outcome.step_time_s < found.outcome.step_time_high_s
+
+
+def test_structural_changes_and_changes_of_durations_combine():
+    job, graph, _ = base()
+    settings = parse_settings(["layers=8"])
+    both = whatif(job, graph, Changes(settings, Durations.parse(["*=0.5"], (), (), ())))
+    alone = whatif(job, graph, Changes(settings))
+    assert both.outcome.step_time_s == pytest.approx(alone.outcome.step_time_s / 2, rel=1e-3)
+    assert len(both.changes) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "text"),
+    [
+        (["layer=8"], UsageError, "did you mean 'layers'"),
+        (["layers"], UsageError, "KEY=VALUE"),
+        (["layers=x"], UsageError, "not a whole number"),
+        (["layers=0"], UsageError, "at least 1"),
+        (["hidden=250"], UsageError, "multiple of heads"),
+        (["recompute=some"], UsageError, "full and none"),
+        (["dp=64"], LumosError, "64"),
+    ],
+)
+def test_what_cannot_be_is_refused(words, error, text):
+    job, graph, _ = base()
+    with pytest.raises(error, match=text):
+        whatif(job, graph, Changes(parse_settings(words)))
+
+
+def test_a_job_of_cpus_does_not_move_to_accelerators():
+    job, graph, _ = base()
+    with pytest.raises(LumosError, match="ran on CPUs"):
+        whatif(job, graph, Changes(cluster="h100"))
