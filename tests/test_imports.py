@@ -23,7 +23,8 @@ SOURCE = ROOT / "src" / "lumos"
 #: From the bottom up; the parts of one line do not import each other.
 ORDER = (
     ("errors",),
-    ("diagnostics", "distribute", "intervals", "result", "vocabulary"),
+    ("diagnostics", "distribute", "intervals", "units", "vocabulary"),
+    ("result",),
     ("collect",),
     ("trace",),
     ("graph",),

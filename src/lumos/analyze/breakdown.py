@@ -32,7 +32,7 @@ class FourWay(NamedTuple):
     other_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StepBreakdown(Shown):
     """One step's four parts, and its device idle time by cause (None for a rank without device work)."""
 
@@ -43,7 +43,7 @@ class StepBreakdown(Shown):
     idle: Idle | None
 
 
-def breakdown(timeline: Timeline, owners: Members | None = None) -> tuple[StepBreakdown, ...]:
+def breakdown(timeline: Timeline, owners: Members | None = None) -> Rows[StepBreakdown]:
     """Every step's breakdown, by rank and start."""
     owners = owners or members(timeline.graph)
     start, end = spans(timeline, owners)

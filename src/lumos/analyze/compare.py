@@ -62,7 +62,7 @@ class Side(NamedTuple):
     other_steps_ns: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
     """What changed from before to after. change: of the mean step, as a fraction of it before. operators, kernels, collectives:
     the most costly first."""

@@ -36,7 +36,7 @@ class StepMark:
     duration_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Contents(Shown):
     """One trace. rows: by category. features: whether it has each of FEATURES. unlinked: share of device work whose
     launch call has no row; None without device work. overhead_ns: the profiler's own cost, where it reports it."""

@@ -81,7 +81,7 @@ class RankShare(NamedTuple):
     waited_for_ns: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CriticalPath(Shown):
     """The path of one step of the job (all ranks).
 
@@ -98,7 +98,7 @@ class CriticalPath(Shown):
     links: tuple[Link, ...]
 
 
-def critical_paths(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen | None = None) -> tuple[CriticalPath, ...]:
+def critical_paths(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen | None = None) -> Rows[CriticalPath]:
     """The critical path of every step of a timeline; steps of several ranks with one name are one step of the job.
 
     GraphError as for `freeze`. frozen: what `freeze` gives for the timeline's graph, where it is known already.

@@ -21,7 +21,7 @@ from lumos.trace.table import Int64
 SLOW = 1.5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Probes(Shown):
     """Ratios to the replayed steps; None over nothing.
 

@@ -59,7 +59,7 @@ class StepReplay:
     unscored_reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ReplayResult(Shown):
     """A replayed job compared with its measurement; field names are those of `lumos replay --json`.
 

@@ -68,7 +68,7 @@ class ClassShare(Share):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Stragglers(Shown):
     """A job against its ideal; field names are those of `lumos stragglers --json`. Times are of the mean step.
 

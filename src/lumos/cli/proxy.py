@@ -105,7 +105,8 @@ def run(
 
 
 def _print_run(result: dict[str, Any]) -> None:
-    from lumos.report.text.format import duration, percent, size, table
+    from lumos.report.text.format import percent, size, table
+    from lumos.units import duration
 
     out = console()
     where = f"{result['device']}, torch {result['torch']}, {len(result['ranks'])} of its ranks"

@@ -21,7 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
+from lumos.result import Described
 from lumos.trace.table import Int8, Int32, Int64
+from lumos.units import count
 
 
 class Kind(IntEnum):
@@ -146,8 +148,8 @@ class Step:
     end: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Graph:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Graph(Described):
     """The dependency graph of a whole job; n tasks, m edges.
 
     duration: int64[n] ns. processor: int32[n], index into `processors`. kind: uint8[n] `Kind`.
@@ -201,6 +203,15 @@ class Graph:
 
     def __len__(self) -> int:
         return len(self.duration)
+
+    def described(self) -> str:
+        """Its ranks, processors, tasks, edges and steps, and whether it ran."""
+        size = (
+            f"{count(len(self.ranks), 'rank')}, {count(len(self.processors), 'processor')}, {len(self):,} tasks, {len(self.pred):,} edges"
+        )
+        names = list(dict.fromkeys(step.name for step in self.steps))
+        steps = f"{count(len(names), 'step')} ({names[0]} to {names[-1]})" if names else "1 step"
+        return f"{size}, {steps}, {'assembled' if self.measured_start is None else 'measured'}"
 
     @property
     def on_device(self) -> NDArray[np.bool_]:

@@ -14,6 +14,8 @@ from lumos.blocks.work import Work
 from lumos.model import Model
 from lumos.plan.framework import Framework
 from lumos.plan.plan import Plan
+from lumos.result import Described
+from lumos.units import count
 
 
 @dataclass(slots=True)
@@ -35,8 +37,8 @@ class Item:
     microbatch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+@dataclass(frozen=True, slots=True, repr=False)
+class Layout(Described):
     """`stages[s]`: the items of pipeline stage s in the order of their launch; item numbers count within a stage."""
 
     model: Model
@@ -44,6 +46,15 @@ class Layout:
     framework: Framework
     blocks: tuple[Block, ...]
     stages: tuple[tuple[Item, ...], ...]
+
+    def described(self) -> str:
+        """Its model, plan and framework, and how many blocks its stages run."""
+        p = self.plan
+        sizes = " ".join(
+            f"{name} {size}" for name, size in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp), ("ep", p.ep), ("dp", p.dp)) if size > 1
+        )
+        runs = f"{count(len(self.stages), 'stage')}, {len(self.blocks)} blocks in {sum(map(len, self.stages)):,} places"
+        return f"{self.model.name}, {sizes or 'one device'}, {self.framework.name}, {runs}"
 
     def work(self, stage: int) -> list[Work]:
         """The work of one stage in the order of its launches."""

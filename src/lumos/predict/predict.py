@@ -21,16 +21,18 @@ from lumos.plan.job import Job
 from lumos.predict.assemble import Assembled, assemble
 from lumos.predict.layout import Layout
 from lumos.predict.step_time import StepTime, layout_of, slowest, time_of
+from lumos.result import Shown
 from lumos.simulate import simulate
 from lumos.simulate.durations import slow_rank
 from lumos.simulate.timeline import Timeline
+from lumos.units import duration
 
 #: Tasks beyond which a step is simulated in its coarse form: the two agree, and people wait.
 FINE_TASKS = 100_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Prediction(Shown):
     """One predicted step. `breakdown`: seconds of the slowest stage by the four parts; `critical_path`, `bound_by`: shares."""
 
     job: Job
@@ -46,6 +48,17 @@ class Prediction:
     granularity: str
     diagnostics: tuple[Diagnostic, ...]
     works: tuple[Work | None, ...]  # of every task; None for host work
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of `lumos predict --json`."""
+        return result(self)
+
+    def described(self) -> str:
+        """The step with its interval, and of what job it is."""
+        step, low, high = (duration(1e9 * s) for s in (self.time.time_s, self.time.low_s, self.time.high_s))
+        return (
+            f"{step} a step (80 % interval {low} to {high}), {self.layout.described()}, {self.job.plan.devices} x {self.job.cluster.name}"
+        )
 
     @property
     def collectives(self) -> list[Collective | None]:

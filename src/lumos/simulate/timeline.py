@@ -6,17 +6,24 @@ from dataclasses import dataclass
 
 from lumos.errors import GraphError
 from lumos.graph.table import Graph
+from lumos.result import Described
 from lumos.trace.table import Int64
+from lumos.units import count, duration
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Timeline(Described):
     """Start and end of every task of `graph`, int64[n] ns. A collective's start is its arrival, so it includes waiting."""
 
     graph: Graph
     start: Int64
     end: Int64
     source: str  # "measured" or "replayed"
+
+    def described(self) -> str:
+        """Which run it is, how long it lasts, and of how many ranks and tasks."""
+        lasts = duration(int(self.end.max() - self.start.min())) if len(self.start) else "0 ns"
+        return f"{self.source}, {lasts}, {count(len(self.graph.ranks), 'rank')}, {len(self.graph):,} tasks"
 
     @property
     def nbytes(self) -> int:

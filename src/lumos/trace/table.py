@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
+from lumos.result import Described
+from lumos.units import count, duration
 
 Int8 = NDArray[np.uint8]
 Int32 = NDArray[np.int32]
@@ -78,8 +80,8 @@ class Lane:
     thread_name: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trace:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Trace(Described):
     """One rank's recording. Columns have one entry per row of the file, in file order.
 
     start, duration: int64 nanoseconds; `start` is absolute (baseTimeNanoseconds added), exact from the digits.
@@ -109,6 +111,12 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def described(self) -> str:
+        """Its rank, rows, how long it lasts, and its file."""
+        world = f" of {self.world_size}" if self.world_size else ""
+        lasts = duration(int((self.start + self.duration).max() - self.start.min())) if len(self) else "0 ns"
+        return f"rank {self.rank}{world}, {len(self):,} rows in {lasts}, {self.path}"
 
     @property
     def nbytes(self) -> int:
@@ -148,8 +156,8 @@ class ProcessGroup:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Job(Described):
     """The traces of all ranks given, ascending by rank, and the process groups that they name."""
 
     traces: tuple[Trace, ...]
@@ -159,3 +167,10 @@ class Job:
     @property
     def ranks(self) -> tuple[int, ...]:
         return tuple(t.rank for t in self.traces)
+
+    def described(self) -> str:
+        """Its ranks, rows, process groups and findings, and its first file."""
+        found = len(self.diagnostics) + sum(len(t.diagnostics) for t in self.traces)
+        first = f", {self.traces[0].path}" if self.traces else ""
+        sizes = (count(len(self.traces), "rank"), count(sum(map(len, self.traces)), "row"), count(len(self.groups), "process group"))
+        return f"{', '.join(sizes)}, {count(found, 'diagnostic')}{first}"

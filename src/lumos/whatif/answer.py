@@ -27,6 +27,7 @@ from lumos.predict.predict import Prediction
 from lumos.result import Shown, plain
 from lumos.simulate import Timeline, measured, simulate
 from lumos.trace.table import Int64
+from lumos.units import duration
 from lumos.whatif.planned import Planned
 
 #: Half-width of the 80 % interval of a normal distribution, in standard deviations.
@@ -62,7 +63,7 @@ class Memory:
     fits: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Outcome(Shown):
     """One job's step. low, high: 80 % interval. critical_path: share of the step by what it went to."""
 
@@ -97,7 +98,7 @@ class Share(NamedTuple):
     modelled: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Answer(Shown):
     """The changed job beside its base. moved: the largest contributions to the difference, then the rest as one."""
 
@@ -108,6 +109,19 @@ class Answer(Shown):
     moved: tuple[Contribution, ...]
     share: Share
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of `lumos whatif --json`."""
+        return contracted(self)
+
+    def described(self) -> str:
+        """The changed step beside the base's, its interval, and what was changed."""
+        changed, low, high, base = (
+            duration(1e9 * s)
+            for s in (self.outcome.step_time_s, self.outcome.step_time_low_s, self.outcome.step_time_high_s, self.base.step_time_s)
+        )
+        what = ", ".join(self.changes) or "nothing changed"
+        return f"{changed} a step instead of {base} (80 % interval {low} to {high}): {what}"
 
 
 def typical_step(paths: tuple[CriticalPath, ...]) -> int:
@@ -392,7 +406,7 @@ def contracted(found: Answer) -> dict[str, Any]:
         **plain(found.outcome),
         "base": plain(found.base),
         "measured_step_s": found.measured_step_s,
-        "changes": found.changes,
+        "changes": list(found.changes),
         "moved": [{**c._asdict(), "delta_s": c.delta_s} for c in found.moved],
         "share": plain(found.share),
         "diagnostics": plain(found.diagnostics),

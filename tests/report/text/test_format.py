@@ -6,23 +6,14 @@ import pytest
 from rich.console import Console
 
 from lumos.diagnostics import Diagnostic
-from lumos.report.text.format import MOST_ROWS, count, duration, kernel_name, percent, print_diagnostics, size, table
+from lumos.report.text.format import MOST_ROWS, kernel_name, percent, print_diagnostics, size, table
 
 
-@pytest.mark.parametrize(
-    ("ns", "shown"),
-    [(0, "0 ns"), (999, "999 ns"), (1500, "1.50 µs"), (221_345_678, "221.3 ms"), (-2_500_000, "-2.50 ms"), (3.2e9, "3.20 s"), (None, "–")],
-)
-def test_durations(ns, shown):
-    assert duration(ns) == shown
-
-
-def test_sizes_percentages_and_counts():
+def test_sizes_and_percentages():
     assert [size(n) for n in (12, 2048, 3 * 2**20, 2**37)] == ["12 B", "2.00 KiB", "3.00 MiB", "128.0 GiB"]
     assert percent(0.0333, signed=True) == "+3.33 %"
     assert percent(-0.00001, signed=True) == "+0.00 %"  # not a negative nothing
     assert percent(None) == "–"
-    assert (count(1, "step"), count(1200, "step")) == ("1 step", "1,200 steps")
 
 
 def test_names_of_kernels_lose_what_they_share():

@@ -28,12 +28,13 @@ from lumos.graph.build import build
 from lumos.graph.table import Graph
 from lumos.report.page.columns import column
 from lumos.report.page.timeline_levels import Limits, drawing
-from lumos.report.text.format import duration, kernel_name, percent
+from lumos.report.text.format import kernel_name, percent
 from lumos.result import plain
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
 from lumos.trace.table import Job
+from lumos.units import duration
 from lumos.whatif.answer import Answer, Memory, contracted
 from lumos.whatif.bench import Bench
 from lumos.whatif.whatif import Changes, whatif

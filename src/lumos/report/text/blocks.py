@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from lumos.report.text.format import count, duration, heading, paragraph, percent, table
+from lumos.report.text.format import heading, paragraph, percent, table
 from lumos.segment.outline import Outline
+from lumos.units import count, duration
 
 
 def print_blocks(console: Console, found: Outline) -> None:

@@ -11,8 +11,9 @@ from lumos.analyze.flops import Achieved
 from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, Row, StreamRow, TimeRow
 from lumos.analyze.variability import Variability
 from lumos.diagnostics import Diagnostic
-from lumos.report.text.format import count, duration, heading, kernel_name, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import heading, kernel_name, percent, print_diagnostics, sentence, table
 from lumos.report.text.replay import PARTS, who
+from lumos.units import count, duration
 
 IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
 

@@ -11,7 +11,8 @@ from rich.text import Text
 from lumos.chakra.check.check import Checked
 from lumos.chakra.export import Exported
 from lumos.chakra.stat import Stat
-from lumos.report.text.format import MOST_ROWS, count, duration, heading, paragraph, percent, print_diagnostics, size, table
+from lumos.report.text.format import MOST_ROWS, heading, paragraph, percent, print_diagnostics, size, table
+from lumos.units import count, duration
 
 
 def print_exported(console: Console, result: Exported) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lumos.analyze.compare import Amount, Change, Comparison, Side
-from lumos.report.text.format import count, duration, heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
 from lumos.report.text.replay import PARTS
+from lumos.units import count, duration
 
 #: Rows of each table.
 MOST_COSTLY = 12

@@ -9,19 +9,8 @@ from rich.console import Console
 from lumos.analyze.critical_path import GROUPS, CriticalPath
 from lumos.analyze.slack import ClassSlack
 from lumos.graph.table import Graph
-from lumos.report.text.format import (
-    JOB_STEP,
-    MOST_ROWS,
-    count,
-    duration,
-    heading,
-    kernel_name,
-    paragraph,
-    percent,
-    print_diagnostics,
-    sentence,
-    table,
-)
+from lumos.report.text.format import JOB_STEP, MOST_ROWS, heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
+from lumos.units import count, duration
 
 #: Links of one step, and names on the paths, that are listed.
 LONGEST = 10

@@ -11,6 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from lumos.units import decimals
+
 if TYPE_CHECKING:
     from lumos.diagnostics import Diagnostic
 
@@ -24,21 +26,11 @@ GUTTER = 3
 INDENT = 2
 
 
-def duration(ns: float | None) -> str:
-    """A time in the unit that suits it."""
-    if ns is None:
-        return "–"
-    for unit, size in (("d", 86400e9), ("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= size:
-            return f"{ns / size:.{_decimals(abs(ns) / size)}f} {unit}"
-    return f"{ns:.0f} ns"
-
-
 def size(nbytes: float) -> str:
     """An amount of memory in the binary unit that suits it."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= scale:
-            return f"{nbytes / scale:.{_decimals(nbytes / scale)}f} {unit}"
+            return f"{nbytes / scale:.{decimals(nbytes / scale)}f} {unit}"
     return f"{nbytes:.0f} B"
 
 
@@ -48,11 +40,6 @@ def percent(fraction: float | None, *, signed: bool = False, decimals: int = 2) 
         return "–"
     sign = "+" if signed else ""
     return f"{round(100 * fraction, decimals) + 0.0:{sign}.{decimals}f} %"
-
-
-def count(number: int, noun: str) -> str:
-    """A number and its noun, in the plural where it is one."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 #: What a job's step is, where it has several ranks: not the mean of the ranks' steps.
@@ -141,7 +128,3 @@ def _widths(room: int, columns: Sequence[str], rows: Sequence[Sequence[str]], te
         widths[widest] -= cut
         over -= cut
     return widths
-
-
-def _decimals(value: float) -> int:
-    return 1 if value >= 100 else 2

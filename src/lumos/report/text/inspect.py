@@ -9,9 +9,10 @@ from rich.console import Console
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
 from lumos.analyze.interference import Interference
 from lumos.diagnostics import Diagnostic
-from lumos.report.text.format import count, duration, heading, paragraph, percent, print_diagnostics, sentence, size, table
+from lumos.report.text.format import heading, paragraph, percent, print_diagnostics, sentence, size, table
 from lumos.report.text.interference import print_interference
 from lumos.trace.table import ProcessGroup
+from lumos.units import count, duration
 
 
 def print_contents(

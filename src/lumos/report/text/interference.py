@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lumos.analyze.interference import Interference
-from lumos.report.text.format import duration, heading, table
+from lumos.report.text.format import heading, table
+from lumos.units import duration
 
 
 def print_interference(console: Console, rows: Sequence[Interference]) -> None:

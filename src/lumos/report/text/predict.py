@@ -5,8 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 
 from lumos.predict.predict import Prediction
-from lumos.report.text.format import duration, heading, paragraph, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import heading, paragraph, percent, print_diagnostics, sentence, table
 from lumos.report.text.whatif import PARTS
+from lumos.units import duration
 
 #: Kinds of work on the critical path that are listed.
 MOST_KINDS = 8

@@ -12,8 +12,9 @@ from lumos.analyze.breakdown import StepBreakdown
 from lumos.analyze.interference import Interference
 from lumos.analyze.probes import Probes
 from lumos.analyze.replay import ReplayResult, StepReplay
-from lumos.report.text.format import count, duration, heading, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import heading, percent, print_diagnostics, sentence, table
 from lumos.report.text.interference import print_interference
+from lumos.units import count, duration
 
 PARTS = {
     "exposed_compute_ns": "compute alone",

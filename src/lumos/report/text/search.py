@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lumos.plan.plan import Plan
-from lumos.report.text.format import count, paragraph, sentence, table
+from lumos.report.text.format import paragraph, sentence, table
 from lumos.search.engine import Simulated
 from lumos.search.explain import Explanation
 from lumos.search.search import Found
+from lumos.units import count
 
 
 def print_found(out: Console, found: Found) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from lumos.analyze.stragglers import Share, Stragglers
-from lumos.report.text.format import JOB_STEP, count, duration, heading, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import JOB_STEP, heading, percent, print_diagnostics, sentence, table
+from lumos.units import count, duration
 
 COLUMNS = ("work", "off", "slowdown", "worth", "")
 

@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 
 from lumos.predict.validate import Scored
-from lumos.report.text.format import count, heading, paragraph, percent, sentence, table
+from lumos.report.text.format import heading, paragraph, percent, sentence, table
+from lumos.units import count
 
 #: Rows with their predicted critical path by kind of work.
 Explained = Sequence[tuple[Scored, Mapping[str, float]]]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from lumos.report.text.format import JOB_STEP, duration, heading, paragraph, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import JOB_STEP, heading, paragraph, percent, print_diagnostics, sentence, table
+from lumos.units import duration
 from lumos.whatif.answer import Answer, Outcome
 from lumos.whatif.grid import Cell
 
