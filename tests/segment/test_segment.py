@@ -83,6 +83,19 @@ def test_what_has_a_number_of_its_own_inside_a_node_runs_forward_again(tmp_path,
     assert [int(p) for p in found.phase] == [Phase.FORWARD, phase]
 
 
+def test_layers_are_held_against_their_own_pass_not_against_what_the_rank_does_later(tmp_path):
+    """Two layers are 6 of the 14 operators of a forward pass and 60 of its 68 us, so they are its layers, however long the
+    backward pass behind them is."""
+    outside = [row(f"aten::once_{i}", i, 1, i) for i in range(8)]
+    inside = [row(name, 10 + 10 * i, 10, 8 + i) for i, name in enumerate(("aten::norm", "aten::attend", "aten::gelu") * 2)]
+    backward = row("autograd::engine::evaluate_function: AddBackward0", 100, 1000, 13, 2)
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": [*outside, *inside, backward]}))
+    found = cut(path)[1]
+    assert found.layers == 2
+    assert found.evidence["forward"] == "repetition"
+
+
 @public
 @pytest.mark.parametrize(
     ("path", "layers"),

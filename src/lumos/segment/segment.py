@@ -196,7 +196,7 @@ def _forward(trace: Trace, u: Units, low: int, high: int) -> tuple[Int64, list[s
     """Layer of each unit of a forward pass (-1 outside), what it is outside, the run, and how it was found."""
     symbols = u.symbol[low:high].tolist()
     run = find_run(symbols)
-    if run is not None and _covered(trace, u, low, run) >= MOST:
+    if run is not None and _covered(trace, u.row[low:high], run) >= MOST:
         layer = _from_bounds(run.bounds, high - low)
         return layer, ["embedding" if i < run.bounds[0] else "head" for i in range(high - low)], run, "repetition"
     weighted = [i for i in range(high - low) if WEIGHTED.match(trace.strings[trace.name[u.row[low + i]]])]
@@ -206,9 +206,8 @@ def _forward(trace: Trace, u: Units, low: int, high: int) -> tuple[Int64, list[s
     return layer, ["embedding"] * (high - low), None, "operators with weights"
 
 
-def _covered(trace: Trace, u: Units, low: int, run: Run) -> float:
-    """Share of the units of a pass, or of their time, that the run covers."""
-    rows = u.row[low : low + 10**9]
+def _covered(trace: Trace, rows: Int64, run: Run) -> float:
+    """Share of the units of a pass (`rows` of the trace), or of their time, that the run covers; the larger of the two."""
     inside = rows[run.bounds[0] : run.bounds[-1]]
     total = int(trace.duration[rows].sum())
     return max(run.covered, float(trace.duration[inside].sum()) / total if total else 0.0)
