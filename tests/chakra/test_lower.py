@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.chakra.lower import LEAST_BYTES, csr, lower, reduced
+from lumos.chakra.lower import LEAST_BYTES, lower, reduced
 from lumos.errors import GraphError
+from lumos.graph.edges import distinct
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.trace.chakra_wire import CollectiveType, NodeType
 
@@ -132,5 +133,5 @@ def test_a_graph_without_tasks_is_refused() -> None:
 
 def test_dependencies_that_others_imply_are_left_out() -> None:
     pred, task = np.array([0, 1, 0, 2, 1, 0]), np.array([1, 2, 2, 3, 3, 3])
-    offset, dep = reduced(*csr(pred, task, 4))
+    offset, dep = reduced(distinct(pred, task, 4))
     assert (offset.tolist(), dep.tolist()) == ([0, 0, 1, 2, 3], [0, 1, 2])

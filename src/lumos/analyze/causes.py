@@ -13,6 +13,7 @@ import numpy as np
 
 from lumos.analyze.occupied import NEVER, full_until
 from lumos.analyze.steps import Members
+from lumos.graph.lists import list_of
 from lumos.graph.table import Dependency
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64
@@ -42,7 +43,7 @@ def causes(timeline: Timeline, owners: Members) -> Causes:
     """When each device task of the timeline's graph became ready, by cause."""
     graph = timeline.graph
     lag = graph.lag[owners.rank]  # of each task as a successor, [n, kinds]
-    successor = np.repeat(np.arange(len(graph)), np.diff(graph.pred_offset))
+    successor = list_of(graph.pred_offset)
     kept = owners.on_device[successor] & ~np.isin(graph.pred_kind, list(graph.ignored))
     launches = graph.pred_kind == Dependency.LAUNCH
     launch, wait = np.full(len(graph), NEVER), np.full(len(graph), NEVER)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from lumos.analyze.steps import Members
+from lumos.graph.lists import list_of
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64
@@ -43,7 +44,7 @@ def unexplained_operations(timeline: Timeline, owners: Members) -> tuple[Int64, 
 def _ready(timeline: Timeline) -> Int64:
     """When each task's predecessors had ended, int64[n] ns; the host's time counts with its duration. -1 without any."""
     graph = timeline.graph
-    successor = np.repeat(np.arange(len(graph)), np.diff(graph.pred_offset))
+    successor = list_of(graph.pred_offset)
     ended = np.where(graph.kind == Kind.HOST, timeline.start + graph.duration, timeline.end)
     out = np.full(len(graph), -1, np.int64)
     kept = ~np.isin(graph.pred_kind, list(graph.ignored))

@@ -11,10 +11,12 @@ window (`prefix`) belongs to no step: nobody knows what it waited for.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lumos.graph.lists import Lists, grouped, offsets
 from lumos.graph.table import Dependency, Graph, Kind, Step
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int32, Int64
@@ -60,7 +62,7 @@ class Members:
 def members(graph: Graph) -> Members:
     """Assign every task of the graph to its step. A graph without marked steps is one step per rank."""
     rank = graph.position_of_task
-    by_rank = _grouped(rank, len(graph.ranks))
+    by_rank = grouped(rank, len(graph.ranks))
     on_device = graph.on_device
     launch = launches(graph)
     prefix = _prefix(graph, rank, on_device, launch)
@@ -70,7 +72,7 @@ def members(graph: Graph) -> Members:
     else:
         marked = tuple(Step(r, "step", 0, 0) for r in graph.ranks)
         step = rank.copy()
-    return _members(graph, tuple(marked), step, (rank, by_rank, on_device, launch, prefix))
+    return _members(graph, tuple(marked), step, _Facts(rank, by_rank, on_device, launch, prefix))
 
 
 def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32) -> Members:
@@ -78,23 +80,42 @@ def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32) -> Members:
     rank = graph.position_of_task
     on_device = graph.on_device
     launch = launches(graph)
-    facts = (rank, _grouped(rank, len(graph.ranks)), on_device, launch, _prefix(graph, rank, on_device, launch))
+    facts = _Facts(rank, grouped(rank, len(graph.ranks)), on_device, launch, _prefix(graph, rank, on_device, launch))
     return _members(graph, steps, step.copy(), facts)
 
 
-_Facts = tuple[Int32, tuple[Int64, Int64], NDArray[np.bool_], Int32, NDArray[np.bool_]]
+class _Facts(NamedTuple):
+    """Of every task: rank, whether on a device, launch and prefix, as in `Members`; and the tasks by rank."""
+
+    rank: Int32
+    by_rank: Lists
+    on_device: NDArray[np.bool_]
+    launch: Int32
+    prefix: NDArray[np.bool_]
 
 
 def _members(graph: Graph, marked: tuple[Step, ...], step: Int32, facts: _Facts) -> Members:
-    """The steps that own any work, numbered anew. facts: rank, tasks by rank, on device, launch and prefix of every task."""
+    """The steps that own any work, numbered anew."""
     rank, by_rank, on_device, launch, prefix = facts
     step[prefix | np.array([p.timer for p in graph.processors], bool)[graph.processor]] = -1
     owning = np.unique(step[(step >= 0) & (graph.kind != Kind.HOST)])
     number = np.full(len(marked) + 1, -1, np.int32)  # the last is what index -1 finds
     number[owning] = np.arange(len(owning))
     step = number[step]
-    by_step = _grouped(step, len(owning))
-    return Members(graph, tuple(marked[i] for i in owning), step, rank, on_device, launch, prefix, *by_step, *by_rank)
+    by_step = grouped(step, len(owning))
+    return Members(
+        graph=graph,
+        steps=tuple(marked[i] for i in owning),
+        step=step,
+        rank=rank,
+        on_device=on_device,
+        launch=launch,
+        prefix=prefix,
+        order=by_step.flat,
+        offset=by_step.offset,
+        rank_order=by_rank.flat,
+        rank_offset=by_rank.offset,
+    )
 
 
 def job_steps(owners: Members) -> dict[str, list[int]]:
@@ -119,7 +140,7 @@ def only(owners: Members, *names: str) -> Members:
         steps=tuple(owners.steps[i] for i in chosen),
         step=number[owners.step],
         order=np.concatenate(tasks) if tasks else np.empty(0, np.int64),
-        offset=np.cumsum([0, *map(len, tasks)]).astype(np.int64),
+        offset=offsets([len(t) for t in tasks]),
     )
 
 
@@ -157,17 +178,10 @@ def _prefix(graph: Graph, rank: Int32, on_device: NDArray[np.bool_], launch: Int
     return released & on_device & (launch < 0) & shows_launches[rank]
 
 
-def _grouped(key: Int32, size: int) -> tuple[Int64, Int64]:
-    """Tasks by key, in ascending id, and where each of the keys 0 … size − 1 begins; negative keys are left out."""
-    order = np.argsort(key, kind="stable")
-    order = order[np.searchsorted(key[order], 0) :]
-    return order, np.searchsorted(key[order], np.arange(size + 1)).astype(np.int64)
-
-
-def _assign(graph: Graph, measured_start: Int64, by_rank: tuple[Int64, Int64], launched: NDArray[np.bool_], launch: Int32) -> Int32:
+def _assign(graph: Graph, measured_start: Int64, by_rank: Lists, launched: NDArray[np.bool_], launch: Int32) -> Int32:
     """Index into graph.steps by measured start, then launched device tasks by their launch."""
     step = np.full(len(graph), -1, np.int32)
-    order, offset = by_rank
+    offset, order = by_rank
     for position, number in enumerate(graph.ranks):
         marks = [i for i, s in enumerate(graph.steps) if s.rank == number]
         if not marks:

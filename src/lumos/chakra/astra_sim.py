@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from lumos.chakra.lower import csr, reduced
+from lumos.chakra.lower import reduced
 from lumos.chakra.network import GIB, Network
 from lumos.chakra.workload import Workload
 from lumos.diagnostics import Diagnostic
+from lumos.graph.edges import distinct
+from lumos.graph.lists import list_of
 from lumos.graph.table import Kind
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT
@@ -45,9 +47,9 @@ def serialised(workload: Workload) -> Workload:
     node = node[workload.type[node] != NodeType.RECV]
     rank = workload.rank_of()[node]
     follows = np.flatnonzero(rank[1:] == rank[:-1]) + 1
-    task = np.repeat(np.arange(len(workload)), np.diff(workload.dep_offset))
-    chained = csr(np.concatenate((workload.dep, node[follows - 1])), np.concatenate((task, node[follows])), len(workload))
-    offset, dep = reduced(*chained)
+    task = list_of(workload.dep_offset)
+    chained = distinct(np.concatenate((workload.dep, node[follows - 1])), np.concatenate((task, node[follows])), len(workload))
+    offset, dep = reduced(chained)
     return replace(workload, dep_offset=offset, dep=dep)
 
 

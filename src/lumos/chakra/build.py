@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.chakra.gather import folder_of, gather
-from lumos.chakra.lower import EAGER, csr
+from lumos.chakra.lower import EAGER
 from lumos.chakra.network import Network, durations, read_network
 from lumos.chakra.play import play
 from lumos.chakra.workload import Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
+from lumos.graph.edges import distinct
+from lumos.graph.lists import end_to_end, list_of, offsets
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job
@@ -45,7 +47,7 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
     workload = replace(workload, duration=duration, diagnostics=(*workload.diagnostics, *findings))
     if not (workload.start != ABSENT).all():
         workload, costed = _ordered(workload, costed)
-    task = np.repeat(np.arange(len(workload)), np.diff(workload.dep_offset))
+    task = list_of(workload.dep_offset)
     processor, processors = _processors(workload, one_link=len(costed) > 0)
     pairs, sets = _meetings(workload)
     facts = workload.communication
@@ -54,10 +56,11 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
     sets += [row for row, early in zip(pairs.tolist(), eager.tolist(), strict=True) if not early]
     pred = np.concatenate((workload.dep, pairs[eager, 0]))
     succ = np.concatenate((task, pairs[eager, 1]))
-    offset, pred = csr(pred, succ, len(workload))
-    succ = np.repeat(np.arange(len(workload)), np.diff(offset))
+    offset, pred = distinct(pred, succ, len(workload))
+    succ = list_of(offset)
     kind = _dependency_kinds(workload, pred, succ, processor)
     keep = ~_implied(processor, pred, succ)
+    together = end_to_end(sets)
     released = np.flatnonzero(workload.release != ABSENT)
     return Graph(
         ranks=workload.ranks,
@@ -68,14 +71,14 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
         kind=workload.kind,
         name=workload.name,
         event=np.full(len(workload), ABSENT, np.int32),
-        pred_offset=np.concatenate(([0], np.cumsum(keep)))[offset].astype(np.int64),
+        pred_offset=offsets(keep)[offset],
         pred=pred[keep].astype(np.int32),
         pred_kind=kind[keep],
         lag=np.zeros((len(workload.ranks), len(Dependency)), np.int64),
         release_task=released.astype(np.int32),
         release_time=workload.release[released],
-        rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
-        rendezvous_task=np.array([t for s in sets for t in s], np.int32),
+        rendezvous_offset=together.offset,
+        rendezvous_task=together.flat.astype(np.int32),
         collectives=_collectives(workload),
         measured_start=_arrivals(workload, pred, succ),
         measured_end=workload.start + workload.duration,
@@ -111,8 +114,8 @@ def permuted(workload: Workload, order: Int64) -> Workload:
     place[order] = np.arange(len(order))
     facts = workload.communication
     rows = np.argsort(place[facts.node], kind="stable")
-    task = np.repeat(np.arange(len(order)), np.diff(workload.dep_offset))
-    offset, dep = csr(place[workload.dep], place[task], len(order))
+    task = list_of(workload.dep_offset)
+    offset, dep = distinct(place[workload.dep], place[task], len(order))
     columns = ("type", "on_cpu", "kind", "name", "queue", "start", "duration", "release", "operations", "bytes")
     moved = {name: getattr(workload, name)[order] for name in columns}
     moved |= {name: None if (column := getattr(workload, name)) is None else column[order] for name in ("id", "event")}

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from lumos.chakra.lower import csr
 from lumos.chakra.workload import Communication, Workload
+from lumos.graph.edges import distinct
+from lumos.graph.lists import list_of, offsets
 from lumos.graph.table import Kind
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int64
@@ -23,14 +24,13 @@ _NAME = "block"
 def coarse(workload: Workload) -> Workload:
     """The workload with one node between each two events of communication."""
     parts = [_rank(workload, rank) for rank in range(len(workload.ranks))]
-    sizes = np.array([len(p.start) for p in parts])
-    offset = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    offset = offsets([len(p.start) for p in parts])
     of_comm = np.concatenate([np.array(p.comm, np.int64) for p in parts])
     start = np.concatenate([np.array(p.start, np.int64) for p in parts])
     end = np.concatenate([np.array(p.end, np.int64) for p in parts])
     edges = [(low + a, low + b) for low, p in zip(offset.tolist(), parts, strict=False) for a, b in p.edges]
     pairs = np.array(edges, np.int64).reshape(-1, 2)
-    dep_offset, dep = csr(pairs[:, 0], pairs[:, 1], len(start))
+    dep_offset, dep = distinct(pairs[:, 0], pairs[:, 1], len(start))
     is_comm = of_comm >= 0
     names = (*workload.names, _NAME)
     block = np.where(is_comm, workload.name[of_comm], len(names) - 1)
@@ -85,7 +85,7 @@ def _rank(workload: Workload, rank: int) -> _Line:
     is_comm[comms - low] = True
     end = workload.start[low:high] + workload.duration[low:high]
     deps = workload.dep[workload.dep_offset[low] : workload.dep_offset[high]] - low
-    task = np.repeat(np.arange(high - low), np.diff(workload.dep_offset[low : high + 1]))
+    task = list_of(workload.dep_offset[low : high + 1])
     issue = _latest(task, end[deps], high - low)
     free = _latest(task[~is_comm[deps]], end[deps[~is_comm[deps]]], high - low)
     waits = np.unique(task[is_comm[deps] & ~is_comm[task]])

@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from lumos.chakra.lower import csr
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
+from lumos.graph.edges import distinct
+from lumos.graph.lists import Lists, list_of, offsets
 from lumos.graph.table import Kind, Step
 from lumos.trace.chakra_wire import Node, NodeType
 from lumos.trace.table import ABSENT, Int8, Int64, Job, ProcessGroup, Trace
@@ -36,8 +37,8 @@ COLLECTIVES = (
 def gather(job: Job) -> Workload:
     """The workload of a job of Chakra files. TraceError names file and node: absent or repeated ids, cycles, peers."""
     ranks = [_rank(trace) for trace in job.traces]
-    sizes = np.array([0, *(len(r.nodes) for r in ranks)])
-    offset = np.cumsum(sizes).astype(np.int64)
+    sizes = [len(r.nodes) for r in ranks]
+    offset = offsets(sizes)
     position = {r.trace.rank: i for i, r in enumerate(ranks)}
     names: dict[str, int] = {}
     trace_names = [[names.setdefault(s, len(names)) for s in r.trace.strings] for r in ranks]
@@ -57,7 +58,7 @@ def gather(job: Job) -> Workload:
     communicates = np.isin(types, _COMMUNICATION)
     duration = column("duration")
     operations = np.array([_integer(n, "num_ops") for n in nodes], np.int64)
-    exact = np.repeat([bool(r.trace.metadata.get("exact_ns")) for r in ranks], sizes[1:])
+    exact = np.repeat([bool(r.trace.metadata.get("exact_ns")) for r in ranks], sizes)
     if not duration[communicates].any() and not any(t.metadata.get("communication_timed") for t in job.traces):
         duration[communicates] = ABSENT
     duration[~communicates & (duration == 0) & (operations > 0) & ~exact] = ABSENT
@@ -195,11 +196,10 @@ def _queue(node: Node) -> int:
     return stream if stream != ABSENT else thread if node.type not in _COMMUNICATION else ABSENT
 
 
-def _dependencies(ranks: Sequence[_Rank], offset: Int64) -> tuple[Int64, Int64]:
-    counts = [len(d) for r in ranks for d in r.deps]
-    task = np.repeat(np.arange(len(counts)), counts)
+def _dependencies(ranks: Sequence[_Rank], offset: Int64) -> Lists:
+    task = list_of(offsets([len(d) for r in ranks for d in r.deps]))
     flat = np.fromiter((d + low for r, low in zip(ranks, offset.tolist(), strict=False) for deps in r.deps for d in deps), np.int64)
-    return csr(flat, task, len(counts))
+    return distinct(flat, task, int(offset[-1]))
 
 
 def _communication(

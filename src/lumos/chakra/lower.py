@@ -25,6 +25,8 @@ from lumos.analyze.steps import members
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
+from lumos.graph.edges import distinct
+from lumos.graph.lists import Lists, offsets
 from lumos.graph.table import Collectives, Graph, Kind, Step
 from lumos.simulate import Frozen, Timeline, freeze, simulate, sweep
 from lumos.trace.chakra_wire import CollectiveType, NodeType
@@ -175,7 +177,7 @@ class _Nodes:
         place[order] = np.arange(len(order))
         pred = np.concatenate((self.pred, [e[0] for e in self.edges])).astype(np.int64)
         task = np.concatenate((self.task, [e[1] for e in self.edges])).astype(np.int64)
-        dep_offset, dep = reduced(*csr(place[pred], place[task], len(order)))
+        dep_offset, dep = reduced(distinct(place[pred], place[task], len(order)))
         on_stream = graph.on_device
 
         def column(of_tasks: NDArray[Any], of_added: list[int], dtype: type) -> Any:
@@ -234,19 +236,12 @@ class _Nodes:
         return tuple(out)
 
 
-def csr(pred: Int64, task: Int64, n: int) -> tuple[Int64, Int64]:
-    """Edges pred[i] -> task[i] as (offset, predecessors by task), each once, ascending."""
-    key = np.unique(task * np.int64(n) + pred)
-    offset = np.zeros(n + 1, np.int64)
-    np.cumsum(np.bincount(key // n, minlength=n), out=offset[1:])
-    return offset, key % n
-
-
-def reduced(offset: Int64, dep: Int64) -> tuple[Int64, Int64]:
-    """Dependencies without those that a short chain of others implies. `dep` points backwards.
+def reduced(dependencies: Lists) -> Lists:
+    """Dependencies without those that a short chain of others implies. They point backwards.
 
     Looks `REACH` nodes far, which finds what the orders of streams and threads repeat.
     """
+    offset, dep = dependencies
     bounds, deps = offset.tolist(), dep.tolist()
     keep = np.ones(len(deps), bool)
     for node in np.flatnonzero(np.diff(offset) > 1).tolist():
@@ -262,7 +257,7 @@ def reduced(offset: Int64, dep: Int64) -> tuple[Int64, Int64]:
             front += before
         for i in range(low, high):
             keep[i] = deps[i] not in seen
-    return np.concatenate(([0], np.cumsum(keep)))[offset].astype(np.int64), dep[keep]
+    return Lists(offsets(keep)[offset], dep[keep])
 
 
 def _queues(graph: Graph) -> Int64:

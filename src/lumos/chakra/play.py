@@ -14,6 +14,7 @@ from itertools import count
 import numpy as np
 
 from lumos.chakra.workload import Workload
+from lumos.graph.lists import grouped, list_of
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int64
 
@@ -50,10 +51,9 @@ class _Player:
         self.members = [len(g) for g in workload.groups]
         self.on_cpu = workload.on_cpu.tolist()
         self.waiting = np.diff(workload.dep_offset).tolist()
-        task = np.repeat(np.arange(n), np.diff(workload.dep_offset))
-        order = np.argsort(workload.dep, kind="stable")
-        self.after = task[order].tolist()
-        self.after_at = np.searchsorted(workload.dep[order], np.arange(n + 1)).tolist()
+        after_at, order = grouped(workload.dep, n)
+        self.after = list_of(workload.dep_offset)[order].tolist()
+        self.after_at = after_at.tolist()
         self.release = workload.release.tolist()
         self.start, self.end = [ABSENT] * n, [ABSENT] * n
         self.slots: list[list[list[tuple[int, int]]]] = [[[], [], []] for _ in workload.ranks]

@@ -106,7 +106,7 @@ def rank_graph(trace: Trace) -> Graph:
     tasks = host_tasks(planned, handed)
 
     first_work = len(tasks)
-    offset, pred, pred_kind = _edges(planned, tasks, work, syncs, copies, waits).predecessors(first_work + len(work))
+    before = _edges(planned, tasks, work, syncs, copies, waits).predecessors(first_work + len(work))
     lanes = np.unique(slices.lane)
     release_task, release_time = _boundary(tasks, work, lanes)
     on_stream = np.flatnonzero(syncs.target != NONE)
@@ -123,9 +123,9 @@ def rank_graph(trace: Trace) -> Graph:
         kind=np.concatenate((tasks.kind, _device_kinds(trace, work))),
         name=_names(trace, tasks, work),
         event=np.concatenate((tasks.row, work.row)),
-        pred_offset=offset,
-        pred=pred,
-        pred_kind=pred_kind,
+        pred_offset=before.offset,
+        pred=before.task,
+        pred_kind=before.kind,
         lag=delays.lags()[None, :],
         release_task=release_task,
         release_time=release_time,

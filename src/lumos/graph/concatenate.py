@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lumos.graph.lists import offsets
 from lumos.graph.table import Collectives, Graph, Occupancy, Waits
 from lumos.trace.table import ABSENT, Int32, Int64
 
@@ -16,9 +17,9 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
     """One graph of all ranks, each unchanged; no rank waits for another. Names are shared."""
     if len(graphs) == 1:
         return graphs[0]
-    tasks = np.concatenate(([0], np.cumsum([len(g) for g in graphs])))
-    edges = np.concatenate(([0], np.cumsum([len(g.pred) for g in graphs])))
-    processors = np.concatenate(([0], np.cumsum([len(g.processors) for g in graphs])))
+    tasks = offsets([len(g) for g in graphs])
+    edges = offsets([len(g.pred) for g in graphs])
+    processors = offsets([len(g.processors) for g in graphs])
     index: dict[str, int] = {}
     names = [_renumber(index, g) for g in graphs]
 

@@ -1,11 +1,25 @@
-"""Edges collected by kind, turned into predecessors in CSR form."""
+"""Edges collected by kind, turned into the predecessors of every task."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
+from lumos.graph.lists import Lists, grouped, offsets
 from lumos.graph.table import Dependency
 from lumos.trace.table import Int8, Int32, Int64
+
+
+class Predecessors(NamedTuple):
+    """Of every task, as `Graph` holds them in `pred_offset`, `pred` and `pred_kind`.
+
+    offset: int64[tasks + 1]. task, kind: one entry an edge, by the task that waits.
+    """
+
+    offset: Int64
+    task: Int32
+    kind: Int8
 
 
 class Edges:
@@ -23,12 +37,16 @@ class Edges:
         self._after.append(after[real])
         self._kind.append(np.full(int(real.sum()), kind, np.uint8))
 
-    def predecessors(self, tasks: int) -> tuple[Int64, Int32, Int8]:
-        """(pred_offset, pred, pred_kind) over all edges added, as `Graph` holds them."""
-        before, after, kind = (
-            np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in (self._before, self._after, self._kind)
-        )
-        order = np.argsort(after, kind="stable")
-        offset = np.zeros(tasks + 1, np.int64)
-        np.cumsum(np.bincount(after, minlength=tasks), out=offset[1:])
-        return offset, before[order].astype(np.int32), kind[order].astype(np.uint8)
+    def predecessors(self, tasks: int) -> Predecessors:
+        """All edges added, by the task that waits, in the order in which they were added."""
+        none = np.empty(0, np.int64)
+        before, after = np.concatenate([none, *self._before]), np.concatenate([none, *self._after])
+        kind = np.concatenate([none.astype(np.uint8), *self._kind])
+        offset, order = grouped(after, tasks)
+        return Predecessors(offset, before[order].astype(np.int32), kind[order])
+
+
+def distinct(before: Int64, after: Int64, tasks: int) -> Lists:
+    """The predecessors of every task by edges before[i] -> after[i], each once and ascending."""
+    key = np.unique(after * np.int64(tasks) + before)
+    return Lists(offsets(np.bincount(key // tasks, minlength=tasks)), key % tasks)

@@ -10,6 +10,7 @@ import numpy as np
 from lumos.graph.launches import DeviceWork
 from lumos.graph.syncs import Synchronisations
 from lumos.graph.threads import SHORTEST_HAND_OFF, HandOffs, HostSlices
+from lumos.intervals import union, within
 from lumos.trace.table import Int64
 
 #: A gap that ends within this of the last device work, all streams idle since, ended because of it (ns): a thread that was
@@ -33,41 +34,16 @@ def kept_gaps(slices: HostSlices, work: DeviceWork, handed: HandOffs, timers: np
         for lane in lanes:
             mine = np.flatnonzero((slices.lane == lane) & (slices.row >= 0))
             others = slices.lane[found] != lane
-            kept = np.maximum(kept, np.where(others, _overlap(slices.start[mine], slices.end[mine], start, end), 0))
-    if len(work):
-        begin, finish = _union(work.start, work.end)
-        busy = _overlap(begin, finish, start, end)
-        last_end = finish[np.maximum(np.searchsorted(begin, end, "left") - 1, 0)]
+            kept = np.maximum(kept, np.where(others, within(union(slices.start[mine], slices.end[mine]), start, end), 0))
+    works = union(work.start, work.end)
+    if works.total:
+        busy = within(works, start, end)
+        last_end = works.end[np.maximum(np.searchsorted(works.start, end, "left") - 1, 0)]
         device_ended = (last_end <= end) & (end - last_end <= AFTER_DEVICE) & (last_end > start)
         through = busy >= 0.9 * np.maximum(last_end - start, 1)
         kept = np.where(device_ended & through, np.maximum(kept, busy), kept)
     real = kept > 0
     return found[real], kept[real]
-
-
-def _union(start: Int64, end: Int64) -> tuple[Int64, Int64]:
-    """Union of intervals as disjoint intervals, ascending."""
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], np.maximum.accumulate(end[order])
-    new = np.ones(len(start), bool)
-    new[1:] = start[1:] > end[:-1]
-    last = np.append(np.flatnonzero(new)[1:] - 1, len(start) - 1)
-    return start[new], end[last]
-
-
-def _overlap(begin: Int64, finish: Int64, start: Int64, end: Int64) -> Int64:
-    """Time that disjoint ascending intervals [begin, finish) cover of each [start, end)."""
-    if not len(begin):
-        return np.zeros(len(start), np.int64)
-    total = np.concatenate(([0], np.cumsum(finish - begin)))
-
-    def covered(time: Int64) -> Int64:
-        at = np.searchsorted(begin, time, "right") - 1
-        inside = np.clip(time - begin[np.maximum(at, 0)], 0, (finish - begin)[np.maximum(at, 0)])
-        return np.where(at >= 0, total[np.maximum(at, 0)] + inside, 0)
-
-    overlap: Int64 = covered(end) - covered(start)
-    return overlap
 
 
 def kept_calls(syncs: Synchronisations) -> tuple[Int64, Int64]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.graph.alignment import align
+from lumos.graph.lists import end_to_end
 from lumos.graph.table import Collectives, Graph, Occupancy, Step
 from lumos.trace.table import ABSENT, Int32, Int64
 
@@ -280,12 +281,12 @@ def _meet(graph: Graph, matches: list[Matches]) -> Graph:
         usual = int(np.median(transfer[sound])) if sound.any() else 0
         duration[match.task] = np.where(sound, transfer, usual)
         sets.extend(match.task)
-    sizes = np.array([len(s) for s in sets], np.int64)
+    together = end_to_end(sets)
     return replace(
         graph,
         duration=duration,
-        rendezvous_offset=np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
-        rendezvous_task=np.concatenate(sets).astype(np.int32),
+        rendezvous_offset=together.offset,
+        rendezvous_task=together.flat.astype(np.int32),
         occupancy=_held(graph.occupancy, duration),
     )
 

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.blocks.block import Block, Collapsed, collapse
 from lumos.blocks.coefficients import StepCoefficients
 from lumos.blocks.price import Pricer, Times
 from lumos.blocks.work import LANE_NAMES, Collective, Lane, Work
+from lumos.graph.edges import Edges
+from lumos.graph.lists import Lists, end_to_end, offsets, places
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.predict.layout import Item, Layout
 from lumos.trace.table import Int32, Int64
@@ -70,7 +71,7 @@ def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
     else:
         keys = {(inst.block, 1) for stage in stages for inst in stage}
         templates = {key: _fine(layout.blocks[key[0]], prices[key[0]]) for key in keys}
-    return _put_together(layout, stages, templates, pricer)
+    return _put_together(stages, templates, pricer)
 
 
 def _hosted(layout: Layout, c: StepCoefficients) -> Layout:
@@ -190,23 +191,24 @@ def _add(t: _Template, lane: int, kind: Kind, name: str, times: Times, launch: i
     return len(t.lane) - 1
 
 
-def _put_together(layout: Layout, stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], pricer: Pricer) -> Assembled:
+def _put_together(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], pricer: Pricer) -> Assembled:
     keys = list(templates)
     number = {key: i for i, key in enumerate(keys)}
     pool = _Pool([templates[key] for key in keys])
     flat = [number[inst.block, inst.repeat] for stage in stages for inst in stage]
     which = np.array(flat, np.int64)
     size = pool.size[which]
-    offset = np.concatenate(([0], np.cumsum(size)))
+    offset = offsets(size)
     total = int(offset[-1])
-    source = np.repeat(pool.start[which] - offset[:-1], size) + np.arange(total)
+    source = places(pool.start[which], size)
     stage_of = np.repeat(np.repeat(np.arange(len(stages)), [len(s) for s in stages]), size)
     lane = pool.lane[source]
-    processor, processors = _processors(stage_of, lane, len(stages))
+    processor, processors = _processors(stage_of, lane)
 
-    edges = _inner_edges(pool, which, offset, source)
-    edges += _outer_edges(stages, templates, offset)
-    pred_offset, pred, pred_kind = _csr(edges, total)
+    edges = Edges()
+    _inner_edges(edges, pool, which, offset, source)
+    _outer_edges(edges, stages, templates, offset)
+    before = edges.predecessors(total)
     rendezvous = _rendezvous(stages, templates, offset)
     ranks = len(stages)
     lag = np.zeros((ranks, len(Dependency)), np.int64)
@@ -222,12 +224,12 @@ def _put_together(layout: Layout, stages: list[list[_Instance]], templates: dict
         kind=pool.kind[source],
         name=pool.name[source],
         event=np.full(total, -1, np.int32),
-        pred_offset=pred_offset,
-        pred=pred,
-        pred_kind=pred_kind,
+        pred_offset=before.offset,
+        pred=before.task,
+        pred_kind=before.kind,
         lag=lag,
-        rendezvous_offset=rendezvous[0],
-        rendezvous_task=rendezvous[1],
+        rendezvous_offset=rendezvous.offset,
+        rendezvous_task=rendezvous.flat.astype(np.int32),
         collectives=_collectives(pool, source),
         diagnostics=tuple(pricer.diagnostics),
     )
@@ -241,7 +243,7 @@ class _Pool:
 
     def __init__(self, templates: list[_Template]) -> None:
         self.size = np.array([len(t.lane) for t in templates], np.int64)
-        self.start = np.concatenate(([0], np.cumsum(self.size)))[:-1]
+        self.start = offsets(self.size)[:-1]
         self.lane = np.array([x for t in templates for x in t.lane], np.int64)
         self.kind = np.array([x for t in templates for x in t.kind], np.uint8)
         self.times = np.array([x for t in templates for x in t.times], np.int64).reshape(-1, 3)
@@ -252,43 +254,37 @@ class _Pool:
         self.inside = np.array([x for t in templates for x in t.inside], np.int64).reshape(-1, 2)
         self.work = [x for t in templates for x in t.work]
         self.edge_count = np.array([len(t.edges) for t in templates], np.int64)
-        self.edge_start = np.concatenate(([0], np.cumsum(self.edge_count)))[:-1]
+        self.edge_start = offsets(self.edge_count)[:-1]
         self.edges = np.array([e for t in templates for e in t.edges], np.int64).reshape(-1, 2)
 
 
-_Edges = list[tuple[Int64, Int64, int]]  # successor, predecessor, kind
-
-
-def _inner_edges(pool: _Pool, which: Int64, offset: Int64, source: Int64) -> _Edges:
+def _inner_edges(edges: Edges, pool: _Pool, which: Int64, offset: Int64, source: Int64) -> None:
+    """Within each instance, as its template has them."""
     launch = pool.launched_by[source]
     base = np.repeat(offset[:-1], pool.size[which])
     launched = np.flatnonzero(launch >= 0)
     count = pool.edge_count[which]
-    begin = np.repeat(pool.edge_start[which], count)
-    nth = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-    rows = pool.edges[begin + nth]
+    rows = pool.edges[places(pool.edge_start[which], count)]
     at = np.repeat(offset[:-1], count)
-    return [
-        (launched, (base + launch)[launched], int(Dependency.LAUNCH)),
-        (at + rows[:, 0], at + rows[:, 1], int(Dependency.DATA)),
-    ]
+    edges.add((base + launch)[launched], launched, Dependency.LAUNCH)
+    edges.add(at + rows[:, 1], at + rows[:, 0], Dependency.DATA)
 
 
-def _outer_edges(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], offset: Int64) -> _Edges:
+def _outer_edges(edges: Edges, stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], offset: Int64) -> None:
     """From the ends of the instances waited for to the heads of those that wait (same lane: the stream's order says it)."""
     after: list[int] = []
     before: list[int] = []
     host_after: list[int] = []
     host_before: list[int] = []
-    places = offset.tolist()
+    begins = offset.tolist()
     base = 0
     for stage in stages:
         found = [templates[inst.block, inst.repeat] for inst in stage]
         for i, inst in enumerate(stage):
             t = found[i]
-            here = places[base + i]
+            here = begins[base + i]
             for w in inst.waits:
-                other, there = found[w], places[base + w]
+                other, there = found[w], begins[base + w]
                 for end in other.ends:
                     for head in t.heads:
                         if t.lane[head] != other.lane[end]:
@@ -298,23 +294,11 @@ def _outer_edges(stages: list[list[_Instance]], templates: dict[tuple[int, int],
                         host_after.append(here + t.first_host)
                         host_before.append(there + end)
         base += len(stage)
-    return [
-        (np.array(after, np.int64), np.array(before, np.int64), int(Dependency.DATA)),
-        (np.array(host_after, np.int64), np.array(host_before, np.int64), int(Dependency.SYNC)),
-    ]
+    edges.add(np.array(before, np.int64), np.array(after, np.int64), Dependency.DATA)
+    edges.add(np.array(host_before, np.int64), np.array(host_after, np.int64), Dependency.SYNC)
 
 
-def _csr(edges: _Edges, total: int) -> tuple[Int64, Int32, NDArray[np.uint8]]:
-    after = np.concatenate([e[0] for e in edges])
-    before = np.concatenate([e[1] for e in edges])
-    kind = np.concatenate([np.full(len(e[0]), e[2], np.uint8) for e in edges])
-    order = np.argsort(after, kind="stable")
-    offset = np.zeros(total + 1, np.int64)
-    np.cumsum(np.bincount(after, minlength=total), out=offset[1:])
-    return offset, before[order].astype(np.int32), kind[order]
-
-
-def _processors(stage: Int64, lane: Int64, stages: int) -> tuple[Int32, tuple[Processor, ...]]:
+def _processors(stage: Int64, lane: Int64) -> tuple[Int32, tuple[Processor, ...]]:
     width = len(Lane) + 1
     code = stage * width + lane + 1
     used, processor = np.unique(code, return_inverse=True)
@@ -328,7 +312,7 @@ def _processors(stage: Int64, lane: Int64, stages: int) -> tuple[Int32, tuple[Pr
     return processor.astype(np.int32), tuple(out)
 
 
-def _rendezvous(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], offset: Int64) -> tuple[Int64, Int32]:
+def _rendezvous(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], offset: Int64) -> Lists:
     sets: dict[str, list[int]] = {}
     base = 0
     for stage in stages:
@@ -337,9 +321,7 @@ def _rendezvous(stages: list[list[_Instance]], templates: dict[tuple[int, int], 
                 t = templates[inst.block, inst.repeat]
                 sets.setdefault(inst.transfer, []).append(int(offset[base + i]) + t.ends[0])
         base += len(stage)
-    members = [s for s in sets.values() if len(s) > 1]
-    sizes = np.concatenate(([0], np.cumsum([len(s) for s in members]))).astype(np.int64)
-    return sizes, np.array([x for s in members for x in s], np.int32)
+    return end_to_end([s for s in sets.values() if len(s) > 1])
 
 
 def _collectives(pool: _Pool, source: Int64) -> Collectives | None:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.blocks.work import Collective
+from lumos.graph.lists import end_to_end, offsets, places
 from lumos.graph.table import Graph, Kind, Processor
 from lumos.plan.plan import Plan
 from lumos.trace.table import Int32, Int64
@@ -43,22 +44,20 @@ def expand(folded: Graph, plan: Plan, work: list[Collective | None], jitter: flo
     starts = np.searchsorted(of_task, np.arange(plan.pp + 1))
     stage = np.repeat(np.arange(plan.pp), peers)
     sizes = np.diff(starts)[stage]
-    first = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    first = offsets(sizes)
     total = int(first[-1])
     shift = np.repeat(first[:-1] - starts[stage], sizes)  # world task = folded task + shift
     source = np.arange(total) - shift
     processor, processors = _processors(folded, stage, source, first)
     degree = np.diff(folded.pred_offset)[source]
-    offset = np.concatenate(([0], np.cumsum(degree))).astype(np.int64)
-    at = np.repeat(folded.pred_offset[source] - offset[:-1], degree) + np.arange(int(offset[-1]))
+    at = places(folded.pred_offset[source], degree)
     pred = (folded.pred[at] + np.repeat(shift, degree)).astype(np.int32)
     duration = folded.duration[source].copy()
     if jitter:
         noisy = folded.kind[source] != Kind.COLLECTIVE
         noise = np.exp(np.random.default_rng(seed).normal(0.0, jitter, total))
         duration[noisy] = np.rint(duration[noisy] * noise[noisy]).astype(np.int64)
-    sets = _meetings(folded, plan, work, starts, first, peers)
-    lengths = np.concatenate(([0], np.cumsum([len(s) for s in sets]))).astype(np.int64)
+    together = end_to_end(_meetings(folded, plan, work, starts, first, peers))
     graph = replace(
         folded,
         ranks=tuple(range(len(stage))),
@@ -68,12 +67,12 @@ def expand(folded: Graph, plan: Plan, work: list[Collective | None], jitter: flo
         kind=folded.kind[source],
         name=folded.name[source],
         event=np.full(total, -1, np.int32),
-        pred_offset=offset,
+        pred_offset=offsets(degree),
         pred=pred,
         pred_kind=folded.pred_kind[at],
         lag=np.repeat(folded.lag, peers, axis=0),
-        rendezvous_offset=lengths,
-        rendezvous_task=np.concatenate(sets).astype(np.int32) if sets else np.empty(0, np.int32),
+        rendezvous_offset=together.offset,
+        rendezvous_task=together.flat.astype(np.int32),
         collectives=None,
     )
     return World(graph, stage, first, source)

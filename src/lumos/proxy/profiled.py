@@ -13,6 +13,7 @@ import numpy as np
 
 from lumos.errors import UsageError
 from lumos.graph.collectives import is_cpu_collective, issuers, kind_of
+from lumos.graph.lists import list_of
 from lumos.graph.table import DEVICE_KINDS, Dependency, Graph, Kind, Step
 from lumos.proxy.arguments import TensorSpec, UnreadableArgumentsError, map_tensors, read_arguments
 from lumos.proxy.choose import keep
@@ -247,7 +248,7 @@ def _waits(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
     """An operator whose start or device work waited for another's transfer or device work comes after that one."""
     number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
     of_rank = graph.rank_of_task == trace.rank
-    target = np.repeat(np.arange(len(graph)), np.diff(graph.pred_offset))
+    target = list_of(graph.pred_offset)
     mine = of_rank[target]
     device = _launching_operator(trace, _launches(trace, graph, step), rows)
     for edge in np.flatnonzero(mine & (graph.pred_kind == Dependency.STREAM_WAIT)).tolist():

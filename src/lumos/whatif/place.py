@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from lumos.analyze.steps import Members, assigned, launches, members
 from lumos.errors import LumosError
 from lumos.graph.edges import Edges
+from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Occupancy, Waits
 from lumos.trace.table import Int8, Int32, Int64
 from lumos.whatif.measured_layout import Instance, MeasuredLayout
@@ -46,7 +47,7 @@ def place(layout: MeasuredLayout) -> Placed:
     high = np.maximum(np.rint(base.duration[source] * layout.high[source]).astype(np.int64), duration)
     for column in (duration, low, high):
         copies.add_extra(column)
-    offset, pred, pred_kind = copies.edges().predecessors(len(source))
+    before = copies.edges().predecessors(len(source))
     rendezvous = copies.rendezvous()
     release = copies.releases()
     graph = replace(
@@ -56,13 +57,13 @@ def place(layout: MeasuredLayout) -> Placed:
         kind=base.kind[source],
         name=base.name[source],
         event=base.event[source],
-        pred_offset=offset,
-        pred=pred,
-        pred_kind=pred_kind,
+        pred_offset=before.offset,
+        pred=before.task,
+        pred_kind=before.kind,
         release_task=release[0],
         release_time=release[1],
-        rendezvous_offset=rendezvous[0],
-        rendezvous_task=rendezvous[1],
+        rendezvous_offset=rendezvous.offset,
+        rendezvous_task=rendezvous.flat.astype(np.int32),
         waits=copies.waits(),
         occupancy=copies.occupancy(duration),
         collectives=copies.collectives(),
@@ -84,9 +85,7 @@ class _Copies:
         self.base = base = layout.segmentation.graph
         self.layout = layout
         piece = layout.segmentation.piece
-        order = np.argsort(piece, kind="stable")
-        count = np.bincount(piece, minlength=len(layout.pieces))
-        begin = np.concatenate(([0], np.cumsum(count)))
+        begin, order = grouped(piece, len(layout.pieces))
         self.instances = [(rank, i) for rank, items in enumerate(layout.ranks) for i in items]
         left_out = _left_out(layout, owners)
         self.local = np.empty(len(base), np.int64)
@@ -131,7 +130,7 @@ class _Copies:
     def edges(self) -> Edges:
         base, piece = self.base, self.layout.segmentation.piece
         awaited = np.array(self.layout.awaited, np.int64).reshape(-1, 2)
-        after = np.concatenate((np.repeat(np.arange(len(base)), np.diff(base.pred_offset)), awaited[:, 1]))
+        after = np.concatenate((list_of(base.pred_offset), awaited[:, 1]))
         before = np.concatenate((base.pred.astype(np.int64), awaited[:, 0]))
         kind = np.concatenate((base.pred_kind, np.full(len(awaited), Dependency.HAND_OFF, base.pred_kind.dtype)))
         order = np.argsort(after, kind="stable")
@@ -144,8 +143,7 @@ class _Copies:
         last = np.searchsorted(after[inside], self.source, "right")
         copies = last - first
         at = np.repeat(np.arange(len(self.source)), copies)
-        nth = np.arange(int(copies.sum())) - np.repeat(np.cumsum(copies) - copies, copies)
-        edge = inside[first[at] + nth]
+        edge = inside[places(first, copies)]
         source = self.new[self.start[self.instance[at]] + self.local[before[edge]]]
         for k in np.unique(kind[edge]) if len(edge) else ():
             same = kind[edge] == k
@@ -224,7 +222,7 @@ class _Copies:
         """All copies of the tasks, ascending."""
         return np.flatnonzero(np.isin(self.source, tasks)).astype(np.int32)
 
-    def rendezvous(self) -> tuple[Int64, Int32]:
+    def rendezvous(self) -> Lists:
         """Run by run over the ranks."""
         base, piece = self.base, self.layout.segmentation.piece
         sets: list[list[int]] = []
@@ -237,8 +235,7 @@ class _Copies:
                 names = base.names[base.name[base.rendezvous_task[low]]]
                 raise LumosError(f"the change leaves the ranks with different numbers of {names!r}; their blocks were cut differently")
             sets += [list(members_) for members_ in zip(*runs, strict=True)]
-        offset = np.concatenate(([0], np.cumsum([len(s) for s in sets]))).astype(np.int64)
-        return offset, np.array([t for s in sets for t in s], np.int32)
+        return end_to_end(sets)
 
     def releases(self) -> tuple[Int32, Int64]:
         """The first run of every released task keeps its time."""

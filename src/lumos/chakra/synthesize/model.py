@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from lumos.chakra.workload import Workload
 from lumos.errors import LumosError, UsageError
+from lumos.graph.lists import grouped
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int32, Int64
 
@@ -134,8 +135,7 @@ def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: di
     keys, which = np.unique(columns, axis=0, return_inverse=True)
     which = which.reshape(-1)
     number = np.empty(len(keys), np.int32)
-    order = np.argsort(which, kind="stable")
-    bounds = np.searchsorted(which[order], np.arange(len(keys) + 1))
+    bounds, order = grouped(which, len(keys))
     for i, key in enumerate(map(tuple, keys.tolist())):
         number[i] = symbols.setdefault(key, len(symbols))
         if number[i] == len(pools):

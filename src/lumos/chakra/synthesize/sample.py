@@ -9,11 +9,13 @@ from itertools import pairwise
 import numpy as np
 
 from lumos.chakra.build import graph_of
-from lumos.chakra.lower import csr, lower
+from lumos.chakra.lower import lower
 from lumos.chakra.synthesize.model import RUN, Model, Program, Structure, run_hashes
 from lumos.chakra.synthesize.repeats import regions
 from lumos.chakra.workload import Communication, Workload
 from lumos.errors import UsageError
+from lumos.graph.edges import distinct
+from lumos.graph.lists import Lists, grouped, offsets
 from lumos.graph.table import Graph, Step
 from lumos.simulate import simulate
 from lumos.trace.chakra_wire import NodeType
@@ -89,8 +91,7 @@ def _steps(programs: list[Program], offset: Int64, start: Int64) -> tuple[Step, 
 def _workload(model: Model, structure: Structure, replicas: int, rng: np.random.Generator, scale: Mapping[str, float]) -> Workload:
     programs = [structure.programs[p] for p in structure.of_rank] * replicas
     world = len(structure.of_rank)
-    sizes = np.array([len(p.symbol) for p in programs])
-    offset = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    offset = offsets([len(p.symbol) for p in programs])
     symbol = np.concatenate([np.array(p.symbol, np.int64) for p in programs])
     groups, group_of, grown = _groups(structure, replicas)
     facts, back = _communication(model, programs, offset, world, group_of, rng, scale.get("size", 1.0))
@@ -132,8 +133,7 @@ def _labels(model: Model, rng: np.random.Generator) -> tuple[tuple[str, ...], In
 def _durations(model: Model, symbol: Int64, rng: np.random.Generator, scale: Mapping[str, float]) -> Int64:
     """A duration for every node: each symbol's nodes take one value from each equal share of its distribution."""
     out = np.zeros(len(symbol), np.float64)
-    order = np.argsort(symbol, kind="stable")
-    bounds = np.searchsorted(symbol[order], np.arange(len(model.symbols) + 1))
+    bounds, order = grouped(symbol, len(model.symbols))
     for i, s in enumerate(model.symbols):
         nodes = order[bounds[i] : bounds[i + 1]]
         if not len(nodes):
@@ -146,7 +146,7 @@ def _durations(model: Model, symbol: Int64, rng: np.random.Generator, scale: Map
     return np.rint(out).astype(np.int64)
 
 
-def _dependencies(programs: list[Program], offset: Int64) -> tuple[Int64, Int64]:
+def _dependencies(programs: list[Program], offset: Int64) -> Lists:
     pred, task = [], []
     for low, program in zip(offset.tolist(), programs, strict=False):
         for node, deps in enumerate(program.deps):
@@ -155,7 +155,7 @@ def _dependencies(programs: list[Program], offset: Int64) -> tuple[Int64, Int64]
                 task.append(low + node)
     before, after = np.array(pred, np.int64), np.array(task, np.int64)
     real = before < after
-    return csr(before[real], after[real], int(offset[-1]))
+    return distinct(before[real], after[real], int(offset[-1]))
 
 
 def _communication(

@@ -143,7 +143,7 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
     duration = np.where(joined.meeting >= 0, joined.transfer, measured)
     if constants.transfer is not None:
         duration = np.where((ops.row < 0) & ~joined.incomplete, constants.transfer, duration)
-    offset, pred, pred_kind = _edges(ops, host, position, at, before, after).predecessors(n)
+    waited = _edges(ops, host, position, at, before, after).predecessors(n)
     is_transfer = np.array([name in KIND_OF for name in ops.names], bool)[ops.name]
     lanes = (*LANES, "host")
     return Graph(
@@ -155,9 +155,9 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
         kind=spread(np.where(is_transfer, int(Kind.COLLECTIVE), int(Kind.OPERATOR)), np.full(len(at), int(Kind.HOST))).astype(np.uint8),
         name=spread(ops.name, len(ops.names) + host.name).astype(np.int32),
         event=spread(ops.row, np.full(len(at), -1)).astype(np.int32),
-        pred_offset=offset,
-        pred=pred,
-        pred_kind=pred_kind,
+        pred_offset=waited.offset,
+        pred=waited.task,
+        pred_kind=waited.kind,
         lag=np.zeros((len(ops.ranks), len(Dependency)), np.int64),
         rendezvous_offset=joined.offset,
         rendezvous_task=position[joined.members].astype(np.int32),

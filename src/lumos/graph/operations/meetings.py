@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lumos.graph.lists import offsets
 from lumos.graph.operations.table import Operations
 from lumos.trace.table import Int64
 
@@ -81,7 +82,7 @@ def meetings(ops: Operations) -> Meetings:
     for key, here in found.items():
         incomplete[here] = key[:3] in broken
     members: Int64 = np.concatenate([np.array(found[key], np.int64) for key in complete]) if complete else np.empty(0, np.int64)
-    offset = np.concatenate(([0], np.cumsum([size[key] for key in complete]))).astype(np.int64)
+    offset = offsets([size[key] for key in complete])
     transfer, cleaned = _transfers(ops, meeting, offset, members)
     return Meetings(meeting, group, tuple(groups), offset, members, incomplete, transfer, cleaned)
 
