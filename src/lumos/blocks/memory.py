@@ -47,8 +47,8 @@ def stage_memory(job: Job, stage: int) -> Memory:
     plan, framework = job.plan, job.framework
     share = Share(job.model, plan, framework, job.cluster.node.devices)
     chunks = layers_of_chunks(plan, job.model)
-    total, experts = stage_parameters(share, stage, chunks)
-    owned = owned_parameters(share, total, experts)
+    held = stage_parameters(share, stage, chunks)
+    owned = owned_parameters(share, held)
     width = share.activation_bytes
     layer = max((p.total for p in (job.model.layer_parameters(job.model.is_mixture(i)) for i in range(job.model.layers))), default=0)
     if plan.zero == 3:  # two layers' parameters are whole at a time
@@ -56,12 +56,11 @@ def stage_memory(job: Job, stage: int) -> Memory:
         gradients = owned * FP32 + width * (layer // plan.tp)
         optimizer = owned * (ADAM_STATES - FP32)
     else:
-        parameters = total * width
-        gradients = (owned if plan.zero == 2 else total) * framework.gradient_bytes
+        parameters = held.total * width
+        gradients = (owned if plan.zero == 2 else held.total) * framework.gradient_bytes
         optimizer = owned * ADAM_STATES
     activations = activation_bytes(share, stage, chunks)
-    held = parameters + gradients + optimizer
-    peak = held + activations + (0 if plan.lora_rank else weight_gradients(share, stage))
+    peak = parameters + gradients + optimizer + activations + (0 if plan.lora_rank else weight_gradients(share, stage))
     capacity = job.cluster.accelerator.memory_bytes
     return Memory(parameters, gradients, optimizer, activations, peak, capacity is None or peak <= capacity, stage)
 

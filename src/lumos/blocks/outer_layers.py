@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lumos.blocks.block import Block, Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
-from lumos.blocks.parameters import tensors_of_layer
+from lumos.blocks.parameters import Held, owned_parameters, tensors_of_layer
 from lumos.blocks.share import Share
 from lumos.blocks.work import Lane, Traffic
 
@@ -69,12 +69,10 @@ def head_backward(share: Share, layers: LayerParts) -> Block:
     return b.build()
 
 
-def optimizer(share: Share, parameters: int, owned: int, tensors: int) -> Block:
-    """Gradient norm, clipping and Adam over this rank's `owned` parameters.
-
-    parameters: those it holds for its passes; tensors: how many they come in.
-    """
+def optimizer(share: Share, held: Held[int], layers: int) -> Block:
+    """Gradient norm, clipping and Adam over the part of the `held` parameters, of `layers` layers, whose states this rank keeps."""
     f = share.framework
+    owned, tensors = owned_parameters(share, held), layers * tensors_of_layer(share.model)
     b = Builder("optimizer", round(1000 * f.host_us), round(1000 * f.tensor_us * tensors))
     b.add("gradient norm", Traffic(f.gradient_bytes * owned, 2))
     if share.plan.devices > 1:
@@ -87,8 +85,8 @@ def optimizer(share: Share, parameters: int, owned: int, tensors: int) -> Block:
     b.add("clip gradients", Traffic(2 * f.gradient_bytes * owned, 1))
     b.add("adam", Traffic(moved * owned, 4))
     if share.dtype == "fp8" and share.plan.lora_rank == 0:  # the new weights and their transposes, read in 16 bit
-        b.add("cast weights", Traffic(4 * parameters, 8))
-    b.add("zero gradients", Traffic(f.gradient_bytes * parameters, 1))
+        b.add("cast weights", Traffic(4 * held.total, 8))
+    b.add("zero gradients", Traffic(f.gradient_bytes * held.total, 1))
     return b.build()
 
 
@@ -131,6 +129,14 @@ def _broadcast_by_owner(b: Builder, share: Share, nbytes: int, lane: Lane) -> No
     pieces = max(1, min(share.plan.shards, round(nbytes / mean)))
     for _ in range(pieces):
         b.add("parameter broadcast", share.shards("broadcast", -(-nbytes // pieces)), lane)
+
+
+def tied_gradients(share: Share) -> Block:
+    """First and last stage share the token table: they add its gradients."""
+    nbytes = share.vocab * share.model.hidden * share.framework.reduce_bytes
+    b = _builder("tied embedding gradients", share)
+    b.add("tied embedding all-reduce", share.pipeline(nbytes)._replace(kind="all_reduce"), Lane.DATA)
+    return b.build()
 
 
 def transfer(share: Share, name: str, lane: Lane) -> Block:

@@ -20,7 +20,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.model import Model, load_model
 from lumos.plan.framework import PROFILES, Framework, choose, profile, with_switches
 from lumos.plan.job import Job
-from lumos.plan.plan import RECOMPUTE, SCHEDULES, Plan, PlanError, check, layers_of_chunks
+from lumos.plan.plan import RECOMPUTE, SCHEDULES, Plan, PlanError, check, layer_count, layers_of_chunks
 from lumos.vocabulary import PRECISIONS
 
 
@@ -136,7 +136,7 @@ def _check_words(s: Settings, plan: Plan, model: Model) -> None:
         raise PlanError("plan: the interleaved schedule needs vpp above 1; without it, it is 1f1b")
     if s.schedule == "1f1b" and s.vpp > 1:
         raise PlanError(f"plan: vpp ({s.vpp}) makes the schedule interleaved, not 1f1b; leave one of them out")
-    most = max(sum(map(len, chunks)) for chunks in layers_of_chunks(plan, model))
+    most = max(layer_count(chunks) for chunks in layers_of_chunks(plan, model))
     if s.recompute_layers != -1 and plan.recompute != "full":
         raise PlanError(f"plan: recompute_layers ({s.recompute_layers}) needs recompute full, not {plan.recompute}")
     if not -1 <= s.recompute_layers <= most:

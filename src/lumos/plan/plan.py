@@ -8,6 +8,7 @@ spread inside the data and context dimension.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lumos.errors import UsageError
 from lumos.model import Model
@@ -149,6 +150,24 @@ def check(plan: Plan, model: Model) -> None:
 def _rule(holds: bool, message: str) -> None:
     if not holds:
         raise PlanError(f"plan: {message}")
+
+
+class Ends(NamedTuple):
+    """Whether a pipeline stage has the model's first part (the embedding), and its last (the final norm and the head)."""
+
+    first: bool
+    last: bool
+
+
+def ends_of_stage(schedule: str, stages: int, stage: int) -> Ends:
+    """What a stage has beside its layers. With DualPipe every device also has the mirrored stage's part."""
+    mirrored = stages - 1 - stage if schedule == "dualpipe" else stage
+    return Ends(0 in (stage, mirrored), stages - 1 in (stage, mirrored))
+
+
+def layer_count(chunks: list[range]) -> int:
+    """Layers of a stage's chunks together."""
+    return sum(map(len, chunks))
 
 
 def layers_of_chunks(plan: Plan, model: Model) -> list[list[range]]:

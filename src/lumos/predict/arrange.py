@@ -9,17 +9,15 @@ from functools import partial
 from lumos.blocks import outer_layers
 from lumos.blocks.block import Block, Builder, Op
 from lumos.blocks.layer import LayerWork
-from lumos.blocks.parameters import owned_parameters, stage_parameters, tensors_of_layer
+from lumos.blocks.parameters import Held, bucket_layers, layer_parameters, stage_parameters
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, Lane
 from lumos.model import Model
 from lumos.plan.framework import Framework
-from lumos.plan.plan import Plan, check, layers_of_chunks
+from lumos.plan.plan import Plan, check, ends_of_stage, layer_count, layers_of_chunks
 from lumos.plan.schedules import Action, Pass, holds_sender, last_gradients, schedule
 from lumos.predict.cuda_graphs import captured
 from lumos.predict.layout import Blocks, Item, Layout
-
-__all__ = ["arrange", "owned_parameters", "stage_parameters", "tensors_of_layer"]
 
 #: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
 CONTENTION_LAUNCH = 1000
@@ -213,8 +211,7 @@ class _Stage:
 
     def _bucketed_backward(self, block: Block, run: _Run, action: Action) -> None:
         """Gradients are reduced in buckets of whole layers, each as soon as its last layer is done."""
-        each = self._layer_bytes(run.mixture, self.share.framework.reduce_bytes)
-        size = max(1, min(len(run.layers), round(self.share.framework.bucket_bytes / max(each, 1))))
+        size = bucket_layers(self.share, run.mixture, most=len(run.layers))
         left = list(reversed(run.layers))
         slow = self._slowed(block, self._reduction(run.mixture, 1))
         while left:
@@ -224,7 +221,7 @@ class _Stage:
 
     def _reduction(self, mixture: bool, layers: int) -> Block:
         """Gradient exchange of `layers` layers: dense parts over all replicas, experts over theirs."""
-        dense, experts = self._layer_parts(mixture)
+        dense, experts = self._layer_parameters(mixture)
         width = self.share.framework.reduce_bytes * layers
         return self.blocks.make(
             ("reduce", mixture, layers), lambda: outer_layers.reduce_gradients(self.share, dense * width, experts * width)
@@ -232,7 +229,7 @@ class _Stage:
 
     def _gather(self, mixture: bool, lane: Lane) -> Block:
         """Gather of one layer's parameters."""
-        dense, experts = self._layer_parts(mixture)
+        dense, experts = self._layer_parameters(mixture)
         width = self.share.parameter_bytes
         return self.blocks.make(
             ("gather", mixture, lane), lambda: outer_layers.gather_parameters(self.share, dense * width, experts * width, lane)
@@ -275,50 +272,37 @@ class _Stage:
 
     def _finish(self) -> None:
         plan, framework = self.share.plan, self.share.framework
-        total, experts = self._trained_parameters()
+        held = self._trained_parameters()
         data = plan.dp * plan.cp
         if data > 1 and plan.zero != 3 and not framework.dp_overlap:
             width = framework.reduce_bytes
-            block = outer_layers.reduce_gradients(self.share, (total - experts) * width, experts * width)
+            block = outer_layers.reduce_gradients(self.share, held.dense * width, held.experts * width)
             if block.ops:
                 self.pending.append(self._put(block, (self.tail,), "sync"))
         elif (
             data > 1
-            and (self.stage == plan.pp - 1 or (plan.schedule == "dualpipe" and self.stage == 0))
+            and ends_of_stage(plan.schedule, plan.pp, self.stage).last
             and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap)
             and not self.share.model.tied
             and plan.lora_rank == 0
         ):
             self._reduce(self._head_parameters(), None, "head gradients")
         if self.share.model.tied and plan.pp > 1 and plan.lora_rank == 0 and self.stage in (0, plan.pp - 1):
-            self._tied_gradients()
+            block = outer_layers.tied_gradients(self.share)
+            self.pending.append(self._put(block, (self.tail, *self.pending), "sync", transfer="tied"))
         self._wait_for(*self.pending)
-        owned = self._owned(total, experts)
-        tensors = sum(len(c) for c in self.chunks[self.stage]) * tensors_of_layer(self.share.model)
-        self._chain(outer_layers.optimizer(self.share, total, owned, tensors), "optimizer", host_waits=True)
+        optimizer = outer_layers.optimizer(self.share, held, layer_count(self.chunks[self.stage]))
+        self._chain(optimizer, "optimizer", host_waits=True)
         if plan.zero in (1, 2) and data > 1 and not framework.gather_overlap:
             width = self.share.parameter_bytes
-            gather = outer_layers.gather_parameters(self.share, (total - experts) * width, experts * width)
+            gather = outer_layers.gather_parameters(self.share, held.dense * width, held.experts * width)
             if gather.ops:
                 self._put(gather, (self.tail,), "sync")
 
-    def _tied_gradients(self) -> None:
-        """First and last stage share the token table: they add its gradients."""
-        nbytes = self.share.vocab * self.share.model.hidden * self.share.framework.reduce_bytes
-        b = Builder("tied embedding gradients", round(1000 * self.share.framework.host_us))
-        b.add("tied embedding all-reduce", self.share.pipeline(nbytes)._replace(kind="all_reduce"), Lane.DATA)
-        item = self._put(b.build(), (self.tail, *self.pending), "sync", transfer="tied")
-        self.pending.append(item)
-
     # ---------------------------------------------------------------- parameters
 
-    def _layer_parts(self, mixture: bool) -> tuple[int, int]:
-        """Parameters of a layer on one rank: dense part, routed experts."""
-        p = self.share.model.layer_parameters(mixture)
-        return -(-(p.attention + p.mlp) // self.share.plan.tp) + p.norm, p.expert // self.share.plan.ep
-
-    def _layer_bytes(self, mixture: bool, width: int) -> int:
-        return sum(self._layer_parts(mixture)) * width
+    def _layer_parameters(self, mixture: bool) -> Held[int]:
+        return layer_parameters(self.share.model, mixture, self.share.plan.tp, self.share.plan.ep)
 
     def _outer_parameters(self) -> int:
         model = self.share.model
@@ -327,21 +311,13 @@ class _Stage:
     def _head_parameters(self) -> int:
         return -(-self.share.model.head_parameters // self.share.plan.tp)
 
-    def _trained_parameters(self) -> tuple[int, int]:
+    def _trained_parameters(self) -> Held[int]:
         """Of the stage's parameters, those that are trained: all, or the adapters of its layers."""
         plan, model = self.share.plan, self.share.model
         if plan.lora_rank == 0:
-            return self._stage_parameters()
-        layers = sum(len(c) for c in self.chunks[self.stage])
+            return stage_parameters(self.share, self.stage, self.chunks)
         width = model.hidden + (model.heads + 2 * model.kv_heads) * model.head_dim // plan.tp
-        return layers * plan.lora_rank * width, 0
-
-    def _stage_parameters(self) -> tuple[int, int]:
-        """All parameters of this stage's rank, and the routed experts among them."""
-        return stage_parameters(self.share, self.stage, self.chunks)
-
-    def _owned(self, total: int, experts: int) -> int:
-        return owned_parameters(self.share, total, experts)
+        return Held(layer_count(self.chunks[self.stage]) * plan.lora_rank * width, 0)
 
     # ---------------------------------------------------------------- items
 

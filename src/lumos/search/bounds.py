@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from lumos.blocks.coefficients import StepCoefficients
-from lumos.plan.plan import SCHEDULES
+from lumos.plan.plan import SCHEDULES, ends_of_stage
 from lumos.search.prices import SPLIT, Columns, Floats
 from lumos.search.space import Plans
 from lumos.search.structure import chunk_layers, shapes
@@ -36,10 +36,7 @@ def lower_bounds(plans: Plans, columns: Columns, coefficients: StepCoefficients)
 def _bound(name: str, plans: Plans, c: Columns) -> Floats:
     dense, mixture = chunk_layers(plans, 0)  # [stages, chunks]
     stages = len(dense)
-    ends = np.zeros((stages, 2))
-    ends[0, 0] = ends[-1, 1] = 1
-    if name == "dualpipe":
-        ends[:] = ends + ends[::-1]
+    ends = np.array([ends_of_stage(name, stages, stage) for stage in range(stages)], float)
     backward = np.minimum(c.backward, c.inputs + c.weights) if name in SPLIT else c.backward  # some passes are split, some whole
     passes = c.forward + backward
     outer = np.stack([c.embedding.sum(axis=1), c.head.sum(axis=1)], axis=1)

@@ -8,7 +8,8 @@ import numpy as np
 
 from lumos import _pipeline
 from lumos.blocks.memory import ADAM_STATES, FP32
-from lumos.plan.plan import RECOMPUTE
+from lumos.blocks.parameters import Held, held_parameters, sharded_parameters
+from lumos.plan.plan import RECOMPUTE, ends_of_stage
 from lumos.search.prices import memory_columns
 from lumos.search.space import Ints, Plans
 from lumos.search.structure import Structure, chunk_layers, structures
@@ -39,39 +40,26 @@ def _worst(structure: Structure, dense: Ints, mixture: Ints) -> Iterator[tuple[i
         yield stage, rows[rows[:, 0] == stage, 1:]
 
 
-def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> tuple[Ints, Ints]:
-    """Parameters of one rank of a stage, and the routed experts among them (`layout.arrange.stage_parameters`)."""
-    model, tp, ep = plans.problem.model, plans["tp"], plans["ep"]
-    mirrored = structure.name == "dualpipe" and stage in (0, structure.stages - 1)
-    total = np.zeros(len(plans), np.int64)
-    experts = np.zeros(len(plans), np.int64)
+def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> Held[Ints]:
+    """Parameters of one rank of a stage, by plan. A model of one kind of layers has them all in the first column."""
+    model = plans.problem.model
     only_mixture = model.mixture_layers == model.layers
-    for count, kind in ((int(dense.sum()), only_mixture), (int(mixture.sum()), True)):
-        if count:
-            p = model.layer_parameters(kind)
-            expert = p.expert // ep
-            total += count * (-(-(p.attention + p.mlp) // tp) + p.norm + expert)
-            experts += count * expert
-    if stage == 0 or mirrored:
-        total += -(-model.embedding_parameters // tp)
-    if stage == structure.stages - 1 or mirrored:
-        total += model.norm_parameters
-        if not model.tied or structure.stages > 1:
-            total += -(-model.vocab * model.hidden // tp)
-    return total, experts
+    layers = {kind: int(count.sum()) for kind, count in ((only_mixture, dense), (True, mixture)) if count.any()}
+    ends = ends_of_stage(structure.name, structure.stages, stage)
+    return held_parameters(model, layers, ends, structure.stages, plans["tp"], plans["ep"])
 
 
 def _static(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> Ints:
     problem = plans.problem
     model, width = problem.model, PRECISIONS[problem.precision][1]
-    total, experts = _parameters(plans, structure, stage, dense, mixture)
+    held = _parameters(plans, structure, stage, dense, mixture)
     zero, data = plans["zero"], plans["dp"] * plans["cp"]
     copies = np.maximum(1, np.minimum(data // plans["ep"], data))
-    owned = np.where(zero == 0, total, -(-(total - experts) // data) + -(-experts // copies))
+    owned = np.where(zero == 0, held.total, sharded_parameters(held, data, copies))
     largest = max(model.layer_parameters(kind).total for kind in {model.is_mixture(i) for i in range(model.layers)})
     whole = largest // plans["tp"]
-    parameters = np.where(zero == 3, owned * FP32 + 2 * width * whole, total * width)
-    gradients = np.where(zero == 3, owned * FP32 + width * whole, np.where(zero == 2, owned, total) * problem.framework.gradient_bytes)
+    parameters = np.where(zero == 3, owned * FP32 + 2 * width * whole, held.total * width)
+    gradients = np.where(zero == 3, owned * FP32 + width * whole, np.where(zero == 2, owned, held.total) * problem.framework.gradient_bytes)
     optimizer = owned * np.where(zero == 3, ADAM_STATES - FP32, ADAM_STATES)
     return np.asarray(parameters + gradients + optimizer)
 

@@ -16,11 +16,11 @@ from lumos.blocks import outer_layers
 from lumos.blocks.block import NOTHING, Block, Builder, collapse
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.memory import layer_activations, logits_bytes, weight_gradients
-from lumos.blocks.parameters import owned_parameters, stage_parameters, tensors_of_layer
+from lumos.blocks.parameters import bucket_layers, layer_parameters, stage_parameters
 from lumos.blocks.price import Pricer
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, Lane, Work
-from lumos.plan.plan import SCHEDULES, Plan, layers_of_chunks
+from lumos.plan.plan import SCHEDULES, Plan, layer_count, layers_of_chunks
 from lumos.predict.assemble import hosted
 from lumos.search.space import Plans
 
@@ -212,24 +212,16 @@ def _transfer_blocks(share: Share) -> list[Block]:
 # ---------------------------------------------------------------- exchanges of gradients and parameters
 
 
-def layer_parts(share: Share, mixture: bool) -> tuple[int, int]:
-    """Parameters of a layer on one rank: dense part, routed experts."""
-    p = share.model.layer_parameters(mixture)
-    return -(-(p.attention + p.mlp) // share.plan.tp) + p.norm, p.expert // share.plan.ep
-
-
 def _bucket(share: Share, mixture: bool) -> int:
     """Layers whose gradients are exchanged together."""
-    each = sum(layer_parts(share, mixture)) * share.framework.reduce_bytes
-    run = -(-share.model.layers // (share.plan.pp * share.plan.vpp))
-    return max(1, min(run, round(share.framework.bucket_bytes / max(each, 1))))
+    return bucket_layers(share, mixture, most=-(-share.model.layers // (share.plan.pp * share.plan.vpp)))
 
 
 def _exchange_blocks(share: Share) -> list[Block]:
     f, plan, model = share.framework, share.plan, share.model
     blocks = []
     for mixture in _kinds(share):
-        dense, experts = layer_parts(share, mixture)
+        dense, experts = layer_parameters(model, mixture, plan.tp, plan.ep)
         size, width = _bucket(share, mixture), f.reduce_bytes
         one = outer_layers.reduce_gradients(share, dense * width, experts * width)
         blocks += [
@@ -276,25 +268,15 @@ def _tail_blocks(share: Share) -> list[Block]:
     blocks = []
     for kind in (FIRST, MIDDLE, LAST):
         stage = stage_of(kind, plan)
-        total, experts = stage_parameters(share, stage, chunks)
-        tensors = sum(len(c) for c in chunks[stage]) * tensors_of_layer(model)
-        blocks.append(outer_layers.optimizer(share, total, owned_parameters(share, total, experts), tensors))
+        held = stage_parameters(share, stage, chunks)
+        blocks.append(outer_layers.optimizer(share, held, layer_count(chunks[stage])))
         width = f.reduce_bytes
-        blocks.append(_EMPTY if f.dp_overlap else outer_layers.reduce_gradients(share, (total - experts) * width, experts * width))
+        blocks.append(_EMPTY if f.dp_overlap else outer_layers.reduce_gradients(share, held.dense * width, held.experts * width))
         width = share.parameter_bytes
         late = not f.gather_overlap and plan.zero in (1, 2)
-        blocks.append(outer_layers.gather_parameters(share, (total - experts) * width, experts * width) if late else _EMPTY)
-    blocks.append(_tied(share))
+        blocks.append(outer_layers.gather_parameters(share, held.dense * width, held.experts * width) if late else _EMPTY)
+    blocks.append(outer_layers.tied_gradients(share) if model.tied and plan.pp > 1 else _EMPTY)
     return blocks
-
-
-def _tied(share: Share) -> Block:
-    if not share.model.tied or share.plan.pp == 1:
-        return _EMPTY
-    b = Builder("tied embedding gradients", 0)
-    nbytes = share.vocab * share.model.hidden * share.framework.reduce_bytes
-    b.add("tied embedding all-reduce", share.pipeline(nbytes)._replace(kind="all_reduce"), Lane.DATA)
-    return b.build()
 
 
 def _tail_values(share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:

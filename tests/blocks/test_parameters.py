@@ -1,0 +1,68 @@
+"""Parameters of one rank: by hand, and for columns of plans as for single ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.blocks.parameters import Held, bucket_layers, held_parameters, layer_parameters, owned_parameters, sharded_parameters
+from lumos.blocks.share import Share
+from lumos.model import load_model
+from lumos.plan.framework import PROFILES
+from lumos.plan.plan import Ends, Plan, ends_of_stage
+
+LLAMA = load_model("llama3-8b")
+MIXTRAL = load_model("mixtral-8x7b")
+
+
+def test_a_layer_is_split_but_for_its_norms():
+    p = LLAMA.layer_parameters()
+    assert layer_parameters(LLAMA, False, 8, 1) == Held((p.attention + p.mlp) // 8 + p.norm, 0)
+    whole, part = layer_parameters(MIXTRAL, True, 1, 1), layer_parameters(MIXTRAL, True, 1, 4)
+    assert part == Held(whole.dense, whole.experts // 4)
+    assert whole.total == MIXTRAL.layer_parameters(True).total
+
+
+def test_one_stage_that_has_both_ends_holds_the_model():
+    assert held_parameters(LLAMA, {False: LLAMA.layers}, Ends(True, True), 1, 1, 1).total == LLAMA.parameters
+    tied = replace(LLAMA, tied=True)
+    table = LLAMA.vocab * LLAMA.hidden
+    assert held_parameters(tied, {}, Ends(False, True), 1, 1, 1).total == LLAMA.norm_parameters  # the table is the embedding's
+    assert held_parameters(tied, {}, Ends(False, True), 2, 1, 1).total == LLAMA.norm_parameters + table  # a copy of it
+
+
+@pytest.mark.parametrize(("schedule", "first", "last"), [("1f1b", [0], [3]), ("dualpipe", [0, 3], [0, 3])])
+def test_the_stages_that_have_the_ends_of_the_model(schedule, first, last):
+    ends = [ends_of_stage(schedule, 4, stage) for stage in range(4)]
+    assert [i for i, e in enumerate(ends) if e.first] == first
+    assert [i for i, e in enumerate(ends) if e.last] == last
+
+
+def test_columns_of_plans_hold_what_each_plan_holds():
+    tp, ep = np.array([1, 2, 4]), np.array([8, 4, 2])
+    column = held_parameters(MIXTRAL, {True: 7}, Ends(True, False), 4, tp, ep)
+    sharded = sharded_parameters(column, tp * 3, ep)
+    for i, (t, e) in enumerate(zip(tp.tolist(), ep.tolist(), strict=True)):
+        one = held_parameters(MIXTRAL, {True: 7}, Ends(True, False), 4, t, e)
+        assert (column.dense[i], column.experts[i]) == one
+        assert sharded[i] == sharded_parameters(one, t * 3, e)
+
+
+def test_states_are_kept_whole_without_zero_and_by_shards_with_it():
+    def owned(zero: int) -> int:
+        plan = Plan(seq_len=128, global_batch=8, dp=8, ep=4, zero=zero)
+        return owned_parameters(Share(MIXTRAL, plan, PROFILES["megatron-core"], 8), Held(1001, 100))
+
+    assert owned(0) == 1101
+    assert owned(1) == 126 + 50  # of 8 replicas, and of the experts' 2
+
+
+def test_a_bucket_has_at_least_one_layer_and_no_more_than_there_are():
+    def layers(bucket_bytes: float, most: int) -> int:
+        framework = replace(PROFILES["megatron-core"], bucket_bytes=bucket_bytes)
+        return bucket_layers(Share(LLAMA, Plan(seq_len=128, global_batch=8, dp=8), framework, 8), False, most)
+
+    each = LLAMA.layer_parameters().total * PROFILES["megatron-core"].reduce_bytes
+    assert [layers(1.0, 8), layers(3.1 * each, 8), layers(20.0 * each, 8)] == [1, 3, 8]
