@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lumos.analyze.collectives import waiting
 from lumos.analyze.equal_work import work
 from lumos.analyze.steps import Members, job_steps
-from lumos.analyze.waiting import waiting
 from lumos.graph.table import Kind
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64, Job

@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from lumos.analyze.breakdown import FourWay, four_way, working
+from lumos.analyze.collectives import waiting
 from lumos.analyze.steps import Members, members, only, spans, step_names
 from lumos.analyze.tables import by_operator
-from lumos.analyze.waiting import waiting
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind

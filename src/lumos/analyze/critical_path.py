@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lumos.analyze.binding import Causes, find_causes
+from lumos.analyze.causes import Causes, causes
+from lumos.analyze.collectives import Waiting
 from lumos.analyze.kernel_class import CLASSES
 from lumos.analyze.steps import Members, job_steps, members
 from lumos.analyze.task_class import CPU_CLASSES, OPERATORS, TRANSFER, WAITING_UNKNOWN, task_classes
-from lumos.analyze.waiting import Waiting
 from lumos.graph.table import Dependency, Kind
 from lumos.result import Rows, Shown
 from lumos.simulate.freeze import Frozen, freeze
@@ -105,18 +105,18 @@ def critical_paths(timeline: Timeline, owners: Members | None = None, *, frozen:
     """
     graph = timeline.graph
     owners = owners or members(graph)
-    causes = find_causes(timeline, frozen or freeze(graph))
+    found = causes(timeline, frozen or freeze(graph))
     labels = task_classes(graph)
-    return Rows(_path_of(name, timeline, owners, causes, labels, parts) for name, parts in job_steps(owners).items())
+    return Rows(_path_of(name, timeline, owners, found, labels, parts) for name, parts in job_steps(owners).items())
 
 
 def _path_of(
-    name: str, timeline: Timeline, owners: Members, causes: Causes, labels: tuple[list[str], Int32], parts: list[int]
+    name: str, timeline: Timeline, owners: Members, found: Causes, labels: tuple[list[str], Int32], parts: list[int]
 ) -> CriticalPath:
     tasks = np.concatenate([owners.tasks(i) for i in parts])
     tasks = tasks[timeline.graph.kind[tasks] != Kind.HOST]
     first, final = int(timeline.start[tasks].min()), int(tasks[np.argmax(timeline.end[tasks])])
-    links = _walk(timeline, owners, causes, labels, final, first)
+    links = _walk(timeline, owners, found, labels, final, first)
     by_class = attribute(links)
     return CriticalPath(
         name=name,
@@ -124,7 +124,7 @@ def _path_of(
         duration_ns=int(timeline.end[final]) - first,
         by_group={group: total for group, names in GROUPS.items() if (total := sum(by_class.get(n, 0) for n in names))},
         by_class=by_class,
-        by_rank=_by_rank(timeline, owners, causes.waiting, parts, links),
+        by_rank=_by_rank(timeline, owners, found.waiting, parts, links),
         links=links,
     )
 
@@ -146,20 +146,22 @@ def before_work(link: Link) -> tuple[tuple[str, int], tuple[str, int]]:
     return (_DELAY.get(link.cause, OTHER_DELAY), link.delay_ns), (IDLE, link.idle_ns)
 
 
-def _walk(timeline: Timeline, owners: Members, causes: Causes, labels: tuple[list[str], Int32], final: int, first: int) -> tuple[Link, ...]:
+def _walk(timeline: Timeline, owners: Members, found: Causes, labels: tuple[list[str], Int32], final: int, first: int) -> tuple[Link, ...]:
     """From the step's last task back to its start, cause by cause."""
     names, label = labels
     ranks = timeline.graph.ranks
     shown, until = final, int(timeline.end[final])
     links: list[Link] = []
     while shown >= 0 and until > first:
-        task = int(causes.waiting.last[shown])
+        task = int(found.waiting.last[shown])
         begin = max(min(int(timeline.start[task]), until), first)
-        before, ready, done, kind = causes.of(task, begin)
-        done = max(min(done, begin), first)
-        known = max(min(ready, begin), done)
-        links.append(Link(shown, task, ranks[owners.rank[task]], names[label[shown]], begin, until, known - done, begin - known, kind))
-        shown, until = before, done
+        cause = found.of(task)
+        done = max(min(cause.done, begin), first)
+        known = max(min(cause.ready, begin), done)
+        links.append(
+            Link(shown, task, ranks[owners.rank[task]], names[label[shown]], begin, until, known - done, begin - known, cause.kind)
+        )
+        shown, until = cause.task, done
     links.reverse()
     return tuple(links)
 

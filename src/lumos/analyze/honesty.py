@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.analyze.causes import causes
+from lumos.analyze.causes import device_causes
 from lumos.analyze.idle import TOLERANCE_NS
-from lumos.analyze.occupied import NEVER
+from lumos.analyze.occupancy import NEVER
 from lumos.analyze.operation_idle import is_operation_level, unexplained_operations
 from lumos.analyze.steps import Members, spans
 from lumos.graph.table import Kind
@@ -71,7 +71,7 @@ def _unexplained(timeline: Timeline, owners: Members) -> tuple[Int64, Int64, Int
         task, opens, closes = unexplained_operations(timeline, owners)
         long = closes - opens > TOLERANCE_NS
         return task[long], opens[long], closes[long]
-    found = causes(timeline, owners)
+    found = device_causes(timeline, owners)
     since, start = found.latest, timeline.start[found.task]
     late = (since != NEVER) & (start - np.where(since == NEVER, start, since) > TOLERANCE_NS)
     return found.task[late], since[late], start[late]

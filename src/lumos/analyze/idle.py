@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lumos.analyze.causes import Causes, causes
+from lumos.analyze.causes import DeviceCauses, device_causes
 from lumos.analyze.steps import Members, spans
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64
@@ -32,7 +32,7 @@ class Idle(NamedTuple):
 
 def device_idle(timeline: Timeline, owners: Members) -> tuple[Idle | None, ...]:
     """The idle time of every step of `owners` on its rank's devices taken together; None where the rank has none."""
-    found = causes(timeline, owners)
+    found = device_causes(timeline, owners)
     start, end = spans(timeline, owners)
     rank, step_rank = owners.rank[found.task], owners.step_rank()
     rows = {int(position): np.flatnonzero(rank == position) for position in np.unique(step_rank)}
@@ -40,7 +40,7 @@ def device_idle(timeline: Timeline, owners: Members) -> tuple[Idle | None, ...]:
     return tuple(split(timeline, found, here, int(start[i]), int(end[i])) if len(here) else None for i, here in enumerate(own))
 
 
-def split(timeline: Timeline, found: Causes, rows: Int64, start: int, end: int) -> Idle:
+def split(timeline: Timeline, found: DeviceCauses, rows: Int64, start: int, end: int) -> Idle:
     """Idle time in the window [start, end) between the tasks found.task[rows], by the cause of the task that ends it."""
     begin, finish = timeline.start[found.task[rows]], timeline.end[found.task[rows]]
     inside = (finish > start) & (begin < end)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos import _path
-from lumos.analyze.binding import Causes, find_causes
+from lumos.analyze.causes import Causes, causes
 from lumos.analyze.steps import Members, job_steps, members
 from lumos.analyze.task_class import task_classes
 from lumos.graph.table import Dependency, Kind
@@ -54,13 +54,13 @@ def slack(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen |
     """
     graph = timeline.graph
     owners, frozen = owners or members(graph), frozen or freeze(graph)
-    causes = find_causes(timeline, frozen)
-    holder, early = _holders(causes)
+    found = causes(timeline, frozen)
+    holder, early = _holders(timeline, found)
     set_of = np.full(len(graph), -1, np.int32)
     if Dependency.RENDEZVOUS not in graph.ignored:
         sizes = np.diff(graph.rendezvous_offset)
         set_of[graph.rendezvous_task] = np.repeat(np.arange(len(sizes)), sizes)
-    began = causes.waiting.began
+    began = found.waiting.began
     sequence = np.arange(len(graph), dtype=np.int32)
     if (holder >= 0).any():  # the frozen order knows nothing of SMs; the order of time does
         sequence = np.argsort(began[frozen.order], kind="stable").astype(np.int32)
@@ -94,15 +94,12 @@ def _deadlines(timeline: Timeline, owners: Members) -> Int64:
     return late
 
 
-def _holders(causes: Causes) -> tuple[Int32, Int64]:
-    """By task, the kernel for whose share of the SMs it waited (-1 none); by such a kernel, how long before its end it let go."""
-    holder = np.full(len(causes.task), -1, np.int32)
-    early = np.zeros(len(causes.task), np.int64)
-    start, end = causes.timeline.start, causes.timeline.end
-    for task in np.flatnonzero(causes.room.shares & (start > causes.ready)).tolist():
-        found, free = causes.room.made(task, int(causes.ready[task]), int(start[task]))
-        if found >= 0:
-            holder[task], early[found] = found, int(end[found]) - free
+def _holders(timeline: Timeline, found: Causes) -> tuple[Int32, Int64]:
+    """By task, the kernel that made room for it on the device (-1 none); by such a kernel, how long before its end it did."""
+    holder, early = np.full(len(found.task), -1, np.int32), np.zeros(len(found.task), np.int64)
+    waited = np.flatnonzero((found.kind == Dependency.OCCUPANCY) & (found.task >= 0))
+    holder[waited] = found.task[waited]
+    early[holder[waited]] = timeline.end[holder[waited]] - found.done[waited]
     return holder, early
 
 

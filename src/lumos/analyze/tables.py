@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from lumos.analyze.attribution import MODULE_PREFIX, has_modules, modules, operators
 from lumos.analyze.breakdown import FourWay, four_way, working
-from lumos.analyze.causes import causes
+from lumos.analyze.causes import device_causes
 from lumos.analyze.idle import Idle, device_idle, split
 from lumos.analyze.steps import Members, spans
 from lumos.errors import TraceError
@@ -154,7 +154,7 @@ def by_module(timeline: Timeline, owners: Members, job: Job) -> tuple[ModuleRow,
 def by_stream(timeline: Timeline, owners: Members) -> tuple[StreamRow, ...]:
     """Each stream's busy time and its idle time by cause."""
     graph = timeline.graph
-    found = causes(timeline, owners)
+    found = device_causes(timeline, owners)
     start, end = spans(timeline, owners)
     step_rank = owners.step_rank()
     rows = []

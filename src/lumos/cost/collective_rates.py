@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lumos.analyze.collective_time import CollectiveRow
+from lumos.analyze.collectives import CollectiveRow
 from lumos.cost.cluster import Cluster, load_cluster
 from lumos.cost.collective import collective
 from lumos.cost.from_trace import accelerator_of

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from lumos.analyze.class_time import class_times
-from lumos.analyze.collective_time import collective_times
+from lumos.analyze.collectives import collective_times
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.memory import memory_curves
 from lumos.analyze.operation_idle import is_operation_level

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lumos.analyze.collectives import waiting
 from lumos.analyze.critical_path import CriticalPath
 from lumos.analyze.equal_work import work
 from lumos.analyze.steps import Members, job_steps, spans
-from lumos.analyze.waiting import waiting
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
 from lumos.report.page.columns import column, index, times

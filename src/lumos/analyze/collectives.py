@@ -1,8 +1,11 @@
-"""Collectives by what they do: how long ranks waited for the last one, how long the transfer took, and at what rate.
+"""Collectives: who waits for whom, how long the transfer takes, and at what rate.
 
-Waiting and transfer are told apart where all members of a group are in the job; elsewhere a duration holds both. The bus
-bandwidth is that of nccl-tests (PERFORMANCE.md): bytes over transfer time, times the share that must cross the links, so
-that it compares with the links' rate whatever the kind and the number of ranks.
+All members of a rendezvous transfer from the moment the last of them arrives. What a member lasts before that is waiting,
+and whoever came last is whom it waited for. Where ranks' clocks disagree, a measured member may have ended before the last
+arrived; then all that it lasted was waiting. Where members of a group are absent from the job, a duration holds both.
+
+The bus bandwidth is that of nccl-tests (PERFORMANCE.md): bytes over transfer time, times the share that must cross the
+links, so that it compares with the links' rate whatever the kind and the number of ranks.
 """
 
 from __future__ import annotations
@@ -12,14 +15,40 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos.analyze.steps import Members
-from lumos.analyze.waiting import waiting
-from lumos.graph.table import Collectives
+from lumos.graph.table import Collectives, Dependency
 from lumos.simulate.timeline import Timeline
-from lumos.trace.table import ABSENT, Int64
+from lumos.trace.table import ABSENT, Int32, Int64
 
 #: Bytes that cross the links of a rank, as a multiple of (n - 1) / n of its buffer (the larger of input and output), n ranks;
 #: kinds that are not listed move each byte once, whatever the ranks.
 _CROSSING = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}
+
+
+class Waiting(NamedTuple):
+    """By task. began: int64[n] ns, when its own work began: its start, or in a rendezvous the latest arrival.
+    last: int32[n], the member of its rendezvous that arrived last (the first of equals); the task itself outside of any."""
+
+    began: Int64
+    last: Int32
+
+
+def waiting(timeline: Timeline) -> Waiting:
+    """Split every task of the timeline into waiting for its rendezvous and its own work."""
+    graph = timeline.graph
+    began, last = timeline.start.copy(), np.arange(len(graph), dtype=np.int32)
+    sizes = np.diff(graph.rendezvous_offset)
+    tasks = graph.rendezvous_task
+    if not len(tasks) or Dependency.RENDEZVOUS in graph.ignored:
+        return Waiting(began, last)
+    first = graph.rendezvous_offset[:-1][sizes > 0]
+    sizes = sizes[sizes > 0]
+    arrival = timeline.start[tasks]
+    latest = np.repeat(np.maximum.reduceat(arrival, first), sizes)
+    came_last = np.flatnonzero(arrival == latest)
+    came_last = came_last[np.searchsorted(came_last, first)]
+    last[tasks] = np.repeat(tasks[came_last], sizes)
+    began[tasks] = np.minimum(latest, timeline.end[tasks])
+    return Waiting(began, last)
 
 
 class CollectiveRow(NamedTuple):

@@ -1,0 +1,75 @@
+"""What let each task start, by hand, and the same by every analysis that asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.analyze.causes import Cause, causes, device_causes
+from lumos.analyze.critical_path import critical_paths
+from lumos.analyze.idle import Idle, split
+from lumos.analyze.occupancy import NEVER
+from lumos.analyze.slack import slack
+from lumos.analyze.steps import members
+from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
+from lumos.simulate import simulate
+from lumos.simulate.freeze import freeze
+
+US = 1000
+
+
+@pytest.fixture
+def two_kernels(draw_graph):
+    """big (stream 7) fills the device for 30 of its 40 µs; small (stream 8) shares it, and is launched at 4 µs."""
+    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
+    tasks = [
+        (0, Kind.LAUNCH, "launch", 0, 2),
+        (0, Kind.LAUNCH, "launch", 2, 4),
+        (1, Kind.KERNEL, "big", 4, 44),
+        (2, Kind.KERNEL, "small", 34, 84),
+    ]
+    edges = [(0, 2, Dependency.LAUNCH), (1, 3, Dependency.LAUNCH)]
+    graph = draw_graph(processors, tasks, edges, (Step(0, "s", 0, 100 * US),), {Dependency.LAUNCH: 2}, release=[(0, 0)])
+    shares = Occupancy(np.array([2, 3], np.int32), np.array([1, 0.25], np.float32), np.array([30, 10], np.int64) * US)
+    return replace(graph, occupancy=shares)
+
+
+@pytest.mark.parametrize(("factor", "room_at"), [(1, 34), (2, 64)])
+def test_every_analysis_gives_the_moment_at_which_a_kernel_found_room(two_kernels, factor, room_at):
+    """big starts at 4 and fills the device for 30 µs, or for 60 where it takes twice as long: it lets go at 34, or at 64.
+
+    small, which could have started at 6 after its launch, starts then. That is the last cause of its start, so its stream's
+    idle time is all a wait; the critical path goes on at big; and big, which small waits for, has no slack.
+    """
+    duration = two_kernels.duration.copy()
+    duration[2] *= factor
+    timeline, owners, frozen = simulate(two_kernels, duration), members(two_kernels), freeze(two_kernels)
+    assert timeline.start[3] == room_at * US
+    assert causes(timeline, frozen).of(3) == Cause(2, room_at * US, room_at * US, Dependency.OCCUPANCY)
+    by_kind = device_causes(timeline, owners)
+    assert by_kind.task.tolist() == [2, 3]
+    assert by_kind.launch.tolist() == [4 * US, 6 * US]
+    assert by_kind.wait.tolist() == [NEVER, room_at * US]
+    assert by_kind.latest.tolist() == timeline.start[[2, 3]].tolist()
+    assert split(timeline, by_kind, np.array([1]), 0, (room_at + 50) * US) == Idle(0, 0, room_at * US, 0)
+    (path,) = critical_paths(timeline)
+    assert [(link.task, link.end_ns) for link in path.links[1:]] == [(2, room_at * US), (3, (room_at + 50) * US)]
+    assert slack(timeline).slack[2] == 0
+
+
+def test_both_accounts_agree_on_device_tasks(two_steps):
+    timeline = simulate(two_steps, 2 * two_steps.duration)
+    found, by_kind = causes(timeline, freeze(two_steps)), device_causes(timeline, members(two_steps))
+    assert found.ready[by_kind.task].tolist() == by_kind.latest.tolist()
+    assert (by_kind.latest == timeline.start[by_kind.task]).all()
+
+
+def test_what_the_recording_imposes_has_no_kind(draw_graph):
+    """Two kernels of one stream without launches: 0–10, and 25–30 as the recording has it; the gap of 2 is no cause of that."""
+    tasks = [(0, Kind.KERNEL, "k1", 0, 10), (0, Kind.KERNEL, "k2", 25, 30)]
+    graph = draw_graph([Processor(0, True, "stream 7", 0, 7)], tasks, lag={Dependency.STREAM_ORDER: 2}, release=[(0, 0), (1, 25)])
+    found = causes(simulate(graph), freeze(graph))
+    assert found.of(0) == Cause(-1, NEVER, NEVER, None)
+    assert found.of(1) == Cause(0, 10 * US, 10 * US, None)
