@@ -8,6 +8,9 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
+from tests import checked_builders
+
+checked_builders.install()
 
 #: Two stages, two microbatches, 1F1B: passes of 10 and 20 ms, transfers of 1 ms; the step takes 93 ms.
 #: (stage, operation, sequence, start, end)

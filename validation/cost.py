@@ -31,7 +31,7 @@ from lumos.cost.calibrate import (
 )
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import GENERIC, find, shipped
-from lumos.cost.collective import collective, link_coefficients
+from lumos.cost.collective import KINDS, collective, link_coefficients
 from lumos.cost.estimate import Float64
 from lumos.cost.fit_attention import fit_attention
 from lumos.cost.fit_collective import fit_links, fit_network
@@ -123,9 +123,9 @@ def collectives(table: Table) -> tuple[list[Scored], list[Scored]]:
     for t in parts:
         if np.all(t.nodes == 1) and len(t.seconds) >= FEWEST_ROWS:
             fitted, modelled = fit_links([t])
-            inside.append(Scored(f"{t.cluster.name} {t.kind}", modelled, t.seconds, t.size_bytes, fitted.count))
+            inside.append(Scored(f"{t.cluster.name} {KINDS[t.kind]}", modelled, t.seconds, t.size_bytes, fitted.count))
     across = [t for t in parts if np.all(t.nodes > 1)]
-    inner = [link_coefficients(find("collective", t.cluster.accelerator, (t.kind,))[0].values) for t in across]
+    inner = [link_coefficients(find("collective", t.cluster.accelerator, (KINDS[t.kind],))[0].values) for t in across]
     fitted, modelled_parts = fit_network(across, [t.cluster.name for t in across], inner)
     outside = [
         Scored(f"{t.cluster.name}, {int(t.nodes.max())} nodes", modelled, t.seconds, t.size_bytes, fitted.count)

@@ -1,6 +1,173 @@
-"""The closed sets of the field, each once."""
+"""The closed sets of the field, each once: an enum whose members carry what is known of them, and one parser of its spellings."""
 
 from __future__ import annotations
 
+import re
+from enum import StrEnum
+
 #: Precision families and the types that carry them: (multiplications, activations in memory).
 PRECISIONS = {"fp32": ("fp32", 4), "tf32": ("tf32", 4), "fp16": ("fp16", 2), "bf16": ("bf16", 2), "fp8": ("fp8", 2)}
+
+# ---- collectives and element types: what traces, graphs and cost models have in common ----
+
+
+class CollectiveKind(StrEnum):
+    """What ranks do together. The value is the spelling of graphs, of the command line and of JSON."""
+
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
+    ALL_TO_ALL = "all-to-all"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    SEND = "send"
+    RECEIVE = "receive"
+    SEND_RECEIVE = "send-receive"  # a transfer whose side is not told, or a rank that sends and receives at once
+    BARRIER = "barrier"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def in_name(cls, name: str) -> CollectiveKind:
+        """The kind that the name of a kernel, operator or annotation speaks of; UNKNOWN where it speaks of none."""
+        return next((kind for kind, pattern in _IN_NAME if pattern.search(name)), cls.UNKNOWN)
+
+    @classmethod
+    def of_word(cls, word: str) -> CollectiveKind:
+        """The kind that a word of the command line or of a table is, whatever its case, hyphens or underscores; UNKNOWN
+        where it is none. Unlike in a name, nothing else may stand around it, so that a misspelt word is no kind."""
+        plain = word.strip().replace("-", "_").replace(" ", "_")
+        return next((kind for kind, pattern in _WORDS if pattern.fullmatch(plain)), cls.UNKNOWN)
+
+    @property
+    def is_transfer(self) -> bool:
+        """Whether it moves data from one rank to one other, as pipeline stages do."""
+        return self in (CollectiveKind.SEND, CollectiveKind.RECEIVE, CollectiveKind.SEND_RECEIVE)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all members must bring equally many bytes."""
+        return self not in _UNEVEN
+
+    def buffer_bytes(self, input_bytes: int, ranks: int) -> int:
+        """The larger of one rank's input and output, the "size" of nccl-tests, from the input: what is gathered grows with the group."""
+        return input_bytes * ranks if self in _GATHERED else input_bytes
+
+    def input_bytes(self, buffer_bytes: int, ranks: int) -> int:
+        """One rank's input from the larger of its input and output: the inverse of `buffer_bytes`, rounded down."""
+        return buffer_bytes // ranks if self in _GATHERED else buffer_bytes
+
+
+_GATHERED = (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER)
+_UNEVEN = (
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.GATHER,
+    CollectiveKind.SCATTER,
+    CollectiveKind.SEND_RECEIVE,
+    CollectiveKind.UNKNOWN,
+)
+
+#: Spelling of each kind. The first one found in a name decides, so longer words stand before the words that they contain.
+_SPELLINGS = (
+    (CollectiveKind.REDUCE_SCATTER, r"reduce_?scatter"),
+    (CollectiveKind.ALL_REDUCE, r"all_?reduce|cross_device_reduce"),
+    (CollectiveKind.ALL_GATHER, r"all_?gather"),
+    (CollectiveKind.ALL_TO_ALL, r"all_?to_?all|deep_ep"),
+    (CollectiveKind.BROADCAST, r"broadcast"),
+    (CollectiveKind.SEND_RECEIVE, r"send_?(recv|receive)"),
+    (CollectiveKind.SEND, r"(?<![a-z])send"),
+    (CollectiveKind.RECEIVE, r"(?<![a-z])recv|receive"),
+    (CollectiveKind.BARRIER, r"barrier"),
+    (CollectiveKind.GATHER, r"gather"),
+    (CollectiveKind.SCATTER, r"scatter"),
+    (CollectiveKind.REDUCE, r"reduce"),
+)
+_IN_NAME = tuple((kind, re.compile(text, re.IGNORECASE)) for kind, text in _SPELLINGS)
+_WORDS = tuple(
+    (kind, re.compile(rf"_?({text})(v|_base)?_?", re.IGNORECASE)) for kind, text in (*_SPELLINGS, (CollectiveKind.SEND_RECEIVE, "p2p"))
+)
+
+
+class DType(StrEnum):
+    """The type of a tensor's elements, or what a multiplication computes in. The value is the field's short word for it."""
+
+    FP64 = "fp64"
+    FP32 = "fp32"
+    TF32 = "tf32"  # how tensor cores multiply fp32: no type of its own in memory
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP8 = "fp8"  # e4m3, or either of its forms where a source does not say which
+    INT8 = "int8"
+    FP8_E5M2 = "fp8-e5m2"
+    FP8_E4M3FNUZ = "fp8-e4m3fnuz"
+    FP8_E5M2FNUZ = "fp8-e5m2fnuz"
+    INT64 = "int64"
+    INT32 = "int32"
+    INT16 = "int16"
+    UINT64 = "uint64"
+    UINT32 = "uint32"
+    UINT16 = "uint16"
+    UINT8 = "uint8"
+    BOOL = "bool"
+    COMPLEX64 = "complex64"
+    COMPLEX128 = "complex128"
+
+    @classmethod
+    def parse(cls, name: str) -> DType | None:
+        """The type that PyTorch, a profiler, a table or a user calls so; None where the name is no type's."""
+        return _DTYPES.get(name.strip().lower().removeprefix("torch.").removeprefix("c10::"))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of one element in memory."""
+        return _ELEMENTS[self][1]
+
+    @property
+    def torch_name(self) -> str:
+        """torch's name of the type in memory."""
+        return _ELEMENTS[self][0]
+
+    @property
+    def arithmetic(self) -> DType:
+        """The type that stands for it where rates are compared: hardware multiplies all forms of fp8 equally fast."""
+        return DType.FP8 if self in _FP8 else self
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether its values are whole numbers, and so may be indices."""
+        return "int" in self
+
+
+_FP8 = (DType.FP8, DType.FP8_E5M2, DType.FP8_E4M3FNUZ, DType.FP8_E5M2FNUZ)
+
+#: torch's name, bytes of an element, and the other spellings, in lower case and without `c10::`: C++ types as Kineto prints
+#: them, scalar types as records of collectives print them, and what tables write.
+_ELEMENTS: dict[DType, tuple[str, int, tuple[str, ...]]] = {
+    DType.FP64: ("float64", 8, ("double",)),
+    DType.FP32: ("float32", 4, ("float",)),
+    DType.TF32: ("float32", 4, ("tensorfloat32",)),
+    DType.BF16: ("bfloat16", 2, ()),
+    DType.FP16: ("float16", 2, ("half",)),
+    DType.FP8: ("float8_e4m3fn", 1, ("float8", "fp8_e4m3")),
+    DType.INT8: ("int8", 1, ("signed char", "char")),
+    DType.FP8_E5M2: ("float8_e5m2", 1, ()),
+    DType.FP8_E4M3FNUZ: ("float8_e4m3fnuz", 1, ()),
+    DType.FP8_E5M2FNUZ: ("float8_e5m2fnuz", 1, ()),
+    DType.INT64: ("int64", 8, ("long int", "long")),
+    DType.INT32: ("int32", 4, ("int",)),
+    DType.INT16: ("int16", 2, ("short int", "short")),
+    DType.UINT64: ("uint64", 8, ("unsigned long",)),
+    DType.UINT32: ("uint32", 4, ("unsigned int",)),
+    DType.UINT16: ("uint16", 2, ("unsigned short",)),
+    DType.UINT8: ("uint8", 1, ("unsigned char", "byte")),
+    DType.BOOL: ("bool", 1, ()),
+    DType.COMPLEX64: ("complex64", 8, ("complex<float>", "complexfloat")),
+    DType.COMPLEX128: ("complex128", 16, ("complex<double>", "complexdouble")),
+}
+_DTYPES = {
+    spelling: dtype
+    for dtype, (name, _, more) in _ELEMENTS.items()
+    for spelling in (dtype.value, *(() if dtype is DType.TF32 else (name,)), *more)
+}

@@ -14,6 +14,7 @@ from lumos.blocks.work import Attention, Collective, Gemm, Traffic
 from lumos.model import load_model
 from lumos.plan.framework import PROFILES
 from lumos.plan.plan import Plan
+from lumos.vocabulary import CollectiveKind
 
 LLAMA = load_model("llama3-8b")
 TITAN = PROFILES["fsdp2-compiled"]
@@ -43,7 +44,7 @@ def test_packed_documents_attend_to_themselves():
 def test_gathers_in_8_bit_are_half_as_large_and_cast_before():
     cast = forward(EIGHT, TITAN)
     plain = forward(EIGHT, replace(TITAN, fp8_gather=False))
-    gathered = [[w.size for w in works(b, Collective) if w.kind == "all_gather"] for b in (cast, plain)]
+    gathered = [[w.size for w in works(b, Collective) if w.kind is CollectiveKind.ALL_GATHER] for b in (cast, plain)]
     assert gathered == [[8192 * 4096] * 2, [8192 * 4096 * 2] * 2]
     assert [op.work for op in cast.ops if op.name == "cast to 8 bit"] == [Traffic(3 * 1024 * 4096)] * 2
     assert [op.work.cast for op in cast.ops if op.name in ("qkv", "mlp up")] == [False] * 5
@@ -51,7 +52,7 @@ def test_gathers_in_8_bit_are_half_as_large_and_cast_before():
 
 
 def test_what_is_scattered_stays_in_16_bit():
-    scattered = [w.size for w in works(forward(EIGHT, TITAN), Collective) if w.kind == "reduce_scatter"]
+    scattered = [w.size for w in works(forward(EIGHT, TITAN), Collective) if w.kind is CollectiveKind.REDUCE_SCATTER]
     assert scattered == [8192 * 4096 * 2] * 2
     assert Share(LLAMA, EIGHT, TITAN, 8).parameter_bytes == 1
     assert Share(LLAMA, replace(EIGHT, precision="bf16"), TITAN, 8).parameter_bytes == 2
@@ -79,13 +80,13 @@ def test_owners_broadcast_their_tensors():
     share = Share(LLAMA, plan, PROFILES["internevo"], 8)
     nbytes = 2 * LLAMA.parameters
     pieces = works(outer_layers.gather_parameters(share, nbytes), Collective)
-    assert {w.kind for w in pieces} == {"broadcast"}
+    assert {w.kind for w in pieces} == {CollectiveKind.BROADCAST}
     assert len(pieces) == 64  # fewer owners than tensors
     assert nbytes <= sum(w.size for w in pieces) < nbytes + 64
     wide = Share(LLAMA, Plan(2048, 1024, dp=1024, zero=1), PROFILES["internevo"], 8)
     assert 250 < len(works(outer_layers.gather_parameters(wide, nbytes), Collective)) < 400  # as many as tensors
     (one,) = works(outer_layers.gather_parameters(Share(LLAMA, plan, PROFILES["deepspeed"], 8), nbytes), Collective)
-    assert one.kind == "all_gather"
+    assert one.kind is CollectiveKind.ALL_GATHER
 
 
 def test_adapters_are_trained_beside_frozen_weights():

@@ -10,6 +10,7 @@ from lumos.blocks.work import Attention, Collective, Contention, Fixed, Gemm, Gr
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective import collective
 from lumos.cost.gemm import gemm
+from lumos.vocabulary import CollectiveKind
 
 PLAIN = StepCoefficients(throttle=0.0, contention=0.25)
 H100 = load_cluster("h100")
@@ -23,7 +24,7 @@ def times(*work, cluster=H100, coefficients=PLAIN):
 def test_prices_are_those_of_the_cost_models():
     assert PLAIN.gemm == 1.0
     clock = H100.accelerator.sustained_clock
-    (mm, move) = times(Gemm(4096, 4096, 4096, "bf16"), Collective("all_gather", 8, 1 << 26, 8, 1, 8))
+    (mm, move) = times(Gemm(4096, 4096, 4096, "bf16"), Collective(CollectiveKind.ALL_GATHER, 8, 1 << 26, 8, 1, 8))
     assert mm == int(gemm(4096, 4096, 4096, H100.accelerator, "bf16", out_bytes=2, clock=clock).time)
     assert move == int(collective("all_gather", 8, 1 << 26, H100, per_node=8).time)
 
@@ -48,7 +49,7 @@ def replace_coefficients(**changes: float) -> StepCoefficients:
 
 
 def test_contention_is_a_share_of_what_runs_beside():
-    move = Collective("all_gather", 8, 1 << 26, 8, 1, 8)
+    move = Collective(CollectiveKind.ALL_GATHER, 8, 1 << 26, 8, 1, 8)
     whole, lost = times(move, Contention(move))
     assert lost == pytest.approx(0.25 * whole, abs=1)
 

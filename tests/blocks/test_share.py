@@ -9,6 +9,7 @@ from lumos.model import load_model
 from lumos.plan.framework import PROFILES
 from lumos.plan.plan import Plan
 from lumos.predict.ranks import group_of
+from lumos.vocabulary import CollectiveKind
 
 SHARE = Share(load_model("llama3-8b"), Plan(4096, 64, tp=4, cp=2, pp=2, dp=4, zero=1, shard=2), PROFILES["megatron-core"], 8)
 
@@ -18,22 +19,22 @@ SHARE = Share(load_model("llama3-8b"), Plan(4096, 64, tp=4, cp=2, pp=2, dp=4, ze
     [("tensor", 4, 4, 1), ("context", 2, 2, 1), ("data", 8, 2, 4), ("shards", 2, 2, 1), ("replicas", 4, 1, 8)],
 )
 def test_placement(group, ranks, per_node, concurrent):
-    work = getattr(SHARE, group)("all_reduce", 1000)
+    work = getattr(SHARE, group)(CollectiveKind.ALL_REDUCE, 1000)
     assert (work.ranks, work.per_node, work.concurrent) == (ranks, per_node, concurrent)
 
 
 def test_members_of_groups():
-    assert group_of(5, SHARE.tensor("all_reduce", 8)) == (4, 5, 6, 7)
-    assert group_of(5, SHARE.context("send_recv", 8)) == (1, 5)
-    assert group_of(5, SHARE.data("all_reduce", 8)) == tuple(range(1, 32, 4))
-    assert group_of(13, SHARE.shards("all_gather", 8)) == (9, 13)
-    assert group_of(13, SHARE.replicas("all_reduce", 8)) == (5, 13, 21, 29)
+    assert group_of(5, SHARE.tensor(CollectiveKind.ALL_REDUCE, 8)) == (4, 5, 6, 7)
+    assert group_of(5, SHARE.context(CollectiveKind.SEND_RECEIVE, 8)) == (1, 5)
+    assert group_of(5, SHARE.data(CollectiveKind.ALL_REDUCE, 8)) == tuple(range(1, 32, 4))
+    assert group_of(13, SHARE.shards(CollectiveKind.ALL_GATHER, 8)) == (9, 13)
+    assert group_of(13, SHARE.replicas(CollectiveKind.ALL_REDUCE, 8)) == (5, 13, 21, 29)
     assert group_of(40, SHARE.pipeline(8)) == (8, 40)
 
 
 def test_a_tensor_group_over_two_nodes_shares_all_their_cards():
     wide = Share(load_model("llama3-8b"), Plan(4096, 1, tp=16), PROFILES["megatron-core"], 8)
-    work = wide.tensor("all_reduce", 8)
+    work = wide.tensor(CollectiveKind.ALL_REDUCE, 8)
     assert (work.ranks, work.per_node, work.concurrent) == (16, 8, 1)
 
 

@@ -39,11 +39,11 @@ def test_never_faster_than_the_links(kind: str, size: int, ranks: int, concurren
     cluster = load_cluster("h100")
     e = collective(kind, ranks, size, cluster, concurrent=concurrent)
     assert e.roofline <= e.low <= e.time <= e.high
-    sent = {"all_reduce": 1.0 if ranks <= 8 else 2 * (ranks - 1) / ranks, "broadcast": 1, "reduce": 1, "send_recv": 1}.get(
+    sent = {"all-reduce": 1.0 if ranks <= 8 else 2 * (ranks - 1) / ranks, "broadcast": 1, "reduce": 1, "send-receive": 1}.get(
         kind, (ranks - 1) / ranks
     )
     rate = (cluster.node.link_bytes_per_s or 0) if ranks <= 8 else 8 * (cluster.node.nic_bytes_per_s or 0) / concurrent
-    if kind != "all_to_all" or ranks <= 8:
+    if kind != "all-to-all" or ranks <= 8:
         assert e.time >= sent * size / rate * 1e9 * (1 - 1e-9)
 
 
@@ -99,7 +99,7 @@ def test_arrays_broadcast() -> None:
 @pytest.mark.parametrize(
     ("kind", "ranks", "size", "options", "complaint"),
     [
-        ("all_shuffle", 8, 1, {}, "collective 'all_shuffle' is not known; valid: all_reduce"),
+        ("all_shuffle", 8, 1, {}, "collective 'all_shuffle' is not known; valid: all-reduce"),
         ("all_reduce", 0, 1, {}, "must be 1 or more"),
         ("all_reduce", 8, -1, {}, "bytes 0 or more"),
         ("all_reduce", 200_000, 1, {}, "200000 devices asked for, but cluster 'h100' has 131072"),

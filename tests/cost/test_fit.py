@@ -14,6 +14,7 @@ from lumos.cost.collective import LINK_PRIOR, link_seconds, place
 from lumos.cost.fit import fit_positive, folds, held_out, minimise, summarise
 from lumos.cost.gemm import PRIOR, gemm, gemm_seconds, work_of
 from lumos.errors import LumosError
+from lumos.vocabulary import CollectiveKind
 
 HEADER = "gpu,dtype,m,n,k,time_us\n"
 
@@ -97,7 +98,7 @@ def test_collective_tables_are_fitted_by_kind(tmp_path: Path) -> None:
     cluster = load_cluster("h100")
     sizes = np.tile(2.0 ** np.arange(10, 30), 2)
     ranks = np.repeat([2.0, 8.0], 20)
-    seconds, _, _ = link_seconds("all_reduce", sizes, place(cluster, ranks, ranks, np.ones(40), ranks), LINK_PRIOR)
+    seconds, _, _ = link_seconds(CollectiveKind.ALL_REDUCE, sizes, place(cluster, ranks, ranks, np.ones(40), ranks), LINK_PRIOR)
     lines = [f"H100,{n:.0f},1,all_reduce,{s:.0f},{t * 2e6:.4f}" for n, s, t in zip(ranks, sizes, seconds, strict=True)]
     path = tmp_path / "nccl.csv"
     path.write_text("gpu,n_gpus,n_nodes,collective,size_bytes,time_us\n" + "\n".join(lines))

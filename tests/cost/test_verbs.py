@@ -66,7 +66,7 @@ def test_errors_name_the_valid_choices() -> None:
         run("cost", "gemm", "--on", "h10", "--m", "1", "--n", "1", "--k", "1")
     with pytest.raises(LumosError, match="m2-inference: peak_flops is not published"):
         run("cost", "gemm", "--on", "m2-inference", "--m", "1", "--n", "1", "--k", "1")
-    with pytest.raises(UsageError, match="valid: all_reduce"):
+    with pytest.raises(UsageError, match="valid: all-reduce"):
         run("cost", "collective", "all", "--cluster", "h100", "--ranks", "2", "--bytes", "1")
 
 

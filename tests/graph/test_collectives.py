@@ -2,32 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from lumos.graph.build import rank_graph
-from lumos.graph.collectives import TRANSFERS, kind_of
 from lumos.graph.table import Kind
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "all-reduce"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "reduce-scatter"),
-        ("_allgather_base", "all-gather"),
-        ("nccl:all_to_all", "all-to-all"),
-        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "send-receive"),
-        ("c10d::send", "send"),
-        ("recv", "receive"),
-        ("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", "unknown"),
-        ("gloo:broadcast", "broadcast"),
-        ("void deep_ep::internode::dispatch<…>", "all-to-all"),
-    ],
-)
-def test_kinds_of_names(name, kind):
-    assert kind_of(name) == kind
 
 
 def facts(graph):
@@ -100,7 +78,3 @@ def test_a_collective_on_a_cpu_thread_is_work_that_its_operator_issued(draw, tra
     from lumos.simulate import simulate
 
     assert simulate(graph, slower).start[task] - simulate(graph).start[task] == 50_000
-
-
-def test_transfers_are_the_kinds_that_names_of_transfers_have():
-    assert {kind_of(name) for name in ("c10d::send", "c10d::recv_", "ncclDevKernel_SendRecv")} == set(TRANSFERS)

@@ -18,10 +18,16 @@ from lumos.analyze.steps import Members
 from lumos.graph.table import Collectives, Dependency
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import ABSENT, Int32, Int64
+from lumos.vocabulary import CollectiveKind
 
 #: Bytes that cross the links of a rank, as a multiple of (n - 1) / n of its buffer (the larger of input and output), n ranks;
 #: kinds that are not listed move each byte once, whatever the ranks.
-_CROSSING = {"all-reduce": 2.0, "all-gather": 1.0, "reduce-scatter": 1.0, "all-to-all": 1.0}
+_CROSSING = {
+    CollectiveKind.ALL_REDUCE: 2.0,
+    CollectiveKind.ALL_GATHER: 1.0,
+    CollectiveKind.REDUCE_SCATTER: 1.0,
+    CollectiveKind.ALL_TO_ALL: 1.0,
+}
 
 
 class Waiting(NamedTuple):
@@ -56,7 +62,7 @@ class CollectiveRow(NamedTuple):
     output. time_ns: mean duration; waiting_ns, transfer_ns: its parts, None where peers are absent. bus_bytes_per_s: None
     where bytes, ranks or transfer are unknown."""
 
-    kind: str
+    kind: CollectiveKind
     group: str
     ranks: int | None
     size_bytes: int | None
@@ -102,9 +108,11 @@ def collective_times(timeline: Timeline, owners: Members) -> tuple[CollectiveRow
     return tuple(sorted(out, key=lambda r: -r.time_ns * r.calls))
 
 
-def _row(kind: str, group: str, ranks: int | None, nbytes: int | None, calls: int, time: float, wait: float | None) -> CollectiveRow:
+def _row(
+    kind: CollectiveKind, group: str, ranks: int | None, nbytes: int | None, calls: int, time: float, wait: float | None
+) -> CollectiveRow:
     transfer = None if wait is None else time - wait
-    size = nbytes * ranks if kind == "all-gather" and nbytes is not None and ranks is not None else nbytes
+    size = nbytes if nbytes is None or ranks is None else kind.buffer_bytes(nbytes, ranks)
     rate = None
     if size is not None and ranks is not None and ranks > 1 and transfer:
         rate = size / transfer * 1e9 * (_CROSSING[kind] * (ranks - 1) / ranks if kind in _CROSSING else 1.0)

@@ -24,6 +24,7 @@ from lumos.intervals import union, within
 from lumos.result import Shown
 from lumos.simulate.timeline import Timeline, measured
 from lumos.trace.table import ABSENT, Int32, Int64, Job
+from lumos.vocabulary import CollectiveKind
 
 Status = Literal["appeared", "vanished", "changed", "same"]
 
@@ -197,7 +198,7 @@ def _collective_names(graph: Graph) -> tuple[Int64, list[str]]:
     return label, [*(_collective_name(facts.kinds[kind], nbytes, ranks) for kind, nbytes, ranks in keys.tolist()), "unknown"]
 
 
-def _collective_name(kind: str, nbytes: int, ranks: int) -> str:
+def _collective_name(kind: CollectiveKind, nbytes: int, ranks: int) -> str:
     size = f" {nbytes:,} B" if nbytes >= 0 else ""
     return f"{kind}{size}" + (f", {ranks} ranks" if ranks > 0 else "")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lumos.blocks.block import Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.work import Attention, Gemm, Lane, Traffic
+from lumos.vocabulary import CollectiveKind
 
 
 class ScoreWork:
@@ -51,7 +52,7 @@ class ScoreWork:
         # folded so that every device has the same causal work (Liu et al. 2023, arXiv:2310.01889; Megatron's "p2p").
         carried = self.width * plan.micro_batch * part * s.kv_heads * (query + value) * (1 if direction == "fwd" else 2)
         for turn in range(plan.cp):
-            moving = [b.beside("cp exchange", s.context("send_recv", carried), Lane.CONTEXT)] if turn < plan.cp - 1 else []
+            moving = [b.beside("cp exchange", s.context(CollectiveKind.SEND_RECEIVE, carried), Lane.CONTEXT)] if turn < plan.cp - 1 else []
             b.add(name, kernel_of(part, part, True) if turn == 0 else kernel_of(part, part // 2, False))
             if turn:
                 b.add("merge partial attention", Traffic(3 * FP32 * s.tokens * s.heads * value))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from lumos.blocks.block import Builder
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Gemm, Lane, Traffic
+from lumos.vocabulary import CollectiveKind
 
 FP32 = 4
 
@@ -146,7 +147,7 @@ class LayerParts:
             b.add("tp all-gather", self._gathered(eight), Lane.TENSOR)
 
     def _gathered(self, eight: bool) -> Collective:
-        return self.share.tensor("all_gather", self._residual_bytes() // (self.width if eight else 1))
+        return self.share.tensor(CollectiveKind.ALL_GATHER, self._residual_bytes() // (self.width if eight else 1))
 
     def _cast_slice(self, b: Builder, eight: bool) -> None:
         if eight:
@@ -161,7 +162,7 @@ class LayerParts:
         """After a row-parallel multiplication: partial sums are reduced, and scattered with sequence parallel."""
         s = self.share
         if s.plan.tp > 1:
-            kind = "reduce_scatter" if s.plan.sequence_parallel else "all_reduce"
+            kind = CollectiveKind.REDUCE_SCATTER if s.plan.sequence_parallel else CollectiveKind.ALL_REDUCE
             b.add(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), Lane.TENSOR)
 
     def _residual_bytes(self) -> int:
@@ -195,7 +196,7 @@ class LayerParts:
             self.linear_forward(b, name, s.tokens, s.model.hidden, k)
             self.reduce_out(b)
             return
-        moving = b.beside("tp reduce-scatter", s.tensor("reduce_scatter", self._residual_bytes()), Lane.TENSOR)
+        moving = b.beside("tp reduce-scatter", s.tensor(CollectiveKind.REDUCE_SCATTER, self._residual_bytes()), Lane.TENSOR)
         self.linear_forward(b, name, s.tokens, s.model.hidden, k)
         b.join(moving)
 
@@ -221,7 +222,7 @@ class LayerParts:
             b.join(*again)
             if not tp or not self.framework.tp_async:
                 return []
-            kind = "reduce_scatter" if sequence else "all_reduce"
+            kind = CollectiveKind.REDUCE_SCATTER if sequence else CollectiveKind.ALL_REDUCE
             return [b.beside(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), Lane.TENSOR)]
 
         *first, last = self._joined(widths)

@@ -7,6 +7,7 @@ from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.parameters import Held, owned_parameters, tensors_of_layer
 from lumos.blocks.share import Share
 from lumos.blocks.work import Lane, Traffic
+from lumos.vocabulary import CollectiveKind
 
 #: fp32 master weight, two moments: read and written by one fused Adam step, and the gradient read. Bytes per parameter.
 ADAM_BYTES = 2 * 3 * FP32
@@ -55,7 +56,7 @@ def head_forward(share: Share, layers: LayerParts) -> Block:
         b.add("loss of the log", Traffic(LOSS_FORWARD["torch"][0] * logits, 4))
     if share.plan.tp > 1:
         for part in ("maximum", "target", "sum"):
-            b.add(f"tp all-reduce of the {part}", share.tensor("all_reduce", FP32 * share.tokens), Lane.TENSOR)
+            b.add(f"tp all-reduce of the {part}", share.tensor(CollectiveKind.ALL_REDUCE, FP32 * share.tokens), Lane.TENSOR)
     return b.build()
 
 
@@ -78,7 +79,7 @@ def optimizer(share: Share, held: Held[int], layers: int) -> Block:
     if share.plan.devices > 1:
         b.add(
             "gradient norm all-reduce",
-            share.data("all_reduce", 8) if share.plan.dp * share.plan.cp > 1 else share.tensor("all_reduce", 8),
+            share.data(CollectiveKind.ALL_REDUCE, 8) if share.plan.dp * share.plan.cp > 1 else share.tensor(CollectiveKind.ALL_REDUCE, 8),
             Lane.DATA,
         )
     moved = ADAM_BYTES + f.gradient_bytes + share.activation_bytes
@@ -100,13 +101,17 @@ def reduce_gradients(share: Share, dense: int, experts: int = 0, name: str = "gr
     sharded = plan.zero > 0
     if dense and plan.dp * plan.cp > 1:
         if not sharded:
-            b.add("gradient all-reduce", share.data("all_reduce", dense), Lane.DATA)
+            b.add("gradient all-reduce", share.data(CollectiveKind.ALL_REDUCE, dense), Lane.DATA)
         elif plan.shards > 1:
-            b.add("gradient reduce-scatter", share.shards("reduce_scatter", dense), Lane.DATA)
+            b.add("gradient reduce-scatter", share.shards(CollectiveKind.REDUCE_SCATTER, dense), Lane.DATA)
         if sharded and plan.shards < plan.dp * plan.cp:
-            b.add("gradient all-reduce of shards", share.replicas("all_reduce", dense // plan.shards), Lane.DATA)
+            b.add("gradient all-reduce of shards", share.replicas(CollectiveKind.ALL_REDUCE, dense // plan.shards), Lane.DATA)
     if experts and plan.dp * plan.cp > plan.ep:
-        b.add("expert gradient reduction", share.expert_data("reduce_scatter" if sharded else "all_reduce", experts), Lane.DATA)
+        b.add(
+            "expert gradient reduction",
+            share.expert_data(CollectiveKind.REDUCE_SCATTER if sharded else CollectiveKind.ALL_REDUCE, experts),
+            Lane.DATA,
+        )
     return b.build()
 
 
@@ -116,9 +121,9 @@ def gather_parameters(share: Share, dense: int, experts: int = 0, lane: Lane = L
     if dense and share.plan.shards > 1 and share.plan.zero < 3 and share.framework.by_owner:
         _broadcast_by_owner(b, share, dense, lane)
     elif dense and share.plan.shards > 1:
-        b.add("parameter all-gather", share.shards("all_gather", dense), lane)
+        b.add("parameter all-gather", share.shards(CollectiveKind.ALL_GATHER, dense), lane)
     if experts and share.plan.dp * share.plan.cp > share.plan.ep:
-        b.add("expert parameter all-gather", share.expert_data("all_gather", experts), lane)
+        b.add("expert parameter all-gather", share.expert_data(CollectiveKind.ALL_GATHER, experts), lane)
     return b.build()
 
 
@@ -128,14 +133,14 @@ def _broadcast_by_owner(b: Builder, share: Share, nbytes: int, lane: Lane) -> No
     mean = share.parameter_bytes * ((p.attention + p.mlp) / share.plan.tp + p.norm) / tensors_of_layer(share.model)
     pieces = max(1, min(share.plan.shards, round(nbytes / mean)))
     for _ in range(pieces):
-        b.add("parameter broadcast", share.shards("broadcast", -(-nbytes // pieces)), lane)
+        b.add("parameter broadcast", share.shards(CollectiveKind.BROADCAST, -(-nbytes // pieces)), lane)
 
 
 def tied_gradients(share: Share) -> Block:
     """First and last stage share the token table: they add its gradients."""
     nbytes = share.vocab * share.model.hidden * share.framework.reduce_bytes
     b = _builder("tied embedding gradients", share)
-    b.add("tied embedding all-reduce", share.pipeline(nbytes)._replace(kind="all_reduce"), Lane.DATA)
+    b.add("tied embedding all-reduce", share.pipeline(nbytes)._replace(kind=CollectiveKind.ALL_REDUCE), Lane.DATA)
     return b.build()
 
 
@@ -158,7 +163,9 @@ def gather_received(share: Share) -> Block:
     """The parts of a scattered transfer put together."""
     b = _builder("gather of a transfer", share)
     b.add(
-        "tp all-gather of a transfer", share.tensor("all_gather", share.activation_bytes * share.tokens * share.model.hidden), Lane.TENSOR
+        "tp all-gather of a transfer",
+        share.tensor(CollectiveKind.ALL_GATHER, share.activation_bytes * share.tokens * share.model.hidden),
+        Lane.TENSOR,
     )
     return b.build()
 

@@ -8,7 +8,7 @@ from lumos.blocks.work import Collective
 from lumos.model import Model
 from lumos.plan.framework import Framework
 from lumos.plan.plan import Plan
-from lumos.vocabulary import PRECISIONS
+from lumos.vocabulary import PRECISIONS, CollectiveKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,39 +70,39 @@ class Share:
 
     # ---- groups, innermost first: tensor, context, data, pipeline ----
 
-    def tensor(self, kind: str, size: int) -> Collective:
+    def tensor(self, kind: CollectiveKind, size: int) -> Collective:
         """A collective over the tensor-parallel group."""
         return self._group(kind, self.plan.tp, 1, size)
 
-    def context(self, kind: str, size: int) -> Collective:
+    def context(self, kind: CollectiveKind, size: int) -> Collective:
         return self._group(kind, self.plan.cp, self.plan.tp, size)
 
-    def expert(self, kind: str, size: int) -> Collective:
+    def expert(self, kind: CollectiveKind, size: int) -> Collective:
         return self._group(kind, self.plan.ep, self.plan.tp, size)
 
-    def shards(self, kind: str, size: int) -> Collective:
+    def shards(self, kind: CollectiveKind, size: int) -> Collective:
         """Over the devices that share one set of shards."""
         return self._group(kind, self.plan.shards, self.plan.tp, size)
 
-    def replicas(self, kind: str, size: int) -> Collective:
+    def replicas(self, kind: CollectiveKind, size: int) -> Collective:
         """Over the devices that hold the same shard (hybrid sharding)."""
         count = self.plan.dp * self.plan.cp // self.plan.shards
         return self._group(kind, count, self.plan.tp * self.plan.shards, size)
 
-    def data(self, kind: str, size: int) -> Collective:
+    def data(self, kind: CollectiveKind, size: int) -> Collective:
         """Over all replicas of the dense layers (data and context parallel together)."""
         return self._group(kind, self.plan.dp * self.plan.cp, self.plan.tp, size)
 
-    def expert_data(self, kind: str, size: int) -> Collective:
+    def expert_data(self, kind: CollectiveKind, size: int) -> Collective:
         """Over the replicas of one rank's experts."""
         count = self.plan.dp * self.plan.cp // self.plan.ep
         return self._group(kind, count, self.plan.tp * self.plan.ep, size)
 
     def pipeline(self, size: int) -> Collective:
         """One transfer to the next pipeline stage."""
-        return self._group("send_recv", 2, self.plan.tp * self.plan.cp * self.plan.dp, size)
+        return self._group(CollectiveKind.SEND_RECEIVE, 2, self.plan.tp * self.plan.cp * self.plan.dp, size)
 
-    def _group(self, kind: str, ranks: int, stride: int, size: int) -> Collective:
+    def _group(self, kind: CollectiveKind, ranks: int, stride: int, size: int) -> Collective:
         devices = self.devices_per_node
         per_node = max(1, min(ranks, devices // stride)) if stride < devices else 1
         world = self.plan.devices

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+from lumos.vocabulary import CollectiveKind
+
 
 class Lane(IntEnum):
     """The stream of a rank that a task runs on."""
@@ -91,12 +93,17 @@ class Contention(NamedTuple):
 class Collective(NamedTuple):
     """A collective over a group: `size` is nccl-tests' (the larger of one rank's input and output)."""
 
-    kind: str
+    kind: CollectiveKind
     ranks: int
     size: int
     per_node: int
     concurrent: int
     span: int
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of one rank's input, as graphs and traces count."""
+        return self.kind.input_bytes(self.size, self.ranks)
 
 
 class Fixed(NamedTuple):

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from lumos.chakra.collectives import EAGER, input_bytes, was
 from lumos.chakra.gather import folder_of, gather
-from lumos.chakra.lower import EAGER
 from lumos.chakra.network import Network, durations, read_network
 from lumos.chakra.play import play
 from lumos.chakra.workload import Workload
@@ -234,14 +234,21 @@ def _collectives(workload: Workload) -> Collectives | None:
     if not len(facts):
         return None
     sizes = np.array([len(g) for g in workload.groups] or [0], np.int32)
+    kinds = [was(label) for label in facts.kinds]
+    size = np.where(facts.group >= 0, sizes[facts.group], 2).astype(np.int32)
+    columns = (facts.kind, facts.type, facts.size, size)
+    nbytes = [
+        input_bytes(kinds[kind], kind_written, n, ranks)
+        for kind, kind_written, n, ranks in zip(*(c.tolist() for c in columns), strict=True)
+    ]
     return Collectives(
         task=facts.node.astype(np.int32),
         kind=facts.kind,
-        nbytes=facts.size,
+        nbytes=np.array(nbytes, np.int64),
         group=facts.group,
         sequence=np.full(len(facts), ABSENT, np.int64),
         peer=np.where(facts.peer >= 0, np.array(workload.ranks, np.int32)[facts.peer], ABSENT).astype(np.int32),
-        kinds=tuple(kind.removeprefix("eager-") for kind in facts.kinds),
+        kinds=tuple(kinds),
         groups=tuple(f"[{', '.join(str(workload.ranks[r]) for r in g)}]" for g in workload.groups),
-        size=np.where(facts.group >= 0, sizes[facts.group], 2).astype(np.int32),
+        size=size,
     )

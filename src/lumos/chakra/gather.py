@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from lumos.chakra.collectives import EAGER, kind_of
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
@@ -24,14 +25,10 @@ from lumos.graph.lists import Lists, list_of, offsets
 from lumos.graph.table import Kind, Step
 from lumos.trace.chakra_wire import Node, NodeType
 from lumos.trace.table import ABSENT, Int8, Int64, Job, ProcessGroup, Trace
+from lumos.vocabulary import CollectiveKind
 
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 _COMMUNICATION = (NodeType.SEND, NodeType.RECV, NodeType.COLL)
-
-#: Chakra's collective types in Lumos' words.
-COLLECTIVES = (
-    "all-reduce", "reduce", "all-gather", "gather", "scatter", "broadcast", "all-to-all", "reduce-scatter", "reduce-scatter", "barrier"
-)  # fmt: skip
 
 
 def gather(job: Job) -> Workload:
@@ -222,16 +219,16 @@ def _communication(
                 raise TraceError(f"{path}: node {node.id}: group {node.value('pg_name')!r} {why}; add what is missing")
             ranks = tuple(sorted(position[m] for m in members))
             kind = _integer(node, "comm_type")
-            was = node.value("collective") or (COLLECTIVES[kind] if 0 <= kind < len(COLLECTIVES) else "unknown")
+            was = _label(node) or kind_of(kind)
             name = str(node.value("pg_name") or 0)
             row = (kind, groups.setdefault((name, ranks), len(groups)), ABSENT, ABSENT)
         else:
             peer = _integer(node, "comm_dst" if sends else "comm_src")
             if peer not in position or position[peer] == rank:
                 raise TraceError(f"{path}: node {node.id}: its peer is rank {peer}, which has no file of its own; add it to the set")
-            was = node.value("collective") or ("send" if sends else "receive")
+            was = _label(node) or (CollectiveKind.SEND if sends else CollectiveKind.RECEIVE)
             row = (ABSENT, ABSENT, position[peer], _integer(node, "comm_tag"))
-        rows.append((*row, _integer(node, "comm_size"), kinds.setdefault(str(was), len(kinds))))
+        rows.append((*row, _integer(node, "comm_size"), kinds.setdefault(was, len(kinds))))
     table = np.array(rows, np.int64).reshape(len(rows), 6)
     facts = Communication(
         node=where.astype(np.int64),
@@ -244,6 +241,12 @@ def _communication(
         kinds=tuple(kinds),
     )
     return facts, tuple(ranks for _, ranks in groups)
+
+
+def _label(node: Node) -> str:
+    """What a communication was before it was lowered, as its writer noted: a kind, or one of EAGER; "" where nothing is said."""
+    said = str(node.value("collective") or "")
+    return said if said in EAGER or not said else CollectiveKind.of_word(said)
 
 
 def _named(groups: Sequence[ProcessGroup]) -> dict[str, tuple[int, ...]]:

@@ -22,37 +22,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.steps import members
+from lumos.chakra.collectives import EAGER, LOWERED, lowered_bytes
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import distinct
 from lumos.graph.lists import Lists, offsets
-from lumos.graph.table import Collectives, Graph, Kind, Step
+from lumos.graph.table import Graph, Kind, Step
 from lumos.simulate import Frozen, Timeline, freeze, simulate, sweep
-from lumos.trace.chakra_wire import CollectiveType, NodeType
+from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int32, Int64
-
-#: Kind of collective -> (simulated type, bytes of it per byte and rank count of the original).
-#: A broadcast of n bytes puts n on the busiest link, as gathering shards of n / ranks does; a reduce likewise; a gather
-#: brings (ranks - 1) shards to its root, as an all-gather brings to all; a scatter sends what an all-to-all sends.
-LOWERED = {
-    "all-reduce": (CollectiveType.ALL_REDUCE, False),
-    "all-gather": (CollectiveType.ALL_GATHER, False),
-    "reduce-scatter": (CollectiveType.REDUCE_SCATTER, False),
-    "all-to-all": (CollectiveType.ALL_TO_ALL, False),
-    "send-receive": (CollectiveType.ALL_TO_ALL, False),
-    "broadcast": (CollectiveType.ALL_GATHER, True),
-    "reduce": (CollectiveType.REDUCE_SCATTER, False),
-    "gather": (CollectiveType.ALL_GATHER, False),
-    "scatter": (CollectiveType.ALL_TO_ALL, False),
-    "barrier": (CollectiveType.ALL_REDUCE, False),
-}
+from lumos.vocabulary import CollectiveKind
 
 #: Bytes of a communication whose size the trace lacks (and of a barrier): it synchronises and moves next to nothing.
 LEAST_BYTES = 4
 
-#: What a send and a receive are called where the sender does not wait for the receiver.
-EAGER = ("eager-send", "eager-receive")
+#: The two sides of a message.
+SIDES = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
 
 #: Nodes looked at for a chain that makes a dependency superfluous.
 REACH = 8
@@ -292,12 +278,13 @@ def _communicate(nodes: _Nodes) -> None:
         if ABSENT in rows or len(set(ranks)) < 2 or len(set(ranks)) != len(ranks):
             mixed += len(set(ranks)) > 1
             continue
-        kinds = [_kind(facts, r) for r in rows]
+        kinds = [facts.kinds[facts.kind[r]] for r in rows]
         name = facts.groups[facts.group[rows[0]]] if facts.group[rows[0]] >= 0 else ""
         size = max(int(facts.nbytes[r]) for r in rows)
-        unsized += size == ABSENT and "barrier" not in kinds
-        if sorted(kinds) == ["receive", "send"]:
-            _pair(nodes, tasks, kinds, max(size, LEAST_BYTES), int(facts.sequence[rows[0]]))
+        unsized += size == ABSENT and CollectiveKind.BARRIER not in kinds
+        if sorted(kinds) == sorted(SIDES):
+            send = kinds.index(CollectiveKind.SEND)
+            _pair(nodes, tasks[send], tasks[1 - send], max(size, LEAST_BYTES), int(facts.sequence[rows[0]]))
         elif len(set(kinds)) == 1:
             _collective(nodes, tasks, ranks, kinds[0], name, size)
         else:
@@ -310,17 +297,7 @@ def _communicate(nodes: _Nodes) -> None:
         nodes.find("rendezvous-mixed", f"{mixed} rendezvous join tasks that are no one collective: written as compute, unsynchronised")
 
 
-def _kind(facts: Collectives, row: int) -> str:
-    """A row's kind in the words of traces. Assembled graphs write all_reduce, and name a message's side in its group."""
-    kind: str = facts.kinds[facts.kind[row]].replace("_", "-")
-    if kind != "send-recv":
-        return kind
-    group = facts.groups[facts.group[row]] if facts.group[row] >= 0 else ""
-    return next((side for side in ("send", "receive") if group.startswith(side)), "send-receive")
-
-
-def _pair(nodes: _Nodes, tasks: list[int], kinds: list[str], size: int, number: int, label: Sequence[str] = ("send", "receive")) -> None:
-    send, receive = (tasks[kinds.index(kind)] for kind in ("send", "receive"))
+def _pair(nodes: _Nodes, send: int, receive: int, size: int, number: int, label: Sequence[str] = SIDES) -> None:
     source, target = int(nodes.rank[send]), int(nodes.rank[receive])
     tag = nodes.tag(source, target, number)
     nodes.type[send], nodes.type[receive] = NodeType.SEND, NodeType.RECV
@@ -328,15 +305,12 @@ def _pair(nodes: _Nodes, tasks: list[int], kinds: list[str], size: int, number: 
     nodes.comms.append(_Comm(receive, ABSENT, size, ABSENT, source, tag, label[1]))
 
 
-def _collective(nodes: _Nodes, tasks: list[int], ranks: list[int], kind: str, name: str, size: int) -> None:
-    lowered, shard = LOWERED.get(kind, (CollectiveType.ALL_REDUCE, False))
-    if kind in ("send", "receive"):
-        lowered = CollectiveType.ALL_TO_ALL
-    size = max(-(-size // len(ranks)) if shard else size, LEAST_BYTES)
+def _collective(nodes: _Nodes, tasks: list[int], ranks: list[int], kind: CollectiveKind, name: str, size: int) -> None:
+    size = max(lowered_bytes(kind, size, len(ranks)), LEAST_BYTES)
     group = nodes.group(name, tuple(sorted(ranks)))
     for task in tasks:
         nodes.type[task] = NodeType.COLL
-        nodes.comms.append(_Comm(task, lowered, size, group, ABSENT, ABSENT, kind))
+        nodes.comms.append(_Comm(task, LOWERED[kind].type, size, group, ABSENT, ABSENT, kind))
 
 
 def _cross_rank_edges(nodes: _Nodes) -> None:
@@ -355,8 +329,8 @@ def _cross_rank_edges(nodes: _Nodes) -> None:
         send = nodes.add(source, NodeType.SEND, f"to rank {target}", start, 0, int(nodes.position[before]), False)
         receive = nodes.add(target, NodeType.RECV, f"from rank {source}", start, 0, int(nodes.position[before]), False)
         nodes.edges += ((before, send), (receive, after))
-        nodes.comms.append(_Comm(send, ABSENT, LEAST_BYTES, ABSENT, target, tag, "send"))
-        nodes.comms.append(_Comm(receive, ABSENT, LEAST_BYTES, ABSENT, source, tag, "receive"))
+        nodes.comms.append(_Comm(send, ABSENT, LEAST_BYTES, ABSENT, target, tag, CollectiveKind.SEND))
+        nodes.comms.append(_Comm(receive, ABSENT, LEAST_BYTES, ABSENT, source, tag, CollectiveKind.RECEIVE))
     keep = np.ones(len(nodes.pred), bool)
     keep[cross] = False
     nodes.pred, nodes.task = nodes.pred[keep], nodes.task[keep]
@@ -371,9 +345,9 @@ def _eager_pair(nodes: _Nodes, before: int, after: int) -> bool:
     if facts is None or not all(map(len, rows)) or NodeType.COLL in nodes.type[[before, after]]:
         return False
     one, other = (int(r[0]) for r in rows)
-    if (facts.kinds[facts.kind[one]], facts.kinds[facts.kind[other]]) not in (("send", "receive"), EAGER):
+    if (facts.kinds[facts.kind[one]], facts.kinds[facts.kind[other]]) != SIDES:
         return False
-    _pair(nodes, [before, after], ["send", "receive"], max(int(facts.nbytes[one]), LEAST_BYTES), int(facts.sequence[one]), EAGER)
+    _pair(nodes, before, after, max(int(facts.nbytes[one]), LEAST_BYTES), int(facts.sequence[one]), EAGER)
     return True
 
 

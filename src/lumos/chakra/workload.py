@@ -27,7 +27,8 @@ class Communication:
 
     type: Chakra's collective type, ABSENT for a send or receive. size: bytes (a collective: input bytes per rank).
     group: index into `Workload.groups`, ABSENT for a send or receive. peer: the other rank of a send or receive, by
-    position. tag: what pairs a send with its receive. kind: index into `kinds`, what it was before it was lowered.
+    position. tag: what pairs a send with its receive. kind: index into `kinds`, what it was before it was lowered: a
+    `CollectiveKind`, or one of `collectives.EAGER`.
     """
 
     node: Int64

@@ -15,6 +15,7 @@ from lumos.cost.estimate import Estimate
 from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import memory_bound
 from lumos.errors import UsageError
+from lumos.vocabulary import CollectiveKind
 
 
 def unfused_attention(
@@ -93,9 +94,11 @@ def context_parallel_attention(
     trips = sum(2.0 if way == "bwd" else 1.0 for way in direction.split("+"))  # backward also moves the gradients of K and V
     if method == "all_gather":
         local = attention(batch, part, heads, head_dim, accelerator, dtype, kv_len=np.ceil(part * ranks * half), causal=False, **options)
-        return local + collective("all_gather", ranks, held * ranks, cluster, per_node=per_node, book=book).scaled(trips)
+        return local + collective(CollectiveKind.ALL_GATHER, ranks, held * ranks, cluster, per_node=per_node, book=book).scaled(trips)
     step = attention(batch, part, heads, head_dim, accelerator, dtype, kv_len=np.ceil(part * half), causal=False, **options)
-    hop = collective("send_recv", np.full(np.shape(held), 2), held, cluster, per_node=1 if per_node == 1 else None, book=book).scaled(trips)
+    hop = collective(
+        CollectiveKind.SEND_RECEIVE, np.full(np.shape(held), 2), held, cluster, per_node=1 if per_node == 1 else None, book=book
+    ).scaled(trips)
     return step + longer(step, hop).scaled(ranks - 1)
 
 

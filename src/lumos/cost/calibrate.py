@@ -23,8 +23,8 @@ import numpy as np
 from lumos.cost.attention import shape_of
 from lumos.cost.cluster import Cluster, dtype_name, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients
+from lumos.cost.collective import FITTED, kind_of, link_coefficients
 from lumos.cost.collective import KINDS as COLLECTIVES
-from lumos.cost.collective import kind_name, link_coefficients
 from lumos.cost.estimate import Float64
 from lumos.cost.fit_attention import AttentionRows, fit_attention
 from lumos.cost.fit_collective import CollectiveRows, fit_links, fit_network
@@ -92,7 +92,7 @@ def _usable(rows: Iterable[Row], kind: str, path: Path) -> tuple[list[Row], Coun
         try:
             load_cluster(row["gpu"])
             if kind == "collective":
-                kind_name(row["collective"])
+                kind_of(row["collective"])
             else:
                 dtype_name(row["dtype"].split("/")[-1])
         except LumosError:
@@ -161,10 +161,10 @@ def collective_tables(table: Table) -> list[CollectiveRows]:
     """A table of collectives by cluster and kind, rows within a node and across nodes apart."""
     found = []
     for (cluster, kind, _), rows in grouped(
-        table.rows, lambda r: (r["gpu"], kind_name(r["collective"]), str(float(r["n_nodes"]) > 1))
+        table.rows, lambda r: (r["gpu"], kind_of(r["collective"]), str(float(r["n_nodes"]) > 1))
     ).items():
         ranks, nodes, size, microseconds = (column(rows, c) for c in ("n_gpus", "n_nodes", "size_bytes", "time_us"))
-        found.append(CollectiveRows(load_cluster(cluster), kind, ranks, nodes, size, microseconds * 1e-6))
+        found.append(CollectiveRows(load_cluster(cluster), kind_of(kind), ranks, nodes, size, microseconds * 1e-6))
     return found
 
 
@@ -211,13 +211,13 @@ def _fit_attention(table: Table, book: dict[str, dict[str, dict[str, Coefficient
 def _fit_collectives(table: Table, book: dict[str, dict[str, dict[str, Coefficients]]], generic: bool) -> None:
     """Sets within a node by accelerator and kind, and one across nodes, into `book`."""
     parts = collective_tables(table)
-    inside = [t for t in parts if np.all(t.nodes == 1) and len(t.seconds) >= FEWEST_ROWS and COLLECTIVES[t.kind] == t.kind]
+    inside = [t for t in parts if np.all(t.nodes == 1) and len(t.seconds) >= FEWEST_ROWS and t.kind in FITTED]
     sets = book.setdefault("collective", {})
     for rows in inside:
-        sets.setdefault(rows.cluster.accelerator.name, {})[rows.kind] = fit_links([rows])[0]
+        sets.setdefault(rows.cluster.accelerator.name, {})[COLLECTIVES[rows.kind]] = fit_links([rows])[0]
     for kind in sorted({t.kind for t in inside}) if generic else ():
         switched = [t for t in inside if t.kind == kind and t.cluster.node.topology == "switch"]
-        sets.setdefault(GENERIC, {})[kind] = fit_links(switched)[0]
+        sets.setdefault(GENERIC, {})[COLLECTIVES[kind]] = fit_links(switched)[0]
     across = [t for t in parts if np.all(t.nodes > 1)]
     if sum(len(t.seconds) for t in across) >= FEWEST_ROWS:
         from lumos.cost.coefficients import find, overlay, shipped

@@ -24,6 +24,7 @@ share of links that the group's ranks span; protocols change at the cheaper one,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -33,21 +34,22 @@ from lumos.cost.cluster import Cluster
 from lumos.cost.coefficients import Book, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
+from lumos.vocabulary import CollectiveKind
 
-#: Kinds, with the fitted set that serves each.
-KINDS = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "all_to_all": "all_to_all",
-    "broadcast": "all_gather",
-    "reduce": "reduce_scatter",
-    "send_recv": "all_to_all",
+#: Kinds that have a model, with the fitted set that serves each, as files of coefficients call it.
+KINDS: Mapping[CollectiveKind, str] = {
+    CollectiveKind.ALL_REDUCE: "all_reduce",
+    CollectiveKind.ALL_GATHER: "all_gather",
+    CollectiveKind.REDUCE_SCATTER: "reduce_scatter",
+    CollectiveKind.ALL_TO_ALL: "all_to_all",
+    CollectiveKind.BROADCAST: "all_gather",
+    CollectiveKind.REDUCE: "reduce_scatter",
+    CollectiveKind.SEND_RECEIVE: "all_to_all",
 }
+#: Kinds that are fitted from measurements of their own.
+FITTED = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
 #: Kinds that NCCL runs as a chain through every device, and only so (its src/graph/tuning.cc allows them the ring alone).
-CHAINED = ("broadcast", "reduce")
-_SPELLINGS = {"alltoall": "all_to_all", "allreduce": "all_reduce", "allgather": "all_gather", "sendrecv": "send_recv", "send": "send_recv",
-              "recv": "send_recv", "reducescatter": "reduce_scatter", "all_to_allv": "all_to_all", "p2p": "send_recv"}  # fmt: skip
+CHAINED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 
 
 class LinkCoefficients(NamedTuple):
@@ -111,20 +113,20 @@ def collective(
     (default: ranks · devices per node / per_node). A group of one rank costs nothing. Raises UsageError for an unknown
     kind, a negative size or more ranks than the cluster has, LumosError where the cluster lacks a number.
     """
-    name = kind_name(kind)
+    known = kind_of(kind)
     ranks, size_bytes = np.asarray(ranks, float), np.asarray(size_bytes, float)
     if np.any(ranks < 1) or np.any(size_bytes < 0) or np.any(np.asarray(concurrent) < 1):
         raise UsageError("collective: ranks and concurrent groups must be 1 or more and bytes 0 or more")
     shape = np.broadcast_shapes(ranks.shape, size_bytes.shape, np.shape(concurrent), np.shape(per_node or 1), np.shape(span or 1))
     group = place(cluster, *(np.broadcast_to(np.asarray(x, float), shape) for x in _defaults(cluster, ranks, per_node, concurrent, span)))
     size = np.broadcast_to(size_bytes, shape)
-    links, notes = find("collective", cluster.accelerator, (KINDS[name],), book)
-    seconds, bound, roof = link_seconds(name, size, group, link_coefficients(links.values))
+    links, notes = find("collective", cluster.accelerator, (KINDS[known],), book)
+    seconds, bound, roof = link_seconds(known, size, group, link_coefficients(links.values))
     used = links
     if np.any(group.nodes > 1):
         network, more = find("network", cluster.accelerator, ("network",), book)
         across, across_bound, across_roof = network_seconds(
-            name, size, group, link_coefficients(links.values), network_coefficients(network.values)
+            known, size, group, link_coefficients(links.values), network_coefficients(network.values)
         )
         outer = group.nodes > 1
         seconds, bound, roof = np.where(outer, across, seconds), np.where(outer, across_bound, bound), np.where(outer, across_roof, roof)
@@ -134,13 +136,14 @@ def collective(
     return estimate(np.where(work, seconds, 0.0), np.where(work, roof, 0.0), bound, beyond, used, notes)
 
 
-def kind_name(kind: str) -> str:
-    """Canonical kind of a collective. Raises UsageError listing the valid ones."""
-    plain = kind.strip().lower().replace("-", "_").removesuffix("_base")
-    name = _SPELLINGS.get(plain, plain)
-    if name not in KINDS:
-        raise UsageError(f"collective {kind!r} is not known; valid: {', '.join(KINDS)}")
-    return name
+def kind_of(word: str) -> CollectiveKind:
+    """The modelled kind that a word names; either side of a message is the message. Raises UsageError listing the valid ones."""
+    kind = CollectiveKind.of_word(word)
+    if kind.is_transfer:
+        return CollectiveKind.SEND_RECEIVE
+    if kind not in KINDS:
+        raise UsageError(f"collective {word!r} is not known; valid: {', '.join(KINDS)}")
+    return kind
 
 
 def _defaults(
@@ -187,22 +190,22 @@ def network_coefficients(values: dict[str, float | list[float]]) -> NetworkCoeff
     return NetworkCoefficients(**values)  # type: ignore[arg-type]
 
 
-def _sent(kind: str, ranks: Float64) -> Float64:
+def _sent(kind: CollectiveKind, ranks: Float64) -> Float64:
     """Bytes a rank sends in the ring (or pairwise) algorithm, as a multiple of the size."""
-    if kind == "all_reduce":
+    if kind is CollectiveKind.ALL_REDUCE:
         return 2 * (ranks - 1) / ranks
-    if kind in ("all_gather", "reduce_scatter", "all_to_all"):
+    if kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL):
         return (ranks - 1) / ranks
     return np.ones_like(ranks)
 
 
-def _hops(kind: str, ranks: Float64) -> Float64:
-    if kind == "all_reduce":
+def _hops(kind: CollectiveKind, ranks: Float64) -> Float64:
+    if kind is CollectiveKind.ALL_REDUCE:
         return 2 * (ranks - 1)
-    return np.ones_like(ranks) if kind == "send_recv" else ranks - 1
+    return np.ones_like(ranks) if kind is CollectiveKind.SEND_RECEIVE else ranks - 1
 
 
-def link_seconds(kind: str, size: Float64, group: Group, c: LinkCoefficients) -> tuple[Float64, Float64, Float64]:
+def link_seconds(kind: CollectiveKind, size: Float64, group: Group, c: LinkCoefficients) -> tuple[Float64, Float64, Float64]:
     """Seconds, `Bound` and roofline seconds within one node."""
     options, ideal = _inner(kind, size, group, c)
     seconds, latency, wire = _cheapest([(latency + wire, latency, wire) for latency, wire in options])
@@ -218,7 +221,7 @@ def _cheapest(options: list[tuple[Float64, Float64, Float64]]) -> tuple[Float64,
     return total, latency, moving
 
 
-def _inner(kind: str, size: Float64, group: Group, c: LinkCoefficients) -> tuple[list[tuple[Float64, Float64]], Float64]:
+def _inner(kind: CollectiveKind, size: Float64, group: Group, c: LinkCoefficients) -> tuple[list[tuple[Float64, Float64]], Float64]:
     """(latency, wire) seconds of every protocol and algorithm over the group's devices in one node, and the roofline."""
     ranks = group.per_node
     peers = np.maximum(ranks - 1, 1)
@@ -232,7 +235,7 @@ def _inner(kind: str, size: Float64, group: Group, c: LinkCoefficients) -> tuple
     overheads = [overhead + c.small_group_overhead / peers for overhead in c.overhead]
     options = [(steps * factor, ideal * overhead) for factor, overhead in zip(c.latency_factor, overheads, strict=True)]
     options[-1] = (options[-1][0], filled(options[-1][1]))
-    if kind == "all_reduce" and group.multicast:
+    if kind is CollectiveKind.ALL_REDUCE and group.multicast:
         through = np.where(alone, 0.0, size * (ranks + 1) / ranks / group.link)
         options.append((np.where(alone, 0.0, c.switch_us * 1e-6), filled(through * c.switch_overhead)))
         ideal = np.minimum(ideal, through)
@@ -240,15 +243,15 @@ def _inner(kind: str, size: Float64, group: Group, c: LinkCoefficients) -> tuple
 
 
 def network_seconds(
-    kind: str, size: Float64, group: Group, inner: LinkCoefficients, c: NetworkCoefficients
+    kind: CollectiveKind, size: Float64, group: Group, inner: LinkCoefficients, c: NetworkCoefficients
 ) -> tuple[Float64, Float64, Float64]:
     """Seconds, `Bound` and roofline seconds of groups over several nodes."""
     options, ideal = _inner(kind, size, group, inner)
     peak = _through_node(kind, size, group) / group.nic
-    network = peak * (c.exchange_overhead if kind == "all_to_all" else c.overhead)
+    network = peak * (c.exchange_overhead if kind is CollectiveKind.ALL_TO_ALL else c.overhead)
     tree = 2 * np.ceil(np.log2(np.maximum(group.nodes, 2)))
     ring = _hops(kind, group.nodes)
-    hops = np.minimum(tree, ring) if kind == "all_reduce" else ring
+    hops = np.minimum(tree, ring) if kind is CollectiveKind.ALL_REDUCE else ring
     between = hops * group.hop_s * c.hop_factor
     through = group.nodes if kind in CHAINED else 1.0
     joined = []
@@ -261,10 +264,10 @@ def network_seconds(
     return seconds, bound, np.maximum(peak, ideal)
 
 
-def _through_node(kind: str, size: Float64, group: Group) -> Float64:
+def _through_node(kind: CollectiveKind, size: Float64, group: Group) -> Float64:
     """Bytes that leave (and enter) one node."""
-    if kind == "all_to_all":
+    if kind is CollectiveKind.ALL_TO_ALL:
         return size * group.per_node * (group.ranks - group.per_node) / group.ranks
-    if kind == "all_reduce" and group.reduction:
+    if kind is CollectiveKind.ALL_REDUCE and group.reduction:
         return size
     return size * _sent(kind, group.ranks)

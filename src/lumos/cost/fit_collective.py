@@ -21,13 +21,14 @@ from lumos.cost.collective import (
 )
 from lumos.cost.estimate import Float64
 from lumos.cost.fit import fit_positive, held_out, spans, summarise
+from lumos.vocabulary import CollectiveKind
 
 
 class CollectiveRows(NamedTuple):
     """Measured collectives of one cluster and kind: columns of one length."""
 
     cluster: Cluster
-    kind: str
+    kind: CollectiveKind
     ranks: Float64
     nodes: Float64
     size_bytes: Float64

@@ -17,41 +17,10 @@ from numpy.typing import NDArray
 from lumos.graph.enclosing import Ranges
 from lumos.graph.table import Collectives
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
+from lumos.vocabulary import CollectiveKind, DType
 
 #: Kernels that communicate: NCCL and RCCL of all generations, MSCCL, DeepEP, NVSHMEM, the custom all-reduces of servers.
 _COMMUNICATION = re.compile(r"(?i)nccl(dev)?kernel|^nccl|mscclkernel|deep_ep::|nvshmem|cross_device_reduce|symm_mem|one_?ccl")
-
-#: Spelling -> kind; the first pattern found in a name decides, so longer words stand before the words they contain.
-_KINDS = (
-    (re.compile(r"(?i)reduce_?scatter"), "reduce-scatter"),
-    (re.compile(r"(?i)all_?reduce|cross_device_reduce"), "all-reduce"),
-    (re.compile(r"(?i)all_?gather"), "all-gather"),
-    (re.compile(r"(?i)all_?to_?all|deep_ep"), "all-to-all"),
-    (re.compile(r"(?i)broadcast"), "broadcast"),
-    (re.compile(r"(?i)send_?recv"), "send-receive"),
-    (re.compile(r"(?i)(^|[^a-z])send"), "send"),
-    (re.compile(r"(?i)(^|[^a-z])recv|receive"), "receive"),
-    (re.compile(r"(?i)barrier"), "barrier"),
-    (re.compile(r"(?i)gather"), "gather"),
-    (re.compile(r"(?i)scatter"), "scatter"),
-    (re.compile(r"(?i)reduce"), "reduce"),
-)
-
-#: Kinds that move data between two ranks, as pipeline stages do.
-TRANSFERS = ("send", "receive", "send-receive")
-
-#: Bytes of an element by the names that PyTorch gives its types.
-ELEMENT_BYTES = {
-    "float": 4, "float32": 4, "int": 4, "int32": 4, "uint32": 4, "long": 8, "long int": 8, "int64": 8, "double": 8, "float64": 8,
-    "half": 2, "float16": 2, "c10::half": 2, "bfloat16": 2, "c10::bfloat16": 2, "short": 2, "int16": 2, "byte": 1, "uint8": 1,
-    "char": 1, "int8": 1, "bool": 1, "unsigned char": 1, "signed char": 1, "float8_e4m3fn": 1, "float8_e5m2": 1,
-    "c10::float8_e4m3fn": 1, "c10::float8_e5m2": 1, "complexfloat": 8, "complexdouble": 16,
-}  # fmt: skip
-
-
-def kind_of(name: str) -> str:
-    """The kind of collective that a kernel, operator or annotation name speaks of; "unknown" where none."""
-    return next((kind for pattern, kind in _KINDS if pattern.search(name)), "unknown")
 
 
 def is_communication(trace: Trace) -> NDArray[np.bool_]:
@@ -84,12 +53,12 @@ def issuers(trace: Trace, rows: Int32) -> Int32:
     The k-th collective of a kind and size was issued by the k-th operator of that kind and size before it.
     """
     operators = np.flatnonzero(trace.named(_ISSUING.match) & (trace.category == Category.OPERATOR))
-    queues: dict[tuple[str, int], list[int]] = {}
+    queues: dict[tuple[CollectiveKind, int], list[int]] = {}
     for row in operators[np.argsort(trace.start[operators], kind="stable")]:
-        queues.setdefault((kind_of(trace.strings[trace.name[row]]), _shape_bytes(trace, int(row))), []).append(int(row))
+        queues.setdefault((CollectiveKind.in_name(trace.strings[trace.name[row]]), _shape_bytes(trace, int(row))), []).append(int(row))
     out = np.full(len(rows), ABSENT, np.int32)
     for i in np.argsort(trace.start[rows], kind="stable"):
-        queue = queues.get((kind_of(trace.strings[trace.name[rows[i]]]), _shape_bytes(trace, int(rows[i]))))
+        queue = queues.get((CollectiveKind.in_name(trace.strings[trace.name[rows[i]]]), _shape_bytes(trace, int(rows[i]))))
         if queue and trace.start[queue[0]] <= trace.start[rows[i]]:
             out[i] = queue.pop(0)
     return out
@@ -103,7 +72,7 @@ def collectives(trace: Trace, task: Int64, rows: Int32, calls: Int32) -> Collect
     if not len(rows):
         return None
     source = _fact_rows(trace, rows, calls)
-    kinds: dict[str, int] = {}
+    kinds: dict[CollectiveKind, int] = {}
     groups: dict[str, int] = {}
     members = _members(trace)
     facts = [_facts(trace, int(row), int(fact), members) for row, fact in zip(rows, source, strict=True)]
@@ -142,7 +111,7 @@ def _fact_rows(trace: Trace, rows: Int32, calls: Int32) -> Int64:
 class _Facts(NamedTuple):
     """What is known of one collective; see `Collectives`."""
 
-    kind: str
+    kind: CollectiveKind
     nbytes: int = ABSENT
     group: str | None = None
     sequence: int = ABSENT
@@ -152,17 +121,18 @@ class _Facts(NamedTuple):
 
 def _facts(trace: Trace, row: int, fact: int, members: Mapping[str, str]) -> _Facts:
     """The facts of the collective in `row`, read from row `fact`."""
-    own = kind_of(trace.strings[trace.name[row]])
+    own = CollectiveKind.in_name(trace.strings[trace.name[row]])
     if fact == ABSENT:
         return _Facts(own)
     text = _text(trace, fact, "Collective name") or trace.strings[trace.name[fact]]
-    named = kind_of(text)
+    named = CollectiveKind.in_name(text)
     elements = _integer(trace, fact, "In msg nelems")
-    kind_name = (_text(trace, fact, "dtype") or "").lower()
-    nbytes = elements * ELEMENT_BYTES[kind_name] if elements != ABSENT and kind_name in ELEMENT_BYTES else _shape_bytes(trace, fact)
-    peer = max(_integer(trace, fact, "Src Rank"), _integer(trace, fact, "Dst Rank")) if named in ("send", "receive") else ABSENT
+    dtype = DType.parse(_text(trace, fact, "dtype") or "")
+    nbytes = elements * dtype.bytes if elements != ABSENT and dtype is not None else _shape_bytes(trace, fact)
+    one_sided = named in (CollectiveKind.SEND, CollectiveKind.RECEIVE)
+    peer = max(_integer(trace, fact, "Src Rank"), _integer(trace, fact, "Dst Rank")) if one_sided else ABSENT
     return _Facts(
-        own if named == "unknown" else named,
+        own if named is CollectiveKind.UNKNOWN else named,
         nbytes,
         _group(trace, fact, members),
         _integer(trace, fact, "Seq"),
@@ -202,10 +172,10 @@ def _shape_bytes(trace: Trace, row: int) -> int:
     if not shapes or not names:
         return ABSENT
     first = shapes[0] if shapes[0] and isinstance(shapes[0][0], list) else [shapes[0]]  # a list of tensors, or one
-    size = ELEMENT_BYTES.get(str(names[0]).lower(), 4 if names[0] == "TensorList" else None)
-    if size is None or not all(isinstance(d, int) for shape in first for d in shape):
+    dtype = DType.FP32 if names[0] == "TensorList" else DType.parse(str(names[0]))  # of a list's tensors no type is recorded
+    if dtype is None or not all(isinstance(d, int) for shape in first for d in shape):
         return ABSENT
-    return sum(int(np.prod(shape, dtype=np.int64)) for shape in first) * size
+    return sum(int(np.prod(shape, dtype=np.int64)) for shape in first) * dtype.bytes
 
 
 def _integer(trace: Trace, row: int, key: str) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from lumos.graph.lists import offsets
 from lumos.graph.table import Collectives, Graph, Occupancy, Waits
 from lumos.trace.table import ABSENT, Int32, Int64
+from lumos.vocabulary import CollectiveKind
 
 
 def concatenate(graphs: Sequence[Graph]) -> Graph:
@@ -97,7 +98,7 @@ def _collectives(graphs: Sequence[Graph], tasks: Int64) -> Collectives | None:
     parts = [(g.collectives, t) for g, t in zip(graphs, tasks, strict=False) if g.collectives is not None]
     if not parts:
         return None
-    kinds: dict[str, int] = {}
+    kinds: dict[CollectiveKind, int] = {}
     groups: dict[str, int] = {}
     kind = [np.array([kinds.setdefault(c.kinds[k], len(kinds)) for k in c.kind], np.int32) for c, _ in parts]
     group = [np.array([ABSENT if k < 0 else groups.setdefault(c.groups[k], len(groups)) for k in c.group], np.int32) for c, _ in parts]

@@ -21,11 +21,18 @@ from lumos.graph.alignment import align
 from lumos.graph.lists import end_to_end
 from lumos.graph.table import Collectives, Graph, Occupancy, Step
 from lumos.trace.table import ABSENT, Int32, Int64
+from lumos.vocabulary import CollectiveKind
 
 #: Kinds whose members all leave together, so that their ends show how far clocks are apart.
-TOGETHER = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "barrier")
-#: Kinds whose members may bring different sizes.
-UNEVEN = ("all-to-all", "all-gather", "gather", "scatter", "send-receive", "unknown")
+TOGETHER = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.BARRIER,
+)
+#: The two sides of a message.
+SIDES = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
 #: Ranks of one host share a clock: they leave a collective within a few microseconds of each other (1 to 7 in the public
 #: DLRM job). A clock that differs by no more than this, or than its own differences scatter, is kept (ns).
 SAME_CLOCK = 10_000
@@ -80,7 +87,7 @@ def _match(graph: Graph, facts: Collectives, world: int | None) -> tuple[list[Ma
     matches: list[Matches] = []
     lone: list[Int32] = []
     kinds = [facts.kinds[k] for k in facts.kind]
-    paired = np.isin(kinds, ("send", "receive")) & (facts.peer >= 0)
+    paired = np.isin(kinds, SIDES) & (facts.peer >= 0)
     for index in _groups(facts, ~paired):
         order = index[np.argsort(start[index], kind="stable")]
         lanes = [order[of_task[order] == r] for r in range(len(graph.ranks))]
@@ -113,11 +120,11 @@ def _size(facts: Collectives, index: Int64, world: int | None, given: int) -> in
     return world if world is not None else given
 
 
-def _match_group(graph: Graph, facts: Collectives, kinds: Sequence[str], lanes: list[Int64]) -> tuple[list[Matches], Int64]:
+def _match_group(graph: Graph, facts: Collectives, kinds: Sequence[CollectiveKind], lanes: list[Int64]) -> tuple[list[Matches], Int64]:
     """Rendezvous of one group whose members' collectives are `lanes`, each in order; and what found no full set."""
     numbered = all((facts.sequence[lane] >= 0).all() and len(np.unique(facts.sequence[lane])) == len(lane) for lane in lanes)
     labels = [
-        facts.sequence[lane].tolist() if numbered else [(kinds[i], 0 if kinds[i] in UNEVEN else int(facts.nbytes[i])) for i in lane]
+        facts.sequence[lane].tolist() if numbered else [(kinds[i], int(facts.nbytes[i]) if kinds[i].is_even else 0) for i in lane]
         for lane in lanes
     ]
     end = _measured(graph)[1][facts.task]
@@ -146,7 +153,7 @@ def _match_group(graph: Graph, facts: Collectives, kinds: Sequence[str], lanes: 
 def _agree(facts: Collectives, chosen: Int64) -> NDArray[np.bool_]:
     """Rows of numbered collectives that all ranks call by one kind and, where the kind wants it, one size."""
     kind, nbytes = facts.kind[chosen], facts.nbytes[chosen]
-    even = ~np.isin([facts.kinds[k] for k in kind[:, 0]], UNEVEN)
+    even = np.array([facts.kinds[k].is_even for k in kind[:, 0]], bool)
     one_kind: NDArray[np.bool_] = (kind == kind[:, :1]).all(axis=1)
     one_size: NDArray[np.bool_] = ~even | (nbytes == nbytes[:, :1]).all(axis=1)
     return one_kind & one_size
@@ -156,10 +163,10 @@ def _mismatches(graph: Graph, facts: Collectives) -> list[Diagnostic]:
     """Collectives of one group and number that ranks call by different kinds or sizes: they would never complete."""
     numbered = np.flatnonzero((facts.sequence >= 0) & (facts.peer == ABSENT))
     ranks = graph.rank_of_task[facts.task[numbered]]
-    said: dict[tuple[int, int], dict[tuple[str, int], list[int]]] = {}
+    said: dict[tuple[int, int], dict[tuple[CollectiveKind, int], list[int]]] = {}
     for i, rank in zip(numbered, ranks, strict=True):
         kind = facts.kinds[facts.kind[i]]
-        call = (kind, ABSENT if kind in UNEVEN else int(facts.nbytes[i]))
+        call = (kind, int(facts.nbytes[i]) if kind.is_even else ABSENT)
         said.setdefault((int(facts.group[i]), int(facts.sequence[i])), {}).setdefault(call, []).append(int(rank))
     found = []
     for (group, sequence), calls in said.items():
@@ -175,15 +182,15 @@ def _mismatches(graph: Graph, facts: Collectives) -> list[Diagnostic]:
 
 
 def _match_pairs(
-    graph: Graph, facts: Collectives, kinds: Sequence[str], of_task: Int32, start: Int64, index: Int64
+    graph: Graph, facts: Collectives, kinds: Sequence[CollectiveKind], of_task: Int32, start: Int64, index: Int64
 ) -> tuple[list[Matches], Int64]:
     """Sends with their receives: the k-th of a rank to a peer meets the k-th that the peer receives from it."""
     position = {r: i for i, r in enumerate(graph.ranks)}
     queues: dict[tuple[int, int, int], tuple[list[int], list[int]]] = {}
     for i in index[np.argsort(start[index], kind="stable")]:
         own, peer = int(of_task[i]), position.get(int(facts.peer[i]), ABSENT)
-        source, target = (own, peer) if kinds[i] == "send" else (peer, own)
-        queues.setdefault((int(facts.group[i]), source, target), ([], []))[kinds[i] != "send"].append(int(i))
+        source, target = (own, peer) if kinds[i] is CollectiveKind.SEND else (peer, own)
+        queues.setdefault((int(facts.group[i]), source, target), ([], []))[kinds[i] is CollectiveKind.RECEIVE].append(int(i))
     found: list[Matches] = []
     paired: list[int] = []
     for (_, source, target), (sent, received) in queues.items():

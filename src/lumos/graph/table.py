@@ -24,6 +24,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.result import Described
 from lumos.trace.table import Int8, Int32, Int64
 from lumos.units import count
+from lumos.vocabulary import CollectiveKind
 
 
 class Kind(IntEnum):
@@ -118,9 +119,10 @@ class Occupancy:
 class Collectives:
     """Facts of collective and point-to-point tasks; row i describes task[i].
 
-    kind: index into `kinds`. nbytes: input bytes of this rank (ABSENT unknown). group: index into `groups` (ABSENT
-    unknown). sequence: number within the group (ABSENT unknown). peer: the other rank of a send or receive, else ABSENT.
-    size: ranks in the group (ABSENT unknown); None where nothing is known of any.
+    kind: index into `kinds`. nbytes: bytes of this rank's input, in recorded and in predicted jobs alike (an all-gather's own
+    part, a message's bytes on both sides; ABSENT unknown). group: index into `groups` (ABSENT unknown). sequence: number within
+    the group (ABSENT unknown). peer: the other rank of a send or receive, else ABSENT. size: ranks in the group (ABSENT
+    unknown); None where nothing is known of any. `graph.check` holds a graph to this.
     """
 
     task: Int32
@@ -129,9 +131,13 @@ class Collectives:
     group: Int32
     sequence: Int64
     peer: Int32
-    kinds: Sequence[str]
+    kinds: Sequence[CollectiveKind]
     groups: Sequence[str]
     size: Int32 | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError for a kind that is none of the vocabulary."""
+        object.__setattr__(self, "kinds", tuple(map(CollectiveKind, self.kinds)))
 
 
 @dataclass(frozen=True, slots=True)

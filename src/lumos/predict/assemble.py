@@ -7,7 +7,7 @@ sides of a transfer are a rendezvous.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from lumos.graph.lists import Lists, end_to_end, offsets, places
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.predict.layout import Item, Layout
 from lumos.trace.table import Int32, Int64
+from lumos.vocabulary import CollectiveKind
 
 #: Lane code of the CPU thread.
 HOST = -1
@@ -28,6 +29,10 @@ HOST = -1
 #: server parts), and frameworks' Python around a kernel likewise.
 HOST_INTERVAL = (0.6, 1.6)
 ABSENT = -1
+#: Which side of a message the streams of a pipeline's transfers are.
+SIDES: Mapping[Lane, CollectiveKind] = {
+    lane: CollectiveKind.SEND if "SEND" in lane.name else CollectiveKind.RECEIVE for lane in Lane if lane >= Lane.RECEIVE_FORWARD
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,7 +235,7 @@ def _put_together(stages: list[list[_Instance]], templates: dict[tuple[int, int]
         lag=lag,
         rendezvous_offset=rendezvous.offset,
         rendezvous_task=rendezvous.flat.astype(np.int32),
-        collectives=_collectives(pool, source),
+        collectives=_collectives(pool, source, stage_of, rendezvous),
         diagnostics=tuple(pricer.diagnostics),
     )
     return Assembled(
@@ -324,33 +329,42 @@ def _rendezvous(stages: list[list[_Instance]], templates: dict[tuple[int, int], 
     return end_to_end([s for s in sets.values() if len(s) > 1])
 
 
-def _collectives(pool: _Pool, source: Int64) -> Collectives | None:
-    """Facts of the collective tasks. Groups are named by lane and size; sequence numbers are the table's own order."""
+def _collectives(pool: _Pool, source: Int64, stage: Int64, met: Lists) -> Collectives | None:
+    """Facts of the collective tasks; in coarse form, of the first collective that a task stands for.
+
+    stage: rank of each task. met: the rendezvous, which say who a message goes to. Groups are named by lane and size.
+    """
     has = np.array([isinstance(w, Collective) for w in pool.work], bool)
     task = np.flatnonzero(has[source])
     if len(task) == 0:
         return None
-    kinds: dict[str, int] = {}
+    kinds: dict[CollectiveKind, int] = {}
     groups: dict[str, int] = {}
-    kind, size, group = [], [], []
-    for entry, lane in zip(pool.work, pool.lane.tolist(), strict=True):
-        if not isinstance(entry, Collective):
-            kind.append(ABSENT)
-            size.append(ABSENT)
-            group.append(ABSENT)
-            continue
-        kind.append(kinds.setdefault(entry.kind, len(kinds)))
-        size.append(entry.size)
-        group.append(groups.setdefault(f"{LANE_NAMES[lane]} of {entry.ranks}", len(groups)))
-    at = source[task]
-    n = len(task)
+    facts = np.full((len(pool.work), 4), ABSENT, np.int64)  # of a pool entry: kind, bytes, group, ranks
+    for i, (entry, lane) in enumerate(zip(pool.work, pool.lane.tolist(), strict=True)):
+        if isinstance(entry, Collective):
+            kind = kinds.setdefault(SIDES.get(Lane(lane), entry.kind), len(kinds))
+            group = groups.setdefault(f"{LANE_NAMES[lane]} of {entry.ranks}", len(groups))
+            facts[i] = kind, entry.input_bytes, group, entry.ranks
+    kind, nbytes, group, size = facts[source[task]].T
     return Collectives(
         task=task.astype(np.int32),
-        kind=np.array(kind, np.int32)[at],
-        nbytes=np.array(size, np.int64)[at],
-        group=np.array(group, np.int32)[at],
-        sequence=np.full(n, ABSENT, np.int64),
-        peer=np.full(n, ABSENT, np.int32),
+        kind=kind.astype(np.int32),
+        nbytes=nbytes.copy(),
+        group=group.astype(np.int32),
+        sequence=np.full(len(task), ABSENT, np.int64),
+        peer=_peers(stage, pool.lane[source], met)[task],
         kinds=tuple(kinds),
         groups=tuple(groups),
+        size=size.astype(np.int32),
     )
+
+
+def _peers(stage: Int64, lane: Int64, met: Lists) -> Int32:
+    """The rank at the other end of each message, int32[n]; ABSENT for every other task."""
+    peer = np.full(len(stage), ABSENT, np.int32)
+    first = met.offset[:-1][np.diff(met.offset) == 2]
+    one, other = met.flat[first], met.flat[first + 1]
+    peer[one], peer[other] = stage[other], stage[one]
+    peer[~np.isin(lane, list(SIDES))] = ABSENT
+    return peer

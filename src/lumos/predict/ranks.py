@@ -6,16 +6,18 @@ is late (jitter) holds the others up, as in a measured job.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lumos.blocks.work import Collective
-from lumos.graph.lists import end_to_end, offsets, places
-from lumos.graph.table import Graph, Kind, Processor
+from lumos.graph.lists import Lists, end_to_end, offsets, places
+from lumos.graph.table import Collectives, Graph, Kind, Processor
 from lumos.plan.plan import Plan
-from lumos.trace.table import Int32, Int64
+from lumos.trace.table import ABSENT, Int32, Int64
+from lumos.vocabulary import CollectiveKind
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +75,7 @@ def expand(folded: Graph, plan: Plan, work: list[Collective | None], jitter: flo
         lag=np.repeat(folded.lag, peers, axis=0),
         rendezvous_offset=together.offset,
         rendezvous_task=together.flat.astype(np.int32),
-        collectives=None,
+        collectives=_collectives(folded, work, source, np.repeat(np.arange(len(stage)), sizes), together),
     )
     return World(graph, stage, first, source)
 
@@ -115,3 +117,41 @@ def _meetings(folded: Graph, plan: Plan, work: list[Collective | None], starts: 
                 groups[key] = [np.array(g) for g in dict.fromkeys(group_of(r, w) for r in ranks)]
             sets += [first[g] + task - starts[s] for g in groups[key]]
     return sets
+
+
+def _collectives(folded: Graph, work: list[Collective | None], source: Int64, rank: Int64, met: Lists) -> Collectives | None:
+    """Facts of the collectives of all ranks: those of the folded tasks, but for the groups, which are the ranks that meet, and the
+    peers. source: folded task of each task; rank: of each task; met: the rendezvous."""
+    facts = folded.collectives
+    if facts is None:
+        return None
+    row_of = np.full(len(folded), ABSENT, np.int64)
+    row_of[facts.task] = np.arange(len(facts.task))
+    task = np.flatnonzero(row_of[source] >= 0)
+    row = row_of[source[task]]
+    names: dict[str, int] = {}
+    group, peer = np.full(len(source), ABSENT, np.int32), np.full(len(source), ABSENT, np.int32)
+    for members in np.split(met.flat, met.offset[1:-1]) if len(met.flat) else ():
+        group[members] = names.setdefault(_listed(rank[members].tolist()), len(names))
+        if len(members) == 2:
+            peer[members] = rank[members[::-1]]
+    for t in task[group[task] == ABSENT].tolist():  # nobody is met: a group of one
+        w = work[int(source[t])]
+        if w is not None:
+            group[t] = names.setdefault(_listed(group_of(int(rank[t]), w)), len(names))
+    sided = np.array([kind in (CollectiveKind.SEND, CollectiveKind.RECEIVE) for kind in facts.kinds], bool)[facts.kind[row]]
+    return replace(
+        facts,
+        task=task.astype(np.int32),
+        kind=facts.kind[row],
+        nbytes=facts.nbytes[row],
+        group=group[task],
+        sequence=facts.sequence[row],
+        peer=np.where(sided, peer[task], ABSENT).astype(np.int32),
+        groups=tuple(names),
+        size=None if facts.size is None else facts.size[row],
+    )
+
+
+def _listed(ranks: Iterable[int]) -> str:
+    return f"[{', '.join(map(str, sorted(ranks)))}]"

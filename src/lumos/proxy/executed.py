@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lumos.errors import UsageError
-from lumos.graph.collectives import kind_of
 from lumos.proxy.elements import BYTES, INTEGERS, contiguous, extent, torch_name
 from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, bounds
 from lumos.proxy.program import NON_NEGATIVE, Collective, Operator, RankProgram, Storage, Tensor
 from lumos.trace.execution_trace import ExecutionTrace
+from lumos.vocabulary import CollectiveKind
 
 #: The name of the step of a recording that marks none.
 WHOLE = "whole trace"
@@ -310,9 +310,11 @@ def _limits(operator: Operator, tensors: _Tensors) -> None:
 
 def _collective(operator: Operator, attrs: Mapping[str, Any], tensors: _Tensors, groups: Mapping[str, int]) -> Collective | None:
     inputs = operator.inputs or []
-    text = attrs.get("collective_name") or next((v for v in inputs if isinstance(v, str) and kind_of(v) != "unknown"), operator.name)
-    kind = kind_of(str(text))
-    if kind == "unknown" or (operator.name == "record_param_comms" and text == operator.name):
+    text = attrs.get("collective_name") or next(
+        (v for v in inputs if isinstance(v, str) and CollectiveKind.in_name(v) is not CollectiveKind.UNKNOWN), operator.name
+    )
+    kind = CollectiveKind.in_name(str(text))
+    if kind is CollectiveKind.UNKNOWN or (operator.name == "record_param_comms" and text == operator.name):
         return None
     read, written = ([tensors.tensors[slot] for slot in _slots(side)] for side in (inputs, operator.outputs or []))
     dtype = torch_name(str(attrs.get("dtype", ""))) or (read[0].dtype if read else "float32")

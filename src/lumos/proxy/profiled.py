@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lumos.errors import UsageError
-from lumos.graph.collectives import is_cpu_collective, issuers, kind_of
+from lumos.graph.collectives import is_cpu_collective, issuers
 from lumos.graph.lists import list_of
 from lumos.graph.table import DEVICE_KINDS, Dependency, Graph, Kind, Step
 from lumos.proxy.arguments import TensorSpec, UnreadableArgumentsError, map_tensors, read_arguments
@@ -22,6 +22,7 @@ from lumos.proxy.indices import bounds
 from lumos.proxy.pool import TensorPool
 from lumos.proxy.program import Collective, Operator, RankProgram
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
+from lumos.vocabulary import CollectiveKind
 
 #: Runtime calls by which a program (not an operator) waits for a whole device or stream.
 _SYNCHRONISES = re.compile(r"(cuda|hip)(Device|Stream)Synchronize")
@@ -223,8 +224,8 @@ def _collectives(trace: Trace, step: Step, rows: StepRows, groups: Mapping[str, 
 
 def _collective(trace: Trace, row: int, operator: Operator, groups: Mapping[str, int], end_ns: int) -> Collective | None:
     named = _text(trace, row, "Collective name") or operator.name
-    kind = kind_of(named)
-    if kind == "unknown":
+    kind = CollectiveKind.in_name(named)
+    if kind is CollectiveKind.UNKNOWN:
         return None
     spec = _first_tensor(trace, row)
     dtype = (torch_name(_text(trace, row, "dtype") or "") if _text(trace, row, "dtype") else None) or (spec.dtype if spec else "float32")

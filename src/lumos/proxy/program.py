@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from lumos.vocabulary import CollectiveKind
+
 #: Of `trace.json`; the benchmark refuses others.
 FORMAT, VERSION = "lumos-proxy", 1
 
@@ -61,12 +63,12 @@ class Tensor:
 class Collective:
     """A collective or point-to-point transfer, as the process group was asked for it.
 
-    kind: "all-reduce", … group: index into `Program.groups`, -1 unknown. elements: of this rank's input and output.
+    group: index into `Program.groups`, -1 unknown. elements: of this rank's input and output.
     peer: root, source or destination, as a rank of the group (-1 none). splits: elements a rank, or empty.
     end_ns: when the transfer ended, from the step's start; -1 unknown.
     """
 
-    kind: str
+    kind: CollectiveKind
     dtype: str
     elements_in: int
     elements_out: int

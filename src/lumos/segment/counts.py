@@ -21,7 +21,10 @@ from lumos.model import Experts
 from lumos.segment.signatures import Measured
 from lumos.segment.units import Phase
 from lumos.trace.table import Job as Traces
-from lumos.vocabulary import PRECISIONS
+from lumos.vocabulary import PRECISIONS, CollectiveKind
+
+#: How a tensor-parallel group exchanges the residual stream.
+_OF_RESIDUALS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +105,8 @@ def counts_of(traces: Traces, work: Sequence[list[Measured]]) -> tuple[Counts, l
     vocab, microbatches = _head(by_stage[pp - 1], products[pp - 1], attention[pp - 1], hidden)
     if not microbatches:
         raise LumosError("the trace shows no output projection, so its microbatches cannot be counted")
-    cp = _size_of(work, "send_recv", peers=False) or 1
-    ep = _size_of(work, "all_to_all", peers=False) or 1
+    cp = _size_of(work, CollectiveKind.SEND_RECEIVE, peers=False) or 1
+    ep = _size_of(work, CollectiveKind.ALL_TO_ALL, peers=False) or 1
     return (
         Counts(
             world=world,
@@ -246,7 +249,7 @@ def _pipeline_stride(work: Sequence[list[Measured]], ranks: Sequence[int], world
     return min(distances) if distances else world
 
 
-def _size_of(work: Sequence[list[Measured]], kind: str, peers: bool) -> int:
+def _size_of(work: Sequence[list[Measured]], kind: CollectiveKind, peers: bool) -> int:
     """Group size of the collectives of a kind (with or without a peer named); 0 without any."""
     sizes = Counter(m.signature[2] for rank in work for m in rank if m.signature[:2] == ("collective", kind) and (m.peer >= 0) == peers)
     return _number(sizes.most_common(1)[0][0]) if sizes else 0
@@ -254,17 +257,17 @@ def _size_of(work: Sequence[list[Measured]], kind: str, peers: bool) -> int:
 
 def _tensor(work: Sequence[list[Measured]], residual: int) -> tuple[int, bool]:
     """Size of the groups that exchange the residual stream, and whether they gather and scatter it."""
-    sizes: Counter[tuple[int, str]] = Counter()
+    sizes: Counter[tuple[int, CollectiveKind]] = Counter()
     for rank in work:
         for m in rank:
             near = len(m.ranks) < 2 or m.ranks[1] - m.ranks[0] == 1
             if m.signature[0] == "collective" and m.peer < 0 and m.signature[3] == residual and near:
-                sizes[_number(m.signature[2]), str(m.signature[1])] += 1
-    exchanging = {k: n for k, n in sizes.items() if k[1] in ("all_gather", "reduce_scatter", "all_reduce")}
+                sizes[_number(m.signature[2]), CollectiveKind(str(m.signature[1]))] += 1
+    exchanging = {k: n for k, n in sizes.items() if k[1] in _OF_RESIDUALS}
     if not exchanging:
         return 1, False
     size, kind = max(exchanging, key=lambda k: exchanging[k])
-    return size, kind != "all_reduce"
+    return size, kind is not CollectiveKind.ALL_REDUCE
 
 
 def _virtual(by_stage: dict[int, list[Measured]], pp: int, stride: int, rank: int, microbatches: int) -> int:
@@ -273,7 +276,7 @@ def _virtual(by_stage: dict[int, list[Measured]], pp: int, stride: int, rank: in
     if pp == 1:
         return 1
     previous = rank - stride
-    received = sum(m.peer == previous and "recv" in m.name for m in by_stage[1]) / microbatches
+    received = sum(m.peer == previous and CollectiveKind.in_name(m.name) is CollectiveKind.RECEIVE for m in by_stage[1]) / microbatches
     return max(1, round((received + 1) / 2 if pp == 2 else received))
 
 

@@ -21,17 +21,12 @@ from lumos.graph.table import Graph, Kind
 from lumos.segment.dimensions import Operator, Shapes, is_attention, product
 from lumos.segment.units import Phase, units
 from lumos.trace.table import Category, Int64, Trace
+from lumos.vocabulary import CollectiveKind
 
 Signature = tuple[str | int, ...]
 #: Work of which nothing but its place is known.
 OTHER: Signature = ("other",)
 
-#: What the profiler calls collectives → kinds as layouts name them.
-_KINDS = (
-    ("allgather", "all_gather"), ("all_gather", "all_gather"), ("reduce_scatter", "reduce_scatter"), ("allreduce", "all_reduce"),
-    ("all_reduce", "all_reduce"), ("all_to_all", "all_to_all"), ("alltoall", "all_to_all"), ("send", "send_recv"), ("recv", "send_recv"),
-    ("broadcast", "broadcast"), ("reduce", "reduce"),
-)  # fmt: skip
 _SIZES = {"BFloat16": 2, "Half": 2, "Float": 4, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1, "Float8_e4m3fn": 1, "Bool": 1}
 _PRECISIONS = {"BFloat16": "bf16", "Half": "fp16", "float": "fp32", "Float": "fp32"}
 
@@ -47,12 +42,6 @@ class Measured(NamedTuple):
     peer: int = -1
     phase: Phase = Phase.OTHER
     precision: str = ""
-
-
-def kind_of(name: str) -> str:
-    """A collective's kind, as layouts name it."""
-    plain = name.lower().strip("_")
-    return next((kind for text, kind in _KINDS if text in plain), plain)
 
 
 def measured_work(graph: Graph, owners: Members, position: int, trace: Trace) -> list[Measured]:
@@ -140,9 +129,11 @@ class _Facts:
         nbytes = int(max(self.into[row], self.out[row])) * width
         size = int(self.size[row]) if self.size[row] > 0 else len(members)
         peer = int(max(self.source[row], self.target[row]))
-        kind = kind_of(name)
+        kind = CollectiveKind.in_name(name)
+        if kind.is_transfer:  # a layout's transfers have no sides
+            kind = CollectiveKind.SEND_RECEIVE
         if peer >= 0:
-            kind, size = "send_recv", 2
+            kind, size = CollectiveKind.SEND_RECEIVE, 2
         return Measured(task, ("collective", kind, size, nbytes), members, name, peer)
 
 
@@ -155,7 +146,7 @@ def of_work(work: Work) -> Signature:
     if isinstance(work, Attention):
         return ("attention", work.direction, work.batch, work.heads, work.kv_heads, work.queries, work.keys, work.head_dim)
     if isinstance(work, Collective):
-        return ("collective", work.kind, work.ranks, work.size // 2 * 2)
+        return ("collective", work.kind, work.ranks, work.size)
     if isinstance(work, Traffic):
         return ("traffic", work.bytes // 4 * 4)
     return OTHER

@@ -24,6 +24,7 @@ from lumos.segment.dimensions import Operator, Resize, Shapes, sizes
 from lumos.segment.units import Phase
 from lumos.segment.weights import weights
 from lumos.trace.table import ABSENT, Int32, Int64, Job, Trace
+from lumos.vocabulary import CollectiveKind
 from lumos.whatif.measured_layout import MeasuredLayout
 
 #: Bytes of one accumulated gradient: gradients have the dtype of their weights, fp32 or 16 bit; fp32 is assumed.
@@ -94,12 +95,13 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
     unknown[graph.waiting_unknown] = True
     for i in chosen.tolist():
         task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
-        after = collective(kind, count, nbytes, cluster)
+        whole = kind.buffer_bytes(nbytes, world)  # what is exchanged stays; of a gathered whole the ranks then hold other parts
+        after = collective(kind, count, whole, cluster)
         for d in after.diagnostics:
             notes[d.code] = d
         duration = max(int(graph.duration[task]), 1)
         times = int(after.time), int(after.low), int(after.high)
-        before = int(collective(kind, world, nbytes, cluster).time) if world > 1 else 0
+        before = int(collective(kind, world, whole, cluster).time) if world > 1 else 0
         if before and not unknown[task]:
             ratios = [t / before for t in times]
         else:  # what the transfer does not explain is waiting, and stays
@@ -129,7 +131,7 @@ def _exchanges(layout: MeasuredLayout, facts: Collectives, world: int) -> Int64:
     phase = np.array([p.label.phase for p in found.pieces], np.uint8)[found.piece]
     size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
     size = np.where(size == ABSENT, world, size)
-    known = np.array([kind != "unknown" for kind in facts.kinds], bool)[facts.kind]
+    known = np.array([kind is not CollectiveKind.UNKNOWN for kind in facts.kinds], bool)[facts.kind]
     exchanging = np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE))
     return np.flatnonzero((size == world) & known & exchanging & (facts.nbytes > 0))
 

@@ -18,10 +18,10 @@ from lumos.cost.cluster import Accelerator, Cluster
 from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.graph.collectives import TRANSFERS
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import Shapes
 from lumos.trace.table import ABSENT, Job
+from lumos.vocabulary import CollectiveKind
 from lumos.whatif.durations import number
 from lumos.whatif.measured_layout import MeasuredLayout
 from lumos.whatif.rescale import modelled, operator_rows
@@ -124,14 +124,14 @@ def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, c
     for i in range(len(facts.task)):
         task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
         size = world if facts.size is None or facts.size[i] == ABSENT else int(facts.size[i])
-        if kind in TRANSFERS:
-            kind, size = "send_recv", 2
+        if kind.is_transfer:
+            size = 2
         if size == 1:  # alone in its group: nothing moves
             continue
-        if kind == "unknown" or nbytes <= 0:
+        if kind is CollectiveKind.UNKNOWN or nbytes <= 0:
             left_out += 1
             continue
-        before, after = collective(kind, size, nbytes, old), collective(kind, size, nbytes, new)
+        before, after = (collective(kind, size, kind.buffer_bytes(nbytes, size), cluster) for cluster in (old, new))
         if int(before.time):
             _apply(columns, np.array([task]), int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1))
     if not left_out:

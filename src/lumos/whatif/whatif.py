@@ -17,7 +17,6 @@ from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.graph.collectives import TRANSFERS
 from lumos.graph.table import Graph
 from lumos.segment.dimensions import Resize, Sizes, sizes
 from lumos.segment.segment import Segmentation, segment
@@ -148,7 +147,7 @@ def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None
     """LumosError where the model as a whole is to change and ranks are missing that the given ones pass activations to."""
     world = max((t.world_size or 0 for t in job.traces), default=0)
     facts = graph.collectives
-    transfers = facts is not None and any(facts.kinds[k] in TRANSFERS for k in set(facts.kind.tolist()))
+    transfers = facts is not None and any(facts.kinds[k].is_transfer for k in set(facts.kind.tolist()))
     if transfers and world > len(job.traces) and {"layers", "microbatches"} & set(settings):
         raise LumosError(
             f"the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show a part of the model alone;"

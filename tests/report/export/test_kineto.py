@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from lumos.analyze.replay import replay
+from lumos.chakra.lower import lower
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
@@ -17,9 +19,11 @@ from lumos.plan.framework import PROFILES
 from lumos.plan.job import Job
 from lumos.plan.plan import Plan
 from lumos.predict.predict import predict
+from lumos.predict.ranks import expand
 from lumos.report.export.kineto import write_kineto
 from lumos.simulate import simulate
 from lumos.trace import read
+from lumos.vocabulary import CollectiveKind
 
 SMALL = replace(load_model("llama3.2-1b"), layers=4, vocab=1024)
 MIXTURE = replace(load_model("qwen3-30b-a3b"), layers=4, vocab=1024)
@@ -49,6 +53,60 @@ def test_replay_of_the_files_gives_the_predicted_step(tmp_path, name):
     longest = max(step.measured_ns for step in result.steps)
     assert longest * 1e-9 == pytest.approx(prediction.time.time_s, rel=0.002)
     assert result.max_abs_error is not None and result.max_abs_error < 0.001
+
+
+def facts(graph):
+    """How many collectives of each rank are of a kind, of so many input bytes, in a group of so many ranks."""
+    found = graph.collectives
+    columns = (found.task, found.kind, found.nbytes, found.size, found.peer)
+    ranks = graph.rank_of_task
+    return Counter(
+        (int(ranks[t]), found.kinds[k], n, size, peer) for t, k, n, size, peer in zip(*(c.tolist() for c in columns), strict=True)
+    )
+
+
+def sized_alike(found):
+    """Without the group's size: a message's is two in a predicted job, and that of the communicator in files."""
+    out = Counter()
+    for (rank, kind, nbytes, size, peer), count in found.items():
+        out[rank, kind, nbytes, None if kind.is_transfer else size, peer] += count
+    return out
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_collective_says_the_same_in_a_predicted_job_and_in_its_files(tmp_path, name):
+    prediction = predicted(name)
+    write_kineto(str(tmp_path), prediction)
+    plan, folded = prediction.job.plan, prediction.timeline.graph
+    measured = sized_alike(facts(build(read(str(tmp_path)))))
+    assert sized_alike(facts(expand(folded, plan, prediction.collectives).graph)) == measured
+    peers = plan.tp * plan.cp * plan.dp
+    of_stages = Counter({(r // peers, k, n, s, p if p < 0 else p // peers): c for (r, k, n, s, p), c in measured.items() if r % peers == 0})
+    assert sized_alike(facts(folded)) == of_stages
+
+
+def test_an_all_gather_is_of_one_ranks_part_wherever_it_comes_from(tmp_path):
+    model = replace(SMALL, layers=1)
+    plan = Plan(8192, 1, tp=4, sequence_parallel=True)
+    prediction = predict(Job(model, plan, PROFILES["megatron-core"], load_cluster("h100")), coarse=False)
+    write_kineto(str(tmp_path), prediction)
+    measured, assembled = build(read(str(tmp_path))), prediction.timeline.graph
+    assert 8192 * model.hidden * 2 == 33_554_432  # what is gathered: the residual stream of all four ranks
+    for graph in (measured, assembled):
+        gathered = {n for _, kind, n, _, _ in facts(graph) if kind is CollectiveKind.ALL_GATHER}
+        assert gathered == {8_388_608}
+
+
+@pytest.mark.parametrize("name", ["tensor and pipeline", "fully sharded"])
+def test_exports_of_a_predicted_job_and_of_its_files_say_the_same_bytes(tmp_path, name):
+    prediction = predicted(name)
+    write_kineto(str(tmp_path), prediction)
+    world = expand(prediction.timeline.graph, prediction.job.plan, prediction.collectives).graph
+    written = []
+    for graph in (world, build(read(str(tmp_path)))):
+        sent = lower(graph).communication
+        written.append(Counter(zip(sent.type.tolist(), sent.size.tolist(), [sent.kinds[k] for k in sent.kind], strict=True)))
+    assert written[0] == written[1]
 
 
 def test_jitter_and_clocks(tmp_path):

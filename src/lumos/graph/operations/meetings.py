@@ -17,19 +17,20 @@ from numpy.typing import NDArray
 from lumos.graph.lists import offsets
 from lumos.graph.operations.table import Operations
 from lumos.trace.table import Int64
+from lumos.vocabulary import CollectiveKind
 
 #: What a transfer's operation is called where collectives are listed by kind.
 KIND_OF = {
-    "forward-send": "send",
-    "backward-send": "send",
-    "forward-recv": "receive",
-    "backward-recv": "receive",
-    "params-all-gather": "all-gather",
-    "grads-reduce-scatter": "reduce-scatter",
-    "separate-grads-all-reduce": "all-reduce",
-    "layernorm-grads-all-reduce": "all-reduce",
-    "embedding-grads-all-reduce": "all-reduce",
-    "optimizer-clip-main-grad": "all-reduce",
+    "forward-send": CollectiveKind.SEND,
+    "backward-send": CollectiveKind.SEND,
+    "forward-recv": CollectiveKind.RECEIVE,
+    "backward-recv": CollectiveKind.RECEIVE,
+    "params-all-gather": CollectiveKind.ALL_GATHER,
+    "grads-reduce-scatter": CollectiveKind.REDUCE_SCATTER,
+    "separate-grads-all-reduce": CollectiveKind.ALL_REDUCE,
+    "layernorm-grads-all-reduce": CollectiveKind.ALL_REDUCE,
+    "embedding-grads-all-reduce": CollectiveKind.ALL_REDUCE,
+    "optimizer-clip-main-grad": CollectiveKind.ALL_REDUCE,
 }
 
 #: A direction's step from sender to receiver, in stages.

@@ -14,6 +14,7 @@ import numpy as np
 from lumos.graph.operations.meetings import KIND_OF
 from lumos.graph.operations.table import Operations
 from lumos.trace.table import Int64
+from lumos.vocabulary import CollectiveKind
 
 
 def program_order(ops: Operations) -> tuple[Int64, Int64]:
@@ -50,7 +51,7 @@ def _attach(ops: Operations, low: int, high: int, before: list[int], after: list
             after += needs
         elif name == "grads-reduce-scatter":
             last = [j for j in of_chunk if named[j - low] == "backward-compute"][-1:]
-            tail = [j for j in range(low, high) if KIND_OF.get(named[j - low]) == "all-reduce"][:1]
+            tail = [j for j in range(low, high) if KIND_OF.get(named[j - low]) is CollectiveKind.ALL_REDUCE][:1]
             before += [*last, *([i] * len(tail))]
             after += [*([i] * len(last)), *tail]
         else:  # a send that overlaps with compute leaves its pass

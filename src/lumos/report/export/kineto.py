@@ -26,6 +26,7 @@ from lumos.predict.predict import Prediction
 from lumos.predict.ranks import World, expand, group_of
 from lumos.simulate import simulate
 from lumos.simulate.timeline import Timeline
+from lumos.vocabulary import CollectiveKind
 
 #: Host time of a record or wait call, ns.
 CALL = 200
@@ -36,24 +37,24 @@ ORIGIN, BASE = 5_000_000_000, 1_735_689_600_000_000_000
 PROCESS, THREAD = 4000, 4001
 
 _NCCL = {
-    "all_reduce": "AllReduce_Sum_bf16_RING_LL",
-    "all_gather": "AllGather_RING_LL",
-    "reduce_scatter": "ReduceScatter_Sum_bf16_RING_LL",
-    "all_to_all": "SendRecv",
-    "send_recv": "SendRecv",
-    "broadcast": "Broadcast_RING_LL",
-    "reduce": "Reduce_Sum_bf16_RING_LL",
+    CollectiveKind.ALL_REDUCE: "AllReduce_Sum_bf16_RING_LL",
+    CollectiveKind.ALL_GATHER: "AllGather_RING_LL",
+    CollectiveKind.REDUCE_SCATTER: "ReduceScatter_Sum_bf16_RING_LL",
+    CollectiveKind.ALL_TO_ALL: "SendRecv",
+    CollectiveKind.SEND_RECEIVE: "SendRecv",
+    CollectiveKind.BROADCAST: "Broadcast_RING_LL",
+    CollectiveKind.REDUCE: "Reduce_Sum_bf16_RING_LL",
 }
 #: The profiler's words for the types of tensors.
 _TYPES = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float", "tf32": "float", "fp8": "c10::Float8_e4m3fn"}
 _C10D = {
-    "all_reduce": "allreduce",
-    "all_gather": "_allgather_base",
-    "reduce_scatter": "_reduce_scatter_base",
-    "all_to_all": "all_to_allv",
-    "send_recv": "send_recv",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
+    CollectiveKind.ALL_REDUCE: "allreduce",
+    CollectiveKind.ALL_GATHER: "_allgather_base",
+    CollectiveKind.REDUCE_SCATTER: "_reduce_scatter_base",
+    CollectiveKind.ALL_TO_ALL: "all_to_allv",
+    CollectiveKind.SEND_RECEIVE: "send_recv",
+    CollectiveKind.BROADCAST: "broadcast",
+    CollectiveKind.REDUCE: "reduce",
 }
 
 
@@ -255,13 +256,13 @@ class _Writer:
             group = self._group("", members)
         sequence[f"{group} {'p2p' if peer else ''}"] += 1
         number = sequence[f"{group} {'p2p' if peer else ''}"]
-        elements = max(1, work.size // 2)
-        into = elements // len(members) if work.kind == "all_gather" else elements
-        out = elements // len(members) if work.kind == "reduce_scatter" else elements
+        into = work.input_bytes
+        out = work.size // len(members) if work.kind is CollectiveKind.REDUCE_SCATTER else work.size
+        dtype, width = ("Byte", 1) if into % 2 or out % 2 else ("BFloat16", 2)
         listed = "[" + ", ".join(map(str, members)) + "]"
         return (
-            f',"Collective name":"{collective}","In msg nelems":{into},"Out msg nelems":{out}'
-            f',"Group size":{len(members)},"dtype":"BFloat16"'
+            f',"Collective name":"{collective}","In msg nelems":{max(1, into // width)},"Out msg nelems":{max(1, out // width)}'
+            f',"Group size":{len(members)},"dtype":"{dtype}"'
             f',"In split size":"[]","Out split size":"[]","Process Group Name":"{group}","Process Group Description":"lumos"'
             f',"Process Group Ranks":"{listed}","Seq":{number}{peer}'
         )

@@ -1,0 +1,57 @@
+"""Every graph that a test has built is held to its contract (`lumos.graph.check`), whichever builder made it.
+
+Builders are replaced where they are defined, before what uses them is imported: from the bottom up, as imports run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from importlib import import_module
+from typing import Any
+
+from lumos.graph.check import check
+from lumos.graph.table import Graph
+
+#: Module and functions that make graphs.
+BUILDERS = (
+    ("lumos.graph.concatenate", ("concatenate",)),
+    ("lumos.graph.operations.graph", ("operations_graph", "rearranged_graph")),
+    ("lumos.graph.build", ("rank_graph", "build")),
+    ("lumos.predict.assemble", ("assemble",)),
+    ("lumos.predict.ranks", ("expand",)),
+    ("lumos.whatif.place", ("place",)),
+    ("lumos.whatif.capture", ("capture",)),
+    ("lumos.whatif.passes", ("rearranged",)),
+    ("lumos.chakra.build", ("graph_of",)),
+)
+
+
+def install() -> None:
+    """Have the builders check what they return."""
+    for module, names in BUILDERS:
+        loaded = import_module(module)
+        for name in names:
+            setattr(loaded, name, _checked(getattr(loaded, name)))
+
+
+def _checked(builder: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(builder)
+    def checking(*arguments: Any, **options: Any) -> Any:
+        made = builder(*arguments, **options)
+        for graph in _graphs(made):
+            check(graph)
+        return made
+
+    return checking
+
+
+def _graphs(made: Any) -> Iterator[Graph]:
+    """The graph, or the graphs among the fields of what holds one."""
+    if isinstance(made, Graph):
+        yield made
+        return
+    for name in getattr(made, "_fields", ()) or getattr(made, "__dataclass_fields__", ()):
+        value = getattr(made, name)
+        if isinstance(value, Graph) or name == "placed":
+            yield from _graphs(value)
