@@ -23,6 +23,7 @@ test-all: $(VENV)/.all lint
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests validation benchmarks tools examples
 	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror native/*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \

@@ -37,11 +37,11 @@ struct Tables {
         return array.data();
     }
 
-    Tables(In<int64_t> duration, In<int32_t> processor, In<uint8_t> kind, In<int64_t> pred_offset, In<int32_t> pred,
-           In<uint8_t> pred_kind, In<int32_t> rank_of, In<uint8_t> is_stream, In<int32_t> device_of, int32_t devices,
-           In<int64_t> lag, In<int32_t> release_task, In<int64_t> release_time, In<int64_t> rendezvous_offset,
-           In<int32_t> rendezvous_task, In<int32_t> queue_depth, In<int32_t> wait_task, In<int32_t> wait_target,
-           In<int32_t> occupancy_task, In<float> occupancy_share, In<int64_t> occupancy_hold, uint32_t ignored) {
+    Tables(In<int64_t> duration, In<int32_t> processor, In<uint8_t> kind, In<int64_t> pred_offset, In<int32_t> pred, In<uint8_t> pred_kind,
+           In<int32_t> rank_of, In<uint8_t> is_stream, In<int32_t> device_of, int32_t devices, In<int64_t> lag, In<int32_t> release_task,
+           In<int64_t> release_time, In<int64_t> rendezvous_offset, In<int32_t> rendezvous_task, In<int32_t> queue_depth,
+           In<int32_t> wait_task, In<int32_t> wait_target, In<int32_t> occupancy_task, In<float> occupancy_share,
+           In<int64_t> occupancy_hold, uint32_t ignored) {
         view.tasks = int32_t(duration.size());
         view.processors = int32_t(rank_of.size());
         view.ranks = int32_t(queue_depth.size());
@@ -102,20 +102,23 @@ static nb::tuple freeze(const Tables& tables) {
         frozen = Freezer(tables.view).run();
     }
     const Stuck why = stuck(frozen.cycle);
-    return nb::make_tuple(hand_over(std::move(frozen.order)), hand_over(std::move(frozen.rank)), hand_over(std::move(frozen.pred_offset)), hand_over(std::move(frozen.pred)),
-                          hand_over(std::move(frozen.pred_kind)), hand_over(std::move(frozen.special_at)),
-                          hand_over(std::move(frozen.special_size)), hand_over(std::move(frozen.slot)),
-                          hand_over(std::move(frozen.pred_slot)), frozen.slots, why);
+    return nb::make_tuple(hand_over(std::move(frozen.order)), hand_over(std::move(frozen.rank)), hand_over(std::move(frozen.pred_offset)),
+                          hand_over(std::move(frozen.pred)), hand_over(std::move(frozen.pred_kind)),
+                          hand_over(std::move(frozen.special_at)), hand_over(std::move(frozen.special_size)),
+                          hand_over(std::move(frozen.slot)), hand_over(std::move(frozen.pred_slot)), frozen.slots, why);
 }
 
-static Sweep make_sweep(const Tables& tables, const In<int32_t>& order, const In<int32_t>& rank, const In<int64_t>& pred_offset, const In<int32_t>& pred,
-                        const In<uint8_t>& pred_kind, const In<int64_t>& special_at, const In<int32_t>& special_size) {
-    return {tables.view, order.data(), rank.data(), pred_offset.data(), pred.data(), pred_kind.data(), int64_t(special_at.size()),
-            special_at.data(), special_size.data()};
+static Sweep make_sweep(const Tables& tables, const In<int32_t>& order, const In<int32_t>& rank, const In<int64_t>& pred_offset,
+                        const In<int32_t>& pred, const In<uint8_t>& pred_kind, const In<int64_t>& special_at,
+                        const In<int32_t>& special_size) {
+    return {
+        tables.view,       order.data(),       rank.data(), pred_offset.data(), pred.data(), pred_kind.data(), int64_t(special_at.size()),
+        special_at.data(), special_size.data()};
 }
 
-static void sweep(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred, In<uint8_t> pred_kind,
-                  In<int64_t> special_at, In<int32_t> special_size, In<int64_t> duration, Out<int64_t> start, Out<int64_t> end) {
+static void sweep(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred,
+                  In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int64_t> duration, Out<int64_t> start,
+                  Out<int64_t> end) {
     const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
     nb::gil_scoped_release release;
     run.one(duration.data(), start.data(), end.data());
@@ -132,8 +135,8 @@ struct Aligned {
 
 // durations and ends: [k, n] flat, row by row; ends may be empty. makespan: [k].
 static void sweep_many(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred,
-                       In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int32_t> slot,
-                       In<int32_t> pred_slot, int64_t slots, In<int64_t> durations, Out<int64_t> makespan, Out<int64_t> ends) {
+                       In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int32_t> slot, In<int32_t> pred_slot,
+                       int64_t slots, In<int64_t> durations, Out<int64_t> makespan, Out<int64_t> ends) {
     const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
     const size_t n = size_t(tables.view.tasks), k = makespan.size();
     nb::gil_scoped_release release;
@@ -154,9 +157,8 @@ static void sweep_many(const Tables& tables, In<int32_t> order, In<int32_t> rank
 // The same for the graph's own durations (base, [n]) times factors: [k, groups] flat; group: [n], of every task.
 // mark: [n]. spans: [k, 3] flat, the earliest start and latest end of tasks marked 1, the latest end of those marked 2.
 static void sweep_scaled(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred,
-                         In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int32_t> slot,
-                         In<int32_t> pred_slot, int64_t slots, In<int64_t> base, In<uint16_t> group, In<double> factors,
-                         In<uint8_t> mark, Out<int64_t> spans) {
+                         In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int32_t> slot, In<int32_t> pred_slot,
+                         int64_t slots, In<int64_t> base, In<uint16_t> group, In<double> factors, In<uint8_t> mark, Out<int64_t> spans) {
     const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
     const size_t k = spans.size() / 3, groups = k ? factors.size() / k : 0;
     nb::gil_scoped_release release;
@@ -179,14 +181,14 @@ static void sweep_scaled(const Tables& tables, In<int32_t> order, In<int32_t> ra
 
 NB_MODULE(_engine, m) {
     nb::class_<Tables>(m, "Tables")
-        .def(nb::init<In<int64_t>, In<int32_t>, In<uint8_t>, In<int64_t>, In<int32_t>, In<uint8_t>, In<int32_t>, In<uint8_t>,
-                      In<int32_t>, int32_t, In<int64_t>, In<int32_t>, In<int64_t>, In<int64_t>, In<int32_t>, In<int32_t>,
-                      In<int32_t>, In<int32_t>, In<int32_t>, In<float>, In<int64_t>, uint32_t>(),
-             nb::arg("duration"), nb::arg("processor"), nb::arg("kind"), nb::arg("pred_offset"), nb::arg("pred"),
-             nb::arg("pred_kind"), nb::arg("rank_of"), nb::arg("is_stream"), nb::arg("device_of"), nb::arg("devices"),
-             nb::arg("lag"), nb::arg("release_task"), nb::arg("release_time"), nb::arg("rendezvous_offset"),
-             nb::arg("rendezvous_task"), nb::arg("queue_depth"), nb::arg("wait_task"), nb::arg("wait_target"),
-             nb::arg("occupancy_task"), nb::arg("occupancy_share"), nb::arg("occupancy_hold"), nb::arg("ignored"))
+        .def(nb::init<In<int64_t>, In<int32_t>, In<uint8_t>, In<int64_t>, In<int32_t>, In<uint8_t>, In<int32_t>, In<uint8_t>, In<int32_t>,
+                      int32_t, In<int64_t>, In<int32_t>, In<int64_t>, In<int64_t>, In<int32_t>, In<int32_t>, In<int32_t>, In<int32_t>,
+                      In<int32_t>, In<float>, In<int64_t>, uint32_t>(),
+             nb::arg("duration"), nb::arg("processor"), nb::arg("kind"), nb::arg("pred_offset"), nb::arg("pred"), nb::arg("pred_kind"),
+             nb::arg("rank_of"), nb::arg("is_stream"), nb::arg("device_of"), nb::arg("devices"), nb::arg("lag"), nb::arg("release_task"),
+             nb::arg("release_time"), nb::arg("rendezvous_offset"), nb::arg("rendezvous_task"), nb::arg("queue_depth"),
+             nb::arg("wait_task"), nb::arg("wait_target"), nb::arg("occupancy_task"), nb::arg("occupancy_share"), nb::arg("occupancy_hold"),
+             nb::arg("ignored"))
         .def("check", &check_tables);
     m.def("simulate", &simulate);
     m.def("freeze", &freeze);

@@ -43,7 +43,8 @@ inline std::string check_predecessors(const View& g) {
             if (g.pred_kind[e] >= DEPENDENCIES) return outside("pred_kind", e, g.pred_kind[e], DEPENDENCIES);
             launches += g.pred_kind[e] == LAUNCH;
         }
-        if (launches > 1 && g.on_stream(t)) return at("pred", g.pred_offset[t], "gives device task " + std::to_string(t) + " a second launch");
+        if (launches > 1 && g.on_stream(t))
+            return at("pred", g.pred_offset[t], "gives device task " + std::to_string(t) + " a second launch");
     }
     return {};
 }
@@ -96,7 +97,8 @@ inline std::string check_occupancy(const View& g) {
 
 // The first thing wrong, or nothing.
 inline std::string check(const View& g) {
-    for (const auto part : {detail::check_tasks, detail::check_predecessors, detail::check_sets, detail::check_waits, detail::check_occupancy})
+    for (const auto part :
+         {detail::check_tasks, detail::check_predecessors, detail::check_sets, detail::check_waits, detail::check_occupancy})
         if (std::string wrong = part(g); !wrong.empty()) return wrong;
     return {};
 }

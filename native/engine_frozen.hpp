@@ -403,7 +403,7 @@ struct Batch {
     const Factors* factor;
     int64_t* ends[LANES];  // null where not wanted
     Lanes* held;           // [slots]
-    const uint8_t* mark;  // null: first and last are of all tasks; else of those marked 1, before of those marked 2
+    const uint8_t* mark;   // null: first and last are of all tasks; else of those marked 1, before of those marked 2
     int64_t first[LANES], last[LANES], before[LANES];  // earliest start, latest end, latest end
 
     LUMOS_WIDEST void run();

@@ -9,7 +9,17 @@ namespace lumos {
 
 // Dependency, as in graph/table.py.
 enum Dependency : uint8_t {
-    THREAD_ORDER, HAND_OFF, LAUNCH, STREAM_ORDER, STREAM_WAIT, SYNC, COPY, QUEUE_DEPTH, OCCUPANCY, RENDEZVOUS, DATA,
+    THREAD_ORDER,
+    HAND_OFF,
+    LAUNCH,
+    STREAM_ORDER,
+    STREAM_WAIT,
+    SYNC,
+    COPY,
+    QUEUE_DEPTH,
+    OCCUPANCY,
+    RENDEZVOUS,
+    DATA,
     DEPENDENCIES
 };
 constexpr uint8_t KIND_LAUNCH = 2;  // Kind.LAUNCH
@@ -17,32 +27,32 @@ constexpr int64_t UNSET = std::numeric_limits<int64_t>::min();
 
 struct View {
     int32_t tasks, processors, ranks;
-    const int64_t* duration;    // [tasks] as in the graph: what `hold` was measured against
-    const int32_t* processor;   // [tasks]
-    const uint8_t* kind;        // [tasks]
-    const int64_t* pred_offset; // [tasks + 1]
+    const int64_t* duration;     // [tasks] as in the graph: what `hold` was measured against
+    const int32_t* processor;    // [tasks]
+    const uint8_t* kind;         // [tasks]
+    const int64_t* pred_offset;  // [tasks + 1]
     const int32_t* pred;
     const uint8_t* pred_kind;
-    const int32_t* rank_of;     // [processors] position of the rank
-    const uint8_t* is_stream;   // [processors]
-    const int32_t* device_of;   // [processors] number of its (rank, device); -1 for a thread
+    const int32_t* rank_of;    // [processors] position of the rank
+    const uint8_t* is_stream;  // [processors]
+    const int32_t* device_of;  // [processors] number of its (rank, device); -1 for a thread
     int32_t devices;
-    const int64_t* lag;         // [ranks * DEPENDENCIES]
+    const int64_t* lag;  // [ranks * DEPENDENCIES]
     int64_t releases;
     const int32_t* release_task;
     const int64_t* release_time;
     int64_t sets;
     const int64_t* set_offset;  // [sets + 1]
     const int32_t* set_task;
-    const int32_t* queue_depth; // [ranks]
+    const int32_t* queue_depth;  // [ranks]
     int64_t waits;
-    const int32_t* wait_task;   // ascending
+    const int32_t* wait_task;  // ascending
     const int32_t* wait_target;
     int64_t occupancies;
     const int32_t* occupancy_task;
     const float* occupancy_share;
     const int64_t* occupancy_hold;
-    uint32_t ignored;           // bit per Dependency
+    uint32_t ignored;  // bit per Dependency
 
     bool skips(uint8_t dependency) const { return ignored >> dependency & 1; }
     bool on_stream(int32_t task) const { return is_stream[processor[task]]; }

@@ -17,8 +17,7 @@ namespace lumos {
 
 class Loop {
   public:
-    Loop(const View& graph, const int64_t* duration, int64_t* start, int64_t* end)
-        : g(graph), duration(duration), start(start), end(end) {
+    Loop(const View& graph, const int64_t* duration, int64_t* start, int64_t* end) : g(graph), duration(duration), start(start), end(end) {
         index_processors();
         index_successors();
         mark_tables();
@@ -40,15 +39,15 @@ class Loop {
 
   private:
     enum Flag : uint16_t {
-        SNAPSHOTS = 1,   // the return behind it on its thread looks at the streams when this starts
-        LIMITED = 2,     // a launch of a rank with a queue depth
-        SHARES = 4,      // a kernel that takes SMs
-        MEMBER = 8,      // of a rendezvous
+        SNAPSHOTS = 1,        // the return behind it on its thread looks at the streams when this starts
+        LIMITED = 2,          // a launch of a rank with a queue depth
+        SHARES = 4,           // a kernel that takes SMs
+        MEMBER = 8,           // of a rendezvous
         SNAPSHOTS_SELF = 16,  // a waiting return that is first on its thread
-        ORPHAN = 32,     // device task without launch
+        ORPHAN = 32,          // device task without launch
         ENQUEUED = 64,
-        ARRIVED = 128,   // a member that waits for the others
-        GRANTED = 256,   // a blocked launch that got its place
+        ARRIVED = 128,  // a member that waits for the others
+        GRANTED = 256,  // a blocked launch that got its place
         DONE = 512,
         STARTS = SNAPSHOTS | LIMITED | SHARES | SNAPSHOTS_SELF,
     };
@@ -56,7 +55,7 @@ class Loop {
     struct Stream {
         int64_t first = 0, head = 0, tail = 0;  // into `queue`
         int64_t last_end = UNSET;
-        bool open = false;  // the head may run: its predecessor has ended
+        bool open = false;                                 // the head may run: its predecessor has ended
         std::vector<std::pair<int32_t, int32_t>> waiters;  // (device task, return)
     };
     struct Device {
@@ -88,8 +87,8 @@ class Loop {
     std::vector<int32_t> succ;
     std::vector<uint8_t> succ_kind;
     std::vector<int32_t> queue;
-    std::vector<Stream> streams;       // by processor
-    std::vector<int64_t> held;         // by processor
+    std::vector<Stream> streams;  // by processor
+    std::vector<int64_t> held;    // by processor
     std::vector<Device> devices;
     std::vector<Rank> ranks;
     std::vector<Set> sets;
@@ -199,8 +198,7 @@ class Loop {
 
     int32_t device_tasks(int32_t launch) const {
         int32_t count = 0;
-        for (uint32_t e = succ_offset[launch]; e < succ_offset[launch + 1]; ++e)
-            count += succ_kind[e] == LAUNCH && g.on_stream(succ[e]);
+        for (uint32_t e = succ_offset[launch]; e < succ_offset[launch + 1]; ++e) count += succ_kind[e] == LAUNCH && g.on_stream(succ[e]);
         return count;
     }
 

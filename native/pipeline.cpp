@@ -19,7 +19,8 @@ using Out = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 static std::vector<std::array<int, 3>> actions(int name, int stage, int stages, int microbatches, int chunks) {
     std::vector<std::array<int, 3>> out;
-    for (const Action& a : schedule(Schedule(name), stage, stages, microbatches, chunks)) out.push_back({int(a.step), a.microbatch, a.chunk});
+    for (const Action& a : schedule(Schedule(name), stage, stages, microbatches, chunks))
+        out.push_back({int(a.step), a.microbatch, a.chunk});
     return out;
 }
 

@@ -26,7 +26,8 @@ inline void insert(std::vector<Held>& front, const Held& held) {
 }
 
 // The moments of a stage that no other one covers. dense, mixture: layers of the stage's chunks.
-inline std::vector<Held> most_held(Schedule name, int stage, int stages, int chunks, int microbatches, const int64_t* dense, const int64_t* mixture) {
+inline std::vector<Held> most_held(Schedule name, int stage, int stages, int chunks, int microbatches, const int64_t* dense,
+                                   const int64_t* mixture) {
     std::vector<Held> front;
     Held now{};
     bool grown = false;
@@ -36,10 +37,14 @@ inline std::vector<Held> most_held(Schedule name, int stage, int stages, int chu
         if (frees && grown) insert(front, now);
         grown = !frees;
         for (int type = 0; type < 2; ++type) {
-            if (a.step == Pass::FORWARD) now[2 * type] += layers[type];
-            else if (a.step != Pass::WEIGHT) now[2 * type] -= layers[type];
-            if (a.step == Pass::INPUT) now[2 * type + 1] += layers[type];
-            else if (a.step == Pass::WEIGHT) now[2 * type + 1] -= layers[type];
+            if (a.step == Pass::FORWARD)
+                now[2 * type] += layers[type];
+            else if (a.step != Pass::WEIGHT)
+                now[2 * type] -= layers[type];
+            if (a.step == Pass::INPUT)
+                now[2 * type + 1] += layers[type];
+            else if (a.step == Pass::WEIGHT)
+                now[2 * type + 1] -= layers[type];
         }
     }
     return front;

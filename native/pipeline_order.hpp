@@ -17,19 +17,19 @@ constexpr int FINAL = 4, FINAL_WEIGHT = 5, KINDS = 6;
 constexpr int NONE = -1;
 
 struct Event {
-    int self;        // pass; of a transfer: the number of passes + the pass that it feeds
-    int before[4];   // pass or transfer waited for, NONE where fewer
-    bool first;      // a chunk's first forward pass: it needs the chunk's gathered parameters
+    int self;       // pass; of a transfer: the number of passes + the pass that it feeds
+    int before[4];  // pass or transfer waited for, NONE where fewer
+    bool first;     // a chunk's first forward pass: it needs the chunk's gathered parameters
 };
 
 struct Order {
     Schedule name;
     int stages, chunks, held, parts, microbatches;
-    std::vector<int> kind, place;     // of every pass
-    std::vector<Event> events;        // in topological order
-    std::vector<int> last;            // last pass of every stage
-    std::vector<int> finals;          // [stage · held + chunk]: the pass that completes its gradients
-    std::vector<double> count;        // [stage][kind][chunk] of passes, per microbatch
+    std::vector<int> kind, place;             // of every pass
+    std::vector<Event> events;                // in topological order
+    std::vector<int> last;                    // last pass of every stage
+    std::vector<int> finals;                  // [stage · held + chunk]: the pass that completes its gradients
+    std::vector<double> count;                // [stage][kind][chunk] of passes, per microbatch
     std::vector<std::pair<int, int>> steady;  // passes `span` microbatches apart in the steady state
     int span = 1;
 
@@ -40,7 +40,7 @@ namespace detail {
 
 // Who waits for whom; n passes, transfer i (into pass i) is node n + i.
 struct Links {
-    std::vector<int> begin;   // first pass of every stage
+    std::vector<int> begin;  // first pass of every stage
     std::vector<Action> action;
     std::vector<int> stage, sender, taker;
 };
@@ -54,7 +54,8 @@ inline Links link(const Order& o) {
     for (int s = 0; s < o.stages; ++s) {
         l.begin.push_back(int(l.action.size()));
         for (const Action& a : schedule(o.name, s, o.stages, o.microbatches, o.chunks)) {
-            if (a.step != Pass::WEIGHT) at(a.step != Pass::FORWARD, place_of(o.name, s, a.chunk, o.stages), a.microbatch) = int(l.action.size());
+            if (a.step != Pass::WEIGHT)
+                at(a.step != Pass::FORWARD, place_of(o.name, s, a.chunk, o.stages), a.microbatch) = int(l.action.size());
             l.action.push_back(a);
             l.stage.push_back(s);
         }
@@ -115,7 +116,8 @@ inline void find_pace(Order& o, const Links& l) {
     auto find = [&](bool backward, int microbatch) {
         for (int i = l.begin[o.stages - 1]; i < l.begin[o.stages]; ++i) {
             const Action& a = l.action[i];
-            if (a.step != Pass::WEIGHT && (a.step != Pass::FORWARD) == backward && a.microbatch == microbatch && a.chunk == o.chunks - 1) return i;
+            if (a.step != Pass::WEIGHT && (a.step != Pass::FORWARD) == backward && a.microbatch == microbatch && a.chunk == o.chunks - 1)
+                return i;
         }
         throw std::logic_error("a schedule without a last part");
     };

@@ -12,7 +12,7 @@
 namespace lumos::pipeline {
 
 enum class Schedule : int { GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, DUALPIPE };  // SCHEDULES of layout/plan.py
-enum class Pass : int { FORWARD, BACKWARD, INPUT, WEIGHT };                             // Pass of layout/pipeline.py
+enum class Pass : int { FORWARD, BACKWARD, INPUT, WEIGHT };                            // Pass of layout/pipeline.py
 
 struct Action {
     Pass step;

@@ -13,26 +13,26 @@ constexpr int LANES = 8;
 // What a plan's row holds, ns: COLUMNS of search/coarse.py in the same order. Pairs are (dense, mixture) layers; threes are
 // (first, middle, last) stage.
 enum Column : int {
-    LENGTH = 0,                             // a layer's pass, [kind][2]
-    HOST = LENGTH + 2 * KINDS,              // host time of its launches, [kind][2]
-    LATE = HOST + 2 * KINDS,                // where the host waits for a transfer: how late the first layer is, [kind][2]
-    LATER = LATE + 2 * KINDS,               // and each further one, [kind][2]
-    LATENCY = LATER + 2 * KINDS,            // of the launch after it
-    ENDS = LATENCY + 1,                     // embedding forward, backward; head forward, backward
-    ENDS_HOST = ENDS + 4,                   // embedding, head: both passes
+    LENGTH = 0,                   // a layer's pass, [kind][2]
+    HOST = LENGTH + 2 * KINDS,    // host time of its launches, [kind][2]
+    LATE = HOST + 2 * KINDS,      // where the host waits for a transfer: how late the first layer is, [kind][2]
+    LATER = LATE + 2 * KINDS,     // and each further one, [kind][2]
+    LATENCY = LATER + 2 * KINDS,  // of the launch after it
+    ENDS = LATENCY + 1,           // embedding forward, backward; head forward, backward
+    ENDS_HOST = ENDS + 4,         // embedding, head: both passes
     TRANSFER = ENDS_HOST + 2,
-    GATHER = TRANSFER + 1,                  // a layer's parameters beside the first forward pass, 0 where they are there
-    GRADIENTS = GATHER + 2,                 // exchange of a layer's gradients beside the passes that complete them
-    BUCKET = GRADIENTS + 2,                 // layers exchanged together
-    OUTER_GRADIENTS = BUCKET + 2,           // of embedding, head
-    LATE_GRADIENTS = OUTER_GRADIENTS + 2,   // exchange after the last pass, three
-    OPTIMIZER = LATE_GRADIENTS + 3,         // three
-    LATE_GATHER = OPTIMIZER + 3,            // three
+    GATHER = TRANSFER + 1,                 // a layer's parameters beside the first forward pass, 0 where they are there
+    GRADIENTS = GATHER + 2,                // exchange of a layer's gradients beside the passes that complete them
+    BUCKET = GRADIENTS + 2,                // layers exchanged together
+    OUTER_GRADIENTS = BUCKET + 2,          // of embedding, head
+    LATE_GRADIENTS = OUTER_GRADIENTS + 2,  // exchange after the last pass, three
+    OPTIMIZER = LATE_GRADIENTS + 3,        // three
+    LATE_GATHER = OPTIMIZER + 3,           // three
     TIED = LATE_GATHER + 3,
-    LAUNCHES = TIED + 1,                    // host time of a microbatch's transfers
+    LAUNCHES = TIED + 1,  // host time of a microbatch's transfers
     MICROBATCHES = LAUNCHES + 1,
-    BESIDE = MICROBATCHES + 1,              // 1: gradients are exchanged beside the last passes
-    BEGIN = BESIDE + 1,                     // when the first pass may start
+    BESIDE = MICROBATCHES + 1,  // 1: gradients are exchanged beside the last passes
+    BEGIN = BESIDE + 1,         // when the first pass may start
     COLUMNS = BEGIN + 1,
 };
 
