@@ -99,8 +99,8 @@ def seconds(call: Callable[[], object], repeats: int = 3) -> float:
 
 def edges(frozen: Frozen) -> Iterator[tuple[int, int]]:
     """(task, predecessor) of every edge."""
-    tasks = np.repeat(frozen.order, np.diff(frozen.pred_offset)).tolist()
-    return zip(tasks, frozen.pred.tolist(), strict=True)
+    tasks = np.repeat(frozen.edges.order, np.diff(frozen.edges.pred_offset)).tolist()
+    return zip(tasks, frozen.edges.pred.tolist(), strict=True)
 
 
 def python_heap(graph: Graph) -> Callable[[], int]:

@@ -1,30 +1,19 @@
 // Simulation of a dependency graph: the event loop, freezing to edges, sweeps. Python checks and owns every column.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <new>
-#include <tuple>
 
+#include "arrays.hpp"
 #include "engine_check.hpp"
-#include "engine_frozen.hpp"
-#include "engine_graph.hpp"
 #include "engine_loop.hpp"
+#include "engine_path.hpp"
+#include "engine_sweep.hpp"
 
-namespace nb = nanobind;
 using namespace lumos;
-
-template <typename T>
-using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Out = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-using Stuck = std::tuple<std::vector<int32_t>, std::vector<int32_t>, std::vector<int32_t>>;
-
-static Stuck stuck(const Cycle& cycle) { return {cycle.tasks, cycle.kinds, cycle.missing}; }
+using namespace nb::literals;
 
 // The columns of one graph, kept alive together.
 struct Tables {
@@ -79,49 +68,10 @@ static std::string check_tables(const Tables& tables) {
     return check(tables.view);
 }
 
-static Stuck simulate(const Tables& tables, In<int64_t> duration, Out<int64_t> start, Out<int64_t> end) {
-    Cycle cycle;
-    {
-        nb::gil_scoped_release release;
-        cycle = Loop(tables.view, duration.data(), start.data(), end.data()).run();
-    }
-    return stuck(cycle);
-}
-
-template <typename T>
-static nb::object hand_over(std::vector<T>&& values) {
-    auto* owned = new std::vector<T>(std::move(values));
-    nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-    return nb::ndarray<nb::numpy, T, nb::ndim<1>>(owned->data(), {owned->size()}, owner).cast();
-}
-
-static nb::tuple freeze(const Tables& tables) {
-    Frozen frozen;
-    {
-        nb::gil_scoped_release release;
-        frozen = Freezer(tables.view).run();
-    }
-    const Stuck why = stuck(frozen.cycle);
-    return nb::make_tuple(hand_over(std::move(frozen.order)), hand_over(std::move(frozen.rank)), hand_over(std::move(frozen.pred_offset)),
-                          hand_over(std::move(frozen.pred)), hand_over(std::move(frozen.pred_kind)),
-                          hand_over(std::move(frozen.special_at)), hand_over(std::move(frozen.special_size)),
-                          hand_over(std::move(frozen.slot)), hand_over(std::move(frozen.pred_slot)), frozen.slots, why);
-}
-
-static Sweep make_sweep(const Tables& tables, const In<int32_t>& order, const In<int32_t>& rank, const In<int64_t>& pred_offset,
-                        const In<int32_t>& pred, const In<uint8_t>& pred_kind, const In<int64_t>& special_at,
-                        const In<int32_t>& special_size) {
-    return {
-        tables.view,       order.data(),       rank.data(), pred_offset.data(), pred.data(), pred_kind.data(), int64_t(special_at.size()),
-        special_at.data(), special_size.data()};
-}
-
-static void sweep(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred,
-                  In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int64_t> duration, Out<int64_t> start,
-                  Out<int64_t> end) {
-    const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
+static Cycle simulate(const Tables& tables, In<int64_t> duration, Out<int64_t> start, Out<int64_t> end) {
+    same_length(size_t(tables.view.tasks), {duration.size(), start.size(), end.size()});
     nb::gil_scoped_release release;
-    run.one(duration.data(), start.data(), end.data());
+    return Loop(tables.view, duration.data(), start.data(), end.data()).run();
 }
 
 template <class T>
@@ -133,66 +83,144 @@ struct Aligned {
     explicit Aligned(size_t n) : data(new (std::align_val_t(sizeof(T))) T[n]) {}
 };
 
-// durations and ends: [k, n] flat, row by row; ends may be empty. makespan: [k].
-static void sweep_many(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred,
-                       In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int32_t> slot, In<int32_t> pred_slot,
-                       int64_t slots, In<int64_t> durations, Out<int64_t> makespan, Out<int64_t> ends) {
-    const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
-    const size_t n = size_t(tables.view.tasks), k = makespan.size();
-    nb::gil_scoped_release release;
-    const Aligned<Lanes> held{size_t(slots)};
-    for (size_t from = 0; from < k; from += LANES) {
-        Batch batch{};
-        batch.sweep = &run, batch.slot = slot.data(), batch.pred_slot = pred_slot.data(), batch.held = held.data.get();
-        for (size_t j = 0; j < LANES; ++j) {
-            const size_t row = std::min(from + j, k - 1);  // spare lanes repeat the last configuration
-            batch.duration[j] = durations.data() + row * n;
-            batch.ends[j] = ends.size() ? ends.data() + row * n : nullptr;
-        }
-        batch.run();
-        for (size_t j = 0; j < LANES && from + j < k; ++j) makespan.data()[from + j] = n ? batch.last[j] - batch.first[j] : 0;
-    }
-}
+// A frozen graph as Python holds it: its columns, and the tables that they were made from, which outlive it.
+class FrozenGraph {
+  public:
+    explicit FrozenGraph(const Tables& tables) : g_(tables.view), columns_(Freezer(tables.view).run()) {}
 
-// The same for the graph's own durations (base, [n]) times factors: [k, groups] flat; group: [n], of every task.
-// mark: [n]. spans: [k, 3] flat, the earliest start and latest end of tasks marked 1, the latest end of those marked 2.
-static void sweep_scaled(const Tables& tables, In<int32_t> order, In<int32_t> rank, In<int64_t> pred_offset, In<int32_t> pred,
-                         In<uint8_t> pred_kind, In<int64_t> special_at, In<int32_t> special_size, In<int32_t> slot, In<int32_t> pred_slot,
-                         int64_t slots, In<int64_t> base, In<uint16_t> group, In<double> factors, In<uint8_t> mark, Out<int64_t> spans) {
-    const Sweep run = make_sweep(tables, order, rank, pred_offset, pred, pred_kind, special_at, special_size);
-    const size_t k = spans.size() / 3, groups = k ? factors.size() / k : 0;
-    nb::gil_scoped_release release;
-    const Aligned<Lanes> held{size_t(slots)};
-    const Aligned<Factors> factor{groups};
-    for (size_t from = 0; from < k; from += LANES) {
-        Batch batch{};
-        batch.sweep = &run, batch.slot = slot.data(), batch.pred_slot = pred_slot.data(), batch.held = held.data.get();
-        batch.mark = mark.data();
-        batch.base = base.data(), batch.group = group.data(), batch.factor = factor.data.get();
-        for (size_t g = 0; g < groups; ++g)
-            for (size_t j = 0; j < LANES; ++j) factor.data[g][j] = factors.data()[std::min(from + j, k - 1) * groups + g];
-        batch.run();
-        for (size_t j = 0; j < LANES && from + j < k; ++j) {
-            int64_t* span = spans.data() + (from + j) * 3;
-            span[0] = batch.first[j], span[1] = batch.last[j], span[2] = batch.before[j];
+    const Cycle& cycle() const { return columns_.cycle; }
+
+    template <auto MEMBER>
+    auto column() const {
+        const auto& values = columns_.*MEMBER;
+        using T = typename std::decay_t<decltype(values)>::value_type;
+        return nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, nb::find(this));
+    }
+
+    void sweep(In<int64_t> duration, Out<int64_t> start, Out<int64_t> end) const {
+        check_lengths({duration.size(), start.size(), end.size()});
+        const Sweep run(g_, columns_);
+        nb::gil_scoped_release release;
+        run.one(duration.data(), start.data(), end.data());
+    }
+
+    // durations: [k, n]; makespan: [k]; ends: [k, n], or [0, n] where they are not wanted.
+    void sweep_many(In2<int64_t> durations, Out<int64_t> makespan, Out2<int64_t> ends) const {
+        const size_t n = size_t(g_.tasks), k = durations.shape(0);
+        check_lengths({durations.shape(1), ends.shape(1)});
+        same_length(k, {makespan.size(), ends.shape(0) ? ends.shape(0) : k});
+        nb::gil_scoped_release release;
+        each_batch(k, [&](Batch& batch, const size_t (&rows)[LANES]) {
+            for (size_t j = 0; j < LANES; ++j) {
+                batch.duration[j] = durations.data() + rows[j] * n;
+                batch.ends[j] = ends.shape(0) ? ends.data() + rows[j] * n : nullptr;
+            }
+            batch.run();
+            for (size_t j = 0; j < LANES; ++j) makespan.data()[rows[j]] = n ? batch.last[j] - batch.first[j] : 0;
+        });
+    }
+
+    // The same for the graph's own durations, that of task t times factors[c, group[t]] in configuration c. factors: [k, groups];
+    // group, mark: [n]; first, last, before: [k], the earliest start and latest end of tasks marked 1, the latest end of those marked 2.
+    void sweep_scaled(In<uint16_t> group, In2<double> factors, In<uint8_t> mark, Out<int64_t> first, Out<int64_t> last,
+                      Out<int64_t> before) const {
+        const size_t k = factors.shape(0), groups = factors.shape(1);
+        check_lengths({group.size(), mark.size()});
+        same_length(k, {first.size(), last.size(), before.size()});
+        nb::gil_scoped_release release;
+        const Aligned<Factors> factor{groups};
+        each_batch(k, [&](Batch& batch, const size_t (&rows)[LANES]) {
+            batch.base = g_.duration, batch.group = group.data(), batch.factor = factor.data.get(), batch.mark = mark.data();
+            for (size_t i = 0; i < groups; ++i)
+                for (size_t j = 0; j < LANES; ++j) factor.data[i][j] = factors.data()[rows[j] * groups + i];
+            batch.run();
+            for (size_t j = 0; j < LANES; ++j) {
+                first.data()[rows[j]] = batch.first[j];
+                last.data()[rows[j]] = batch.last[j];
+                before.data()[rows[j]] = batch.before[j];
+            }
+        });
+    }
+
+    void causes(In<int64_t> end, Out<int32_t> task, Out<uint8_t> kind, Out<int64_t> ready) const {
+        check_lengths({end.size(), task.size(), kind.size(), ready.size()});
+        nb::gil_scoped_release release;
+        find_causes(g_, columns_, end.data(), {task.data(), kind.data(), ready.data()});
+    }
+
+    void latest_ends(In<int32_t> sequence, In<int32_t> set, In<int32_t> holder, In<int64_t> early, In<int64_t> start, In<int64_t> began,
+                     In<int64_t> end, Out<int64_t> late) const {
+        check_lengths({sequence.size(), set.size(), holder.size(), early.size(), start.size(), began.size(), end.size(), late.size()});
+        nb::gil_scoped_release release;
+        bound_ends(g_, columns_, {sequence.data(), set.data(), holder.data(), early.data(), start.data(), end.data(), began.data()},
+                   late.data());
+    }
+
+  private:
+    const View& g_;
+    Frozen columns_;
+
+    void check_lengths(std::initializer_list<size_t> lengths) const { same_length(size_t(g_.tasks), lengths); }
+
+    // Visits the rows of k configurations LANES at a time; spare lanes repeat the last one.
+    template <typename Visit>
+    void each_batch(size_t k, Visit visit) const {
+        const Sweep run(g_, columns_);
+        const Aligned<Lanes> held{size_t(columns_.slots)};
+        for (size_t from = 0; from < k; from += LANES) {
+            size_t rows[LANES];
+            for (size_t j = 0; j < LANES; ++j) rows[j] = std::min(from + j, k - 1);
+            Batch batch{};
+            batch.sweep = &run, batch.slot = columns_.slot.data(), batch.pred_slot = columns_.pred_slot.data(),
+            batch.held = held.data.get();
+            visit(batch, rows);
         }
     }
+};
+
+static FrozenGraph freeze(const Tables& tables) {
+    nb::gil_scoped_release release;
+    return FrozenGraph(tables);
 }
 
 NB_MODULE(_engine, m) {
-    nb::class_<Tables>(m, "Tables")
+    m.doc() = "Simulation of a dependency graph: the event loop, freezing to edges, sweeps, and the walk back from an end.";
+    nb::dict enums;
+    enums["Kind"] = Kind_TEXT;
+    enums["Dependency"] = Dependency_TEXT;
+    m.attr("ENUMS") = enums;
+
+    using Tasks = std::vector<int32_t>;
+    nb::class_<Cycle>(m, "Cycle", "Tasks that wait for each other.")
+        .def(
+            "__init__", [](Cycle* self, Tasks tasks, Tasks kinds, Tasks missing) { new (self) Cycle{tasks, kinds, missing}; }, "tasks"_a,
+            "kinds"_a, "missing"_a)
+        .def("__bool__", [](const Cycle& cycle) { return !cycle.empty(); })
+        .def_ro("tasks", &Cycle::tasks, "Each waits for the one after it, the last for the first.")
+        .def_ro("kinds", &Cycle::kinds, "By which kind of dependency each of them waits.")
+        .def_ro("missing", &Cycle::missing, "Of the first rendezvous among them, the members that never arrive.");
+    nb::class_<Tables>(m, "Tables", "The columns of a graph, as the loops read them.")
         .def(nb::init<In<int64_t>, In<int32_t>, In<uint8_t>, In<int64_t>, In<int32_t>, In<uint8_t>, In<int32_t>, In<uint8_t>, In<int32_t>,
                       int32_t, In<int64_t>, In<int32_t>, In<int64_t>, In<int64_t>, In<int32_t>, In<int32_t>, In<int32_t>, In<int32_t>,
                       In<int32_t>, In<float>, In<int64_t>, uint32_t>(),
-             nb::arg("duration"), nb::arg("processor"), nb::arg("kind"), nb::arg("pred_offset"), nb::arg("pred"), nb::arg("pred_kind"),
-             nb::arg("rank_of"), nb::arg("is_stream"), nb::arg("device_of"), nb::arg("devices"), nb::arg("lag"), nb::arg("release_task"),
-             nb::arg("release_time"), nb::arg("rendezvous_offset"), nb::arg("rendezvous_task"), nb::arg("queue_depth"),
-             nb::arg("wait_task"), nb::arg("wait_target"), nb::arg("occupancy_task"), nb::arg("occupancy_share"), nb::arg("occupancy_hold"),
-             nb::arg("ignored"))
-        .def("check", &check_tables);
-    m.def("simulate", &simulate);
-    m.def("freeze", &freeze);
-    m.def("sweep", &sweep);
-    m.def("sweep_many", &sweep_many);
-    m.def("sweep_scaled", &sweep_scaled);
+             "duration"_a, "processor"_a, "kind"_a, "pred_offset"_a, "pred"_a, "pred_kind"_a, "rank_of"_a, "is_stream"_a, "device_of"_a,
+             "devices"_a, "lag"_a, "release_task"_a, "release_time"_a, "rendezvous_offset"_a, "rendezvous_task"_a, "queue_depth"_a,
+             "wait_task"_a, "wait_target"_a, "occupancy_task"_a, "occupancy_share"_a, "occupancy_hold"_a, "ignored"_a)
+        .def("check", &check_tables, "What is wrong with the columns, by name and index; empty where nothing is.");
+    nb::class_<FrozenGraph>(m, "FrozenGraph", "A graph with every dependency as an edge. Its arrays are read-only.")
+        .def_prop_ro("cycle", &FrozenGraph::cycle, "Why there is no order; its columns are not whole then.")
+        .def_prop_ro("order", &FrozenGraph::column<&Frozen::order>, "int32[n]: the tasks in a topological order.")
+        .def_prop_ro("pred_offset", &FrozenGraph::column<&Frozen::pred_offset>,
+                     "int64[n + 1]: where in `pred` the predecessors of each position in the order begin.")
+        .def_prop_ro("pred", &FrozenGraph::column<&Frozen::pred>, "int32[m]: predecessors, as task ids.")
+        .def_prop_ro("pred_kind", &FrozenGraph::column<&Frozen::pred_kind>, "uint8[m]: kinds of these dependencies.")
+        .def("sweep", &FrozenGraph::sweep, "duration"_a, "start"_a.noconvert(), "end"_a.noconvert())
+        .def("sweep_many", &FrozenGraph::sweep_many, "durations"_a, "makespan"_a.noconvert(), "ends"_a.noconvert())
+        .def("sweep_scaled", &FrozenGraph::sweep_scaled, "group"_a, "factors"_a, "mark"_a, "first"_a.noconvert(), "last"_a.noconvert(),
+             "before"_a.noconvert())
+        .def("causes", &FrozenGraph::causes, "end"_a, "task"_a.noconvert(), "kind"_a.noconvert(), "ready"_a.noconvert())
+        .def("latest_ends", &FrozenGraph::latest_ends, "sequence"_a, "set"_a, "holder"_a, "early"_a, "start"_a, "began"_a, "end"_a,
+             "late"_a.noconvert());
+    m.def("simulate", &simulate, "tables"_a, "duration"_a, "start"_a.noconvert(), "end"_a.noconvert());
+    m.def("freeze", &freeze, "tables"_a, nb::keep_alive<0, 1>());
 }

@@ -1,28 +1,19 @@
-// The graph as the engine sees it: borrowed columns, checked by the caller (simulate/engine.py) before they come here.
+// The graph as the engine sees it: borrowed columns, checked by the caller (simulate/tables.py) before they come here.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <vector>
 
+#include "shared_enum.hpp"
+
 namespace lumos {
 
-// Dependency, as in graph/table.py.
-enum Dependency : uint8_t {
-    THREAD_ORDER,
-    HAND_OFF,
-    LAUNCH,
-    STREAM_ORDER,
-    STREAM_WAIT,
-    SYNC,
-    COPY,
-    QUEUE_DEPTH,
-    OCCUPANCY,
-    RENDEZVOUS,
-    DATA,
-    DEPENDENCIES
-};
-constexpr uint8_t KIND_LAUNCH = 2;  // Kind.LAUNCH
+// As in graph/table.py, where their meanings are.
+LUMOS_SHARED_ENUM_CLASS(Kind, uint8_t, OPERATOR, HOST, LAUNCH, RUNTIME, SYNC, RETURN, KERNEL, MEMCPY, MEMSET, COLLECTIVE);
+LUMOS_SHARED_ENUM(Dependency, uint8_t, THREAD_ORDER, HAND_OFF, LAUNCH, STREAM_ORDER, STREAM_WAIT, SYNC, COPY, QUEUE_DEPTH, OCCUPANCY,
+                  RENDEZVOUS, DATA);
+constexpr int DEPENDENCIES = DATA + 1;
 constexpr int64_t UNSET = std::numeric_limits<int64_t>::min();
 
 struct View {
@@ -56,8 +47,10 @@ struct View {
 
     bool skips(uint8_t dependency) const { return ignored >> dependency & 1; }
     bool on_stream(int32_t task) const { return is_stream[processor[task]]; }
+    bool is_launch_call(int32_t task) const { return Kind(kind[task]) == Kind::LAUNCH && !on_stream(task); }
     int32_t rank(int32_t task) const { return rank_of[processor[task]]; }
-    const int64_t* lags(int32_t task) const { return lag + int64_t(rank(task)) * DEPENDENCIES; }
+    const int64_t* lags_of_rank(int32_t position) const { return lag + int64_t(position) * DEPENDENCIES; }
+    const int64_t* lags(int32_t task) const { return lags_of_rank(rank(task)); }
     bool keeps_order(int32_t proc) const { return !skips(is_stream[proc] ? STREAM_ORDER : THREAD_ORDER); }
 
     // The launch of a device task, -1 for an orphan.

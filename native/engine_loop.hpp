@@ -2,26 +2,22 @@
 //
 // Most tasks cost one event, their end. Only those whose start changes what others see (a call that a return's snapshot
 // hangs on, a launch that takes a place in the queue, a kernel that takes SMs) have an event for their start as well.
-// What a task waits for is one counter; `start` holds its readiness until it starts, `end` the numbers of its tables.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
 #include <utility>
 
-#include "engine_graph.hpp"
+#include "engine_deadlock.hpp"
 #include "engine_queue.hpp"
+#include "engine_state.hpp"
 
 namespace lumos {
 
-class Loop {
+class Loop : LoopState {
   public:
-    Loop(const View& graph, const int64_t* duration, int64_t* start, int64_t* end) : g(graph), duration(duration), start(start), end(end) {
-        index_processors();
-        index_successors();
-        mark_tables();
-    }
+    // duration: [tasks] ns. start, end: [tasks], where the answer goes.
+    using LoopState::LoopState;
 
     Cycle run() {
         enter();
@@ -34,173 +30,12 @@ class Loop {
                 case EventQueue::VACATE: vacate(event.task, event.time); break;
             }
         }
-        return done == g.tasks ? Cycle{} : find_cycle();
+        return done == g.tasks ? Cycle{} : Deadlock(*this).find_cycle();
     }
 
   private:
-    enum Flag : uint16_t {
-        SNAPSHOTS = 1,        // the return behind it on its thread looks at the streams when this starts
-        LIMITED = 2,          // a launch of a rank with a queue depth
-        SHARES = 4,           // a kernel that takes SMs
-        MEMBER = 8,           // of a rendezvous
-        SNAPSHOTS_SELF = 16,  // a waiting return that is first on its thread
-        ORPHAN = 32,          // device task without launch
-        ENQUEUED = 64,
-        ARRIVED = 128,  // a member that waits for the others
-        GRANTED = 256,  // a blocked launch that got its place
-        DONE = 512,
-        STARTS = SNAPSHOTS | LIMITED | SHARES | SNAPSHOTS_SELF,
-    };
-
-    struct Stream {
-        int64_t first = 0, head = 0, tail = 0;  // into `queue`
-        int64_t last_end = UNSET;
-        bool open = false;                                 // the head may run: its predecessor has ended
-        std::vector<std::pair<int32_t, int32_t>> waiters;  // (device task, return)
-    };
-    struct Device {
-        int64_t held = 0;
-        std::deque<int32_t> blocked;
-    };
-    struct Rank {
-        int64_t outstanding = 0;
-        std::deque<int32_t> blocked;
-        std::vector<int32_t> streams;
-    };
-    struct Set {
-        int32_t absent = 0;
-        int64_t latest = UNSET;
-    };
-
-    // Shares in parts of 1e9 add up exactly; full is 1 within 1e-6, the rounding of shares that are fractions of SMs.
-    static constexpr double SHARE_UNIT = 1e9;
-    static constexpr int64_t FULL = 1'000'000'000 - 1'000;
-
-    const View& g;
-    const int64_t* duration;
-    int64_t *start, *end;
     EventQueue events;
     int64_t done = 0;
-    std::vector<int32_t> remaining, next;
-    std::vector<uint16_t> flags;
-    std::vector<uint32_t> succ_offset;
-    std::vector<int32_t> succ;
-    std::vector<uint8_t> succ_kind;
-    std::vector<int32_t> queue;
-    std::vector<Stream> streams;  // by processor
-    std::vector<int64_t> held;    // by processor
-    std::vector<Device> devices;
-    std::vector<Rank> ranks;
-    std::vector<Set> sets;
-    bool limits = false, shares = false;
-
-    void index_processors() {
-        const int32_t n = g.tasks, p = g.processors;
-        next.assign(n, -1);
-        remaining.assign(n, 0);
-        flags.assign(n, 0);
-        streams.resize(p);
-        held.assign(p, 0);
-        devices.resize(g.devices);
-        ranks.resize(g.ranks);
-        std::vector<int32_t> last(p, -1);
-        std::vector<int64_t> count(p, 0);
-        for (int32_t t = 0; t < n; ++t) {
-            const int32_t proc = g.processor[t];
-            const bool first = last[proc] < 0;
-            if (!first) next[last[proc]] = t;
-            last[proc] = t;
-            if (g.is_stream[proc]) ++count[proc];
-            // A stream's head counts as one thing to wait for, also for the first task: it must be enqueued.
-            if (g.keeps_order(proc)) remaining[t] = g.is_stream[proc] || !first;
-            start[t] = first || !g.keeps_order(proc) ? 0 : UNSET;
-            end[t] = 0;
-        }
-        int64_t total = 0;
-        for (int32_t s = 0; s < p; ++s) {
-            streams[s].first = streams[s].head = streams[s].tail = total;
-            total += count[s];
-            if (g.is_stream[s]) ranks[g.rank_of[s]].streams.push_back(s);
-        }
-        queue.resize(total);
-    }
-
-    void index_successors() {
-        const int32_t n = g.tasks;
-        succ_offset.assign(size_t(n) + 1, 0);
-        for (int32_t t = 0; t < n; ++t) {
-            bool orphan = true;
-            for (int64_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
-                if (g.skips(g.pred_kind[e])) continue;
-                ++succ_offset[g.pred[e]];
-                ++remaining[t];
-                start[t] = UNSET;
-                orphan &= g.pred_kind[e] != LAUNCH;
-            }
-            if (orphan && g.on_stream(t)) flags[t] |= ORPHAN;
-        }
-        uint32_t total = 0;
-        for (int32_t t = 0; t <= n; ++t) total += std::exchange(succ_offset[t], total);
-        succ.resize(total);
-        succ_kind.resize(total);
-        for (int32_t t = 0; t < n; ++t)
-            for (int64_t e = g.pred_offset[t]; e < g.pred_offset[t + 1]; ++e) {
-                if (g.skips(g.pred_kind[e])) continue;
-                const uint32_t at = succ_offset[g.pred[e]]++;
-                succ[at] = t;
-                succ_kind[at] = g.pred_kind[e];
-            }
-        for (int32_t t = n; t > 0; --t) succ_offset[t] = succ_offset[t - 1];  // undo the advance of the fill
-        succ_offset[0] = 0;
-    }
-
-    void mark_tables() {
-        // A first release replaces "ready at 0" of a task without predecessors, so that earlier times are possible.
-        std::vector<std::pair<int32_t, int64_t>> released;
-        for (int64_t i = 0; i < g.releases; ++i) released.emplace_back(g.release_task[i], g.release_time[i]);
-        std::sort(released.begin(), released.end());
-        for (const auto& [task, time] : released) start[task] = time;  // the largest of a task comes last
-        sets.resize(g.sets);
-        for (int64_t s = 0; s < g.sets; ++s) {
-            sets[s].absent = int32_t(g.set_offset[s + 1] - g.set_offset[s]);
-            for (int64_t i = g.set_offset[s]; i < g.set_offset[s + 1]; ++i) {
-                flags[g.set_task[i]] |= MEMBER;
-                end[g.set_task[i]] |= s;
-            }
-        }
-        shares = g.occupancies > 0;
-        for (int64_t i = 0; i < g.occupancies; ++i) {
-            flags[g.occupancy_task[i]] |= SHARES;
-            end[g.occupancy_task[i]] |= i << 32;
-        }
-        mark_waits();
-        for (int32_t r = 0; r < g.ranks; ++r) limits |= g.queue_depth[r] > 0;
-        if (!limits || g.skips(LAUNCH)) return;
-        for (int32_t t = 0; t < g.tasks; ++t)
-            if (g.kind[t] == KIND_LAUNCH && !g.on_stream(t) && g.queue_depth[g.rank(t)] > 0 && device_tasks(t)) flags[t] |= LIMITED;
-    }
-
-    void mark_waits() {
-        for (int64_t i = 0; i < g.waits; ++i) {
-            const int32_t t = g.wait_task[i];
-            end[t] |= i << 32;
-            while (i + 1 < g.waits && g.wait_task[i + 1] == t) ++i;
-            flags[t] |= SNAPSHOTS_SELF;
-        }
-        if (!g.waits) return;
-        for (int32_t t = 0; t < g.tasks; ++t)
-            if (const int32_t after = next[t]; after >= 0 && flags[after] & SNAPSHOTS_SELF) {
-                flags[after] &= ~SNAPSHOTS_SELF;
-                flags[t] |= SNAPSHOTS;
-                ++remaining[after];  // the snapshot itself
-            }
-    }
-
-    int32_t device_tasks(int32_t launch) const {
-        int32_t count = 0;
-        for (uint32_t e = succ_offset[launch]; e < succ_offset[launch + 1]; ++e) count += succ_kind[e] == LAUNCH && g.on_stream(succ[e]);
-        return count;
-    }
 
     void enter() {
         for (int32_t t = 0; t < g.tasks; ++t)
@@ -264,7 +99,7 @@ class Loop {
 
     void complete(int32_t task, int64_t transfer) {
         if (flags[task] & SHARES) {
-            const int64_t index = end[task] >> 32;
+            const int64_t index = table_row(task);
             const int64_t base = g.duration[task];
             __extension__ using Wide = __int128;
             const int64_t hold = base ? int64_t(Wide(g.occupancy_hold[index]) * duration[task] / base) : 0;
@@ -276,7 +111,7 @@ class Loop {
 
     void arrive(int32_t task, int64_t now) {
         flags[task] |= ARRIVED;
-        const int64_t at = end[task] & 0xffffffff;
+        const int64_t at = set_of(task);
         Set& set = sets[at];
         set.latest = std::max(set.latest, now);
         if (--set.absent) return;
@@ -295,7 +130,7 @@ class Loop {
         if (g.is_stream[proc]) {
             finish_on_stream(task, proc, now);
         } else if (next[task] >= 0 && !g.skips(THREAD_ORDER)) {
-            satisfy(next[task], now + g.lag[int64_t(g.rank_of[proc]) * DEPENDENCIES + THREAD_ORDER]);
+            satisfy(next[task], now + g.lags_of_rank(g.rank_of[proc])[THREAD_ORDER]);
         }
     }
 
@@ -334,12 +169,12 @@ class Loop {
         if (stream.head == stream.tail) return;
         stream.open = true;
         const bool first = stream.head == stream.first;
-        satisfy(queue[stream.head], first ? UNSET : stream.last_end + g.lag[int64_t(g.rank_of[proc]) * DEPENDENCIES + STREAM_ORDER]);
+        satisfy(queue[stream.head], first ? UNSET : stream.last_end + g.lags_of_rank(g.rank_of[proc])[STREAM_ORDER]);
     }
 
     void snapshot(int32_t task, int64_t now) {
         start[task] = std::max(start[task], now);
-        for (int64_t i = end[task] >> 32; i < g.waits && g.wait_task[i] == task; ++i) {
+        for (int64_t i = table_row(task); i < g.waits && g.wait_task[i] == task; ++i) {
             if (g.wait_target[i] >= 0) {
                 await(task, g.wait_target[i]);
             } else {
@@ -394,7 +229,7 @@ class Loop {
 
     void take(int32_t task) {
         const int32_t proc = g.processor[task];
-        const int64_t part = share(end[task] >> 32);
+        const int64_t part = share(table_row(task));
         devices[g.device_of[proc]].held += part;
         held[proc] += part;
     }
@@ -413,77 +248,6 @@ class Loop {
             else
                 device.blocked.push_back(kernel);
         }
-    }
-
-    // ---- what went wrong ----
-
-    struct Blocker {
-        int32_t task;
-        uint8_t kind;
-    };
-
-    Cycle find_cycle() const {
-        std::vector<int32_t> previous(g.tasks, -1);
-        for (int32_t t = 0; t < g.tasks; ++t)
-            if (next[t] >= 0) previous[next[t]] = t;
-        int32_t task = 0;
-        while (flags[task] & DONE) ++task;
-        std::vector<int32_t> step(g.tasks, -1);
-        Cycle walk;
-        while (task >= 0 && step[task] < 0) {
-            step[task] = int32_t(walk.tasks.size());
-            const Blocker blocker = blocker_of(task, previous);
-            walk.tasks.push_back(task);
-            walk.kinds.push_back(blocker.kind);
-            task = blocker.task;
-        }
-        if (task >= 0) {
-            walk.tasks.erase(walk.tasks.begin(), walk.tasks.begin() + step[task]);
-            walk.kinds.erase(walk.kinds.begin(), walk.kinds.begin() + step[task]);
-        }
-        for (size_t i = 0; i < walk.tasks.size() && walk.missing.empty(); ++i)
-            if (walk.kinds[i] == RENDEZVOUS) {
-                const int64_t set = end[walk.tasks[i]] & 0xffffffff;
-                for (int64_t m = g.set_offset[set]; m < g.set_offset[set + 1]; ++m)
-                    if (!(flags[g.set_task[m]] & ARRIVED)) walk.missing.push_back(g.set_task[m]);
-            }
-        return walk;
-    }
-
-    Blocker blocker_of(int32_t task, const std::vector<int32_t>& previous) const {
-        if (flags[task] & ARRIVED) {
-            const int64_t set = end[task] & 0xffffffff;
-            for (int64_t m = g.set_offset[set]; m < g.set_offset[set + 1]; ++m)
-                if (!(flags[g.set_task[m]] & ARRIVED)) return {g.set_task[m], RENDEZVOUS};
-        }
-        for (int64_t e = g.pred_offset[task]; e < g.pred_offset[task + 1]; ++e)
-            if (!g.skips(g.pred_kind[e]) && !(flags[g.pred[e]] & DONE)) return {g.pred[e], g.pred_kind[e]};
-        const int32_t proc = g.processor[task];
-        const int32_t before = previous[task];
-        if (!g.is_stream[proc]) {
-            if (before >= 0 && !(flags[before] & DONE) && !g.skips(THREAD_ORDER)) return {before, THREAD_ORDER};
-            for (const Stream& stream : streams)
-                for (const auto& [awaited, waiter] : stream.waiters)
-                    if (waiter == task) return {awaited, SYNC};
-            if (before >= 0 && !(flags[before] & DONE)) return {before, SYNC};  // its start takes the snapshot
-            return {of_rank(g.rank(task)), QUEUE_DEPTH};
-        }
-        if (!(flags[task] & ENQUEUED)) return {before, STREAM_ORDER};
-        const Stream& stream = streams[proc];
-        if (!g.skips(STREAM_ORDER) && queue[stream.head] != task) return {queue[stream.head], STREAM_ORDER};
-        for (const int32_t other : ranks[g.rank(task)].streams) {
-            const Stream& holder = streams[other];
-            if (other != proc && held[other] && holder.head < holder.tail) return {queue[holder.head], OCCUPANCY};
-        }
-        return {-1, OCCUPANCY};
-    }
-
-    // An unfinished head of a stream of the rank: one of those that keep the queue full.
-    int32_t of_rank(int32_t rank) const {
-        for (const int32_t proc : ranks[rank].streams)
-            for (int64_t i = streams[proc].head; i < streams[proc].tail; ++i)
-                if (!(flags[queue[i]] & DONE)) return queue[i];
-        return -1;
     }
 };
 

@@ -22,7 +22,7 @@ SOURCE = ROOT / "src" / "lumos"
 
 #: From the bottom up; the parts of one line do not import each other.
 ORDER = (
-    ("errors",),
+    ("errors", "native"),
     ("diagnostics", "distribute", "intervals", "units", "vocabulary"),
     ("result",),
     ("collect",),

@@ -81,16 +81,11 @@ def test_ignored_rendezvous_bind_nobody(draw_graph):
     assert slack(simulate(alone)).slack.tolist() == [20 * US, 20 * US, 0, 0]
 
 
-@pytest.mark.parametrize("columns", [{"order": 1}, {"late": 1}])
-def test_the_inner_loop_refuses_columns_that_do_not_fit(two_steps, columns):
-    from lumos import _path
-
-    frozen, n = freeze(two_steps), len(two_steps)
-    zero, none = np.zeros(n, np.int64), np.full(n, -1, np.int32)
-    order = frozen.order[: n - columns.get("order", 0)]
-    late = zero[: n - columns.get("late", 0)].copy()
+@pytest.mark.parametrize("short", ["sequence", "set", "holder", "early", "start", "began", "end", "late"])
+def test_the_inner_loop_refuses_columns_that_do_not_fit(two_steps, short):
+    n = len(two_steps)
+    columns = {name: np.zeros(n, np.int64) for name in ("early", "start", "began", "end", "late")}
+    columns |= {name: np.full(n, -1, np.int32) for name in ("set", "holder")} | {"sequence": np.arange(n, dtype=np.int32)}
+    columns[short] = columns[short][:-1].copy()
     with pytest.raises(ValueError, match="differ in length"):
-        _path.latest_ends(
-            np.arange(n, dtype=np.int32), order, frozen.rank, frozen.pred_offset, frozen.pred, frozen.pred_kind, two_steps.lag,
-            none, none, zero, zero, zero, zero, late,
-        )  # fmt: skip
+        freeze(two_steps).edges.latest_ends(**columns)

@@ -394,10 +394,10 @@ def test_a_frozen_order_is_topological_and_holds_every_task_once(graph: Graph) -
         frozen = freeze(graph)
     except GraphError:
         assume(False)
-    assert sorted(frozen.order.tolist()) == list(range(len(graph)))
-    position = {t: i for i, t in enumerate(frozen.order.tolist())}
+    assert sorted(frozen.edges.order.tolist()) == list(range(len(graph)))
+    position = {t: i for i, t in enumerate(frozen.edges.order.tolist())}
     for i in range(len(graph)):
-        assert all(position[p] < i for p in frozen.pred[frozen.pred_offset[i] : frozen.pred_offset[i + 1]].tolist())
+        assert all(position[p] < i for p in frozen.edges.pred[frozen.edges.pred_offset[i] : frozen.edges.pred_offset[i + 1]].tolist())
 
 
 @settings(max_examples=100, deadline=None)
@@ -488,7 +488,7 @@ def test_a_sweep_of_factors_is_a_sweep_of_the_scaled_durations(graph: Graph, dat
     factor = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 3.0])
     factors = np.array(data.draw(st.lists(st.lists(factor, min_size=3, max_size=3), min_size=1, max_size=11)))
     rows = np.rint(graph.duration * factors[:, group]).astype(np.int64)
-    for row, (first, last, before) in zip(rows, sweep_scaled(frozen, group, factors, mark).tolist(), strict=True):
+    for row, (first, last, before) in zip(rows, zip(*sweep_scaled(frozen, group, factors, mark), strict=True), strict=True):
         alone = sweep(frozen, row)
         if (mark == 1).any():
             assert (first, last) == (alone.start[mark == 1].min(), alone.end[mark == 1].max())

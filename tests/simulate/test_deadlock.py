@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lumos._engine import Cycle
 from lumos.errors import GraphError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.simulate import freeze, simulate
@@ -94,14 +95,14 @@ def test_freezing_says_the_same():
 def test_long_cycles_are_cut():
     """Twelve tasks of one stream: ten are named, the rest counted, and the way back is still said."""
     graph = job("RG", "RG")
-    error = no_schedule(graph, (list(range(12)), [Dependency.STREAM_ORDER] * 12, []))
+    error = no_schedule(graph, Cycle(list(range(12)), [Dependency.STREAM_ORDER] * 12, []))
     lines = str(error).splitlines()
     assert lines[0] == "the graph has no schedule: 12 tasks wait for each other"
     assert lines[11:13] == ["  … and 2 more, the last of which", "  waits (stream-order) for task 0, the first"]
 
 
 def test_a_task_that_waits_for_itself():
-    assert "\n  waits (hand-off) for itself\n" in str(no_schedule(job("R"), ([0], [Dependency.HAND_OFF], [])))
+    assert "\n  waits (hand-off) for itself\n" in str(no_schedule(job("R"), Cycle([0], [Dependency.HAND_OFF], [])))
 
 
 def test_agreeing_ranks_run():

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos import _path
 from lumos.analyze.collectives import Waiting, waiting
 from lumos.analyze.occupancy import NEVER, room
 from lumos.analyze.steps import Members
@@ -70,8 +69,8 @@ def causes(timeline: Timeline, frozen: Frozen) -> Causes:
     """The latest cause of every task. frozen: of the timeline's graph."""
     graph, n = timeline.graph, len(timeline.graph)
     task, kind, ready = np.empty(n, np.int32), np.empty(n, np.uint8), np.empty(n, np.int64)
-    lag, end = np.ascontiguousarray(graph.lag), np.ascontiguousarray(timeline.end)
-    _path.causes(frozen.order, frozen.rank, frozen.pred_offset, frozen.pred, frozen.pred_kind, lag, end, task, kind, ready)
+    end = np.ascontiguousarray(timeline.end)
+    frozen.edges.causes(end, task, kind, ready)
     ready = np.where(task < 0, NEVER, ready)
     done = np.where(task < 0, NEVER, end[task])
     released = np.zeros(n, bool)

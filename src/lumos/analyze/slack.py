@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lumos import _path
 from lumos.analyze.causes import Causes, causes
 from lumos.analyze.steps import Members, job_steps, members
 from lumos.analyze.task_class import task_classes
@@ -63,23 +62,17 @@ def slack(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen |
     began = found.waiting.began
     sequence = np.arange(len(graph), dtype=np.int32)
     if (holder >= 0).any():  # the frozen order knows nothing of SMs; the order of time does
-        sequence = np.argsort(began[frozen.order], kind="stable").astype(np.int32)
+        sequence = np.argsort(began[frozen.edges.order], kind="stable").astype(np.int32)
     late = _deadlines(timeline, owners)
-    _path.latest_ends(
+    frozen.edges.latest_ends(
         sequence,
-        frozen.order,
-        frozen.rank,
-        frozen.pred_offset,
-        frozen.pred,
-        frozen.pred_kind,
-        np.ascontiguousarray(graph.lag),
         set_of,
         holder,
         early,
-        np.ascontiguousarray(timeline.start),
-        began,
-        np.ascontiguousarray(timeline.end),
-        late,
+        start=np.ascontiguousarray(timeline.start),
+        began=began,
+        end=np.ascontiguousarray(timeline.end),
+        late=late,
     )
     return Slack(np.where(late == UNBOUNDED, UNBOUNDED, late - timeline.end), timeline.end - began, timeline)
 

@@ -67,12 +67,12 @@ def _timeline(graph: Graph, frozen: Frozen) -> Timeline:
         return sweep(frozen)
     live = simulate(graph)
     task = _successors(frozen)
-    return live if (live.end[frozen.pred] <= live.start[task]).all() else sweep(frozen)
+    return live if (live.end[frozen.edges.pred] <= live.start[task]).all() else sweep(frozen)
 
 
 def _successors(frozen: Frozen) -> Int64:
-    """The task at the other end of each of `frozen.pred`."""
-    return np.repeat(frozen.order, np.diff(frozen.pred_offset)).astype(np.int64)
+    """The task at the other end of each of `frozen.edges.pred`."""
+    return np.repeat(frozen.edges.order, np.diff(frozen.edges.pred_offset)).astype(np.int64)
 
 
 @dataclass(slots=True)
@@ -97,10 +97,10 @@ class _Nodes:
         self.graph = graph
         self.places = [place[p.rank] for p in graph.processors]
         self.rank = np.array(self.places, np.int32)[graph.processor]
-        self.pred = frozen.pred.astype(np.int64)
+        self.pred = frozen.edges.pred.astype(np.int64)
         self.task = _successors(frozen)
         self.position = np.empty(n, np.int64)
-        self.position[frozen.order] = np.arange(n)
+        self.position[frozen.edges.order] = np.arange(n)
         self.origin = int(timeline.start.min())
         self.end = timeline.end - self.origin
         self.release = np.full(n, ABSENT, np.int64)

@@ -13,9 +13,9 @@ from lumos.trace.table import ABSENT
 NAMED = 10
 
 
-def no_schedule(graph: Graph, stuck: _engine.Stuck) -> GraphError:
+def no_schedule(graph: Graph, cycle: _engine.Cycle) -> GraphError:
     """The error that names the tasks on a cycle, what each waits for, and the ranks that a rendezvous on it lacks."""
-    tasks, kinds, missing = stuck
+    tasks, kinds, missing = cycle.tasks, cycle.kinds, cycle.missing
     words = [Dependency(kind).name.lower().replace("_", "-") for kind in kinds]
     lines = [describe(graph, tasks[0])]
     lines += [f"waits ({word}) for {describe(graph, task)}" for word, task in zip(words[: NAMED - 1], tasks[1:NAMED], strict=False)]

@@ -39,7 +39,7 @@ def simulate(graph: Graph, durations: Int64 | None = None) -> Timeline:
     view = tables(graph)
     duration = durations_of(graph, durations)
     start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
-    stuck = _engine.simulate(view, duration, start, end)
-    if stuck[0]:
-        raise no_schedule(graph, stuck)
+    cycle = _engine.simulate(view, duration, start, end)
+    if cycle:
+        raise no_schedule(graph, cycle)
     return Timeline(graph, start, end, "replayed")

@@ -7,15 +7,37 @@ order on processors are skipped by the loops.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lumos import _engine
 from lumos.errors import GraphError
-from lumos.graph.table import Dependency, Graph
+from lumos.graph.table import Dependency, Graph, Kind
+from lumos.native import check_enum
 from lumos.trace.table import Int8, Int32, Int64
+
+check_enum(_engine, Dependency)
+check_enum(_engine, Kind)
+
+
+class _Processors(NamedTuple):
+    """By processor: the position of its rank, whether it is a stream, and the number of its (rank, device), -1 for a thread; and how
+    many devices there are."""
+
+    rank_of: Int32
+    is_stream: Int8
+    device_of: Int32
+    devices: int
+
+
+class _Occupancies(NamedTuple):
+    """Kernels that take SMs: the share of the device, and for how long they hold it, ns."""
+
+    task: Int32
+    share: NDArray[np.float32]
+    hold: Int64
 
 
 def tables(graph: Graph) -> _engine.Tables:
@@ -26,10 +48,10 @@ def tables(graph: Graph) -> _engine.Tables:
     edges = int(graph.pred_offset[-1])
     if n >= 2**31 - 1 or edges >= 2**32:
         raise GraphError(f"the graph has {n} tasks and {edges} edges; the engine holds 2^31 tasks and 2^32 edges: split the job")
-    rank_of, is_stream, device_of, devices = _processors(graph)
+    processors = _processors(graph)
     offset, members = _rendezvous(graph)
     wait_task, wait_target = _waits(graph)
-    occupancy_task, share, hold = _occupancy(graph)
+    occupancy = _occupancy(graph)
     release = np.lexsort((graph.release_time, graph.release_task)) if _same_length(graph) else np.empty(0, np.int64)
     view = _engine.Tables(
         duration=_column("duration", graph.duration, np.int64, n),
@@ -38,10 +60,10 @@ def tables(graph: Graph) -> _engine.Tables:
         pred_offset=_column("pred_offset", graph.pred_offset, np.int64, n + 1),
         pred=_column("pred", graph.pred, np.int32, edges),
         pred_kind=_column("pred_kind", graph.pred_kind, np.uint8, edges),
-        rank_of=rank_of,
-        is_stream=is_stream,
-        device_of=device_of,
-        devices=devices,
+        rank_of=processors.rank_of,
+        is_stream=processors.is_stream,
+        device_of=processors.device_of,
+        devices=processors.devices,
         lag=_column("lag", graph.lag, np.int64, ranks, len(Dependency)).reshape(-1),
         release_task=_column("release_task", graph.release_task, np.int32, len(release))[release],
         release_time=_column("release_time", graph.release_time, np.int64, len(release))[release],
@@ -50,9 +72,9 @@ def tables(graph: Graph) -> _engine.Tables:
         queue_depth=_queue_depth(graph),
         wait_task=wait_task,
         wait_target=wait_target,
-        occupancy_task=occupancy_task,
-        occupancy_share=share,
-        occupancy_hold=hold,
+        occupancy_task=occupancy.task,
+        occupancy_share=occupancy.share,
+        occupancy_hold=occupancy.hold,
         ignored=sum(1 << kind for kind in graph.ignored),
     )
     if wrong := view.check():
@@ -89,14 +111,14 @@ def _same_length(graph: Graph) -> bool:
     return True
 
 
-def _processors(graph: Graph) -> tuple[Int32, Int8, Int32, int]:
+def _processors(graph: Graph) -> _Processors:
     position = {rank: i for i, rank in enumerate(graph.ranks)}
     unknown = [p.name for p in graph.processors if p.rank not in position]
     if unknown:
         raise GraphError(f"malformed graph: processor {unknown[0]!r} is of a rank that the graph does not list; rebuild the graph")
     devices: dict[tuple[int, int], int] = {}
     device_of = [devices.setdefault((p.rank, p.device), len(devices)) if p.is_stream else -1 for p in graph.processors]
-    return (
+    return _Processors(
         np.array([position[p.rank] for p in graph.processors], np.int32),
         np.array([p.is_stream for p in graph.processors], np.uint8),
         np.array(device_of, np.int32),
@@ -128,11 +150,11 @@ def _waits(graph: Graph) -> tuple[Int32, Int32]:
     return task[order], target[order]
 
 
-def _occupancy(graph: Graph) -> tuple[Int32, NDArray[np.float32], Int64]:
+def _occupancy(graph: Graph) -> _Occupancies:
     if graph.occupancy is None or Dependency.OCCUPANCY in graph.ignored:
-        return np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.int64)
+        return _Occupancies(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.int64))
     count = len(graph.occupancy.task)
-    return (
+    return _Occupancies(
         _column("occupancy.task", graph.occupancy.task, np.int32, count),
         _column("occupancy.share", graph.occupancy.share, np.float32, count),
         _column("occupancy.hold", graph.occupancy.hold, np.int64, count),

@@ -117,7 +117,7 @@ def scaled_steps(ready: StepSweep, masks: Mapping[str, Mask], factors: Sequence[
             raise UsageError(f"--grid: at most {int(log2(MOST_GROUPS))} patterns at once")
         group += mask.astype(np.uint16) * np.uint16(by_group.shape[1])
         by_group = np.concatenate((by_group, by_group * np.array([[wanted[key]] for wanted in factors])), axis=1)
-    begin, end, before = sweep_scaled(ready.frozen, group, by_group, ready.marks).T
+    begin, end, before = sweep_scaled(ready.frozen, group, by_group, ready.marks)
     if (ready.marks == 2).any():
         begin = np.minimum(np.maximum(begin, before - ready.ahead), end)
     return [int(length) * 1e-9 for length in end - begin]

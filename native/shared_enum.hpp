@@ -1,0 +1,13 @@
+// Closed sets that Python knows too. The text of an enum's names is kept beside it, so that a module can say what it was built
+// with; Python compares that with its own enum of the same name when it imports the module (src/lumos/native.py).
+#pragma once
+
+// An enum whose values count from 0 in the order of its names, and NAME_TEXT, those names with commas between them.
+#define LUMOS_SHARED_ENUM(NAME, TYPE, ...) \
+    enum NAME : TYPE { __VA_ARGS__ };      \
+    constexpr const char NAME##_TEXT[] = #__VA_ARGS__
+
+// The same with names that need the enum's own before them.
+#define LUMOS_SHARED_ENUM_CLASS(NAME, TYPE, ...) \
+    enum class NAME : TYPE { __VA_ARGS__ };      \
+    constexpr const char NAME##_TEXT[] = #__VA_ARGS__

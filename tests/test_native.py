@@ -1,0 +1,47 @@
+"""The native modules and the Python around them agree on the closed sets that both know."""
+
+from __future__ import annotations
+
+import importlib
+from enum import IntEnum
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from lumos import _engine
+from lumos.graph import table
+from lumos.native import check_enum
+from lumos.simulate import tables
+
+
+def stale(module: ModuleType, **enums: str) -> SimpleNamespace:
+    """The module as an older version of its sources would have built it."""
+    return SimpleNamespace(__name__=module.__name__, ENUMS={**module.ENUMS, **enums})
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        _engine.ENUMS["Dependency"].replace("SYNC, COPY", "COPY, SYNC"),
+        _engine.ENUMS["Dependency"].replace(", DATA", ""),
+        _engine.ENUMS["Dependency"].replace("DATA", "OTHER"),
+    ],
+)
+def test_a_module_of_other_names_is_refused(names):
+    with pytest.raises(ImportError, match=r"lumos\._engine was built from other sources: its Dependency is .*; build it again"):
+        check_enum(stale(_engine, Dependency=names), table.Dependency)
+
+
+def test_values_must_count_from_nought():
+    class Kind(IntEnum):
+        FIRST = 1
+        SECOND = 2
+
+    with pytest.raises(ImportError, match="its Kind is FIRST, SECOND"):
+        check_enum(stale(_engine, Kind="FIRST, SECOND"), Kind)
+
+
+def test_the_module_that_uses_an_enum_compares_it_when_imported(monkeypatch):
+    monkeypatch.setattr(_engine, "ENUMS", stale(_engine, Kind="OPERATOR").ENUMS)
+    with pytest.raises(ImportError, match="its Kind is OPERATOR, here it is OPERATOR, HOST"):
+        importlib.reload(tables)
