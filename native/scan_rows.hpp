@@ -60,7 +60,7 @@ struct Counts {
     int64_t id_unreadable = 0;      // … that are no numbers
 };
 
-uint64_t process_seed() {
+inline uint64_t process_seed() {
     static const uint64_t seed = (static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}();
     return seed;
 }
@@ -79,6 +79,33 @@ nb::object to_numpy(Buffer<T>& buffer) {
     return to_numpy<T, T>(buffer);
 }
 
+// One sparse argument, handed over: rows and their values, and how many values were left out.
+struct SparseColumn {
+    nb::object rows, values;
+    int64_t unreadable, overflow;
+};
+
+// Distinct texts, handed over: text i is the bytes from offsets[i] to offsets[i + 1].
+struct Texts {
+    nb::object text, offsets;
+};
+
+// All that was read, handed over.
+struct Scanned {
+    nb::object start, duration, name, lane, correlation, external_id, event_class;  // by row
+    nb::list columns;                                                               // of SparseColumn
+    Texts strings, lanes, classes;
+    nb::dict counts, repairs;
+    nb::list header;  // (key, value) as JSON
+};
+
+inline Kind kind_named(std::string_view name) {
+    if (name == "int") return Kind::INTEGER;
+    if (name == "float") return Kind::FLOATING;
+    if (name == "string") return Kind::TEXT;
+    throw nb::value_error("a column is of no kind that is known; valid: int, float, string");
+}
+
 class Rows {
   public:
     // kinds: "int", "float" or "string", by column; id_column takes the `id` of events that are no flows.
@@ -86,7 +113,7 @@ class Rows {
         : id_column_(id_column), strings_(process_seed()), raw_(process_seed()), lanes_(process_seed()), classes_(process_seed()) {
         for (const std::string& kind : kinds) {
             columns_.push_back(std::make_unique<Column>());
-            columns_.back()->kind = kind == "int" ? Kind::INTEGER : kind == "float" ? Kind::FLOATING : Kind::TEXT;
+            columns_.back()->kind = kind_named(kind);
         }
         if (id_column < 0 || id_column >= column_count()) throw nb::value_error("id_column names a column that does not exist");
         strings_.intern("");
@@ -155,38 +182,34 @@ class Rows {
     }
 
     // The columns, handed over: nothing is left.
-    void take(nb::dict& out) {
-        out["start"] = to_numpy(start_);
-        out["duration"] = to_numpy(duration_);
-        out["name"] = to_numpy(name_);
-        out["lane"] = to_numpy(lane_);
-        out["correlation"] = to_numpy(correlation_);
-        out["external_id"] = to_numpy(external_);
-        out["class"] = to_numpy(class_);
-        nb::list columns;
+    Scanned take() {
+        Scanned out;
+        out.start = to_numpy(start_);
+        out.duration = to_numpy(duration_);
+        out.name = to_numpy(name_);
+        out.lane = to_numpy(lane_);
+        out.correlation = to_numpy(correlation_);
+        out.external_id = to_numpy(external_);
+        out.event_class = to_numpy(class_);
         for (auto& column : columns_) {
             nb::object rows = to_numpy(column->rows);
             nb::object values = column->kind == Kind::FLOATING ? to_numpy(column->floats) : to_numpy(column->integers);
-            columns.append(nb::make_tuple(rows, values, column->unreadable, column->overflow));
+            out.columns.append(nb::cast(SparseColumn{rows, values, column->unreadable, column->overflow}));
         }
-        out["columns"] = columns;
-        out["strings"] = table(strings_);
-        out["lanes"] = table(lanes_);
-        out["classes"] = table(classes_);
-        nb::dict counts;
-        counts["ignored"] = counts_.ignored;
-        counts["no_start"] = counts_.no_start;
-        counts["no_duration"] = counts_.no_duration;
-        counts["negative_duration"] = counts_.negative_duration;
-        counts["id_overflow"] = counts_.id_overflow;
-        counts["id_unreadable"] = counts_.id_unreadable;
-        out["counts"] = counts;
+        out.strings = texts(strings_);
+        out.lanes = texts(lanes_);
+        out.classes = texts(classes_);
+        out.counts["ignored"] = counts_.ignored;
+        out.counts["no_start"] = counts_.no_start;
+        out.counts["no_duration"] = counts_.no_duration;
+        out.counts["negative_duration"] = counts_.negative_duration;
+        out.counts["id_overflow"] = counts_.id_overflow;
+        out.counts["id_unreadable"] = counts_.id_unreadable;
+        return out;
     }
 
   private:
-    static nb::object table(Interner& interner) {
-        return nb::make_tuple(to_numpy<uint8_t>(interner.bytes()), to_numpy(interner.offsets()));
-    }
+    static Texts texts(Interner& interner) { return {to_numpy<uint8_t>(interner.bytes()), to_numpy(interner.offsets())}; }
 
     void set_sizes() {
         start_.set_size(row_count_);

@@ -4,29 +4,16 @@
 // pieces that follow one another, each charged to the innermost row running then, so that no time counts twice.
 
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <stdexcept>
 #include <vector>
 
-namespace nb = nanobind;
+#include "arrays.hpp"
+
+using namespace lumos;
+using namespace nb::literals;
 
 namespace {
-
-template <typename T>
-using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Out = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-
-template <typename T>
-Out<T> hand_over(std::vector<T>&& values) {
-    auto* owned = new std::vector<T>(std::move(values));
-    nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-    return Out<T>(owned->data(), {owned->size()}, owner);
-}
 
 struct Slices {
     std::vector<int32_t> event;  // index into the input, -1 where no event ran
@@ -64,50 +51,66 @@ void close(Slices& out, std::vector<Open>& stack, const uint8_t* keep, int32_t l
     stack.pop_back();
 }
 
+// Events sorted by (lane, start, -end), and which of them keep a slice without any time.
+struct Events {
+    size_t count;
+    const int32_t* lane;
+    const int64_t *start, *end;
+    const uint8_t* keep;
+};
+
+Slices cut(const Events& events) {
+    Slices out;
+    out.event.reserve(2 * events.count);
+    out.lane.reserve(2 * events.count);
+    out.start.reserve(2 * events.count);
+    out.end.reserve(2 * events.count);
+    std::vector<Open> stack;
+    int64_t now = 0;
+    for (size_t i = 0; i < events.count; ++i) {
+        const int32_t lane = events.lane[i];
+        const int64_t start = events.start[i];
+        if (i == 0 || lane != events.lane[i - 1]) {
+            while (!stack.empty()) close(out, stack, events.keep, events.lane[i - 1], now);
+            now = start;
+        }
+        while (!stack.empty() && stack.back().end <= start) close(out, stack, events.keep, lane, now);
+        if (!stack.empty()) {
+            now = charge(out, stack, lane, now, start);
+        } else if (start > now) {
+            out.add(-1, lane, now, start);
+            now = start;
+        }
+        stack.push_back({static_cast<int32_t>(i), events.end[i], false});
+    }
+    while (!stack.empty()) close(out, stack, events.keep, events.lane[events.count - 1], now);
+    return out;
+}
+
+// The slices as Python holds them.
+struct Columns {
+    nb::object event, lane, start, end;
+};
+
+Columns slices(In<int32_t> lane, In<int64_t> start, In<int64_t> end, In<uint8_t> keep) {
+    same_length(lane.size(), {start.size(), end.size(), keep.size()});
+    Slices out;
+    {
+        nb::gil_scoped_release release;
+        out = cut({lane.size(), lane.data(), start.data(), end.data(), keep.data()});
+    }
+    return {nb::cast(hand_over(std::move(out.event))), nb::cast(hand_over(std::move(out.lane))), nb::cast(hand_over(std::move(out.start))),
+            nb::cast(hand_over(std::move(out.end)))};
+}
+
 }  // namespace
 
 NB_MODULE(_slices, m) {
     m.doc() = "Self-time slices of nested host events";
-    m.def(
-        "slices",
-        [](In<int32_t> lane, In<int64_t> start, In<int64_t> end, In<uint8_t> keep) {
-            const size_t n = lane.shape(0);
-            if (start.shape(0) != n || end.shape(0) != n || keep.shape(0) != n) throw std::invalid_argument("columns differ in length");
-            Slices out;
-            {
-                nb::gil_scoped_release release;
-                const int32_t* lanes = lane.data();
-                const int64_t *starts = start.data(), *ends = end.data();
-                const uint8_t* keeps = keep.data();
-                out.event.reserve(2 * n);
-                out.lane.reserve(2 * n);
-                out.start.reserve(2 * n);
-                out.end.reserve(2 * n);
-                std::vector<Open> stack;
-                int64_t now = 0;
-                for (size_t i = 0; i < n; ++i) {
-                    const bool first = i == 0 || lanes[i] != lanes[i - 1];
-                    if (first) {
-                        while (!stack.empty()) close(out, stack, keeps, lanes[i - 1], now);
-                        now = starts[i];
-                    }
-                    while (!stack.empty() && stack.back().end <= starts[i]) close(out, stack, keeps, lanes[i], now);
-                    if (stack.empty()) {
-                        if (starts[i] > now) out.add(-1, lanes[i], now, starts[i]);
-                        if (starts[i] > now) now = starts[i];
-                    } else {
-                        now = charge(out, stack, lanes[i], now, starts[i]);
-                    }
-                    stack.push_back({static_cast<int32_t>(i), ends[i], false});
-                }
-                while (!stack.empty()) close(out, stack, keeps, lanes[n - 1], now);
-            }
-            return nb::make_tuple(hand_over(std::move(out.event)), hand_over(std::move(out.lane)), hand_over(std::move(out.start)),
-                                  hand_over(std::move(out.end)));
-        },
-        nb::arg("lane"), nb::arg("start"), nb::arg("end"), nb::arg("keep"),
-        "Cut nested events into slices (event, lane, start, end).\n\n"
-        "Events are sorted by (lane, start, -end). A slice's event is the index of the innermost event running, or -1\n"
-        "between events of one lane. Zero-length slices are left out, except of events with `keep` set, which always\n"
-        "get at least one. Where nesting overlaps, the earlier event keeps the time until the later one starts.");
+    nb::class_<Columns>(m, "Slices", "Pieces of threads that follow one another.")
+        .def_ro("event", &Columns::event)
+        .def_ro("lane", &Columns::lane)
+        .def_ro("start", &Columns::start)
+        .def_ro("end", &Columns::end);
+    m.def("slices", &slices, "lane"_a, "start"_a, "end"_a, "keep"_a);
 }

@@ -75,11 +75,12 @@ def outcome(text: bytes, cuts: Sequence[int], repair: bool) -> Any:
         whole = scanner.finish()
     except ScanError as error:
         return error.args
-    columns = scanner.take()
-    flat = [whole, columns["header"], columns["counts"], columns["repairs"]]
-    flat += [columns[key].tobytes() for key in ("start", "duration", "name", "lane", "correlation", "external_id", "class")]
-    flat += [part.tobytes() for table in ("strings", "lanes", "classes") for part in columns[table]]
-    return [*flat, *((rows.tobytes(), values.tobytes(), *counts) for rows, values, *counts in columns["columns"])]
+    scanned = scanner.take()
+    flat = [whole, scanned.header, scanned.counts, scanned.repairs]
+    rows = (scanned.start, scanned.duration, scanned.name, scanned.lane, scanned.correlation, scanned.external_id, scanned.class_)
+    flat += [column.tobytes() for column in rows]
+    flat += [part.tobytes() for texts in (scanned.strings, scanned.lanes, scanned.classes) for part in (texts.text, texts.offsets)]
+    return [*flat, *((c.rows.tobytes(), c.values.tobytes(), c.unreadable, c.overflow) for c in scanned.columns)]
 
 
 def main() -> int:

@@ -1,6 +1,21 @@
-import numpy as np
-from numpy.typing import NDArray
+from lumos.trace.table import Int8, Int32, Int64
 
-def slices(
-    lane: NDArray[np.int32], start: NDArray[np.int64], end: NDArray[np.int64], keep: NDArray[np.uint8]
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]: ...
+class Slices:
+    """Pieces of threads that follow one another: int32 event, the index of the innermost event running or -1 between events of one
+    lane; int32 lane; int64 start and end."""
+
+    @property
+    def event(self) -> Int32: ...
+    @property
+    def lane(self) -> Int32: ...
+    @property
+    def start(self) -> Int64: ...
+    @property
+    def end(self) -> Int64: ...
+
+def slices(lane: Int32, start: Int64, end: Int64, keep: Int8) -> Slices:
+    """Cut nested events, sorted by (lane, start, -end), into slices. ValueError where the columns differ in length.
+
+    Slices without time are left out, except of events with `keep` set, which always get at least one. Where nesting overlaps, the
+    earlier event keeps the time until the later one starts.
+    """

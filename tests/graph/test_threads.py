@@ -51,7 +51,8 @@ def test_slices_of_a_thread_follow_one_another(events):
     start = np.array([r[1] for r in rows], np.int64)
     end = np.array([-r[2] for r in rows], np.int64)
     keep = np.array([r[3] for r in rows], np.uint8)
-    event, at, begin, finish = cut(lane, start, end, keep)
+    found = cut(lane, start, end, keep)
+    event, at, begin, finish = found.event, found.lane, found.start, found.end
     assert set(event[begin == finish]) <= set(np.flatnonzero(keep))
     assert set(np.flatnonzero(keep)) <= set(event.tolist())
     for this in np.unique(lane[(end > start) | (keep > 0)]):

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lumos._scan import Scanned, Scanner
 from lumos.trace import kineto_schema as schema
 from lumos.trace.kineto import column_names, new_scanner, pairs
 from lumos.trace.string_table import StringTable
@@ -135,7 +136,7 @@ def expected(document: Any) -> list[dict[str, Any]]:
 # ---- the scanner's columns as rows ----
 
 
-def scan(text: bytes, cuts: list[int] | None = None, repair: bool = False) -> dict[str, Any]:
+def scan(text: bytes, cuts: list[int] | None = None, repair: bool = False) -> Scanned:
     scanner = new_scanner(repair)
     bounds = [0, *sorted(cuts or []), len(text)]
     for a, b in pairwise(bounds):
@@ -144,25 +145,25 @@ def scan(text: bytes, cuts: list[int] | None = None, repair: bool = False) -> di
     return scanner.take()
 
 
-def rows_of(columns: dict[str, Any]) -> list[dict[str, Any]]:
-    strings = StringTable(*columns["strings"])
-    lanes, classes = pairs(*columns["lanes"]), pairs(*columns["classes"])
+def rows_of(scanned: Scanned) -> list[dict[str, Any]]:
+    strings = StringTable(scanned.strings.text, scanned.strings.offsets)
+    lanes, classes = pairs(scanned.lanes), pairs(scanned.classes)
     rows: list[dict[str, Any]] = [
         {
-            "start": int(columns["start"][i]),
-            "duration": int(columns["duration"][i]),
-            "name": strings[int(columns["name"][i])],
-            "class": classes[columns["class"][i]],
-            "lane": lanes[columns["lane"][i]],
-            "correlation": int(columns["correlation"][i]),
-            "external_id": int(columns["external_id"][i]),
+            "start": int(scanned.start[i]),
+            "duration": int(scanned.duration[i]),
+            "name": strings[int(scanned.name[i])],
+            "class": classes[scanned.class_[i]],
+            "lane": lanes[scanned.lane[i]],
+            "correlation": int(scanned.correlation[i]),
+            "external_id": int(scanned.external_id[i]),
             "args": {},
         }
-        for i in range(len(columns["start"]))
+        for i in range(len(scanned.start))
     ]
-    for (name, kind), (at, values, _, _) in zip(column_names(), columns["columns"], strict=True):
-        assert (np.diff(at) > 0).all()
-        for row, value in zip(at.tolist(), values.tolist(), strict=True):
+    for (name, kind), column in zip(column_names(), scanned.columns, strict=True):
+        assert (np.diff(column.rows) > 0).all()
+        for row, value in zip(column.rows.tolist(), column.values.tolist(), strict=True):
             rows[row]["args"][name] = strings[value] if kind == "string" else value
     return rows
 
@@ -294,19 +295,19 @@ def documents(draw: st.DrawFn) -> bytes:
 def test_any_legal_json_gives_the_columns_that_json_gives(text: bytes, data: st.DataObject) -> None:
     document = parse(text)
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=20))
-    columns = scan(text, cuts)
+    scanned = scan(text, cuts)
     if isinstance(document, dict):
-        got = {key.decode("utf-8", "surrogatepass"): parse(value) for key, value in columns["header"]}
+        got = {key.decode("utf-8", "surrogatepass"): parse(value) for key, value in scanned.header}
         assert got == {key: value for key, value in document.items() if key != "traceEvents"}
-    assert_same(rows_of(columns), expected(document))
+    assert_same(rows_of(scanned), expected(document))
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(documents())
 def test_repair_leaves_legal_json_alone(text: bytes) -> None:
-    columns = scan(text, repair=True)
-    assert not any(columns["repairs"].values())
-    assert_same(rows_of(columns), expected(parse(text)))
+    scanned = scan(text, repair=True)
+    assert not any(scanned.repairs.values())
+    assert_same(rows_of(scanned), expected(parse(text)))
 
 
 def _public_traces() -> list[Path]:
@@ -322,7 +323,12 @@ def test_public_traces_give_the_columns_that_json_gives() -> None:
         if len(text) > int(os.environ.get("LUMOS_LARGEST", 3_000_000)) or b'"traceEvents"' not in text:
             continue
         random = Random(path.name)
-        columns = scan(text, [random.randrange(len(text)) for _ in range(30)])
-        assert_same(rows_of(columns), expected(parse(text)))
+        scanned = scan(text, [random.randrange(len(text)) for _ in range(30)])
+        assert_same(rows_of(scanned), expected(parse(text)))
         compared += 1
     assert compared >= 10
+
+
+def test_a_column_of_no_known_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="valid: int, float, string"):
+        Scanner(["int", "texts"], [], 0)

@@ -69,11 +69,11 @@ def host_slices(trace: Trace, work_calls: Int32) -> HostSlices:
     rows = rows[order]
     keep = np.zeros(len(trace), np.uint8)
     keep[work_calls] = 1
-    event, lanes, begin, finish = _slices.slices(
+    cut = _slices.slices(
         np.ascontiguousarray(lane[order]), np.ascontiguousarray(start[order]), np.ascontiguousarray(end[order]), keep[rows]
     )
-    row = np.where(event >= 0, rows[event], -1).astype(np.int32) if len(rows) else np.empty(0, np.int32)
-    return HostSlices(row, lanes, begin, finish)
+    row = np.where(cut.event >= 0, rows[cut.event], -1).astype(np.int32) if len(rows) else np.empty(0, np.int32)
+    return HostSlices(row, cut.lane, cut.start, cut.end)
 
 
 def hand_offs(trace: Trace, slices: HostSlices, timers: NDArray[np.bool_]) -> HandOffs:

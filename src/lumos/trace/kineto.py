@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lumos._scan import ScanError, Scanner
+from lumos._scan import CORRELATION, EXTERNAL_ID, ScanError, Scanned, Scanner, SparseColumn, Texts
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.trace import kineto_schema as schema
@@ -55,21 +54,21 @@ def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | 
     Raises TraceError: unreadable, damaged or cut-off file, not JSON (with byte, line and reason), not a trace.
     """
     scanner, truncated = _scan(path, repair, progress)
-    columns = scanner.take()
+    scanned = scanner.take()
     found = _Findings(path)
     if truncated:
-        found.add("truncated", f"{truncated}; kept the {len(columns['start'])} rows before it")
-    _report_repairs(columns["repairs"], found)
-    _report_counts(columns["counts"], found)
+        found.add("truncated", f"{truncated}; kept the {len(scanned.start)} rows before it")
+    _report_repairs(scanned.repairs, found)
+    _report_counts(scanned.counts, found)
 
-    metadata = _metadata(columns["header"], found)
-    strings = StringTable(*columns["strings"])
-    args = _args(columns["columns"], found)
-    start: Int64 = columns["start"]
+    metadata = _metadata(scanned.header, found)
+    strings = StringTable(scanned.strings.text, scanned.strings.offsets)
+    args = _args(scanned.columns, found)
+    start = scanned.start
     _add_base(start, metadata, found)
-    classes = pairs(*columns["classes"])
-    category = _categories(columns["class"], classes, columns["name"], strings, args, found)
-    lanes = _lanes(columns, classes, strings, args.pop("name", None))
+    classes = pairs(scanned.classes)
+    category = _categories(scanned.class_, classes, scanned.name, strings, args, found)
+    lanes = _lanes(scanned, classes, strings, args.pop("name", None))
     _report_oddities(start, category, args, found)
     rank, rank_source, world_size = _rank(path, metadata, found)
     return Trace(
@@ -79,12 +78,12 @@ def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | 
         world_size=world_size,
         strings=strings,
         start=start,
-        duration=columns["duration"],
-        name=columns["name"],
+        duration=scanned.duration,
+        name=scanned.name,
         category=category,
-        lane=columns["lane"],
-        correlation=columns["correlation"],
-        external_id=columns["external_id"],
+        lane=scanned.lane,
+        correlation=scanned.correlation,
+        external_id=scanned.external_id,
         args=args,
         lanes=lanes,
         metadata=metadata,
@@ -108,7 +107,7 @@ def new_scanner(repair: bool = False) -> Scanner:
     names = column_names()
     index = {name: i for i, (name, _) in enumerate(names)}
     keys = [*index.items(), *((spelling, index[name]) for spelling, name in schema.SPELLINGS.items())]
-    keys += [(spelling, -1) for spelling in schema.CORRELATION] + [(spelling, -2) for spelling in schema.EXTERNAL_ID]
+    keys += [(spelling, CORRELATION) for spelling in schema.CORRELATION] + [(spelling, EXTERNAL_ID) for spelling in schema.EXTERNAL_ID]
     return Scanner([kind for _, kind in names], keys, index["id"], repair)
 
 
@@ -117,11 +116,11 @@ def column_names() -> list[tuple[str, str]]:
     return [(name, kind) for kind, names in schema.COLUMNS.items() for name in names]
 
 
-def pairs(text: NDArray[np.uint8], offsets: Int64) -> list[tuple[str, str]]:
+def pairs(texts: Texts) -> list[tuple[str, str]]:
     """The interned pairs (ph, cat) or (pid, tid): two texts with a byte between them that no UTF-8 text holds."""
-    joined = text.tobytes()
+    joined = texts.text.tobytes()
     out = []
-    for a, b in pairwise(offsets.tolist()):
+    for a, b in pairwise(texts.offsets.tolist()):
         first, second = joined[a:b].split(b"\xff")
         out.append((first.decode("utf-8", "surrogatepass"), second.decode("utf-8", "surrogatepass")))
     return out
@@ -160,7 +159,7 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
             raise TraceError(f"{path}: {place}: the file was cut off; {remedy}")
         truncated = truncated or place
     if not scanner.saw_events:
-        keys = ", ".join(repr(key.decode("utf-8", "replace")) for key, _ in scanner.take()["header"][:6]) or "none"
+        keys = ", ".join(repr(key.decode("utf-8", "replace")) for key, _ in scanner.take().header[:6]) or "none"
         raise NotATraceError(f"{path}: not a profiler trace: JSON without traceEvents (its keys: {keys}); give the profiler's file")
     return scanner, truncated
 
@@ -223,16 +222,16 @@ def _metadata(header: Sequence[tuple[bytes, bytes]], found: _Findings) -> dict[s
     return out
 
 
-def _args(columns: Sequence[tuple[Int32, NDArray[Any], int, int]], found: _Findings) -> dict[str, Column]:
+def _args(columns: Sequence[SparseColumn], found: _Findings) -> dict[str, Column]:
     args: dict[str, Column] = {}
-    for (name, kind), (rows, values, unreadable, overflow) in zip(column_names(), columns, strict=True):
-        if len(rows):
-            args[name] = Column(rows, values, kind)
-        if unreadable:
+    for (name, kind), column in zip(column_names(), columns, strict=True):
+        if len(column.rows):
+            args[name] = Column(column.rows, column.values, kind)
+        if column.unreadable:
             what = "integer" if kind == "int" else "number"
-            found.add("argument-unreadable", f"{unreadable} values of {name!r} are no {what}; left out")
-        if overflow:
-            found.add("argument-too-large", f"{overflow} values of {name!r} exceed 64 bits; left out")
+            found.add("argument-unreadable", f"{column.unreadable} values of {name!r} are no {what}; left out")
+        if column.overflow:
+            found.add("argument-too-large", f"{column.overflow} values of {name!r} exceed 64 bits; left out")
     return args
 
 
@@ -290,17 +289,17 @@ def _categories(
     return category
 
 
-def _lanes(columns: Mapping[str, Any], classes: Sequence[tuple[str, str]], strings: StringTable, names: Column | None) -> tuple[Lane, ...]:
+def _lanes(scanned: Scanned, classes: Sequence[tuple[str, str]], strings: StringTable, names: Column | None) -> tuple[Lane, ...]:
     """The (pid, tid) pairs in order of appearance, named by the metadata rows (ph "M")."""
-    ids = pairs(*columns["lanes"])
+    ids = pairs(scanned.lanes)
     process: dict[str, str] = {}
     thread: dict[int, str] = {}
     if names is not None:
         metadata_classes = [i for i, (phase, _) in enumerate(classes) if phase == "M"]
-        is_metadata = np.isin(columns["class"][names.rows], metadata_classes)
+        is_metadata = np.isin(scanned.class_[names.rows], metadata_classes)
         rows = names.rows[is_metadata]
         for kind, lane, value in zip(
-            columns["name"][rows].tolist(), columns["lane"][rows].tolist(), names.values[is_metadata].tolist(), strict=True
+            scanned.name[rows].tolist(), scanned.lane[rows].tolist(), names.values[is_metadata].tolist(), strict=True
         ):
             what = strings[kind]
             if what == "process_name":
