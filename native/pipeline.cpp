@@ -1,33 +1,35 @@
 // Pipelines: the order of the passes, what they hold, and the steps of many plans. Python checks and owns every column.
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
+
+#include "arrays.hpp"
 #include "pipeline_memory.hpp"
 #include "pipeline_order.hpp"
 #include "pipeline_time.hpp"
 
-namespace nb = nanobind;
+using namespace lumos;
 using namespace lumos::pipeline;
+using namespace nb::literals;
 
-template <typename T>
-using In = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Table = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Layers = nb::ndarray<const int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;  // [stage, chunk held]
-using Out = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Layers = In2<int64_t>;  // [stage, chunk held]
 
-static std::vector<std::array<int, 3>> actions(int name, int stage, int stages, int microbatches, int chunks) {
-    std::vector<std::array<int, 3>> out;
+// (step, microbatch, chunk), the fields of Action.
+static std::vector<std::tuple<int, int, int>> actions(int name, int stage, int stages, int microbatches, int chunks) {
+    std::vector<std::tuple<int, int, int>> out;
     for (const Action& a : schedule(Schedule(name), stage, stages, microbatches, chunks))
-        out.push_back({int(a.step), a.microbatch, a.chunk});
+        out.emplace_back(int(a.step), a.microbatch, a.chunk);
     return out;
 }
 
-// Rows (stage, four counts of Held), of the stages that matter: the first, the last, and those between that no other one covers.
-static std::vector<std::vector<int64_t>> worst(int name, int stages, int chunks, int microbatches, Layers dense, Layers mixture) {
+// The worst moments of the stages that matter: the first, the last, and those between that no other one covers.
+static std::map<int, std::vector<Held>> worst(int name, int stages, int chunks, int microbatches, Layers dense, Layers mixture) {
     const size_t held = dense.shape(1);
-    std::vector<std::vector<int64_t>> out;
+    std::map<int, std::vector<Held>> out;
     std::vector<std::pair<std::vector<Held>, Held>> seen;  // moments and layers of stages between
     for (int s = 0; s < stages; ++s) {
         const int64_t *d = dense.data() + s * held, *m = mixture.data() + s * held;
@@ -43,7 +45,7 @@ static std::vector<std::vector<int64_t>> worst(int name, int stages, int chunks,
         };
         if (!end && std::any_of(seen.begin(), seen.end(), below)) continue;
         if (!end) seen.emplace_back(front, layers);
-        for (const Held& h : front) out.push_back({s, h[0], h[1], h[2], h[3]});
+        if (!front.empty()) out[s] = front;
     }
     return out;
 }
@@ -57,7 +59,7 @@ class Passes {
     int size() const { return order_.passes(); }
 
     // Writes the ns of the plans `rows` of `table` to out[rows]. dense, mixture: layers of the stages' chunks.
-    void time(Table table, In<int64_t> rows, Layers dense, Layers mixture, Out out) const {
+    void time(In2<double> table, In<int64_t> rows, Layers dense, Layers mixture, Out<double> out) const {
         if (table.shape(1) != COLUMNS || dense.shape(0) != size_t(order_.stages) || dense.shape(1) != size_t(order_.held))
             throw std::invalid_argument("columns or layers do not fit the order of the passes");
         nb::gil_scoped_release free;
@@ -84,11 +86,19 @@ class Passes {
 };
 
 NB_MODULE(_pipeline, m) {
-    m.attr("COLUMNS") = int(COLUMNS);
-    m.def("actions", &actions);
-    m.def("worst", &worst);
-    nb::class_<Passes>(m, "Passes")
-        .def(nb::init<int, int, int, int, bool, bool>())
+    m.doc() = "Pipelines: the order of the passes, what stages hold, and the steps of many plans.";
+    nb::dict enums, columns;
+    enums["Schedule"] = Schedule_TEXT;
+    enums["Pass"] = Pass_TEXT;
+    enums["PassKind"] = PassKind_TEXT;
+    m.attr("ENUMS") = enums;
+    for (const NamedColumn& column : COLUMN_NAMES) columns[column.name] = column.first;
+    m.attr("COLUMNS") = columns;
+    m.attr("WIDTH") = int(COLUMNS);
+    m.def("actions", &actions, "schedule"_a, "stage"_a, "stages"_a, "microbatches"_a, "chunks"_a);
+    m.def("worst", &worst, "schedule"_a, "stages"_a, "chunks"_a, "microbatches"_a, "dense"_a, "mixture"_a);
+    nb::class_<Passes>(m, "Passes", "The order of a structure's passes, and the times of plans that share it.")
+        .def(nb::init<int, int, int, int, bool, bool>(), "schedule"_a, "stages"_a, "chunks"_a, "microbatches"_a, "holds"_a, "beside"_a)
         .def("__len__", &Passes::size)
-        .def("time", &Passes::time);
+        .def("time", &Passes::time, "table"_a, "rows"_a, "dense"_a, "mixture"_a, "out"_a.noconvert());
 }

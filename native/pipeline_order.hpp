@@ -13,7 +13,9 @@
 namespace lumos::pipeline {
 
 // Kinds of passes that differ in length: those of Pass, and a backward or weight-gradient pass that completes a chunk's gradients.
-constexpr int FINAL = 4, FINAL_WEIGHT = 5, KINDS = 6;
+// PassKind of search/coarse.py.
+LUMOS_SHARED_ENUM(PassKind, int, FORWARD, BACKWARD, INPUT, WEIGHT, FINAL, FINAL_WEIGHT);
+constexpr int KINDS = FINAL_WEIGHT + 1;
 constexpr int NONE = -1;
 
 struct Event {
@@ -178,7 +180,7 @@ inline Order make_order(Schedule name, int stages, int chunks, int microbatches,
         o.last.push_back(l.begin[s + 1] - 1);
     }
     for (int i : o.finals)
-        if (i != NONE) o.kind[i] = o.kind[i] == int(Pass::BACKWARD) ? FINAL : FINAL_WEIGHT;
+        if (i != NONE) o.kind[i] = o.kind[i] == BACKWARD ? FINAL : FINAL_WEIGHT;
     for (int i = 0; i < n; ++i) o.count[(size_t(l.stage[i]) * KINDS + o.kind[i]) * o.held + l.action[i].chunk] += 1.0 / microbatches;
     detail::find_pace(o, l);
     detail::sort(o, nodes);

@@ -9,10 +9,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "shared_enum.hpp"
+
 namespace lumos::pipeline {
 
-enum class Schedule : int { GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, DUALPIPE };  // SCHEDULES of layout/plan.py
-enum class Pass : int { FORWARD, BACKWARD, INPUT, WEIGHT };                            // Pass of layout/pipeline.py
+// Schedule of vocabulary.py and Pass of plan/schedules.py, where their meanings are.
+LUMOS_SHARED_ENUM_CLASS(Schedule, int, GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, DUALPIPE);
+LUMOS_SHARED_ENUM_CLASS(Pass, int, FORWARD, BACKWARD, INPUT, WEIGHT);
 
 struct Action {
     Pass step;

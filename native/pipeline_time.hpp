@@ -10,7 +10,7 @@ namespace lumos::pipeline {
 
 constexpr int LANES = 8;
 
-// What a plan's row holds, ns: COLUMNS of search/coarse.py in the same order. Pairs are (dense, mixture) layers; threes are
+// What a plan's row holds, ns; search/coarse.py, which fills it, compares COLUMN_NAMES with what it has written. Pairs are (dense, mixture) layers; threes are
 // (first, middle, last) stage.
 enum Column : int {
     LENGTH = 0,                   // a layer's pass, [kind][2]
@@ -34,6 +34,33 @@ enum Column : int {
     BESIDE = MICROBATCHES + 1,  // 1: gradients are exchanged beside the last passes
     BEGIN = BESIDE + 1,         // when the first pass may start
     COLUMNS = BEGIN + 1,
+};
+
+struct NamedColumn {
+    const char* name;
+    int first;
+};
+constexpr NamedColumn COLUMN_NAMES[] = {
+    {"length", LENGTH},
+    {"host", HOST},
+    {"late", LATE},
+    {"later", LATER},
+    {"latency", LATENCY},
+    {"ends", ENDS},
+    {"ends_host", ENDS_HOST},
+    {"transfer", TRANSFER},
+    {"gather", GATHER},
+    {"gradients", GRADIENTS},
+    {"bucket", BUCKET},
+    {"outer_gradients", OUTER_GRADIENTS},
+    {"late_gradients", LATE_GRADIENTS},
+    {"optimizer", OPTIMIZER},
+    {"late_gather", LATE_GATHER},
+    {"tied", TIED},
+    {"launches", LAUNCHES},
+    {"microbatches", MICROBATCHES},
+    {"beside", BESIDE},
+    {"begin", BEGIN},
 };
 
 using Row = const double*;
@@ -72,7 +99,7 @@ class Timer {
         begin_[lane] = row[BEGIN];
         const int tail = o_.parts - 1;
         for (int kind = 0; kind < KINDS; ++kind) {
-            const bool forward = kind == int(Pass::FORWARD), weights = kind == int(Pass::WEIGHT) || kind == FINAL_WEIGHT;
+            const bool forward = kind == FORWARD, weights = kind == WEIGHT || kind == FINAL_WEIGHT;
             for (int place = 0; place < o_.parts; ++place) {
                 double& length = length_[(size_t(kind) * o_.parts + place) * LANES + lane];
                 length = layers_.of(place, row, LENGTH + 2 * kind);
@@ -182,7 +209,7 @@ class Timer {
     double host(Row row, int stage) const {
         double each = 0;
         for (int kind = 0; kind < KINDS; ++kind) {
-            const bool weights = kind == int(Pass::WEIGHT) || kind == FINAL_WEIGHT;
+            const bool weights = kind == WEIGHT || kind == FINAL_WEIGHT;
             for (int chunk = 0; chunk < o_.held; ++chunk) {
                 const int place = place_of(o_.name, stage, chunk, o_.stages);
                 const double count = o_.count[(size_t(stage) * KINDS + kind) * o_.held + chunk];

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from enum import IntEnum
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from lumos import _engine
+from lumos import _engine, _pipeline
 from lumos.graph import table
 from lumos.native import check_enum
+from lumos.plan import schedules
+from lumos.search import coarse
 from lumos.simulate import tables
 
 
@@ -41,7 +43,18 @@ def test_values_must_count_from_nought():
         check_enum(stale(_engine, Kind="FIRST, SECOND"), Kind)
 
 
-def test_the_module_that_uses_an_enum_compares_it_when_imported(monkeypatch):
-    monkeypatch.setattr(_engine, "ENUMS", stale(_engine, Kind="OPERATOR").ENUMS)
-    with pytest.raises(ImportError, match="its Kind is OPERATOR, here it is OPERATOR, HOST"):
-        importlib.reload(tables)
+@pytest.mark.parametrize(
+    ("native", "user", "enum"),
+    [
+        (_engine, tables, "Dependency"),
+        (_engine, tables, "Kind"),
+        (_pipeline, schedules, "Pass"),
+        (_pipeline, coarse, "PassKind"),
+    ],
+)
+def test_the_module_that_uses_an_enum_compares_it_when_imported(native, user, enum):
+    """The user's source runs in a module of its own, so that the one that others hold keeps its classes."""
+    spec = importlib.util.spec_from_file_location("stale_user", user.__file__)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(ImportError, match=f"its {enum} is OLDER, here it is "):
+        patch.setattr(native, "ENUMS", {**native.ENUMS, enum: "OLDER"})
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))

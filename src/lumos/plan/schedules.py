@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from lumos import _pipeline
+from lumos.native import check_enum
 from lumos.plan.plan import SCHEDULES
 
 
@@ -27,6 +28,8 @@ class Pass(IntEnum):
     INPUT = 2  # input gradients alone
     WEIGHT = 3  # weight gradients alone
 
+
+check_enum(_pipeline, Pass)
 
 #: Schedules whose stages stand still until what they sent is taken, where transfers do not run beside compute. Where passes of
 #: several chunks alternate, sends and receives go as one batch instead; zero-bubble runtimes hand sends over and go on (sail-sg's

@@ -8,16 +8,36 @@ the limit throughout counts), and with ZeRO 3 what the gathers of one pass leave
 
 from __future__ import annotations
 
+from enum import IntEnum
+from itertools import accumulate
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from lumos import _pipeline
 from lumos.blocks.coefficients import StepCoefficients
+from lumos.native import check_enum
 from lumos.search.prices import Columns, Floats
 from lumos.search.space import Plans
 from lumos.search.structure import chunk_layers, passes, structures
 
-#: Kinds of passes: those of `Pass`, then the backward and the weight-gradient pass that complete a chunk's gradients.
-KINDS = 6
+
+class PassKind(IntEnum):
+    """Passes that differ in length: those of `Pass`, then the backward and the weight-gradient pass that complete a chunk's
+    gradients."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    INPUT = 2
+    WEIGHT = 3
+    FINAL = 4
+    FINAL_WEIGHT = 5
+
+
+check_enum(_pipeline, PassKind)
+#: The columns that price each kind.
+_PRICES = ("forward", "backward", "inputs", "weights", "backward", "weights")
 
 
 def step_times(plans: Plans, columns: Columns, coefficients: StepCoefficients) -> Floats:
@@ -32,43 +52,56 @@ def step_times(plans: Plans, columns: Columns, coefficients: StepCoefficients) -
 
 
 def _table(plans: Plans, c: Columns, coefficients: StepCoefficients) -> Floats:
-    """What the recurrence needs of every plan, ns: float64[n, COLUMNS], in the order of `Column` in native/pipeline_time.hpp."""
+    """What the recurrence needs of every plan, ns: float64[n, WIDTH], in the order of `Column` in native/pipeline_time.hpp."""
     framework, n = plans.problem.framework, len(plans)
     data = plans["dp"] * plans["cp"] > 1
     whole = data & (plans["zero"] == 3)  # parameters are gathered for every pass
     late = data & (plans["zero"] != 3)
     split = data & np.isin(plans["zero"], (1, 2))
     transfers = 2 * plans["vpp"] * (plans["pp"] > 1) * 1000 * framework.transfer_us
-    columns = [
-        *_lengths(plans, c, data, whole),
-        c.forward_host, c.backward_host, c.inputs_host, c.weights_host, c.backward_host, c.weights_host,
-        *_late(plans, c), c.embedding, c.head, c.ends_host, c.transfer,
-        np.where((split & framework.gather_overlap)[:, None], c.gather, 0.0),
-        c.reduction, c.bucket,
-        c.outer_reduction[:, 0], np.zeros(n) if plans.problem.model.tied else c.outer_reduction[:, 1],
-        np.where(late[:, None], c.final_reduction, 0.0), c.optimizer, c.final_gather, c.tied,
-        transfers, plans.microbatches, whole | (data & framework.dp_overlap),
-        np.full(n, 1000 * framework.step_us * coefficients.step),
-    ]  # fmt: skip
-    table = np.column_stack(columns).astype(float)
-    assert table.shape[1] == _pipeline.COLUMNS
-    return np.ascontiguousarray(table)
+    parts: dict[str, list[NDArray[Any]]] = {
+        "length": _lengths(plans, c, data, whole),
+        "host": [getattr(c, f"{name}_host") for name in _PRICES],
+        **_late(plans, c),
+        "ends": [c.embedding, c.head],
+        "ends_host": [c.ends_host],
+        "transfer": [c.transfer],
+        "gather": [np.where((split & framework.gather_overlap)[:, None], c.gather, 0.0)],
+        "gradients": [c.reduction],
+        "bucket": [c.bucket],
+        "outer_gradients": [c.outer_reduction[:, 0], np.zeros(n) if plans.problem.model.tied else c.outer_reduction[:, 1]],
+        "late_gradients": [np.where(late[:, None], c.final_reduction, 0.0)],
+        "optimizer": [c.optimizer],
+        "late_gather": [c.final_gather],
+        "tied": [c.tied],
+        "launches": [transfers],
+        "microbatches": [plans.microbatches],
+        "beside": [whole | (data & framework.dp_overlap)],
+        "begin": [np.full(n, 1000 * framework.step_us * coefficients.step)],
+    }
+    stacked = [np.column_stack(part).astype(float) for part in parts.values()]
+    *first, width = accumulate((part.shape[1] for part in stacked), initial=0)
+    assert (dict(zip(parts, first, strict=True)), width) == (_pipeline.COLUMNS, _pipeline.WIDTH)
+    return np.ascontiguousarray(np.concatenate(stacked, axis=1))
 
 
-def _late(plans: Plans, c: Columns) -> list[Floats]:
+def _late(plans: Plans, c: Columns) -> dict[str, list[NDArray[Any]]]:
     """Where the host waits for what a pass receives: how late the first layer's work is then, and each further layer's, by kind; the
     latency of a launch."""
+    n = len(plans)
     if not plans.problem.framework.transfer_blocks:
-        return [np.zeros((len(plans), 4 * KINDS + 1))]
-    names = ("forward", "backward", "inputs", "weights", "backward", "weights")
-    first = [getattr(c, f"{name}_lead") for name in names]
-    further = [np.maximum(0.0, getattr(c, f"{name}_host") - getattr(c, name)) for name in names]
+        none = [np.zeros((n, 2 * len(PassKind)))]
+        return {"late": none, "later": none, "latency": [np.zeros(n)]}
     latency = plans.problem.cluster.accelerator.launch_latency_s or 0.0
-    return [*first, *further, np.full(len(plans), 1e9 * latency)]
+    return {
+        "late": [getattr(c, f"{name}_lead") for name in _PRICES],
+        "later": [np.maximum(0.0, getattr(c, f"{name}_host") - getattr(c, name)) for name in _PRICES],
+        "latency": [np.full(n, 1e9 * latency)],
+    }
 
 
 def _lengths(plans: Plans, c: Columns, data: np.ndarray, whole: np.ndarray) -> list[Floats]:
-    """A layer's passes by kind: those of `Pass`, then the backward and the weight-gradient pass that complete a chunk's gradients."""
+    """A layer's passes by kind."""
     framework = plans.problem.framework
     slowed, slowed_by_gather = np.where(data[:, None], c.slowdown[:, :2], 0.0), c.slowdown[:, 2:]
     each = np.where(((plans["zero"] >= 2) & framework.reduce_each)[:, None], slowed, 0.0)

@@ -35,9 +35,8 @@ def peak_bytes(plans: Plans) -> Ints:
 def _worst(structure: Structure, dense: Ints, mixture: Ints) -> Iterator[tuple[int, Ints]]:
     """Stages that no other one covers, each with what it holds at its worst moments, in layers: int[moments, 4], dense layers of
     microbatches that wait for their backward pass and those of which the weight gradients are left, then mixture layers."""
-    rows = np.array(_pipeline.worst(*structure, dense, mixture), np.int64)
-    for stage in np.unique(rows[:, 0]).tolist():
-        yield stage, rows[rows[:, 0] == stage, 1:]
+    for stage, moments in _pipeline.worst(*structure, dense, mixture).items():
+        yield stage, np.array(moments, np.int64)
 
 
 def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> Held[Ints]:
