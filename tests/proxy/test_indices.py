@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lumos.proxy.indices import bounds
+from lumos.proxy.indices import Arguments, bounds
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,12 @@ from lumos.proxy.indices import bounds
     ],
 )
 def test_bounds_follow_from_the_other_arguments(name: str, shapes: list[Any], values: list[Any], expected: dict[int, int]) -> None:
-    assert bounds(name, shapes, values) == expected
+    assert bounds(name, Arguments(shapes, values)) == expected
 
 
 def test_an_empty_table_leaves_only_the_index_zero() -> None:
-    assert bounds("aten::embedding", [(0, 8), (4,)], [None, None]) == {1: 1}
+    assert bounds("aten::embedding", Arguments([(0, 8), (4,)], [None, None])) == {1: 1}
 
 
 def test_arguments_that_say_nothing_leave_only_the_index_zero() -> None:
-    assert bounds("aten::index_select", [(), None, (3,)], [None, None, None]) == {2: 1}
+    assert bounds("aten::index_select", Arguments([(), None, (3,)], [None, None, None])) == {2: 1}

@@ -11,9 +11,6 @@ from lumos.graph.steps import is_step_mark
 from lumos.result import Shown
 from lumos.trace.table import DEVICE_WORK, Category, Int64, Trace
 
-#: How the profiler marks steps.
-STEP_PREFIX = "ProfilerStep#"
-
 #: What a recording can have beyond rows of work, and what is worse without it.
 FEATURES = {
     "shapes": "record_shapes=True: without it, no FLOP/s and no cost by shape",

@@ -30,20 +30,20 @@ def lightning(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, *
             self._steps = 0
             self._open = False
 
-        def on_train_start(self, trainer: Any, module: Any) -> None:
+        def on_train_start(self, trainer: Any, *_: Any) -> None:
             self._steps = trainer.global_step
             self.recording.__enter__()
             self._open = True
 
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             if trainer.global_step > self._steps:
                 self._steps = trainer.global_step
                 self.recording.step()
 
-        def on_train_end(self, trainer: Any, module: Any) -> None:
+        def on_train_end(self, *_: Any) -> None:
             self._finish()
 
-        def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        def on_exception(self, *_: Any) -> None:
             self._finish()
 
         def _finish(self) -> None:
@@ -67,13 +67,13 @@ def hugging_face(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2
         def __init__(self) -> None:
             self.recording = profile(folder, steps, warmup, **options)
 
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
             self.recording.__enter__()
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        def on_step_end(self, *_: Any, **__: Any) -> None:
             self.recording.step()
 
-        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        def on_train_end(self, *_: Any, **__: Any) -> None:
             self.recording.__exit__(None, None, None)
 
     return LumosCallback()

@@ -33,7 +33,7 @@ class OptimizerSteps:
         self._first: int | None = None
         self._failed = False
 
-    def __call__(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def __call__(self, optimizer: Any, *_: Any) -> None:
         if self._failed or self._first not in (None, id(optimizer)):
             return
         self._first = id(optimizer)

@@ -82,7 +82,7 @@ def from_config(table: Mapping[str, Any], place: str) -> Model:
             max_positions=(_optional(table, "max_position_embeddings") or 0) if positions == "learned" else 0,
             tied=bool(table.get("tie_word_embeddings", habits.get("tied", False))),
             qk_norm=family in ("qwen3", "qwen3_moe"),
-            experts=_experts(table, hidden, place),
+            experts=_experts(table, place),
             latent=latent,
         )
     except LumosError as error:
@@ -113,7 +113,7 @@ def _experts_key(table: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _experts(table: Mapping[str, Any], hidden: int, place: str) -> Experts | None:
+def _experts(table: Mapping[str, Any], place: str) -> Experts | None:
     count = _experts_key(table)
     if count is None:
         return None

@@ -133,7 +133,7 @@ class _Stage:
 
     def _backward_layers(self, run: _Run, action: Action, exchange: bool) -> None:
         plan = self.share.plan
-        keep = self._recomputed(run, action)
+        keep = self._recomputed(run)
         splits: list[tuple[range, bool]] = []
         middle = run.layers.stop - keep
         if keep:
@@ -152,7 +152,7 @@ class _Stage:
             else:
                 self._layers(block, part, "backward", action)
 
-    def _recomputed(self, run: _Run, action: Action) -> int:
+    def _recomputed(self, run: _Run) -> int:
         """Layers of the run that are recomputed (the first of the stage's, as Megatron's "block" method)."""
         plan = self.share.plan
         if plan.recompute != "full":

@@ -46,7 +46,7 @@ def _argument(kind: Any, shape: Any, steps: Any, value: Any) -> Any:
     if not isinstance(kind, str):
         raise UnreadableArgumentsError(f"an argument's type is {kind!r}")
     if kind == "TensorList":
-        return _tensor_list(kind, shape, steps)
+        return _tensor_list(shape, steps)
     if kind in ("Scalar", "ScalarList", ""):
         return plain_value(value)
     dtype = torch_name(kind)
@@ -63,7 +63,7 @@ def _tensor(dtype: str, shape: Any, steps: Any) -> TensorSpec:
     return TensorSpec(dtype, sizes, tuple(steps) if known else contiguous(sizes))
 
 
-def _tensor_list(kind: str, shape: Any, steps: Any) -> list[TensorSpec]:
+def _tensor_list(shape: Any, steps: Any) -> list[TensorSpec]:
     """The profiler prints a list's shapes and strides but not its types: float32 is what such lists hold most."""
     if not isinstance(shape, list) or not shape or not all(_is_sizes(one) for one in shape):
         raise UnreadableArgumentsError("the tensors of a list were not recorded")

@@ -28,7 +28,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -50,17 +50,40 @@ FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError
 #: Operators that touch files or abort on purpose: never run, whatever a trace says.
 REFUSED = ("from_file", "save", "load", "_assert", "_debug", "raise", "warn", "print")
 
+
+class Transfer(NamedTuple):
+    """What a transfer is called with. peer: within the group. splits: elements for and from each rank; none: equal parts."""
+
+    source: torch.Tensor
+    target: torch.Tensor
+    group: Any
+    peer: int
+    splits_in: list[int] | None
+    splits_out: list[int] | None
+
+    @property
+    def parts(self) -> list[torch.Tensor]:
+        """The target, one part for each rank."""
+        return list(self.target.chunk(dist.get_world_size(self.group)))
+
+    @property
+    def global_peer(self) -> int:
+        return dist.get_global_rank(self.group, self.peer)
+
+
 #: How torch names the transfers; the argument order of each differs.
-CALLS: dict[str, Callable[..., Any]] = {
-    "all-reduce": lambda i, o, g, peer, si, so: dist.all_reduce(i, group=g, async_op=True),
-    "all-gather": lambda i, o, g, peer, si, so: dist.all_gather(list(o.chunk(dist.get_world_size(g))), i, group=g, async_op=True),
-    "reduce-scatter": lambda i, o, g, peer, si, so: dist.reduce_scatter_tensor(o, i, group=g, async_op=True),
-    "all-to-all": lambda i, o, g, peer, si, so: dist.all_to_all_single(o, i, so or None, si or None, group=g, async_op=True),
-    "broadcast": lambda i, o, g, peer, si, so: dist.broadcast(i, src=dist.get_global_rank(g, peer), group=g, async_op=True),
-    "reduce": lambda i, o, g, peer, si, so: dist.reduce(i, dst=dist.get_global_rank(g, peer), group=g, async_op=True),
-    "send": lambda i, o, g, peer, si, so: dist.isend(i, dst=dist.get_global_rank(g, peer), group=g),
-    "receive": lambda i, o, g, peer, si, so: dist.irecv(o, src=dist.get_global_rank(g, peer), group=g),
-    "barrier": lambda i, o, g, peer, si, so: dist.barrier(group=g, async_op=True),
+CALLS: dict[str, Callable[[Transfer], Any]] = {
+    "all-reduce": lambda t: dist.all_reduce(t.source, group=t.group, async_op=True),
+    "all-gather": lambda t: dist.all_gather(t.parts, t.source, group=t.group, async_op=True),
+    "reduce-scatter": lambda t: dist.reduce_scatter_tensor(t.target, t.source, group=t.group, async_op=True),
+    "all-to-all": lambda t: dist.all_to_all_single(
+        t.target, t.source, t.splits_out or None, t.splits_in or None, group=t.group, async_op=True
+    ),
+    "broadcast": lambda t: dist.broadcast(t.source, src=t.global_peer, group=t.group, async_op=True),
+    "reduce": lambda t: dist.reduce(t.source, dst=t.global_peer, group=t.group, async_op=True),
+    "send": lambda t: dist.isend(t.source, dst=t.global_peer, group=t.group),
+    "receive": lambda t: dist.irecv(t.target, src=t.global_peer, group=t.group),
+    "barrier": lambda t: dist.barrier(group=t.group, async_op=True),
 }
 
 
@@ -647,7 +670,8 @@ class Transfers:
             ins = max(outs, 1) * size
         source, target = self.buffer("in", ins, dtype), self.buffer("out", outs, dtype)
         call = CALLS[c["kind"]]
-        return lambda: call(source, target, group, peer, c["splits_in"], c["splits_out"])
+        transfer = Transfer(source, target, group, peer, c["splits_in"], c["splits_out"])
+        return lambda: call(transfer)
 
     def buffer(self, side: str, count: int, dtype: torch.dtype) -> torch.Tensor:
         key = (side, count, dtype)

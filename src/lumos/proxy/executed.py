@@ -14,7 +14,7 @@ from typing import Any
 
 from lumos.errors import UsageError
 from lumos.proxy.elements import BYTES, INTEGERS, contiguous, extent, torch_name
-from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, bounds
+from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, Arguments, bounds
 from lumos.proxy.program import NON_NEGATIVE, Collective, Operator, RankProgram, Storage, Tensor
 from lumos.trace.execution_trace import ExecutionTrace
 from lumos.vocabulary import CollectiveKind
@@ -287,7 +287,7 @@ def _limits(operator: Operator, tensors: _Tensors) -> None:
     inputs = operator.inputs or []
     flat = [next(_slots(argument), None) if isinstance(argument, dict) else None for argument in inputs]
     shapes = [tensors.tensors[slot].shape if slot is not None else None for slot in flat]
-    for position, bound in bounds(operator.name, shapes, inputs).items():
+    for position, bound in bounds(operator.name, Arguments(shapes, inputs)).items():
         slot = flat[position]
         if slot is not None and tensors.tensors[slot].dtype in INTEGERS:
             tensors.limit(tensors.tensors[slot].storage, bound)

@@ -9,46 +9,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 Shape = tuple[int, ...]
-#: (position of the index among the arguments, its bound from the arguments' shapes and plain values)
-Rule = tuple[int, Callable[[Sequence[Shape | None], Sequence[Any]], int]]
 
 
-def _rows(source: int) -> Callable[[Sequence[Shape | None], Sequence[Any]], int]:
+class Arguments(NamedTuple):
+    """An operator's. shapes: of those that are tensors, None elsewhere. values: the plain ones, None elsewhere."""
+
+    shapes: Sequence[Shape | None]
+    values: Sequence[Any]
+
+    def size(self, position: int, dimension: int) -> int:
+        """A dimension of the tensor argument at `position`; 1 where there is none."""
+        shape = self.shapes[position] if position < len(self.shapes) else None
+        return shape[dimension] if shape and -len(shape) <= dimension < len(shape) else 1
+
+
+#: The bound of an index, from the arguments of its operator.
+Bound = Callable[[Arguments], int]
+#: (position of the index among the arguments, its bound)
+Rule = tuple[int, Bound]
+
+
+def _rows(source: int) -> Bound:
     """Indices into the first dimension of the tensor argument `source`."""
-    return lambda shapes, values: _size(shapes, source, 0)
+    return lambda given: given.size(source, 0)
 
 
-def _along(shapes: Sequence[Shape | None], values: Sequence[Any]) -> int:
+def _along(given: Arguments) -> int:
     """Indices into the dimension that argument 1 names of the tensor argument 0."""
-    return _size(shapes, 0, values[1] if isinstance(values[1], int) else 0)
+    return given.size(0, given.values[1] if isinstance(given.values[1], int) else 0)
 
 
-def _classes(source: int) -> Callable[[Sequence[Shape | None], Sequence[Any]], int]:
+def _classes(source: int) -> Bound:
     """Class numbers of the scores in the tensor argument `source`: [classes] or [batch, classes, …]."""
-    return lambda shapes, values: _size(shapes, source, 1 if len(shapes[source] or ()) > 1 else 0)
+    return lambda given: given.size(source, 1 if len(given.shapes[source] or ()) > 1 else 0)
 
 
-def _count(position: int) -> Callable[[Sequence[Shape | None], Sequence[Any]], int]:
+def _count(position: int) -> Bound:
     """Indices below a plain argument."""
-    return lambda shapes, values: values[position] if position < len(values) and isinstance(values[position], int) else 1
+
+    def bound(given: Arguments) -> int:
+        value = given.values[position] if position < len(given.values) else None
+        return value if isinstance(value, int) else 1
+
+    return bound
 
 
-def _plane(shapes: Sequence[Shape | None], values: Sequence[Any]) -> int:
+def _plane(given: Arguments) -> int:
     """Indices into the flattened last two dimensions of the tensor argument 1."""
-    return math.prod((shapes[1] or (1,))[-2:])
+    return math.prod((given.shapes[1] or (1,))[-2:])
 
 
-def _ascending(source: int) -> Callable[[Sequence[Shape | None], Sequence[Any]], int]:
+def _ascending(source: int) -> Bound:
     """Positions in the tensor argument `source` in ascending order: told from plain indices by the sign."""
-    return lambda shapes, values: -_size(shapes, source, 0)
-
-
-def _size(shapes: Sequence[Shape | None], position: int, dimension: int) -> int:
-    shape = shapes[position] if position < len(shapes) else None
-    return shape[dimension] if shape and -len(shape) <= dimension < len(shape) else 1
+    return lambda given: -given.size(source, 0)
 
 
 _SCATTER: tuple[Rule, ...] = ((2, _along),)
@@ -64,15 +80,15 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "aten::_embedding_bag_backward": ((1, _count(6)), (2, _ascending(1)), (3, _ascending(0))),
     "aten::_embedding_bag_dense_backward": ((1, _count(5)), (2, _ascending(0))),
     "aten::max_pool2d_with_indices_backward": ((7, _plane),),
-    "aten::take": ((1, lambda shapes, values: math.prod(shapes[0] or (1,))),),
+    "aten::take": ((1, lambda given: math.prod(given.shapes[0] or (1,))),),
     **dict.fromkeys(("aten::nll_loss", "aten::nll_loss_nd", "aten::nll_loss_forward", "aten::nll_loss2d", "aten::nll_loss2d_forward",
                      "aten::cross_entropy_loss"), ((1, _classes(0)),)),
     **dict.fromkeys(("aten::nll_loss_backward", "aten::nll_loss2d_backward"), ((2, _classes(1)),)),
     **dict.fromkeys(("aten::index_select", "aten::gather", "aten::index_add", "aten::index_add_", "aten::index_copy", "aten::index_copy_",
                      "aten::index_fill", "aten::index_fill_", "aten::scatter", "aten::scatter_", "aten::scatter_add",
                      "aten::scatter_add_", "aten::scatter_reduce", "aten::scatter_reduce_"), _SCATTER),
-    "aten::index_select_backward": ((3, lambda shapes, values: _at(values, 1, values[2])),),
-    "aten::gather_backward": ((3, lambda shapes, values: _size(shapes, 1, values[2] if isinstance(values[2], int) else 0)),),
+    "aten::index_select_backward": ((3, lambda given: _at(given.values, 1, given.values[2])),),
+    "aten::gather_backward": ((3, lambda given: given.size(1, given.values[2] if isinstance(given.values[2], int) else 0)),),
 }  # fmt: skip
 
 #: Operators whose integer outputs hold the values of their first tensor: a bound on the one is a bound on the other.
@@ -83,15 +99,11 @@ _KEEPS = (
 KEEPS_VALUES = frozenset(f"aten::{name}" for name in _KEEPS.split())
 
 
-def bounds(name: str, shapes: Sequence[Shape | None], values: Sequence[Any]) -> dict[int, int]:
-    """Bound of each tensor argument of an operator that is an index, by position; negative where it must ascend.
-
-    shapes: of the arguments that are tensors, None elsewhere. values: the plain arguments, None elsewhere.
-    """
+def bounds(name: str, given: Arguments) -> dict[int, int]:
+    """Bound of each tensor argument of an operator that is an index, by position; negative where it must ascend."""
+    shapes = given.shapes
     return {
-        position: bound(shapes, values) or 1
-        for position, bound in RULES.get(name, ())
-        if position < len(shapes) and shapes[position] is not None
+        position: bound(given) or 1 for position, bound in RULES.get(name, ()) if position < len(shapes) and shapes[position] is not None
     }
 
 

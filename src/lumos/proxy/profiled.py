@@ -18,7 +18,7 @@ from lumos.graph.table import DEVICE_KINDS, Dependency, Graph, Kind, Step
 from lumos.proxy.arguments import TensorSpec, UnreadableArgumentsError, map_tensors, read_arguments
 from lumos.proxy.choose import keep
 from lumos.proxy.elements import torch_name
-from lumos.proxy.indices import bounds
+from lumos.proxy.indices import Arguments, bounds
 from lumos.proxy.pool import TensorPool
 from lumos.proxy.program import Collective, Operator, RankProgram
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
@@ -297,7 +297,7 @@ def _arguments(trace: Trace, rows: StepRows, pool: TensorPool, on_accelerator: b
         if arguments is None:
             continue
         shapes = [a.shape if isinstance(a, TensorSpec) else None for a in arguments]
-        limits = bounds(operator.name, shapes, arguments)
+        limits = bounds(operator.name, Arguments(shapes, arguments))
         place = number[id(operator)]
         device = "accelerator" if on_accelerator else "cpu"
         on_host = _on_host(operator, rows.copies)

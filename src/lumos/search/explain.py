@@ -69,7 +69,7 @@ def _inside(block: Block, p: Prediction, pricer: Pricer) -> Counter[str]:
     if not any(op.lane is Lane.COMPUTE for op in block.ops):
         return parts
     times = [price.times for price in pricer([op.work for op in block.ops])]
-    again = _again(block, p, pricer)
+    again = _again(block, p)
     whole = collapse(block, times)
     moved = Counter[str]()
     for i, (op, time) in enumerate(zip(block.ops, times, strict=True)):
@@ -85,7 +85,7 @@ def _inside(block: Block, p: Prediction, pricer: Pricer) -> Counter[str]:
     return parts
 
 
-def _again(block: Block, p: Prediction, pricer: Pricer) -> int:
+def _again(block: Block, p: Prediction) -> int:
     """Ops at the head of a block that repeat the forward pass."""
     plan = p.job.plan
     if plan.recompute != "full" or not block.name.startswith(("layer backward", "layer input")):

@@ -107,7 +107,7 @@ class Prices:
         split = bool(np.any(np.isin(plans["schedule"], [SCHEDULES.index(name) for name in SPLIT])))
         found |= self._spread(plans, layer, lambda s: _layer_blocks(s, split), _layer_values)
         found |= self._spread(plans, outer, _outer_blocks, _outer_values)
-        found |= self._spread(plans, moving, _transfer_blocks, lambda s, v: {"transfer": v[0][0]})
+        found |= self._spread(plans, moving, _transfer_blocks, _transfer_values)
         found |= self._spread(plans, exchange, _exchange_blocks, _exchange_values)
         found |= self._spread(plans, tail, _tail_blocks, _tail_values)
         return Columns(**found)
@@ -182,7 +182,7 @@ def _kinds(share: Share) -> tuple[bool, ...]:
     return (mixtures == share.model.layers, mixtures > 0)
 
 
-def _layer_values(share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
+def _layer_values(_share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
     names = ("forward", "backward", "inputs", "weights")
     out: dict[str, float | Sequence[float]] = {}
     for i, name in enumerate(names):
@@ -201,12 +201,16 @@ def _outer_blocks(share: Share) -> list[Block]:
     ]  # fmt: skip
 
 
-def _outer_values(share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
+def _outer_values(_share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
     return {"embedding": (v[0][0], v[1][0]), "head": (v[2][0], v[3][0]), "ends_host": (v[0][1] + v[1][1], v[2][1] + v[3][1])}
 
 
 def _transfer_blocks(share: Share) -> list[Block]:
     return [outer_layers.transfer(share, "transfer", Lane.SEND_FORWARD)]
+
+
+def _transfer_values(_share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
+    return {"transfer": v[0].device}
 
 
 # ---------------------------------------------------------------- exchanges of gradients and parameters
@@ -279,7 +283,7 @@ def _tail_blocks(share: Share) -> list[Block]:
     return blocks
 
 
-def _tail_values(share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
+def _tail_values(_share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
     return {
         "optimizer": [v[i][0] for i in (0, 3, 6)],
         "optimizer_host": [v[i][1] for i in (0, 3, 6)],

@@ -152,7 +152,7 @@ def _labels(trace: Trace, u: Units, step: Int64) -> _Found:
     agree = counts[layers] / counts.total() if counts else 0.0
     _backward(trace, u, microbatch, step, labels, evidence, layers)
     for low, high in _stretches(u.phase, microbatch, step, Phase.UPDATE):
-        _update(trace, u, low, high, labels, layers, int(microbatch[low]), evidence)
+        _update(u, low, high, labels, layers, int(microbatch[low]), evidence)
     done = [found or Label(Phase(int(u.phase[i])), int(microbatch[i]), -1, PHASE_NAMES[u.phase[i]]) for i, found in enumerate(labels)]
     return _Found(done, layers, float(np.mean(alike)) if alike else 1.0, agree, evidence)
 
@@ -233,7 +233,7 @@ def _backward(
     linked = (wanted >= 0) & (number[at] == wanted) if len(number) else np.zeros(len(mine), bool)
     if linked.any():
         evidence["backward"] = "forward-backward links"
-        _follow(u, mine, linked, unit[at] if len(number) else at, labels, microbatch)
+        _follow(u, mine, linked, unit[at] if len(number) else at, labels)
         return
     whole = np.where(u.phase == Phase.RECOMPUTE, np.uint8(Phase.BACKWARD), u.phase)
     for low, high in _stretches(whole, microbatch, step, Phase.BACKWARD):
@@ -248,7 +248,7 @@ def _backward(
             labels[i] = Label(Phase(int(u.phase[i])), int(microbatch[i]), layers - 1 - place if place >= 0 else -1, part)
 
 
-def _follow(u: Units, mine: Int64, linked: np.ndarray, target: np.ndarray, labels: list[Label | None], microbatch: Int64) -> None:
+def _follow(u: Units, mine: Int64, linked: np.ndarray, target: np.ndarray, labels: list[Label | None]) -> None:
     """Labels of backward units from those of their forward units; units without a link go with the one before.
 
     A recomputed unit has the label of the node that it is inside; nodes that lead to a recomputed unit follow it.
@@ -265,9 +265,7 @@ def _follow(u: Units, mine: Int64, linked: np.ndarray, target: np.ndarray, label
         last = i
 
 
-def _update(
-    trace: Trace, u: Units, low: int, high: int, labels: list[Label | None], layers: int, microbatch: int, evidence: dict[str, str]
-) -> None:
+def _update(u: Units, low: int, high: int, labels: list[Label | None], layers: int, microbatch: int, evidence: dict[str, str]) -> None:
     """Optimizers that go parameter by parameter repeat like the layers do."""
     run = find_run(u.symbol[low:high].tolist()) if layers > 1 else None
     if run is None or run.layers != layers:

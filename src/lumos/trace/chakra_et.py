@@ -94,8 +94,8 @@ def _nodes(path: Path, source: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
             raise TraceError(f"{path}: node {count + 1} at byte {offset}: {error}; write it again") from None
 
 
-def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None) -> Trace:
-    """Read one rank's file. A damaged one is refused whole, also under `repair`: a graph lacks sense without its end.
+def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
+    """Read one rank's file. A damaged one is refused whole, also where mending is asked for: a graph lacks sense without its end.
 
     TraceError: unreadable, truncated, malformed or empty file, no nodes.
     """

@@ -30,7 +30,7 @@ def sniff(head: bytes) -> bool:
     return re.match(rb'\s*\{\s*(\}\s*\{|"(version|attr)"\s*:|"workload_graph"\s*:)', head) is not None
 
 
-def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None) -> Trace:
+def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
     """Read one rank's nodes from JSON. TraceError: unreadable, not this JSON, a field of a wrong type, no nodes."""
     try:
         text = b"".join(blocks(path, progress)).decode()

@@ -41,8 +41,8 @@ def sniff_config(head: bytes) -> bool:
     return head.lstrip().startswith(b"{") and head.count(b"{") == 1 and b'"pp_size"' in head and b'"world_size"' in head
 
 
-def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None) -> Trace:
-    """Read one rank. `repair` mends nothing here.
+def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
+    """Read one rank.
 
     Raises TraceError: no rank in the file's name, no `config.json` beside it, JSON that is cut off, lists that are missing,
     of different lengths or no numbers, an end before its start, a rank beyond the configuration's stages.

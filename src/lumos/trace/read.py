@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -46,7 +47,7 @@ READERS: tuple[Reader, ...] = (
     Reader("Chakra", chakra_et.sniff, chakra_et.read),
     Reader("Chakra as JSON", chakra_json.sniff, chakra_json.read),
     Reader("what a Chakra set is run with", chakra_et.is_companion, None, "give the set's .et files, or their folder", beside=True),
-    Reader("Kineto", kineto.sniff, kineto.read),
+    Reader("Kineto", kineto.sniff, kineto.read, mend=partial(kineto.read, repair=True)),
 )
 
 
@@ -97,6 +98,7 @@ class _File:
     path: Path
     size: int
     read: ReadFile
+    mend: ReadFile | None
     named: bool  # by the user, not found in a folder: then it must be a trace
 
 
@@ -113,7 +115,7 @@ def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterator[_File]
                 continue
             if reader.read is None:
                 raise TraceError(f"{path}: {reader.name}; {reader.remedy}")
-            yield _File(path, path.stat().st_size, reader.read, named=True)
+            yield _File(path, path.stat().st_size, reader.read, reader.mend, named=True)
             continue
         listed = [(file, _reader_of(file)) for file in _listed(path)]
         source = next((file for file, reader in listed if reader is not None and reader.wins), None)
@@ -128,7 +130,7 @@ def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterator[_File]
                 code = "execution-trace-set-aside" if reader is EXECUTION_TRACE else "file-left-out"
                 diagnostics.append(Diagnostic(code, f"{file}: {reader.name}; set aside"))
             else:
-                yield _File(file, file.stat().st_size, reader.read, named=False)
+                yield _File(file, file.stat().st_size, reader.read, reader.mend, named=False)
 
 
 def _check_alike(traces: list[Trace]) -> None:
@@ -161,8 +163,9 @@ _Found = tuple[Trace, ...] | NotATraceError
 
 def _read_one(repair: bool, file: _File, progress: Callable[[int], None] | None = None) -> _Found:
     """The traces of one file; why it is none, where it lay in a folder."""
+    read_file = file.mend if repair and file.mend is not None else file.read
     try:
-        found = file.read(file.path, repair=repair, progress=progress)
+        found = read_file(file.path, progress=progress)
     except NotATraceError as error:
         if file.named:
             raise

@@ -40,11 +40,11 @@ def sniff_meta(head: bytes) -> bool:
     return text.startswith(b"trial_name:") and b"pp_size:" in text
 
 
-def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None) -> tuple[Trace, ...]:
+def read(path: Path, *, progress: Callable[[int], None] | None = None) -> tuple[Trace, ...]:
     """Read one table; one trace a rank, by rank.
 
     Raises TraceError: pyarrow is not installed, the file is damaged, a column is missing or of a wrong type, a time is
-    negative or no number, an operation is unknown, two ranks have one place in the plan. `repair` mends nothing here.
+    negative or no number, an operation is unknown, two ranks have one place in the plan.
     """
     table = _table(path)
     if progress is not None:

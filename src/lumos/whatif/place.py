@@ -87,7 +87,7 @@ class _Copies:
         piece = layout.segmentation.piece
         begin, order = grouped(piece, len(layout.pieces))
         self.instances = [(rank, i) for rank, items in enumerate(layout.ranks) for i in items]
-        left_out = _left_out(layout, owners)
+        left_out = _left_out(layout)
         self.local = np.empty(len(base), np.int64)
         self.local[order] = np.arange(len(base)) - begin[piece[order]]
         parts, of = [], []
@@ -281,7 +281,7 @@ def _rows(source: Int64, tasks: Int32) -> tuple[Int32, Int64]:
     return np.flatnonzero(listed).astype(np.int32), order[at[listed]]
 
 
-def _left_out(layout: MeasuredLayout, owners: Members) -> NDArray[np.bool_]:
+def _left_out(layout: MeasuredLayout) -> NDArray[np.bool_]:
     """Tasks that an inner run does without: exchanges with other ranks and their launches, and the pause before a step."""
     base = layout.segmentation.graph
     exchanged = base.kind == Kind.COLLECTIVE

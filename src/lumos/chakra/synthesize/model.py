@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from lumos.chakra.workload import Workload
 from lumos.errors import LumosError, UsageError
 from lumos.graph.lists import grouped
-from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int32, Int64
 
 #: Consecutive durations that identify a place in a trace.
@@ -218,8 +217,3 @@ def load(path: Path) -> Model:
     if model.format != _FORMAT or not model.structures:
         raise LumosError(f"{path}: a model of format {model.format!r}; this version reads {_FORMAT!r}: learn it again")
     return model
-
-
-def is_device_compute(symbols: Sequence[Symbol]) -> NDArray[np.bool_]:
-    """Symbols that are compute on a device."""
-    return np.array([s.type == NodeType.COMP and not s.on_cpu for s in symbols], bool)

@@ -239,14 +239,14 @@ def _with_layers(structure: Structure, layers: int) -> Structure:
     """The structure with its repeating parts repeated `layers` times. UsageError where no rank has any."""
     if layers < 1:
         raise UsageError(f"--layers {layers}: at least one")
-    changed = [_program_with_layers(structure, p, layers) for p in structure.programs]
+    changed = [_program_with_layers(p, layers) for p in structure.programs]
     if all(p is None for p in changed):
         raise UsageError("--layers: no part of what the ranks run repeats three times or more; the source has no layers to count")
     programs = tuple(new or old for new, old in zip(changed, structure.programs, strict=True))
     return Structure(programs, structure.of_rank, structure.groups)
 
 
-def _program_with_layers(structure: Structure, program: Program, layers: int) -> Program | None:
+def _program_with_layers(program: Program, layers: int) -> Program | None:
     """The program with every region of its layers `layers` units long; None where nothing repeats.
 
     With enough communication, layers are told by it: what lies between differs by noise. Else by the symbols.

@@ -30,7 +30,7 @@ def _own_lumos(folder: str) -> None:
 class _WhenOptimizersLoad:
     """Finds `torch.optim.optimizer` as ever, and installs the hook once the module has run."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(self, name: str, path: Any = None, _target: Any = None) -> Any:
         if name != "torch.optim.optimizer":
             return None
         sys.meta_path.remove(self)

@@ -182,7 +182,7 @@ def drawing(
             {"bins": w.bins, "bin_ns": w.bin_ns, "label": column(w.label.reshape(-1)), "busy": column(w.busy.reshape(-1))}
             for w in levels(found, len(lanes), len(labels), window.length, limits.cells)
         ]
-        tasks = _tasks(found, graph, names, len(lanes)) if own_lanes and len(found.task) <= limits.tasks else None
+        tasks = _tasks(found, names, len(lanes)) if own_lanes and len(found.task) <= limits.tasks else None
         path = _path(paths[source], window, lane_of[graph.processor]) if source in paths else None
         runs.append(
             {"source": source, "length_ns": window.length, "pieces": len(found.task), "levels": cells, "tasks": tasks, "path": path}
@@ -201,7 +201,7 @@ def excerpt(timeline: Timeline, owners: Members, step: str, begin: int, end: int
     if len(found.task) > most or len(lanes) < len(np.unique(graph.processor)):
         return None
     names = _Names(graph)
-    return {"begin_ns": begin, "tasks": _tasks(found, graph, names, len(lanes)), "names": names.used}
+    return {"begin_ns": begin, "tasks": _tasks(found, names, len(lanes)), "names": names.used}
 
 
 class _Names:
@@ -221,7 +221,7 @@ class _Names:
         return np.array(numbers, np.int64)[inverse] if len(numbers) else np.empty(0, np.int64)
 
 
-def _tasks(found: Pieces, graph: Graph, names: _Names, lanes: int) -> dict[str, Any]:
+def _tasks(found: Pieces, names: _Names, lanes: int) -> dict[str, Any]:
     """Pieces as columns: of each lane's starts, the differences, which compress well."""
     offset = np.searchsorted(found.lane, np.arange(lanes + 1))
     before = np.concatenate(([0], found.start[:-1])) if len(found.start) else found.start
