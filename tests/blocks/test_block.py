@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.blocks.block import Block, Builder, Op, collapse
+from lumos.blocks.block import Block, Builder, Op, Times, collapse
 from lumos.blocks.work import Fixed, Lane, Traffic
 from lumos.predict.assemble import repeated
 
@@ -38,7 +38,7 @@ def blocks(draw: st.DrawFn) -> tuple[Block, list[int]]:
 @given(blocks(), st.integers(0, 400), st.integers(0, 400))
 def test_collapsing_is_exact(made, host, device):
     block, times = made
-    c = collapse(block, [(t, t, t) for t in times])
+    c = collapse(block, [Times(t, t, t) for t in times])
     end, clock = run(block, times, host, device)
     assert clock == host + c.host
     assert 0 <= c.lead <= c.host
@@ -48,7 +48,7 @@ def test_collapsing_is_exact(made, host, device):
 @given(blocks(), st.integers(2, 5))
 def test_series_of_blocks(made, count):
     block, times = made
-    one = collapse(block, [(t, t, t) for t in times])
+    one = collapse(block, [Times(t, t, t) for t in times])
     chained = one
     for _ in range(count - 1):
         chained = chained.then(one)
@@ -75,5 +75,5 @@ def test_exposed_communication_of_a_block():
     b.add("b", Traffic(1))
     b.join(beside)
     b.add("shown", Traffic(1), Lane.TENSOR)
-    c = collapse(b.build(), [(10, 10, 10), (5, 5, 5), (20, 20, 20), (7, 7, 7)])
+    c = collapse(b.build(), [Times(t, t, t) for t in (10, 5, 20, 7)])
     assert (c.device[0], c.compute, c.exposed, c.overlapped) == (37, 30, 7, 5)

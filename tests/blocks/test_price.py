@@ -18,7 +18,7 @@ FLASH = Attention(1, 4096, 4096, 32, 8, 128, 128, True, "fwd", "fa2")
 
 
 def times(*work, cluster=H100, coefficients=PLAIN):
-    return [p.times[0] for p in Pricer(cluster, coefficients)(work)]
+    return [p.times.best for p in Pricer(cluster, coefficients)(work)]
 
 
 def test_prices_are_those_of_the_cost_models():

@@ -147,7 +147,7 @@ def test_a_loop_that_keeps_few_launches_ahead_has_no_full_queue(draw, trace):
     drawing = draw()
     for i in range(300):
         drawing.launch((10 * i, 5), (10 * i + 40, 9))
-    assert queue_depth(device_work(trace(drawing)))[0] == 0
+    assert queue_depth(device_work(trace(drawing))).depth == 0
 
 
 def test_names_of_calls(draw, trace):

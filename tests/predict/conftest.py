@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from lumos.blocks.block import Times
 from lumos.blocks.price import Price, Pricer
 from lumos.blocks.work import Collective, Contention, Work
 from lumos.cost.cluster import load_cluster
@@ -25,7 +26,7 @@ class FlatPrices(Pricer):
                 return 0
             return self.transfer if isinstance(w, Collective) else self.kernel
 
-        return [Price((time(w),) * 3, Bound.COMPUTE) for w in work]
+        return [Price(Times(*(time(w),) * 3), Bound.COMPUTE) for w in work]
 
 
 @pytest.fixture

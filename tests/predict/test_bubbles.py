@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from lumos.blocks.block import Times
 from lumos.blocks.price import Price, Pricer
 from lumos.blocks.work import Collective, Gemm, Lane
 from lumos.cost.cluster import load_cluster
@@ -33,7 +34,7 @@ class MultiplicationsOnly(Pricer):
     def __call__(self, work):
         vocabulary = range(MODEL.vocab, MODEL.vocab + 1024)  # padded
         inside = [isinstance(w, Gemm) and not any(size in vocabulary for size in (w.m, w.n, w.k)) for w in work]
-        return [Price((KERNEL,) * 3 if gemm else (0, 0, 0), Bound.COMPUTE) for gemm in inside]
+        return [Price(Times(*(KERNEL if gemm else 0,) * 3), Bound.COMPUTE) for gemm in inside]
 
 
 def step_ns(plan: Plan) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lumos.blocks.work import Lane, Work
 
@@ -74,16 +75,40 @@ def _launches(work: Work) -> int:
     return getattr(work, "kernels", 1)
 
 
+class Times(NamedTuple):
+    """How long work takes, ns: best guess, and the ends of its interval."""
+
+    best: int
+    low: int
+    high: int
+
+    def then(self, other: Times) -> Times:
+        """This work, then the other."""
+        return Times(self.best + other.best, self.low + other.low, self.high + other.high)
+
+    def repeated(self, count: int) -> Times:
+        """This work `count` times in series."""
+        return Times(self.best * count, self.low * count, self.high * count)
+
+
+class Inside(NamedTuple):
+    """What the device's time of a block holds, ns: compute, communication that nothing covers, communication beside compute."""
+
+    compute: int
+    exposed: int
+    overlapped: int
+
+
 @dataclass(frozen=True, slots=True)
 class Collapsed:
     """A block as one device task, all in ns.
 
-    device: its length where only the device limits it (best guess, low, high); hosted: from the host's arrival to its end
+    device: its length where only the device limits it; hosted: from the host's arrival to its end
     where only the host limits it; host: host time of all its launches. compute, exposed, overlapped: what is inside the
     device's length: compute, communication that nothing covers, communication beside compute.
     """
 
-    device: tuple[int, int, int]
+    device: Times
     hosted: int
     host: int
     compute: int = 0
@@ -93,14 +118,13 @@ class Collapsed:
     @property
     def lead(self) -> int:
         """Host time before the one task may start, so that it ends when the block would."""
-        return self.hosted - self.device[0]
+        return self.hosted - self.device.best
 
     def then(self, other: Collapsed) -> Collapsed:
         """This block, then the other."""
-        device = (self.device[0] + other.device[0], self.device[1] + other.device[1], self.device[2] + other.device[2])
-        hosted = max(self.hosted + other.device[0], self.host + other.hosted)
+        hosted = max(self.hosted + other.device.best, self.host + other.hosted)
         return Collapsed(
-            device,
+            self.device.then(other.device),
             hosted,
             self.host + other.host,
             self.compute + other.compute,
@@ -110,19 +134,17 @@ class Collapsed:
 
 
 #: A block without work.
-NOTHING = Collapsed((0, 0, 0), 0, 0)
+NOTHING = Collapsed(Times(0, 0, 0), 0, 0)
 
 
-def collapse(block: Block, times: Sequence[tuple[int, int, int]]) -> Collapsed:
-    """The block with its ops' times (best guess, low, high; ns) as one task."""
+def collapse(block: Block, times: Sequence[Times]) -> Collapsed:
+    """The block with its ops' times as one task."""
     host = block.before + sum(op.host for op in block.ops)
     if not block.ops:
-        return Collapsed((0, 0, 0), host, host)
-    lengths = [max(_ends(block, [t[column] for t in times], False)) for column in range(3)]
-    best = [t[0] for t in times]
-    hosted = max(_ends(block, best, True))
-    compute, exposed, overlapped = _inside(block, best)
-    return Collapsed((lengths[0], lengths[1], lengths[2]), hosted, host, compute, exposed, overlapped)
+        return Collapsed(Times(0, 0, 0), host, host)
+    length = Times(*(max(_ends(block, column, False)) for column in zip(*times, strict=True)))
+    best = [t.best for t in times]
+    return Collapsed(length, max(_ends(block, best, True)), host, *_inside(block, best))
 
 
 def _ends(block: Block, times: Sequence[int], host: bool) -> list[int]:
@@ -139,8 +161,8 @@ def _ends(block: Block, times: Sequence[int], host: bool) -> list[int]:
     return ends
 
 
-def _inside(block: Block, times: Sequence[int]) -> tuple[int, int, int]:
-    """Compute, exposed and overlapped communication of the block, run without the host in the way."""
+def _inside(block: Block, times: Sequence[int]) -> Inside:
+    """What the block holds, run without the host in the way."""
     ends = _ends(block, times, False)
     compute = sum(time for op, time in zip(block.ops, times, strict=True) if op.lane is Lane.COMPUTE)
     moving = sorted((end - time, end) for op, end, time in zip(block.ops, ends, times, strict=True) if op.lane is not Lane.COMPUTE)
@@ -149,4 +171,4 @@ def _inside(block: Block, times: Sequence[int]) -> tuple[int, int, int]:
         covered += max(0, stop - max(edge, begin))
         edge = max(edge, stop)
     exposed = max(0, max(ends) - compute)
-    return compute, exposed, max(0, covered - exposed)
+    return Inside(compute, exposed, max(0, covered - exposed))

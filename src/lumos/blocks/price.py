@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lumos.blocks.block import Times
 from lumos.blocks.coefficients import StepCoefficients, shipped
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, Traffic, Work
 from lumos.cost.attention import attention
@@ -29,9 +30,6 @@ ERAS = {"fa1": ("fa2", 1.65)}
 
 #: 16-bit FLOP/s of A100, from which throttling counts.
 A100_PEAK = 3.12e14
-
-#: (best guess, low, high) in ns
-Times = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Pricer:
                 members, estimate.time.tolist(), estimate.low.tolist(), estimate.high.tolist(), estimate.bound_by.tolist(), strict=True
             )
             for w, time, low, high, bound in rows:
-                self._known[w] = Price((time, low, high), Bound(bound))
+                self._known[w] = Price(Times(time, low, high), Bound(bound))
 
     def _estimate(self, members: list[Work]) -> Estimate:
         first, a = members[0], self.cluster.accelerator

@@ -8,6 +8,7 @@ was issued before it. The own cost is measured on calls that found nothing to wa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,8 +176,16 @@ def _behind_event(issued: Issued, note: Note | None, trace: Trace, stream_of: di
     return last if last != ABSENT and issued.work.end[last] <= finish else ABSENT
 
 
-def _own_costs(trace: Trace, calls: Int8, rows: Int32, awaited_end: Int64) -> tuple[Int64, Int64, NDArray[np.bool_]]:
-    """Own cost, unexplained part of it, and whether the call waited.
+class _OwnCosts(NamedTuple):
+    """Of every call: its own cost, the part of it that nothing explains (both ns), and whether it waited."""
+
+    own: Int64
+    kept: Int64
+    waited: NDArray[np.bool_]
+
+
+def _own_costs(trace: Trace, calls: Int8, rows: Int32, awaited_end: Int64) -> _OwnCosts:
+    """What the calls themselves cost.
 
     A call that waited costs what calls of its kind cost that found nothing to wait for (their median; 0 without one). A
     call that found nothing keeps its measured time.
@@ -192,7 +201,7 @@ def _own_costs(trace: Trace, calls: Int8, rows: Int32, awaited_end: Int64) -> tu
         own[blocked] = np.minimum(usual, duration[blocked])
         long = idle & (duration - usual >= LONG_CALL)
         kept[long] = duration[long] - usual
-    return own, kept, waited
+    return _OwnCosts(own, kept, waited)
 
 
 def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork) -> BlockingCopies:
@@ -234,19 +243,23 @@ FULL_QUEUE_SIGHTINGS = 100
 SHALLOWEST_QUEUE = 900
 
 
-def queue_depth(work: DeviceWork) -> tuple[int, Int64, Int64]:
-    """How many launches of the rank may be outstanding; and per launched work, in order of launch, how many were.
+class QueueDepth(NamedTuple):
+    """depth: launches of the rank that may be outstanding, 0 where the trace shows no limit. order: launched work (indices into
+    DeviceWork) by call. outstanding: launches not yet done when the call of each began."""
 
-    Returns (depth, order, outstanding): depth 0 where the trace shows no limit; order: DeviceWork indices by call;
-    outstanding[i]: launches not yet done when the call of order[i] began. A limit shows as many launches beginning at
-    the same, largest count.
-    """
+    depth: int
+    order: Int64
+    outstanding: Int64
+
+
+def queue_depth(work: DeviceWork) -> QueueDepth:
+    """How many launches may be outstanding. A limit shows as many launches beginning at the same, largest count."""
     launched = np.flatnonzero(work.call >= 0)
     order = launched[np.argsort(work.issued[launched], kind="stable")]
     outstanding = np.arange(len(order)) - np.searchsorted(np.sort(work.end[order]), work.issued[order], "left")
     if not len(order):
-        return 0, order, outstanding
+        return QueueDepth(0, order, outstanding)
     most = int(outstanding.max())
     at_limit = int((outstanding >= most - 1).sum())
     full = most >= SHALLOWEST_QUEUE and at_limit >= FULL_QUEUE_SIGHTINGS
-    return (most if full else 0), order, outstanding
+    return QueueDepth(most if full else 0, order, outstanding)

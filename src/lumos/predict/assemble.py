@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lumos.blocks.block import Block, Collapsed, collapse
+from lumos.blocks.block import Block, Collapsed, Times, collapse
 from lumos.blocks.coefficients import StepCoefficients
-from lumos.blocks.price import Pricer, Times
+from lumos.blocks.price import Pricer
 from lumos.blocks.work import LANE_NAMES, Collective, Lane, Work
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, offsets, places
@@ -175,14 +175,13 @@ def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
 
 def _host(ns: int) -> Times:
     """Host time with its interval: hosts differ far more than devices of one kind."""
-    return ns, round(ns * HOST_INTERVAL[0]), round(ns * HOST_INTERVAL[1])
+    return Times(ns, round(ns * HOST_INTERVAL[0]), round(ns * HOST_INTERVAL[1]))
 
 
 def repeated(c: Collapsed, count: int) -> Collapsed:
     """The block `count` times in series."""
-    device = (c.device[0] * count, c.device[1] * count, c.device[2] * count)
-    hosted = c.hosted + (count - 1) * max(c.host, c.device[0])
-    return Collapsed(device, hosted, c.host * count, c.compute * count, c.exposed * count, c.overlapped * count)
+    hosted = c.hosted + (count - 1) * max(c.host, c.device.best)
+    return Collapsed(c.device.repeated(count), hosted, c.host * count, c.compute * count, c.exposed * count, c.overlapped * count)
 
 
 def _add(t: _Template, lane: int, kind: Kind, name: str, times: Times, launch: int = ABSENT, work: Work | None = None) -> int:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from lumos.blocks.block import Block
-from lumos.blocks.price import Times
+from lumos.blocks.block import Block, Times
 from lumos.predict.layout import Blocks, Item, Layout
 
 #: CPU time of launching an instantiated graph again: a fixed part and one for every node, ns. Best guess: NVIDIA's figures for
@@ -24,9 +23,9 @@ LAUNCH = ((2000.0, 200.0), (2500.0, 1.0), (2000.0, 1200.0))
 
 
 def graph_launch(nodes: int) -> Times:
-    """CPU time of one graph launch with so many nodes: best guess, low, high, ns."""
+    """CPU time of one graph launch with so many nodes."""
     times = [round(fixed + each * nodes) for fixed, each in LAUNCH]
-    return times[0], min(times), max(times)
+    return Times(times[0], min(times), max(times))
 
 
 def captured(layout: Layout) -> Layout:
@@ -67,5 +66,5 @@ def _hosted(block: Block, nodes: int) -> Block:
     """The block with the host time of launching a graph of `nodes` (0: it is launched already; negative: as it is)."""
     if nodes < 0:
         return block
-    first = graph_launch(nodes)[0] if nodes else 0
+    first = graph_launch(nodes).best if nodes else 0
     return replace(block, before=0, ops=tuple(replace(op, host=first if i == 0 else 0) for i, op in enumerate(block.ops)))

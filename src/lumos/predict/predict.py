@@ -193,7 +193,7 @@ def _mix(layout: Layout, pricer: Pricer) -> dict[str, dict[tuple[str, str], floa
         for op, price in zip(block.ops, pricer([op.work for op in block.ops]), strict=True):
             key = work_class(op.work, op.lane), price.bound.name.lower()
             for name in (op.name, block.name):
-                times.setdefault(name, Counter())[key] += max(1, price.times[0])
+                times.setdefault(name, Counter())[key] += max(1, price.times.best)
     return {name: {key: t / counter.total() for key, t in counter.items()} for name, counter in times.items()}
 
 

@@ -74,14 +74,14 @@ def _inside(block: Block, p: Prediction, pricer: Pricer) -> Counter[str]:
     moved = Counter[str]()
     for i, (op, time) in enumerate(zip(block.ops, times, strict=True)):
         if isinstance(op.work, Collective):
-            moved[work_class(op.work, op.lane)] += time[0]
+            moved[work_class(op.work, op.lane)] += time.best
         elif i >= again:
-            parts[work_class(op.work, op.lane)] += time[0]
+            parts[work_class(op.work, op.lane)] += time.best
         else:
-            parts[RECOMPUTED] += time[0]
+            parts[RECOMPUTED] += time.best
     for name, length in moved.items():
         parts[name] += round(whole.exposed * length / max(1, moved.total()))
-    parts[WAITING] += whole.device[0] - parts.total()  # rounding
+    parts[WAITING] += whole.device.best - parts.total()  # rounding
     return parts
 
 

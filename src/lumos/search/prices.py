@@ -77,7 +77,7 @@ class Columns:
         return Columns(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
 
 
-class _Times(NamedTuple):
+class _Lengths(NamedTuple):
     """Of a collapsed block, ns."""
 
     device: float
@@ -117,7 +117,7 @@ class Prices:
         plans: Plans,
         keys: tuple[Ints, Ints],
         build: Callable[[Share], list[Block]],
-        values: Callable[[Share, list[_Times]], dict[str, float | Sequence[float]]],
+        values: Callable[[Share, list[_Lengths]], dict[str, float | Sequence[float]]],
     ) -> dict[str, Floats]:
         """Columns from the blocks of the plans that stand for the rest."""
         rows, inverse = keys
@@ -134,17 +134,17 @@ class Prices:
             at += len(blocks)
         return {name: np.array(column, float)[inverse] for name, column in table.items()}
 
-    def _times(self, blocks: Sequence[Block]) -> list[_Times]:
+    def _times(self, blocks: Sequence[Block]) -> list[_Lengths]:
         """Times of every block."""
         works: dict[Work, None] = dict.fromkeys(op.work for block in blocks for op in block.ops)
         known = dict(zip(works, self._pricer(list(works)), strict=True))
-        memo: dict[Block, _Times] = {}
+        memo: dict[Block, _Lengths] = {}
         out = []
         for block in blocks:
             if block not in memo:
                 times = [known[op.work].times for op in block.ops]
                 c = collapse(hosted(block, self._pricer.coefficients), times) if block.ops else NOTHING
-                memo[block] = _Times(float(c.device[0]), float(c.host), float(c.lead))
+                memo[block] = _Lengths(float(c.device.best), float(c.host), float(c.lead))
             out.append(memo[block])
         return out
 
@@ -182,7 +182,7 @@ def _kinds(share: Share) -> tuple[bool, ...]:
     return (mixtures == share.model.layers, mixtures > 0)
 
 
-def _layer_values(_share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
+def _layer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
     names = ("forward", "backward", "inputs", "weights")
     out: dict[str, float | Sequence[float]] = {}
     for i, name in enumerate(names):
@@ -201,15 +201,19 @@ def _outer_blocks(share: Share) -> list[Block]:
     ]  # fmt: skip
 
 
-def _outer_values(_share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
-    return {"embedding": (v[0][0], v[1][0]), "head": (v[2][0], v[3][0]), "ends_host": (v[0][1] + v[1][1], v[2][1] + v[3][1])}
+def _outer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
+    return {
+        "embedding": (v[0].device, v[1].device),
+        "head": (v[2].device, v[3].device),
+        "ends_host": (v[0].host + v[1].host, v[2].host + v[3].host),
+    }
 
 
 def _transfer_blocks(share: Share) -> list[Block]:
     return [outer_layers.transfer(share, "transfer", Lane.SEND_FORWARD)]
 
 
-def _transfer_values(_share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
+def _transfer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
     return {"transfer": v[0].device}
 
 
@@ -247,14 +251,14 @@ def _contention(block: Block) -> Block:
     return b.build()
 
 
-def _exchange_values(share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
+def _exchange_values(share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
     sizes = [_bucket(share, mixture) for mixture in _kinds(share)]
     return {
-        "slowdown": (v[0][0], v[4][0], v[3][0], v[7][0]),
-        "reduction": (v[1][0] / sizes[0], v[5][0] / sizes[1]),
+        "slowdown": (v[0].device, v[4].device, v[3].device, v[7].device),
+        "reduction": (v[1].device / sizes[0], v[5].device / sizes[1]),
         "bucket": sizes,
-        "gather": (v[2][0], v[6][0]),
-        "outer_reduction": (v[8][0], v[9][0]),
+        "gather": (v[2].device, v[6].device),
+        "outer_reduction": (v[8].device, v[9].device),
     }
 
 
@@ -283,13 +287,13 @@ def _tail_blocks(share: Share) -> list[Block]:
     return blocks
 
 
-def _tail_values(_share: Share, v: list[_Times]) -> dict[str, float | Sequence[float]]:
+def _tail_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
     return {
-        "optimizer": [v[i][0] for i in (0, 3, 6)],
-        "optimizer_host": [v[i][1] for i in (0, 3, 6)],
-        "final_reduction": [v[i][0] for i in (1, 4, 7)],
-        "final_gather": [v[i][0] for i in (2, 5, 8)],
-        "tied": v[9][0],
+        "optimizer": [v[i].device for i in (0, 3, 6)],
+        "optimizer_host": [v[i].host for i in (0, 3, 6)],
+        "final_reduction": [v[i].device for i in (1, 4, 7)],
+        "final_gather": [v[i].device for i in (2, 5, 8)],
+        "tied": v[9].device,
     }
 
 

@@ -192,18 +192,28 @@ def _stretches(phase: np.ndarray, microbatch: Int64, step: Int64, wanted: Phase)
     return [(int(chosen[a]), int(chosen[b]) + 1) for a, b in zip(lows, highs, strict=True)]
 
 
-def _forward(trace: Trace, u: Units, low: int, high: int) -> tuple[Int64, list[str], Run | None, str]:
-    """Layer of each unit of a forward pass (-1 outside), what it is outside, the run, and how it was found."""
+class _Layers(NamedTuple):
+    """Of a pass: the layer of each unit (-1 outside), what it is outside, the run that showed the layers (None: something else did),
+    and how they were found ("" where none were)."""
+
+    layer: Int64
+    part: list[str]
+    run: Run | None
+    how: str
+
+
+def _forward(trace: Trace, u: Units, low: int, high: int) -> _Layers:
+    """The layers of a forward pass."""
     symbols = u.symbol[low:high].tolist()
     run = find_run(symbols)
     if run is not None and _covered(trace, u.row[low:high], run) >= MOST:
         layer = _from_bounds(run.bounds, high - low)
-        return layer, ["embedding" if i < run.bounds[0] else "head" for i in range(high - low)], run, "repetition"
+        return _Layers(layer, ["embedding" if i < run.bounds[0] else "head" for i in range(high - low)], run, "repetition")
     weighted = [i for i in range(high - low) if WEIGHTED.match(trace.strings[trace.name[u.row[low + i]]])]
     if len(weighted) < 2:
-        return np.full(high - low, -1, np.int64), ["forward"] * (high - low), None, ""
+        return _Layers(np.full(high - low, -1, np.int64), ["forward"] * (high - low), None, "")
     layer = _from_bounds((*weighted, high - low), high - low)
-    return layer, ["embedding"] * (high - low), None, "operators with weights"
+    return _Layers(layer, ["embedding"] * (high - low), None, "operators with weights")
 
 
 def _covered(trace: Trace, rows: Int64, run: Run) -> float:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from lumos.blocks.block import Times
 from lumos.blocks.price import Price, Pricer
 from lumos.blocks.work import Contention, Work
 from lumos.cost.cluster import Cluster
@@ -45,10 +46,10 @@ class CalibratedPricer(Pricer):
             alike = self._by_class.get(_class(signature), self._by_class.get(signature[:1], 1.0))
             ratio = self._own.get(signature, alike)
             old = self._known[w]
-            low, mid, high = old.times[1], old.times[0], old.times[2]
+            mid, low, high = old.times
             if signature in self._own:  # measured: the model's interval no longer matters
                 low = high = mid
-            self._known[w] = Price((round(mid * ratio), round(low * ratio), round(high * ratio)), old.bound)
+            self._known[w] = Price(Times(round(mid * ratio), round(low * ratio), round(high * ratio)), old.bound)
 
     def measured(self, work: Work) -> bool:
         """Whether the measured job did this work too."""
@@ -81,7 +82,7 @@ def _ratios(
             entry[2] += 1
         for w, price in zip(expected[stage], base(expected[stage]), strict=True):
             known = modelled[of_work(w)]
-            known[0] += price.times[0]
+            known[0] += price.times.best
             known[1] += 1
     own: dict[Signature, float] = {}
     sums: dict[Signature, list[float]] = defaultdict(lambda: [0.0, 0.0])

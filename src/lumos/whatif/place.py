@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -316,14 +317,23 @@ def _threads(layout: MeasuredLayout, owners: Members, flat: Int64, instance: Int
     return processor
 
 
-def _kind_of(layout: MeasuredLayout, piece: int) -> tuple[int, int, int, str]:
+class _PieceKind(NamedTuple):
+    """What alike pieces share: rank and step, phase, and "layer" or the part outside the layers."""
+
+    rank: int
+    step: int
+    phase: int
+    part: str
+
+
+def _kind_of(layout: MeasuredLayout, piece: int) -> _PieceKind:
     p = layout.pieces[piece]
-    return p.rank, p.step, int(p.label.phase), "layer" if p.label.layer >= 0 else p.label.part
+    return _PieceKind(p.rank, p.step, int(p.label.phase), "layer" if p.label.layer >= 0 else p.label.part)
 
 
-def _kin(layout: MeasuredLayout, instances: list[tuple[int, Instance]]) -> dict[tuple[int, int, int, str], list[int]]:
+def _kin(layout: MeasuredLayout, instances: list[tuple[int, Instance]]) -> dict[_PieceKind, list[int]]:
     """Instances by kind, ascending."""
-    found: dict[tuple[int, int, int, str], list[int]] = defaultdict(list)
+    found: dict[_PieceKind, list[int]] = defaultdict(list)
     for number, (_, item) in enumerate(instances):
         found[_kind_of(layout, item.piece)].append(number)
     return found
