@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.analyze.breakdown import breakdown, four_way
+from lumos.analyze.breakdown import breakdown, four_way, variability
 from lumos.analyze.idle import Idle
 from lumos.analyze.steps import members
 from lumos.graph.table import Dependency, Kind, Processor, Step
@@ -95,3 +95,14 @@ def test_copies_are_compute(two_steps, kind):
     kinds[8] = kind
     assert breakdown(measured(replace(two_steps, kind=kinds)))[0].breakdown.exposed_compute_ns == 16 * US
     assert np.array_equal(breakdown(measured(two_steps))[0].breakdown, (16 * US, 10 * US, 20 * US, 34 * US))
+
+
+def test_steps_of_a_rank(two_steps):
+    (found,) = variability(measured(two_steps), members(two_steps))
+    assert (found.steps, found.min_ns, found.max_ns, found.mean_ns) == (2, 45_000, 80_000, 62_500)
+    assert found.variation == pytest.approx(float(np.std([45, 80], ddof=1) / 62.5))
+
+
+def test_one_step_does_not_vary(two_steps):
+    graph = replace(two_steps, steps=two_steps.steps[:1])
+    assert variability(measured(graph), members(graph))[0].variation is None

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.slack import UNBOUNDED, by_class, slack
+from lumos.analyze.slack import UNBOUNDED, slack, slack_by_class
 from lumos.analyze.steps import members
 from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
 from lumos.simulate import simulate, sweep
@@ -26,7 +26,7 @@ def test_by_hand(two_steps):
 
 
 def test_by_class(two_steps):
-    rows = by_class(slack(simulate(two_steps)), members(two_steps))
+    rows = slack_by_class(slack(simulate(two_steps)), members(two_steps))
     assert list(rows) == ["cpu between operators", "other", "cpu operators", "transfer", "launch calls"]
     assert tuple(rows["other"]) == (2, 57 * US, 1, 31 * US, 0)
     assert tuple(rows["transfer"]) == (1, 30 * US, 0, 0, 34 * US)
@@ -37,7 +37,7 @@ def test_what_no_step_waits_for_has_no_bound(two_steps):
     graph = replace(two_steps, steps=two_steps.steps[:1])
     found = slack(simulate(graph)).slack
     assert (found[[5, 6, 7, 9]] == UNBOUNDED).all() and (found[:5] == 0).all()
-    assert by_class(slack(simulate(graph)), members(graph))["cpu operators"].median_ns == 0
+    assert slack_by_class(slack(simulate(graph)), members(graph))["cpu operators"].median_ns == 0
 
 
 def test_a_holder_of_the_sms_is_bound_by_who_waits_for_them(draw_graph):

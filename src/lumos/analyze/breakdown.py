@@ -4,7 +4,8 @@ At every moment of a step, a rank's devices run communication, other work, both,
 to the step. All work of the rank inside the step's window counts, also what an earlier step launched. A rank without
 device work is judged by its CPU: operators compute, collectives (gloo) communicate.
 
-The step's device idle time is split by cause in `analyze.idle`.
+The step's device idle time is split by cause in `analyze.idle`. How much a rank's steps differ from one another stands
+beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.idle import Idle, device_idle
-from lumos.analyze.steps import Members, members, spans
+from lumos.analyze.steps import Members, lengths, members, spans
 from lumos.graph.table import Kind
 from lumos.intervals import either, union, within
 from lumos.result import Rows, Shown
@@ -82,3 +83,26 @@ def working(owners: Members) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     has_device[owners.rank[owners.on_device]] = True
     on_cpu = (graph.kind == Kind.OPERATOR) & ~has_device[owners.rank]
     return (owners.on_device & ~communicates) | on_cpu, communicates
+
+
+class Variability(NamedTuple):
+    """The steps of one rank, ns. `variation` is the standard deviation over the mean; None for a single step."""
+
+    rank: int
+    steps: int
+    mean_ns: float
+    min_ns: int
+    max_ns: int
+    variation: float | None
+
+
+def variability(timeline: Timeline, owners: Members) -> tuple[Variability, ...]:
+    """Every rank that has steps, in order."""
+    length, step_rank = lengths(timeline, owners), owners.step_rank()
+    out = []
+    for position in np.unique(step_rank):
+        own = length[step_rank == position]
+        spread = float(own.std(ddof=1) / own.mean()) if len(own) > 1 and own.any() else None
+        rank = owners.graph.ranks[int(position)]
+        out.append(Variability(rank, len(own), float(own.mean()), int(own.min()), int(own.max()), spread))
+    return tuple(out)

@@ -17,9 +17,8 @@ import numpy as np
 
 from lumos.analyze.causes import Causes, causes
 from lumos.analyze.collectives import Waiting
-from lumos.analyze.kernel_class import CLASSES
 from lumos.analyze.steps import Members, job_steps, members
-from lumos.analyze.task_class import CPU_CLASSES, OPERATORS, TRANSFER, WAITING_UNKNOWN, task_classes
+from lumos.analyze.task_class import CLASSES, CPU_CLASSES, OPERATORS, TRANSFER, WAITING_UNKNOWN, task_classes
 from lumos.graph.table import Dependency, Kind
 from lumos.result import Rows, Shown
 from lumos.simulate.freeze import Frozen, freeze
@@ -72,7 +71,7 @@ class Link(NamedTuple):
     cause: Dependency | None
 
 
-class RankShare(NamedTuple):
+class RankOnPath(NamedTuple):
     """A rank in a step: ns of the path on it, ns that it waited in collectives for others, and ns that others waited for it."""
 
     rank: int
@@ -94,7 +93,7 @@ class CriticalPath(Shown):
     duration_ns: int
     by_group: dict[str, int]
     by_class: dict[str, int]
-    by_rank: tuple[RankShare, ...]
+    by_rank: tuple[RankOnPath, ...]
     links: tuple[Link, ...]
 
 
@@ -166,7 +165,7 @@ def _walk(timeline: Timeline, owners: Members, found: Causes, labels: tuple[list
     return tuple(links)
 
 
-def _by_rank(timeline: Timeline, owners: Members, waits: Waiting, parts: list[int], links: tuple[Link, ...]) -> tuple[RankShare, ...]:
+def _by_rank(timeline: Timeline, owners: Members, waits: Waiting, parts: list[int], links: tuple[Link, ...]) -> tuple[RankOnPath, ...]:
     """The path, and the waiting in collectives, by rank; delays and idle time before a task count with it."""
     graph = timeline.graph
     path = dict.fromkeys(graph.ranks, 0)
@@ -178,4 +177,4 @@ def _by_rank(timeline: Timeline, owners: Members, waits: Waiting, parts: list[in
     waited, waited_for = np.zeros(len(graph.ranks), np.int64), np.zeros(len(graph.ranks), np.int64)
     np.add.at(waited, owners.rank[tasks], time)
     np.add.at(waited_for, owners.rank[waits.last[tasks]], time)
-    return tuple(RankShare(rank, path[rank], int(waited[i]), int(waited_for[i])) for i, rank in enumerate(graph.ranks))
+    return tuple(RankOnPath(rank, path[rank], int(waited[i]), int(waited_for[i])) for i, rank in enumerate(graph.ranks))

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.analyze.kernel_class import kernel_classes
-from lumos.analyze.operation_idle import is_operation_level
+from lumos.analyze.idle import is_operation_level
 from lumos.analyze.steps import Members
+from lumos.analyze.task_class import kernel_classes
 from lumos.graph.table import Graph, Kind
 from lumos.trace.table import ABSENT, Int64, Job
 

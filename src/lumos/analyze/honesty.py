@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.causes import device_causes
-from lumos.analyze.idle import TOLERANCE_NS
+from lumos.analyze.idle import TOLERANCE_NS, Unexplained, is_operation_level, unexplained_operations
 from lumos.analyze.occupancy import NEVER
-from lumos.analyze.operation_idle import is_operation_level, unexplained_operations
 from lumos.analyze.steps import Members, spans
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
@@ -65,16 +64,16 @@ def honesty(timeline: Timeline, owners: Members) -> tuple[Honesty, ...]:
     return tuple(Honesty(k, u, b, _too_little(owners, i, device) or _too_unknown(u, b)) for i, (k, u, b, device) in enumerate(figures))
 
 
-def _unexplained(timeline: Timeline, owners: Members) -> tuple[Int64, Int64, Int64]:
+def _unexplained(timeline: Timeline, owners: Members) -> Unexplained:
     """Tasks that started more than the tolerance after their latest known cause; from the cause to the start."""
     if is_operation_level(timeline.graph):
-        task, opens, closes = unexplained_operations(timeline, owners)
-        long = closes - opens > TOLERANCE_NS
-        return task[long], opens[long], closes[long]
+        task, since, until = unexplained_operations(timeline, owners)
+        long = until - since > TOLERANCE_NS
+        return Unexplained(task[long], since[long], until[long])
     found = device_causes(timeline, owners)
     since, start = found.latest, timeline.start[found.task]
     late = (since != NEVER) & (start - np.where(since == NEVER, start, since) > TOLERANCE_NS)
-    return found.task[late], since[late], start[late]
+    return Unexplained(found.task[late], since[late], start[late])
 
 
 def _within_ranks(owners: Members, task: Int64, start: Int64, end: Int64, opens: Int64, closes: Int64) -> Int64:

@@ -4,6 +4,10 @@ An idle interval of a step ends when some device task starts; what that task wai
 the CPU that had not launched it yet (host-bound), other device work or a synchronisation (wait), or nothing but the
 device's own pause between tasks (kernel gap). Time beyond the last known cause by more than 20 µs is unexplained; within
 20 µs it is the jitter of the constants. Idle time after the step's last device task is host-bound: nothing was queued.
+
+An operation-level job has no devices, but operations: one is ready when what it follows has ended, plus its launch delay, and
+its transfer is over when the last rank has arrived, plus the transfer time. What the recording shows beyond that has no known
+cause: the replay leaves it out.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ import numpy as np
 
 from lumos.analyze.causes import DeviceCauses, device_causes
 from lumos.analyze.steps import Members, spans
+from lumos.graph.lists import list_of
+from lumos.graph.table import Dependency, Graph, Kind
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64
 
@@ -66,3 +72,48 @@ def split(timeline: Timeline, found: DeviceCauses, rows: Int64, start: int, end:
         int(explained[waits].sum()),
         int(unexplained.sum()),
     )
+
+
+def is_operation_level(graph: Graph) -> bool:
+    """Whether a measured graph is of operations: data dependencies are in no other measured one."""
+    return graph.measured_start is not None and bool((graph.pred_kind == Dependency.DATA).any())
+
+
+class Unexplained(NamedTuple):
+    """Intervals that no known cause covers: the task that stood idle or under way, from when to when, int64 ns."""
+
+    task: Int64
+    start: Int64
+    end: Int64
+
+
+def unexplained_operations(timeline: Timeline, owners: Members) -> Unexplained:
+    """What stands before the start of tasks of an operation-level job, and before their end."""
+    graph = timeline.graph
+    ready = _ready(timeline)
+    task = np.flatnonzero((owners.step >= 0) & (graph.kind != Kind.HOST))
+    late = task[(ready[task] >= 0) & (timeline.start[task] > ready[task])]
+    member = graph.rendezvous_task
+    over = np.empty(0, np.int64)
+    done = np.empty(0, np.int64)
+    if len(member):
+        arrival = np.maximum.reduceat(timeline.start[member], graph.rendezvous_offset[:-1])
+        done = np.repeat(arrival, np.diff(graph.rendezvous_offset)) + graph.duration[member]
+        slow = timeline.end[member] > done
+        over, done = member[slow].astype(np.int64), done[slow]
+    return Unexplained(
+        np.concatenate((late, over)),
+        np.concatenate((ready[late], done)),
+        np.concatenate((timeline.start[late], timeline.end[over])),
+    )
+
+
+def _ready(timeline: Timeline) -> Int64:
+    """When each task's predecessors had ended, int64[n] ns; the host's time counts with its duration. -1 without any."""
+    graph = timeline.graph
+    successor = list_of(graph.pred_offset)
+    ended = np.where(graph.kind == Kind.HOST, timeline.start + graph.duration, timeline.end)
+    out = np.full(len(graph), -1, np.int64)
+    kept = ~np.isin(graph.pred_kind, list(graph.ignored))
+    np.maximum.at(out, successor[kept], ended[graph.pred[kept]])
+    return out

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.kernel_class import classify
+from lumos.analyze.task_class import kernel_class
 from lumos.graph.collectives import is_communication
 from lumos.intervals import union, within
 from lumos.trace.table import ABSENT, Category, Int64, Trace
@@ -40,7 +40,15 @@ class Interference(NamedTuple):
     slowdown: float
 
 
-class Work(NamedTuple):
+class _Sums(NamedTuple):
+    """Kernels inside collectives so far: how many, their time, and what as many take alone, ns."""
+
+    kernels: int
+    time_ns: int
+    alone_ns: int
+
+
+class EqualKernels(NamedTuple):
     """What makes kernels equal: on like devices, the same kernel, launched alike, on inputs of the same shapes."""
 
     device: str
@@ -53,25 +61,25 @@ class Work(NamedTuple):
 
 def interference(traces: Sequence[Trace]) -> tuple[Interference, ...]:
     """By class over all ranks, most time first, behind the sum over all classes; empty where nothing can be compared."""
-    pooled: dict[Work, tuple[list[Int64], list[Int64]]] = {}
+    pooled: dict[EqualKernels, tuple[list[Int64], list[Int64]]] = {}
     for trace in traces:
         for work, inside, alone in _groups(trace):
             both = pooled.setdefault(work, ([], []))
             both[0].append(inside)
             both[1].append(alone)
-    found: dict[str, tuple[int, int, int]] = {}
+    found: dict[str, _Sums] = {}
     for work, times in pooled.items():
         inside, alone = (np.concatenate(parts) for parts in times)
         if not len(inside) or len(alone) < ALONE or not _steady(alone):
             continue
-        for label in (ALL, classify(work.name)):
-            number, time, expected = found.get(label, (0, 0, 0))
-            found[label] = number + len(inside), time + int(inside.sum()), expected + int(np.median(alone)) * len(inside)
-    rows = [Interference(label, *sums, slowdown=sums[1] / sums[2]) for label, sums in found.items() if sums[2]]
+        for label in (ALL, kernel_class(work.name)):
+            number, time, expected = found.get(label, _Sums(0, 0, 0))
+            found[label] = _Sums(number + len(inside), time + int(inside.sum()), expected + int(np.median(alone)) * len(inside))
+    rows = [Interference(label, *sums, slowdown=sums.time_ns / sums.alone_ns) for label, sums in found.items() if sums.alone_ns]
     return tuple(sorted(rows, key=lambda row: (row.kernel_class != ALL, -row.time_ns)))
 
 
-def _groups(trace: Trace) -> Iterator[tuple[Work, Int64, Int64]]:
+def _groups(trace: Trace) -> Iterator[tuple[EqualKernels, Int64, Int64]]:
     """Kernels that do equal work: what it is, durations inside collectives, durations alone."""
     kernels, covered = _covered(trace)
     shapes = _shapes(trace, kernels)
@@ -88,7 +96,7 @@ def _groups(trace: Trace) -> Iterator[tuple[Work, Int64, Int64]]:
     for group in np.split(order, np.flatnonzero(np.diff(work.reshape(-1)[order])) + 1):
         device, grid, block, shared, name, dims = columns[:, group[0]].tolist()
         texts = (trace.strings[name], trace.strings[grid], trace.strings[block], trace.strings[dims])
-        yield Work(devices.get(device, ""), shared, *texts), time[group[inside[group]]], time[group[alone[group]]]
+        yield EqualKernels(devices.get(device, ""), shared, *texts), time[group[inside[group]]], time[group[alone[group]]]
 
 
 def _device_names(trace: Trace) -> dict[int, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.analyze.steps import Members, members, spans
+from lumos.analyze.steps import Members, lengths, members
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
 from lumos.simulate import Timeline, simulate
@@ -37,12 +37,12 @@ class Probes(Shown):
 def probes(graph: Graph, timeline: Timeline | None = None) -> Probes:
     """Replay the graph under each counterfactual. `timeline`: its plain replay, simulated here where not given."""
     owners = members(graph)
-    base = step_times(timeline or simulate(graph, graph.duration), owners)
-    device, cpu = owners.on_device, cpu_work(owners)
+    base = lengths(timeline or simulate(graph, graph.duration), owners)
+    device, cpu = owners.on_device, _cpu_work(owners)
 
     def stretched(tasks: NDArray[np.bool_], factor: float) -> Int64:
         durations = np.where(tasks, np.rint(graph.duration * factor), graph.duration).astype(np.int64)
-        return step_times(simulate(graph, durations), owners)
+        return lengths(simulate(graph, durations), owners)
 
     return Probes(
         gpu_zero=_ratio(stretched(device, 0.0), base) if device.any() else None,
@@ -54,13 +54,7 @@ def probes(graph: Graph, timeline: Timeline | None = None) -> Probes:
     )
 
 
-def step_times(timeline: Timeline, owners: Members) -> Int64:
-    """The time of every step of `owners`, int64[steps] ns."""
-    start, end = spans(timeline, owners)
-    return end - start
-
-
-def cpu_work(owners: Members) -> NDArray[np.bool_]:
+def _cpu_work(owners: Members) -> NDArray[np.bool_]:
     """Tasks that are work of a CPU: all but device tasks and collectives."""
     work: NDArray[np.bool_] = ~owners.on_device & (owners.graph.kind != Kind.COLLECTIVE)
     return work

@@ -1,28 +1,33 @@
-"""A replay against its measurement: the errors, and how much of them the replay earned."""
+"""A replay against its measurement: the errors, and how much of them the replay earned.
+
+How far tasks start from where they were measured to start counts from their step's start, as a fraction of the measured step,
+so that a step early or late as a whole is not charged to every task in it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.breakdown import FourWay, four_way
+from lumos.analyze.device_load import busy_curves, busy_difference
 from lumos.analyze.honesty import honesty
-from lumos.analyze.operation_idle import is_operation_level
-from lumos.analyze.start_error import GroupError, StartError, by_class, by_stream, start_errors, summary
-from lumos.analyze.steps import Members, members, spans
-from lumos.analyze.utilization import busy_curves, difference
+from lumos.analyze.idle import is_operation_level
+from lumos.analyze.steps import Members, lengths, members, spans
+from lumos.analyze.task_class import kernel_classes
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.operations.host import constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
-from lumos.trace.table import Int64
+from lumos.trace.table import Int32
 
 #: What the constant of each kind of dependency is called.
-CONSTANT_NAMES = {
+_CONSTANT_NAMES = {
     Dependency.LAUNCH: "launch_latency_ns",
     Dependency.STREAM_ORDER: "kernel_gap_ns",
     Dependency.STREAM_WAIT: "stream_wait_ns",
@@ -30,6 +35,22 @@ CONSTANT_NAMES = {
     Dependency.COPY: "copy_return_ns",
     Dependency.HAND_OFF: "hand_off_ns",
 }
+
+
+class StartError(NamedTuple):
+    """|replayed − measured start| as a fraction of the step; None over no tasks."""
+
+    median: float | None
+    p95: float | None
+
+
+class GroupError(NamedTuple):
+    """The start errors and the run time of a group of device tasks, in the measured and the replayed run."""
+
+    tasks: int
+    measured_ns: int
+    replayed_ns: int
+    start_error: StartError
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +114,8 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
     owners = members(graph)
     if not owners.steps:
         raise GraphError("no step contains any task, so there is nothing to compare: the profiler window may have cut every step")
-    start_error = start_errors(truth, timeline, owners)
-    steps = _steps(truth, timeline, owners, start_error)
+    late = start_errors(truth, timeline, owners)
+    steps = _steps(truth, timeline, owners, late)
     scored = [s for s in steps if s.scored and s.error is not None]
     errors = [abs(s.error) for s in scored if s.error is not None]
     return ReplayResult(
@@ -106,9 +127,9 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
         mean_abs_error=float(np.mean(errors)) if errors else None,
         max_abs_error=max(errors, default=None),
         exposed_communication_error=_exposed_communication_error(graph, scored),
-        collective_start_error=summary(start_error[(graph.kind == Kind.COLLECTIVE) & (owners.step >= 0)]),
-        start_error_by_class=by_class(truth, timeline, owners, start_error),
-        start_error_by_stream=by_stream(truth, timeline, owners, start_error),
+        collective_start_error=start_error(late[(graph.kind == Kind.COLLECTIVE) & (owners.step >= 0)]),
+        start_error_by_class=start_error_by_class(truth, timeline, owners, late),
+        start_error_by_stream=start_error_by_stream(truth, timeline, owners, late),
         constants=constants(graph),
         ignored=tuple(sorted(kind.name.lower().replace("_", "-") for kind in graph.ignored)),
         diagnostics=graph.diagnostics,
@@ -120,7 +141,7 @@ def constants(graph: Graph) -> dict[str, tuple[int, ...]]:
     out: dict[str, tuple[int, ...]] = {}
     for kind in Dependency:
         if graph.lag[:, kind].any():
-            name = CONSTANT_NAMES.get(kind, f"{kind.name.lower()}_ns")
+            name = _CONSTANT_NAMES.get(kind, f"{kind.name.lower()}_ns")
             out[name] = tuple(graph.lag[:, kind].tolist())
     if graph.queue_depth is not None and graph.queue_depth.any():
         out["queue_depth"] = tuple(graph.queue_depth.tolist())
@@ -140,14 +161,14 @@ def relative(predicted: int, actual: int) -> float | None:
     return (predicted - actual) / actual if actual else None
 
 
-def _steps(truth: Timeline, timeline: Timeline, owners: Members, start_error: NDArray[np.float64]) -> tuple[StepReplay, ...]:
-    lengths = [_lengths(t, owners) for t in (truth, timeline)]
+def _steps(truth: Timeline, timeline: Timeline, owners: Members, late: NDArray[np.float64]) -> tuple[StepReplay, ...]:
+    times = [lengths(t, owners) for t in (truth, timeline)]
     parts = [four_way(t, owners) for t in (truth, timeline)]
     curves = [busy_curves(t, owners) for t in (truth, timeline)]
     out = []
     for i, (step, figures) in enumerate(zip(owners.steps, honesty(truth, owners), strict=True)):
         tasks = owners.tasks(i)
-        actual, predicted = int(lengths[0][i]), int(lengths[1][i])
+        actual, predicted = int(times[0][i]), int(times[1][i])
         out.append(
             StepReplay(
                 rank=step.rank,
@@ -156,8 +177,8 @@ def _steps(truth: Timeline, timeline: Timeline, owners: Members, start_error: ND
                 replayed_ns=predicted,
                 error=relative(predicted, actual),
                 breakdown=BothRuns(parts[0][i], parts[1][i]),
-                utilization_error=difference(curves[0][i], curves[1][i]),
-                kernel_start_error=summary(start_error[tasks[owners.on_device[tasks]]]),
+                utilization_error=busy_difference(curves[0][i], curves[1][i]),
+                kernel_start_error=start_error(late[tasks[owners.on_device[tasks]]]),
                 kept_wait=figures.kept_wait,
                 unexplained_idle=figures.unexplained_idle,
                 prefix=figures.prefix,
@@ -168,14 +189,53 @@ def _steps(truth: Timeline, timeline: Timeline, owners: Members, start_error: ND
     return tuple(out)
 
 
-def _lengths(timeline: Timeline, owners: Members) -> Int64:
-    start, end = spans(timeline, owners)
-    return end - start
-
-
 def _exposed_communication_error(graph: Graph, scored: list[StepReplay]) -> float | None:
     if not scored or not (graph.kind == Kind.COLLECTIVE).any():
         return None
     runs = [s.breakdown for s in scored]
     shift = [abs(r.replayed.exposed_communication_ns - r.measured.exposed_communication_ns) for r in runs]
     return float(np.mean([d / s.measured_ns for d, s in zip(shift, scored, strict=True)]))
+
+
+def start_errors(measured: Timeline, replayed: Timeline, owners: Members) -> NDArray[np.float64]:
+    """Every task's start error as a fraction of its measured step; NaN where a task belongs to no step. float64[n]."""
+    out = np.full(len(measured.start), np.nan)
+    owned = np.flatnonzero(owners.step >= 0)
+    step = owners.step[owned]
+    start, end = spans(measured, owners)
+    replayed_start, _ = spans(replayed, owners)
+    shift = (replayed.start[owned] - replayed_start[step]) - (measured.start[owned] - start[step])
+    out[owned] = np.abs(shift) / np.maximum(end - start, 1)[step]
+    return out
+
+
+def start_error(errors: NDArray[np.float64]) -> StartError:
+    """Median and 95th percentile of errors without NaN."""
+    if len(errors) == 0:
+        return StartError(None, None)
+    median, p95 = np.quantile(errors, (0.5, 0.95))
+    return StartError(float(median), float(p95))
+
+
+def start_error_by_class(measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64]) -> dict[str, GroupError]:
+    """Device tasks of all steps by class of kernel (gemm, attention, collective, …). errors: of `start_errors`."""
+    return _by(measured, replayed, owners, errors, *kernel_classes(measured.graph))
+
+
+def start_error_by_stream(measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64]) -> dict[str, GroupError]:
+    """Device tasks of all steps by stream; "rank 0 stream 7". errors: of `start_errors`."""
+    graph = measured.graph
+    return _by(measured, replayed, owners, errors, [f"rank {p.rank} {p.name}" for p in graph.processors], graph.processor)
+
+
+def _by(
+    measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64], labels: list[str], label: Int32
+) -> dict[str, GroupError]:
+    tasks = np.flatnonzero(owners.on_device & (owners.step >= 0))
+    tasks = tasks[np.argsort(label[tasks], kind="stable")]
+    out: dict[str, GroupError] = {}
+    for group in np.split(tasks, np.flatnonzero(np.diff(label[tasks])) + 1):
+        if len(group):
+            actual, predicted = (int((t.end[group] - t.start[group]).sum()) for t in (measured, replayed))
+            out[labels[int(label[group[0]])]] = GroupError(len(group), actual, predicted, start_error(errors[group]))
+    return out

@@ -96,7 +96,7 @@ def _holders(timeline: Timeline, found: Causes) -> tuple[Int32, Int64]:
     return holder, early
 
 
-def by_class(found: Slack, owners: Members) -> dict[str, ClassSlack]:
+def slack_by_class(found: Slack, owners: Members) -> dict[str, ClassSlack]:
     """Slack by class of task over the steps, those with most time first."""
     graph = found.timeline.graph
     labels, label = task_classes(graph)

@@ -169,6 +169,12 @@ def spans(timeline: Timeline, owners: Members) -> tuple[Int64, Int64]:
     return start, end
 
 
+def lengths(timeline: Timeline, owners: Members) -> Int64:
+    """The time of every step of `owners` in the timeline, int64[steps] ns."""
+    start, end = spans(timeline, owners)
+    return end - start
+
+
 def _prefix(graph: Graph, rank: Int32, on_device: NDArray[np.bool_], launch: Int32) -> NDArray[np.bool_]:
     """Released device tasks without a launch, on ranks that show launches at all (elsewhere every task is one)."""
     released = np.zeros(len(graph), bool)

@@ -13,6 +13,7 @@ more than OUTLIER times the median (warm-up) is left out, with a diagnostic.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ OUTLIER = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StragglerShare:
     """One rank, stage or class.
 
     work_ns, ideal_work_ns: its own tasks' time a step as it is and in the ideal job; that of a rank or stage without
@@ -46,8 +47,17 @@ class Share:
     worth_ns: int
 
 
+class _Figures(NamedTuple):
+    """The fields of a `StragglerShare`."""
+
+    work_ns: int
+    ideal_work_ns: int
+    slowdown: float
+    worth_ns: int
+
+
 @dataclass(frozen=True, slots=True)
-class RankShare(Share):
+class RankShare(StragglerShare):
     """A rank; its pipeline stage where the job says it."""
 
     rank: int
@@ -55,14 +65,14 @@ class RankShare(Share):
 
 
 @dataclass(frozen=True, slots=True)
-class StageShare(Share):
+class StageShare(StragglerShare):
     """All ranks of a pipeline stage."""
 
     stage: int
 
 
 @dataclass(frozen=True, slots=True)
-class ClassShare(Share):
+class ClassShare(StragglerShare):
     """All tasks of a class: an operation kind, or a class of kernels or of CPU work."""
 
     name: str
@@ -110,9 +120,9 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
     no_delay = trial.step(np.where(of.delay, 0, graph.duration)) if graph.duration[of.delay].any() else None
     own, computes = counted & ~of.delay, graph.kind != Kind.COLLECTIVE
 
-    def share(tasks: NDArray[np.bool_], works: NDArray[np.bool_] | None = None) -> tuple[int, int, float, int]:
+    def share(tasks: NDArray[np.bool_], works: NDArray[np.bool_] | None = None) -> _Figures:
         works, count = tasks if works is None else tasks & works, steps.number
-        return (
+        return _Figures(
             int(graph.duration[works].sum() / count),
             int(best[works].sum() / count),
             trial.step(np.where(tasks, graph.duration, best)) / trial.ideal,

@@ -37,12 +37,11 @@ def command(
     stream or rank."""
     check_choice(of, RUNS, "a run (--of)")
     check_choice(by, _groupings(), "a grouping (--by)")
-    from lumos.analyze.breakdown import breakdown
+    from lumos.analyze.breakdown import breakdown, variability
+    from lumos.analyze.device_load import queue_lengths
     from lumos.analyze.flops import achieved_flops
-    from lumos.analyze.queue import queue_lengths
     from lumos.analyze.steps import members
     from lumos.analyze.tables import tabulate
-    from lumos.analyze.variability import variability
     from lumos.graph.build import build
     from lumos.simulate import measured, simulate
     from lumos.trace import read

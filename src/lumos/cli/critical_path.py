@@ -30,7 +30,7 @@ def command(
     much longer everything else could take."""
     check_choice(of, RUNS, "a run (--of)")
     from lumos.analyze.critical_path import critical_paths
-    from lumos.analyze.slack import by_class, slack
+    from lumos.analyze.slack import slack, slack_by_class
     from lumos.analyze.steps import members
     from lumos.errors import GraphError
     from lumos.graph.build import build
@@ -46,7 +46,7 @@ def command(
         raise GraphError(f"{', '.join(paths)}: no step contains any task; the profiler window may have cut every step")
     name = None if step is None else check_step(step, [path.name for path in found])
     chosen = tuple(path for path in found if name in (None, path.name))
-    spare = by_class(slack(replayed, owners, frozen=frozen), owners)
+    spare = slack_by_class(slack(replayed, owners, frozen=frozen), owners)
     if perfetto is not None:
         from lumos.report.export.perfetto import write_perfetto
 

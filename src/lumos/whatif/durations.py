@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.kernel_class import bound_by_arithmetic
 from lumos.analyze.steps import launches
+from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.simulate.durations import Mask, scale, slow_rank, with_durations

@@ -12,8 +12,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from lumos.analyze.kernel_class import bound_by_arithmetic
 from lumos.analyze.steps import members
+from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.cost.cluster import Accelerator, Cluster
 from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic

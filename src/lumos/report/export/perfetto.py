@@ -19,9 +19,8 @@ import msgspec
 import numpy as np
 
 from lumos.analyze.critical_path import CriticalPath
-from lumos.analyze.queue import queue_steps
+from lumos.analyze.device_load import BIN_NS, busy_curves, queue_steps
 from lumos.analyze.steps import Members, launches, members, spans
-from lumos.analyze.utilization import BIN_NS, busy_curves
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.report.export.perfetto_path import path_events

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from lumos.analyze.class_time import class_times
 from lumos.analyze.collectives import collective_times
+from lumos.analyze.contents import memory_curves
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.memory import memory_curves
-from lumos.analyze.operation_idle import is_operation_level
+from lumos.analyze.device_load import busy_curves
+from lumos.analyze.idle import is_operation_level
 from lumos.analyze.replay import ReplayResult, replay
 from lumos.analyze.steps import Members, job_steps, members
 from lumos.analyze.stragglers import Stragglers, stragglers
-from lumos.analyze.utilization import busy_curves
+from lumos.analyze.tables import class_times
 from lumos.cost.collective_rates import modelled_collectives
 from lumos.errors import GraphError
 from lumos.graph.build import build

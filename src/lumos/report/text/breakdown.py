@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
-from lumos.analyze.breakdown import StepBreakdown
+from lumos.analyze.breakdown import StepBreakdown, Variability
 from lumos.analyze.flops import Achieved
 from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, Row, StreamRow, TimeRow
-from lumos.analyze.variability import Variability
 from lumos.diagnostics import Diagnostic
 from lumos.report.text.format import heading, kernel_name, percent, print_diagnostics, sentence, table
 from lumos.report.text.replay import PARTS, who

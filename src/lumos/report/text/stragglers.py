@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from lumos.analyze.stragglers import Share, Stragglers
+from lumos.analyze.stragglers import Stragglers, StragglerShare
 from lumos.report.text.format import JOB_STEP, heading, percent, print_diagnostics, sentence, table
 from lumos.units import count, duration
 
@@ -47,7 +47,7 @@ def headline(result: Stragglers) -> str:
     )
 
 
-def _print_shares(console: Console, names: Sequence[str], shares: Sequence[tuple[Sequence[str], Share]], step: int) -> None:
+def _print_shares(console: Console, names: Sequence[str], shares: Sequence[tuple[Sequence[str], StragglerShare]], step: int) -> None:
     rows = [
         (
             *label,

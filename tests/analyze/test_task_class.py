@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lumos.analyze.kernel_class import classify
+from lumos.analyze.task_class import kernel_class
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,4 @@ from lumos.analyze.kernel_class import classify
     ],
 )
 def test_names_of_the_usual_libraries(name, expected):
-    assert classify(name) == expected
+    assert kernel_class(name) == expected

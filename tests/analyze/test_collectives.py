@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lumos.analyze.class_time import class_times
 from lumos.analyze.collectives import collective_times
 from lumos.analyze.steps import members
+from lumos.analyze.tables import class_times
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.simulate.timeline import Timeline
 

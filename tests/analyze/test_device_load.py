@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lumos.analyze.device_load import busy_curves, busy_difference, curve, queue_lengths, queue_steps
+from lumos.analyze.steps import members
+from lumos.graph.table import Kind, Processor, Step
+from lumos.intervals import union
+from lumos.simulate.timeline import measured
+
+MS = 1_000_000
+
+
+def test_a_curve_by_hand():
+    busy = union(np.array([0, 15 * MS // 10]), np.array([MS // 2, 9 * MS]))
+    assert curve(busy, 0, 25 * MS // 10).tolist() == [0.5, 0.5, 0.5]  # the last bin ends with the step, half-way
+
+
+def test_a_curve_starts_with_its_step_and_is_blind_to_other_ranks(draw_graph):
+    processors = [Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8), Processor(1, True, "stream 7", 0, 7)]
+    tasks = [(0, Kind.KERNEL, "k", 500, 1000), (1, Kind.KERNEL, "l", 750, 2500), (2, Kind.KERNEL, "m", 0, 4000)]
+    graph = draw_graph(processors, tasks, steps=(Step(0, "s", 0, 9 * MS),))
+    (found,) = busy_curves(measured(graph), members(graph))
+    assert found.tolist() == [1.0, 1.0]
+
+
+def test_the_shorter_run_is_idle_where_it_has_ended():
+    assert busy_difference(np.array([1.0, 0.5]), np.array([0.5])) == pytest.approx(0.5)
+    assert busy_difference(np.array([1.0]), np.array([1.0])) == 0.0
+    assert busy_difference(np.empty(0), np.empty(0)) is None
+
+
+US = 1000
+
+
+def test_the_queue_by_hand(two_steps):
+    """k1 is outstanding 12–40, the collective 14–60: one for 2 + 20 µs, two for 26 µs of the 80."""
+    first, second = queue_lengths(measured(two_steps), members(two_steps))
+    assert first.maximum == 2
+    assert first.mean == pytest.approx((2 + 2 * 26 + 20) / 80)
+    assert second == (pytest.approx(33 / 45), 1)
+
+
+def test_the_queue_over_time(two_steps):
+    time, length = queue_steps(measured(two_steps), members(two_steps), 0)
+    assert time.tolist() == [12 * US, 14 * US, 40 * US, 60 * US, 117 * US, 150 * US]
+    assert length.tolist() == [1, 2, 1, 0, 1, 0]
+
+
+def test_a_rank_that_launches_nothing_has_no_queue(draw_graph):
+    graph = draw_graph([Processor(0, False, "t")], [(0, Kind.OPERATOR, "a", 0, 1)], steps=(Step(0, "s", 0, US),))
+    assert queue_lengths(measured(graph), members(graph)) == ((None, None),)
