@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.chakra import two_stages
 
@@ -28,7 +28,7 @@ from lumos.trace.chakra_et import stream
 def jobs(draw: st.DrawFn) -> Graph:
     """Random graphs of two ranks: a thread and two streams each, launches, waits, lags, collectives, odd nanoseconds."""
     count = draw(st.integers(2, 12))
-    rows, edges, sets, facts = [], [], [], []
+    rows, edges, facts = [], [], []
     for step in range(count):
         meets = draw(st.booleans()) if step else False
         members = []
@@ -42,12 +42,17 @@ def jobs(draw: st.DrawFn) -> Graph:
             if others and draw(st.booleans()):
                 edges.append((draw(st.sampled_from(others)), kernel, Dependency.STREAM_WAIT))
         if meets:
-            sets.append(members)
             facts += members
+    return _graph(rows, edges, facts, draw(st.integers(0, 2_500)))
+
+
+def _graph(rows: list[tuple[Kind, int, int]], edges: list[tuple[int, int, Dependency]], facts: list[int], after_ns: int) -> Graph:
+    """Two ranks of a thread and two streams. rows: kind, processor, ns; facts: tasks that meet, in pairs; after_ns: behind launches and
+    on streams."""
     edges = [*{(a, b): (a, b, k) for a, b, k in sorted(edges, key=lambda e: (e[1], e[0]))}.values()]
     n = len(rows)
     lag = np.zeros((2, len(Dependency)), np.int64)
-    lag[:, (Dependency.LAUNCH, Dependency.STREAM_ORDER)] = draw(st.integers(0, 2_500))
+    lag[:, (Dependency.LAUNCH, Dependency.STREAM_ORDER)] = after_ns
     none = np.full(len(facts), -1, np.int32)
     return Graph(
         ranks=(0, 1),
@@ -77,7 +82,6 @@ def jobs(draw: st.DrawFn) -> Graph:
     )
 
 
-@settings(deadline=None, max_examples=60)
 @given(jobs(), st.booleans())
 def test_a_set_replays_to_the_times_of_its_graph(tmp_path_factory: pytest.TempPathFactory, job: Graph, exact: bool) -> None:
     folder = tmp_path_factory.mktemp("set")
@@ -88,12 +92,27 @@ def test_a_set_replays_to_the_times_of_its_graph(tmp_path_factory: pytest.TempPa
     assert check(folder).violations == ()
 
 
-@settings(deadline=None, max_examples=30)
 @given(jobs())
 def test_blocks_replay_to_the_times_of_their_kernels(job: Graph) -> None:
     timeline, blocks = simulate(job), coarse(lower(job))
     assert simulate(graph_of(blocks)).end.max() == timeline.end.max()
     assert len(blocks) <= 4 * len(blocks.communication) + 2 * len(blocks.ranks)
+
+
+def test_collectives_of_one_moment_meet_as_they_did_though_issued_in_another_order() -> None:
+    """Rank 0 could begin the second collective after 1 ns and the first after 3, rank 1 the other way about: both begin at 3."""
+    rows, edges = [], []
+    for first, second in ((Kind.KERNEL, Kind.KERNEL), (Kind.COLLECTIVE, Kind.COLLECTIVE), (Kind.KERNEL, None)):
+        for rank in range(2):
+            short, long = ((first, 1, 1), (second, 2, 3)) if first == Kind.KERNEL else ((first, 2 - rank, 1), (second, 1 + rank, 1))
+            for kind, queue, ns in (short, long):
+                if kind is not None:
+                    rows += [(Kind.LAUNCH, 3 * rank, 0), (kind, 3 * rank + queue, ns)]
+                    edges.append((len(rows) - 2, len(rows) - 1, Dependency.LAUNCH))
+    meeting = [i for i, row in enumerate(rows) if row[0] == Kind.COLLECTIVE]
+    job = _graph(rows, edges, [meeting[i] for i in (0, 2, 1, 3)], 0)
+    assert simulate(job).end.max() == 5  # the kernels behind the collectives, which end at 4
+    assert simulate(graph_of(coarse(lower(job)))).end.max() == 5
 
 
 def test_roundings_cancel_along_a_chain(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ lost is which kernels and threads a block is made of, and concurrency of compute
 from __future__ import annotations
 
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
@@ -136,8 +137,23 @@ def _latest(task: Int64, time: Int64, n: int) -> Int64:
 
 
 def _sorted(line: _Line) -> _Line:
-    """The line's nodes by start, in an order that its edges respect (they go from earlier to later additions)."""
-    order = sorted(range(len(line.start)), key=lambda i: (line.start[i], i))
+    """The line's nodes by start, in an order that its edges respect. What begins at one moment keeps the communication in the
+    order of the workload: a simulator has the ranks' transfers meet by their order, whichever was issued first."""
+    behind: list[list[int]] = [[] for _ in line.start]
+    missing = [0] * len(line.start)
+    for a, b in line.edges:
+        behind[a].append(b)
+        missing[b] += 1
+    ready = [(line.start[i], line.comm[i], i) for i, count in enumerate(missing) if not count]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        node = heappop(ready)[2]
+        order.append(node)
+        for i in behind[node]:
+            missing[i] -= 1
+            if not missing[i]:
+                heappush(ready, (line.start[i], line.comm[i], i))
     place = {node: i for i, node in enumerate(order)}
     out = _Line()
     for node in order:
