@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from lumos.analyze.steps import members
 from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from
 from lumos.predict.predict import predict
 from lumos.report.export.kineto import write_kineto
 from lumos.trace import read
-from lumos.whatif.identify import identify
+from lumos.whatif.identify import Identification
 from lumos.whatif.planned import with_settings
 from lumos.whatif.whatif import Changes, parse_settings, whatif
 
@@ -32,7 +31,7 @@ def _read(job, folder):
 
 def _identified(job, folder):
     traces, graph = _read(job, folder)
-    return identify(traces, graph, members(graph), job.cluster)
+    return Identification(traces, graph).on(job.cluster)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +96,15 @@ def test_what_the_plan_says_is_read_back(tmp_path, settings):
 def test_precision_and_recomputation_are_what_predict_says(tmp_path, settings, changes):
     job = _job(**settings)
     traces, graph = _read(job, tmp_path)
+    plan = Identification(traces, graph)
     for change in changes:
         wanted = parse_settings([change])
         truth = predict(with_settings(job, wanted, None), coarse=False).time.time_s
-        assert whatif(traces, graph, Changes(wanted)).outcome.step_time_s == pytest.approx(truth, rel=0.01), change
+        assert whatif(traces, graph, Changes(wanted), plan).outcome.step_time_s == pytest.approx(truth, rel=0.01), change
 
 
 def test_lower_precision_is_faster(tmp_path):
     traces, graph = _read(_job({"hidden": 3072, "head_dim": 256, "ffn": 12288, "layers": 4}, seq=2048), tmp_path)
-    step = {word: whatif(traces, graph, Changes({"precision": word})).outcome.step_time_s for word in ("fp32", "bf16", "fp8")}
+    plan = Identification(traces, graph)
+    step = {word: whatif(traces, graph, Changes({"precision": word}), plan).outcome.step_time_s for word in ("fp32", "bf16", "fp8")}
     assert step["fp8"] < step["bf16"] < step["fp32"]

@@ -7,7 +7,6 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from lumos.analyze.steps import members
 from lumos.blocks.coefficients import shipped
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
@@ -24,7 +23,7 @@ from lumos.trace import read
 from lumos.whatif.durations import Durations
 from lumos.whatif.grid import evaluate, parse_grid
 from lumos.whatif.hardware import network
-from lumos.whatif.identify import identify
+from lumos.whatif.identify import Identification
 from lumos.whatif.planned import with_settings
 from lumos.whatif.whatif import Changes, parse_settings, whatif
 
@@ -43,12 +42,13 @@ class Written:
         write_kineto(str(folder), prediction, ranks=ranks, jitter=jitter, clock_offset_ns=100_000, seed=3)
         self.traces = read(str(folder))
         self.graph = build(self.traces)
+        self.plan = Identification(self.traces, self.graph)
 
     def predict(self, job):
         return predict(job, Pricer(job.cluster, self.coefficients), coarse=False)
 
     def whatif(self, *words, **changes):
-        return whatif(self.traces, self.graph, Changes(parse_settings(words), **changes))
+        return whatif(self.traces, self.graph, Changes(parse_settings(words), **changes), self.plan)
 
     def truth(self, *words):
         return self.predict(with_settings(self.job, parse_settings(words), None)).time.time_s
@@ -60,7 +60,7 @@ def written(tmp_path_factory):
 
 
 def test_the_plan_is_read_back_from_the_files(written):
-    found = identify(written.traces, written.graph, members(written.graph), written.job.cluster)
+    found = written.plan.on(written.job.cluster)
     assert found.agreement == pytest.approx(1.0)
     assert found.job.plan == written.job.plan
     assert found.job.model == written.job.model
@@ -139,7 +139,7 @@ def test_mixtures_and_context_parallel_are_identified(tmp_path):
     cp = Settings(model="llama3.2-1b", cluster="h100", gpus=8, global_batch=4, seq=8192, tp=2, cp=2, pp=1)
     for number, settings in enumerate((moe, cp)):
         job = Written(tmp_path / str(number), settings, ranks="stages")
-        found = identify(job.traces, job.graph, members(job.graph), job.job.cluster)
+        found = job.plan.on(job.job.cluster)
         assert found.job.plan == job.job.plan
         assert found.agreement > 0.99
 
@@ -229,6 +229,23 @@ def test_passes_of_a_pipeline_stage_are_told_apart(written):
 
 
 def test_a_plan_that_does_not_account_for_the_trace_is_not_followed_in_silence(written, monkeypatch):
-    found = identify(written.traces, written.graph, members(written.graph), written.job.cluster)
-    monkeypatch.setattr("lumos.whatif.whatif.identify", lambda *_: replace(found, agreement=0.8))
-    assert "plan-not-followed" in {d.code for d in written.whatif("micro_batch=2").diagnostics}
+    found = replace(written.plan.on(written.job.cluster), agreement=0.8)
+    monkeypatch.setattr("lumos.whatif.identify.identify", lambda *_: found)
+    answer = whatif(written.traces, written.graph, Changes(parse_settings(["micro_batch=2"])))
+    assert "plan-not-followed" in {d.code for d in answer.diagnostics}
+
+
+def test_a_grid_identifies_the_job_once(written, monkeypatch):
+    asked = []
+    monkeypatch.setattr("lumos.whatif.identify.identify", lambda *job: asked.append(job) or written.plan.on(written.job.cluster))
+    cells = evaluate(written.traces, written.graph, Changes(), parse_grid(["tp=1,2,5", "dp=2,4"]))
+    assert len([cell for cell in cells if cell.step_time_s]) == 4
+    assert len(asked) == 1
+
+
+def test_a_job_that_cannot_be_identified_is_refused_every_time_and_on_every_cluster(written):
+    half = replace(written.traces, traces=written.traces.traces[:4])
+    plan = Identification(half, build(half))
+    for cluster in ("h100", "h100", "h200"):
+        with pytest.raises(LumosError, match="every stage"):
+            plan.on(load_cluster(cluster))

@@ -36,6 +36,10 @@ class Block:
     ends: tuple[int, ...]
     before: int = 0
 
+    def __hash__(self) -> int:
+        """Of enough to tell most blocks apart: they are looked up far more often than made, and hold hundreds of numbers."""
+        return hash((self.name, self.before, len(self.ops), *self.ops[:1], *self.ops[-1:]))
+
 
 class Builder:
     """Lists the ops of a block: a chain, with work beside it that a later op joins."""

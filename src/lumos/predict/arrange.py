@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -29,7 +30,7 @@ def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: in
     share = Share(model, plan, framework, devices_per_node)
     chunks = layers_of_chunks(plan, model)
     blocks, work = Blocks(), LayerWork(share)
-    stages = tuple(tuple(_Stage(share, work, blocks, s, chunks).items()) for s in range(plan.pp))
+    stages = tuple(tuple(Stage(share, work, blocks, s, chunks).items()) for s in range(plan.pp))
     layout = Layout(model, plan, framework, tuple(blocks.blocks), stages)
     return captured(layout) if framework.cuda_graphs else layout
 
@@ -43,7 +44,7 @@ class _Run:
 
 
 @dataclass(slots=True)
-class _Stage:
+class Stage:
     """Lists the items of one stage."""
 
     share: Share
@@ -63,22 +64,48 @@ class _Stage:
     # ---------------------------------------------------------------- the step
 
     def items(self) -> list[Item]:
-        plan, framework = self.share.plan, self.share.framework
-        begin = Builder("step begin", 0, round(1000 * framework.step_us)).build()
+        self._begin()
+        for action, final in self._actions():
+            before = self.tail
+            self._pass(action, final)
+            self.earlier = before
+        self._finish()
+        return self.listed
+
+    def runs_of_blocks(self) -> Counter[int]:
+        """How often `items` runs each block. Which blocks a pass runs depends on its kind, its chunk and on whether it completes
+        the chunk's gradients, not on its microbatch; so passes alike in these are listed once and counted."""
+        self._begin()
+        alike = Counter((action.step, action.chunk, final) for action, final in self._actions())
+        times = [1] * len(self.listed)
+        for (step, chunk, final), count in alike.items():
+            self._pass(Action(step, 0, chunk), final)
+            times += [count] * (len(self.listed) - len(times))
+        self._finish()
+        times += [1] * (len(self.listed) - len(times))
+        found: Counter[int] = Counter()
+        for item, count in zip(self.listed, times, strict=True):
+            found[item.block] += item.repeat * count
+        return found
+
+    def _begin(self) -> None:
+        begin = Builder("step begin", 0, round(1000 * self.share.framework.step_us)).build()
         self._put(begin, phase="sync")
         self._begin_parameters()
+
+    def _actions(self) -> Iterator[tuple[Action, bool]]:
+        """The passes of the stage, each with whether its chunk's gradients are complete after it."""
+        plan = self.share.plan
         actions = schedule(plan.schedule, self.stage, plan.pp, plan.microbatches, plan.vpp)
         complete = last_gradients(actions)
         for i, action in enumerate(actions):
-            before = self.tail
-            if action.step is Pass.FORWARD:
-                self._forward(action)
-            elif not plan.forward_only:
-                self._backward(action, complete[action.chunk] == i)
-            self.earlier = before
-        if not plan.forward_only:
-            self._finish()
-        return self.listed
+            yield action, action.step is not Pass.FORWARD and complete[action.chunk] == i
+
+    def _pass(self, action: Action, final: bool) -> None:
+        if action.step is Pass.FORWARD:
+            self._forward(action)
+        elif not self.share.plan.forward_only:
+            self._backward(action, final)
 
     # ---------------------------------------------------------------- passes
 
@@ -90,7 +117,7 @@ class _Stage:
         if first:
             self._chain(self._end(outer_layers.embedding_forward), "forward", action)
         for run in self._runs(action.chunk):
-            block = self.blocks.make(("forward", run.mixture), partial(self.work.forward, run.mixture))
+            block = self.blocks.of_pass(("forward", run.mixture), partial(self.work.forward, run.mixture))
             self._layers(block, run, "forward", action)
         if last:
             self._chain(self._end(outer_layers.head_forward), "forward", action)
@@ -123,7 +150,7 @@ class _Stage:
     def _weights(self, action: Action, exchange: bool) -> None:
         """Weight gradients put off by a split backward pass: only after them is there anything to exchange."""
         for run in reversed(self._runs(action.chunk)):
-            block = self.blocks.make(("weights", run.mixture), partial(self.work.weights, run.mixture))
+            block = self.blocks.of_pass(("weights", run.mixture), partial(self.work.weights, run.mixture))
             if exchange:
                 self._bucketed_backward(block, run, action)
             else:
@@ -143,7 +170,7 @@ class _Stage:
         for layers, recompute in splits:
             step = self.work.inputs if action.step is Pass.INPUT else self.work.backward
             key = ("backward", action.step, run.mixture, recompute)
-            block = self.blocks.make(key, partial(step, run.mixture, recompute))
+            block = self.blocks.of_pass(key, partial(step, run.mixture, recompute))
             part = _Run(layers, run.mixture)
             if plan.zero == 3:
                 self._sharded_backward(block, part, action)
@@ -272,6 +299,8 @@ class _Stage:
 
     def _finish(self) -> None:
         plan, framework = self.share.plan, self.share.framework
+        if plan.forward_only:
+            return
         held = self._trained_parameters()
         data = plan.dp * plan.cp
         if data > 1 and plan.zero != 3 and not framework.dp_overlap:
@@ -377,10 +406,10 @@ class _Stage:
 
     def _end(self, maker: Callable[[Share, LayerWork], Block]) -> Block:
         """Embedding or head."""
-        return self.blocks.make(maker.__name__, lambda: maker(self.share, self.work))
+        return self.blocks.of_pass(maker.__name__, lambda: maker(self.share, self.work))
 
     def _transfer(self, name: str, lane: Lane) -> Block:
-        return self.blocks.make((name, lane), lambda: outer_layers.transfer(self.share, name, lane))
+        return self.blocks.of_pass((name, lane), lambda: outer_layers.transfer(self.share, name, lane))
 
     def _receive(self, key: str, lane: Lane, name: str, action: Action) -> None:
         posted = self.earlier if self.share.framework.p2p_overlap else self.tail
@@ -388,7 +417,7 @@ class _Stage:
         self._wait_for(item)
         self.host_blocked = self.share.framework.transfer_blocks
         if outer_layers.scattered(self.share):
-            self._chain(self.blocks.make("received", lambda: outer_layers.gather_received(self.share)), "sync", action)
+            self._chain(self.blocks.of_pass("received", lambda: outer_layers.gather_received(self.share)), "sync", action)
 
     def _lane(self, lane: Lane, action: Action) -> Lane:
         """The lane of a transfer: the pipeline that runs up has its own."""

@@ -62,10 +62,12 @@ class Layout(Described):
 
 
 class Blocks:
-    """Distinct blocks, each made once, numbered as they are first used."""
+    """Distinct blocks, each made once, numbered as they are first used. passes: blocks of passes by key, shared between layouts
+    whose passes are the same (`tally`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, passes: dict[Hashable, Block] | None = None) -> None:
         self.blocks: list[Block] = []
+        self._passes = {} if passes is None else passes
         self._numbers: dict[Block, int] = {}
         self._made: dict[Hashable, Block] = {}
         self._identities: dict[int, int] = {}  # of blocks in _made, which keeps them alive
@@ -77,6 +79,10 @@ class Blocks:
             self._made[key] = block
             self._identities[id(block)] = self._number(block)
         return self._made[key]
+
+    def of_pass(self, key: Hashable, maker: Callable[[], Block]) -> Block:
+        """The block of that key, of a pass through the model."""
+        return self.make(key, lambda: self._passes[key] if key in self._passes else self._passes.setdefault(key, maker()))
 
     def number(self, block: Block) -> int:
         """The block's number; blocks that `make` gave need no comparison."""

@@ -81,7 +81,7 @@ class Loaded:
         the typical one, whatever `step` says, and `moved` is always told."""
         began = time.perf_counter()
         if changes.structural:
-            found = as_json(whatif(self.recording.job, self.recording.graph, changes))
+            found = as_json(whatif(self.recording.job, self.recording.graph, changes, self.recording.plan))
             return {**found, "seconds_s": time.perf_counter() - began}
         step = step or self.bench.typical
         self.bench.check_step(step)

@@ -23,6 +23,7 @@ from lumos.simulate.durations import Mask
 from lumos.trace.table import Int8, Int64, Job
 from lumos.whatif.answer import typical_step, windows
 from lumos.whatif.durations import Scale, matching, number
+from lumos.whatif.identify import Identification
 from lumos.whatif.whatif import Changes, parse_settings, whatif
 
 #: Prefix of grid keys that scale durations.
@@ -61,15 +62,21 @@ def evaluate(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[
     cells = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     if all(key.startswith(SCALE) for key in grid) and not changes.structural:
         return _swept(job, graph, changes, grid, cells)
-    return tuple(_one(job, graph, changes, cell) for cell in cells)
+    return _each(job, graph, changes, cells)
 
 
-def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str]) -> Cell:
+def _each(job: Job, graph: Graph, changes: Changes, cells: Iterable[dict[str, str]]) -> tuple[Cell, ...]:
+    """The combinations one by one."""
+    plan = Identification(job, graph)
+    return tuple(_one(job, graph, changes, cell, plan) for cell in cells)
+
+
+def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str], plan: Identification) -> Cell:
     scales = tuple(Scale(key.removeprefix(SCALE), number(v, key)) for key, v in cell.items() if key.startswith(SCALE))
     settings = {**changes.settings, **{k: v for k, v in cell.items() if not k.startswith(SCALE)}}
     durations = changes.durations._replace(scales=(*changes.durations.scales, *scales))
     try:
-        found = whatif(job, graph, replace(changes, settings=settings, durations=durations))
+        found = whatif(job, graph, replace(changes, settings=settings, durations=durations), plan)
     except LumosError as error:
         return Cell(cell, None, str(error))
     return Cell(cell, found.outcome.step_time_s)
@@ -79,7 +86,7 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
     """Durations alone: one frozen graph, all combinations through batched sweeps."""
     masks = {key: matching(graph, job, key.removeprefix(SCALE)) for key in grid}
     if any(mask.all() for mask in masks.values()):  # then the times at which ranks begin scale too (`durations.scale`)
-        return tuple(_one(job, graph, changes, cell) for cell in cells)
+        return _each(job, graph, changes, cells)
     base = changes.durations.apply(graph, job)
     ready = step_sweep(graph, base)
     seconds = scaled_steps(ready, masks, [{key: number(v, key) for key, v in cell.items()} for cell in cells])

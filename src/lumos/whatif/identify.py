@@ -7,12 +7,13 @@ layout would launch with what the ranks launched; the share that agrees is the c
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as combinations
 
-from lumos.analyze.steps import Members
+from lumos.analyze.steps import Members, members
+from lumos.blocks.block import Block
 from lumos.cost.cluster import Cluster
 from lumos.errors import LumosError
 from lumos.graph.table import Graph
@@ -22,6 +23,7 @@ from lumos.plan.job import Job
 from lumos.plan.plan import Plan, PlanError, check
 from lumos.predict.layout import Layout
 from lumos.predict.step_time import layout_of
+from lumos.predict.tally import Tallies
 from lumos.segment.counts import Counts, counts_of
 from lumos.segment.signatures import Measured, Signature, measured_work, of_work
 from lumos.trace.table import Job as Traces
@@ -46,19 +48,39 @@ def identify(traces: Traces, graph: Graph, owners: Members, cluster: Cluster) ->
     work = tuple(measured_work(graph, owners, i, t) for i, t in enumerate(traces.traces))
     counts, stages = counts_of(traces, work)
     seen = [Counter(m.signature for m in rank) for rank in work]
-    layouts = ((job, layout_of(job)) for job in _candidates(counts, cluster))
-    scored = [(_agreement(layout, seen, stages), job, layout) for job, layout in layouts]
+    expected = _Expected(cluster)
+    scored = [(_agreement(expected(job), seen, stages), job) for job in _candidates(counts, cluster)]
     if not scored:
         raise LumosError("the trace's plan does not fit together; its ranks, shapes and groups contradict each other")
-    most = max(score for score, _, _ in scored)
-    alike = [(job, layout) for score, job, layout in scored if score > most - 1e-9]
-    job, _ = max(alike, key=lambda candidate: _in_order(candidate[1], work, stages)) if len(alike) > 1 else alike[0]
+    most = max(score for score, _ in scored)
+    alike = [job for score, job in scored if score > most - 1e-9]
+    job = max(alike, key=lambda candidate: _in_order(layout_of(candidate), work, stages)) if len(alike) > 1 else alike[0]
     return Identified(job, most, work, tuple(stages))
 
 
-def _agreement(layout: Layout, seen: Sequence[Counter[Signature]], stages: Sequence[int]) -> float:
-    """Share of the work, of both sides, that agrees."""
-    expected = _expected(layout)
+class Identification:
+    """The plan of one job, identified when first asked for and then kept: many what-ifs of a job need it once."""
+
+    def __init__(self, traces: Traces, graph: Graph) -> None:
+        self._traces, self._graph = traces, graph
+        self._known: list[tuple[Cluster, Identified | LumosError]] = []
+
+    def on(self, cluster: Cluster) -> Identified:
+        """The job as it ran on `cluster`. LumosError where it cannot be identified, every time it is asked for."""
+        found = next((found for known, found in self._known if known == cluster), None)
+        if found is None:
+            try:
+                found = identify(self._traces, self._graph, members(self._graph), cluster)
+            except LumosError as error:
+                found = error
+            self._known.append((cluster, found))
+        if isinstance(found, LumosError):
+            raise found
+        return found
+
+
+def _agreement(expected: Sequence[Counter[Signature]], seen: Sequence[Counter[Signature]], stages: Sequence[int]) -> float:
+    """Share of the work, of both sides, that agrees. expected: by stage; seen: by rank, whose stages `stages` are."""
     both = total = 0
     for rank, stage in zip(seen, stages, strict=True):
         if stage >= len(expected):
@@ -68,20 +90,29 @@ def _agreement(layout: Layout, seen: Sequence[Counter[Signature]], stages: Seque
     return both / total if total else 0.0
 
 
-def _expected(layout: Layout) -> list[Counter[Signature]]:
-    """By stage, how often its work has each signature."""
-    blocks = [Counter(of_work(op.work) for op in block.ops) for block in layout.blocks]
-    found = []
-    for items in layout.stages:
-        runs: Counter[int] = Counter()
-        for item in items:
-            runs[item.block] += item.repeat
-        total: Counter[Signature] = Counter()
-        for block, count in runs.items():
-            for signature, each in blocks[block].items():
-                total[signature] += each * count
-        found.append(total)
-    return found
+class _Expected:
+    """By stage, how often the work of a job has each signature. Most blocks are the same for many candidates, and looked at once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._tally = Tallies(cluster.node.devices)
+        self._of_block: dict[Block, Counter[Signature]] = {}
+
+    def __call__(self, job: Job) -> list[Counter[Signature]]:
+        tally = self._tally(job.model, job.plan, job.framework)
+        blocks = [self._signatures(block) for block in tally.blocks]
+        found = []
+        for runs in tally.runs:
+            total: dict[Signature, int] = defaultdict(int)
+            for block, count in runs.items():
+                for signature, each in blocks[block].items():
+                    total[signature] += each * count
+            found.append(Counter(total))
+        return found
+
+    def _signatures(self, block: Block) -> Counter[Signature]:
+        if block not in self._of_block:
+            self._of_block[block] = Counter(of_work(op.work) for op in block.ops)
+        return self._of_block[block]
 
 
 def _in_order(layout: Layout, work: Sequence[list[Measured]], stages: Sequence[int]) -> int:

@@ -42,7 +42,7 @@ from lumos.whatif.change import SIZE_KEYS, layers, microbatches, recompute, resi
 from lumos.whatif.durations import Durations
 from lumos.whatif.exchange import replicas
 from lumos.whatif.hardware import network, on_cluster
-from lumos.whatif.identify import ENOUGH, Identified, identify
+from lumos.whatif.identify import ENOUGH, Identification, Identified
 from lumos.whatif.measured_layout import MeasuredLayout, measured_layout
 from lumos.whatif.passes import rearranged
 from lumos.whatif.place import place
@@ -88,15 +88,16 @@ def parse_settings(words: Iterable[str]) -> dict[str, str]:
     return out
 
 
-def whatif(job: Job, graph: Graph, changes: Changes) -> Answer:
-    """The answer for one set of changes to `graph`, built from `job`."""
+def whatif(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
+    """The answer for one set of changes to `graph`, built from `job`. plan: of this job, for callers with many what-ifs of it, which
+    identify its plan once."""
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
         return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()))
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
     graphs = wants_graphs(changes.settings, graph)
-    identified = _by_plan(job, graph, changes)
+    identified = _by_plan(job, graph, changes, plan or Identification(job, graph))
     if identified is not None and (_needs_plan(changes) or identified.agreement >= ENOUGH):
         return _planned(identified, job, graph, changes)
     _whole_pipeline(job, graph, changes.settings)
@@ -171,23 +172,18 @@ def _needs_plan(changes: Changes) -> bool:
     return any(key in changes.settings for key in PLAN_KEYS) or changes.settings.get("recompute") == "selective"
 
 
-def _by_plan(job: Job, graph: Graph, changes: Changes) -> Identified | None:
+def _by_plan(job: Job, graph: Graph, changes: Changes, plan: Identification) -> Identified | None:
     """The job's plan, where the change goes by it: where a key needs it, or the layout of a plan accounts for the trace."""
     if _needs_plan(changes):
         if not has_device(graph):
             raise LumosError(
                 "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, layers, sizes and microbatches"
             )
-        return identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
+        return plan.on(cluster_of(job, graph, changes.base_cluster))
     if not has_device(graph) or graph.collectives is None or not len(graph.collectives.task):
         return None
-    return _identified(job, graph, changes)
-
-
-def _identified(job: Job, graph: Graph, changes: Changes) -> Identified | None:
-    """The plan that the traces show; None where they show none."""
     try:
-        return identify(job, graph, members(graph), cluster_of(job, graph, changes.base_cluster))
+        return plan.on(cluster_of(job, graph, changes.base_cluster))
     except LumosError:
         return None
 

@@ -37,6 +37,7 @@ from lumos.trace.table import Job
 from lumos.units import duration
 from lumos.whatif.answer import Answer, Memory, contracted
 from lumos.whatif.bench import Bench
+from lumos.whatif.identify import Identification
 from lumos.whatif.whatif import Changes, whatif
 
 #: Jobs of more ranks show the mean and the range of busy curves over ranks, not each rank's.
@@ -97,6 +98,11 @@ class Recording:
         return sorted(lengths, key=lambda name: lengths[name])[(len(lengths) - 1) // 2]
 
     @cached_property
+    def plan(self) -> Identification:
+        """The plan that the job ran, for what-ifs."""
+        return Identification(self.job, self.graph)
+
+    @cached_property
     def bench(self) -> Bench:
         return Bench(self.job, self.graph, self.replayed)
 
@@ -146,7 +152,7 @@ def document(
 
 def _what_if(recording: Recording, changes: Changes, changed: Timeline | None, step: str) -> dict[str, Any]:
     if changed is None:
-        return as_json(whatif(recording.job, recording.graph, changes))
+        return as_json(whatif(recording.job, recording.graph, changes, recording.plan))
     return what_if(recording.bench, changed, changes.durations.described(), step, moved=True)
 
 
