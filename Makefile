@@ -1,7 +1,7 @@
 # Each target sets up what it needs in a virtual environment of the project's own.
 #   make demo      replay the recorded job in examples/
-#   make test      lint, types and tests
-#   make test-all  the same with the optional libraries (torch, Ray, plotly, ...) installed
+#   make test      lint, types and tests, in at most four minutes on two cores
+#   make test-all  the same with the optional libraries (torch, Ray, plotly, ...) installed, slow tests and more examples of each property
 #   make sanitize  fuzz the native code under the address and undefined-behaviour sanitizers
 PYTHON ?= python3
 VENV := .venv
@@ -14,11 +14,14 @@ TRACES ?= examples/gpt-2rank-cpu
 demo: $(VENV)/.installed
 	$(BIN)/lumos replay $(TRACES)
 
+# One worker a core; a worker takes tests that stand together, so that what a file's tests share is seldom made twice.
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+
 test: $(VENV)/.dev lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-all: $(VENV)/.all lint
-	$(BIN)/python -m pytest
+	$(PYTEST) -m '' --hypothesis-profile=thorough
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests validation benchmarks tools examples

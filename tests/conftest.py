@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
+from hypothesis import settings
 from tests import checked_builders
 
 checked_builders.install()
+
+# Tests run in one process a core, and so do the processes that they start: more threads would wait for each other in a busy loop.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No deadline: how long an example takes says more about what else the machine does. In CI the same examples every time.
+settings.register_profile("quick", deadline=None, max_examples=50, derandomize="CI" in os.environ, print_blob=True)
+settings.register_profile("thorough", settings.get_profile("quick"), max_examples=400)
+settings.load_profile("quick")
 
 #: Two stages, two microbatches, 1F1B: passes of 10 and 20 ms, transfers of 1 ms; the step takes 93 ms.
 #: (stage, operation, sequence, start, end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.cost.cluster import Accelerator, load_cluster
@@ -145,7 +145,6 @@ def test_a_device_without_published_numbers_is_asked_about() -> None:
         gemm(1, 1, 1, device("m2-inference"))
 
 
-@settings(max_examples=20)
 @given(st.integers(1, 10_000))
 def test_chunks_do_not_show(count: int) -> None:
     m = np.arange(1, count + 1)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lumos.errors import GraphError
@@ -352,7 +352,6 @@ def run(graph: Graph, durations: np.ndarray[Any, Any] | None = None) -> tuple[li
     return timeline.start.tolist(), timeline.end.tolist()
 
 
-@settings(max_examples=400, deadline=None)
 @given(jobs(), st.sets(st.sampled_from(D), max_size=2), st.data())
 def test_the_event_loop_follows_the_rules_as_plain_python_states_them(graph: Graph, ignored: set[Dependency], data: st.DataObject) -> None:
     graph = replace(graph, ignored=frozenset(ignored))
@@ -372,7 +371,6 @@ def members(graph: Graph) -> set[int]:
     return set() if D.RENDEZVOUS in graph.ignored else set(graph.rendezvous_task.tolist())
 
 
-@settings(max_examples=300, deadline=None)
 @given(jobs(fixed_order=True), REMOVABLE)
 def test_where_the_order_is_fixed_the_event_loop_and_the_sweep_agree(graph: Graph, ignored: set[Dependency]) -> None:
     graph = replace(graph, ignored=frozenset(ignored))
@@ -387,7 +385,6 @@ def test_where_the_order_is_fixed_the_event_loop_and_the_sweep_agree(graph: Grap
     assert (timeline.start.tolist(), timeline.end.tolist()) == live
 
 
-@settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_a_frozen_order_is_topological_and_holds_every_task_once(graph: Graph) -> None:
     try:
@@ -400,7 +397,6 @@ def test_a_frozen_order_is_topological_and_holds_every_task_once(graph: Graph) -
         assert all(position[p] < i for p in frozen.edges.pred[frozen.edges.pred_offset[i] : frozen.edges.pred_offset[i + 1]].tolist())
 
 
-@settings(max_examples=100, deadline=None)
 @given(jobs())
 def test_time_is_conserved_and_no_processor_runs_two_tasks_at_once(graph: Graph) -> None:
     once = run(graph)
@@ -417,7 +413,6 @@ def test_time_is_conserved_and_no_processor_runs_two_tasks_at_once(graph: Graph)
         assert (end[by_start][:-1] <= start[by_start][1:]).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(jobs(), st.data())
 def test_a_longer_task_never_makes_anything_of_a_frozen_graph_earlier(graph: Graph, data: st.DataObject) -> None:
     try:
@@ -431,7 +426,6 @@ def test_a_longer_task_never_makes_anything_of_a_frozen_graph_earlier(graph: Gra
     assert (after.end >= before.end).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(jobs(fixed_order=True))
 def test_half_of_every_time_is_half_of_the_makespan(graph: Graph) -> None:
     double = replace(graph, duration=graph.duration * 2, lag=graph.lag * 2, release_time=graph.release_time * 2)
@@ -442,7 +436,6 @@ def test_half_of_every_time_is_half_of_the_makespan(graph: Graph) -> None:
     assert max(whole[1]) == 2 * max(half[1])
 
 
-@settings(max_examples=100, deadline=None)
 @given(jobs(), st.integers(1, 17), st.data())
 def test_configurations_swept_together_give_what_each_gives_alone(graph: Graph, count: int, data: st.DataObject) -> None:
     try:
@@ -456,7 +449,6 @@ def test_configurations_swept_together_give_what_each_gives_alone(graph: Graph, 
     assert sweep_many(frozen, durations).tolist() == [int(t.end.max() - t.start.min()) for t in alone]
 
 
-@settings(max_examples=100, deadline=None)
 @given(jobs(fixed_order=True), st.integers(1, 1000), st.data())
 def test_one_late_member_holds_all_of_its_rendezvous(graph: Graph, late: int, data: st.DataObject) -> None:
     assume(len(graph.rendezvous_offset) > 1)

@@ -290,7 +290,7 @@ def documents(draw: st.DrawFn) -> bytes:
     return text.encode()
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(documents(), st.data())
 def test_any_legal_json_gives_the_columns_that_json_gives(text: bytes, data: st.DataObject) -> None:
     document = parse(text)
@@ -302,7 +302,7 @@ def test_any_legal_json_gives_the_columns_that_json_gives(text: bytes, data: st.
     assert_same(rows_of(scanned), expected(document))
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(documents())
 def test_repair_leaves_legal_json_alone(text: bytes) -> None:
     scanned = scan(text, repair=True)

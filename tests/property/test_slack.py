@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.analyze.critical_path import critical_paths
@@ -69,7 +69,6 @@ def jobs(draw: st.DrawFn) -> Graph:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(jobs())
 def test_a_task_may_take_its_slack_more_and_not_one_ns_beyond(graph):
     timeline = simulate(graph)
@@ -83,7 +82,6 @@ def test_a_task_may_take_its_slack_more_and_not_one_ns_beyond(graph):
             assert (simulate(graph, duration).end.max() > last) == (more > spare)
 
 
-@settings(max_examples=150, deadline=None)
 @given(jobs())
 def test_the_path_covers_the_step_and_has_no_slack(graph):
     timeline = simulate(graph)
@@ -98,7 +96,6 @@ def test_the_path_covers_the_step_and_has_no_slack(graph):
             assert after.start_ns - after.delay_ns - after.idle_ns == before.end_ns
 
 
-@settings(max_examples=100, deadline=None)
 @given(jobs(), st.data())
 def test_shortening_what_is_not_on_the_path_does_not_shorten_the_step(graph, data):
     timeline = simulate(graph)

@@ -162,17 +162,18 @@ def test_the_api_describes_itself(explorer):
     assert {"/api/whatif", "/api/scenarios", "/api/timeline"} <= explorer.ask("/openapi.json").json["paths"].keys()
 
 
-def test_twenty_clients_lose_none_of_fifty_what_ifs_each(explorer, graph):
-    """Each client turns a rank's slowness through its own fifty values; every answer is that of its own question."""
-    factors = [[1 + (50 * client + i) / 1000 for i in range(50)] for client in range(20)]
-    answers: list[list[float | None]] = [[None] * 50 for _ in factors]
+@pytest.mark.parametrize(("clients", "questions"), [(5, 10), pytest.param(20, 50, marks=pytest.mark.slow)])
+def test_no_answer_to_many_clients_is_lost(explorer, graph, clients, questions):
+    """Each client turns a rank's slowness through its own values; every answer is that of its own question."""
+    factors = [[1 + (questions * client + i) / 1000 for i in range(questions)] for client in range(clients)]
+    answers: list[list[float | None]] = [[None] * questions for _ in factors]
 
     def client(number):
         for i, factor in enumerate(factors[number]):
             found = explorer.ask("/api/whatif", {"rank_slowdown": [{"rank": 0, "factor": factor}]})
             answers[number][i] = found.json["step_time_s"] if found.status == 200 else None
 
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(20)]
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -180,10 +181,10 @@ def test_twenty_clients_lose_none_of_fifty_what_ifs_each(explorer, graph):
     flat = [step for of_client in answers for step in of_client]
     assert None not in flat
     assert flat == sorted(flat)  # a slower rank never makes a faster step
-    assert flat[0] < flat[-1]
-    changes = Durations(slow=((0, factors[7][7]),))
+    assert flat[0] <= flat[-1]
+    changes = Durations(slow=((0, factors[4][7]),))
     expected = whatif(lumos.read(EXAMPLE), graph, Changes(durations=changes))
-    assert answers[7][7] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
+    assert answers[4][7] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
 
 
 def test_while_the_job_is_read_it_says_so(serve, tmp_path):
