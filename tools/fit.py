@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from lumos.cost.calibrate import Row, Table, fit_kernels, fit_tables, read_table
-from lumos.cost.cluster import dtype_name, load_cluster
+from lumos.cost.cluster import dtype_of, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients, overlay, write
 from lumos.cost.fit_memory_bound import MemoryRows, memory_rows
 from lumos.cost.from_trace import accelerator_of
@@ -76,7 +76,7 @@ def levelled(table: Table, book: Book) -> Book:
     """For accelerators with nothing but the best of a search: the generic GEMM set at the level of that one point."""
     own: dict[str, dict[str, Coefficients]] = {}
     for row in table.rows:
-        accelerator, dtype = load_cluster(row["gpu"]).accelerator, dtype_name(row["dtype"])
+        accelerator, dtype = load_cluster(row["gpu"]).accelerator, dtype_of(row["dtype"])
         if row["source"] == SEARCHED and not accelerator.fitted_as and accelerator.name not in book["gemm"]:
             m, n, k = (float(row[c]) for c in "mnk")
             modelled = int(gemm(m, n, k, accelerator, dtype, book=book).time) / 1e3

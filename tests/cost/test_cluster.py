@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lumos.cost.cluster import DTYPE_BYTES, cluster_names, dtype_name, load_cluster
+from lumos.cost.cluster import DTYPES, cluster_names, dtype_of, load_cluster
 from lumos.errors import LumosError, UsageError
 
 
@@ -111,13 +111,13 @@ def test_a_dtype_the_device_has_not_lists_those_it_has() -> None:
     with pytest.raises(UsageError, match=r"a100-80gb has no fp8 rate; it has .*bf16"):
         load_cluster("a100-80gb").accelerator.peak("fp8")
     with pytest.raises(UsageError, match=r"dtype 'fp7' is not known; valid: .*fp8"):
-        dtype_name("fp7")
+        dtype_of("fp7")
 
 
 def test_dtypes_are_understood_as_pytorch_spells_them() -> None:
-    assert dtype_name("torch.bfloat16") == "bf16"
-    assert dtype_name("c10::Half") == "fp16"
-    assert all(dtype_name(d) == d for d in DTYPE_BYTES)
+    assert dtype_of("torch.bfloat16") == "bf16"
+    assert dtype_of("c10::Half") == "fp16"
+    assert all(dtype_of(d) == d for d in DTYPES)
 
 
 def test_a_plan_larger_than_the_cluster_is_refused() -> None:

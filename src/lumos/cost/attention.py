@@ -24,10 +24,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lumos.cost.cluster import DTYPE_BYTES, Accelerator, dtype_name
+from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
+from lumos.vocabulary import DType
 
 BLOCK = 128
 #: Head sizes that the kernels are compiled for; others are padded up.
@@ -99,7 +100,7 @@ def attention(
     s = shape_of(batch, seq_len, heads, head_dim, kv_heads, value_dim, kv_len)
     found, notes = find("attention", accelerator, ("flash", *KERNELS) if kernel == "flash" else (kernel,), book)
     coefficients = AttentionCoefficients(**found.values)  # type: ignore[arg-type]
-    seconds, bound, roof = attention_seconds(s, causal, direction, accelerator, dtype_name(dtype), coefficients, clock)
+    seconds, bound, roof = attention_seconds(s, causal, direction, accelerator, dtype_of(dtype), coefficients, clock)
     beyond = outside(found.seen, batch=s.batch, seq_len=s.keys, heads=s.heads, head_dim=s.head_dim)
     return estimate(seconds, roof, bound, beyond, found, notes)
 
@@ -132,7 +133,7 @@ def shape_of(
 
 
 def attention_seconds(
-    s: AttentionShape, causal: bool, direction: str, accelerator: Accelerator, dtype: str, c: AttentionCoefficients, clock: float = 1.0
+    s: AttentionShape, causal: bool, direction: str, accelerator: Accelerator, dtype: DType, c: AttentionCoefficients, clock: float = 1.0
 ) -> tuple[Float64, Float64, Float64]:
     """Seconds, `Bound` and roofline seconds of each shape: the formula alone."""
     parts = [_one_way(s, causal, way, accelerator, dtype, c, clock) for way in direction.split("+")]
@@ -142,7 +143,7 @@ def attention_seconds(
 
 
 def _one_way(
-    s: AttentionShape, causal: bool, way: str, accelerator: Accelerator, dtype: str, c: AttentionCoefficients, clock: float
+    s: AttentionShape, causal: bool, way: str, accelerator: Accelerator, dtype: DType, c: AttentionCoefficients, clock: float
 ) -> tuple[Float64, Float64, Float64]:
     cores, hertz = accelerator.require("cores"), accelerator.require("clock_hz")
     peak, bandwidth = accelerator.peak(dtype), accelerator.require("memory_bytes_per_s")
@@ -156,7 +157,7 @@ def _one_way(
     rows = s.batch * s.heads * s.queries
     columns = s.batch * s.kv_heads * s.keys
     elements = (rows + columns) * (s.head_dim + s.value_dim) * (2 if backward else 1)
-    stream = elements * DTYPE_BYTES[dtype] / bandwidth
+    stream = elements * dtype.bytes / bandwidth
     memory = stream * (1 + c.memory_overhead)
     fixed = c.launch_us * 1e-6 + starts / cores * c.prologue_us * 1e-6
     seconds = fixed + np.sqrt(np.square(compute) + np.square(memory))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lumos.cost.attention import DIRECTIONS, attention
-from lumos.cost.cluster import DTYPE_BYTES, Accelerator, Cluster, dtype_name
+from lumos.cost.cluster import Accelerator, Cluster, dtype_of
 from lumos.cost.coefficients import Book
 from lumos.cost.collective import collective
 from lumos.cost.estimate import Estimate
@@ -89,7 +89,7 @@ def context_parallel_attention(
     if ranks == 1:
         return attention(batch, seq_len, heads, head_dim, accelerator, dtype, causal=causal, **options)
     part = np.ceil(np.asarray(seq_len, float) / ranks)
-    held = 2 * np.asarray(batch, float) * np.asarray(groups, float) * part * np.asarray(head_dim, float) * DTYPE_BYTES[dtype_name(dtype)]
+    held = 2 * np.asarray(batch, float) * np.asarray(groups, float) * part * np.asarray(head_dim, float) * dtype_of(dtype).bytes
     half = 0.5 if causal else 1.0
     trips = sum(2.0 if way == "bwd" else 1.0 for way in direction.split("+"))  # backward also moves the gradients of K and V
     if method == "all_gather":

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from lumos.cost.attention import shape_of
-from lumos.cost.cluster import Cluster, dtype_name, load_cluster
+from lumos.cost.cluster import Cluster, dtype_of, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients
 from lumos.cost.collective import FITTED, kind_of, link_coefficients
 from lumos.cost.collective import KINDS as COLLECTIVES
@@ -94,7 +94,7 @@ def _usable(rows: Iterable[Row], kind: str, path: Path) -> tuple[list[Row], Coun
             if kind == "collective":
                 kind_of(row["collective"])
             else:
-                dtype_name(row["dtype"].split("/")[-1])
+                dtype_of(row["dtype"].split("/")[-1])
         except LumosError:
             left_out[f"{row['gpu']} {row.get('dtype', '')}: accelerator, dtype or collective not known".replace("  ", " ")] += 1
             continue
@@ -128,10 +128,10 @@ def grouped(rows: Sequence[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[
 def gemm_tables(table: Table) -> list[GemmRows]:
     """A GEMM table by accelerator and dtype. Only sets of at least `FEWEST_ROWS` rows."""
     found = []
-    for (gpu, dtype), rows in grouped(table.rows, lambda r: (cluster_of(r).accelerator.name, dtype_name(r["dtype"]))).items():
+    for (gpu, dtype), rows in grouped(table.rows, lambda r: (cluster_of(r).accelerator.name, dtype_of(r["dtype"]))).items():
         if len(rows) >= FEWEST_ROWS:
             m, n, k, microseconds = (column(rows, c) for c in ("m", "n", "k", "time_us"))
-            found.append(GemmRows(load_cluster(gpu).accelerator, dtype, m, n, k, microseconds * 1e-6))
+            found.append(GemmRows(load_cluster(gpu).accelerator, dtype_of(dtype), m, n, k, microseconds * 1e-6))
     return found
 
 
@@ -144,7 +144,7 @@ def attention_tables(table: Table) -> dict[tuple[str, str], list[AttentionRows]]
 
     def key(r: Row) -> tuple[str, ...]:
         kernel = r.get("kernel", "").strip().lower() or "flash"
-        dtype = dtype_name(r["dtype"].split("/")[-1])
+        dtype = dtype_of(r["dtype"].split("/")[-1])
         return cluster_of(r).accelerator.name, KERNEL_NAMES.get(kernel, kernel), dtype, r["direction"], r["causal"]
 
     sets: dict[tuple[str, str], list[AttentionRows]] = defaultdict(list)
@@ -152,7 +152,7 @@ def attention_tables(table: Table) -> dict[tuple[str, str], list[AttentionRows]]
         sizes = {c: column(rows, c) for c in ("batch", "seq_len", "heads", "head_dim", "kv_heads")}
         accelerator = load_cluster(name).accelerator
         sets[name, kernel].append(
-            AttentionRows(accelerator, dtype, direction, causal == "yes", shape_of(**sizes), column(rows, "time_us") * 1e-6)
+            AttentionRows(accelerator, dtype_of(dtype), direction, causal == "yes", shape_of(**sizes), column(rows, "time_us") * 1e-6)
         )
     return {key: parts for key, parts in sets.items() if sum(len(p.seconds) for p in parts) >= FEWEST_ROWS}
 

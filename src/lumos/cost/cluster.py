@@ -17,28 +17,20 @@ from typing import Any
 import msgspec
 
 from lumos.errors import LumosError, UsageError
+from lumos.vocabulary import DType
 
 DATA = Path(__file__).parent / "data"
 
-#: Bytes of one element. fp8 and int8 are 1 byte; tf32 is stored as fp32.
-DTYPE_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
-_DTYPE_NAMES = {
-    "float64": "fp64", "double": "fp64",
-    "float32": "fp32", "float": "fp32",
-    "tensorfloat32": "tf32",
-    "bfloat16": "bf16", "c10::bfloat16": "bf16",
-    "float16": "fp16", "half": "fp16", "c10::half": "fp16",
-    "float8": "fp8", "fp8_e4m3": "fp8", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "c10::float8_e4m3fn": "fp8",
-}  # fmt: skip
+#: Types that hardware states a rate of.
+DTYPES = (DType.FP64, DType.FP32, DType.TF32, DType.BF16, DType.FP16, DType.FP8, DType.INT8)
 
 
-def dtype_name(name: str) -> str:
-    """Canonical name ("bf16") of a dtype as PyTorch or a table spells it. Raises UsageError with the valid ones."""
-    lower = name.strip().lower().removeprefix("torch.")
-    canonical = _DTYPE_NAMES.get(lower, lower)
-    if canonical not in DTYPE_BYTES:
-        raise UsageError(f"dtype {name!r} is not known; valid: {', '.join(DTYPE_BYTES)}")
-    return canonical
+def dtype_of(name: str) -> DType:
+    """The type that PyTorch or a table calls so, as hardware counts it. Raises UsageError with the valid ones."""
+    found = DType.parse(name)
+    if found is None or found.arithmetic not in DTYPES:
+        raise UsageError(f"dtype {name!r} is not known; valid: {', '.join(DTYPES)}")
+    return found.arithmetic
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +69,7 @@ class Accelerator(_Table, frozen=True):
 
     def peak(self, dtype: str) -> float:
         """Dense peak FLOP/s of `dtype`. Raises UsageError naming the dtypes that the device has."""
-        name = dtype_name(dtype)
+        name = dtype_of(dtype)
         if not self.peak_flops:
             self.require("peak_flops")
         if name not in self.peak_flops:
@@ -248,8 +240,8 @@ def _validated(table: dict[str, Any], path: Path) -> Cluster:
         if value <= 0:
             raise LumosError(f"{path}: {key} = {value} must be positive; leave the key out where the number is unknown")
     for dtype in cluster.accelerator.peak_flops:
-        if dtype not in DTYPE_BYTES:
-            raise LumosError(f"{path}: accelerator.peak_flops.{dtype} is not a dtype; valid: {', '.join(DTYPE_BYTES)}")
+        if dtype not in DTYPES:
+            raise LumosError(f"{path}: accelerator.peak_flops.{dtype} is not a dtype; valid: {', '.join(DTYPES)}")
     if cluster.node.topology not in ("switch", "mesh", "pcie", "loopback"):
         raise LumosError(f"{path}: node.topology = {cluster.node.topology!r}; valid: switch, mesh, pcie, loopback")
     if cluster.fabric.topology not in ("rail", "tree", "none"):

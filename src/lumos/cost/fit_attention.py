@@ -13,13 +13,14 @@ from lumos.cost.cluster import Accelerator
 from lumos.cost.coefficients import Coefficients
 from lumos.cost.estimate import Float64
 from lumos.cost.fit import fit_positive, held_out, spans, summarise
+from lumos.vocabulary import DType
 
 
 class AttentionRows(NamedTuple):
     """Measured attention of one accelerator, kernel, dtype, direction and mask: sizes and seconds of one length."""
 
     accelerator: Accelerator
-    dtype: str
+    dtype: DType
     direction: str
     causal: bool
     shape: AttentionShape

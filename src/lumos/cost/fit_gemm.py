@@ -13,6 +13,7 @@ from lumos.cost.coefficients import Coefficients
 from lumos.cost.estimate import Float64
 from lumos.cost.fit import fit_positive, held_out, spans, summarise
 from lumos.cost.gemm import PRIOR, TILES, GemmCoefficients, gemm_seconds, work_of
+from lumos.vocabulary import DType
 
 _SCALARS = GemmCoefficients._fields[:-1]
 
@@ -21,7 +22,7 @@ class GemmRows(NamedTuple):
     """Measured multiplications of one accelerator and dtype: sizes and seconds of one length."""
 
     accelerator: Accelerator
-    dtype: str
+    dtype: DType
     m: Float64
     n: Float64
     k: Float64

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from lumos.cost.attention import KERNELS, attention
-from lumos.cost.cluster import Accelerator, dtype_name, load_cluster
+from lumos.cost.cluster import Accelerator, dtype_of, load_cluster
 from lumos.cost.coefficients import Book, Coefficients, find
 from lumos.cost.estimate import Estimate
 from lumos.cost.fit import INTERVAL_SHARE
@@ -148,7 +148,7 @@ def _attention(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> 
 
 def _dtype(name: str, accelerator: Accelerator) -> str | None:
     try:
-        dtype = dtype_name(name)
+        dtype = dtype_of(name)
     except LumosError:
         return None
     return dtype if dtype in accelerator.peak_flops else None

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lumos.cost.cluster import DTYPE_BYTES, Accelerator, dtype_name
+from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
@@ -163,8 +163,8 @@ def work_of(
     accelerator: Accelerator, dtype: str, out_bytes: int | None = None, accumulate: bool = False, cast: bool = True, clock: float = 1.0
 ) -> GemmWork:
     """The device's numbers for multiplications in `dtype`."""
-    name = dtype_name(dtype)
-    in_bytes = DTYPE_BYTES[name]
+    name = dtype_of(dtype)
+    in_bytes = name.bytes
     return GemmWork(
         accelerator.peak(name),
         accelerator.require("memory_bytes_per_s"),
@@ -190,9 +190,9 @@ def _estimate(
 ) -> Estimate:
     if not 0 < clock <= 1:
         raise UsageError(f"gemm: clock is a fraction of the boost clock in (0, 1], not {clock:g}")
-    name = dtype_name(dtype)
+    name = dtype_of(dtype)
     work = work_of(accelerator, name, out_bytes, accumulate, cast, clock)
-    found, notes = find("gemm", accelerator, (name, "fp8" if DTYPE_BYTES[name] == 1 else "bf16"), book)
+    found, notes = find("gemm", accelerator, (name, "fp8" if name.bytes == 1 else "bf16"), book)
     coefficients = from_values(found.values)
     shape = shapes.n.shape
     size, groups = shapes.n.size, shapes.m.shape[-1]

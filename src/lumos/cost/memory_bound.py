@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lumos.cost.cluster import DTYPE_BYTES, Accelerator, dtype_name
+from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
@@ -114,7 +114,7 @@ def fused(
     """Time of neighbouring kernels over the same elements joined in one: each hands its output on without writing it."""
     if not kinds:
         raise UsageError("fused: no kinds given")
-    size = DTYPE_BYTES[dtype_name(dtype)]
+    size = dtype_of(dtype).bytes
     traffic = sum(bytes_per_element(kind, dtype) for kind in kinds) - 2 * size * (len(kinds) - 1)
     classes = {_CLASS_OF.get(kind, POINTWISE) for kind in kinds}
     slowest = next(name for name in (NORMALISATION, REDUCTION, STRIDED, POINTWISE) if name in classes)
@@ -126,7 +126,7 @@ def bytes_per_element(kind: str, dtype: str) -> float:
     if kind not in WORK:
         raise UsageError(f"memory-bound kernel {kind!r} is not known; valid: {', '.join(WORK)}")
     work = WORK[kind]
-    return (work.reads + work.writes) * DTYPE_BYTES[dtype_name(dtype)] + work.other_bytes
+    return (work.reads + work.writes) * dtype_of(dtype).bytes + work.other_bytes
 
 
 def moved(traffic: ArrayLike, accelerator: Accelerator, kernel_class: str = POINTWISE, *, book: Book | None = None) -> Estimate:

@@ -12,11 +12,7 @@ import numpy as np
 
 from lumos.cost.memory_bound import NORMALISATION, POINTWISE, REDUCTION, STRIDED
 from lumos.cost.operators import OperatorTime, Shape, elements
-
-_SIZES = {
-    "float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "long int": 8, "int": 4, "short int": 2, "unsigned char": 1,
-    "signed char": 1, "bool": 1, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "long": 8,
-}  # fmt: skip
+from lumos.vocabulary import DType
 
 Tensor = tuple[Shape, int]
 
@@ -75,7 +71,8 @@ def traffic(operator: OperatorTime) -> tuple[str, float] | None:
     found = _RULES.get(operator.name)
     if found is None:
         return None
-    tensors = [(s, _SIZES[d]) for s, d in zip(operator.shapes, operator.dtypes, strict=True) if d in _SIZES and elements(s) > 0]
+    typed = [(s, DType.parse(d)) for s, d in zip(operator.shapes, operator.dtypes, strict=True) if elements(s) > 0]
+    tensors = [(s, dtype.bytes) for s, dtype in typed if dtype is not None]
     if not tensors:
         return None
     kernel_class = STRIDED if found[0] == POINTWISE and _strided(operator.name, tensors) else found[0]

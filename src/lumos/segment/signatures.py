@@ -21,14 +21,16 @@ from lumos.graph.table import Graph, Kind
 from lumos.segment.dimensions import Operator, Shapes, is_attention, product
 from lumos.segment.units import Phase, units
 from lumos.trace.table import Category, Int64, Trace
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import CollectiveKind, DType
 
 Signature = tuple[str | int, ...]
 #: Work of which nothing but its place is known.
 OTHER: Signature = ("other",)
 
-_SIZES = {"BFloat16": 2, "Half": 2, "Float": 4, "Double": 8, "Long": 8, "Int": 4, "Byte": 1, "Char": 1, "Float8_e4m3fn": 1, "Bool": 1}
-_PRECISIONS = {"BFloat16": "bf16", "Half": "fp16", "float": "fp32", "Float": "fp32"}
+#: What multiplications compute in, by the type of their factors.
+_PRECISIONS = (DType.BF16, DType.FP16, DType.FP32, DType.FP8)
+#: Taken for transfers whose element type a trace lacks: what most of a job's traffic is of.
+_ASSUMED = DType.BF16
 
 
 class Measured(NamedTuple):
@@ -78,11 +80,10 @@ def _phases(trace: Trace, calls: Int64) -> list[Phase]:
 
 def _precision(o: Operator, kernel: str) -> str:
     """What a multiplication computes in, by its factors' types: a plan's word, "" where they do not tell."""
-    for kind in o.dtypes:
-        plain = kind.removeprefix("c10::")
-        if plain in _PRECISIONS or plain.startswith("Float8"):
-            precision = _PRECISIONS.get(plain, "fp8")
-            return "tf32" if precision == "fp32" and "tf32" in kernel else precision
+    for name in o.dtypes:
+        dtype = DType.parse(name)
+        if dtype is not None and dtype.arithmetic in _PRECISIONS:
+            return DType.TF32 if dtype is DType.FP32 and "tf32" in kernel else dtype.arithmetic
     return ""
 
 
@@ -125,8 +126,8 @@ class _Facts:
                 members = tuple(map(int, json.loads(strings[self.ranks[row]])))
             except ValueError:  # elided with "…"
                 members = ()
-        width = _SIZES.get(strings[self.dtype[row]].removeprefix("c10::"), 2) if self.dtype[row] >= 0 else 2
-        nbytes = int(max(self.into[row], self.out[row])) * width
+        dtype = (DType.parse(strings[self.dtype[row]]) if self.dtype[row] >= 0 else None) or _ASSUMED
+        nbytes = int(max(self.into[row], self.out[row])) * dtype.bytes
         size = int(self.size[row]) if self.size[row] > 0 else len(members)
         peer = int(max(self.source[row], self.target[row]))
         kind = CollectiveKind.in_name(name)

@@ -23,7 +23,7 @@ import numpy as np
 from lumos.analyze.attribution import innermost
 from lumos.analyze.steps import Members
 from lumos.cost.attention import attention
-from lumos.cost.cluster import Accelerator, dtype_name
+from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.estimate import Estimate
 from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import moved
@@ -182,7 +182,7 @@ def _dtype(o: Operator, accelerator: Accelerator) -> str | None:
     for name in o.dtypes:
         if name:
             try:
-                dtype = dtype_name(name)
+                dtype = dtype_of(name)
             except LumosError:
                 continue
             if dtype in accelerator.peak_flops:

@@ -26,7 +26,7 @@ from lumos.predict.predict import Prediction
 from lumos.predict.ranks import World, expand, group_of
 from lumos.simulate import simulate
 from lumos.simulate.timeline import Timeline
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import CollectiveKind, DType
 
 #: Host time of a record or wait call, ns.
 CALL = 200
@@ -46,7 +46,13 @@ _NCCL = {
     CollectiveKind.REDUCE: "Reduce_Sum_bf16_RING_LL",
 }
 #: The profiler's words for the types of tensors.
-_TYPES = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp32": "float", "tf32": "float", "fp8": "c10::Float8_e4m3fn"}
+_TYPES = {
+    DType.BF16: "c10::BFloat16",
+    DType.FP16: "c10::Half",
+    DType.FP32: "float",
+    DType.TF32: "float",
+    DType.FP8: "c10::Float8_e4m3fn",
+}
 _C10D = {
     CollectiveKind.ALL_REDUCE: "allreduce",
     CollectiveKind.ALL_GATHER: "_allgather_base",
@@ -343,5 +349,5 @@ def _shapes(work: Work | None) -> str:
         dims, count = f"[[{max(1, work.bytes // 4)}]]", 1
     else:
         return ""
-    kinds = ", ".join([f'"{_TYPES[getattr(work, "dtype", "bf16")]}"'] * count)
+    kinds = ", ".join([f'"{_TYPES[DType(getattr(work, "dtype", DType.BF16))]}"'] * count)
     return f',"Input Dims":{dims},"Input type":[{kinds}]'
