@@ -20,7 +20,7 @@ from tools.document import markdown_table, write_section
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
-from lumos.plan.framework import profile
+from lumos.plan.profiles import profile
 from lumos.report.text.search import describe
 from lumos.search.coarse import step_times
 from lumos.search.engine import Ray

@@ -25,9 +25,9 @@ from lumos.analyze.steps import members
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
-from lumos.plan.framework import PROFILES
 from lumos.plan.job import Job
 from lumos.plan.plan import Plan
+from lumos.plan.profiles import profile
 from lumos.predict.predict import Prediction, predict
 
 COMPONENTS = ("exposed_compute", "overlapped", "exposed_communication", "other")
@@ -35,7 +35,7 @@ BASE = "15b-2x2x8"
 #: Microbatches of a pipeline for each of its stages: constant in the paper's runs, since compute is (figure 7).
 MICROBATCHES = 2
 #: Megatron-LM of MLPerf v3/v4 as the paper ran it: overlapped gradient reduction.
-FRAMEWORK = replace(PROFILES["megatron-core"], gather_overlap=False)
+FRAMEWORK = replace(profile("megatron-core"), gather_overlap=False)
 #: Targets replayed by the paper (figure 5): model, tp x pp x dp.
 GRID = {
     "gpt3-15b": ("2x2x4", "2x2x8", "2x4x2", "2x4x4", "4x2x2", "4x2x4"),

@@ -22,7 +22,7 @@ from lumos.blocks.coefficients import StepCoefficients, shipped
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
-from lumos.plan.framework import profile
+from lumos.plan.profiles import profile
 from lumos.predict import fit as fitting
 from lumos.predict.step_time import step_time
 from lumos.predict.validate import RANKED, Scored, read_tables, score, spearman_within

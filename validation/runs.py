@@ -21,9 +21,10 @@ from tools.document import markdown_table, write_section
 from lumos.blocks.coefficients import DATA, StepCoefficients, shipped
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
-from lumos.plan.framework import PROFILES, with_switches
+from lumos.plan.framework import with_switches
 from lumos.plan.job import Job
 from lumos.plan.plan import Plan
+from lumos.plan.profiles import profile
 from lumos.predict import fit as fitting
 from lumos.predict.predict import predict
 from lumos.predict.validate import Scored, figures, parallel_kind, read_tables, score, spearman_within, summary
@@ -194,7 +195,7 @@ def llama() -> list[str]:
     cluster = load_cluster("llama3-h100")
     for devices, tp, cp, pp, dp, batch, seq, published in LLAMA:
         plan = Plan(seq, batch * dp, tp=tp, pp=pp, vpp=8, cp=cp, dp=dp, zero=1, sequence_parallel=True, schedule="interleaved")
-        p = predict(Job(load_model("llama3-405b"), plan, PROFILES["megatron-core"], cluster), coarse=None)
+        p = predict(Job(load_model("llama3-405b"), plan, profile("megatron-core"), cluster), coarse=None)
         reached = p.model_flops_utilization * cluster.accelerator.peak("bf16") / 1e12
         sizes = f"tp {tp} cp {cp} pp {pp} dp {dp}"
         rows.append(
@@ -253,7 +254,7 @@ def megatron_2022() -> list[str]:
 def deepseek() -> list[str]:
     """DeepSeek-V3's pre-training as its report lays it out."""
     cluster = load_cluster("h800")
-    framework = with_switches(PROFILES["nemo"], {"deep_ep": "on"})
+    framework = with_switches(profile("nemo"), {"deep_ep": "on"})
     plan = Plan(4096, 15360, pp=16, ep=64, dp=128, zero=1, precision="fp8", schedule="dualpipe")
     p = predict(Job(load_model("deepseek-v3"), plan, framework, cluster), coarse=None)
     reached = p.tokens_per_s_per_gpu

@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from enum import StrEnum
+from typing import TypeVar
 
-#: Precision families and the types that carry them: (multiplications, activations in memory).
-PRECISIONS = {"fp32": ("fp32", 4), "tf32": ("tf32", 4), "fp16": ("fp16", 2), "bf16": ("bf16", 2), "fp8": ("fp8", 2)}
+from lumos.errors import UsageError
+
+_Member = TypeVar("_Member", bound=StrEnum)
+
+
+def one_of(kind: type[_Member], word: str, what: str) -> _Member:
+    """The member of a closed set that `word` names. what: what the word was given for, for the message.
+
+    Raises UsageError with the nearest valid word, and all of them.
+    """
+    try:
+        return kind(word)
+    except ValueError:
+        near = get_close_matches(str(word), tuple(kind), 1)
+        hint = f"; did you mean {str(near[0])!r}?" if near else ""
+        raise UsageError(f"{what} = {word!r} is not known{hint}; valid: {', '.join(kind)}") from None
+
 
 # ---- collectives and element types: what traces, graphs and cost models have in common ----
 
@@ -171,3 +188,79 @@ _DTYPES = {
     for dtype, (name, _, more) in _ELEMENTS.items()
     for spelling in (dtype.value, *(() if dtype is DType.TF32 else (name,)), *more)
 }
+
+
+# ---- what plans and frameworks choose from ----
+
+
+class Schedule(StrEnum):
+    """The order in which pipeline stages run their microbatches. The native module knows each by its place here."""
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
+    ZERO_BUBBLE = "zero-bubble"
+    DUALPIPE = "dualpipe"
+
+
+class Recompute(StrEnum):
+    """What the backward pass computes again rather than keep: nothing, what `Selective` says, or whole layers."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class Selective(StrEnum):
+    """What selective recomputation repeats."""
+
+    ATTENTION = "attention"  # the core of attention, where that is unfused
+    ALTERNATE = "alternate"  # every second multiplication
+
+
+class Precision(StrEnum):
+    """The types that a step computes and keeps its tensors in."""
+
+    FP32 = "fp32"
+    TF32 = "tf32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+    FP8 = "fp8"
+
+    @property
+    def multiplications(self) -> DType:
+        """The type of the multiplications' operands."""
+        return DType(self.value)
+
+    @property
+    def activation_bytes(self) -> int:
+        """Bytes of one activation in memory: recipes of 8 bit keep theirs in 16, TF32 is a way to multiply fp32."""
+        return 4 if self in (Precision.FP32, Precision.TF32) else 2
+
+
+class Fusion(StrEnum):
+    """How many operations become one element-wise kernel."""
+
+    EAGER = "eager"  # one kernel for each operation
+    FUSED = "fused"  # fused by hand: bias + GeLU, bias + dropout + add, rotary positions, norms
+    COMPILED = "compiled"  # neighbouring element-wise operations in one kernel
+
+
+class AttentionKernel(StrEnum):
+    """The kernel that computes the core of attention."""
+
+    UNFUSED = "unfused"  # two multiplications around a softmax, with the scores in memory
+    FLASH = "flash"  # the accelerator's best
+    FA1 = "fa1"  # FlashAttention 1, Triton's of 2022 and 2023
+    FA2 = "fa2"
+    FA3 = "fa3"
+    CUDNN = "cudnn"
+    TRTLLM = "trtllm"
+
+
+class Loss(StrEnum):
+    """How the cross-entropy is computed."""
+
+    TORCH = "torch"  # eager
+    MEGATRON = "megatron"  # parallel over the vocabulary, in steps
+    FUSED = "fused"

@@ -1,39 +1,15 @@
-"""Profiles: chosen by name and year, and changed switch by switch."""
+"""Frameworks: switches changed one by one, and values that no switch can have."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from lumos.errors import UsageError
-from lumos.plan.framework import choose, profile, with_switches
-
-
-@pytest.mark.parametrize(
-    ("text", "year", "name"),
-    [
-        ("Megatron-LM", 2021, "megatron-2021"),
-        ("Megatron-LM (Megatron Core)", 2026, "megatron-core"),
-        ("Megatron-DeepSpeed", 2023, "megatron-deepspeed"),
-        ("NeMo (Megatron Core)", 2024, "nemo"),
-        ("Primus (Megatron Core)", 2025, "megatron-core"),
-        ("torchtitan FSDP2", 2025, "fsdp2"),
-        ("llm-foundry FSDP", 2023, "llm-foundry"),
-        ("DeepSpeed ZeRO", 2023, "deepspeed"),
-        ("InternEvo", 2024, "internevo"),
-        ("PyTorch FSDP", 2024, "fsdp"),
-    ],
-)
-def test_choice_by_name_and_year(text, year, name):
-    assert choose(text, year)[0].name == name
-
-
-def test_unknown_frameworks_are_said_to_be_assumed():
-    assert "not known" in choose("HomeGrown", 2025)[1]
-
-
-def test_attention_of_the_era():
-    assert choose("llm-foundry FSDP", 2023)[0].attention == "fa1"
-    assert choose("llm-foundry FSDP", 2024)[0].attention == "fa2"
+from lumos.plan.framework import with_switches
+from lumos.plan.profiles import profile
+from lumos.vocabulary import Fusion, Selective
 
 
 def test_switches_are_parsed_by_their_kind():
@@ -47,6 +23,19 @@ def test_switches_are_parsed_by_their_kind():
         ({"tp_overlp": "on"}, "did you mean 'tp_overlap'"),
         ({"tp_overlap": "maybe"}, "not on or off"),
         ({"host_us": "quick"}, "not a number"),
+        ({"host_us": "nan"}, "host_us = nan"),
+        ({"host_us": "inf"}, "host_us = inf"),
+        ({"host_us": "-1"}, "host_us = -1"),
+        ({"bucket_bytes": "-1"}, "bucket_bytes = -1"),
+        ({"gradient_bytes": "0"}, "gradient_bytes = 0 must be a whole number from 1"),
+        ({"metrics": "-3"}, "metrics = -3"),
+        ({"metrics": "1.5"}, "not a number"),
+        ({"zero": "4"}, "valid: 0, 1, 2, 3"),
+        ({"fusion": "foo"}, "fusion = 'foo' is not known; valid: eager, fused, compiled"),
+        ({"attention": "fa9"}, "attention = 'fa9' is not known; did you mean 'fa"),
+        ({"selective": "atention"}, "did you mean 'attention'"),
+        ({"loss": "foo"}, "valid: torch, megatron, fused"),
+        ({"recompute": "ful"}, "did you mean 'full'"),
     ],
 )
 def test_wrong_switches(switches, word):
@@ -54,6 +43,23 @@ def test_wrong_switches(switches, word):
         with_switches(profile("fsdp"), switches)
 
 
-def test_unknown_profile_names_the_nearest():
-    with pytest.raises(UsageError, match="did you mean 'fsdp'"):
-        profile("fsdpp")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fusion": "fusd"}, "framework fsdp: fusion = 'fusd' is not known; did you mean 'fused'"),
+        ({"host_us": float("nan")}, "host_us = nan must be a finite number from 0"),
+        ({"host_us": -1.0}, "host_us = -1.0"),
+        ({"layer_us": "9"}, "layer_us = '9'"),
+        ({"bucket_bytes": float("inf")}, "bucket_bytes = inf"),
+        ({"metrics": 1.5}, "metrics = 1.5 must be a whole number"),
+        ({"dropout": "off"}, "dropout = 'off' is not on or off"),
+    ],
+)
+def test_wrong_values(change, said):
+    with pytest.raises(UsageError, match=said):
+        replace(profile("fsdp"), **change)
+
+
+def test_words_become_members():
+    changed = replace(profile("fsdp"), fusion="compiled", selective="alternate")
+    assert changed.fusion is Fusion.COMPILED and changed.selective is Selective.ALTERNATE

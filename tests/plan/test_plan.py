@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import StrEnum
 
 import pytest
 
+from lumos.errors import UsageError
 from lumos.model import load_model
 from lumos.plan.plan import Plan, PlanError, check, layers_of_chunks
+from lumos.vocabulary import Precision, Recompute, Schedule
 
 LLAMA = load_model("llama3-8b")
 GOOD = Plan(seq_len=4096, global_batch=64, micro_batch=1, tp=2, pp=2, dp=4)
@@ -25,9 +28,12 @@ GOOD = Plan(seq_len=4096, global_batch=64, micro_batch=1, tp=2, pp=2, dp=4)
         ({"ep": 2}, "needs a model with experts"),
         ({"shard": 3}, "shard"),
         ({"zero": 3}, "zero 3 with pp"),
-        ({"schedule": "1f2b"}, "schedule"),
-        ({"recompute": "some"}, "recompute"),
         ({"micro_batch": 0}, "micro_batch"),
+        ({"dp": float("nan")}, "dp = nan must be a whole number"),
+        ({"shard": -1}, "shard = -1"),
+        ({"document": -512}, "document = -512"),
+        ({"recompute_layers": -2}, "recompute_layers = -2"),
+        ({"zero": 4}, "valid: 0, 1, 2, 3"),
         ({"schedule": "dualpipe", "pp": 3}, "even pp"),
         ({"document": 5000}, "at most seq_len"),
         ({"document": 512, "cp": 2}, "packed documents"),
@@ -39,6 +45,25 @@ def test_rules(change, rule):
     check(GOOD, LLAMA)
     with pytest.raises(PlanError, match=rule):
         check(replace(GOOD, **change), LLAMA)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schedule": "1f2b"}, "schedule = '1f2b' is not known; did you mean '1f1b'.; valid: gpipe, "),
+        ({"recompute": "some"}, "recompute = 'some' is not known; .*valid: none, selective, full"),
+        ({"precision": "fp9"}, "did you mean 'fp8'"),
+    ],
+)
+def test_words_are_of_their_sets(change, said):
+    with pytest.raises(UsageError, match=said):
+        replace(GOOD, **change)
+
+
+def test_words_become_members():
+    plan = replace(GOOD, schedule="zero-bubble", recompute="full", precision="fp8")
+    assert (plan.schedule, plan.recompute, plan.precision) == (Schedule.ZERO_BUBBLE, Recompute.FULL, Precision.FP8)
+    assert all(isinstance(word, StrEnum) for word in (plan.schedule, plan.recompute, plan.precision))
 
 
 def test_layers_are_dealt_out_once_and_in_order():

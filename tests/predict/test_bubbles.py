@@ -12,16 +12,16 @@ from lumos.blocks.work import Collective, Gemm, Lane
 from lumos.cost.cluster import load_cluster
 from lumos.cost.estimate import Bound
 from lumos.model import load_model
-from lumos.plan.framework import PROFILES
 from lumos.plan.job import Job
 from lumos.plan.plan import Plan
+from lumos.plan.profiles import profile
 from lumos.predict.arrange import arrange
 from lumos.predict.predict import predict
 
 LAYERS = 16
 MODEL = replace(load_model("gpt3-126m"), layers=LAYERS, tied=False)
 #: No host time; gradients are not exchanged for want of replicas.
-QUIET = replace(PROFILES["megatron-core"], host_us=0.0, layer_us=0.0, checkpoint_us=0.0, step_us=0.0, transfer_us=0.0, zero=0)
+QUIET = replace(profile("megatron-core"), host_us=0.0, layer_us=0.0, checkpoint_us=0.0, step_us=0.0, transfer_us=0.0, zero=0)
 KERNEL = 1_000_000
 
 
@@ -62,7 +62,7 @@ def test_bubbles_are_those_of_the_papers(stages, microbatches, schedule, bubble)
 @pytest.mark.parametrize("schedule", ["zero-bubble", "dualpipe"])
 def test_split_passes_exchange_the_gradients_of_every_layer(schedule):
     def exchanged(plan: Plan) -> int:
-        layout = arrange(MODEL, plan, PROFILES["megatron-core"], 8)
+        layout = arrange(MODEL, plan, profile("megatron-core"), 8)
         blocks = [layout.blocks[item.block] for stage in layout.stages for item in stage for _ in range(item.repeat)]
         works = [op.work for block in blocks for op in block.ops if op.lane is Lane.DATA]
         return sum(w.size for w in works if isinstance(w, Collective))
@@ -74,7 +74,7 @@ def test_split_passes_exchange_the_gradients_of_every_layer(schedule):
 
 def test_gradients_of_put_off_passes_are_exchanged_beside_them():
     """With replicas, zero bubble stays ahead of 1F1B."""
-    framework = replace(PROFILES["megatron-core"], bucket_bytes=1e6)
+    framework = replace(profile("megatron-core"), bucket_bytes=1e6)
     cluster = load_cluster("h100")
     model = load_model("llama3-8b")
     times = [

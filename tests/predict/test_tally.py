@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from lumos.plan.configuration import Settings, job_from
-from lumos.plan.framework import PROFILES
 from lumos.plan.plan import PlanError
+from lumos.plan.profiles import profiles
 from lumos.predict.arrange import arrange
 from lumos.predict.tally import Tallies
 
@@ -38,7 +38,7 @@ def test_a_tally_counts_what_the_layout_lists(settings, schedules):
     job = job_from(Settings(**{"model": "gpt3-126m", "cluster": "h100", "gpus": 8, "global_batch": 16, "seq": 512, "tp": 2, **settings}))
     tally = Tallies(DEVICES)  # one for all plans, which share blocks
     tried = 0
-    for framework in PROFILES.values():
+    for framework in profiles().values():
         for schedule in schedules:
             for zero, recompute in enumerate(("none", "full", "selective", "none")):
                 plan = replace(job.plan, schedule=schedule, zero=zero, recompute=recompute)
@@ -49,4 +49,4 @@ def test_a_tally_counts_what_the_layout_lists(settings, schedules):
                 found = tally(job.model, plan, framework)
                 assert [Counter({found.blocks[b]: n for b, n in runs.items()}) for runs in found.runs] == _counts(layout)
                 tried += 1
-    assert tried >= len(PROFILES)
+    assert tried >= len(profiles())

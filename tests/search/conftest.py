@@ -6,7 +6,7 @@ import pytest
 
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
-from lumos.plan.framework import profile
+from lumos.plan.profiles import profile
 from lumos.search.space import Problem
 
 

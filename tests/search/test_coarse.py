@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from lumos.blocks.price import Pricer
-from lumos.plan.framework import profile
-from lumos.plan.plan import SCHEDULES
+from lumos.plan.profiles import profile
 from lumos.predict.step_time import step_time
 from lumos.search.bounds import lower_bounds
 from lumos.search.coarse import step_times
 from lumos.search.memory import peak_bytes
 from lumos.search.prices import Prices
-from lumos.search.space import Plans, Space, enumerate_plans
+from lumos.search.space import SCHEDULES, Plans, Space, enumerate_plans
 
 
 def sample(problem, count, space=None) -> Plans:

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from lumos.blocks.memory import peak_memory
-from lumos.plan.framework import profile
-from lumos.plan.plan import SCHEDULES
+from lumos.plan.profiles import profile
 from lumos.search.memory import peak_bytes
-from lumos.search.space import Space, enumerate_plans
+from lumos.search.space import SCHEDULES, Space, enumerate_plans
 
 
 @pytest.mark.parametrize("name", ["small", "mixture"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from lumos.plan.plan import SCHEDULES, PlanError, check
-from lumos.search.space import COLUMNS, Space, divisors, enumerate_plans
+from lumos.plan.plan import PlanError, check
+from lumos.search.space import COLUMNS, SCHEDULES, Space, divisors, enumerate_plans
 
 
 def test_divisors():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lumos.blocks.block import Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.work import Attention, Gemm, Lane, Traffic
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import AttentionKernel, CollectiveKind, Recompute
 
 
 class ScoreWork:
@@ -21,13 +21,13 @@ class ScoreWork:
         self._scores(b, "fwd")
 
     def backward(self, b: Builder) -> None:
-        if self.framework.attention == "unfused" and self.share.plan.recompute == "selective":
+        if self.framework.attention is AttentionKernel.UNFUSED and self.share.plan.recompute is Recompute.SELECTIVE:
             self._unfused_forward(b)
         self._scores(b, "bwd")
 
     def _scores(self, b: Builder, direction: str) -> None:
         s, plan = self.share, self.share.plan
-        if self.framework.attention == "unfused":
+        if self.framework.attention is AttentionKernel.UNFUSED:
             if direction == "fwd":
                 self._unfused_forward(b)
             else:

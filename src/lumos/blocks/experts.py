@@ -10,7 +10,7 @@ from lumos.blocks.block import Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.work import Gemm, GroupedGemm, Lane, Traffic
 from lumos.model import Experts
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import CollectiveKind, Schedule
 
 #: Routed experts are never even: rows of the fullest expert / mean, of trained routers with a balancing loss.
 EXPERT_SKEW = 1.1
@@ -83,7 +83,7 @@ class ExpertWork:
         if self.framework.deep_ep:
             nbytes = self._deep_ep_bytes(dispatch)
         work = s.expert(CollectiveKind.ALL_TO_ALL, nbytes)
-        if self.framework.ep_overlap or s.plan.schedule == "dualpipe":
+        if self.framework.ep_overlap or s.plan.schedule is Schedule.DUALPIPE:
             b.loose("ep all-to-all", work, Lane.EXPERT)
         else:
             b.add("ep all-to-all", work, Lane.EXPERT)

@@ -11,7 +11,7 @@ from lumos.blocks.experts import ExpertWork
 from lumos.blocks.layer_parts import LayerParts
 from lumos.blocks.share import Share
 from lumos.blocks.work import Gemm, Lane, Traffic
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import CollectiveKind, Recompute, Selective
 
 
 class LayerWork(LayerParts):
@@ -42,7 +42,7 @@ class LayerWork(LayerParts):
         if recompute:
             self._attention_forward(b)
             self._mlp_forward(b, mixture)
-        elif self.share.plan.recompute == "selective" and self.framework.selective == "alternate":
+        elif self.share.plan.recompute is Recompute.SELECTIVE and self.framework.selective is Selective.ALTERNATE:
             self._alternate_forward(b)
         self._mlp_backward(b, mixture)
         self._attention_backward(b)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from lumos.blocks.block import Builder
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Gemm, Lane, Traffic
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import CollectiveKind, Fusion
 
 FP32 = 4
 
@@ -24,8 +24,8 @@ class LayerParts:
         self.share = share
         self.framework = share.framework
         self.width = share.activation_bytes
-        self.eager = share.framework.fusion == "eager"
-        self.compiled = share.framework.fusion == "compiled"
+        self.eager = share.framework.fusion is Fusion.EAGER
+        self.compiled = share.framework.fusion is Fusion.COMPILED
 
     def _builder(self, name: str, before_us: float) -> Builder:
         return Builder(name, round(1000 * self.framework.host_us), round(1000 * before_us))

@@ -18,6 +18,7 @@ from lumos.blocks.share import Share
 from lumos.plan.job import Job
 from lumos.plan.plan import layers_of_chunks
 from lumos.plan.schedules import Pass, schedule
+from lumos.vocabulary import AttentionKernel, Loss, Recompute, Selective
 
 FP32 = 4
 #: fp32 master copy and two moments.
@@ -72,7 +73,7 @@ def activation_bytes(share: Share, stage: int, chunks: list[list[range]]) -> int
     for c, chunk in enumerate(chunks[stage]):
         for i, layer in enumerate(chunk):
             each = layer_activations(share, model.is_mixture(layer))
-            again = plan.recompute == "full" and (plan.recompute_layers < 0 or i < plan.recompute_layers)
+            again = plan.recompute is Recompute.FULL and (plan.recompute_layers < 0 or i < plan.recompute_layers)
             whole[c] += each
             kept[c] += share.activation_bytes * share.slim * model.hidden if again else each
     live = peak = 0
@@ -80,7 +81,7 @@ def activation_bytes(share: Share, stage: int, chunks: list[list[range]]) -> int
         c = action.chunk
         live += {Pass.FORWARD: kept[c], Pass.BACKWARD: -kept[c], Pass.INPUT: whole[c] - kept[c], Pass.WEIGHT: -whole[c]}[action.step]
         peak = max(peak, live)
-    if plan.recompute == "full":
+    if plan.recompute is Recompute.FULL:
         peak += max(layer_activations(share, model.is_mixture(layer)) for chunk in chunks[stage] for layer in chunk)
     if stage == plan.pp - 1:
         peak += logits_bytes(share)
@@ -104,8 +105,8 @@ def layer_activations(share: Share, mixture: bool) -> int:
         qkv = tokens * (share.heads + 2 * share.kv_heads) * model.head_dim * width
         core = tokens * share.heads * model.head_dim * width
     scores = 0
-    if share.framework.attention == "unfused":
-        scores = plan.micro_batch * share.heads * plan.seq_len**2 * (2 * width + 1) if plan.recompute != "selective" else 0
+    if share.framework.attention is AttentionKernel.UNFUSED:
+        scores = plan.micro_batch * share.heads * plan.seq_len**2 * (2 * width + 1) if plan.recompute is not Recompute.SELECTIVE else 0
     else:
         core += FP32 * tokens * share.heads  # log-sum-exp
     if mixture and model.experts is not None:
@@ -115,7 +116,7 @@ def layer_activations(share: Share, mixture: bool) -> int:
         mlp += tokens * (e.shared_ffn // plan.tp) * (3 if model.gated else 2) * width
     else:
         mlp = tokens * share.ffn * (3 if model.gated else 2) * width
-    if plan.recompute == "selective" and share.framework.selective == "alternate":
+    if plan.recompute is Recompute.SELECTIVE and share.framework.selective is Selective.ALTERNATE:
         # every second multiplication is kept, and attention; what lies between is computed again
         return residual // 2 + qkv + core + mlp // (3 if model.gated else 2)
     return residual + inputs + qkv + core + scores + mlp
@@ -132,4 +133,4 @@ def weight_gradients(share: Share, stage: int) -> int:
 def logits_bytes(share: Share) -> int:
     """Logits and their gradient or fp32 copy, of one microbatch."""
     each = share.tokens * share.vocab
-    return each * (2 * share.activation_bytes if share.framework.loss == "fused" else share.activation_bytes + 2 * FP32)
+    return each * (2 * share.activation_bytes if share.framework.loss is Loss.FUSED else share.activation_bytes + 2 * FP32)

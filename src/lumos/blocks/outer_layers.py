@@ -7,15 +7,15 @@ from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.parameters import Held, owned_parameters, tensors_of_layer
 from lumos.blocks.share import Share
 from lumos.blocks.work import Lane, Traffic
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import CollectiveKind, Loss
 
 #: fp32 master weight, two moments: read and written by one fused Adam step, and the gradient read. Bytes per parameter.
 ADAM_BYTES = 2 * 3 * FP32
 #: Bytes moved for each logit and kernels, by how the loss is computed. torch: to fp32, log-softmax in one kernel; gradient
 #: of the pick, of log-softmax, back to 16 bit. megatron (vocabulary-parallel, in steps): to fp32, maximum, subtract,
 #: exponential, sum, divide; scale, back to 16 bit. fused: two passes over 16-bit logits, gradient in place.
-LOSS_FORWARD = {"torch": (16, 4), "megatron": (38, 8), "fused": (6, 3)}
-LOSS_BACKWARD = {"torch": (22, 4), "megatron": (14, 4), "fused": (4, 1)}
+LOSS_FORWARD = {Loss.TORCH: (16, 4), Loss.MEGATRON: (38, 8), Loss.FUSED: (6, 3)}
+LOSS_BACKWARD = {Loss.TORCH: (22, 4), Loss.MEGATRON: (14, 4), Loss.FUSED: (4, 1)}
 
 
 def embedding_forward(share: Share, layers: LayerParts) -> Block:
@@ -53,7 +53,7 @@ def head_forward(share: Share, layers: LayerParts) -> Block:
     nbytes, kernels = LOSS_FORWARD[share.framework.loss]
     b.add("cross-entropy", Traffic(nbytes * logits, kernels))
     for _ in range(share.framework.metrics):
-        b.add("loss of the log", Traffic(LOSS_FORWARD["torch"][0] * logits, 4))
+        b.add("loss of the log", Traffic(LOSS_FORWARD[Loss.TORCH][0] * logits, 4))
     if share.plan.tp > 1:
         for part in ("maximum", "target", "sum"):
             b.add(f"tp all-reduce of the {part}", share.tensor(CollectiveKind.ALL_REDUCE, FP32 * share.tokens), Lane.TENSOR)

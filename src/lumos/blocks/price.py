@@ -23,10 +23,11 @@ from lumos.cost.estimate import Bound, Estimate
 from lumos.cost.gemm import gemm, grouped_gemm
 from lumos.cost.memory_bound import moved
 from lumos.diagnostics import Diagnostic
+from lumos.vocabulary import AttentionKernel
 
 #: Attention kernels without measurements of their own: a fitted kin, and how much slower they are than it. FlashAttention 1
 #: against 2, forward and backward on A100: 1.5-2 (Dao, FlashAttention-2, arXiv:2307.08691, figures 4 and 5).
-ERAS = {"fa1": ("fa2", 1.65)}
+ERAS: dict[str, tuple[str, float]] = {AttentionKernel.FA1: (AttentionKernel.FA2, 1.65)}
 
 #: 16-bit FLOP/s of A100, from which throttling counts.
 A100_PEAK = 3.12e14

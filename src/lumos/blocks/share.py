@@ -8,7 +8,7 @@ from lumos.blocks.work import Collective
 from lumos.model import Model
 from lumos.plan.framework import Framework
 from lumos.plan.plan import Plan
-from lumos.vocabulary import PRECISIONS, CollectiveKind
+from lumos.vocabulary import CollectiveKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Share:
 
     @property
     def dtype(self) -> str:
-        return PRECISIONS[self.plan.precision][0]
+        return self.plan.precision.multiplications
 
     @property
     def activation_bytes(self) -> int:
-        return PRECISIONS[self.plan.precision][1]
+        return self.plan.precision.activation_bytes
 
     @property
     def parameter_bytes(self) -> int:

@@ -28,7 +28,7 @@ from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
-from lumos.vocabulary import DType
+from lumos.vocabulary import AttentionKernel, DType
 
 BLOCK = 128
 #: Head sizes that the kernels are compiled for; others are padded up.
@@ -36,7 +36,7 @@ HEAD_SIZES = np.array([32, 64, 96, 128, 192, 256])
 #: Multiplications of the backward pass per forward one: five against two.
 BACKWARD_FLOPS = 2.5
 #: Kernels with fitted sets, and the order in which "flash" looks for one (after a set of its own, from calibrate).
-KERNELS = ("fa3", "cudnn", "fa2", "trtllm")
+KERNELS = (AttentionKernel.FA3, AttentionKernel.CUDNN, AttentionKernel.FA2, AttentionKernel.TRTLLM)
 DIRECTIONS = ("fwd", "bwd", "fwd+bwd")
 
 
@@ -93,12 +93,12 @@ def attention(
     """
     if direction not in DIRECTIONS:
         raise UsageError(f"attention: direction {direction!r} is not known; valid: {', '.join(DIRECTIONS)}")
-    if kernel != "flash" and kernel not in KERNELS:
+    if kernel != AttentionKernel.FLASH and kernel not in KERNELS:
         raise UsageError(f"attention: kernel {kernel!r} is not known; valid: flash, {', '.join(KERNELS)}")
     if not 0 < clock <= 1:
         raise UsageError(f"attention: clock is a fraction of the boost clock in (0, 1], not {clock:g}")
     s = shape_of(batch, seq_len, heads, head_dim, kv_heads, value_dim, kv_len)
-    found, notes = find("attention", accelerator, ("flash", *KERNELS) if kernel == "flash" else (kernel,), book)
+    found, notes = find("attention", accelerator, (AttentionKernel.FLASH, *KERNELS) if kernel == AttentionKernel.FLASH else (kernel,), book)
     coefficients = AttentionCoefficients(**found.values)  # type: ignore[arg-type]
     seconds, bound, roof = attention_seconds(s, causal, direction, accelerator, dtype_of(dtype), coefficients, clock)
     beyond = outside(found.seen, batch=s.batch, seq_len=s.keys, heads=s.heads, head_dim=s.head_dim)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from lumos.cost.cluster import load_cluster
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.model import Model, load_model
-from lumos.plan.framework import PROFILES, Framework, choose, profile, with_switches
+from lumos.plan.framework import Framework, with_switches
 from lumos.plan.job import Job
-from lumos.plan.plan import RECOMPUTE, SCHEDULES, Plan, PlanError, check, layer_count, layers_of_chunks
-from lumos.vocabulary import PRECISIONS
+from lumos.plan.plan import Plan, PlanError, check, layer_count, layers_of_chunks
+from lumos.plan.profiles import named
+from lumos.vocabulary import Recompute, Schedule
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +52,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     document: int = 0
     framework: str = "megatron-core"
     switches: dict[str, str] = {}
+
+
+#: Settings that are fields of the plan under the same name.
+_OF_PLAN = tuple(field.name for field in fields(Plan) if field.name in Settings.__struct_fields__)
 
 
 def read_settings(path: str) -> Settings:
@@ -98,33 +104,19 @@ def job_from(settings: Settings) -> Job:
     rest = s.tp * s.pp * s.cp
     if rest < 1 or s.gpus % rest:
         raise PlanError(f"plan: gpus ({s.gpus}) must be a multiple of tp · pp · cp ({s.tp} · {s.pp} · {s.cp} = {rest})")
-    dp = s.dp or s.gpus // rest
+    dp = s.gpus // rest if s.dp is None else s.dp
     if dp * rest != s.gpus:
         raise PlanError(f"plan: tp · pp · cp · dp ({rest} · {dp} = {dp * rest}) must be the {s.gpus} gpus")
-    _choice("precision", s.precision, tuple(PRECISIONS))
-    recompute = _choice("recompute", s.recompute or framework.recompute, RECOMPUTE)
-    schedule = _choice("schedule", s.schedule or ("interleaved" if s.vpp > 1 else "1f1b"), SCHEDULES)
-    zero = s.zero if s.zero is not None else (framework.zero if framework.zero < 3 or s.pp == 1 else 1)
-    plan = Plan(
-        seq_len=s.seq,
-        global_batch=s.global_batch,
-        micro_batch=s.micro_batch,
-        tp=s.tp,
-        pp=s.pp,
-        vpp=s.vpp,
-        cp=s.cp,
-        ep=s.ep,
-        dp=dp,
-        zero=zero,
-        shard=s.shard,
-        sequence_parallel=s.tp > 1 and (framework.sequence_parallel if s.sequence_parallel is None else s.sequence_parallel),
-        schedule=schedule,
-        recompute=recompute,
-        recompute_layers=s.recompute_layers,
-        precision=s.precision,
-        lora_rank=s.lora_rank,
-        document=s.document,
-    )
+    given = {key: getattr(s, key) for key in _OF_PLAN if getattr(s, key) is not None}
+    given |= {
+        "seq_len": s.seq,
+        "dp": dp,
+        "zero": s.zero if s.zero is not None else (framework.zero if framework.zero < 3 or s.pp == 1 else 1),
+        "sequence_parallel": s.tp > 1 and (framework.sequence_parallel if s.sequence_parallel is None else s.sequence_parallel),
+        "schedule": s.schedule or (Schedule.INTERLEAVED if s.vpp > 1 else Schedule.ONE_F_ONE_B),
+        "recompute": s.recompute or framework.recompute,
+    }
+    plan = Plan(**given)
     check(plan, model)
     _check_words(s, plan, model)
     return Job(model, plan, framework, cluster, tuple(notes))
@@ -132,28 +124,18 @@ def job_from(settings: Settings) -> Job:
 
 def _check_words(s: Settings, plan: Plan, model: Model) -> None:
     """PlanError where what was asked for has no effect, or another one than its word says."""
-    if s.schedule == "interleaved" and s.vpp == 1:
+    if s.schedule == Schedule.INTERLEAVED and s.vpp == 1:
         raise PlanError("plan: the interleaved schedule needs vpp above 1; without it, it is 1f1b")
-    if s.schedule == "1f1b" and s.vpp > 1:
+    if s.schedule == Schedule.ONE_F_ONE_B and s.vpp > 1:
         raise PlanError(f"plan: vpp ({s.vpp}) makes the schedule interleaved, not 1f1b; leave one of them out")
     most = max(layer_count(chunks) for chunks in layers_of_chunks(plan, model))
-    if s.recompute_layers != -1 and plan.recompute != "full":
+    if s.recompute_layers != -1 and plan.recompute is not Recompute.FULL:
         raise PlanError(f"plan: recompute_layers ({s.recompute_layers}) needs recompute full, not {plan.recompute}")
     if not -1 <= s.recompute_layers <= most:
         raise PlanError(f"plan: recompute_layers ({s.recompute_layers}) must be at most the {most} layers of a stage")
 
 
 def _framework(s: Settings) -> tuple[Framework, list[Diagnostic]]:
-    if s.framework in PROFILES:
-        return with_switches(profile(s.framework), s.switches), []
-    chosen, why = choose(s.framework)
-    if "not known" in why:
-        profile(s.framework)  # raises, naming the nearest
-    return with_switches(chosen, s.switches), [Diagnostic("framework-profile", f"{chosen.name}: {why}")]
-
-
-def _choice(key: str, value: str, valid: tuple[str, ...]) -> str:
-    if value not in valid:
-        near = get_close_matches(value, valid, 1)
-        raise UsageError(f"{key} = {value!r} is not known{f'; did you mean {near[0]!r}?' if near else ''}; valid: {', '.join(valid)}")
-    return value
+    found = named(s.framework)
+    notes = [Diagnostic("framework-profile", f"{found.framework.name}: {found.why}")] if found.why else []
+    return with_switches(found.framework, s.switches), notes

@@ -10,13 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from lumos.errors import UsageError
 from lumos.model import Model
+from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe")
+#: Fields of `Plan` that count devices, replicas, stages or sequences: whole numbers from 1.
+SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len")
 #: Passes of a step that are still simulated one by one (a stage's forward or backward of one microbatch): half a minute, 1 GB.
 MOST_PASSES = 500_000
-RECOMPUTE = ("none", "selective", "full")
+
+
+#: Fields of `Plan` that are words of a closed set.
+_WORDS: dict[str, type[Schedule | Recompute | Precision]] = {"schedule": Schedule, "recompute": Recompute, "precision": Precision}
 
 
 class PlanError(UsageError):
@@ -26,6 +33,9 @@ class PlanError(UsageError):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Sizes and choices of one training step. Sequences are counted; `seq_len` is in tokens.
+
+    Raises UsageError for a word that is not of its set (a valid word becomes the member), and PlanError for a size that no step
+    can have, whatever its model. `check` holds a plan to the rules between sizes, and between them and a model.
 
     tp, pp, vpp, cp, ep, dp: tensor, pipeline, virtual stages per device, context, expert, data parallel sizes; dp counts the
     replicas of the dense layers (ep divides cp · dp). zero: 0 none, 1 optimizer states sharded, 2 gradients too,
@@ -49,13 +59,23 @@ class Plan:
     shard: int = 0
     reshard: bool = True
     sequence_parallel: bool = False
-    schedule: str = "1f1b"
-    recompute: str = "none"
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    recompute: Recompute = Recompute.NONE
     recompute_layers: int = -1
-    precision: str = "bf16"
+    precision: Precision = Precision.BF16
     lora_rank: int = 0
     forward_only: bool = False
     document: int = 0
+
+    def __post_init__(self) -> None:
+        for key, kind in _WORDS.items():
+            object.__setattr__(self, key, one_of(kind, getattr(self, key), key))
+        for key in SIZES:
+            _whole(self, key, 1)
+        for key in ("shard", "lora_rank", "document"):
+            _whole(self, key, 0)
+        _whole(self, "recompute_layers", -1)
+        _rule(self.zero in (0, 1, 2, 3), f"zero = {self.zero}; valid: 0, 1, 2, 3")
 
     @property
     def devices(self) -> int:
@@ -83,14 +103,9 @@ class Plan:
 
 
 def check(plan: Plan, model: Model) -> None:
-    """Raise PlanError with the rule that the plan breaks, if any."""
-    for key in ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len"):
-        _rule(getattr(plan, key) >= 1, f"{key} = {getattr(plan, key)} must be at least 1")
+    """Raise PlanError with the rule between sizes that the plan breaks, if any."""
     tokens = plan.micro_batch * plan.seq_len
     _rule(tokens < 1 << 31, f"micro_batch · seq_len = {tokens:,} tokens: more than kernels can index (2^31)")
-    _rule(plan.schedule in SCHEDULES, f"schedule = {plan.schedule!r}; valid: {', '.join(SCHEDULES)}")
-    _rule(plan.recompute in RECOMPUTE, f"recompute = {plan.recompute!r}; valid: {', '.join(RECOMPUTE)}")
-    _rule(plan.zero in (0, 1, 2, 3), f"zero = {plan.zero}; valid: 0, 1, 2, 3")
     per_step = plan.dp * plan.micro_batch
     _rule(
         plan.global_batch % per_step == 0,
@@ -126,9 +141,12 @@ def check(plan: Plan, model: Model) -> None:
         )
     if plan.vpp > 1:
         _rule(plan.pp > 1, f"vpp ({plan.vpp}) needs pp > 1")
-        _rule(plan.schedule in ("interleaved", "1f1b"), f"vpp ({plan.vpp}) needs the interleaved schedule, not {plan.schedule}")
+        _rule(
+            plan.schedule in (Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B),
+            f"vpp ({plan.vpp}) needs the interleaved schedule, not {plan.schedule}",
+        )
         _rule(plan.microbatches % plan.pp == 0, f"microbatches ({plan.microbatches}) must be a multiple of pp ({plan.pp}) with vpp > 1")
-    if plan.schedule == "dualpipe":
+    if plan.schedule is Schedule.DUALPIPE:
         _rule(
             plan.pp % 2 == 0 and plan.microbatches % 2 == 0 and plan.microbatches >= 2 * plan.pp,
             f"dualpipe needs an even pp ({plan.pp}) and an even number of microbatches ({plan.microbatches}), at least 2 · pp",
@@ -147,6 +165,14 @@ def check(plan: Plan, model: Model) -> None:
     )
 
 
+def _whole(plan: Plan, key: str, least: int) -> None:
+    value = getattr(plan, key)
+    if not isinstance(value, int | np.integer):
+        raise PlanError(f"plan: {key} = {value!r} must be a whole number")
+    if value < least:
+        raise PlanError(f"plan: {key} = {value} must be at least {least}")
+
+
 def _rule(holds: bool, message: str) -> None:
     if not holds:
         raise PlanError(f"plan: {message}")
@@ -159,9 +185,9 @@ class Ends(NamedTuple):
     last: bool
 
 
-def ends_of_stage(schedule: str, stages: int, stage: int) -> Ends:
+def ends_of_stage(schedule: Schedule, stages: int, stage: int) -> Ends:
     """What a stage has beside its layers. With DualPipe every device also has the mirrored stage's part."""
-    mirrored = stages - 1 - stage if schedule == "dualpipe" else stage
+    mirrored = stages - 1 - stage if schedule == Schedule.DUALPIPE else stage
     return Ends(0 in (stage, mirrored), stages - 1 in (stage, mirrored))
 
 
@@ -184,6 +210,6 @@ def layers_of_chunks(plan: Plan, model: Model) -> list[list[range]]:
         sizes[i] += 1
     starts = [sum(sizes[:i]) for i in range(chunks)]
     ranges = [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-    if plan.schedule == "dualpipe":
+    if plan.schedule is Schedule.DUALPIPE:
         return [[ranges[stage], ranges[plan.pp - 1 - stage]] for stage in range(plan.pp)]
     return [[ranges[v * plan.pp + stage] for v in range(plan.vpp)] for stage in range(plan.pp)]

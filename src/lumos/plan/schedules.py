@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from lumos import _pipeline
 from lumos.native import check_enum
-from lumos.plan.plan import SCHEDULES
+from lumos.vocabulary import Schedule
 
 
 class Pass(IntEnum):
@@ -30,12 +30,15 @@ class Pass(IntEnum):
 
 
 check_enum(_pipeline, Pass)
+check_enum(_pipeline, Schedule)
 
 #: Schedules whose stages stand still until what they sent is taken, where transfers do not run beside compute. Where passes of
 #: several chunks alternate, sends and receives go as one batch instead; zero-bubble runtimes hand sends over and go on (sail-sg's
 #: `zerobubble/runtime.py` waits for what it receives alone), as a stage that waited for a taker could not run what it put off.
-HELD_BY_SENDS = ("gpipe", "1f1b")
+HELD_BY_SENDS = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
 _PASSES = tuple(Pass)
+#: What the native module knows each schedule by: its place in the enum.
+_PLACE = {name: place for place, name in enumerate(Schedule)}
 
 
 class Action(NamedTuple):
@@ -46,9 +49,9 @@ class Action(NamedTuple):
     chunk: int = 0
 
 
-def schedule(name: str, stage: int, stages: int, microbatches: int, chunks: int = 1) -> list[Action]:
+def schedule(name: Schedule, stage: int, stages: int, microbatches: int, chunks: int = 1) -> list[Action]:
     """The actions of pipeline stage `stage`, in the order in which it runs them."""
-    listed = _pipeline.actions(SCHEDULES.index(name), stage, stages, microbatches, chunks)
+    listed = _pipeline.actions(_PLACE[name], stage, stages, microbatches, chunks)
     return [Action(_PASSES[step], microbatch, chunk) for step, microbatch, chunk in listed]
 
 
@@ -57,6 +60,6 @@ def last_gradients(actions: Iterable[Action]) -> dict[int, int]:
     return {action.chunk: i for i, action in enumerate(actions) if action.step in (Pass.BACKWARD, Pass.WEIGHT)}
 
 
-def holds_sender(name: str, chunks: int, p2p_overlap: bool) -> bool:
+def holds_sender(name: Schedule, chunks: int, p2p_overlap: bool) -> bool:
     """Whether a stage stands still until what it sent is taken."""
     return not p2p_overlap and chunks == 1 and name in HELD_BY_SENDS

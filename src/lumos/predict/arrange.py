@@ -19,6 +19,7 @@ from lumos.plan.plan import Plan, check, ends_of_stage, layer_count, layers_of_c
 from lumos.plan.schedules import Action, Pass, holds_sender, last_gradients, schedule
 from lumos.predict.cuda_graphs import captured
 from lumos.predict.layout import Blocks, Item, Layout
+from lumos.vocabulary import Recompute, Schedule
 
 #: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
 CONTENTION_LAUNCH = 1000
@@ -182,7 +183,7 @@ class Stage:
     def _recomputed(self, run: _Run) -> int:
         """Layers of the run that are recomputed (the first of the stage's, as Megatron's "block" method)."""
         plan = self.share.plan
-        if plan.recompute != "full":
+        if plan.recompute is not Recompute.FULL:
             return 0
         if plan.recompute_layers < 0:
             return len(run.layers)
@@ -356,7 +357,7 @@ class Stage:
 
     def _position(self, chunk: int) -> int:
         """Place of this stage's chunk along the model."""
-        if self.share.plan.schedule == "dualpipe" and chunk == 1:
+        if self.share.plan.schedule is Schedule.DUALPIPE and chunk == 1:
             return self.share.plan.pp - 1 - self.stage
         return chunk * self.share.plan.pp + self.stage
 
@@ -421,7 +422,7 @@ class Stage:
 
     def _lane(self, lane: Lane, action: Action) -> Lane:
         """The lane of a transfer: the pipeline that runs up has its own."""
-        up = self.share.plan.schedule == "dualpipe" and action.chunk == 1
+        up = self.share.plan.schedule is Schedule.DUALPIPE and action.chunk == 1
         return Lane(lane + Lane.RECEIVE_FORWARD_UP - Lane.RECEIVE_FORWARD) if up else lane
 
     def _send(self, key: str, lane: Lane, name: str, action: Action) -> None:

@@ -26,6 +26,7 @@ from lumos.simulate import simulate
 from lumos.simulate.durations import slow_rank
 from lumos.simulate.timeline import Timeline
 from lumos.units import duration
+from lumos.vocabulary import Schedule
 
 #: Tasks beyond which a step is simulated in its coarse form: the two agree, and people wait.
 FINE_TASKS = 100_000
@@ -68,8 +69,8 @@ class Prediction(Shown):
 
 #: Schedules that no table of measured steps contains, and what is assumed of them.
 UNPROVED_SCHEDULES = {
-    "zero-bubble": "its order and its bubble are those published (ZB-H1), split passes hide no tensor-parallel reduction",
-    "dualpipe": "its order is that of DeepSeek's implementation, a turn's two passes run one after the other",
+    Schedule.ZERO_BUBBLE: "its order and its bubble are those published (ZB-H1), split passes hide no tensor-parallel reduction",
+    Schedule.DUALPIPE: "its order is that of DeepSeek's implementation, a turn's two passes run one after the other",
 }
 
 

@@ -25,9 +25,11 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.model import Model
 from lumos.model.catalogue import find_model, model_names, plain
-from lumos.plan.framework import Framework, choose
+from lumos.plan.framework import Framework
 from lumos.plan.job import Job
 from lumos.plan.plan import Plan, check
+from lumos.plan.profiles import choose
+from lumos.vocabulary import Loss, Precision, Recompute, Schedule
 
 Row = Mapping[str, str]
 
@@ -175,15 +177,15 @@ def plan_of(row: Row, model: Model, framework: Framework, notes: list[Diagnostic
     )
 
 
-def precision_of(text: str, framework: Framework, notes: list[Diagnostic]) -> str:
+def precision_of(text: str, framework: Framework, notes: list[Diagnostic]) -> Precision:
     """The precision family of a free spelling ("amp_bf16", "FP8 tensorwise")."""
     lower = text.lower()
-    for family in ("fp8", "bf16", "fp16", "tf32", "fp32"):
+    for family in (Precision.FP8, Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32):
         if family in lower or family.replace("fp", "float") in lower:
             return family
     if lower:
         raise LumosError(f"precision {text!r} is not known; a family is one of fp8, bf16, fp16, tf32, fp32")
-    assumed = "fp16" if framework.name in ("megatron-deepspeed", "megatron-2021") else "bf16"
+    assumed = Precision.FP16 if framework.name in ("megatron-deepspeed", "megatron-2021") else Precision.BF16
     notes.append(Diagnostic("assumed-precision", assumed))
     return assumed
 
@@ -213,7 +215,7 @@ def _sharding(text: str, framework: Framework, group: int, notes: list[Diagnosti
     raise LumosError(f"zero_or_fsdp {text!r} is not understood; write none, zero1, zero2, zero3, FULL_SHARD or distributed optimizer")
 
 
-def _recompute(text: str, framework: Framework) -> tuple[str, int]:
+def _recompute(text: str, framework: Framework) -> tuple[Recompute, int]:
     """What is recomputed, and in how many layers of a stage (-1: all), from "full", "block 4 layers", "selective (…)", …"""
     lower = text.lower()
     if not lower:
@@ -221,25 +223,25 @@ def _recompute(text: str, framework: Framework) -> tuple[str, int]:
     layers = re.search(r"(\d+)\s*layers?", lower)
     if layers:
         count = int(layers.group(1))
-        return ("full", count) if count else ("none", -1)
-    for kind in ("none", "selective", "full"):
+        return (Recompute.FULL, count) if count else (Recompute.NONE, -1)
+    for kind in Recompute:
         if lower.startswith(kind):
             return kind, -1
     if lower in ("yes", "true", "all", "on"):
-        return "full", -1
+        return Recompute.FULL, -1
     if lower in ("no", "false", "off"):
-        return "none", -1
+        return Recompute.NONE, -1
     raise LumosError(f"recompute {text!r} is not understood; write none, selective or full")
 
 
-def _schedule(notes: str, vpp: int) -> str:
+def _schedule(notes: str, vpp: int) -> Schedule:
     if "gpipe" in notes:
-        return "gpipe"
+        return Schedule.GPIPE
     if re.search(r"zero.?bubble|\bzbb?\b|zb-h1", notes):
-        return "zero-bubble"
+        return Schedule.ZERO_BUBBLE
     if "dualpipe" in notes:
-        return "dualpipe"
-    return "interleaved" if vpp > 1 else "1f1b"
+        return Schedule.DUALPIPE
+    return Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B
 
 
 def _special(row: Row, framework: Framework) -> Framework:
@@ -248,7 +250,7 @@ def _special(row: Row, framework: Framework) -> Framework:
     if "overlap off" in text:
         framework = replace(framework, dp_overlap=False, gather_overlap=False, tp_overlap=False, tp_async=False)
     if "cef" in text or "cross-entropy fusion" in text:
-        framework = replace(framework, loss="fused")
+        framework = replace(framework, loss=Loss.FUSED)
     if "async tp" in text:
         framework = replace(framework, tp_overlap=True)
     if framework.fp8_gather and re.search(r"row.?wise", text):

@@ -15,6 +15,7 @@ from lumos.plan.framework import Framework
 from lumos.plan.plan import Plan, check, layers_of_chunks
 from lumos.predict.arrange import Stage
 from lumos.predict.layout import Blocks
+from lumos.vocabulary import Schedule
 
 
 class Tally(NamedTuple):
@@ -35,7 +36,7 @@ class Tallies:
     def __call__(self, model: Model, plan: Plan, framework: Framework) -> Tally:
         """The tally of the layout that `arrange` gives. PlanError where the plan breaks a rule."""
         check(plan, model)
-        alike = replace(plan, zero=0, schedule="dualpipe" if plan.schedule == "dualpipe" else "1f1b")
+        alike = replace(plan, zero=0, schedule=Schedule.DUALPIPE if plan.schedule is Schedule.DUALPIPE else Schedule.ONE_F_ONE_B)
         blocks = Blocks(self._passes.setdefault((model, framework, alike), {}))
         share = Share(model, plan, framework, self._devices_per_node)
         chunks, work = layers_of_chunks(plan, model), LayerWork(share)

@@ -15,12 +15,13 @@ from __future__ import annotations
 import numpy as np
 
 from lumos.blocks.coefficients import StepCoefficients
-from lumos.plan.plan import SCHEDULES, ends_of_stage
+from lumos.plan.plan import ends_of_stage
 from lumos.search.prices import SPLIT, Columns, Floats
-from lumos.search.space import Plans
+from lumos.search.space import SCHEDULES, Plans
 from lumos.search.structure import chunk_layers, shapes
+from lumos.vocabulary import Schedule
 
-FILLS = ("1f1b", "gpipe", "interleaved")
+FILLS = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED)
 
 
 def lower_bounds(plans: Plans, columns: Columns, coefficients: StepCoefficients) -> Floats:
@@ -33,7 +34,7 @@ def lower_bounds(plans: Plans, columns: Columns, coefficients: StepCoefficients)
     return np.asarray((out + begin) * 1e-9 * (1 + coefficients.jitter * np.log2(nodes)))
 
 
-def _bound(name: str, plans: Plans, c: Columns) -> Floats:
+def _bound(name: Schedule, plans: Plans, c: Columns) -> Floats:
     dense, mixture = chunk_layers(plans, 0)  # [stages, chunks]
     stages = len(dense)
     ends = np.array([ends_of_stage(name, stages, stage) for stage in range(stages)], float)
@@ -43,7 +44,7 @@ def _bound(name: str, plans: Plans, c: Columns) -> Floats:
     layers = np.stack([dense.sum(axis=1), mixture.sum(axis=1)], axis=1)
     each = layers @ passes.T + ends @ outer.T  # [stages, plans]
     # each of DualPipe's two chunks runs half the microbatches
-    total = each * (plans.microbatches // 2 if name == "dualpipe" else plans.microbatches)
+    total = each * (plans.microbatches // 2 if name is Schedule.DUALPIPE else plans.microbatches)
     if name in FILLS and stages > 1:
         first = np.stack([dense[:, 0], mixture[:, 0]], axis=1)
         way = first @ (c.forward + c.backward).T + np.stack([ends[:, 0]], axis=1) @ outer[:, :1].T + 2 * c.transfer

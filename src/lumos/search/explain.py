@@ -20,6 +20,7 @@ from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Lane
 from lumos.predict.predict import Prediction, work_class
 from lumos.predict.step_time import slowest
+from lumos.vocabulary import Recompute
 
 RECOMPUTED = "recomputation (memory)"
 FILL = "pipeline fill and drain"
@@ -88,7 +89,7 @@ def _inside(block: Block, p: Prediction, pricer: Pricer) -> Counter[str]:
 def _again(block: Block, p: Prediction) -> int:
     """Ops at the head of a block that repeat the forward pass."""
     plan = p.job.plan
-    if plan.recompute != "full" or not block.name.startswith(("layer backward", "layer input")):
+    if plan.recompute is not Recompute.FULL or not block.name.startswith(("layer backward", "layer input")):
         return 0
     share = Share(p.job.model, plan, p.job.framework, p.job.cluster.node.devices)
     work = LayerWork(share)

@@ -9,11 +9,11 @@ import numpy as np
 from lumos import _pipeline
 from lumos.blocks.memory import ADAM_STATES, FP32
 from lumos.blocks.parameters import Held, held_parameters, sharded_parameters
-from lumos.plan.plan import RECOMPUTE, ends_of_stage
+from lumos.plan.plan import ends_of_stage
 from lumos.search.prices import memory_columns
-from lumos.search.space import Ints, Plans
+from lumos.search.space import RECOMPUTES, Ints, Plans
 from lumos.search.structure import Structure, chunk_layers, structures
-from lumos.vocabulary import PRECISIONS
+from lumos.vocabulary import Recompute, Schedule
 
 
 def peak_bytes(plans: Plans) -> Ints:
@@ -50,7 +50,7 @@ def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mix
 
 def _static(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> Ints:
     problem = plans.problem
-    model, width = problem.model, PRECISIONS[problem.precision][1]
+    model, width = problem.model, problem.precision.activation_bytes
     held = _parameters(plans, structure, stage, dense, mixture)
     zero, data = plans["zero"], plans["dp"] * plans["cp"]
     copies = np.maximum(1, np.minimum(data // plans["ep"], data))
@@ -66,10 +66,10 @@ def _static(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture
 def _activations(
     plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints, moments: Ints, columns: dict[str, Ints]
 ) -> Ints:
-    full = plans["recompute"] == RECOMPUTE.index("full")
+    full = plans["recompute"] == RECOMPUTES.index(Recompute.FULL)
     layer = columns["layer"]
     kept = np.where(full[:, None], columns["input"][:, None], layer)
-    if structure.name == "gpipe":  # holds every microbatch, also those beyond the structure's window
+    if structure.name is Schedule.GPIPE:  # holds every microbatch, also those beyond the structure's window
         live = (plans.microbatches[:, None] * np.array([dense.sum(), mixture.sum()]) * kept).sum(axis=1)
     else:
         each = np.stack([kept[:, 0], layer[:, 0], kept[:, 1], layer[:, 1]], axis=1)

@@ -20,16 +20,17 @@ from lumos.blocks.parameters import bucket_layers, layer_parameters, stage_param
 from lumos.blocks.price import Pricer
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, Lane, Work
-from lumos.plan.plan import SCHEDULES, Plan, layer_count, layers_of_chunks
+from lumos.plan.plan import Plan, layer_count, layers_of_chunks
 from lumos.predict.assemble import hosted
-from lumos.search.space import Plans
+from lumos.search.space import SCHEDULES, Plans
+from lumos.vocabulary import Recompute, Schedule
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 DENSE, MIXTURE = 0, 1
 #: Schedules that split backward passes.
-SPLIT = ("zero-bubble", "dualpipe")
+SPLIT = (Schedule.ZERO_BUBBLE, Schedule.DUALPIPE)
 #: Stages that may differ: the first, one in the middle, the last.
 FIRST, MIDDLE, LAST = 0, 1, 2
 
@@ -95,7 +96,7 @@ class Prices:
         """Times of the plans' blocks."""
         many = (plans.microbatches > 1).astype(np.int64)
         sharded = np.minimum(plans["zero"], 1)
-        dualpipe = plans["schedule"] == SCHEDULES.index("dualpipe")
+        dualpipe = plans["schedule"] == SCHEDULES.index(Schedule.DUALPIPE)
         both_ways = (dualpipe & (plans.problem.model.experts is not None)).astype(np.int64)  # experts' exchanges run beside compute
         layer = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many, both_ways)
         outer = _keys(plans, ("tp", "cp", "micro_batch", "sequence_parallel"), many)
@@ -165,7 +166,7 @@ def _keys(plans: Plans, names: tuple[str, ...], *more: Ints) -> tuple[Ints, Ints
 
 def _layer_blocks(share: Share, split: bool) -> list[Block]:
     work = LayerWork(share)
-    recompute = share.plan.recompute == "full"
+    recompute = share.plan.recompute is Recompute.FULL
     blocks = []
     for mixture in sorted(set(_kinds(share))):
         blocks += [work.forward(mixture), work.backward(mixture, recompute)]

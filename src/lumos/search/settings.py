@@ -11,10 +11,9 @@ from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.model import load_model
 from lumos.plan.configuration import Settings
-from lumos.plan.framework import profile
-from lumos.plan.plan import RECOMPUTE, SCHEDULES
+from lumos.plan.profiles import profile
 from lumos.search.space import Problem, Space
-from lumos.vocabulary import PRECISIONS
+from lumos.vocabulary import Precision, one_of
 
 SWEPT = ("gpus", "global_batch", "seq")
 SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch")
@@ -31,7 +30,7 @@ def problem_of(
     assert model is not None and cluster is not None and gpus is not None and global_batch is not None and seq is not None
     loaded = load_cluster(cluster)
     loaded.check_size(gpus)
-    known = _known("precision", precision, tuple(PRECISIONS))
+    known = one_of(Precision, precision, "precision")
     return Problem(load_model(model), profile(framework), loaded, gpus, global_batch, seq, known)
 
 
@@ -59,10 +58,10 @@ def space_of(options: Mapping[str, object]) -> Space:
         text = options.get(key)
         if isinstance(text, str):
             values[key] = tuple(_size(key, word) for word in text.split(","))
-    for key, valid in (("recompute", RECOMPUTE), ("schedule", SCHEDULES)):
+    for key in ("recompute", "schedule"):
         text = options.get(key)
         if isinstance(text, str):
-            values[key] = tuple(_known(key, word.strip(), valid) for word in text.split(","))
+            values[key] = tuple(word.strip() for word in text.split(","))
     sequence = options.get("sequence_parallel")
     if isinstance(sequence, bool):
         values["sequence_parallel"] = (sequence,)

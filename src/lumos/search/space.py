@@ -1,4 +1,4 @@
-"""The plans of a model on a cluster: every combination of sizes and choices that the rules of `layout.plan` allow.
+"""The plans of a model on a cluster: every combination of sizes and choices that the rules of `plan.plan` allow.
 
 Choices that change nothing are listed once: with one replica ZeRO is 0, with one tensor rank there is no sequence parallelism,
 with one stage the schedule is 1F1B. Limits that are the space's own, not rules: tensor groups stay inside a node, a context
@@ -19,12 +19,17 @@ from lumos.diagnostics import Diagnostic
 from lumos.model import Model
 from lumos.plan.framework import Framework
 from lumos.plan.job import Job
-from lumos.plan.plan import MOST_PASSES, RECOMPUTE, SCHEDULES, Plan
+from lumos.plan.plan import MOST_PASSES, Plan
+from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
 SHORTEST_PART = 512
 MOST_SEQUENCES = 16
 #: GPipe holds every microbatch and is never faster than 1F1B; it is searched only where it is named.
-SEARCHED_SCHEDULES = ("1f1b", "interleaved", "zero-bubble", "dualpipe")
+SEARCHED_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.DUALPIPE)
+
+#: What the numbers in the columns `schedule` and `recompute` stand for, by place.
+SCHEDULES = tuple(Schedule)
+RECOMPUTES = tuple(Recompute)
 
 #: Columns of `Plans`, in order.
 COLUMNS = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch", "sequence_parallel", "recompute", "schedule")
@@ -42,8 +47,11 @@ class Problem:
     gpus: int
     global_batch: int
     seq_len: int
-    precision: str = "bf16"
+    precision: Precision = Precision.BF16
     assumed: tuple[Diagnostic, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "precision", one_of(Precision, self.precision, "precision"))
 
     def job(self, plan: Plan) -> Job:
         return Job(self.model, plan, self.framework, self.cluster, self.assumed)
@@ -62,13 +70,17 @@ class Space:
     zero: tuple[int, ...] = ()
     micro_batch: tuple[int, ...] = ()
     sequence_parallel: tuple[bool, ...] = ()
-    recompute: tuple[str, ...] = ()
-    schedule: tuple[str, ...] = ()
+    recompute: tuple[Recompute, ...] = ()
+    schedule: tuple[Schedule, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "recompute", tuple(one_of(Recompute, word, "recompute") for word in self.recompute))
+        object.__setattr__(self, "schedule", tuple(one_of(Schedule, word, "schedule") for word in self.schedule))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plans:
-    """Plans as columns: int64[n, len(COLUMNS)]; recompute and schedule are places in RECOMPUTE and SCHEDULES."""
+    """Plans as columns: int64[n, len(COLUMNS)]; recompute and schedule are places in RECOMPUTES and SCHEDULES."""
 
     problem: Problem
     rows: Ints
@@ -91,7 +103,7 @@ class Plans:
         p = self.problem
         values = dict(zip(COLUMNS, self.rows[row].tolist(), strict=True))
         sequence = bool(values.pop("sequence_parallel"))
-        recompute, schedule = RECOMPUTE[values.pop("recompute")], SCHEDULES[values.pop("schedule")]
+        recompute, schedule = RECOMPUTES[values.pop("recompute")], SCHEDULES[values.pop("schedule")]
         return Plan(
             seq_len=p.seq_len, global_batch=p.global_batch, precision=p.precision, sequence_parallel=sequence, recompute=recompute,
             schedule=schedule, **values,
@@ -167,10 +179,9 @@ def _sequence(problem: Problem, space: Space, tp: int, cp: int) -> list[bool]:
 
 
 def _recomputes(framework: Framework, space: Space) -> list[int]:
-    """Selective recomputation repeats what only unfused attention has, or every second multiplication."""
-    repeats = framework.attention == "unfused" or framework.selective == "alternate"
-    names = [r for r in RECOMPUTE if (r in space.recompute if space.recompute else r != "selective" or repeats)]
-    return [RECOMPUTE.index(r) for r in names]
+    """What may be recomputed; selective only where it has anything to repeat, unless it is named."""
+    open_ = [r for r in RECOMPUTES if r is not Recompute.SELECTIVE or framework.repeats_selectively]
+    return [RECOMPUTES.index(r) for r in RECOMPUTES if r in (space.recompute or open_)]
 
 
 def _expert_sizes(model: Model, space: Space, data: int) -> Iterator[int]:
@@ -187,16 +198,18 @@ def _schedules(model: Model, space: Space, pp: int, microbatches: int) -> Iterat
     """(schedule, virtual stages)"""
     named = space.schedule or SEARCHED_SCHEDULES
     if pp == 1:
-        if (not space.vpp or 1 in space.vpp) and (not space.schedule or any(s in named for s in ("1f1b", "interleaved"))):
-            yield SCHEDULES.index("1f1b"), 1
+        if (not space.vpp or 1 in space.vpp) and (not space.schedule or (Schedule.ONE_F_ONE_B in named or Schedule.INTERLEAVED in named)):
+            yield SCHEDULES.index(Schedule.ONE_F_ONE_B), 1
         return
     for name in named:
-        if name == "interleaved":
+        if name is Schedule.INTERLEAVED:
             if microbatches % pp:
                 continue
             for vpp in range(2, (model.layers + 2) // pp + 1):
                 even = any((model.layers + ends) % (pp * vpp) == 0 for ends in (0, 1, 2))
                 if _allowed(vpp, space.vpp, even):
                     yield SCHEDULES.index(name), vpp
-        elif (not space.vpp or 1 in space.vpp) and (name != "dualpipe" or (pp % 2 == 0 == microbatches % 2 and microbatches >= 2 * pp)):
+        elif (not space.vpp or 1 in space.vpp) and (
+            name is not Schedule.DUALPIPE or (pp % 2 == 0 == microbatches % 2 and microbatches >= 2 * pp)
+        ):
             yield SCHEDULES.index(name), 1

@@ -21,7 +21,7 @@ from lumos.model import Experts
 from lumos.segment.signatures import Measured
 from lumos.segment.units import Phase
 from lumos.trace.table import Job as Traces
-from lumos.vocabulary import PRECISIONS, CollectiveKind
+from lumos.vocabulary import CollectiveKind, Precision
 
 #: How a tensor-parallel group exchanges the residual stream.
 _OF_RESIDUALS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -50,7 +50,7 @@ class Counts:
     microbatches: int
     vpp: int
     recompute: bool  # attention runs again in the backward pass
-    precision: str
+    precision: Precision
     experts: Experts | None
 
 
@@ -100,7 +100,7 @@ def counts_of(traces: Traces, work: Sequence[list[Measured]]) -> tuple[Counts, l
     products = {s: _products(rank, tokens) for s, rank in by_stage.items()}
     hidden = _hidden(attention, products) or width
     precision = _precision(work)
-    tp, sequence_parallel = _tensor(work, tokens * hidden * PRECISIONS[precision][1])
+    tp, sequence_parallel = _tensor(work, tokens * hidden * precision.activation_bytes)
     ffn, gated = _feed_forward(attention, products, hidden)
     vocab, microbatches = _head(by_stage[pp - 1], products[pp - 1], attention[pp - 1], hidden)
     if not microbatches:
@@ -234,10 +234,10 @@ def _head(last: Sequence[Measured], products: Sequence[_Product], attention: Seq
     return head.n, count
 
 
-def _precision(work: Iterable[Sequence[Measured]]) -> str:
+def _precision(work: Iterable[Sequence[Measured]]) -> Precision:
     """What most multiplications compute in, but fp8 where a layer's do (attention and head keep more)."""
     found = Counter(m.precision for rank in work for m in rank if m.precision)
-    return "fp8" if found["fp8"] else found.most_common(1)[0][0] if found else "bf16"
+    return Precision.FP8 if found["fp8"] else Precision(found.most_common(1)[0][0]) if found else Precision.BF16
 
 
 # ---------------------------------------------------------------- degrees

@@ -18,15 +18,16 @@ from lumos.cost.cluster import Cluster
 from lumos.errors import LumosError
 from lumos.graph.table import Graph
 from lumos.model import Model, load_model, model_names
-from lumos.plan.framework import PROFILES
 from lumos.plan.job import Job
 from lumos.plan.plan import Plan, PlanError, check
+from lumos.plan.profiles import profiles
 from lumos.predict.layout import Layout
 from lumos.predict.step_time import layout_of
 from lumos.predict.tally import Tallies
 from lumos.segment.counts import Counts, counts_of
 from lumos.segment.signatures import Measured, Signature, measured_work, of_work
 from lumos.trace.table import Job as Traces
+from lumos.vocabulary import Recompute, Schedule
 
 #: Below this share of agreement a trace's blocks are not those that a layout would have.
 ENOUGH = 0.9
@@ -126,30 +127,32 @@ def _in_order(layout: Layout, work: Sequence[list[Measured]], stages: Sequence[i
 
 def _candidates(c: Counts, cluster: Cluster) -> Iterator[Job]:
     dp = c.world // (c.tp * c.pp * c.cp)
-    schedules = ("interleaved",) if c.vpp > 1 else (("1f1b", "gpipe", "zero-bubble") if c.pp > 1 else ("1f1b",))
+    schedules: tuple[Schedule, ...] = (Schedule.INTERLEAVED,) if c.vpp > 1 else (Schedule.ONE_F_ONE_B,)
+    if c.pp > 1 and c.vpp == 1:
+        schedules += (Schedule.GPIPE, Schedule.ZERO_BUBBLE)
     models = _models(c)
-    recompute = ("full", "selective") if c.recompute else ("none", "selective")
-    for framework, model, schedule, again, turn in combinations(PROFILES.values(), models, schedules, recompute, range(4)):
+    recompute = (Recompute.FULL if c.recompute else Recompute.NONE, Recompute.SELECTIVE)
+    for framework, model, schedule, again, turn in combinations(profiles().values(), models, schedules, recompute, range(4)):
         zero = (framework.zero + turn) % 4  # its own first, for one replica does not show any
-        if again == "selective" and framework.attention != "unfused" and framework.selective != "alternate":
-            continue  # nothing that it would do again
-        plan = Plan(
-            seq_len=c.tokens * c.cp // c.batch,
-            global_batch=c.microbatches * c.batch * dp,
-            micro_batch=c.batch,
-            tp=c.tp,
-            pp=c.pp,
-            vpp=c.vpp,
-            cp=c.cp,
-            ep=c.ep,
-            dp=dp,
-            zero=zero,
-            sequence_parallel=c.sequence_parallel,
-            schedule=schedule,
-            recompute=again,
-            precision=c.precision,
-        )
+        if again is Recompute.SELECTIVE and not framework.repeats_selectively:
+            continue
         try:
+            plan = Plan(
+                seq_len=c.tokens * c.cp // c.batch,
+                global_batch=c.microbatches * c.batch * dp,
+                micro_batch=c.batch,
+                tp=c.tp,
+                pp=c.pp,
+                vpp=c.vpp,
+                cp=c.cp,
+                ep=c.ep,
+                dp=dp,
+                zero=zero,
+                sequence_parallel=c.sequence_parallel,
+                schedule=schedule,
+                recompute=again,
+                precision=c.precision,
+            )
             check(plan, model)
         except PlanError:
             continue

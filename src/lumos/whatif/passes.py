@@ -22,10 +22,11 @@ from lumos.graph.table import Kind
 from lumos.plan.schedules import Pass, schedule
 from lumos.trace.operations import LANE_OF, LANES
 from lumos.trace.table import Job
+from lumos.vocabulary import Schedule, one_of
 from lumos.whatif.answer import Changed
 
 KEYS = ("pp", "vpp", "microbatches", "schedule")
-SCHEDULES = ("1f1b", "gpipe", "interleaved")
+SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED)
 _NAMES = {Pass.FORWARD: "forward-compute", Pass.BACKWARD: "backward-compute"}
 
 
@@ -56,7 +57,8 @@ def _arranged(ops: Operations, settings: Mapping[str, str]) -> Operations:
     stages, chunks, count = (
         _whole(settings, key, recorded_) for key, recorded_ in (("pp", ops.plan.stages), ("vpp", ops.plan.chunks), ("microbatches", have))
     )
-    name = settings.get("schedule", "interleaved" if chunks > 1 else "1f1b")
+    usual = Schedule.INTERLEAVED if chunks > 1 else Schedule.ONE_F_ONE_B
+    name = one_of(Schedule, settings.get("schedule", usual), "--set schedule")
     _check_plan(ops, stages, chunks, count, name)
     parts = _parts(ops.plan.stages * ops.plan.chunks, stages * chunks)
     columns: dict[str, list[int]] = {key: [] for key in COLUMNS}
@@ -121,10 +123,10 @@ def _check(ops: Operations) -> None:
         raise LumosError("the recording is of several replicas; give the files of one")
 
 
-def _check_plan(ops: Operations, stages: int, chunks: int, count: int, name: str) -> None:
+def _check_plan(ops: Operations, stages: int, chunks: int, count: int, name: Schedule) -> None:
     if name not in SCHEDULES:
         raise UsageError(f"--set schedule={name}: valid for a recording of passes are {', '.join(SCHEDULES)}")
-    if (chunks > 1) != (name == "interleaved"):
+    if (chunks > 1) != (name is Schedule.INTERLEAVED):
         raise UsageError(f"schedule {name} does not go with vpp={chunks}: chunks are interleaved, and only chunks are")
     if chunks > 1 and (stages < 2 or count % stages):
         raise UsageError(f"vpp={chunks} needs several stages, and microbatches ({count}) that are a multiple of them ({stages})")

@@ -17,9 +17,9 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph
 from lumos.model import Model
 from lumos.plan.job import Job
-from lumos.plan.plan import RECOMPUTE, SCHEDULES, Plan, check
+from lumos.plan.plan import Plan, check
 from lumos.predict.predict import Prediction, predict
-from lumos.vocabulary import PRECISIONS
+from lumos.vocabulary import Precision, Recompute, Schedule
 from lumos.whatif.calibrated import calibrate
 from lumos.whatif.identify import ENOUGH, Identified
 
@@ -35,7 +35,7 @@ PLAN_COUNTS = {
     "seq": "seq_len",
     "micro_batch": "micro_batch",
 }
-PLAN_WORDS = {"schedule": SCHEDULES, "recompute": RECOMPUTE, "precision": tuple(PRECISIONS)}
+PLAN_WORDS = {"schedule": tuple(Schedule), "recompute": tuple(Recompute), "precision": tuple(Precision)}
 MODEL_COUNTS = ("layers", "hidden", "ffn", "heads", "vocab")
 
 
@@ -115,7 +115,7 @@ def with_settings(job: Job, settings: Mapping[str, str], cluster: Cluster | None
     plan: Plan = replace(job.plan, **changes)  # type: ignore[arg-type]
     plan = replace(plan, global_batch=counts.get("microbatches", job.plan.microbatches) * plan.dp * plan.micro_batch)
     if "schedule" not in changes and (plan.vpp > 1) != (job.plan.vpp > 1):
-        plan = replace(plan, schedule="interleaved" if plan.vpp > 1 else "1f1b")
+        plan = replace(plan, schedule=Schedule.INTERLEAVED if plan.vpp > 1 else Schedule.ONE_F_ONE_B)
     sequence = job.plan.sequence_parallel if job.plan.tp > 1 else job.framework.sequence_parallel
     plan = replace(plan, sequence_parallel=plan.tp > 1 and sequence)
     check(plan, model)

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from lumos.errors import LumosError
-from lumos.plan.plan import RECOMPUTE, SCHEDULES
 from lumos.search.search import Found
-from lumos.search.space import COLUMNS
+from lumos.search.space import COLUMNS, RECOMPUTES, SCHEDULES
 
 
 def write_parquet(path: str, searches: Sequence[Found]) -> None:
@@ -32,6 +31,6 @@ def _columns(found: Found) -> dict[str, object]:
     columns: dict[str, object] = {name: np.full(len(c.plans), value) for name, value in sizes.items()}
     columns |= {name: c.plans[name] for name in COLUMNS}
     columns["sequence_parallel"] = c.plans["sequence_parallel"].astype(bool)
-    columns["recompute"] = np.array(RECOMPUTE)[c.plans["recompute"]]
+    columns["recompute"] = np.array(RECOMPUTES)[c.plans["recompute"]]
     columns["schedule"] = np.array(SCHEDULES)[c.plans["schedule"]]
     return columns | {"step_time_s": c.seconds, "peak_bytes": c.peak}

@@ -12,6 +12,7 @@ from lumos.search.engine import Simulated
 from lumos.search.explain import Explanation
 from lumos.search.search import Found
 from lumos.units import count
+from lumos.vocabulary import Recompute, Schedule
 
 
 def print_found(out: Console, found: Found) -> None:
@@ -87,5 +88,5 @@ def describe(plan: Plan) -> str:
     sizes = (("tp", plan.tp), ("pp", plan.pp), ("v", plan.vpp), ("cp", plan.cp), ("ep", plan.ep), ("dp", plan.dp), ("mb", plan.micro_batch))
     words = [f"{name}{size}" for name, size in sizes if size > 1 or name == "mb"]
     words += [f"z{plan.zero}"] + (["sp"] if plan.sequence_parallel else [])
-    words += [plan.schedule] if plan.schedule not in ("1f1b", "interleaved") else []
-    return " ".join(words + ([f"recompute {plan.recompute}"] if plan.recompute != "none" else []))
+    words += [plan.schedule] if plan.schedule not in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED) else []
+    return " ".join(words + ([f"recompute {plan.recompute}"] if plan.recompute is not Recompute.NONE else []))
