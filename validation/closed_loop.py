@@ -37,7 +37,8 @@ from lumos.report.export.kineto import write_kineto
 from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.whatif.planned import with_settings
-from lumos.whatif.whatif import Changes, parse_settings, whatif
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, whatif
 
 JITTER, CLOCKS_NS = 0.01, 50_000
 FIGURE = 0.01

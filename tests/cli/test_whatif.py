@@ -46,3 +46,20 @@ def test_an_impossible_factor_is_wrong_usage(lumos, words, reason):
     done = lumos("whatif", EXAMPLE, *words)
     assert (done.status, done.out) == (2, "")
     assert reason in done.err and done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--set", "layres=8"), "did you mean 'layers'"),
+        (("--set", "layers=nan"), "not a whole number"),
+        (("--set", "zero=7"), "at most 3"),
+        (("--set", "cuda_graphs=full"), "valid are on, off"),
+        (("--set", "precision=fp9"), "did you mean 'fp8'"),
+        (("--grid", "schedule=1f1b,1f2b"), "did you mean '1f1b'"),
+    ],
+)
+def test_a_setting_that_no_job_could_take_is_wrong_usage(lumos, words, reason):
+    done = lumos("whatif", "/nowhere", *words)  # refused before a file is looked for
+    assert (done.status, done.out) == (2, "")
+    assert reason in done.err and "Traceback" not in done.err

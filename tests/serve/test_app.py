@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import lumos
+from lumos.vocabulary import Schedule
 from lumos.whatif.durations import Durations
+from lumos.whatif.settings import SETTINGS
 from lumos.whatif.whatif import Changes, whatif
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
@@ -73,6 +75,10 @@ def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):
         ({"sclae": []}, "sclae"),
         ({"settings": {"layres": "8"}}, "did you mean 'layers'"),
         ({"settings": {"layers": "many"}}, "not a whole number"),
+        ({"settings": {"layers": "0"}}, "at least 1"),
+        ({"settings": {"zero": "4"}}, "at most 3"),
+        ({"settings": {"cuda_graphs": "full"}}, "valid are on, off"),
+        ({"settings": {"schedule": "1f2b"}}, "did you mean '1f1b'"),
         ({"settings": {"layers": "8"}, "base_cluster": "/etc/passwd"}, "'/etc/passwd' is not a cluster"),
         ({"cluster": "/etc/passwd"}, "'/etc/passwd' is not a cluster"),
         ({"network": ["speed=x2"]}, "speed"),
@@ -121,8 +127,24 @@ def test_work_that_is_cancelled_gives_no_answer(explorer):
 
 def test_the_settings_are_those_of_the_command_line(explorer):
     found = explorer.ask("/api/settings").json
-    assert {"layers", "dp", "seq"} <= set(found["settings"])
+    assert list(found["settings"]) == list(SETTINGS)
+    assert found["settings"]["zero"] == {
+        "kind": "whole number",
+        "words": [],
+        "least": 0,
+        "most": 3,
+        "help": SETTINGS["zero"].help,
+        "valid_for": ["identified plan"],
+    }
+    assert found["settings"]["cuda_graphs"]["words"] == ["on", "off"]
     assert "h100" in found["clusters"]
+
+
+def test_the_apis_description_has_every_setting_with_its_values(explorer):
+    asked = explorer.ask("/openapi.json").json["components"]["schemas"]["WhatIf"]["properties"]["settings"]
+    assert list(asked["properties"]) == list(SETTINGS) and asked["additionalProperties"] is False
+    assert asked["properties"]["schedule"]["enum"] == list(Schedule)
+    assert asked["properties"]["layers"]["pattern"] == "^[0-9]+$"
 
 
 def test_scenarios_are_kept_compared_and_forgotten(explorer):

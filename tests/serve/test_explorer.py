@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from lumos.vocabulary import Precision, Schedule
+
 BENCH = "document.getElementById('bench')"
 CANVAS = "document.querySelector('.timeline canvas')"
 
@@ -36,6 +38,16 @@ def add(page, glob):
     page.wait(f"{BENCH}.dataset.state === 'settled' || {BENCH}.dataset.state === 'error'")
 
 
+def setting(page, key):
+    """Add a change of a setting of the plan or the model."""
+    page.run(
+        "(() => { const f = document.querySelector('#bench form'), [kind] = f.querySelectorAll('select'); kind.value = 'set';"
+        " kind.dispatchEvent(new Event('change'));"
+        f" f.querySelector('[aria-label=setting]').value = {json.dumps(key)}; f.requestSubmit(); }})()"
+    )
+    page.wait("document.querySelector('#bench .change') !== null")
+
+
 def test_it_opens_without_errors(opened):
     assert opened.errors == []
     titles = opened.run("[...document.querySelectorAll('section.part h2')].map(h => h.textContent)")
@@ -56,10 +68,7 @@ def test_a_slider_shows_the_step_that_the_api_gives(opened, explorer):
 
 
 def test_a_change_of_the_plan_is_asked_in_the_background(opened, explorer):
-    opened.run(
-        "(() => { const f = document.querySelector('#bench form'), [kind] = f.querySelectorAll('select'); kind.value = 'set';"
-        " kind.dispatchEvent(new Event('change')); f.querySelector('[aria-label=setting]').value = 'layers'; f.requestSubmit(); })()"
-    )
+    setting(opened, "layers")
     opened.wait(f"{BENCH}.dataset.state === 'settled' && document.querySelector('#bench .change input') !== null")
     opened.run("(() => { const i = document.querySelector('#bench .change input'); i.value = 8; i.dispatchEvent(new Event('change')); })()")
     opened.wait(f"{BENCH}.dataset.state === 'settled' && {BENCH}.dataset.stepTime > 0.3", 60)
@@ -68,6 +77,30 @@ def test_a_change_of_the_plan_is_asked_in_the_background(opened, explorer):
     expected = explorer.ask(f"/api/work/{number}").json["answer"]["step_time_s"]
     assert float(opened.run(f"{BENCH}.dataset.stepTime")) == expected
     assert opened.errors == []
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("cuda_graphs", ["on", "off"]),
+        ("recompute", ["full", "none", "selective"]),
+        ("schedule", list(Schedule)),
+        ("precision", list(Precision)),
+    ],
+)
+def test_a_word_is_chosen_from_those_that_the_setting_takes(opened, key, words):
+    setting(opened, key)
+    assert opened.run("[...document.querySelectorAll('#bench .change select option')].map(o => o.value)") == words
+    assert opened.run("document.querySelector('#bench .change input')") is None
+
+
+def test_a_number_keeps_to_its_bounds(opened):
+    setting(opened, "zero")
+    assert opened.run("(() => { const i = document.querySelector('#bench .change input'); return [i.type, i.min, i.max]; })()") == [
+        "number",
+        "0",
+        "3",
+    ]
 
 
 def test_a_pattern_that_matches_nothing_is_said_beside_the_bench(opened):

@@ -16,7 +16,8 @@ from lumos.predict.predict import predict
 from lumos.report.export.kineto import write_kineto
 from lumos.trace import read
 from lumos.whatif.planned import with_settings
-from lumos.whatif.whatif import Changes, parse_settings, whatif
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, whatif
 
 #: Bound by launches (short kernels), and by the device.
 SHORT = Settings(model="gpt3-126m", cluster="h100", gpus=1, global_batch=2, seq=256)
@@ -99,7 +100,7 @@ def test_off_is_what_the_trace_shows(short):
     _, traces, graph = short
     found = whatif(traces, graph, Changes(parse_settings(["cuda_graphs=off"])))
     assert found.outcome.step_time_s == pytest.approx(found.base.step_time_s, rel=1e-3)
-    with pytest.raises(UsageError, match="on and off"):
+    with pytest.raises(UsageError, match="valid are on, off"):
         whatif(traces, graph, Changes(parse_settings(["cuda_graphs=yes"])))
 
 

@@ -19,7 +19,8 @@ from lumos.whatif.change import layers, microbatches, recompute, resize
 from lumos.whatif.durations import Durations
 from lumos.whatif.measured_layout import measured_layout
 from lumos.whatif.place import place
-from lumos.whatif.whatif import Changes, parse_settings, whatif
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, whatif
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -133,7 +134,7 @@ def test_structural_changes_and_changes_of_durations_combine():
         (["layers=x"], UsageError, "not a whole number"),
         (["layers=0"], UsageError, "at least 1"),
         (["hidden=250"], UsageError, "multiple of heads"),
-        (["recompute=some"], UsageError, "full and none"),
+        (["recompute=some"], UsageError, "valid are full, none, selective"),
         (["dp=64"], LumosError, "64"),
     ],
 )

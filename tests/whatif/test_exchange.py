@@ -15,7 +15,8 @@ from lumos.graph.build import build
 from lumos.trace import read
 from lumos.trace.table import Job
 from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import Changes, parse_settings, whatif
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, whatif
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 

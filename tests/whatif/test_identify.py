@@ -13,7 +13,8 @@ from lumos.report.export.kineto import write_kineto
 from lumos.trace import read
 from lumos.whatif.identify import Identification
 from lumos.whatif.planned import with_settings
-from lumos.whatif.whatif import Changes, parse_settings, whatif
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, whatif
 
 
 def _job(sizes=None, **settings):

@@ -12,7 +12,8 @@ from lumos.plan.schedules import Pass, schedule
 from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import Changes, parse_settings, whatif
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, whatif
 
 FORWARD, BACKWARD = 10.0, 20.0  # ms
 STAGES, COUNT = 2, 4
@@ -103,10 +104,11 @@ def test_any_pipeline_has_a_schedule(tmp_path):
     [
         (["tp=2"], LumosError, "not what they consist of"),
         (["layers=8"], LumosError, "not what they consist of"),
-        (["schedule=zero-bubble"], UsageError, "valid for"),
+        (["schedule=zero-bubble"], UsageError, "valid are 1f1b, gpipe, interleaved, as the job goes by recorded passes"),
         (["schedule=interleaved"], UsageError, "does not go with"),
         (["vpp=2", "microbatches=3"], UsageError, "multiple"),
-        (["pp=0"], UsageError, "whole number"),
+        (["pp=0"], UsageError, "at least 1"),
+        (["pp=two"], UsageError, "whole number"),
     ],
 )
 def test_what_passes_do_not_show_is_refused(recording, words, error, text):

@@ -25,7 +25,8 @@ from lumos.whatif.grid import evaluate, parse_grid
 from lumos.whatif.hardware import network
 from lumos.whatif.identify import Identification
 from lumos.whatif.planned import with_settings
-from lumos.whatif.whatif import Changes, parse_settings, whatif
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, whatif
 
 PLAN = Settings(model="gpt3-126m", cluster="h100", gpus=8, global_batch=16, seq=1024, tp=2, pp=2)
 

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from enum import StrEnum
 
 from lumos.errors import UsageError
+
+
+def either(kind: type[StrEnum]) -> str:
+    """The words of a closed set as an option's help lists them: "none, selective or full." """
+    *most, last = kind
+    return f"{', '.join(most)} or {last}."
 
 
 def suggestion(word: str, valid: Iterable[str]) -> str:

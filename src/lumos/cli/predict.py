@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from lumos.cli.choices import either
 from lumos.cli.output import Json, console, write_json
+from lumos.vocabulary import Precision, Recompute, Schedule
 
 Count = Annotated[int | None, typer.Option(min=1, show_default=False)]
 
@@ -30,10 +32,10 @@ def command(
     ] = None,
     shard: Annotated[int | None, typer.Option(min=0, help="Devices that share a set of shards.", show_default=False)] = None,
     sequence_parallel: Annotated[bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", show_default=False)] = None,
-    recompute: Annotated[str | None, typer.Option(help="none, selective or full.", show_default=False)] = None,
+    recompute: Annotated[str | None, typer.Option(help=either(Recompute), show_default=False)] = None,
     recompute_layers: Annotated[int | None, typer.Option(min=0, help="Layers of a stage that are recomputed.", show_default=False)] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32, fp16, bf16 or fp8.", show_default=False)] = None,
-    schedule: Annotated[str | None, typer.Option(help="gpipe, 1f1b, interleaved, zero-bubble or dualpipe.", show_default=False)] = None,
+    precision: Annotated[str | None, typer.Option(help=either(Precision), show_default=False)] = None,
+    schedule: Annotated[str | None, typer.Option(help=either(Schedule), show_default=False)] = None,
     lora_rank: Annotated[int | None, typer.Option(min=0, help="Train adapters of this rank only.", show_default=False)] = None,
     document: Annotated[
         int | None, typer.Option(min=0, help="Mean tokens of the documents that a sequence is packed of (0: one).", show_default=False)

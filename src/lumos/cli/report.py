@@ -47,7 +47,8 @@ def command(
     from lumos.report.page.html import write_report
     from lumos.trace import read
     from lumos.whatif.durations import Durations
-    from lumos.whatif.whatif import Changes, parse_settings
+    from lumos.whatif.settings import parse_settings
+    from lumos.whatif.whatif import Changes
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))

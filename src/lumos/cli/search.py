@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lumos.cli.choices import either
 from lumos.cli.output import Json, console, progress, write_json
+from lumos.vocabulary import Precision
 
 if TYPE_CHECKING:
     from lumos.blocks.price import Pricer
@@ -37,7 +39,7 @@ def command(
     recompute: Values = None,
     schedule: Values = None,
     sequence_parallel: Annotated[bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", show_default=False)] = None,
-    precision: Annotated[str, typer.Option(help="fp32, tf32, fp16, bf16 or fp8.")] = "bf16",
+    precision: Annotated[str, typer.Option(help=either(Precision))] = "bf16",
     framework: Annotated[str, typer.Option(help="Profile: megatron-core, nemo, fsdp, …")] = "megatron-core",
     refine: Annotated[int, typer.Option(min=1, help="Plans that are simulated in full.")] = 10,
     require: Annotated[list[str] | None, typer.Option(metavar="EXPR", help="A condition: 'memory.peak_bytes < 70e9'; repeatable.")] = None,

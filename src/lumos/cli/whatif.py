@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from lumos.cli.output import Json, Paths, Repair, console, progress, write_json
+from lumos.whatif.settings import in_words, parse_settings
 
-if TYPE_CHECKING:
-    pass
+SET_HELP = f"Change the plan, the model or a size; repeatable. KEY: {in_words()}."
 
 
 def command(
     paths: Paths,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the plan, the model or a size; repeatable.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP),
     ] = None,
     scale: Annotated[
         list[str] | None, typer.Option(metavar="GLOB=F", help="Multiply the time of tasks whose name matches; repeatable.")
@@ -36,25 +37,22 @@ def command(
 ) -> None:
     """Change the measured job and predict its step.
 
-    --set takes layers, hidden, ffn, heads, vocab, seq, micro_batch, microbatches (of a step and replica), recompute (full or
-    none), cuda_graphs (on or off) and dp; of jobs whose plan the trace shows also tp, pp, vpp, cp, ep, schedule, zero, precision and
-    recompute=selective; of recordings of passes pp, vpp, microbatches and schedule. GLOB matches
-    names of kernels, collectives, operators and runtime calls; cpu:GLOB and device:GLOB only on one side, operator:GLOB all
+    GLOB matches names of kernels, collectives, operators and runtime calls; cpu:GLOB and device:GLOB only on one side, operator:GLOB all
     that such operators do, with the work they launch.
     """
     from lumos.graph.build import build
     from lumos.trace import read
     from lumos.whatif.durations import Durations
-    from lumos.whatif.whatif import Changes, parse_settings, whatif
+    from lumos.whatif.grid import evaluate, parse_grid
+    from lumos.whatif.whatif import Changes, whatif
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
+    asked = parse_grid(grid or ())
     job = read(*paths, repair=repair, progress=progress("reading"))
     graph = build(job)
-    if grid:
-        from lumos.whatif.grid import evaluate, parse_grid
-
-        cells = evaluate(job, graph, changes, parse_grid(grid))
+    if asked:
+        cells = evaluate(job, graph, changes, asked)
         if json:
             write_json({"grid": [cell._asdict() for cell in cells]})
             return

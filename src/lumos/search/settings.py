@@ -12,11 +12,12 @@ from lumos.errors import UsageError
 from lumos.model import load_model
 from lumos.plan.configuration import Settings
 from lumos.plan.profiles import profile
-from lumos.search.space import Problem, Space
+from lumos.search.space import COLUMNS, Problem, Space
 from lumos.vocabulary import Precision, one_of
 
 SWEPT = ("gpus", "global_batch", "seq")
-SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch")
+#: Choices of a plan that are whole numbers.
+SIZES = tuple(key for key in COLUMNS if key not in ("sequence_parallel", "recompute", "schedule"))
 
 
 def problem_of(

@@ -9,7 +9,7 @@ layers (with the embedding or the head or both counted as a layer) evenly. Every
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,6 @@ SEARCHED_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZERO_
 #: What the numbers in the columns `schedule` and `recompute` stand for, by place.
 SCHEDULES = tuple(Schedule)
 RECOMPUTES = tuple(Recompute)
-
-#: Columns of `Plans`, in order.
-COLUMNS = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch", "sequence_parallel", "recompute", "schedule")
 
 Ints = NDArray[np.int64]
 
@@ -76,6 +73,10 @@ class Space:
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", tuple(one_of(Recompute, word, "recompute") for word in self.recompute))
         object.__setattr__(self, "schedule", tuple(one_of(Schedule, word, "schedule") for word in self.schedule))
+
+
+#: Columns of `Plans`, in order: what a plan chooses.
+COLUMNS = tuple(field.name for field in fields(Space))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

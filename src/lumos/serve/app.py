@@ -15,6 +15,7 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.config import JsonDict
 from starlette.exceptions import HTTPException
 
 from lumos.cost.cluster import cluster_names
@@ -23,13 +24,32 @@ from lumos.report.page.html import MODULES, json_text, page, plotly_source, stat
 from lumos.serve.guard import App, Guard
 from lumos.serve.session import Loaded, Session, command_line, python_code
 from lumos.whatif.durations import Durations, Scale
-from lumos.whatif.whatif import KEYS, WORDS, Changes, parse_settings
+from lumos.whatif.settings import SETTINGS, Kind, Setting, parse_settings
+from lumos.whatif.whatif import Changes
 
 #: Modules that only the explorer uses.
 OWN_MODULES = ("api.js", "bench.js", "explorer.js", "api_page.js")
 
 #: What /static/ serves; nothing else is read, whatever the request says.
 FILES = dict.fromkeys((*MODULES, *OWN_MODULES), "text/javascript") | {"page.css": "text/css"}
+
+
+def _schema(setting: Setting) -> JsonDict:
+    """What the API's description says of a setting."""
+    what: JsonDict = {"type": "string", "description": f"{setting.help}; of jobs that go by {' or '.join(setting.values)}"}
+    return what | ({"pattern": "^[0-9]+$"} if setting.kind is Kind.COUNT else {"enum": list(setting.words)})
+
+
+def _offered(setting: Setting) -> dict[str, Any]:
+    """What the explorer's form needs to know of a setting."""
+    return {
+        "kind": setting.kind,
+        "words": setting.words,
+        "least": setting.least,
+        "most": setting.most,
+        "help": setting.help,
+        "valid_for": tuple(setting.values),
+    }
 
 
 class ScaleChange(BaseModel):
@@ -52,7 +72,12 @@ class ChangesAsked(BaseModel):
     """Changes of a job, applied in this order: settings of the plan and the model, drop, fuse, scale, slow ranks."""
 
     model_config = ConfigDict(extra="forbid")
-    settings: dict[str, str] = Field(default={}, max_length=64, description=f"of {', '.join(KEYS)}; values as text")
+    settings: dict[str, str] = Field(
+        default={},
+        max_length=64,
+        description="by key, with values as text",
+        json_schema_extra={"properties": {s.key: _schema(s) for s in SETTINGS.values()}, "additionalProperties": False},
+    )
     base_cluster: str | None = Field(default=None, max_length=100, description="where the job was recorded: a name of lumos clusters")
     cluster: str | None = Field(default=None, max_length=100, description="run it there instead: a name of lumos clusters")
     network: list[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=8, description="bandwidth=x2, latency=x0.5")
@@ -189,7 +214,7 @@ def _whatif(app: FastAPI, session: Session) -> None:
 
     @app.get("/api/settings", tags=["what-if"], summary="The settings that can be changed, and the clusters that can be named")
     def settings() -> Response:
-        return _json({"settings": KEYS, "words": WORDS, "clusters": cluster_names()})
+        return _json({"settings": {key: _offered(setting) for key, setting in SETTINGS.items()}, "clusters": cluster_names()})
 
     @app.post("/api/work", tags=["what-if"], summary="The same in the background, for changes that take long: answers with a number")
     def start(asked: WhatIf) -> Response:

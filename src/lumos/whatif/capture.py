@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.steps import assigned
-from lumos.errors import LumosError, UsageError
+from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.predict.cuda_graphs import graph_launch
 from lumos.segment.segment import Segmentation
 from lumos.segment.units import Phase
 from lumos.trace.table import Int64
 from lumos.whatif.place import Placed
+from lumos.whatif.settings import OFF, ON
 
 #: Calls that launch a graph, in all spellings.
 GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch", re.IGNORECASE)
@@ -34,17 +35,18 @@ _PASS = {Phase.FORWARD: 0, Phase.BACKWARD: 1, Phase.RECOMPUTE: 1}
 
 
 def wants_graphs(settings: Mapping[str, str], graph: Graph) -> bool:
-    """Whether --set asks for graphs. UsageError for a value that is neither on nor off; LumosError for off where the job of
-    `graph` launches graphs, since a trace then does not show what launching their kernels one by one takes."""
-    value = settings.get("cuda_graphs", "off")
-    if value not in ("on", "off"):
-        raise UsageError(f"--set cuda_graphs={value}: valid are on and off")
-    if value == "off" and "cuda_graphs" in settings and launches_graphs(graph):
+    """Whether --set asks for graphs.
+
+    LumosError for off where the job of `graph` launches graphs, since a trace then does not show what launching their kernels
+    one by one takes.
+    """
+    value = settings.get("cuda_graphs")
+    if value == OFF and launches_graphs(graph):
         raise LumosError(
             "--set cuda_graphs=off: the trace does not show what launching the kernels of its graphs one by one takes; record a step"
             " without graphs"
         )
-    return value == "on"
+    return value == ON
 
 
 def launches_graphs(graph: Graph) -> bool:

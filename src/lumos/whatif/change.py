@@ -23,12 +23,14 @@ from lumos.segment.units import Phase
 from lumos.segment.weights import weights
 from lumos.simulate.durations import Mask
 from lumos.trace.table import Int64, Job, Trace
+from lumos.vocabulary import Recompute
 from lumos.whatif.exchange import accumulation_ns
 from lumos.whatif.measured_layout import Factors, Instance, MeasuredLayout
 from lumos.whatif.rescale import Factor, Rescale, core_of, largest_inside, operator_rows
+from lumos.whatif.settings import SETTINGS, Way
 
 #: Sizes that may be changed.
-SIZE_KEYS = ("seq", "micro_batch", "hidden", "heads", "ffn", "vocab")
+SIZE_KEYS = tuple(key for key in SETTINGS if key in Sizes._fields)
 
 
 # ---------------------------------------------------------------- sizes
@@ -274,13 +276,12 @@ def recompute(layout: MeasuredLayout, wanted: str) -> MeasuredLayout:
 
     LumosError where the trace has no backward pass or no layers, or the two do not belong together.
     """
-    if wanted not in ("full", "none"):
-        raise UsageError(f"--set recompute={wanted}: valid are full and none")
+    SETTINGS["recompute"].check_for(Way.BLOCKS, wanted)
     found = layout.segmentation
     if not found.layers or not any(p.label.phase == Phase.BACKWARD for p in found.pieces):
         raise LumosError("--set recompute: needs layers and a backward pass in the trace (see lumos inspect --blocks)")
     recomputes = any(p.label.phase == Phase.RECOMPUTE for p in found.pieces)
-    if wanted == "none":
+    if wanted == Recompute.NONE:
         kept = [[i for i in items if layout.pieces[i.piece].label.phase != Phase.RECOMPUTE and i.beside < 0] for items in layout.ranks]
         return replace(layout, ranks=tuple(map(tuple, kept)), changes=(*layout.changes, "recompute = none"))
     if recomputes:

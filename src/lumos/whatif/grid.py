@@ -24,7 +24,8 @@ from lumos.trace.table import Int8, Int64, Job
 from lumos.whatif.answer import typical_step, windows
 from lumos.whatif.durations import Scale, matching, number
 from lumos.whatif.identify import Identification
-from lumos.whatif.whatif import Changes, parse_settings, whatif
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, whatif
 
 #: Prefix of grid keys that scale durations.
 SCALE = "scale:"
@@ -52,7 +53,8 @@ def parse_grid(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
             for value in found:
                 number(value, f"--grid {word!r}")
         else:
-            key = next(iter(parse_settings([f"{key}={found[0]}"])))
+            parsed = [parse_settings([f"{key}={value}"]) for value in found]
+            key = next(iter(parsed[0]))
         out[key] = found
     return out
 

@@ -22,21 +22,21 @@ from lumos.graph.table import Kind
 from lumos.plan.schedules import Pass, schedule
 from lumos.trace.operations import LANE_OF, LANES
 from lumos.trace.table import Job
-from lumos.vocabulary import Schedule, one_of
+from lumos.vocabulary import Schedule
 from lumos.whatif.answer import Changed
+from lumos.whatif.settings import SETTINGS, Way, counts, keys_for
 
-KEYS = ("pp", "vpp", "microbatches", "schedule")
-SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED)
 _NAMES = {Pass.FORWARD: "forward-compute", Pass.BACKWARD: "backward-compute"}
 
 
 def rearranged(job: Job, settings: Mapping[str, str]) -> Changed:
     """The job under another pipeline. LumosError where the recording does not show what that takes, UsageError for a value
     that no pipeline can have."""
-    other = [key for key in settings if key not in KEYS]
+    valid = keys_for(Way.PASSES)
+    other = [key for key in settings if key not in valid]
     if other:
         raise LumosError(
-            f"--set {other[0]}: {job.traces[0].path} records passes, not what they consist of, so that only {', '.join(KEYS)} and"
+            f"--set {other[0]}: {job.traces[0].path} records passes, not what they consist of, so that only {', '.join(valid)} and"
             " durations can change"
         )
     graph = rearranged_graph(job, lambda ops: _arranged(ops, settings))
@@ -54,11 +54,10 @@ def _arranged(ops: Operations, settings: Mapping[str, str]) -> Operations:
     """The passes in the order of the new schedule, one after the other from when the rank's first one began."""
     _check(ops)
     have = 1 + int(ops.microbatch.max())
-    stages, chunks, count = (
-        _whole(settings, key, recorded_) for key, recorded_ in (("pp", ops.plan.stages), ("vpp", ops.plan.chunks), ("microbatches", have))
-    )
+    wanted = counts(settings)
+    stages, chunks, count = wanted.get("pp", ops.plan.stages), wanted.get("vpp", ops.plan.chunks), wanted.get("microbatches", have)
     usual = Schedule.INTERLEAVED if chunks > 1 else Schedule.ONE_F_ONE_B
-    name = one_of(Schedule, settings.get("schedule", usual), "--set schedule")
+    name = Schedule(settings.get("schedule", usual))
     _check_plan(ops, stages, chunks, count, name)
     parts = _parts(ops.plan.stages * ops.plan.chunks, stages * chunks)
     columns: dict[str, list[int]] = {key: [] for key in COLUMNS}
@@ -124,18 +123,10 @@ def _check(ops: Operations) -> None:
 
 
 def _check_plan(ops: Operations, stages: int, chunks: int, count: int, name: Schedule) -> None:
-    if name not in SCHEDULES:
-        raise UsageError(f"--set schedule={name}: valid for a recording of passes are {', '.join(SCHEDULES)}")
+    SETTINGS["schedule"].check_for(Way.PASSES, name)
     if (chunks > 1) != (name is Schedule.INTERLEAVED):
         raise UsageError(f"schedule {name} does not go with vpp={chunks}: chunks are interleaved, and only chunks are")
     if chunks > 1 and (stages < 2 or count % stages):
         raise UsageError(f"vpp={chunks} needs several stages, and microbatches ({count}) that are a multiple of them ({stages})")
     if ops.plan.stages == 1 and stages > 1:
         raise LumosError("--set pp: a recording of one stage shows no transfer, so that more stages cannot be timed")
-
-
-def _whole(settings: Mapping[str, str], key: str, recorded_: int) -> int:
-    text = settings.get(key, str(recorded_))
-    if not text.isdigit() or not int(text):
-        raise UsageError(f"--set {key}={text}: must be a whole number from 1")
-    return int(text)

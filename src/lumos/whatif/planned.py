@@ -8,8 +8,8 @@ shows (jitter, stragglers) stays in proportion.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 from lumos.blocks.work import Collective, Work
 from lumos.cost.cluster import Cluster
@@ -19,24 +19,14 @@ from lumos.model import Model
 from lumos.plan.job import Job
 from lumos.plan.plan import Plan, check
 from lumos.predict.predict import Prediction, predict
-from lumos.vocabulary import Precision, Recompute, Schedule
+from lumos.vocabulary import Schedule
 from lumos.whatif.calibrated import calibrate
 from lumos.whatif.identify import ENOUGH, Identified
+from lumos.whatif.settings import ON, SETTINGS, counts
 
-#: --set keys that name a field of the plan.
-PLAN_COUNTS = {
-    "tp": "tp",
-    "pp": "pp",
-    "vpp": "vpp",
-    "cp": "cp",
-    "ep": "ep",
-    "dp": "dp",
-    "zero": "zero",
-    "seq": "seq_len",
-    "micro_batch": "micro_batch",
-}
-PLAN_WORDS = {"schedule": tuple(Schedule), "recompute": tuple(Recompute), "precision": tuple(Precision)}
-MODEL_COUNTS = ("layers", "hidden", "ffn", "heads", "vocab")
+#: Fields of the plan and of the model by the key of --set that names them.
+PLAN_FIELDS = {"seq": "seq_len"} | {f.name: f.name for f in fields(Plan) if f.name in SETTINGS}
+MODEL_FIELDS = tuple(f.name for f in fields(Model) if f.name in SETTINGS)
 
 
 class Planned(NamedTuple):
@@ -104,22 +94,18 @@ def _slow_stages(plan: Plan, slow: Sequence[tuple[int, float]]) -> dict[int, flo
 
 def with_settings(job: Job, settings: Mapping[str, str], cluster: Cluster | None) -> Job:
     """The job with --set's settings. Microbatches of a replica stay as many unless set, so the global batch follows."""
-    counts = {key: _whole(key, value) for key, value in settings.items() if key not in PLAN_WORDS and key != "cuda_graphs"}
-    model = _model(job.model, {k: v for k, v in counts.items() if k in MODEL_COUNTS})
-    changes: dict[str, object] = {field: counts[key] for key, field in PLAN_COUNTS.items() if key in counts}
-    for key, valid in PLAN_WORDS.items():
-        if key in settings:
-            if settings[key] not in valid:
-                raise UsageError(f"--set {key}={settings[key]}: valid are {', '.join(valid)}")
-            changes[key] = settings[key]
-    plan: Plan = replace(job.plan, **changes)  # type: ignore[arg-type]
-    plan = replace(plan, global_batch=counts.get("microbatches", job.plan.microbatches) * plan.dp * plan.micro_batch)
+    numbers = counts(settings)
+    values: dict[str, Any] = {**settings, **numbers}
+    model = _model(job.model, {key: numbers[key] for key in MODEL_FIELDS if key in numbers})
+    changes = {field: values[key] for key, field in PLAN_FIELDS.items() if key in values}
+    plan = replace(job.plan, **changes)
+    plan = replace(plan, global_batch=numbers.get("microbatches", job.plan.microbatches) * plan.dp * plan.micro_batch)
     if "schedule" not in changes and (plan.vpp > 1) != (job.plan.vpp > 1):
         plan = replace(plan, schedule=Schedule.INTERLEAVED if plan.vpp > 1 else Schedule.ONE_F_ONE_B)
     sequence = job.plan.sequence_parallel if job.plan.tp > 1 else job.framework.sequence_parallel
     plan = replace(plan, sequence_parallel=plan.tp > 1 and sequence)
     check(plan, model)
-    framework = replace(job.framework, cuda_graphs=settings.get("cuda_graphs") == "on" or job.framework.cuda_graphs)
+    framework = replace(job.framework, cuda_graphs=settings.get("cuda_graphs") == ON or job.framework.cuda_graphs)
     return replace(job, model=model, plan=plan, framework=framework, cluster=cluster or job.cluster)
 
 
@@ -135,10 +121,3 @@ def _model(model: Model, counts: Mapping[str, int]) -> Model:
             raise UsageError(f"hidden ({new.hidden}) must be a multiple of heads ({new.heads})")
         new = replace(new, head_dim=model.head_dim * new.hidden * model.heads // (model.hidden * new.heads))
     return new
-
-
-def _whole(key: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise UsageError(f"--set {key}={text}: not a whole number") from error

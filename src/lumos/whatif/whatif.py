@@ -5,9 +5,8 @@ Structural changes go through a layout of the measured blocks; changes of durati
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from lumos.analyze.steps import members
 from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.diagnostics import Diagnostic
-from lumos.errors import LumosError, UsageError
+from lumos.errors import LumosError
 from lumos.graph.table import Graph
 from lumos.segment.dimensions import Resize, Sizes, sizes
 from lumos.segment.segment import Segmentation, segment
@@ -25,6 +24,7 @@ from lumos.segment.weights import weights
 from lumos.simulate import simulate
 from lumos.trace.operations import is_operations
 from lumos.trace.table import Job
+from lumos.vocabulary import Recompute
 from lumos.whatif.answer import (
     Answer,
     Changed,
@@ -47,19 +47,16 @@ from lumos.whatif.measured_layout import MeasuredLayout, measured_layout
 from lumos.whatif.passes import rearranged
 from lumos.whatif.place import place
 from lumos.whatif.planned import planned
-
-#: Keys of --set with whole numbers, and with words.
-COUNTS = (*SIZE_KEYS, "layers", "microbatches", "dp")
-WORDS = ("recompute", "cuda_graphs")
-#: Keys that only the plan of an identified job can follow.
-PLAN_KEYS = ("tp", "pp", "vpp", "cp", "ep", "schedule", "zero", "precision")
-KEYS = (*COUNTS, *WORDS, *PLAN_KEYS)
+from lumos.whatif.settings import check_settings, counts, needs_plan
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What to change. settings: --set. base_cluster: where the trace was recorded, for traces that do not say. cluster:
-    where it is to run; network: factors on its links (`hardware.network`)."""
+    where it is to run; network: factors on its links (`hardware.network`).
+
+    Raises UsageError for a setting that does not exist, or a value that no job could take.
+    """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     durations: Durations = field(default_factory=Durations)
@@ -67,25 +64,13 @@ class Changes:
     cluster: str | None = None
     network: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        check_settings(self.settings)
+
     @property
     def structural(self) -> bool:
         """Whether more than durations of named tasks change."""
         return bool(self.settings or self.cluster or self.network)
-
-
-def parse_settings(words: Iterable[str]) -> dict[str, str]:
-    """KEY=VALUE words. UsageError for an unknown key, naming the nearest."""
-    out: dict[str, str] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        key = key.strip().replace("-", "_")
-        if not equals or not value.strip():
-            raise UsageError(f"--set {word!r}: write KEY=VALUE, for instance layers=8")
-        if key not in KEYS:
-            near = get_close_matches(key, KEYS, 1)
-            raise UsageError(f"--set {key}: not a setting{f'; did you mean {near[0]!r}?' if near else ''}; valid are {', '.join(KEYS)}")
-        out[key] = value.strip()
-    return out
 
 
 def whatif(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
@@ -98,7 +83,7 @@ def whatif(job: Job, graph: Graph, changes: Changes, plan: Identification | None
         return _passes(job, graph, changes)
     graphs = wants_graphs(changes.settings, graph)
     identified = _by_plan(job, graph, changes, plan or Identification(job, graph))
-    if identified is not None and (_needs_plan(changes) or identified.agreement >= ENOUGH):
+    if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH):
         return _planned(identified, job, graph, changes)
     _whole_pipeline(job, graph, changes.settings)
     found = segment(graph, job)
@@ -167,14 +152,9 @@ def _by_blocks(identified: Identified | None) -> tuple[Diagnostic, ...]:
     return (Diagnostic("plan-not-followed", text),)
 
 
-def _needs_plan(changes: Changes) -> bool:
-    """Whether only the plan of an identified job can follow the changes."""
-    return any(key in changes.settings for key in PLAN_KEYS) or changes.settings.get("recompute") == "selective"
-
-
 def _by_plan(job: Job, graph: Graph, changes: Changes, plan: Identification) -> Identified | None:
     """The job's plan, where the change goes by it: where a key needs it, or the layout of a plan accounts for the trace."""
-    if _needs_plan(changes):
+    if needs_plan(changes.settings):
         if not has_device(graph):
             raise LumosError(
                 "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, layers, sizes and microbatches"
@@ -223,33 +203,26 @@ def _hardware_words(changes: Changes) -> tuple[str, ...]:
 def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
     """The layout with the settings applied: sizes first, then how often blocks run."""
     settings = changes.settings
-    costed = "microbatches" in settings or any(key in settings for key in SIZE_KEYS)
+    wanted = counts(settings)
+    resized = {key: wanted[key] for key in SIZE_KEYS if key in wanted}
+    costed = bool(resized) or "microbatches" in wanted
     accelerator = device_of(job, layout.segmentation.graph, changes.base_cluster) if costed else None
-    wanted = {key: whole(key, settings[key]) for key in SIZE_KEYS if key in settings}
-    if wanted:
-        layout = resize(layout, job, accelerator, **wanted)
-    if "dp" in settings:
-        layout = replicas(layout, job, whole("dp", settings["dp"]), _fabric(job, layout.segmentation.graph, changes))
+    if resized:
+        layout = resize(layout, job, accelerator, **resized)
+    if "dp" in wanted:
+        layout = replicas(layout, job, wanted["dp"], _fabric(job, layout.segmentation.graph, changes))
     if changes.cluster and not has_device(layout.segmentation.graph):
         raise LumosError("--cluster: the job ran on CPUs, which does not tell what its operators take on accelerators; use lumos predict")
     if changes.cluster or changes.network:
         old = cluster_of(job, layout.segmentation.graph, changes.base_cluster)
         layout = on_cluster(layout, job, old, _target(old, changes) or old, ", ".join(_hardware_words(changes)))
     if "recompute" in settings:
-        layout = recompute(layout, settings["recompute"])
-    if "layers" in settings:
-        layout = layers(layout, job, whole("layers", settings["layers"]))
-    if "microbatches" in settings:
-        layout = microbatches(layout, job, accelerator, whole("microbatches", settings["microbatches"]))
+        layout = recompute(layout, Recompute(settings["recompute"]))
+    if "layers" in wanted:
+        layout = layers(layout, job, wanted["layers"])
+    if "microbatches" in wanted:
+        layout = microbatches(layout, job, accelerator, wanted["microbatches"])
     return layout
-
-
-def whole(key: str, text: str) -> int:
-    """A whole number. UsageError where the text is none."""
-    try:
-        return int(text)
-    except ValueError as error:
-        raise UsageError(f"--set {key}={text}: not a whole number") from error
 
 
 def has_device(graph: Graph) -> bool:
@@ -300,7 +273,7 @@ def _work(found: Segmentation, job: Job, changes: Changes) -> tuple[Work, Work]:
     old = sizes(job.traces[0])
     if not old.micro_batch or not any(p.label.phase == Phase.BACKWARD for p in found.pieces):
         return Work(), Work()
-    settings = {key: whole(key, changes.settings[key]) for key in COUNTS if key in changes.settings}
+    settings = counts(changes.settings)
     new = old._replace(**{key: settings[key] for key in SIZE_KEYS if key in settings})
     have = 1 + max(p.label.microbatch for p in found.pieces)
     accelerator = None

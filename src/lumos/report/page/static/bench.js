@@ -10,7 +10,7 @@ import { PARTS } from "lumos/theme.js";
 const KINDS = [["scale", "scale by name"], ["drop", "drop"], ["fuse", "fuse neighbours"], ["rank_slowdown", "slow a rank"], ["set", "plan or model"], ["network", "network"]];
 const PAUSE_MS = 350;
 
-// doc: the report's document; names: of /api/names; settings: of /api/settings. Returns {element, set(changes)}.
+// doc: the report's document; names: of /api/names; settings: of /api/settings (by key {kind, words, least, most, help, valid_for}). Returns {element, set(changes)}.
 export function bench(doc, names, settings) {
   let changes = [], step = doc.step, timer = 0;
   const list = el("div"), error = el("p", { class: "error", role: "alert" }), changedPath = el("div");
@@ -85,8 +85,9 @@ export function bench(doc, names, settings) {
     const remove = el("button", { type: "button", "aria-label": `remove: ${what}`, onclick: () => { changes = changes.filter((c) => c !== change); render(); turn(); } }, "×");
     const out = el("div", { class: "change" }, el("div", { class: "what" }, what), remove);
     if (change.kind === "set") {
-      const words = settings.words.includes(change.key);
-      const input = words ? el("select", {}, ...["none", "full"].map((v) => el("option", { value: v, selected: v === change.value }, v))) : el("input", { type: "number", min: "1", step: "1", value: change.value });
+      const { words, least, most, help, valid_for: ways } = settings.settings[change.key];
+      const input = words.length ? el("select", {}, ...words.map((v) => el("option", { value: v, selected: v === change.value }, v))) : el("input", { type: "number", min: least, max: most, step: "1", value: change.value });
+      input.title = `${help}; of jobs that go by ${ways.join(" or ")}`;
       input.setAttribute("aria-label", what);
       input.addEventListener("change", () => { change.value = input.value; turn(); });
       out.append(input);
@@ -121,12 +122,12 @@ export function bench(doc, names, settings) {
     const kind = el("select", { "aria-label": "kind of change", onchange: () => { glob.hidden = ["rank_slowdown", "set", "network"].includes(kind.value); rank.hidden = kind.value !== "rank_slowdown"; key.hidden = kind.value !== "set"; link.hidden = kind.value !== "network"; } }, ...KINDS.map(([v, t]) => el("option", { value: v }, t)));
     const glob = el("input", { list: "names", placeholder: "name or pattern, e.g. *gemm*", "aria-label": "name or pattern", size: "26" });
     const rank = el("select", { "aria-label": "rank", hidden: true }, ...doc.classes.ranks.map((r) => el("option", { value: r }, `rank ${r}`)));
-    const key = el("select", { "aria-label": "setting", hidden: true }, ...settings.settings.map((k) => el("option", { value: k }, k)));
+    const key = el("select", { "aria-label": "setting", hidden: true }, ...Object.entries(settings.settings).map(([k, s]) => el("option", { value: k, title: s.help }, k)));
     const link = el("select", { "aria-label": "of the network", hidden: true }, ...["bandwidth", "latency"].map((k) => el("option", { value: k }, k)));
     const form = el("form", { class: "bar", onsubmit: (e) => {
       e.preventDefault();
       if (kind.value === "rank_slowdown") add({ kind: "rank_slowdown", rank: Number(rank.value), factor: 1.2 });
-      else if (kind.value === "set") add({ kind: "set", key: key.value, value: settings.words.includes(key.value) ? "full" : known(key.value) });
+      else if (kind.value === "set") add({ kind: "set", key: key.value, value: settings.settings[key.value].words[0] ?? known(key.value) });
       else if (kind.value === "network") add({ kind: "network", key: link.value, factor: link.value === "bandwidth" ? 2 : 0.5 });
       else if (glob.value.trim()) add({ kind: kind.value, glob: glob.value.trim(), ...(kind.value === "scale" ? { factor: 0.5 } : {}) });
       glob.value = "";

@@ -1,0 +1,193 @@
+"""The settings that `--set` changes: the one list that the command line, the HTTP API, the explorer and the docs read.
+
+A setting is a whole number or a word of a closed set. Which of them a job can follow depends on what its traces show (`Way`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+
+from lumos.errors import UsageError
+from lumos.vocabulary import Precision, Recompute, Schedule
+
+
+class Way(StrEnum):
+    """How a job follows a change of its settings."""
+
+    BLOCKS = "measured blocks"
+    PLAN = "identified plan"
+    PASSES = "recorded passes"
+
+
+class Kind(StrEnum):
+    """What the value of a setting is."""
+
+    COUNT = "whole number"
+    WORD = "word"
+    SWITCH = "on or off"
+
+
+ON, OFF = "on", "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A key of `--set`. values: by the way that a job follows it, the words that it takes there (none: a whole number).
+
+    least, most: of a whole number (most None: any).
+    """
+
+    key: str
+    help: str
+    values: Mapping[Way, tuple[str, ...]]
+    least: int = 1
+    most: int | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Every word that it takes anywhere; () for a whole number."""
+        return tuple(dict.fromkeys(word for words in self.values.values() for word in words))
+
+    @property
+    def kind(self) -> Kind:
+        if not self.words:
+            return Kind.COUNT
+        return Kind.SWITCH if set(self.words) == {ON, OFF} else Kind.WORD
+
+    def check(self, text: str) -> None:
+        """UsageError where no job could take the value, with the nearest and the valid ones."""
+        if self.kind is not Kind.COUNT:
+            if text not in self.words:
+                raise UsageError(f"--set {self.key}={text}: {_nearest(text, self.words)}")
+            return
+        value = _whole(self.key, text)
+        if value < self.least:
+            raise UsageError(f"--set {self.key}={text}: must be at least {self.least}")
+        if self.most is not None and value > self.most:
+            raise UsageError(f"--set {self.key}={text}: must be at most {self.most}")
+
+    def check_for(self, way: Way, text: str) -> None:
+        """UsageError where a job of this way does not take the word."""
+        words = self.values[way]
+        if words and text not in words:
+            raise UsageError(f"--set {self.key}={text}: {_nearest(text, words)}, as the job goes by {way}")
+
+
+def _nearest(text: str, words: Iterable[str]) -> str:
+    near = get_close_matches(text, list(words), 1)
+    return f"{f'did you mean {str(near[0])!r}? ' if near else ''}valid are {', '.join(words)}"
+
+
+def _whole(key: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"--set {key}={text}: not a whole number") from None
+
+
+def _count(key: str, says: str, *ways: Way, least: int = 1, most: int | None = None) -> Setting:
+    return Setting(key, says, dict.fromkeys(ways, ()), least, most)
+
+
+#: Every setting by its key.
+SETTINGS: Mapping[str, Setting] = {
+    setting.key: setting
+    for setting in (
+        _count("seq", "tokens of a sequence", Way.BLOCKS, Way.PLAN),
+        _count("micro_batch", "sequences of a microbatch", Way.BLOCKS, Way.PLAN),
+        _count("hidden", "width of the model", Way.BLOCKS, Way.PLAN),
+        _count("heads", "attention heads", Way.BLOCKS, Way.PLAN),
+        _count("ffn", "width of the feed-forward part", Way.BLOCKS, Way.PLAN),
+        _count("vocab", "tokens of the vocabulary", Way.BLOCKS, Way.PLAN),
+        _count("layers", "layers of the model", Way.BLOCKS, Way.PLAN),
+        _count("pp", "pipeline stages", Way.PLAN, Way.PASSES),
+        _count("vpp", "virtual stages of a device", Way.PLAN, Way.PASSES),
+        _count("microbatches", "microbatches of a step and replica", Way.BLOCKS, Way.PLAN, Way.PASSES),
+        _count("dp", "replicas (data parallel)", Way.BLOCKS, Way.PLAN),
+        _count("tp", "tensor-parallel ranks", Way.PLAN),
+        _count("cp", "context-parallel ranks", Way.PLAN),
+        _count("ep", "expert-parallel ranks", Way.PLAN),
+        _count("zero", "1 optimizer states sharded, 2 gradients too, 3 parameters too", Way.PLAN, least=0, most=3),
+        Setting(
+            "schedule",
+            "order of the pipeline's passes",
+            {Way.PLAN: tuple(Schedule), Way.PASSES: (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED)},
+        ),
+        Setting("precision", "types of multiplications and activations", {Way.PLAN: tuple(Precision)}),
+        Setting(
+            "recompute",
+            "what the backward pass computes again",
+            {Way.BLOCKS: (Recompute.FULL, Recompute.NONE), Way.PLAN: (Recompute.FULL, Recompute.NONE, Recompute.SELECTIVE)},
+        ),
+        Setting("cuda_graphs", "the passes over the layers launched as CUDA graphs", {Way.BLOCKS: (ON, OFF), Way.PLAN: (ON, OFF)}),
+    )
+}
+
+
+def keys_for(way: Way) -> tuple[str, ...]:
+    """The keys that a job of this way can follow."""
+    return tuple(key for key, setting in SETTINGS.items() if way in setting.values)
+
+
+def parse_settings(words: Iterable[str]) -> dict[str, str]:
+    """KEY=VALUE words. UsageError for an unknown key or a value that no job could take, naming the nearest."""
+    out: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not value.strip():
+            raise UsageError(f"--set {word!r}: write KEY=VALUE, for instance layers=8")
+        out[known(key.strip().replace("-", "_")).key] = value.strip()
+    check_settings(out)
+    return out
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """UsageError for an unknown key or a value that no job could take, naming the nearest."""
+    for key, text in settings.items():
+        known(key).check(text)
+
+
+def known(key: str) -> Setting:
+    """The setting of that key. UsageError with the nearest and the valid ones."""
+    if key not in SETTINGS:
+        near = get_close_matches(key, SETTINGS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"--set {key}: not a setting{hint}; valid are {', '.join(SETTINGS)}")
+    return SETTINGS[key]
+
+
+def counts(settings: Mapping[str, str]) -> dict[str, int]:
+    """Those of the settings that are whole numbers, as numbers."""
+    return {key: _whole(key, text) for key, text in settings.items() if known(key).kind is Kind.COUNT}
+
+
+def needs_plan(settings: Mapping[str, str]) -> bool:
+    """Whether only the plan of an identified job can follow the settings."""
+
+    def by_blocks(key: str, text: str) -> bool:
+        words = known(key).values.get(Way.BLOCKS)
+        return words is not None and (not words or text in words)
+
+    return not all(by_blocks(key, text) for key, text in settings.items())
+
+
+def in_words() -> str:
+    """The settings and where they are valid, in a sentence."""
+    blocks = ", ".join(_with_words(SETTINGS[key], Way.BLOCKS) for key in keys_for(Way.BLOCKS))
+    plan = []
+    for key in keys_for(Way.PLAN):
+        more = [word for word in SETTINGS[key].values[Way.PLAN] if word not in SETTINGS[key].values.get(Way.BLOCKS, ())]
+        if Way.BLOCKS not in SETTINGS[key].values:
+            plan.append(_with_words(SETTINGS[key], Way.PLAN))
+        else:
+            plan += [f"{key}={word}" for word in more]
+    passes = ", ".join(_with_words(SETTINGS[key], Way.PASSES) for key in keys_for(Way.PASSES))
+    return f"{blocks}; of jobs whose plan the traces show also {', '.join(plan)}; of recordings of passes {passes}"
+
+
+def _with_words(setting: Setting, way: Way) -> str:
+    words = setting.values[way]
+    return f"{setting.key} ({', '.join(words[:-1])} or {words[-1]})" if words else setting.key
