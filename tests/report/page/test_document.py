@@ -65,7 +65,7 @@ def test_a_change_adds_its_answer_and_its_run(example):
 
 def test_a_change_of_the_plan_adds_its_answer(example):
     changed = document(example, changes=Changes({"layers": "8"}))
-    assert changed["whatif"]["changes"] == ("layers = 8 (measured: 4)",)
+    assert list(changed["whatif"]["changes"]) == ["layers = 8 (measured: 4)"]
     assert changed["whatif"]["step_time_s"] > 1.5 * changed["whatif"]["base"]["step_time_s"]
     assert [r["source"] for r in changed["timeline"]["runs"]] == ["measured", "replayed"]
 
