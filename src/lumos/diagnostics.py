@@ -1,6 +1,6 @@
-"""Findings as values: what is odd or missing in an input, and what the answer is still worth.
+"""Diagnostics: findings about an input, which say what is odd or missing in it and what that means for the answer.
 
-A diagnostic never changes an answer. It is collected beside it (`Trace.diagnostics`, `Graph.diagnostics`) and every
+A diagnostic never changes an answer. It is stored with the input (`Trace.diagnostics`, `Graph.diagnostics`), and every
 verb prints or returns it, so that nothing is repaired, assumed or left out silently.
 """
 
@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 
 class Diagnostic(NamedTuple):
-    """One finding. `code` is a stable kebab-case word scripts may match; `message` says what, where and what it costs."""
+    """One finding. `code` is a stable kebab-case word that scripts may match; `message` says what was found, where, and what
+    follows from it."""
 
     code: str
     message: str

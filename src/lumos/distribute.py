@@ -1,4 +1,4 @@
-"""Work on several machines: pure functions as tasks of a Ray cluster (extra `distributed`)."""
+"""Work on several machines: pure functions run as tasks of a Ray cluster (extra `distributed`)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, TypeVar
 
 from lumos.errors import LumosError
 
-#: Times that Ray runs a task again whose worker or node was lost.
+#: How many times Ray repeats a task whose worker or node was lost.
 RETRIES = 8
 
 T = TypeVar("T")
 
 
 class Workers:
-    """The workers of a Ray cluster: the one at `address`, the one that is connected already, or one of this machine alone.
+    """The workers of a Ray cluster: the cluster that is connected already, else the one at `address`, else one of this machine.
 
-    LumosError where Ray is not installed or no cluster answers at `address`.
+    Raises LumosError where Ray is not installed or no cluster answers at `address`.
     """
 
     def __init__(self, address: str | None = None) -> None:
@@ -33,25 +33,25 @@ class Workers:
 
     @property
     def count(self) -> int:
-        """Processors of the cluster: tasks that run at once."""
+        """Processors of the cluster, which is how many tasks run at once."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def put(self, value: Any) -> Any:
-        """`value` in the cluster's object store, for `map`."""
+        """Put `value` into the cluster's object store; the result is `map`'s argument `shared`."""
         return self._ray.put(value)
 
     def map(self, function: Callable[[Any, Any], T], shared: Any, items: Sequence[Any]) -> Iterator[T]:
-        """`function(shared, item)` for every item, in the items' order; a lost worker's task is done again. shared: what `put` gave.
+        """`function(shared, item)` for every item, in the order of the items. shared: what `put` returned.
 
-        What `function` raises is raised here. Tasks that are not needed any more are cancelled.
+        The task of a lost worker is repeated. An error that `function` raises is raised here, and the tasks left are cancelled.
         """
         task = self._ray.remote(max_retries=RETRIES)(function)
         pending = [task.remote(shared, item) for item in items]
         try:
             while pending:
-                found = self._get(pending[0])
+                result = self._get(pending[0])
                 pending.pop(0)
-                yield found
+                yield result
         finally:
             for reference in pending:
                 self._ray.cancel(reference)
@@ -59,7 +59,7 @@ class Workers:
     def _get(self, reference: Any) -> Any:
         try:
             return self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:  # what the function raised comes wrapped
+        except self._ray.exceptions.RayTaskError as error:  # wraps the error that the function raised
             if isinstance(error.cause, LumosError):
                 raise error.cause from None
             raise

@@ -1,7 +1,4 @@
-"""Unions of time intervals, as sorted columns.
-
-A union is a pair (starts, ends) of disjoint intervals in ascending order. All sums are exact, in integer ns.
-"""
+"""Unions of time intervals, as sorted columns. All sums are exact, in integer ns."""
 
 from __future__ import annotations
 
@@ -39,12 +36,12 @@ def union(start: Int64, end: Int64) -> Union:
 
 
 def either(a: Union, b: Union) -> Union:
-    """Where a or b is."""
+    """The union of two unions."""
     return union(np.concatenate((a.start, b.start)), np.concatenate((a.end, b.end)))
 
 
 def covered(intervals: Union, time: Int64) -> Int64:
-    """Time covered before each of `time`, ns."""
+    """How much of the time before each entry of `time` the intervals cover, ns."""
     if len(intervals.start) == 0:
         return np.zeros(len(time), np.int64)
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(intervals.end - intervals.start)))
@@ -55,5 +52,5 @@ def covered(intervals: Union, time: Int64) -> Int64:
 
 
 def within(intervals: Union, start: Int64, end: Int64) -> Int64:
-    """Time covered inside each window [start, end), ns."""
+    """How much of each window [start, end) the intervals cover, ns."""
     return covered(intervals, end) - covered(intervals, start)

@@ -1,7 +1,8 @@
-"""Whether the native modules and the Python around them were made from the same closed sets.
+"""A check that the native modules were built with the same enums as the Python code has.
 
-A set that C++ knows too is written down twice, and numbers go between the two. A module left over from another version would read
-a number as another member's, and answer wrongly without a word; so whoever uses such a set compares both when it is imported.
+An enum that C++ uses too is written down twice, and its members pass between the two languages as numbers. A native module of
+another version could take a number for another member and answer wrongly without an error. So each Python module that shares
+an enum with a native module compares the two when it is imported.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from types import ModuleType
 
 
 def check_enum(module: ModuleType, ours: type[Enum]) -> None:
-    """Hold an enum to the native module's of the same name (`module.ENUMS`: its names with commas between them, which count from 0).
+    """Compare an enum with the native module's enum of the same name.
 
-    The names must be the same ones in the same order and, where they stand for whole numbers, count from 0. ImportError elsewhere.
+    `module.ENUMS` has the names of its members, separated by commas; their values are 0, 1, … in that order. Raises ImportError
+    unless the Python enum has the same names in the same order, and those values where its values are integers.
     """
     theirs = tuple(str(module.ENUMS[ours.__name__]).split(", "))
     names = tuple(member.name for member in ours)

@@ -1,8 +1,8 @@
 """Results as tables: for notebooks, as JSON, as Arrow or pandas.
 
-A result is a dataclass or a named tuple of plain values, others of its kind, and sequences of these. `Shown` gives it a line as its
+A result is a dataclass or a named tuple of plain values, other results, and sequences of these. `Shown` gives it a one-line
 `repr`, a table in a notebook, and `to_dict`, `to_arrow` and `to_pandas`; `Rows` gives the same to a sequence of results.
-`Described` gives the line alone, to values that are too large for tables (a job, a graph).
+`Described` gives only the one-line `repr`, to values that are too large for tables (a job, a graph).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from lumos.units import quantity, shared_unit, with_unit
 
 T_co = TypeVar("T_co", covariant=True)
 
-#: Rows of a table in a notebook before the rest is only counted, columns of it, and characters of a cell.
+#: Largest table in a notebook: rows (of the rest only the number is shown), columns, and characters of a cell.
 MOST_ROWS, MOST_COLUMNS, MOST_TEXT = 24, 24, 100
-#: Bytes of all tables of one result in a notebook, and characters of a `repr`.
+#: Largest size of all tables of one result in a notebook, in bytes, and of a `repr`, in characters.
 MOST_BYTES, MOST_LINE = 90_000, 200
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it: named tuples and dataclasses as objects, by field name."""
+    """The value in the types of JSON: named tuples and dataclasses become objects, keyed by field name."""
     if isinstance(value, Shown) and not isinstance(value, Rows):
         return value.to_dict()
     if hasattr(value, "_asdict"):
@@ -35,23 +35,24 @@ def plain(value: Any) -> Any:
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    if isinstance(value, str):  # names may hold half a surrogate pair, which JSON cannot
+    if isinstance(value, str):  # names may contain half a surrogate pair, which JSON text cannot
         return value.encode("utf-8", "replace").decode()
     return value
 
 
 def by_field(value: Any) -> dict[str, Any]:
-    """A dataclass as JSON can hold it."""
+    """A dataclass as an object of JSON types, keyed by field name."""
     return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
 
 
 class Described:
-    """A value that says in a line what it is. Its dataclass is made with repr=False, or the fields would be printed whole."""
+    """A value whose `repr` is one line that describes it. A dataclass that uses this needs repr=False, or its own `repr` with all
+    fields would take precedence."""
 
     __slots__ = ()
 
     def described(self) -> str:
-        """What it is, without its type."""
+        """The description, without the name of the type."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -67,19 +68,19 @@ class Shown(Described):
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in it as JSON can hold it, by the names that the command line's --json has."""
+        """All fields in the types of JSON, by the names that the command line prints with --json."""
         return by_field(self)
 
     def to_arrow(self) -> Any:
-        """One row, as a pyarrow.Table; what is nested stays so. LumosError where pyarrow is not installed."""
+        """A pyarrow.Table of one row, in which nested results are structs and lists. LumosError where pyarrow is not installed."""
         return _arrow(self._records())
 
     def to_pandas(self) -> Any:
-        """One row, as a pandas.DataFrame; what is nested stays so. LumosError where pandas is not installed."""
+        """A pandas.DataFrame of one row, in which nested results are dicts and lists. LumosError where pandas is not installed."""
         return _pandas(self._records())
 
     def described(self) -> str:
-        """Its simple fields, and how many entries the others have."""
+        """The plain fields with their values, and how many entries each of the other fields has."""
         return ", ".join(_in_line(self.to_dict()))
 
     def _repr_html_(self) -> str:
@@ -90,19 +91,19 @@ class Shown(Described):
 
 
 class Rows(tuple[T_co, ...], Shown):
-    """A tuple of results that is shown as one table, and converts to one: a row for each."""
+    """A tuple of results that is shown as, and converts to, one table with a row for each."""
 
     __slots__ = ()
 
     def described(self) -> str:
-        """How many there are, and of what."""
+        """The number of results and their type."""
         return f"{len(self)} of {type(self[0]).__name__}" if self else "none"
 
-    def __repr__(self) -> str:  # a tuple's own would come first
+    def __repr__(self) -> str:  # else that of tuple would be used
         return Described.__repr__(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """The rows, as JSON can hold them."""
+        """The rows, in the types of JSON."""
         return {"rows": plain(self)}
 
     def _repr_html_(self) -> str:
@@ -113,7 +114,8 @@ class Rows(tuple[T_co, ...], Shown):
 
 
 def _in_line(value: Mapping[str, Any]) -> Iterator[str]:
-    """The fields of an object in few words; objects inside it only where all of their fields have units."""
+    """Short texts for the fields of an object. The fields of a nested object are included where all of them have units; else
+    only their number is given."""
     for key, item in value.items():
         if isinstance(item, dict) and item and all(quantity(inner).units for inner in item):
             yield from _in_line(item)
@@ -124,7 +126,7 @@ def _in_line(value: Mapping[str, Any]) -> Iterator[str]:
 
 
 def cut(text: str, most: int) -> str:
-    """The text, on one line and of at most that many characters."""
+    """The text on one line, cut to at most `most` characters."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
@@ -146,12 +148,12 @@ def _pandas(rows: list[dict[str, Any]]) -> Any:
 
 
 def _without_empty(row: dict[str, Any]) -> dict[str, Any]:
-    """Empty objects are left out as missing: Arrow can hold them, but no file format that it is written to can."""
+    """The row with empty objects replaced by None: Arrow can hold them, but the file formats that it is written to cannot."""
     return {key: None if value == {} else _without_empty(value) if isinstance(value, dict) else value for key, value in row.items()}
 
 
 def _html(title: str, value: Mapping[str, Any]) -> str:
-    """Simple fields as one table, then each nested sequence or object as one of its own, while there is room."""
+    """A table of the plain fields, then a table for each nested sequence or object, as long as MOST_BYTES suffice."""
     simple = {key: item for key, item in value.items() if not isinstance(item, (list, dict))}
     nested = {key: item for key, item in value.items() if isinstance(item, (list, dict)) and item}
     facts = [(quantity(key).name, _with_unit(key, item)) for key, item in list(simple.items())[: 2 * MOST_ROWS]]
@@ -169,41 +171,44 @@ def _html(title: str, value: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
-def _pairs(key: str, value: Mapping[str, Any], room: int) -> str:
-    """The entries of an object, one a row, in the unit that its own name or theirs say."""
+def _pairs(key: str, value: Mapping[str, Any], most_bytes: int) -> str:
+    """A table with a row for each entry of an object, in the unit of the entry's name or else of the object's name `key`.
+
+    Empty where the table is longer than `most_bytes`.
+    """
     rows = [(name, item) for name, item in list(_flat(value).items())[:MOST_ROWS]]
     shown = [(cut(quantity(name).name, MOST_TEXT), _with_unit(name if quantity(name).units else key, item)) for name, item in rows]
     more = f"<p>… and {len(value) - len(rows):,} more</p>" if len(value) > len(rows) else ""
     text = _cells((), shown) + more
-    return text if _bytes(text) <= room else ""
+    return text if _bytes(text) <= most_bytes else ""
 
 
-def _table(rows: Sequence[Any], total: int, room: int) -> str:
-    """The first of `total` rows, as many as have room (in bytes)."""
+def _table(rows: Sequence[Any], total: int, most_bytes: int) -> str:
+    """A table of the first of `total` rows, of as many as fit into `most_bytes` (at least one)."""
     flat = [_flat(row) if isinstance(row, dict) else {"": row} for row in rows[:MOST_ROWS]]
     while True:
         columns = list(dict.fromkeys(key for row in flat for key in row))[:MOST_COLUMNS]
         heads, scaled = zip(*(_column(key, [row.get(key) for row in flat]) for key in columns), strict=True) if columns else ((), ())
         more = f"<p>… and {total - len(flat):,} more</p>" if total > len(flat) else ""
         text = _cells(heads, zip(*scaled, strict=True)) + more
-        if _bytes(text) <= room or len(flat) < 2:
+        if _bytes(text) <= most_bytes or len(flat) < 2:
             return text
         flat = flat[: len(flat) // 2]
 
 
 def _column(key: str, values: Sequence[Any]) -> tuple[str, list[str]]:
     """A column's head with its unit, and its cells in that unit."""
-    found = quantity(key)
-    numbers = [value * found.scale for value in values if _is_number(value)]
-    if not found.units or not numbers:
-        return cut(found.name, MOST_TEXT), [_cell(value) for value in values]
-    unit, size = shared_unit(found.units, numbers)
-    head = f"{cut(found.name, MOST_TEXT)} ({unit})"
-    return head, [f"{value * found.scale / size:,.{2 if size > 1 else 0}f}" if _is_number(value) else _cell(value) for value in values]
+    measure = quantity(key)
+    numbers = [value * measure.scale for value in values if _is_number(value)]
+    if not measure.units or not numbers:
+        return cut(measure.name, MOST_TEXT), [_cell(value) for value in values]
+    unit, size = shared_unit(measure.units, numbers)
+    head = f"{cut(measure.name, MOST_TEXT)} ({unit})"
+    return head, [f"{value * measure.scale / size:,.{2 if size > 1 else 0}f}" if _is_number(value) else _cell(value) for value in values]
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested objects as columns of dotted names."""
+    """The row with nested objects flattened into entries of dotted names."""
     out: dict[str, Any] = {}
     for key, value in row.items():
         out |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {f"{prefix}{key}": value}
@@ -217,9 +222,9 @@ def _cells(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _with_unit(key: str, value: Any) -> str:
-    """One value of a field, with the unit that the field's name says."""
-    found = quantity(key)
-    return with_unit(value, found) if found.units and _is_number(value) else _cell(value)
+    """One value of a field, with the unit that the field's name gives."""
+    measure = quantity(key)
+    return with_unit(value, measure) if measure.units and _is_number(value) else _cell(value)
 
 
 def _cell(value: Any) -> str:

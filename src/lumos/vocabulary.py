@@ -1,4 +1,5 @@
-"""The closed sets of the field, each once: an enum whose members carry what is known of them, and one parser of its spellings."""
+"""The closed sets that all parts of Lumos share, each defined once: an enum, the properties of its members, and one parser of
+the spellings that traces, tables and users have for them."""
 
 from __future__ import annotations
 
@@ -41,19 +42,19 @@ class CollectiveKind(StrEnum):
     SCATTER = "scatter"
     SEND = "send"
     RECEIVE = "receive"
-    SEND_RECEIVE = "send-receive"  # a transfer whose side is not told, or a rank that sends and receives at once
+    SEND_RECEIVE = "send-receive"  # a transfer whose side is not known, or a rank that sends and receives at once
     BARRIER = "barrier"
     UNKNOWN = "unknown"
 
     @classmethod
     def in_name(cls, name: str) -> CollectiveKind:
-        """The kind that the name of a kernel, operator or annotation speaks of; UNKNOWN where it speaks of none."""
+        """The kind that the name of a kernel, operator or annotation contains; UNKNOWN where it contains none."""
         return next((kind for kind, pattern in _IN_NAME if pattern.search(name)), cls.UNKNOWN)
 
     @classmethod
     def of_word(cls, word: str) -> CollectiveKind:
-        """The kind that a word of the command line or of a table is, whatever its case, hyphens or underscores; UNKNOWN
-        where it is none. Unlike in a name, nothing else may stand around it, so that a misspelt word is no kind."""
+        """The kind that a word of the command line or of a table means, whatever its case, hyphens or underscores; UNKNOWN
+        where it means none. Unlike in `in_name`, the whole word must be a spelling, so that a misspelt word is not accepted."""
         plain = word.strip().replace("-", "_").replace(" ", "_")
         return next((kind for kind, pattern in _WORDS if pattern.fullmatch(plain)), cls.UNKNOWN)
 
@@ -64,11 +65,12 @@ class CollectiveKind(StrEnum):
 
     @property
     def is_even(self) -> bool:
-        """Whether all members must bring equally many bytes."""
+        """Whether the inputs of all members must have equally many bytes."""
         return self not in _UNEVEN
 
     def buffer_bytes(self, input_bytes: int, ranks: int) -> int:
-        """The larger of one rank's input and output, the "size" of nccl-tests, from the input: what is gathered grows with the group."""
+        """The larger of one rank's input and output (the "size" of nccl-tests), from its input. Gathering kinds have an output that
+        grows with the group."""
         return input_bytes * ranks if self in _GATHERED else input_bytes
 
     def input_bytes(self, buffer_bytes: int, ranks: int) -> int:
@@ -86,7 +88,7 @@ _UNEVEN = (
     CollectiveKind.UNKNOWN,
 )
 
-#: Spelling of each kind. The first one found in a name decides, so longer words stand before the words that they contain.
+#: Spelling of each kind. The first one found in a name decides, so longer words come before the words that they contain.
 _SPELLINGS = (
     (CollectiveKind.REDUCE_SCATTER, r"reduce_?scatter"),
     (CollectiveKind.ALL_REDUCE, r"all_?reduce|cross_device_reduce"),
@@ -108,14 +110,14 @@ _WORDS = tuple(
 
 
 class DType(StrEnum):
-    """The type of a tensor's elements, or what a multiplication computes in. The value is the field's short word for it."""
+    """The type of a tensor's elements, or the type in which a multiplication computes. The value is the usual short name."""
 
     FP64 = "fp64"
     FP32 = "fp32"
-    TF32 = "tf32"  # how tensor cores multiply fp32: no type of its own in memory
+    TF32 = "tf32"  # how tensor cores multiply fp32; elements in memory are fp32
     BF16 = "bf16"
     FP16 = "fp16"
-    FP8 = "fp8"  # e4m3, or either of its forms where a source does not say which
+    FP8 = "fp8"  # e4m3, or e4m3 or e5m2 where a source does not say which
     INT8 = "int8"
     FP8_E5M2 = "fp8-e5m2"
     FP8_E4M3FNUZ = "fp8-e4m3fnuz"
@@ -133,7 +135,7 @@ class DType(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> DType | None:
-        """The type that PyTorch, a profiler, a table or a user calls so; None where the name is no type's."""
+        """The type with this name in PyTorch, a profiler's trace, a table or user input; None where no type has it."""
         return _DTYPES.get(name.strip().lower().removeprefix("torch.").removeprefix("c10::"))
 
     @property
@@ -143,12 +145,12 @@ class DType(StrEnum):
 
     @property
     def torch_name(self) -> str:
-        """torch's name of the type in memory."""
+        """The name in torch of the type in memory."""
         return _ELEMENTS[self][0]
 
     @property
     def arithmetic(self) -> DType:
-        """The type that stands for it where rates are compared: hardware multiplies all forms of fp8 equally fast."""
+        """The type whose rate of multiplication it has: hardware multiplies all forms of fp8 equally fast."""
         return DType.FP8 if self in _FP8 else self
 
     @property
@@ -159,8 +161,8 @@ class DType(StrEnum):
 
 _FP8 = (DType.FP8, DType.FP8_E5M2, DType.FP8_E4M3FNUZ, DType.FP8_E5M2FNUZ)
 
-#: torch's name, bytes of an element, and the other spellings, in lower case and without `c10::`: C++ types as Kineto prints
-#: them, scalar types as records of collectives print them, and what tables write.
+#: Name in torch, bytes of an element, and other spellings, in lower case and without `c10::`: C++ types as Kineto prints
+#: them, scalar types as in the arguments of collectives, and names used in tables.
 _ELEMENTS: dict[DType, tuple[str, int, tuple[str, ...]]] = {
     DType.FP64: ("float64", 8, ("double",)),
     DType.FP32: ("float32", 4, ("float",)),

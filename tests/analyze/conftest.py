@@ -39,8 +39,8 @@ def draw(processors, tasks, edges=(), steps=(), lag=None, release=(), kept=()):
         release_time=np.array([r[1] for r in release], np.int64) * US,
         measured_start=start,
         measured_end=end,
-        kept_task=np.array([k[0] for k in kept], np.int32),
-        kept_time=np.array([k[1] for k in kept], np.int64) * US,
+        unclaimed_wait_task=np.array([k[0] for k in kept], np.int32),
+        unclaimed_wait_time=np.array([k[1] for k in kept], np.int64) * US,
         steps=tuple(steps),
     )
 

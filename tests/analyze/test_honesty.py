@@ -18,7 +18,8 @@ def figures(graph):
 
 
 def test_kept_waiting_is_a_share_of_its_step(two_steps):
-    graph = replace(two_steps, kept_task=np.array([0, 4, 6], np.int32), kept_time=np.array([4, 4, 9], np.int64) * US)
+    unclaimed = {"unclaimed_wait_task": np.array([0, 4, 6], np.int32), "unclaimed_wait_time": np.array([4, 4, 9], np.int64) * US}
+    graph = replace(two_steps, **unclaimed)
     first, second = figures(graph)
     assert first.kept_wait == pytest.approx(8 / 80)
     assert second.kept_wait == pytest.approx(9 / 45)

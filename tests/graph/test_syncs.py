@@ -113,7 +113,7 @@ def test_a_long_call_with_nothing_to_wait_for_is_kept_and_reported(draw, trace):
         drawing.call("cudaStreamSynchronize", at, 3)
     drawing.call("cudaStreamSynchronize", 400, 503)
     graph = rank_graph(trace(drawing))
-    assert graph.kept_time.tolist() == [500 * US]
+    assert graph.unclaimed_wait_time.tolist() == [500 * US]
 
 
 def test_a_full_queue_shows_as_many_launches_at_one_count(draw, trace):

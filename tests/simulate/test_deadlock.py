@@ -112,6 +112,6 @@ def test_agreeing_ranks_run():
 
 def test_what_was_ignored_is_named_as_the_likely_cause():
     graph = replace(job("RG", "GR"), ignored=frozenset({Dependency.THREAD_ORDER, Dependency.HAND_OFF}))
-    with pytest.raises(GraphError, match=r"--ignore left out hand-off and thread-order.*replay without it") as refused:
+    with pytest.raises(GraphError, match=r"--ignore left out hand-off and thread-order.*replay without --ignore") as refused:
         simulate(graph)
     assert "drop a dependency kind" not in str(refused.value)

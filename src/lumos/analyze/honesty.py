@@ -48,8 +48,8 @@ def honesty(timeline: Timeline, owners: Members) -> tuple[Honesty, ...]:
     graph = timeline.graph
     start, end = spans(timeline, owners)
     length = np.maximum(end - start, 1)
-    step = owners.step[graph.kept_task]
-    kept = np.bincount(step[step >= 0], weights=graph.kept_time[step >= 0], minlength=len(owners.steps)) / length
+    step = owners.step[graph.unclaimed_wait_task]
+    kept = np.bincount(step[step >= 0], weights=graph.unclaimed_wait_time[step >= 0], minlength=len(owners.steps)) / length
     idle = _within_ranks(owners, *_unexplained(timeline, owners), start, end) / length
     if is_operation_level(graph):
         idle = _of_job(owners, idle)

@@ -1,4 +1,4 @@
-"""Two ranks' sequences of collectives laid side by side, so that a row missing on one does not shift all later matches."""
+"""The alignment of two ranks' sequences of collectives, so that a row missing on one does not shift all later matches."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import numpy as np
 
 from lumos.trace.table import Int64
 
-#: Ends of one collective on two ranks of one host differ by less (ns); they tell like from like where labels repeat.
+#: The ends of one collective on two ranks of one host differ by less than this (ns). Where labels repeat, the ends decide
+#: which entries belong together.
 ENDS_TOGETHER = 200_000
-#: Share of the shorter sequence that must end together before ends are believed over order.
+#: Share of the shorter sequence that must have a partner by its end before partners by end are preferred to those by order.
 MOST = 0.8
 
 
 def align(reference: Sequence[Hashable], other: Sequence[Hashable], reference_end: Int64, other_end: Int64) -> Int64:
     """For each entry of `reference` its partner in `other`, -1 without one: int64[len(reference)], ascending where >= 0.
 
-    Equal sequences match one to one. Otherwise entries of like label that end at the same time match, if most do (the
-    clocks agree); else the longest runs of like labels do.
+    Equal sequences match one to one. Otherwise, entries of equal label that end at the same time match, if the share MOST
+    does (the clocks then agree); else the longest runs of equal labels match.
     """
     if list(reference) == list(other):
         return np.arange(len(reference))
@@ -33,7 +34,7 @@ def align(reference: Sequence[Hashable], other: Sequence[Hashable], reference_en
 
 
 def _by_end(reference: Sequence[Hashable], other: Sequence[Hashable], reference_end: Int64, other_end: Int64) -> Int64:
-    """Partners by nearest end, in order, among like labels."""
+    """Partners by nearest end, in order, among entries of equal label."""
     partner = np.full(len(reference), -1, np.int64)
     if not len(other):
         return partner

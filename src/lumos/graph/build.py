@@ -1,8 +1,8 @@
-"""A job's traces to one dependency graph.
+"""The dependency graph of a job, from its traces.
 
-One rank at a time: cut the threads into slices, match device work with its calls, find what waits for what, then lay the
-tasks out as columns. Every duration, order and constant comes from the trace by the rules of the design's section 3;
-no start time, wait or leftover does, but for the boundary conditions listed in `Graph.release_task`.
+One rank at a time: cut the threads into slices, match device work with its calls, find what waits for what, then make the
+tasks' columns. Durations, orders and a few constants per rank are taken from the trace. Start times and waits are not, or a
+replay would only repeat the measurement; the exceptions are the boundary conditions of the window, in `Graph.release_task`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from lumos.graph.concatenate import concatenate
 from lumos.graph.constants import constants
 from lumos.graph.edges import Edges
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
-from lumos.graph.kept import kept_calls, kept_gaps
 from lumos.graph.launches import DeviceWork, device_work
 from lumos.graph.occupancy import occupancy
 from lumos.graph.operations.graph import operations_graph
@@ -33,11 +32,12 @@ from lumos.graph.streams import StreamWaits, stream_waits
 from lumos.graph.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Waits
 from lumos.graph.threads import hand_offs, host_slices
+from lumos.graph.unclaimed_waits import unclaimed_calls, unclaimed_gaps
 from lumos.trace.operations import is_operations
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Job, Trace
 
-#: Where packages register builders of formats that say themselves what depends on what: as entry points of this group, each
-#: named by the `format` in its traces' metadata (`pyproject.toml` has Lumos' own).
+#: The group of entry points under which packages register builders for formats that state their dependencies. An entry is
+#: named like the `format` in the metadata of its traces; `pyproject.toml` has Lumos' own.
 BUILDERS = "lumos.graph_builders"
 
 #: Name of the tasks that are a thread's time between operators.
@@ -45,7 +45,7 @@ BETWEEN = "(between operators)"
 
 
 def build(job: Job) -> Graph:
-    """The dependency graph of a job, its ranks joined. GraphError where a trace holds no work at all."""
+    """The dependency graph of a job, its ranks joined. Raises GraphError where a trace contains no work."""
     if written := job.traces[0].metadata.get("format"):
         return _registered(str(written))(job)
     if is_operations(job.traces[0]):
@@ -69,7 +69,7 @@ class BuildGraph(Protocol):
 
 
 def _from_zero(graph: Graph) -> Graph:
-    """The graph with the earliest measured start as its time zero, so that a task without causes starts with the job."""
+    """The graph with the earliest measured start as its time zero, so that a task without predecessors starts with the job."""
     if graph.measured_start is None or graph.measured_end is None:
         return graph
     origin = int(graph.measured_start.min())
@@ -111,9 +111,9 @@ def rank_graph(trace: Trace) -> Graph:
     release_task, release_time = _boundary(tasks, work, lanes)
     on_stream = np.flatnonzero(syncs.target != NONE)
     target = syncs.target[on_stream]
-    gap, gap_time = kept_gaps(slices, work, handed, timers)
-    call, call_time = kept_calls(syncs)
-    kept = np.concatenate((tasks.of_slice[gap], tasks.of_slice[planned.last_of_row[syncs.row[call]]]))
+    gap, gap_time = unclaimed_gaps(slices, work, handed, timers)
+    call, call_time = unclaimed_calls(syncs)
+    unclaimed = np.concatenate((tasks.of_slice[gap], tasks.of_slice[planned.last_of_row[syncs.row[call]]]))
     return Graph(
         ranks=(trace.rank,),
         processors=_processors(trace, lanes, timers, work),
@@ -138,8 +138,8 @@ def rank_graph(trace: Trace) -> Graph:
         collectives=_collectives(trace, tasks, work),
         measured_start=np.concatenate((tasks.start, work.start)),
         measured_end=np.concatenate((tasks.end, work.end)),
-        kept_task=kept.astype(np.int32),
-        kept_time=np.concatenate((gap_time, call_time)),
+        unclaimed_wait_task=unclaimed.astype(np.int32),
+        unclaimed_wait_time=np.concatenate((gap_time, call_time)),
         steps=steps(trace),
         diagnostics=(*trace.diagnostics, *_findings(trace, work, syncs, waits, depth)),
     )
@@ -152,13 +152,14 @@ def _marked(length: int, index: Int64) -> NDArray[np.bool_]:
 
 
 def _full_queue(work: DeviceWork) -> tuple[int, Int64]:
-    """The queue's depth (0: none seen) and the work whose launch met it full."""
+    """The depth of the launch queue (0 where the trace shows no limit), and the work whose launch had to wait for a place in it."""
     depth, order, outstanding = queue_depth(work)
     return depth, order[outstanding >= depth] if depth else order[:0]
 
 
 def _timers(trace: Trace, anchors: Int32) -> NDArray[np.bool_]:
-    """Lanes that run no operator, launch nothing and await nothing (NCCL's watchdog and its like): they wake by the clock."""
+    """Lanes with runtime calls that run no operator, launch nothing and wait for nothing, such as NCCL's watchdog: they poll
+    by the clock."""
     runtime, operators = (trace.lane[trace.category == c] for c in (Category.RUNTIME, Category.OPERATOR))
     timers = _marked(len(trace.lanes), runtime)
     timers[operators] = False
@@ -167,7 +168,7 @@ def _timers(trace: Trace, anchors: Int32) -> NDArray[np.bool_]:
 
 
 def _plan_launches(planned: HostPlan, work: DeviceWork, copies: BlockingCopies, full: Int64, latency: int) -> None:
-    """Launch calls: as measured, but for those that waited inside: for their copy, or for room in the queue."""
+    """Launch calls keep their measured time, except those that waited inside, for their copy or for a place in the queue."""
     launched = work.call[work.call >= 0]
     at = planned.last_of_row[launched]
     planned.kind[at] = Kind.LAUNCH
@@ -181,14 +182,14 @@ def _plan_launches(planned: HostPlan, work: DeviceWork, copies: BlockingCopies, 
 
 
 def _returns(planned: HostPlan, tasks: HostTasks, rows: Int32) -> Int64:
-    """The RETURN behind each call, -1 without one."""
+    """The RETURN after each call, -1 without one."""
     return tasks.return_of_slice[planned.last_of_row[rows]]
 
 
 def _edges(
     planned: HostPlan, tasks: HostTasks, work: DeviceWork, syncs: Synchronisations, copies: BlockingCopies, waits: StreamWaits
 ) -> Edges:
-    """All edges of one rank but those of processor order."""
+    """All edges of one rank except those of processor order."""
     first_work = len(tasks)
     edges = Edges()
     launched = np.flatnonzero(work.call >= 0)
@@ -202,10 +203,10 @@ def _edges(
 
 
 def _boundary(tasks: HostTasks, work: DeviceWork, lanes: Int32) -> tuple[Int32, Int64]:
-    """Start times that the window imposes: threads that nothing in it starts, and device work launched before it.
+    """The tasks that start at their measured time because the cause lies before the window, and those times.
 
-    Orphans ahead of a stream's first launched work were queued before the recording began. Where nothing on the rank
-    was launched inside the window, only each stream's first work is known to have started by itself.
+    They are the first tasks of threads that no hand-off starts, and device work launched before the window: the orphans
+    before a stream's first work with a launch. Where no work of the rank has a launch, it is each stream's first work alone.
     """
     first = np.array([int(np.flatnonzero(tasks.lane == lane)[0]) for lane in lanes], np.int64)
     first = first[~np.isin(first, tasks.hand_off_task)]
@@ -272,11 +273,11 @@ def _findings(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: St
             Diagnostic(
                 "stream-waits-inferred",
                 f"{where}: {waits.inferred} waits between streams were inferred from the order of calls,"
-                f" {waits.unresolved} led nowhere; record with CUDA sync events to know them",
+                f" and for {waits.unresolved} no awaited work was found; record with CUDA sync events to know them",
             )
         )
     if depth:
-        found.append(Diagnostic("queue-full", f"{where}: launches wait for room in a queue of {depth}"))
+        found.append(Diagnostic("queue-full", f"{where}: launches wait for a place in a queue of {depth}"))
     unknown = int(((syncs.target == NONE) & (syncs.event < 0)).sum())
     if unknown:
         found.append(

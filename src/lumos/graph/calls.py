@@ -1,4 +1,4 @@
-"""What a runtime call does, from its name: CUDA runtime and driver, HIP, and the plain names of other devices."""
+"""What a runtime call does, by its name in the CUDA runtime, the CUDA driver or HIP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lumos.trace.table import Category, Int8, Trace
 
 
 class Call(IntEnum):
-    """The calls whose meaning the dependency rules need; every other call is CPU work, or a launch if work carries its id."""
+    """The kinds of calls that the dependency rules need. Any other call is CPU work, or a launch where device work has its id."""
 
     OTHER = 0
     DEVICE_SYNC = 1
@@ -20,7 +20,7 @@ class Call(IntEnum):
     STREAM_WAIT = 4
     EVENT_RECORD = 5
     QUERY = 6
-    BLOCKING_COPY = 7  # copies that return only when done, whatever the memory
+    BLOCKING_COPY = 7  # copies that return only when they have ended, whatever the memory
 
 
 _PATTERNS = (

@@ -1,7 +1,7 @@
-"""The contract of `Graph`, checked: what every builder must hold to, so that what reads a graph need not know who built it.
+"""Checks that a graph keeps what `Graph` promises, so that code that reads a graph need not know which builder made it.
 
-For the tests of builders, of Lumos' own and of other packages'. What only a simulation shows (that the graph has a schedule) is
-left to it.
+Meant for the tests of builders, Lumos' own and those of other packages. Whether a graph has a schedule is not checked here:
+only a simulation shows that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lumos.vocabulary import CollectiveKind
 
 #: No task lasts longer: eleven days in ns. Times in other units, or in ns where µs are wanted, exceed it.
 LONGEST_NS = 10**15
-#: No rank brings more to a collective: a petabyte.
+#: No rank's input to a collective is larger: a petabyte.
 MOST_BYTES = 2**50
 
 #: A column, the type of its entries and how many it must have.
@@ -28,7 +28,7 @@ _Column = tuple[NDArray[np.generic], type[np.generic], int]
 
 
 def check(graph: Graph) -> None:
-    """GraphError, naming what is wrong first, where a graph is not as `Graph` and `Collectives` say."""
+    """Raise GraphError with the first thing in which a graph is not as `Graph` and `Collectives` describe it."""
     n, ranks = len(graph), len(graph.ranks)
     columns: dict[str, _Column] = {
         "duration": (graph.duration, np.int64, n),
@@ -44,7 +44,7 @@ def check(graph: Graph) -> None:
         "release_time": (graph.release_time, np.int64, len(graph.release_time)),
         "rendezvous_task": (graph.rendezvous_task, np.int32, len(graph.rendezvous_task)),
         "rendezvous_offset": (graph.rendezvous_offset, np.int64, len(graph.rendezvous_offset)),
-        "kept_task": (graph.kept_task, np.int32, len(graph.kept_time)),
+        "unclaimed_wait_task": (graph.unclaimed_wait_task, np.int32, len(graph.unclaimed_wait_time)),
         "waiting_unknown": (graph.waiting_unknown, np.int32, len(graph.waiting_unknown)),
     }
     for name, measured in (("measured_start", graph.measured_start), ("measured_end", graph.measured_end)):
@@ -59,9 +59,8 @@ def check(graph: Graph) -> None:
     _check_indices("kind", graph.kind, len(Kind))
     _check_indices("pred", graph.pred, n)
     _check_indices("pred_kind", graph.pred_kind, len(Dependency))
-    for name, tasks in (("release_task", graph.release_task), ("rendezvous_task", graph.rendezvous_task), ("kept_task", graph.kept_task)):
-        _check_indices(name, tasks, n)
-    _check_indices("waiting_unknown", graph.waiting_unknown, n)
+    for name in ("release_task", "rendezvous_task", "unclaimed_wait_task", "waiting_unknown"):
+        _check_indices(name, columns[name][0], n)
     _check_offsets("pred_offset", graph.pred_offset, len(graph.pred))
     _check_offsets("rendezvous_offset", graph.rendezvous_offset, len(graph.rendezvous_task))
     _require(bool(((graph.duration >= 0) & (graph.duration <= LONGEST_NS)).all()), "a duration is negative, or longer than eleven days")
@@ -86,7 +85,7 @@ def _check_columns(table: str, columns: Mapping[str, _Column]) -> None:
 
 
 def _check_indices(name: str, column: np.ndarray, count: int, least: int = 0) -> None:
-    """Every entry points into a table of `count` rows; where `least` is ABSENT an entry may say that it is unknown."""
+    """Every entry is an index into a table of `count` rows, or ABSENT where `least` is ABSENT."""
     _require(not len(column) or bool(column.min() >= least and column.max() < count), f"{name} points outside its table of {count}")
 
 
@@ -95,7 +94,7 @@ def _check_offsets(name: str, offset: np.ndarray, length: int) -> None:
 
 
 def _check_meetings(graph: Graph) -> None:
-    """Who meets is of distinct ranks, and meets once."""
+    """The tasks of a rendezvous are of distinct ranks, and no task is in two of them."""
     _require(len(np.unique(graph.rendezvous_task)) == len(graph.rendezvous_task), "a task is in two rendezvous")
     meeting = list_of(graph.rendezvous_offset)
     pairs = np.stack((meeting, graph.rank_of_task[graph.rendezvous_task]))
@@ -133,7 +132,7 @@ def _check_collectives(graph: Graph, facts: Collectives) -> None:
 
 
 def _check_agreement(graph: Graph, facts: Collectives) -> None:
-    """Who meets does the same, or one side of a message each, with equally many bytes where the kind is even."""
+    """The tasks of a rendezvous are of one kind, or a send and its receive; where the kind requires it, of equal bytes."""
     row_of = np.full(len(graph), ABSENT, np.int64)
     row_of[facts.task] = np.arange(len(facts.task))
     kinds, sizes = facts.kind.tolist(), facts.nbytes.tolist()
@@ -141,7 +140,7 @@ def _check_agreement(graph: Graph, facts: Collectives) -> None:
     for low, high in pairwise(graph.rendezvous_offset.tolist()):
         rows: Sequence[int] = [row for row in met[low:high] if row != ABSENT]
         what = {facts.kinds[kinds[row]] for row in rows}
-        told = {sizes[row] for row in rows}
+        nbytes = {sizes[row] for row in rows}
         message = what == {CollectiveKind.SEND, CollectiveKind.RECEIVE}
         _require(len(what) <= 1 or message, f"{' and '.join(sorted(what))} meet")
-        _require(len(told) <= 1 or not all(kind.is_even for kind in what), f"{' and '.join(sorted(what))} of different bytes meet")
+        _require(len(nbytes) <= 1 or not all(kind.is_even for kind in what), f"{' and '.join(sorted(what))} of different bytes meet")

@@ -1,7 +1,8 @@
 """Collectives and point-to-point transfers: which tasks they are, of what kind, how many bytes, in which group.
 
-The facts are read where the profiler left them, best first: arguments copied to the kernel; the `record_param_comms`
-operator that encloses the launching call; an `nccl:…` annotation around it with input shapes; the kernel's name alone.
+Profilers write these facts in different places, of which the best one present is read: the arguments copied to the kernel's
+row; the `record_param_comms` operator that encloses the launching call; an `nccl:…` annotation around it with input shapes;
+the kernel's name alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from lumos.graph.table import Collectives
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 from lumos.vocabulary import CollectiveKind, DType
 
-#: Kernels that communicate: NCCL and RCCL of all generations, MSCCL, DeepEP, NVSHMEM, the custom all-reduces of servers.
+#: Kernels that communicate: all versions of NCCL and RCCL, MSCCL, DeepEP, NVSHMEM, the custom all-reduces of inference servers.
 _COMMUNICATION = re.compile(r"(?i)nccl(dev)?kernel|^nccl|mscclkernel|deep_ep::|nvshmem|cross_device_reduce|symm_mem|one_?ccl")
 
 
@@ -33,12 +34,12 @@ def is_communication(trace: Trace) -> NDArray[np.bool_]:
     return result
 
 
-#: Ranges in which a CPU thread carries out a collective (gloo, MPI, UCC); NCCL's like-named ranges only enqueue.
+#: Ranges in which a CPU thread carries out a collective (gloo, MPI, UCC); in those of NCCL the thread only launches it.
 _ON_CPU = re.compile(r"(gloo|mpi|ucc):")
 
 
 def is_cpu_collective(trace: Trace) -> NDArray[np.bool_]:
-    """Annotations under which a CPU thread moves the bytes of a collective: work, unlike all other annotations."""
+    """Annotations in which a CPU thread moves the bytes of a collective. Unlike all other annotations, they are work."""
     mask: NDArray[np.bool_] = trace.named(_ON_CPU.match) & (trace.category == Category.ANNOTATION)
     return mask
 
@@ -95,13 +96,13 @@ def _fact_rows(trace: Trace, rows: Int32, calls: Int32) -> Int64:
     own = trace.args.get("Collective name")
     if own is not None:
         out[np.isin(rows, own.rows)] = rows[np.isin(rows, own.rows)]
-    told = np.zeros(len(trace), bool)
+    has_facts = np.zeros(len(trace), bool)
     if own is not None:
-        told[own.rows] = True
+        has_facts[own.rows] = True
     for wanted in ("record_param_comms", "nccl:"):
         ranges = trace.named(re.compile(wanted).match) & trace.is_any(Category.OPERATOR, Category.ANNOTATION)
-        if wanted == "record_param_comms":  # old ones carry no facts: the annotation inside them says more
-            ranges &= told
+        if wanted == "record_param_comms":  # in old traces it has no facts: the annotation inside it has more
+            ranges &= has_facts
         around = Ranges(trace, np.flatnonzero(ranges))
         for i in np.flatnonzero((out == ABSENT) & (calls >= 0)):
             out[i] = around.at(int(trace.lane[calls[i]]), int(trace.start[calls[i]]))
@@ -142,7 +143,7 @@ def _facts(trace: Trace, row: int, fact: int, members: Mapping[str, str]) -> _Fa
 
 
 def _group(trace: Trace, fact: int, members: Mapping[str, str]) -> str | None:
-    """A name of the communicator that means the same on every rank: its id, else its name with its members."""
+    """A name that identifies the communicator on every rank: its id, else its name with its members."""
     communicator = _text(trace, fact, "Comms Id")
     if communicator not in (None, "", "0"):
         return f"communicator {communicator}"
@@ -156,7 +157,7 @@ def _group(trace: Trace, fact: int, members: Mapping[str, str]) -> str | None:
 
 
 def _members(trace: Trace) -> dict[str, str]:
-    """Member lists of the process groups in the header, which are never cut short."""
+    """Member lists of the process groups from the file's header, where they are always complete."""
     header = trace.metadata.get("distributedInfo")
     configured = header.get("pg_config") if isinstance(header, dict) else None
     groups = configured if isinstance(configured, list) else []
@@ -172,7 +173,7 @@ def _shape_bytes(trace: Trace, row: int) -> int:
     if not shapes or not names:
         return ABSENT
     first = shapes[0] if shapes[0] and isinstance(shapes[0][0], list) else [shapes[0]]  # a list of tensors, or one
-    dtype = DType.FP32 if names[0] == "TensorList" else DType.parse(str(names[0]))  # of a list's tensors no type is recorded
+    dtype = DType.FP32 if names[0] == "TensorList" else DType.parse(str(names[0]))  # a list's element type is not recorded
     if dtype is None or not all(isinstance(d, int) for shape in first for d in shape):
         return ABSENT
     return sum(int(np.prod(shape, dtype=np.int64)) for shape in first) * dtype.bytes

@@ -1,4 +1,4 @@
-"""Rank graphs side by side in one graph."""
+"""The graphs of several ranks put together into one graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lumos.vocabulary import CollectiveKind
 
 
 def concatenate(graphs: Sequence[Graph]) -> Graph:
-    """One graph of all ranks, each unchanged; no rank waits for another. Names are shared."""
+    """One graph of all ranks, each unchanged: no rank waits for another yet. The table of names is shared."""
     if len(graphs) == 1:
         return graphs[0]
     tasks = offsets([len(g) for g in graphs])
@@ -51,15 +51,15 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
         collectives=_collectives(graphs, tasks),
         measured_start=joined("measured_start") if all(g.measured_start is not None for g in graphs) else None,
         measured_end=joined("measured_end") if all(g.measured_end is not None for g in graphs) else None,
-        kept_task=shifted("kept_task", tasks),
-        kept_time=joined("kept_time"),
+        unclaimed_wait_task=shifted("unclaimed_wait_task", tasks),
+        unclaimed_wait_time=joined("unclaimed_wait_time"),
         steps=tuple(s for g in graphs for s in g.steps),
         diagnostics=tuple(d for g in graphs for d in g.diagnostics),
     )
 
 
 def _renumber(index: dict[str, int], graph: Graph) -> Int32:
-    """The graph's name column in terms of the shared table, which grows by the names that tasks use."""
+    """The graph's name column as indices into the shared table, to which the names that its tasks use are added."""
     used = np.unique(graph.name)
     new = np.zeros(len(graph.names), np.int32)
     for i in used:

@@ -1,10 +1,11 @@
-"""The four constants that a replay takes from one rank's trace, each from many gaps.
+"""The four constants that a replay takes from one rank's trace, each estimated from many gaps.
 
-launch_latency: end of a launch call to the start of its work, on a stream that had been idle.
-kernel_gap: end of work to the start of the next on its stream, where the next had long been launched. The mean, since
-gaps come in two sizes on some devices (ROCm: 1 ns and 3.5 us) and a median would make a full stream run fast.
-The others are medians. sync_return: end of awaited work to the return of the synchronising call.
-copy_return: end of a blocking copy to the return of its call.
+launch_latency: from the end of a launch call to the start of its work, on a stream that had been idle.
+kernel_gap: from the end of work to the start of the next on its stream, where the next had been launched long before.
+sync_return: from the end of the awaited work to the return of the synchronising call.
+copy_return: from the end of a blocking copy to the return of its call.
+kernel_gap is a mean, because gaps have two sizes on some devices (ROCm: 1 ns and 3.5 us) and with the median of those a
+busy stream would run too fast. The others are medians.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from lumos.graph.syncs import WAKE_UP, BlockingCopies, Synchronisations
 from lumos.graph.table import Dependency
 from lumos.trace.table import Int64, Trace
 
-#: Work launched at least this long before the previous work ended was waiting for it, not for its launch (ns).
+#: Work launched at least this long before the previous work ended waited for that work, not for its launch (ns).
 LAUNCHED_EARLY = 5_000
-#: A longer pause between two pieces of queued work has a cause of its own and says nothing of the usual gap (ns).
+#: A longer pause between two pieces of queued work has another cause and is left out of the estimate (ns).
 LONGEST_GAP = 10_000
-#: A launch onto an idle stream that takes longer met something else: module loading, profiler start-up (ns).
+#: A longer launch onto an idle stream has another cause, such as module loading or profiler start-up (ns).
 LONGEST_LATENCY = 100_000
 
 
@@ -82,10 +83,10 @@ def constants(trace: Trace, work: DeviceWork, waiting: NDArray[np.bool_], syncs:
 
 
 def _median(values: Int64) -> int:
-    """Median, not below zero (an effect never precedes its cause); zero where nothing was seen."""
+    """Median, but not below zero, since an effect never precedes its cause; zero where there are no values."""
     return max(0, int(np.median(values))) if len(values) else 0
 
 
 def _mean(values: Int64) -> int:
-    """Mean, on the same terms."""
+    """Mean, not below zero; zero where there are no values."""
     return max(0, int(np.mean(values))) if len(values) else 0

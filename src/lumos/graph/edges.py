@@ -1,4 +1,4 @@
-"""Edges collected by kind, turned into the predecessors of every task."""
+"""Edges, collected kind by kind and then turned into the predecessors of every task."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lumos.trace.table import Int8, Int32, Int64
 
 
 class Predecessors(NamedTuple):
-    """Of every task, as `Graph` holds them in `pred_offset`, `pred` and `pred_kind`.
+    """The predecessors of every task, as `Graph` holds them in `pred_offset`, `pred` and `pred_kind`.
 
-    offset: int64[tasks + 1]. task, kind: one entry an edge, by the task that waits.
+    offset: int64[tasks + 1]. task, kind: one entry per edge, grouped by the task that waits.
     """
 
     offset: Int64
@@ -31,14 +31,14 @@ class Edges:
         self._kind: list[Int8] = []
 
     def add(self, before: Int64, after: Int64, kind: Dependency) -> None:
-        """Add edges before[i] -> after[i]; entries with a negative end are no edges."""
+        """Add edges before[i] -> after[i]; pairs with a negative task are left out."""
         real = (before >= 0) & (after >= 0)
         self._before.append(before[real])
         self._after.append(after[real])
         self._kind.append(np.full(int(real.sum()), kind, np.uint8))
 
     def predecessors(self, tasks: int) -> Predecessors:
-        """All edges added, by the task that waits, in the order in which they were added."""
+        """All edges, grouped by the task that waits; within a task in the order in which they were added."""
         none = np.empty(0, np.int64)
         before, after = np.concatenate([none, *self._before]), np.concatenate([none, *self._after])
         kind = np.concatenate([none.astype(np.uint8), *self._kind])
@@ -47,6 +47,6 @@ class Edges:
 
 
 def distinct(before: Int64, after: Int64, tasks: int) -> Lists:
-    """The predecessors of every task by edges before[i] -> after[i], each once and ascending."""
+    """The predecessors of every task through edges before[i] -> after[i], ascending and without repetitions."""
     key = np.unique(after * np.int64(tasks) + before)
     return Lists(offsets(np.bincount(key // tasks, minlength=tasks)), key % tasks)

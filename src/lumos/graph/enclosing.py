@@ -1,4 +1,4 @@
-"""Which range of a thread a moment falls into."""
+"""Which row of a thread encloses a moment."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from lumos.trace.table import ABSENT, Int64, Trace
 
 
 class Ranges:
-    """Some rows of a trace, to be asked which of them runs at a moment. rows: int64, of any lanes, in any order."""
+    """Rows of a trace, sorted so that the one running at a moment is found fast. rows: int64, of any lanes, in any order."""
 
     def __init__(self, trace: Trace, rows: Int64) -> None:
         self.trace = trace
         self.rows = rows[np.lexsort((trace.start[rows], trace.lane[rows]))]
 
     def at(self, lane: int, time: int) -> int:
-        """The row on `lane` that began last by `time` (ns), if it has not ended before it; ABSENT otherwise."""
+        """The row on `lane` that began last at or before `time` (ns), unless it ended before `time`; ABSENT if there is none."""
         trace, rows = self.trace, self.rows
         low, high = np.searchsorted(trace.lane[rows], np.array((lane, lane + 1), np.int32))
         last = int(np.searchsorted(trace.start[rows[low:high]], time, "right")) - 1

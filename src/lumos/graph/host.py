@@ -1,4 +1,4 @@
-"""CPU tasks: the slices of all threads of a rank, with the returns of blocking calls and of hand-offs put between them."""
+"""CPU tasks: the slices of all threads of a rank, and the returns of blocking calls and of hand-offs between them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lumos.trace.table import Category, Int8, Int32, Int64, Trace
 
 @dataclass(slots=True, eq=False)
 class HostPlan:
-    """What becomes of every slice: its kind, its own time, and whether a return follows it. Filled in rule by rule.
+    """Which task every slice becomes: its kind, its CPU work, and whether a return follows it. Each rule changes it in turn.
 
-    kind: uint8 `Kind`; duration: ns of CPU work; begin: measured start of that work; returns: a RETURN follows.
+    kind: uint8 `Kind`; duration: ns of CPU work; begin, finish: measured start and end of that work; returns: a RETURN follows.
     """
 
     slices: HostSlices
@@ -29,7 +29,7 @@ class HostPlan:
     last_of_row: Int32  # last slice of each row of the trace, -1 without one
 
     def cut(self, rows: Int32, kind: Kind, own: Int64) -> None:
-        """The calls in `rows` cost `own` ns and then wait: their slice shrinks, a return follows it."""
+        """Say that the calls in `rows` cost `own` ns and then wait: their slices become that short, and a return follows each."""
         at = self.last_of_row[rows]
         self.kind[at] = kind
         self.duration[at] = np.minimum(own, self.duration[at])
@@ -38,7 +38,7 @@ class HostPlan:
 
 
 def plan(trace: Trace, slices: HostSlices) -> HostPlan:
-    """Every slice as plain CPU work."""
+    """A plan in which every slice is CPU work for its whole measured time."""
     kind = np.full(len(slices), Kind.OPERATOR, np.uint8)
     real = np.flatnonzero(slices.row >= 0)
     kind[slices.row < 0] = Kind.HOST
@@ -54,8 +54,8 @@ class HostTasks:
     """CPU tasks of one rank, by measured start.
 
     kind, row (of the Trace, -1 none), lane, duration, start, end: columns, one entry per task.
-    of_slice: task of each slice. return_of_slice: RETURN behind each slice, -1 without one.
-    hand_off_task, hand_off_source: RETURN tasks that wait for another thread's task.
+    of_slice: the task of each slice. return_of_slice: the RETURN after each slice, -1 without one.
+    hand_off_task, hand_off_source: hand_off_task[i] is a RETURN that waits for task hand_off_source[i] of another thread.
     """
 
     kind: Int8
@@ -74,8 +74,11 @@ class HostTasks:
 
 
 def host_tasks(planned: HostPlan, handed: HandOffs) -> HostTasks:
-    """Lay the tasks out. A hand-off puts a RETURN at the end of the other thread's work, and what the thread still did
-    on its own between that and its next row after it."""
+    """Make the tasks, in the order of their measured starts.
+
+    A hand-off becomes a RETURN at the end of the other thread's work, followed by a task for the CPU time that the waiting
+    thread needed from then until its next row.
+    """
     slices = planned.slices
     n = len(slices)
     resumed = slices.end[handed.source]

@@ -1,8 +1,8 @@
 """Device work and the runtime calls that launched it.
 
-Work and call carry the same correlation id, which is unique among the calls of one process: one call may launch
-several pieces of work (a graph launch: hundreds). Where the ids are absent the launch flows (`ac2g` and its older
-names) tie the two together. Work whose call has no row is kept, as an orphan.
+Work and its call have the same correlation id, which is unique among the calls of one process; one call may launch
+several pieces of work (a graph launch: hundreds). Where the ids are absent, the launch flows (`ac2g` and its older
+names) say which call launched what. Work whose call has no row is called an orphan and is a task all the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DeviceWork:
     stream: Int32
     start: Int64
     end: Int64
-    issued: Int64  # start of the launching call; orphans: of the launch before it on the stream, before all time without one
+    issued: Int64  # start of the launching call; for an orphan, that of the launch before it on the stream, else the smallest int64
     streams: tuple[tuple[int, int], ...]
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ def device_work(trace: Trace) -> DeviceWork:
     """The device work of a trace in issue order per stream, each piece with the call that launched it.
 
     A stream starts its work in the order in which it was issued, so the order of measured starts is the issue order,
-    also where several threads launch to one stream; calls order only what rounding made simultaneous.
+    also where several threads launch to one stream. The times of the calls decide only between equal starts.
     """
     rows = np.flatnonzero(trace.is_any(*DEVICE_WORK)).astype(np.int32)
     call = _launching_calls(trace, rows)
@@ -73,7 +73,7 @@ def device_work(trace: Trace) -> DeviceWork:
 
 
 def _queues(trace: Trace, rows: Int32) -> tuple[Int64, Int64]:
-    """Device and stream of each row, from its arguments, else from the lane that it is drawn on."""
+    """Device and stream of each row, from its arguments, else from the ids of its lane."""
     stream, device = trace.dense("stream")[rows], trace.dense("device")[rows]
     lane = trace.lane[rows]
     if (stream == ABSENT).any():
@@ -108,23 +108,26 @@ def _latest_before(key: Int64, time: Int64, wanted_key: Int64, wanted_time: Int6
     high = np.searchsorted(sorted_key, wanted_key, "right")
     many = np.flatnonzero(high - low > 1)
     at = low.copy()
-    for i in many:  # an id used twice: rare, so a loop
+    for i in many:  # an id that occurs twice is rare, so a loop is fast enough
         at[i] += max(int(np.searchsorted(sorted_time[low[i] : high[i]], wanted_time[i], "right")) - 1, 0)
     present = (high > low) & (wanted_key != ABSENT)
     return np.where(present, order[np.minimum(at, len(order) - 1)], -1)
 
 
 def _through_flows(trace: Trace, rows: Int32, out: Int32, missing: Int64, calls: Int64) -> Int32:
-    """Fill in calls by launch flows: flow start inside a call of its lane, flow end at the work's start."""
-    ends = np.flatnonzero(trace.category == Category.LAUNCH_FLOW_END)
+    """Fill in missing calls by launch flows: a flow starts inside its call, on the call's lane, and ends where the work starts."""
+    flow_ends = np.flatnonzero(trace.category == Category.LAUNCH_FLOW_END)
     starts = np.flatnonzero(trace.category == Category.LAUNCH_FLOW_START)
-    if not len(ends) or not len(starts):
+    if not len(flow_ends) or not len(starts):
         return out
     at_work = _latest_before(
-        trace.start[ends], trace.lane[ends].astype(np.int64), trace.start[rows[missing]], trace.lane[rows[missing]].astype(np.int64)
+        trace.start[flow_ends],
+        trace.lane[flow_ends].astype(np.int64),
+        trace.start[rows[missing]],
+        trace.lane[rows[missing]].astype(np.int64),
     )
-    same_lane = (at_work >= 0) & (trace.lane[ends[at_work]] == trace.lane[rows[missing]])
-    flow = np.where(same_lane, trace.correlation[ends[at_work]], ABSENT)
+    same_lane = (at_work >= 0) & (trace.lane[flow_ends[at_work]] == trace.lane[rows[missing]])
+    flow = np.where(same_lane, trace.correlation[flow_ends[at_work]], ABSENT)
     source = _latest_before(trace.correlation[starts], trace.start[starts], flow, trace.start[rows[missing]])
     ranges = Ranges(trace, calls)
     for i in np.flatnonzero(source >= 0):

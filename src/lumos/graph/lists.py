@@ -1,6 +1,6 @@
-"""Many lists held end to end in one column: list i is `flat[offset[i] : offset[i + 1]]`.
+"""Many lists stored one after the other in one column: list i is `flat[offset[i] : offset[i + 1]]`.
 
-Graphs hold predecessors and rendezvous this way (a compressed sparse row matrix without values): millions of short lists take
+Graphs hold predecessors and rendezvous this way (as in the compressed sparse row form of a matrix): millions of short lists take
 two arrays, and whole lists are copied or counted without a loop.
 """
 
@@ -16,31 +16,34 @@ from lumos.trace.table import Int32, Int64
 
 
 class Lists(NamedTuple):
-    """offset: int64, where each list begins and, last, where the last one ends. flat: int64, the lists end to end."""
+    """offset: int64[lists + 1], where each list begins and where the last one ends. flat: int64, the lists one after the other."""
 
     offset: Int64
     flat: Int64
 
 
 def offsets(sizes: ArrayLike) -> Int64:
-    """Where lists of those sizes begin, and where the last one ends: int64[lists + 1]."""
+    """Where lists of these sizes begin, and where the last one ends: int64[lists + 1]."""
     return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
 
 
 def places(first: Int64, size: Int64) -> Int64:
-    """Where lists that begin at `first` have their `size` entries each, end to end: first[0], first[0] + 1, …, first[1], …"""
+    """The positions of the entries of lists that begin at first[i] and have size[i] entries: first[0], first[0] + 1, …, first[1], …"""
     offset = offsets(size)
     return np.asarray(np.repeat(first - offset[:-1], size) + np.arange(offset[-1]))
 
 
 def end_to_end(lists: Sequence[ArrayLike]) -> Lists:
-    """The lists end to end."""
+    """The given lists as `Lists`."""
     arrays = [np.asarray(one, np.int64) for one in lists]
     return Lists(offsets([len(one) for one in arrays]), np.concatenate(arrays) if arrays else np.empty(0, np.int64))
 
 
 def grouped(list_of: Int64 | Int32, lists: int) -> Lists:
-    """The entries 0, 1, … by the list that `list_of` puts each in, ascending within a list; negative: in none."""
+    """The entries 0, 1, … sorted into lists: entry i goes into list list_of[i], or into none where that is negative.
+
+    Entries ascend within a list.
+    """
     order = np.argsort(list_of, kind="stable")
     order = order[np.searchsorted(list_of[order], 0) :]
     return Lists(offsets(np.bincount(list_of[order], minlength=lists)), order)

@@ -1,9 +1,10 @@
 """How much of a device's streaming multiprocessors (SMs) each kernel takes, and until when.
 
-SMs are a processor that all streams share. A kernel's blocks are placed as slots fall free; while blocks of it still
-wait, no other kernel's are placed. So a kernel of many waves holds other streams back until its last wave has begun,
-and a smaller one leaves room for others. Everything comes from the launch configuration (grid, block, registers, shared
-memory) and the device's limits, never from measured overlap: the profiler's own occupancy estimate can be 0.
+All streams of a device share its SMs. A kernel's blocks are placed on them as slots become free, and no block of another
+kernel is placed while this kernel still has blocks to place. So a kernel of many waves holds other streams back until its
+last wave has begun, and one that does not fill the SMs lets others run beside it. Everything is computed from the launch
+configuration (grid, block, registers, shared memory) and the device's limits: not from measured overlap, and not from the
+profiler's own estimate of occupancy, which can be 0.
 
 Residency follows the CUDA occupancy calculator (CUDA C++ Programming Guide, "Compute Capabilities"): blocks per SM are
 limited by threads, registers (allocated per warp in units of 256), shared memory (1 KiB reserved per block) and 32 slots.
@@ -26,8 +27,8 @@ DEFAULT_LIMITS = {"maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 
 MOST_BLOCKS = 32
 REGISTER_UNIT = 256
 RESERVED_SHARED = 1024
-#: How long before its end a kernel of many waves has placed its last block, in waves: blocks differ in length, so the tail
-#: is longer than one wave. Median over the kernels that another stream's work was seen to wait for in the public
+#: How long before its end a kernel of at least MANY_WAVES waves has placed its last block, in waves. It is more than one wave
+#: because blocks differ in length. Median over the kernels for which work of another stream waited in the public
 #: HolisticTraceAnalysis DLRM trace (25 cases, 8 to 146 waves).
 TAIL_WAVES = 1.5
 MANY_WAVES = 3.0
@@ -36,8 +37,9 @@ MANY_WAVES = 3.0
 def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | None:
     """Share and hold of every kernel with a known launch configuration; None where streams never share a device.
 
-    Entry i of `work` is task first_task + i. The hold is the part of the kernel's duration before its last wave: all of
-    it where one wave suffices (the share is then less than 1), 1 - 1/waves of it otherwise (TAIL_WAVES in place of 1 from MANY_WAVES on).
+    Entry i of `work` is task first_task + i. The hold is the part of the kernel's duration before its last wave: the whole
+    duration where one wave suffices (the share is then at most 1), else 1 - 1/waves of it, and 1 - TAIL_WAVES/waves from
+    MANY_WAVES on.
     """
     if len(work.streams) < 2:
         return None
@@ -64,7 +66,7 @@ def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | No
 
 
 def _ordinary(priority: Int64) -> NDArray[np.bool_]:
-    """Kernels of the lowest priority seen (CUDA counts downwards): blocks of the others are placed ahead of them."""
+    """Kernels of the lowest priority that occurs (the largest number, as CUDA counts): blocks of the others are placed first."""
     return np.asarray(priority == priority.max(initial=0))
 
 

@@ -1,10 +1,11 @@
-"""Ranks joined: collectives and point-to-point transfers become rendezvous, so that waiting comes out of the simulation.
+"""The ranks of a job joined: collectives and point-to-point transfers become rendezvous, so that waiting is simulated.
 
-Which task of one rank meets which of another is read, best first, from (communicator or group, sequence number), else
-from the order of like collectives within the group, aligned so that a row missing on one rank does not shift all later
-matches. Clocks of different hosts are then aligned by the ends of shared collectives, which all members leave at once.
-A joined task's duration is its transfer: from the latest arrival over the ranks to its own end. Where a member of the
-group was not recorded its arrival cannot be known, and the task keeps its measured duration, marked.
+Which task of one rank meets which task of another is decided by (communicator or group, sequence number) where the trace
+has them, else by the order of collectives of equal kind and size within the group, aligned so that a row missing on one
+rank does not shift all later matches. The clocks of different hosts are then aligned by the ends of shared collectives,
+which all members leave at once. A joined task's duration is its transfer: from the latest arrival over the ranks to its
+own end. Where a member of the group was not recorded its arrival is unknown: the task keeps its measured duration and is
+listed in `Graph.waiting_unknown`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lumos.graph.table import Collectives, Graph, Occupancy, Step
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
 
-#: Kinds whose members all leave together, so that their ends show how far clocks are apart.
+#: Kinds that all members leave at the same time, so that the differences of their measured ends are those of the clocks.
 TOGETHER = (
     CollectiveKind.ALL_REDUCE,
     CollectiveKind.ALL_GATHER,
@@ -34,22 +35,23 @@ TOGETHER = (
 #: The two sides of a message.
 SIDES = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
 #: Ranks of one host share a clock: they leave a collective within a few microseconds of each other (1 to 7 in the public
-#: DLRM job). A clock that differs by no more than this, or than its own differences scatter, is kept (ns).
+#: DLRM job). A clock is not moved where it differs by no more than this, or by no more than its differences scatter (ns).
 SAME_CLOCK = 10_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matches:
-    """Rendezvous of one kind of evidence: task[i, j] of the j-th of `ranks` (positions) meet for every i."""
+    """Rendezvous of the same ranks, found in the same way. Row i of task, int32[rendezvous, ranks], is one rendezvous: its j-th
+    task is of rank ranks[j] (a position in `Graph.ranks`)."""
 
     ranks: Int32
     task: Int32
-    together: bool  # ends may be compared across ranks
+    together: bool  # of one of the kinds TOGETHER
     confidence: float
 
 
 def join(graph: Graph, world: int | None) -> Graph:
-    """Join the ranks of a graph that `concatenate` put side by side. `world`: ranks in the whole job, None unknown."""
+    """Join the ranks of a graph that `concatenate` made. `world`: the number of ranks in the whole job, None if unknown."""
     facts = graph.collectives
     if facts is None or len(graph.ranks) < 2:
         return _mark_lone(graph, world)
@@ -103,13 +105,13 @@ def _match(graph: Graph, facts: Collectives, world: int | None) -> tuple[list[Ma
 
 
 def _groups(facts: Collectives, wanted: NDArray[np.bool_]) -> Iterator[Int64]:
-    """Indices of the collectives of each group; those of unknown group are taken to be the whole job's."""
+    """Indices of the collectives of each group. Those of unknown group are treated as one group."""
     for group in np.unique(facts.group[wanted]):
         yield np.flatnonzero(wanted & (facts.group == group))
 
 
 def _size(facts: Collectives, index: Int64, world: int | None, given: int) -> int:
-    """Ranks that must meet: the group's size, else its member list's, else the job's."""
+    """How many ranks must meet: the recorded size of the group, else the length of its member list, else the size of the job."""
     known = ABSENT if facts.size is None else int(facts.size[index].max())
     if known > 0:
         return known
@@ -121,7 +123,10 @@ def _size(facts: Collectives, index: Int64, world: int | None, given: int) -> in
 
 
 def _match_group(graph: Graph, facts: Collectives, kinds: Sequence[CollectiveKind], lanes: list[Int64]) -> tuple[list[Matches], Int64]:
-    """Rendezvous of one group whose members' collectives are `lanes`, each in order; and what found no full set."""
+    """The rendezvous of one group, and the collectives that are in none because a member's is missing.
+
+    lanes: for each member, the indices of its collectives in order.
+    """
     numbered = all((facts.sequence[lane] >= 0).all() and len(np.unique(facts.sequence[lane])) == len(lane) for lane in lanes)
     labels = [
         facts.sequence[lane].tolist() if numbered else [(kinds[i], int(facts.nbytes[i]) if kinds[i].is_even else 0) for i in lane]
@@ -151,7 +156,7 @@ def _match_group(graph: Graph, facts: Collectives, kinds: Sequence[CollectiveKin
 
 
 def _agree(facts: Collectives, chosen: Int64) -> NDArray[np.bool_]:
-    """Rows of numbered collectives that all ranks call by one kind and, where the kind wants it, one size."""
+    """Rows in which all ranks give the collective the same kind and, where the kind requires it, the same size."""
     kind, nbytes = facts.kind[chosen], facts.nbytes[chosen]
     even = np.array([facts.kinds[k].is_even for k in kind[:, 0]], bool)
     one_kind: NDArray[np.bool_] = (kind == kind[:, :1]).all(axis=1)
@@ -160,16 +165,16 @@ def _agree(facts: Collectives, chosen: Int64) -> NDArray[np.bool_]:
 
 
 def _mismatches(graph: Graph, facts: Collectives) -> list[Diagnostic]:
-    """Collectives of one group and number that ranks call by different kinds or sizes: they would never complete."""
+    """Collectives that have one group and sequence number but different kinds or sizes on different ranks: they cannot complete."""
     numbered = np.flatnonzero((facts.sequence >= 0) & (facts.peer == ABSENT))
     ranks = graph.rank_of_task[facts.task[numbered]]
-    said: dict[tuple[int, int], dict[tuple[CollectiveKind, int], list[int]]] = {}
+    ranks_by_call: dict[tuple[int, int], dict[tuple[CollectiveKind, int], list[int]]] = {}
     for i, rank in zip(numbered, ranks, strict=True):
         kind = facts.kinds[facts.kind[i]]
         call = (kind, int(facts.nbytes[i]) if kind.is_even else ABSENT)
-        said.setdefault((int(facts.group[i]), int(facts.sequence[i])), {}).setdefault(call, []).append(int(rank))
+        ranks_by_call.setdefault((int(facts.group[i]), int(facts.sequence[i])), {}).setdefault(call, []).append(int(rank))
     found = []
-    for (group, sequence), calls in said.items():
+    for (group, sequence), calls in ranks_by_call.items():
         if len(calls) > 1:
             words = "; ".join(
                 f"{kind}{'' if nbytes == ABSENT else f' of {nbytes:,} bytes'} on rank {', '.join(map(str, sorted(who)[:8]))}"
@@ -184,7 +189,7 @@ def _mismatches(graph: Graph, facts: Collectives) -> list[Diagnostic]:
 def _match_pairs(
     graph: Graph, facts: Collectives, kinds: Sequence[CollectiveKind], of_task: Int32, start: Int64, index: Int64
 ) -> tuple[list[Matches], Int64]:
-    """Sends with their receives: the k-th of a rank to a peer meets the k-th that the peer receives from it."""
+    """Sends with their receives: the k-th send of a rank to a peer meets the k-th receive of the peer from that rank."""
     position = {r: i for i, r in enumerate(graph.ranks)}
     queues: dict[tuple[int, int, int], tuple[list[int], list[int]]] = {}
     for i in index[np.argsort(start[index], kind="stable")]:
@@ -205,19 +210,19 @@ def _match_pairs(
 
 
 def _overlapping(graph: Graph, matches: list[Matches]) -> tuple[list[Matches], Int32]:
-    """Matches whose members were under way at one time, and the tasks of the others.
+    """The matches whose tasks overlap in time, and the tasks of the other matches.
 
-    What meets must overlap. A set matched by order that does not was matched wrongly (rows are missing, or a window cuts
-    the ranks differently). Sequence numbers are believed all the same: if they cannot meet, the job is at fault.
+    Tasks that meet must overlap. Where tasks matched by order do not, the match is wrong (rows are missing, or the ranks'
+    windows differ). Matches by sequence number are not dropped: if such tasks do not overlap, the job itself is at fault.
     """
     start, end = _measured(graph)
-    kept, apart = [], [np.empty(0, np.int32)]
+    overlapping, apart = [], [np.empty(0, np.int32)]
     for match in matches:
         meets = (start[match.task].max(axis=1) < end[match.task].min(axis=1)) | (match.confidence == 1.0)
         if meets.any():
-            kept.append(replace(match, task=match.task[meets]))
+            overlapping.append(replace(match, task=match.task[meets]))
         apart.append(match.task[~meets].ravel())
-    return kept, np.concatenate(apart).astype(np.int32)
+    return overlapping, np.concatenate(apart).astype(np.int32)
 
 
 def _measured(graph: Graph) -> tuple[Int64, Int64]:
@@ -229,8 +234,9 @@ def _measured(graph: Graph) -> tuple[Int64, Int64]:
 def _align_clocks(graph: Graph, matches: list[Matches]) -> tuple[Graph, Int64]:
     """Shift each rank's clock so that the ends of shared collectives agree; returns the shifts (ns, by position).
 
-    A rank's offset to another is the median difference of their ends over all that they share; ranks are reached through
-    groups one after the other. An offset within SAME_CLOCK, or within the median scatter of those differences, is none.
+    A rank's offset to another is the median difference of the ends of all collectives that they share. The first rank's clock
+    is the reference, and the others are aligned group by group. An offset within SAME_CLOCK, or within the median scatter of
+    those differences, counts as zero.
     """
     end = _measured(graph)[1]
     offset = np.zeros(len(graph.ranks), np.int64)
@@ -240,17 +246,17 @@ def _align_clocks(graph: Graph, matches: list[Matches]) -> tuple[Graph, Int64]:
         known[todo[0].ranks[0]] = True
     while todo:
         ready = next((m for m in todo if known[m.ranks].any()), None)
-        if ready is None:  # a part of the job that shares no group with the rest keeps its clock
+        if ready is None:  # these ranks share no group with those before: one of them becomes their reference
             known[todo[0].ranks[0]] = True
             continue
         todo.remove(ready)
-        ends = end[ready.task] - offset[ready.ranks]
-        anchor = np.median(ends[:, known[ready.ranks]], axis=1)
+        aligned_end = end[ready.task] - offset[ready.ranks]
+        anchor = np.median(aligned_end[:, known[ready.ranks]], axis=1)
         for j, rank in enumerate(ready.ranks):
             if not known[rank]:
-                apart = ends[:, j] - anchor
-                shift = int(np.median(apart))
-                scatter = float(np.median(np.abs(apart - shift)))
+                difference = aligned_end[:, j] - anchor
+                shift = int(np.median(difference))
+                scatter = float(np.median(np.abs(difference - shift)))
                 offset[rank] = shift if abs(shift) > max(SAME_CLOCK, scatter) else 0
                 known[rank] = True
     if not offset.any():
@@ -275,9 +281,9 @@ def _moved(step: Step, by: int) -> Step:
 
 
 def _meet(graph: Graph, matches: list[Matches]) -> Graph:
-    """Make the matches rendezvous, each member lasting from the latest arrival to its own end.
+    """Make the matches rendezvous. Each task lasts from the latest arrival to its own end.
 
-    Where clocks leave a member no time at all it lasts as long as its like usually do (median over the same matches).
+    Where that is not positive, because clocks differ, it lasts the median of the other tasks of the same `Matches`.
     """
     start, end = _measured(graph)
     duration = graph.duration.copy()
@@ -294,19 +300,19 @@ def _meet(graph: Graph, matches: list[Matches]) -> Graph:
         duration=duration,
         rendezvous_offset=together.offset,
         rendezvous_task=together.flat.astype(np.int32),
-        occupancy=_held(graph.occupancy, duration),
+        occupancy=_shortened(graph.occupancy, duration),
     )
 
 
-def _held(occupancy: Occupancy | None, duration: Int64) -> Occupancy | None:
-    """No kernel holds SMs for longer than it now lasts."""
+def _shortened(occupancy: Occupancy | None, duration: Int64) -> Occupancy | None:
+    """The occupancy in which no kernel holds SMs for longer than its new duration."""
     if occupancy is None:
         return None
     return replace(occupancy, hold=np.minimum(occupancy.hold, duration[occupancy.task]))
 
 
 def _mark_lone(graph: Graph, world: int | None) -> Graph:
-    """A graph without rendezvous: all its collectives keep their measured durations."""
+    """A graph without rendezvous: all its collectives keep their measured durations, and are marked unless their group is one rank."""
     if graph.collectives is None or (world == 1):
         return graph
     size = graph.collectives.size
@@ -315,7 +321,7 @@ def _mark_lone(graph: Graph, world: int | None) -> Graph:
 
 
 def _mark_unknown(graph: Graph, task: Int32) -> Graph:
-    """Mark tasks whose waiting cannot be told from their transfer, and say what share of the steps they are."""
+    """Mark tasks whose waiting and transfer cannot be separated, and report what share of the steps they are."""
     if not len(task):
         return graph
     start, end = _measured(graph)

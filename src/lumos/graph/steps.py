@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from lumos.graph.table import Step
 from lumos.trace.table import Category, Trace
 
-#: What torch.profiler calls the range of one step; the oldest traces file it among the operators.
+#: How torch.profiler names the range of one step; in the oldest traces its category is that of operators.
 MARK = "ProfilerStep"
 
 
@@ -19,7 +19,7 @@ def is_step_mark(trace: Trace) -> NDArray[np.bool_]:
 
 
 def steps(trace: Trace) -> tuple[Step, ...]:
-    """The marked steps by start; the whole recording as one step where none is marked."""
+    """The marked steps in order of start; the whole recording as one step where none is marked."""
     rows = np.flatnonzero(is_step_mark(trace))
     if not len(rows):
         work = trace.is_any(Category.OPERATOR, Category.RUNTIME, Category.KERNEL, Category.MEMCPY, Category.MEMSET)

@@ -1,14 +1,15 @@
-"""Streams that wait for each other: cudaStreamWaitEvent behind cudaEventRecord.
+"""Streams that wait for each other, by cudaStreamWaitEvent on an event of cudaEventRecord.
 
-Exact where the trace has `cuda_sync` rows (Stream Wait Event: which stream waits, on which, since which record).
-Elsewhere inferred from the order of calls, as a reader of the program would: the waiting stream is the one that the next
-launch after the wait goes to; the awaited work is the last that was issued to another stream before the event was
-recorded, or before the wait where the trace has no records. Measured times only ever refute such a pair (work that
-started before the other ended did not wait for it), never suggest one.
+The waits are exact where the trace has `cuda_sync` rows (Stream Wait Event: which stream waits for which other one, as of
+which record call). Elsewhere they are inferred from the order of calls: the waiting stream is the one that the next launch
+after the wait goes to; the awaited work is the last that was issued to another stream before the event was recorded, or
+before the wait where the trace has no record calls. Measured times may refute such a pair (work that started before
+the other ended did not wait for it) but never suggest one.
 
-Some profilers (ROCm's) record neither waits nor records. There the frameworks' own rule stands in: a collective waits for
-the work issued before it (torch.distributed makes its stream wait for the caller's), and whoever uses its result waits at
-an operator that says so (a recorded wait, DDP's copy of a bucket to the gradients, wait_tensor).
+Some profilers (ROCm's) record neither the wait calls nor the record calls. For their traces the rule of the frameworks
+applies: a collective waits for the work issued before it (torch.distributed makes its stream wait for the caller's), and the
+next work launched behind an operator that awaits the result (a recorded wait, DDP's copy of a bucket to the gradients,
+wait_tensor) waits for the collective.
 """
 
 from __future__ import annotations
@@ -25,13 +26,17 @@ from lumos.graph.launches import DeviceWork
 from lumos.graph.syncs import Issued, Note, note_stream, record_time, sync_notes
 from lumos.trace.table import ABSENT, Category, Int8, Int64, Trace
 
-#: The launch that a wait is for follows within so many launches (an autograd thread waits, the main thread launches).
+#: The launch that a wait holds back is among the next so many (it need not be the first: the autograd thread may call the
+#: wait while the main thread launches).
 LAUNCHES_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamWaits:
-    """work[i] starts only when source[i] has ended; both index DeviceWork. exact: from the profiler's own rows."""
+    """Work work[i] starts only when source[i] has ended; both index DeviceWork.
+
+    exact, inferred, unresolved: waits read from the profiler's own rows, inferred from the order of calls, and without a source.
+    """
 
     work: Int64
     source: Int64
@@ -55,7 +60,7 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     launched = np.flatnonzero(work.call >= 0)
     by_call = launched[np.argsort(work.issued[launched], kind="stable")]
     by_call_start = work.issued[by_call]
-    told = any(note.source_stream != ABSENT for note in notes.values())
+    names_source = any(note.source_stream != ABSENT for note in notes.values())
     stream_of = {pair: i for i, pair in enumerate(work.streams)}
     pairs: list[tuple[int, int]] = []
     exact = unresolved = 0
@@ -65,9 +70,9 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
         if note is not None and note.source_stream != ABSENT:
             pair = _exact(trace, issued, note, time)
             exact += pair is not None
-        elif told:
-            continue  # Kineto writes no row for a wait on a stream without work: nothing to wait for
-        else:  # no rows, or (CUDA 12.9 and later) rows that name the waiting stream alone
+        elif names_source:
+            continue  # Kineto writes no row where the awaited stream has no work: there is nothing to wait for
+        else:  # no rows, or (CUDA 12.9 and later) rows that name only the waiting stream
             waiting = None if note is None else note_stream(stream_of, note.device, note.stream)
             at = int(np.searchsorted(by_call_start, time, "left"))
             ahead = by_call[at:] if waiting is None else by_call[at:][work.stream[by_call[at:]] == waiting]
@@ -81,7 +86,7 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
 
 
 def _exact(trace: Trace, issued: Issued, note: Note, time: int) -> tuple[int, int] | None:
-    """The pair that a Stream Wait Event row names; None where either stream shows no work there."""
+    """The (waiting, awaited) work that a Stream Wait Event row names; None where either stream has no such work."""
     stream_of = {pair: i for i, pair in enumerate(issued.work.streams)}
     waiting = note_stream(stream_of, note.device, note.stream)
     awaited = note_stream(stream_of, note.device, note.source_stream)
@@ -96,7 +101,7 @@ def _exact(trace: Trace, issued: Issued, note: Note, time: int) -> tuple[int, in
 
 
 def _inferred(issued: Issued, ahead: Int64, time: int, records: Int64) -> tuple[int, int] | None:
-    """The pair that the order of calls suggests; None where measured times refute every candidate."""
+    """The (waiting, awaited) work that the order of calls suggests; None where measured times refute every candidate."""
     work = issued.work
     at = int(np.searchsorted(records, time, "right")) - 1
     recorded = int(records[at]) if at >= 0 else time
@@ -112,7 +117,7 @@ def _inferred(issued: Issued, ahead: Int64, time: int, records: Int64) -> tuple[
 
 
 def _unrefuted(issued: Issued, stream: int, time: int, follower: int) -> int:
-    """The last work issued to `stream` before `time` that had ended when `follower` started; ABSENT if none."""
+    """The last work that was issued to `stream` before `time` and had ended when `follower` started; ABSENT if none."""
     source = issued.last_before(stream, time)
     while source != ABSENT and issued.work.end[source] > issued.work.start[follower]:
         source = source - 1 if source > issued.bounds[stream] else ABSENT
@@ -126,9 +131,9 @@ _AWAITS = re.compile(r"copy_bucket_to_grad|wait_tensor|c10d::.*wait")
 def _collective_waits(trace: Trace, work: DeviceWork, communicates: NDArray[np.bool_]) -> StreamWaits:
     """The waits around collectives where the trace records no waits at all."""
     issued = Issued(work)
-    speaks = np.zeros(len(work.streams), bool)
-    speaks[work.stream[communicates]] = True
-    compute, transfer = np.flatnonzero(~speaks), np.flatnonzero(speaks)
+    carries_collectives = np.zeros(len(work.streams), bool)
+    carries_collectives[work.stream[communicates]] = True
+    compute, transfer = np.flatnonzero(~carries_collectives), np.flatnonzero(carries_collectives)
     pairs: set[tuple[int, int]] = set()
     unresolved = 0
     launched = np.flatnonzero(work.call >= 0)
@@ -136,7 +141,7 @@ def _collective_waits(trace: Trace, work: DeviceWork, communicates: NDArray[np.b
         sources = [i for s in compute if (i := _unrefuted(issued, int(s), int(work.issued[index]), int(index))) != ABSENT]
         if sources:
             pairs.add((int(index), max(sources, key=lambda i: int(work.issued[i]))))
-    users = launched[~speaks[work.stream[launched]]]
+    users = launched[~carries_collectives[work.stream[launched]]]
     users = users[np.argsort(work.issued[users], kind="stable")]
     for time in _await_times(trace):
         at = int(np.searchsorted(work.issued[users], time, "left"))

@@ -1,8 +1,8 @@
 """Calls that wait for the device: synchronisations, blocking copies, and launches into a full queue.
 
-Each becomes two tasks: the call's own cost, and its return behind the work it waits for. Which work that is comes from
-the profiler's `cuda_sync` rows where the trace has them, else from the order of calls: a synchronisation waits for what
-was issued before it. The own cost is measured on calls that found nothing to wait for.
+Each becomes two tasks: the call's own cost, and its return, which depends on the work that the call waits for. Which work
+that is comes from the profiler's `cuda_sync` rows where the trace has them, else from the order of calls: a synchronisation
+waits for what was issued before it. The own cost is measured on calls that had nothing to wait for.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from lumos.graph.calls import Call
 from lumos.graph.launches import DeviceWork
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
-#: A call that returns within this of the end of device work may have waited for that work (ns): an interrupt and a
-#: thread's wake-up take some 5-50 us.
+#: A call that returns within this time after the end of device work may have waited for that work (ns): an interrupt and
+#: the wake-up of a thread take some 5-50 us.
 WAKE_UP = 60_000
 
 #: Largest pageable copy to the device that the CUDA runtime stages without waiting (bytes): CUDA C Programming Guide,
 #: "API synchronization behavior".
 STAGED_COPY = 64 * 1024
 
-#: Synchronising calls that take at least this much longer than their kind's own cost, without any work to wait for,
-#: hold a wait that no rule explains (ns).
+#: A synchronising call that had no work to wait for, and yet took at least this much longer than the usual call of its
+#: kind, contains a wait that no rule explains (ns).
 LONG_CALL = 20_000
 
 
@@ -34,17 +34,17 @@ LONG_CALL = 20_000
 class Synchronisations:
     """Synchronising calls of one rank, by start.
 
-    row: row of the Trace. target: stream (index into DeviceWork.streams) whose issued work the call awaits, ALL for all,
-    NONE where it awaits `event`. event: index of the DeviceWork entry behind an event, ABSENT if none was issued.
-    own: ns of the call itself. kept: ns of `own` that are an unexplained wait. waited: the measured call waited.
-    awaited_end: measured end of what it awaited, ABSENT if nothing.
+    row: row of the Trace. target: the stream (index into DeviceWork.streams) whose issued work the call waits for; ALL for all
+    streams, NONE where it waits for `event`. event: the work before the recorded event (index into DeviceWork), ABSENT if none
+    was issued. own: ns that the call itself costs. unclaimed: the part of `own` that is a wait which no rule explains, ns.
+    waited: whether the measured call waited. awaited_end: measured end of the work it waited for, ABSENT if there was none.
     """
 
     row: Int32
     target: Int32
     event: Int32
     own: Int64
-    kept: Int64
+    unclaimed: Int64
     waited: NDArray[np.bool_]
     awaited_end: Int64
 
@@ -55,14 +55,15 @@ NONE = -2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockingCopies:
-    """Copies whose call returns when they are done: work[i] (DeviceWork index), and ns of the call before the copy may start."""
+    """Copies whose call returns only when they have ended: work[i] indexes DeviceWork, own[i] is the ns of the call before the
+    copy may start."""
 
     work: Int64
     own: Int64
 
 
 class Issued:
-    """What was issued to each stream, by the time of the launching call."""
+    """The device work issued to each stream, searched by the time of the launching call."""
 
     def __init__(self, work: DeviceWork) -> None:
         self.work = work
@@ -75,13 +76,13 @@ class Issued:
         return low + at - 1 if at else ABSENT
 
     def last_of_all_before(self, time: int) -> int:
-        """The same over all streams: the piece that ended last."""
-        found = [i for s in range(len(self.work.streams)) if (i := self.last_before(s, time)) != ABSENT]
-        return max(found, key=lambda i: int(self.work.end[i]), default=ABSENT)
+        """Of the last work on each stream whose call started before `time`, the one that ended last; ABSENT if none."""
+        last = [i for s in range(len(self.work.streams)) if (i := self.last_before(s, time)) != ABSENT]
+        return max(last, key=lambda i: int(self.work.end[i]), default=ABSENT)
 
 
 def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisations:
-    """The synchronising calls of a trace, each with what it awaits."""
+    """The synchronising calls of a trace, each with the work it waits for."""
     rows = np.flatnonzero((calls >= Call.DEVICE_SYNC) & (calls <= Call.EVENT_SYNC)).astype(np.int32)
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
     issued = Issued(work)
@@ -102,16 +103,16 @@ def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisa
             target[i] = stream
             awaited[i] = issued.last_before(stream, begin) if stream >= 0 else ABSENT
         else:
-            awaited[i] = _behind_event(issued, note, trace, stream_of, begin, finish)
+            awaited[i] = _work_before_event(issued, note, trace, stream_of, begin, finish)
             event[i] = awaited[i]
     awaited_end = np.where(awaited >= 0, work.end[awaited], ABSENT) if len(work) else np.full(count, ABSENT, np.int64)
-    own, kept, waited = _own_costs(trace, calls, rows, awaited_end)
-    return Synchronisations(rows, target, event, own, kept, waited, awaited_end)
+    own, unclaimed, waited = _own_costs(trace, calls, rows, awaited_end)
+    return Synchronisations(rows, target, event, own, unclaimed, waited, awaited_end)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A `cuda_sync` row: what a synchronising call, or a stream's wait, refers to."""
+    """A `cuda_sync` row: the streams and the event that a synchronising call, or a stream's wait, refers to."""
 
     device: int
     stream: int
@@ -129,7 +130,7 @@ def sync_notes(trace: Trace) -> dict[int, Note]:
 
 
 def note_stream(stream_of: dict[tuple[int, int], int], device: int, stream: int) -> int | None:
-    """The stream a note names; None where it names none that this trace shows work on."""
+    """The index of the stream that a note names; None where the trace has no work on it."""
     if (device, stream) in stream_of:
         return stream_of[device, stream]
     same = [i for (_, s), i in stream_of.items() if s == stream]
@@ -148,10 +149,10 @@ _NO_ROWS = np.empty(0, np.int64)
 
 
 def _likely_stream(issued: Issued, begin: int, finish: int) -> int:
-    """The stream that a synchronisation of unknown stream waited for.
+    """The stream that a synchronisation probably waited for, where the trace does not name it.
 
-    The one whose last issued work ended last before the call returned; where none had work left to wait for, the one
-    that work was issued to last. NONE where nothing was issued.
+    Of the streams whose last issued work ended during the call, the one whose work ended last; where there is none, the
+    stream that work was issued to last. NONE where nothing was issued.
     """
     best, best_end, latest, latest_call = NONE, begin, NONE, -1
     for stream in range(len(issued.work.streams)):
@@ -166,8 +167,13 @@ def _likely_stream(issued: Issued, begin: int, finish: int) -> int:
     return best if best != NONE else latest
 
 
-def _behind_event(issued: Issued, note: Note | None, trace: Trace, stream_of: dict[tuple[int, int], int], begin: int, finish: int) -> int:
-    """The work behind the event that a call awaits: exact from a note, else the last issued work that ended before the return."""
+def _work_before_event(
+    issued: Issued, note: Note | None, trace: Trace, stream_of: dict[tuple[int, int], int], begin: int, finish: int
+) -> int:
+    """The last work that was issued before the event for which a call waits; ABSENT if none.
+
+    Exact where a note names the stream; else the last work issued to the likely stream, if it ended before the call returned.
+    """
     if note is not None and note.source_stream != ABSENT:
         stream = note_stream(stream_of, note.device, note.source_stream)
         return ABSENT if stream is None else issued.last_before(stream, record_time(trace, note, begin))
@@ -177,22 +183,22 @@ def _behind_event(issued: Issued, note: Note | None, trace: Trace, stream_of: di
 
 
 class _OwnCosts(NamedTuple):
-    """Of every call: its own cost, the part of it that nothing explains (both ns), and whether it waited."""
+    """For every call: its own cost, the part of it that is a wait which no rule explains (both ns), and whether it waited."""
 
     own: Int64
-    kept: Int64
+    unclaimed: Int64
     waited: NDArray[np.bool_]
 
 
 def _own_costs(trace: Trace, calls: Int8, rows: Int32, awaited_end: Int64) -> _OwnCosts:
     """What the calls themselves cost.
 
-    A call that waited costs what calls of its kind cost that found nothing to wait for (their median; 0 without one). A
-    call that found nothing keeps its measured time.
+    A call that waited costs the median of the calls of its kind that had nothing to wait for (0 where there are none). A
+    call that had nothing to wait for costs its measured time.
     """
     begin, duration = trace.start[rows], trace.duration[rows]
     waited = awaited_end > begin
-    own, kept = duration.copy(), np.zeros(len(rows), np.int64)
+    own, unclaimed = duration.copy(), np.zeros(len(rows), np.int64)
     for kind in np.unique(calls[rows]):
         of_kind = calls[rows] == kind
         idle = of_kind & ~waited
@@ -200,16 +206,17 @@ def _own_costs(trace: Trace, calls: Int8, rows: Int32, awaited_end: Int64) -> _O
         blocked = of_kind & waited
         own[blocked] = np.minimum(usual, duration[blocked])
         long = idle & (duration - usual >= LONG_CALL)
-        kept[long] = duration[long] - usual
-    return _OwnCosts(own, kept, waited)
+        unclaimed[long] = duration[long] - usual
+    return _OwnCosts(own, unclaimed, waited)
 
 
 def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork) -> BlockingCopies:
     """The copies that block their call.
 
-    Pageable copies from the device, pageable copies to it beyond what the runtime stages at once, the calls that block
-    by definition, and copies that ran inside their call; never device-to-device or pinned. The call's own cost is the
-    time until the copy starts (staging) where the stream was idle; elsewhere the median of those.
+    These are pageable copies from the device, pageable copies to it that are larger than what the runtime stages at once,
+    copies by calls that always block, and copies that ran inside their call; never copies within a device or of pinned
+    memory. The call's own cost is the time until the copy starts (staging) where the stream was idle; elsewhere the median
+    of those times.
     """
     copies = np.flatnonzero((trace.category[work.row] == Category.MEMCPY) & (work.call >= 0))
     if not len(copies):
@@ -231,21 +238,23 @@ def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork) -> BlockingCopi
     idle = previous_end <= call_start[chosen]
     own = staging.copy()
     for direction in (True, False):
-        of = from_device[chosen] == direction
-        usual = int(np.median(staging[of & idle])) if (of & idle).any() else 0
-        own[of & ~idle] = np.minimum(usual, staging[of & ~idle])
+        alike = from_device[chosen] == direction
+        usual = int(np.median(staging[alike & idle])) if (alike & idle).any() else 0
+        own[alike & ~idle] = np.minimum(usual, staging[alike & ~idle])
     return BlockingCopies(index, own)
 
 
-#: Launches that must have met a full queue before it is believed to exist: chance alone makes no such cluster.
+#: So many launches must begin at the largest count of outstanding launches before that count is taken for the queue's depth;
+#: by chance there would be fewer.
 FULL_QUEUE_SIGHTINGS = 100
-#: Shallowest queue that is believed (launches): CUDA's holds about 1,024; smaller clusters come from loops in the program.
+#: A smaller count is not taken for the queue's depth (launches): CUDA's queue holds about 1,024, and loops in a program make
+#: launches begin at smaller counts again and again.
 SHALLOWEST_QUEUE = 900
 
 
 class QueueDepth(NamedTuple):
     """depth: launches of the rank that may be outstanding, 0 where the trace shows no limit. order: launched work (indices into
-    DeviceWork) by call. outstanding: launches not yet done when the call of each began."""
+    DeviceWork) in the order of the calls. outstanding: for each of these, the launches that had not ended when its call began."""
 
     depth: int
     order: Int64
@@ -253,7 +262,7 @@ class QueueDepth(NamedTuple):
 
 
 def queue_depth(work: DeviceWork) -> QueueDepth:
-    """How many launches may be outstanding. A limit shows as many launches beginning at the same, largest count."""
+    """How many launches may be outstanding. There is a limit where many launches begin at the largest count that occurs."""
     launched = np.flatnonzero(work.call >= 0)
     order = launched[np.argsort(work.issued[launched], kind="stable")]
     outstanding = np.arange(len(order)) - np.searchsorted(np.sort(work.end[order]), work.issued[order], "left")

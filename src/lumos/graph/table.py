@@ -2,12 +2,12 @@
 
 The order of tasks on one processor is implicit: a CPU thread runs its tasks in ascending id, and a stream runs its
 tasks in the order in which their launches enqueue them (ascending id where a graph is frozen). All other dependencies
-are edges from the end of one task to the start of another, kept as predecessors in CSR form. An edge carries no lag of
-its own: the delay it adds is a constant of its kind and of the successor's rank (`lag`), because a replay may take at
-most a few named constants per rank from a trace and nothing per task.
+are edges from the end of one task to the start of another, stored as predecessors in CSR form. An edge has no lag of
+its own: the delay that it adds is a constant of its kind and of the successor's rank (`lag`), because a replay may take
+only a few named constants per rank from a trace, and nothing per task.
 
-Three dependencies are known only while simulating and have tables of their own: a return that waits for whatever is
-queued on a stream by then (`waits`), a launch that waits for room in the queue (`queue_depth`), and kernels that share
+Three dependencies are known only while simulating and have tables of their own: a return that waits for what is queued
+on a stream at that time (`waits`), a launch that waits for a place in the queue (`queue_depth`), and kernels that share
 the SMs (`occupancy`). `simulate.freeze` turns the first two into edges where the order on every processor is fixed.
 """
 
@@ -35,7 +35,7 @@ class Kind(IntEnum):
     LAUNCH = 2  # a runtime call that enqueues device work
     RUNTIME = 3  # any other runtime call
     SYNC = 4  # a synchronising call: its own cost, without the wait
-    RETURN = 5  # the moment a blocking call returns: zero duration, behind what it waits for
+    RETURN = 5  # the moment a blocking call returns, when what it waits for has ended: no duration
     KERNEL = 6
     MEMCPY = 7
     MEMSET = 8
@@ -62,7 +62,7 @@ class Dependency(IntEnum):
     DATA = 10
 
 
-#: The names on the command line (`replay --ignore KIND`) and the dependencies each stands for.
+#: The names on the command line (`replay --ignore KIND`) and the dependencies that each names.
 DEPENDENCY_NAMES: Mapping[str, tuple[Dependency, ...]] = {
     "thread-order": (Dependency.THREAD_ORDER,),
     "hand-off": (Dependency.HAND_OFF,),
@@ -87,12 +87,12 @@ class Processor:
     device: int = -1  # device number of a stream; -1 for a thread
     stream: int = -1  # stream id of a stream; -1 for a thread
     lane: int = -1  # index into the rank's Trace.lanes for a thread; -1 if none
-    timer: bool = False  # a thread that only polls by the clock: part of no step, waited for by no one
+    timer: bool = False  # a thread that only polls by the clock: part of no step, and nothing waits for it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waits:
-    """Returns that wait for device work known only at run time.
+    """Returns that wait for device work which is known only while simulating.
 
     task[i] (kind RETURN) starts no earlier than the end of the last task enqueued, by the time its predecessor on the
     thread has started, on stream processor `target[i]`, or on every stream of the task's rank where `target[i]` is -1.
@@ -119,10 +119,10 @@ class Occupancy:
 class Collectives:
     """Facts of collective and point-to-point tasks; row i describes task[i].
 
-    kind: index into `kinds`. nbytes: bytes of this rank's input, in recorded and in predicted jobs alike (an all-gather's own
-    part, a message's bytes on both sides; ABSENT unknown). group: index into `groups` (ABSENT unknown). sequence: number within
-    the group (ABSENT unknown). peer: the other rank of a send or receive, else ABSENT. size: ranks in the group (ABSENT
-    unknown); None where nothing is known of any. `graph.check` holds a graph to this.
+    kind: index into `kinds`. nbytes: bytes of this rank's input, in recorded and in predicted jobs alike (of an all-gather, the
+    rank's own part; of a message, the same number on both sides; ABSENT if unknown). group: index into `groups` (ABSENT if
+    unknown). sequence: number within the group (ABSENT if unknown). peer: the other rank of a send or receive, else ABSENT.
+    size: ranks in the group (ABSENT if unknown); None where no group's size is known. `graph.check` checks this.
     """
 
     task: Int32
@@ -136,7 +136,7 @@ class Collectives:
     size: Int32 | None = None
 
     def __post_init__(self) -> None:
-        """ValueError for a kind that is none of the vocabulary."""
+        """Raise ValueError for a kind that is no `CollectiveKind`."""
         object.__setattr__(self, "kinds", tuple(map(CollectiveKind, self.kinds)))
 
 
@@ -144,8 +144,8 @@ class Collectives:
 class Step:
     """One training step of one rank as its profiler marked it (ProfilerStep#…), or the whole recording where it did not.
 
-    start, end: ns of the mark, in the graph's time. CPU tasks of the rank that start in [start, end) belong to it, and the device
-    tasks that they launch, wherever these end.
+    start, end: ns of the mark, in the graph's time. The rank's CPU tasks that start in [start, end) belong to the step, and so do
+    the device tasks that they launch, whenever these run.
     """
 
     rank: int
@@ -171,7 +171,7 @@ class Graph(Described):
     queue_depth: int32[ranks]; launches of one rank that may be outstanding at a time; 0 = no limit.
     measured_start, measured_end: int64[n], where the task was measured; None for assembled graphs.
     origin: absolute ns of the graph's time zero, the earliest measured start; nothing starts before it.
-    kept_task, kept_time: CPU tasks whose duration still contains kept_time ns of waiting that no rule explained.
+    unclaimed_wait_task, unclaimed_wait_time: CPU tasks, and the ns of their duration that are waiting which no rule explained.
     waiting_unknown: collective tasks that keep their measured duration, waiting included, because peers were not recorded.
     steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step.
     ignored: dependencies switched off (`--ignore`).
@@ -200,8 +200,8 @@ class Graph(Described):
     measured_start: Int64 | None = None
     measured_end: Int64 | None = None
     origin: int = 0
-    kept_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
-    kept_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    unclaimed_wait_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
+    unclaimed_wait_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     waiting_unknown: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     steps: tuple[Step, ...] = ()
     ignored: frozenset[Dependency] = frozenset()
@@ -211,7 +211,7 @@ class Graph(Described):
         return len(self.duration)
 
     def described(self) -> str:
-        """Its ranks, processors, tasks, edges and steps, and whether it ran."""
+        """Its ranks, processors, tasks, edges and steps, and whether it was measured or assembled."""
         size = (
             f"{count(len(self.ranks), 'rank')}, {count(len(self.processors), 'processor')}, {len(self):,} tasks, {len(self.pred):,} edges"
         )

@@ -1,4 +1,4 @@
-"""Graph to Timeline: the event loop, and frozen graphs with their sweeps."""
+"""Simulation of a graph, which gives a timeline: by the event loop, or by sweeps over a frozen graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Why a graph has no schedule, in words: who waits for whom, in which collective of which group, issued by what."""
+"""The error for a graph without a schedule: which tasks wait for each other, in which collective of which group, and which
+operator issued it."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.trace.table import ABSENT
 
-#: Tasks and ranks named in an error.
+#: At most so many tasks and ranks are named in an error.
 NAMED = 10
 
 
 def no_schedule(graph: Graph, cycle: _engine.Cycle) -> GraphError:
-    """The error that names the tasks on a cycle, what each waits for, and the ranks that a rendezvous on it lacks."""
+    """The error that names the tasks on a cycle, what each waits for, and the ranks missing from a rendezvous on it."""
     tasks, kinds, missing = cycle.tasks, cycle.kinds, cycle.missing
     words = [Dependency(kind).name.lower().replace("_", "-") for kind in kinds]
     lines = [describe(graph, tasks[0])]
@@ -30,14 +31,14 @@ def no_schedule(graph: Graph, cycle: _engine.Cycle) -> GraphError:
         lines.append(f"{_ranks(ranks)} reach the same collectives in different orders")
     if graph.ignored:
         left_out = " and ".join(sorted(kind.name.lower().replace("_", "-") for kind in graph.ignored))
-        lines.append(f"--ignore left out {left_out}, which may be what kept this job's order: replay without it")
+        lines.append(f"--ignore left out {left_out}, which may be what ordered this job's tasks: replay without --ignore")
     else:
         lines.append("drop a dependency kind of the cycle (--ignore) to see which rule is wrong")
     return GraphError("\n  ".join((f"the graph has no schedule: {len(tasks)} tasks wait for each other", *lines)))
 
 
 def describe(graph: Graph, task: int) -> str:
-    """Where a task runs and what it is; of a collective also its size, group and sequence number, and what issued it."""
+    """A task's processor, number and name; for a collective also its bytes, group, sequence number and issuing operator."""
     processor = graph.processors[graph.processor[task]]
     name = graph.names[graph.name[task]]
     where = f"rank {processor.rank} {processor.name} task {task} {name.partition('(')[0] or name}"
@@ -73,7 +74,7 @@ def _collective(graph: Graph, task: int) -> str:
 
 
 def _issuer(graph: Graph, task: int) -> str:
-    """The operator in which a collective of a stream was launched: the last one on its launch's thread before it."""
+    """The operator behind which a collective on a stream was launched: the last one before the launch on the same thread."""
     if graph.kind[task] != Kind.COLLECTIVE:
         return ""
     edges = slice(int(graph.pred_offset[task]), int(graph.pred_offset[task + 1]))

@@ -1,4 +1,4 @@
-"""The same tasks and dependencies with other durations: Graph to Graph."""
+"""Graphs with the same tasks and dependencies but other durations."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lumos.graph.table import Graph, Kind
 from lumos.trace.table import Int64
 
 Mask = NDArray[np.bool_]
-#: Sums of durations stay within int64, ns.
+#: Durations must sum to less, so that times stay within int64 (ns).
 LONGEST = 1 << 62
 
 
 def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
-    """The graph with the durations of `tasks` (bool[n]) multiplied. A joined collective's duration is its transfer.
+    """The graph with the durations of `tasks` (bool[n]) multiplied. Of a joined collective only the transfer is multiplied.
 
-    Where all tasks are multiplied, so are the times before which ranks and threads do not begin: how late they were is the
-    work that they did before the recording, of the same kind.
+    Where all tasks are multiplied, the release times are too: a rank or thread was released late because of work that it did
+    before the recording, which would take longer just the same.
     """
     chosen = np.flatnonzero(tasks)
     longer = np.rint(graph.duration[chosen] * factor)
@@ -34,7 +34,7 @@ def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
 
 
 def with_durations(graph: Graph, duration: Int64) -> Graph:
-    """The graph with durations int64[n] ns. The time for which a kernel fills the SMs scales with it."""
+    """The graph with durations int64[n] ns. The time for which a kernel holds SMs scales with its duration."""
     shared = graph.occupancy
     if shared is not None and len(shared.task):
         before, after = np.maximum(graph.duration[shared.task], 1), duration[shared.task]
@@ -44,7 +44,7 @@ def with_durations(graph: Graph, duration: Int64) -> Graph:
 
 
 def slow_rank(graph: Graph, rank: int, factor: float) -> Graph:
-    """The graph with all work of one rank, CPU and device, multiplied; transfers keep their time.
+    """The graph with the durations of all work of one rank, CPU and device, multiplied; collectives keep their durations.
 
     LumosError where the job has no such rank.
     """

@@ -1,14 +1,15 @@
-"""Graphs whose order on every processor is fixed: all dependencies as edges, and sweeps in topological order.
+"""Graphs whose order on every processor is fixed: all dependencies are edges, and sweeps run in topological order.
 
-`freeze` gives every thread and stream its tasks in ascending id and turns what is known only at run time into edges:
-- the snapshot of a waiting return holds the stream tasks whose launch has a lower id than the task before the return on
-  its thread; a device task without a launch goes with the one before it on its stream;
-- launch number i of a rank (by id) waits for the device tasks of launch i - depth. With several streams launches need
-  not complete in order, so the live loop can let a launch go a little earlier or later than this.
-Occupancy has no frozen form: it is left out and `Frozen.exact` is False.
+`freeze` orders the tasks of every thread and stream by ascending id and turns the dependencies that are known only while
+simulating into edges:
+- a waiting return waits for the stream tasks whose launch has a lower id than the task before the return on its thread; a
+  device task without a launch counts as launched with the one before it on its stream;
+- launch number i of a rank (by id) waits for the device tasks of launch i - depth. With several streams, launches need
+  not complete in order, so in the event loop a launch may proceed a little earlier or later than this.
+Occupancy has no frozen form: it is left out, and `Frozen.exact` is then False.
 
-A sweep costs a few ns a task, so a frozen graph is what a change of durations alone is tried on. Where a change could
-reorder work, use `simulate`.
+A sweep costs a few ns per task, so frozen graphs serve to try changes of durations. Where a change could reorder work, use
+`simulate`.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from lumos.trace.table import Int8, Int64
 class Frozen:
     """`graph` with every dependency as an edge.
 
-    edges: the native form, which sweeps and the walk back from an end run on. Its columns are read-only. order: int32[n], the tasks
-    in a topological order, the members of a rendezvous side by side. pred_offset: int64[n + 1], pred: int32[m] (task ids), pred_kind:
-    uint8[m]: by position in the order, the predecessors as in Graph, now with the orders of threads and streams, waits and queue
-    depth, and without what `graph.ignored` names.
+    edges: the native form, on which sweeps and searches for causes run. Its columns are read-only. order: int32[n], the tasks in
+    a topological order, with the members of a rendezvous next to each other. pred_offset: int64[n + 1], pred: int32[m] (task
+    ids), pred_kind: uint8[m]: the predecessors as in Graph, by position in the order; they include the orders of threads and
+    streams, waits and queue depth, and exclude the kinds in `graph.ignored`.
     exact: False where the graph has occupancy, which sweeps leave out.
     """
 
@@ -48,8 +49,8 @@ class Frozen:
 
 
 class Spans(NamedTuple):
-    """Of each of k configurations, int64[k] ns: the earliest start and the latest end of the tasks marked 1, and the latest end of
-    those marked 2."""
+    """For each of k configurations, int64[k] ns: the earliest start (first) and the latest end (last) of the tasks marked 1, and
+    the latest end of the tasks marked 2 (before)."""
 
     first: Int64
     last: Int64
@@ -57,7 +58,7 @@ class Spans(NamedTuple):
 
 
 def freeze(graph: Graph) -> Frozen:
-    """Fix the order on every processor (ascending id). GraphError where the graph is malformed or then has a cycle."""
+    """Fix the order on every processor (ascending id). Raises GraphError where the graph is malformed or has a cycle then."""
     edges = _engine.freeze(tables(graph))
     if edges.cycle:
         raise no_schedule(graph, edges.cycle)
@@ -76,8 +77,8 @@ def sweep(frozen: Frozen, durations: Int64 | None = None) -> Timeline:
 def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False) -> Int64:
     """Sweep k configurations together: durations int64[k, n] ns.
 
-    Returns int64[k], the makespans (latest end - earliest start, ns), or with `ends` int64[k, n], the end of every task.
-    Eight configurations run side by side, so k in multiples of eight is best.
+    Returns the makespans (latest end - earliest start, ns), int64[k], or with `ends` the end of every task, int64[k, n].
+    Eight configurations are computed at a time, so multiples of eight are fastest.
     """
     n = len(frozen)
     if not isinstance(durations, np.ndarray) or durations.dtype != np.int64 or durations.ndim != 2 or durations.shape[1] != n:
@@ -90,11 +91,11 @@ def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False) -> Int64
 
 
 def sweep_scaled(frozen: Frozen, group: NDArray[np.uint16], factors: NDArray[np.float64], mark: Int8) -> Spans:
-    """Sweep k configurations of the graph's own durations: that of task t is multiplied by factors[c, group[t]] in
-    configuration c and rounded (the exact product, half to even). No row of durations is made for any of them.
+    """Sweep k configurations that scale the graph's own durations: in configuration c the duration of task t is multiplied by
+    factors[c, group[t]] and rounded half to even (from the exact product). No array of k x n durations is allocated.
 
-    group: uint16[n]; factors: float64[k, groups], 0 or more; mark: uint8[n], 1 and 2 as in Spans. GraphError where a duration would exceed
-    2^51 ns (26 days).
+    group: uint16[n]; factors: float64[k, groups], 0 or more; mark: uint8[n], with 1 and 2 as in Spans. Raises GraphError where a
+    duration would exceed 2^51 ns (26 days).
     """
     n, base = len(frozen), frozen.graph.duration
     if group.shape != (n,) or mark.shape != (n,) or factors.ndim != 2 or (n and int(group.max()) >= factors.shape[1]):

@@ -1,8 +1,8 @@
-"""A graph's columns, checked, in the form that the native loops read.
+"""A graph's columns in the form that the native loops read, after checking them.
 
-Nothing reaches native code unchecked: dtypes and lengths here, index and value ranges in one native pass. What
-`graph.ignored` switches off as a table (waits, queue depth, occupancy, rendezvous) is left out here; edges and the
-order on processors are skipped by the loops.
+Nothing reaches native code unchecked: dtypes and lengths are checked here, the ranges of indices and values in one native
+pass. Of the dependencies in `graph.ignored`, those with tables of their own (waits, queue depth, occupancy, rendezvous) are
+left out here; the loops skip the edges and the orders on processors.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ check_enum(_engine, Kind)
 
 
 class _Processors(NamedTuple):
-    """By processor: the position of its rank, whether it is a stream, and the number of its (rank, device), -1 for a thread; and how
-    many devices there are."""
+    """Columns by processor: the position of its rank, whether it is a stream, and the number of its (rank, device), -1 for a
+    thread; and the number of devices."""
 
     rank_of: Int32
     is_stream: Int8
@@ -33,7 +33,7 @@ class _Processors(NamedTuple):
 
 
 class _Occupancies(NamedTuple):
-    """Kernels that take SMs: the share of the device, and for how long they hold it, ns."""
+    """Kernels with an occupancy: the share of the device's SMs that each takes, and for how long it holds them, ns."""
 
     task: Int32
     share: NDArray[np.float32]
@@ -41,7 +41,7 @@ class _Occupancies(NamedTuple):
 
 
 def tables(graph: Graph) -> _engine.Tables:
-    """The native view of `graph`. GraphError names the first column that has a wrong type, length, index or value."""
+    """The native view of `graph`. Raises GraphError that names the first column with a wrong type, length, index or value."""
     n, ranks = len(graph.duration), len(graph.ranks)
     _column("duration", graph.duration, np.int64, n)
     _column("pred_offset", graph.pred_offset, np.int64, n + 1)

@@ -1,4 +1,4 @@
-"""When every task of a graph ran: measured, or simulated."""
+"""Timelines: when every task of a graph ran, as measured or as simulated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Timeline(Described):
     source: str  # "measured" or "replayed"
 
     def described(self) -> str:
-        """Which run it is, how long it lasts, and of how many ranks and tasks."""
+        """Its source, length, and number of ranks and tasks."""
         lasts = duration(int(self.end.max() - self.start.min())) if len(self.start) else "0 ns"
         return f"{self.source}, {lasts}, {count(len(self.graph.ranks), 'rank')}, {len(self.graph):,} tasks"
 
@@ -31,7 +31,7 @@ class Timeline(Described):
 
 
 def measured(graph: Graph) -> Timeline:
-    """The run that the graph was built from. GraphError where the graph was assembled and never ran."""
+    """The timeline that was measured. Raises GraphError where the graph was assembled from a configuration."""
     if graph.measured_start is None or graph.measured_end is None:
         raise GraphError("this graph was assembled from a configuration and was never measured: simulate it instead")
     return Timeline(graph, graph.measured_start, graph.measured_end, "measured")

@@ -79,7 +79,7 @@ def _arranged(ops: Operations, settings: Mapping[str, str]) -> Operations:
                 for key, value in zip(COLUMNS, values, strict=True):
                     columns[key].append(value)
                 clock += length
-    table: dict[str, Any] = {key: np.array(values, bool if key == "aside" else np.int64) for key, values in columns.items()}
+    table: dict[str, Any] = {key: np.array(values, bool if key == "asynchronous" else np.int64) for key, values in columns.items()}
     order = np.lexsort((table["call"], table["step"], table["rank"]))
     table = {key: values[order] for key, values in table.items()}
     return replace(ops, ranks=tuple(range(stages)), plan=ops.plan._replace(stages=stages, chunks=chunks), **table)

@@ -70,8 +70,8 @@ def place(layout: MeasuredLayout) -> Placed:
         collectives=copies.collectives(),
         measured_start=None,
         measured_end=None,
-        kept_task=np.empty(0, np.int32),
-        kept_time=np.empty(0, np.int64),
+        unclaimed_wait_task=np.empty(0, np.int32),
+        unclaimed_wait_time=np.empty(0, np.int64),
         waiting_unknown=copies.all_of(base.waiting_unknown),
         steps=(),
     )

@@ -1,1 +1,1 @@
-"""Recordings of whole operations (a pass, a transfer) to a graph."""
+"""Graphs of operation-level recordings, whose rows are whole operations (a pass, a transfer) instead of kernels."""

@@ -1,13 +1,13 @@
 """The graph of an operation-level job: passes, transfers and collectives of every rank, step by step.
 
-Every rank runs its calls in program order; what ranks do together (`graph.meetings`) starts when the last has arrived,
-so waiting emerges. Taken from the recording: the durations of compute, the transfer part of communication, the order of
-calls, when each rank entered each step (steps are recordings of their own, laid end to end), and one constant for each
-operation kind: the launch delay behind it, the median gap between the end of such a call and the start of the next.
-Where a recording has no transfers, one constant for all of them: the median over the meetings of two ranks in one call.
+Every rank runs its calls in program order. A transfer or collective starts when its last rank has arrived (`meetings`), so
+waiting is simulated. Taken from the recording are: the durations of compute, the transfer part of communication, the order
+of calls, when each rank entered each step, and one constant for each kind of operation: the launch delay after it, which is
+the median gap between the end of such a call and the start of the next. Where a recording has no transfers, one constant
+serves for all of them: the median over the meetings of two ranks in one call.
 
-Limits: a rank makes blocking calls one after another, but for gradient and parameter collectives that the job overlaps;
-a step begins when the step before it has ended on all ranks, because recordings do not say how steps overlap.
+Limits: a rank makes blocking calls one after another, except for gradient and parameter collectives that the job overlaps.
+A step begins when the step before it has ended on all ranks, because recordings do not say how steps overlap.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import Edges
-from lumos.graph.operations.host import BEGIN, DELAY, ENTRY, Host, host_tasks, joins
+from lumos.graph.operations.host import BEGIN, DELAY, ENTRY, Host, host_tasks, joins_call
 from lumos.graph.operations.meetings import KIND_OF, Meetings, meetings
-from lumos.graph.operations.order import fed, program_order
+from lumos.graph.operations.order import passes_fed, program_order
 from lumos.graph.operations.table import Operations, recorded
 from lumos.graph.operations.transfers import with_transfers
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Step
@@ -41,8 +41,8 @@ LEAST_DELAY_NS = 1_000
 class Constants:
     """What a replay takes from an operation-level job besides durations and order; ns.
 
-    delay: the launch delay behind each operation kind that has one. transfer: the time of every transfer, where the
-    recording has none.
+    delay: the launch delay after each operation kind that has one. transfer: the time of every transfer, where the
+    recording has no transfers; else None.
     """
 
     delay: dict[str, int]
@@ -50,7 +50,7 @@ class Constants:
 
 
 def operations_graph(job: Job, fitted_on: Collection[int] | None = None) -> Graph:
-    """The graph of all ranks. `fitted_on`: numbers of the steps from which the constants are estimated; all where None.
+    """The graph of all ranks. `fitted_on`: numbers of the steps from which the constants are estimated; all steps where None.
 
     Raises GraphError where `fitted_on` names no step of the job.
     """
@@ -63,8 +63,11 @@ def operations_graph(job: Job, fitted_on: Collection[int] | None = None) -> Grap
 
 
 def rearranged_graph(job: Job, arrange: Callable[[Operations], Operations]) -> Graph:
-    """The graph of a job of passes that run otherwise than recorded: `arrange` takes the recorded passes and gives those to run,
-    transfers left out. The constants are those of the recording; measured times are where `arrange` put the passes."""
+    """The graph of a recorded job whose passes run in another arrangement.
+
+    arrange: gets the recorded passes and returns those to run, without transfers, which are added here. The constants are those
+    of the recording. The measured times of the graph are the times that `arrange` gives the passes.
+    """
     ops = recorded(job)
     _, constants = _fitted(ops, np.ones(len(ops.steps), bool))
     ops = with_transfers(arrange(ops), constants.transfer or 0)
@@ -72,7 +75,7 @@ def rearranged_graph(job: Job, arrange: Callable[[Operations], Operations]) -> G
 
 
 def _fitted(ops: Operations, fitted: Mask) -> tuple[Operations, Constants]:
-    """The operations with transfers, where the recording has none, and the constants, estimated on the steps `fitted`."""
+    """The operations, with transfers added where the recording has none, and the constants, estimated on the steps `fitted`."""
     transfer = None
     if not ops.recorded_transfers and ops.plan.stages > 1:
         transfer = _transfer(with_transfers(ops), fitted)
@@ -81,7 +84,7 @@ def _fitted(ops: Operations, fitted: Mask) -> tuple[Operations, Constants]:
 
 
 def _transfer(ops: Operations, fitted: Mask) -> int:
-    """The usual transfer: over receives that share their call with a send, so that both arrivals are known."""
+    """The median transfer of the receives that share their call with a send, because both arrivals are known for those (ns)."""
     joined = meetings(ops)
     key = (ops.rank * len(ops.steps) + ops.step) * (int(ops.call.max()) + 1) + ops.call
     _, at, count = np.unique(key, return_inverse=True, return_counts=True)
@@ -90,20 +93,21 @@ def _transfer(ops: Operations, fitted: Mask) -> int:
         usable = (joined.meeting >= 0) & fitted[ops.step]
     if usable.any():
         return int(np.median(joined.transfer[usable]))
-    return _hop(ops, fitted)
+    return _transfer_by_gaps(ops, fitted)
 
 
-def _hop(ops: Operations, fitted: Mask) -> int:
-    """Without meetings (interleaved): the shortest tenth of the gaps from a pass to the pass that takes its output."""
-    source, target = fed(ops)
+def _transfer_by_gaps(ops: Operations, fitted: Mask) -> int:
+    """The transfer where there are no meetings (interleaved pipelines): the 10th percentile of the gaps between the end of a
+    pass and the start of the pass that takes its output (ns)."""
+    source, target = passes_fed(ops)
     gap = ops.start[target] - ops.end[source]
     gap = gap[(gap >= 0) & fitted[ops.step[target]]]
     return int(np.quantile(gap, 0.1)) if len(gap) else 0
 
 
 def _delays(ops: Operations, before: Int64, after: Int64, in_fit: Mask) -> dict[str, int]:
-    """The launch delay behind each operation kind: the median time from when the next call of the rank could have started
-    (all that it follows, on any rank, had ended) to when it did, where the timers see one."""
+    """The launch delay after each operation kind: the median time from when the rank's next call could have started (all its
+    predecessors, on any rank, had ended) to when it did. Kinds whose delay the timers cannot resolve have none."""
     chain = _between_recorded(ops, before, after)
     ended = np.full(len(ops), -1, np.int64)
     np.maximum.at(ended, after, ops.end[before])
@@ -119,18 +123,18 @@ def _delays(ops: Operations, before: Int64, after: Int64, in_fit: Mask) -> dict[
 
 
 def _between_recorded(ops: Operations, before: Int64, after: Int64) -> Mask:
-    """Edges from one recorded call of a rank to the next. A transfer that was not recorded has whatever delay in its time."""
-    one_rank = (ops.rank[before] == ops.rank[after]) & ~ops.aside[before] & ~ops.aside[after]
+    """Edges from one recorded call of a rank to the next. The time of a transfer that was not recorded includes any delay."""
+    one_rank = (ops.rank[before] == ops.rank[after]) & ~ops.asynchronous[before] & ~ops.asynchronous[after]
     out: Mask = one_rank & (ops.row[before] >= 0) & (ops.row[after] >= 0)
     return out
 
 
 def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: Int64, constants: Constants) -> Graph:
-    """Operations, and the host's time before some of them, as tasks; edges as columns."""
+    """The graph whose tasks are the operations and the host's time before some of them."""
     chain = _between_recorded(ops, before, after)
     host = host_tasks(ops, before[chain], after[chain], np.setdiff1d(np.arange(len(ops)), after), constants.delay)
     n = len(ops) + len(host.before)
-    # The host's time stands before its operation, so that the tasks of a rank ascend with the time at which they began.
+    # A task of the host comes before its operation, so that the tasks of a rank ascend with the time at which they began.
     position = np.arange(len(ops)) + np.searchsorted(host.before, np.arange(len(ops)), side="right")
     at = host.before + np.arange(len(host.before))
 
@@ -174,13 +178,13 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
 
 
 def _edges(ops: Operations, host: Host, position: Int64, at: Int64, before: Int64, after: Int64) -> Edges:
-    """Between operations as given; into and out of the host's tasks; from the end of a step to the start of the next."""
+    """Edges between operations as given, into and out of the host's tasks, and from the end of a step to the start of the next."""
     edges = Edges()
     edges.add(position[before], position[after], Dependency.DATA)
     task = np.full(len(ops), -1, np.int64)
     delay = host.name >= 2
     task[host.before[delay]] = at[delay]
-    within = np.flatnonzero(joins(ops))
+    within = np.flatnonzero(joins_call(ops))
     task[within] = task[within - 1]
     chain = _between_recorded(ops, before, after)
     edges.add(position[before[chain]], task[after[chain]], Dependency.DATA)
@@ -225,12 +229,12 @@ def _findings(ops: Operations, joined: Meetings, constants: Constants) -> list[D
     found = []
     if constants.delay:
         shown = ", ".join(f"{name} {ns / 1e6:.3f} ms" for name, ns in constants.delay.items())
-        found.append(Diagnostic("launch-delay", f"one constant an operation kind, estimated from gaps: the delay behind {shown}"))
+        found.append(Diagnostic("launch-delay", f"one constant for each operation kind, estimated from gaps: the delay after {shown}"))
     if constants.transfer is not None:
         found.append(
             Diagnostic(
                 "transfers-implied",
-                "the recording has passes but no transfers: those that their order implies were added, "
+                "the recording has passes but no transfers: the transfers that the order of the passes implies were added, "
                 f"each of {constants.transfer / 1e6:.3f} ms (the median over all, estimated from gaps)",
             )
         )

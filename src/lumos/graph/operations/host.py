@@ -1,4 +1,4 @@
-"""The host's time in an operation-level job, which no operation records: a task before the operation that it holds back."""
+"""The host's time in an operation-level job. No operation records it; it becomes a task before the operation that it delays."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from lumos.graph.table import Graph, Kind
 from lumos.trace.operations import LANES, STEP_GAP_NS
 from lumos.trace.table import Int64
 
-#: Names of the tasks that stand for the host's time: the start of a step, the time until a rank comes to its first
-#: operation, and, followed by its kind, the launch delay behind a call.
+#: Names of the host's tasks: the start of a step, the time until a rank comes to its first operation, and the launch delay
+#: after a call (followed by the kind of the call).
 BEGIN, ENTRY, DELAY = "(next step)", "(step entry)", "(launch delay) behind "
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Host:
-    """The host's time before operations: task i stands before operation before[i], ascending.
+    """The host's tasks: task i precedes operation before[i], which ascend.
 
-    name: 0 BEGIN, 1 ENTRY, from 2 on DELAY behind the operation kind of that number less 2. start, end: as measured, ns
-    from the step's origin. origin: of every step and of the end.
+    name: 0 for BEGIN, 1 for ENTRY, k + 2 for DELAY after the operation kind `Operations.names[k]`. lane: index into
+    `trace.operations.LANES`, its length for the host's own lane. duration: ns. start, end: as measured, ns from the step's
+    origin. origin: int64[steps + 1], where each step begins and where the last one ends, ns.
     """
 
     before: Int64
@@ -36,15 +37,18 @@ class Host:
 
 
 def host_tasks(ops: Operations, called: Int64, following: Int64, free: Int64, delay_of: Mapping[str, int]) -> Host:
-    """One task for the start of each step but the first, for each operation that nothing in its step precedes (`free`:
-    how long after the step's origin its rank came to it), and for the launch delay before each call (after `called` comes
-    `following`; `delay_of` its kind, ns), on the host's lane."""
+    """The host's tasks of all ranks and steps.
+
+    There is one for the start of each step but the first; one for each operation that nothing in its step precedes (`free`),
+    which lasts from the step's origin to that operation; and one for the launch delay before each call that has one. The call
+    following[i] comes after called[i]; delay_of: the delay after each kind of call, ns.
+    """
     delay_of_name = np.array([delay_of.get(name, 0) for name in ops.names], np.int64)
     delay, ended, behind = np.zeros((3, len(ops)), np.int64)
     behind[following] = ops.name[called]
     delay[following] = delay_of_name[behind[following]]
     np.maximum.at(ended, following, ops.end[called])
-    delayed = np.flatnonzero((delay > 0) & ~joins(ops))
+    delayed = np.flatnonzero((delay > 0) & ~joins_call(ops))
     length = np.array([int(ops.end[ops.step == s].max()) for s in range(len(ops.steps))], np.int64)
     first = np.array([int(np.flatnonzero(ops.step == s)[0]) for s in range(1, len(ops.steps))], np.int64)
     before = np.concatenate((first, free, delayed))
@@ -62,11 +66,11 @@ def host_tasks(ops: Operations, called: Int64, following: Int64, free: Int64, de
     )
 
 
-def joins(ops: Operations) -> NDArray[np.bool_]:
-    """Operations in the same call as the operation before them."""
+def joins_call(ops: Operations) -> NDArray[np.bool_]:
+    """Operations that belong to the same call as the operation before them, as a mask."""
     out = np.zeros(len(ops), bool)
     same = (np.diff(ops.rank) == 0) & (np.diff(ops.step) == 0) & (np.diff(ops.call) == 0)
-    out[1:] = same & ~ops.aside[1:] & ~ops.aside[:-1]
+    out[1:] = same & ~ops.asynchronous[1:] & ~ops.asynchronous[:-1]
     return out
 
 

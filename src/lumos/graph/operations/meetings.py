@@ -1,10 +1,10 @@
-"""Which operations of an operation-level job transfer together, and how long a transfer takes once all have arrived.
+"""Which operations of an operation-level job transfer together (a meeting), and how long the transfer takes.
 
-A send meets its receive; a collective meets the same collective of its group: parameters and gradients over the
-data-parallel ranks of a stage, embedding gradients over the first and the last stage, the gradient norm over all ranks;
-the k-th of a kind in a step with the k-th.
-Transfer = end − latest arrival, the rest of a measured duration is waiting. Where a rank is absent from the recording,
-arrivals cannot be known, and what would have met it keeps its measured duration.
+A send meets its receive. A collective meets the same collective of the other ranks of its group, the k-th of its kind in the
+step: parameters and gradients over the data-parallel ranks of a stage, embedding gradients over the first and the last
+stage, the gradient norm over all ranks. The transfer lasts from the latest arrival to the operation's own end; the rest of
+its measured duration is waiting. Where a rank is absent from the recording its arrival is unknown, and the operations that
+would have met it keep their measured duration.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lumos.graph.operations.table import Operations
 from lumos.trace.table import Int64
 from lumos.vocabulary import CollectiveKind
 
-#: What a transfer's operation is called where collectives are listed by kind.
+#: The kind of collective, or side of a transfer, of each operation that transfers data.
 KIND_OF = {
     "forward-send": CollectiveKind.SEND,
     "backward-send": CollectiveKind.SEND,
@@ -33,17 +33,18 @@ KIND_OF = {
     "optimizer-clip-main-grad": CollectiveKind.ALL_REDUCE,
 }
 
-#: A direction's step from sender to receiver, in stages.
+#: From the sender's stage to the receiver's, by direction of the pass.
 _MOVE = {"forward": 1, "backward": -1}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Meetings:
-    """The meeting of each operation and what is known of it.
+    """The meeting of each operation.
 
-    meeting: int64[n], -1 for operations of one rank. group: index into `groups`, -1 without. offset, members: CSR over
-    meetings, each complete. incomplete: operations whose meeting lacks a rank. transfer: int64[n] ns, 0 outside meetings.
-    cleaned: transfers that came out negative (clocks) and took the median of their kind.
+    meeting: int64[n], -1 for operations that meet no other. group: int64[n], index into `groups`, -1 without one. offset,
+    members: the operations of each meeting, in CSR form; only complete meetings are listed. incomplete: bool[n], operations
+    whose meeting lacks a rank. transfer: int64[n] ns, 0 outside meetings. cleaned: how many transfers were negative, because
+    clocks differ, and were replaced by the median of their kind.
     """
 
     meeting: Int64
@@ -57,7 +58,7 @@ class Meetings:
 
 
 def meetings(ops: Operations) -> Meetings:
-    """Join the operations of all ranks."""
+    """Find the meetings of the operations of all ranks."""
     found: dict[tuple[object, ...], list[int]] = {}
     size: dict[tuple[object, ...], int] = {}
     groups: dict[str, int] = {}
@@ -70,10 +71,10 @@ def meetings(ops: Operations) -> Meetings:
         label, expected = known
         group[i] = groups.setdefault(label, len(groups))
         if expected > 1:
-            key: tuple[object, ...] = (step, label, _collective(ops.names[name]), sequence)
+            key: tuple[object, ...] = (step, label, _shared_name(ops.names[name]), sequence)
             found.setdefault(key, []).append(i)
             size[key] = expected
-    # A lost row shifts the numbers behind it: where one is missing, nothing of that kind, group and step is matched.
+    # A lost row shifts the sequence numbers after it, so where one is missing nothing of that kind, group and step is matched.
     broken = {key[:3] for key, members in found.items() if len(members) != size[key]}
     complete = [key for key in found if key[:3] not in broken]
     meeting = np.full(len(ops), -1, np.int64)
@@ -88,13 +89,13 @@ def meetings(ops: Operations) -> Meetings:
     return Meetings(meeting, group, tuple(groups), offset, members, incomplete, transfer, cleaned)
 
 
-def _collective(name: str) -> str:
-    """Operations that meet share this: a receive goes by its send's name."""
+def _shared_name(name: str) -> str:
+    """A name that is the same for all operations of a meeting: a receive has that of its send."""
     return name.replace("-recv", "-send")
 
 
 def _group(ops: Operations, name: str, stage: int, dp: int) -> tuple[str, int] | None:
-    """The group of an operation and how many ranks meet in it; None where it is no transfer."""
+    """The name of an operation's group and how many ranks meet in it; None where the operation is no transfer."""
     plan = ops.plan
     direction, _, end = name.partition("-")
     if end in ("send", "recv"):
@@ -114,7 +115,7 @@ def _group(ops: Operations, name: str, stage: int, dp: int) -> tuple[str, int] |
 
 
 def _transfers(ops: Operations, meeting: Int64, offset: Int64, members: Int64) -> tuple[Int64, int]:
-    """Each member's end − the latest arrival, cleaned; the number of cleaned ones."""
+    """The transfer of every operation, and how many negative ones were replaced by the median of their kind."""
     transfer = np.zeros(len(ops), np.int64)
     if not len(members):
         return transfer, 0

@@ -1,8 +1,9 @@
-"""What follows what in an operation-level job, but for what ranks do together.
+"""The order of the operations of an operation-level job, apart from what their meetings impose.
 
-A rank makes its calls one after another. What stands aside hangs between the calls that it needs and those that need it:
-gathered parameters before the first forward pass of their chunk, reduced gradients between its last backward pass and the
-first collective of the step's tail, and the sends of an interleaved pipeline between two passes of different ranks.
+A rank makes its blocking calls one after another. An asynchronous operation comes after the calls that it needs and before
+those that need it: the gather of parameters before the first forward pass of their chunk, the reduction of gradients between
+the last backward pass of their chunk and the first all-reduce of the step, and the send of an interleaved pipeline between
+two passes of different ranks.
 """
 
 from __future__ import annotations
@@ -18,51 +19,52 @@ from lumos.vocabulary import CollectiveKind
 
 
 def program_order(ops: Operations) -> tuple[Int64, Int64]:
-    """Edges before[i] -> after[i] between operations: the calls of each rank, what stands aside, and overlapped passes."""
+    """Edges before[i] -> after[i] between operations: between the calls of each rank, into and out of asynchronous operations,
+    and from sends of interleaved pipelines to the passes that take their output."""
     before: list[int] = []
     after: list[int] = []
     bounds = np.flatnonzero(np.diff(ops.rank * len(ops.steps) + ops.step)) + 1
-    call, aside = ops.call.tolist(), ops.aside.tolist()
+    call, asynchronous = ops.call.tolist(), ops.asynchronous.tolist()
     for low, high in pairwise([0, *bounds.tolist(), len(ops)]):
         previous: list[int] = []
         current: list[int] = []
-        for i in (i for i in range(low, high) if not aside[i]):
+        for i in (i for i in range(low, high) if not asynchronous[i]):
             if current and call[i] != call[current[0]]:
                 previous, current = current, []
             current.append(i)
             before += previous
             after += [i] * len(previous)
         _attach(ops, low, high, before, after)
-    source, target = fed(ops)
+    source, target = passes_fed(ops)
     return np.array([*before, *source], np.int64), np.array([*after, *target], np.int64)
 
 
 def _attach(ops: Operations, low: int, high: int, before: list[int], after: list[int]) -> None:
-    """Hang what stands aside in one rank's step between the calls that it needs and those that need it."""
+    """Add the edges into and out of the asynchronous operations low to high - 1, which are one rank's step."""
     named = [ops.names[n] for n in ops.name[low:high]]
     for i in range(low, high):
-        if not ops.aside[i]:
+        if not ops.asynchronous[i]:
             continue
         name, chunk = named[i - low], ops.chunk[i]
         of_chunk = [j for j in range(low, high) if ops.chunk[j] == chunk]
         if name == "params-all-gather":
-            needs = [j for j in of_chunk if named[j - low] == "forward-compute"][:1]
-            before += [i] * len(needs)
-            after += needs
+            first = [j for j in of_chunk if named[j - low] == "forward-compute"][:1]
+            before += [i] * len(first)
+            after += first
         elif name == "grads-reduce-scatter":
             last = [j for j in of_chunk if named[j - low] == "backward-compute"][-1:]
-            tail = [j for j in range(low, high) if KIND_OF.get(named[j - low]) is CollectiveKind.ALL_REDUCE][:1]
-            before += [*last, *([i] * len(tail))]
-            after += [*([i] * len(last)), *tail]
-        else:  # a send that overlaps with compute leaves its pass
-            passed = [j for j in of_chunk if not ops.aside[j] and ops.call[j] == ops.call[i]]
+            following = [j for j in range(low, high) if KIND_OF.get(named[j - low]) is CollectiveKind.ALL_REDUCE][:1]
+            before += [*last, *([i] * len(following))]
+            after += [*([i] * len(last)), *following]
+        else:  # a send that overlaps with compute needs its own pass
+            passed = [j for j in of_chunk if not ops.asynchronous[j] and ops.call[j] == ops.call[i]]
             before += passed
             after += [i] * len(passed)
 
 
-def fed(ops: Operations) -> tuple[Int64, Int64]:
-    """(send, pass that takes its output) where sends stand aside; edges between ranks without a meeting."""
-    stages, sends = ops.plan.stages, np.flatnonzero(ops.aside & ops.is_named("forward-send", "backward-send"))
+def passes_fed(ops: Operations) -> tuple[Int64, Int64]:
+    """Edges from asynchronous sends to the passes that take their output: (sends, passes). Such sends have no meeting."""
+    stages, sends = ops.plan.stages, np.flatnonzero(ops.asynchronous & ops.is_named("forward-send", "backward-send"))
     passes: dict[tuple[object, ...], int] = {}
     for i in np.flatnonzero(ops.is_named("forward-compute", "backward-compute")) if len(sends) else ():
         place = int(ops.chunk[i]) * stages + int(ops.stage[i])

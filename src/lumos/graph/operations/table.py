@@ -1,9 +1,9 @@
 """The operations of all ranks and steps of an operation-level job, as columns in program order.
 
-Program order is the order in which each rank called its operations. A blocking call ends before the next one begins; a
-send and a receive that a rank started together (Megatron's fused `send_forward_recv_backward` and its kin) are one call
-of two operations, told by their equal times. Gradient and parameter collectives that the job overlaps with compute stand
-`aside`: no call waits for them but those named in `graph.operations`.
+Program order is the order in which each rank called its operations. A blocking call ends before the next one begins. A
+send and a receive that a rank started together (Megatron's fused `send_forward_recv_backward` and similar calls) are one
+call of two operations; they are recognised by their equal times. Gradient and parameter collectives that the job overlaps
+with compute are `asynchronous`: only the calls named in `operations.order` wait for them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from lumos.trace.operations import PLACE, STEP_MARK, Plan, plan_of
 from lumos.trace.table import ABSENT, Category, Int64, Job
 
-#: Point-to-point operations: the direction of the passes, and which end this is.
+#: Point-to-point operations. The name gives the direction of the passes and the side.
 SENDS = ("forward-send", "backward-send")
 RECEIVES = ("forward-recv", "backward-recv")
 
 #: Collectives of the data-parallel group, which a job may overlap with its passes.
 OVERLAPPED = ("params-all-gather", "grads-reduce-scatter")
 
-#: An operation that only jobs with overlapped gradient collectives have.
+#: Only jobs that overlap their gradient collectives have this operation.
 OVERLAP_SIGN = "separate-grads-all-reduce"
 
 
@@ -33,9 +33,10 @@ class Operations:
     """n operations by rank, step and call.
 
     rank: position in `ranks`. step: index into `steps` (their numbers, ascending). call: number of the call within rank
-    and step. name: index into `names`. lane: index into `trace.operations.LANES`. start, end: ns from the step's origin. row: row of the
-    rank's trace, -1 where the operation was not recorded. stage, dp, microbatch, chunk, sequence: the place in the plan,
-    ABSENT where it has none. aside: not in the chain of blocking calls. recorded_transfers: whether sends and receives were recorded.
+    and step. name: index into `names`. lane: index into `trace.operations.LANES`. start, end: ns from the step's origin. row:
+    row of the rank's trace, -1 where the operation was not recorded. stage, dp, microbatch, chunk, sequence: the place in the
+    plan, ABSENT where it has none. asynchronous: not in the chain of blocking calls. recorded_transfers: whether sends and
+    receives were recorded.
     """
 
     ranks: tuple[int, ...]
@@ -56,7 +57,7 @@ class Operations:
     microbatch: Int64
     chunk: Int64
     sequence: Int64
-    aside: NDArray[np.bool_]
+    asynchronous: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.start)
@@ -68,8 +69,8 @@ class Operations:
         return mask
 
 
-#: Columns of `Operations` that reordering and appending must carry along.
-COLUMNS = ("rank", "step", "call", "name", "lane", "start", "end", "row", "stage", "dp", "microbatch", "chunk", "sequence", "aside")
+#: The columns of `Operations`, which reordering and appending must treat alike.
+COLUMNS = ("rank", "step", "call", "name", "lane", "start", "end", "row", "stage", "dp", "microbatch", "chunk", "sequence", "asynchronous")
 
 
 def recorded(job: Job) -> Operations:
@@ -85,9 +86,10 @@ def recorded(job: Job) -> Operations:
         renumbered = np.full(len(trace.strings), ABSENT, np.int64)
         for i in np.unique(trace.name[rows]).tolist():
             renumbered[i] = names.setdefault(trace.strings[i], len(names))
-        found: tuple[NDArray[Any], ...] = (np.full(len(rows), position), number[mark], renumbered[trace.name[rows]], trace.lane[rows])
-        for key, values in zip(("rank", "step", "name", "lane"), found, strict=True):
-            columns[key].append(values)
+        columns["rank"].append(np.full(len(rows), position))
+        columns["step"].append(number[mark])
+        columns["name"].append(renumbered[trace.name[rows]])
+        columns["lane"].append(trace.lane[rows])
         columns["start"].append(start)
         columns["end"].append(start + trace.duration[rows])
         columns["row"].append(rows)
@@ -99,8 +101,8 @@ def recorded(job: Job) -> Operations:
     table = {key: values[order] for key, values in table.items()}
     table["dp"] = table.pop("dp rank")
     order_names = tuple(names)
-    sign = OVERLAP_SIGN in order_names and bool((table["name"] == names[OVERLAP_SIGN]).any())
-    aside = np.array([sign and name in OVERLAPPED for name in order_names], bool)[table["name"]]
+    overlaps = OVERLAP_SIGN in order_names and bool((table["name"] == names[OVERLAP_SIGN]).any())
+    asynchronous = np.array([overlaps and name in OVERLAPPED for name in order_names], bool)[table["name"]]
     transfers = [names[name] for name in (*SENDS, *RECEIVES) if name in names]
     return Operations(
         ranks=job.ranks,
@@ -109,13 +111,13 @@ def recorded(job: Job) -> Operations:
         plan=plan_of(job.traces[0]),
         recorded_transfers=bool(np.isin(table["name"], transfers).any()),
         call=_calls(table, np.isin(table["name"], transfers)),
-        aside=aside,
+        asynchronous=asynchronous,
         **table,
     )
 
 
 def _calls(table: dict[str, Int64], transfer: NDArray[np.bool_]) -> Int64:
-    """The number of each operation's call: a new one unless it is a transfer at the very times of the transfer before it."""
+    """The number of each operation's call: a new one, unless it is a transfer with the same times as the transfer before it."""
     alike = np.ones(len(transfer), bool)
     for key in ("rank", "step", "start", "end"):
         alike[1:] &= table[key][1:] == table[key][:-1]

@@ -1,11 +1,12 @@
-"""The sends and receives that a pipeline's passes imply, where a recording has the passes alone.
+"""The sends and receives that a pipeline's passes imply, where a recording has only the passes.
 
-Each pass needs the output of the stage before it (forward) or behind it (backward) for its microbatch and chunk.
+Each pass needs the output of the previous stage (forward) or of the next stage (backward) for its microbatch and chunk.
 Without interleaving, transfers block, as in Megatron-LM's 1F1B: between two passes of one direction a rank sends, then
-receives; where the direction changes, both are one call with one peer. With interleaving they overlap with compute: a
-receive is no call of its own, and the pass waits for the send.
+receives; where the direction changes, both are one call with one peer. With interleaving they overlap with compute: there
+is no call to receive, and the pass waits for the send.
 
-Their times: a call lies between the two passes around it; that of a send followed by a receive is cut after `transfer` ns.
+A call lasts from the end of the pass before it to the start of the pass after it. Where that time is shared by a send and
+then a receive, the send gets its first `transfer` ns.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ FORWARD, BACKWARD = 0, 1
 
 
 class _Pass(NamedTuple):
-    """One pass; link: (direction, from stage, to stage, microbatch, chunk at the sender) of what it takes in and gives out."""
+    """One pass. takes, gives: the links by which it receives its input and sends its output, each as (direction, from stage, to
+    stage, microbatch, chunk at the sender); None at the ends of the pipeline. at: its operation."""
 
     at: int
     direction: int
@@ -33,7 +35,7 @@ class _Pass(NamedTuple):
 
 
 def with_transfers(operations: Operations, transfer: int = 0) -> Operations:
-    """The passes with their sends and receives, whose sequence numbers name the link (equal at both ends)."""
+    """The passes with their sends and receives. Both sides of a transfer have the same sequence number."""
     names = (*operations.names, *(n for n in (*SENDS, *RECEIVES) if n not in operations.names))
     rows = _Rows(operations, {name: i for i, name in enumerate(names)})
     bounds = np.flatnonzero(np.diff(operations.rank * len(operations.steps) + operations.step)) + 1
@@ -48,7 +50,7 @@ def with_transfers(operations: Operations, transfer: int = 0) -> Operations:
     columns["call"][: len(operations)] = call
     order = np.lexsort((columns["lane"], columns["call"], columns["step"], columns["rank"]))
     columns = {key: values[order] for key, values in columns.items()}
-    columns["aside"] = columns["aside"].astype(bool)
+    columns["asynchronous"] = columns["asynchronous"].astype(bool)
     return replace(operations, names=names, **columns)
 
 
@@ -62,20 +64,22 @@ class _Rows:
         self.columns: list[tuple[int, ...]] = []
         self.call: list[int] = []
 
-    def add(self, kind: tuple[str, str], link: tuple[int, ...], beside: int, call: int, start: int, end: int, aside: bool = False) -> None:
-        """One transfer of the rank and step of the pass at `beside`."""
+    def add(
+        self, kind: tuple[str, str], link: tuple[int, ...], at: int, call: int, start: int, end: int, asynchronous: bool = False
+    ) -> None:
+        """Add one transfer of the rank and step of the pass `at`."""
         ops, name = self.operations, kind[link[0]]
         sequence = link[3] * ops.plan.chunks + link[4]
         self.columns.append(
             (
-                int(ops.rank[beside]), int(ops.step[beside]), call, self.index[name], LANES.index(LANE_OF[name]), start, max(start, end),
-                ABSENT, int(ops.stage[beside]), int(ops.dp[beside]), link[3], link[4], sequence, int(aside),
+                int(ops.rank[at]), int(ops.step[at]), call, self.index[name], LANES.index(LANE_OF[name]), start, max(start, end),
+                ABSENT, int(ops.stage[at]), int(ops.dp[at]), link[3], link[4], sequence, int(asynchronous),
             )
         )  # fmt: skip
 
 
 def _pass(ops: Operations, at: int) -> _Pass:
-    """A pass with the links to its neighbours; None at the ends of the pipeline."""
+    """The pass of operation `at`, with its links."""
     stages, chunks = ops.plan.stages, ops.plan.chunks
     direction = FORWARD if ops.names[ops.name[at]] == "forward-compute" else BACKWARD
     microbatch = int(ops.microbatch[at])
@@ -92,7 +96,7 @@ def _pass(ops: Operations, at: int) -> _Pass:
 
 
 def _blocking(rows: _Rows, passes: list[_Pass], transfer: int) -> None:
-    """Calls of one rank and step without interleaving."""
+    """Add the calls of one rank and step without interleaving."""
     ops, call = rows.operations, 0
     first = passes[0]
     if first.takes is not None:
@@ -101,24 +105,24 @@ def _blocking(rows: _Rows, passes: list[_Pass], transfer: int) -> None:
     for this, following in [*pairwise(passes), (passes[-1], None)]:
         rows.call.append(call)
         call += 1
-        opens = int(ops.end[this.at])
-        closes = opens + transfer if following is None else int(ops.start[following.at])
+        begin = int(ops.end[this.at])
+        finish = begin + transfer if following is None else int(ops.start[following.at])
         takes = None if following is None else following.takes
         both = this.gives is not None and takes is not None
         together = both and following is not None and following.direction != this.direction
-        cut = min(opens + transfer, closes) if both and not together else closes
+        cut = min(begin + transfer, finish) if both and not together else finish
         if this.gives is not None:
-            rows.add(SENDS, this.gives, this.at, call, opens, cut)
+            rows.add(SENDS, this.gives, this.at, call, begin, cut)
             call += not together
         if takes is not None:
-            rows.add(RECEIVES, takes, this.at, call, opens if together or not both else cut, closes)
+            rows.add(RECEIVES, takes, this.at, call, begin if together or not both else cut, finish)
             call += 1
 
 
 def _overlapped(rows: _Rows, passes: list[_Pass], transfer: int) -> None:
-    """Calls of one rank and step with interleaving: sends stand aside, receives are the sends seen from the other end."""
+    """Add the sends of one rank and step with interleaving, which are asynchronous; a receive needs no operation of its own."""
     ops = rows.operations
     for call, this in enumerate(passes):
         rows.call.append(call)
         if this.gives is not None:
-            rows.add(SENDS, this.gives, this.at, call, int(ops.end[this.at]), int(ops.end[this.at]) + transfer, aside=True)
+            rows.add(SENDS, this.gives, this.at, call, int(ops.end[this.at]), int(ops.end[this.at]) + transfer, asynchronous=True)

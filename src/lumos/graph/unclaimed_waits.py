@@ -1,0 +1,54 @@
+"""Waiting that stays in the graph as CPU work because no dependency rule explained it.
+
+It is only reported (as `kept_wait`), never used: this part of a replayed step would not shrink if the device or the other
+threads were faster.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lumos.graph.launches import DeviceWork
+from lumos.graph.syncs import Synchronisations
+from lumos.graph.threads import SHORTEST_HAND_OFF, HandOffs, HostSlices
+from lumos.intervals import union, within
+from lumos.trace.table import Int64
+
+#: A gap ended because of device work where it ends within this time after that work and all streams are idle in between (ns).
+#: A thread that was blocked on the device returns after 4-11 us (`sync_return` of the public traces).
+AFTER_DEVICE = 15_000
+
+
+def unclaimed_gaps(slices: HostSlices, work: DeviceWork, handed: HandOffs, timers: np.ndarray) -> tuple[Int64, Int64]:
+    """Gaps of threads that look like waits but are part of no hand-off: (slice, ns of waiting).
+
+    A gap looks like a wait where the device was busy throughout it and became idle just before its end, or where another
+    thread worked during it; the time that the device or that thread worked counts.
+    """
+    gap = (slices.row < 0) & (slices.end - slices.start >= SHORTEST_HAND_OFF) & ~timers[slices.lane]
+    gap[handed.slice] = False
+    candidate = np.flatnonzero(gap)
+    start, end = slices.start[candidate], slices.end[candidate]
+    waiting = np.zeros(len(candidate), np.int64)
+    lanes = [lane for lane in np.unique(slices.lane) if not timers[lane]]
+    if len(lanes) > 1:
+        for lane in lanes:
+            of_lane = np.flatnonzero((slices.lane == lane) & (slices.row >= 0))
+            elsewhere = slices.lane[candidate] != lane
+            busy = within(union(slices.start[of_lane], slices.end[of_lane]), start, end)
+            waiting = np.maximum(waiting, np.where(elsewhere, busy, 0))
+    works = union(work.start, work.end)
+    if works.total:
+        busy = within(works, start, end)
+        last_end = works.end[np.maximum(np.searchsorted(works.start, end, "left") - 1, 0)]
+        device_ended = (last_end <= end) & (end - last_end <= AFTER_DEVICE) & (last_end > start)
+        through = busy >= 0.9 * np.maximum(last_end - start, 1)
+        waiting = np.where(device_ended & through, np.maximum(waiting, busy), waiting)
+    waited = waiting > 0
+    return candidate[waited], waiting[waited]
+
+
+def unclaimed_calls(syncs: Synchronisations) -> tuple[Int64, Int64]:
+    """Synchronising calls that took long although they had nothing to wait for: (index into `syncs`, ns of waiting)."""
+    index = np.flatnonzero(syncs.unclaimed > 0)
+    return index, syncs.unclaimed[index]
