@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lumos.vocabulary import CollectiveKind, DType
+from lumos.vocabulary import CollectiveKind, Direction, DType, Phase
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,14 @@ def test_what_is_no_type_is_none(name):
 def test_forms_of_fp8_multiply_alike():
     assert {d for d in DType if d.arithmetic is not d} == {DType.FP8_E5M2, DType.FP8_E4M3FNUZ, DType.FP8_E5M2FNUZ}
     assert DType.FP8_E5M2.arithmetic is DType.FP8
+
+
+def test_phases_keep_the_numbers_and_words_that_are_stored():
+    words = ("forward", "backward", "recompute", "optimizer", "other", "sync")
+    assert [(int(phase), phase.word) for phase in Phase] == list(enumerate(words))
+
+
+@pytest.mark.parametrize("word", ["forward", "nan", ""])
+def test_a_direction_that_is_none_is_refused(word):
+    with pytest.raises(ValueError, match="is not a valid Direction"):
+        Direction(word)

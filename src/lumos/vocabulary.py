@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TypeVar
 
 from lumos.errors import UsageError
@@ -190,6 +190,32 @@ _DTYPES = {
     for dtype, (name, _, more) in _ELEMENTS.items()
     for spelling in (dtype.value, *(() if dtype is DType.TF32 else (name,)), *more)
 }
+
+
+# ---- parts of a training step ----
+
+
+class Direction(StrEnum):
+    """Which pass an attention kernel belongs to. The value is the word that tables of measurements use."""
+
+    FORWARD = "fwd"
+    BACKWARD = "bwd"
+
+
+class Phase(IntEnum):
+    """What a part of a training step does. Segmentations store the number."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    RECOMPUTE = 2  # the forward pass repeated inside the backward pass
+    OPTIMIZER = 3  # the optimizer, and what runs between the backward pass and it, such as gradient clipping
+    OTHER = 4
+    SYNC = 5  # exchanges of parameters, gradients and activations with other ranks
+
+    @property
+    def word(self) -> str:
+        """Its name in text and JSON."""
+        return self.name.lower()
 
 
 # ---- what plans and frameworks choose from ----

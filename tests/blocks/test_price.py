@@ -10,11 +10,11 @@ from lumos.blocks.work import Attention, Collective, Contention, Fixed, Gemm, Gr
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective import collective
 from lumos.cost.gemm import gemm
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import AttentionKernel, CollectiveKind, Direction
 
 PLAIN = StepCoefficients(throttle=0.0, contention=0.25)
 H100 = load_cluster("h100")
-FLASH = Attention(1, 4096, 4096, 32, 8, 128, 128, True, "fwd", "fa2")
+FLASH = Attention(1, 4096, 4096, 32, 8, 128, 128, True, Direction.FORWARD, AttentionKernel.FA2)
 
 
 def times(*work, cluster=H100, coefficients=PLAIN):

@@ -17,6 +17,7 @@ from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 
 HEADER = "gpu,dtype,m,n,k,time_us\n"
+ATTENTION_HEADER = "gpu,dtype,direction,causal,batch,seq_len,heads,kv_heads,head_dim,time_us\n"
 
 
 def gemm_csv(path: Path, slower: float = 1.0, rows: int = 120) -> Path:
@@ -133,6 +134,7 @@ def test_shipped_sets_stay_small() -> None:
         (HEADER + "H100,bf16,1,2,three,4\n", "line 2: k = 'three' is not a number"),
         (HEADER + "H100,bf16,1,2,-3,4\n", "line 2: k = -3 must be positive"),
         (HEADER + "H100,bf16,1,2\n", "line 2 has fewer fields"),
+        (ATTENTION_HEADER + "H100,bf16,back,yes,1,128,8,8,64,4\n", "line 2: direction = 'back' is not known; valid: fwd, bwd"),
         (HEADER + "H100,bf16,1,2,3,4\n", "no set of 20 rows of one accelerator"),
     ],
 )

@@ -14,9 +14,10 @@ from lumos.analyze.steps import members, spans
 from lumos.graph.build import build
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
-from lumos.segment.units import Phase, units
+from lumos.segment.units import units
 from lumos.simulate import simulate
 from lumos.trace import read
+from lumos.vocabulary import Phase
 from lumos.whatif.measured_layout import measured_layout
 from lumos.whatif.place import place
 

@@ -12,9 +12,9 @@ from lumos.analyze.steps import spans
 from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
 from lumos.segment.segment import segment
-from lumos.segment.units import Phase
 from lumos.simulate import simulate
 from lumos.trace import read
+from lumos.vocabulary import Phase
 from lumos.whatif.change import layers, microbatches, recompute, resize
 from lumos.whatif.durations import Durations
 from lumos.whatif.measured_layout import measured_layout

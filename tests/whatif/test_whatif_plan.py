@@ -18,8 +18,8 @@ from lumos.predict.predict import predict
 from lumos.report.export.kineto import write_kineto
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
-from lumos.segment.units import Phase
 from lumos.trace import read
+from lumos.vocabulary import Phase
 from lumos.whatif.durations import Durations
 from lumos.whatif.grid import evaluate, parse_grid
 from lumos.whatif.hardware import network

@@ -5,7 +5,7 @@ from __future__ import annotations
 from lumos.blocks.block import Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.work import Attention, Gemm, Lane, Traffic
-from lumos.vocabulary import AttentionKernel, CollectiveKind, Recompute
+from lumos.vocabulary import AttentionKernel, CollectiveKind, Direction, Recompute
 
 
 class ScoreWork:
@@ -18,17 +18,17 @@ class ScoreWork:
         self.width = layer.width
 
     def forward(self, b: Builder) -> None:
-        self._scores(b, "fwd")
+        self._scores(b, Direction.FORWARD)
 
     def backward(self, b: Builder) -> None:
         if self.framework.attention is AttentionKernel.UNFUSED and self.share.plan.recompute is Recompute.SELECTIVE:
             self._unfused_forward(b)
-        self._scores(b, "bwd")
+        self._scores(b, Direction.BACKWARD)
 
-    def _scores(self, b: Builder, direction: str) -> None:
+    def _scores(self, b: Builder, direction: Direction) -> None:
         s, plan = self.share, self.share.plan
         if self.framework.attention is AttentionKernel.UNFUSED:
-            if direction == "fwd":
+            if direction is Direction.FORWARD:
                 self._unfused_forward(b)
             else:
                 self._unfused_backward(b)
@@ -44,13 +44,13 @@ class ScoreWork:
             batch = plan.micro_batch * plan.documents
             return Attention(batch, queries, keys, s.heads, s.kv_heads, query, value, causal, direction, kernel, dtype)
 
-        name = "attention" if direction == "fwd" else "attention backward"
+        name = "attention" if direction is Direction.FORWARD else "attention backward"
         if plan.cp == 1:
             b.add(name, kernel_of(part, part, True))
             return
         # A ring: each device passes on its keys and values while it works on those it has; the order of the sequence is
         # folded so that every device has the same causal work (Liu et al. 2023, arXiv:2310.01889; Megatron's "p2p").
-        carried = self.width * plan.micro_batch * part * s.kv_heads * (query + value) * (1 if direction == "fwd" else 2)
+        carried = self.width * plan.micro_batch * part * s.kv_heads * (query + value) * (1 if direction is Direction.FORWARD else 2)
         for turn in range(plan.cp):
             moving = [b.beside("cp exchange", s.context(CollectiveKind.SEND_RECEIVE, carried), Lane.CONTEXT)] if turn < plan.cp - 1 else []
             b.add(name, kernel_of(part, part, True) if turn == 0 else kernel_of(part, part // 2, False))

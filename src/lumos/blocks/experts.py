@@ -10,7 +10,7 @@ from lumos.blocks.block import Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.work import Gemm, GroupedGemm, Lane, Traffic
 from lumos.model import Experts
-from lumos.vocabulary import CollectiveKind, Schedule
+from lumos.vocabulary import CollectiveKind, DType, Schedule
 
 #: Routed experts are never even: rows of the fullest expert / mean, of trained routers with a balancing loss.
 EXPERT_SKEW = 1.1
@@ -94,7 +94,7 @@ class ExpertWork:
         nodes = max(1, s.plan.ep * s.plan.tp // s.devices_per_node)
         reached = nodes * (1 - (1 - 1 / nodes) ** e.per_token)  # of experts chosen at random
         copies = min(reached, e.nodes) if e.nodes else reached
-        width = 1 if dispatch and s.dtype == "fp8" else self.width
+        width = 1 if dispatch and s.dtype is DType.FP8 else self.width
         return round(width * s.slim * s.model.hidden * copies)
 
     def _grouped(self, rows: int, n: int, k: int) -> GroupedGemm:

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from lumos.blocks.block import Builder
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Gemm, Lane, Traffic
-from lumos.vocabulary import CollectiveKind, Fusion
+from lumos.vocabulary import CollectiveKind, DType, Fusion
 
-FP32 = 4
+#: Bytes of an fp32 number.
+FP32 = DType.FP32.bytes
 
 
 class LayerParts:
@@ -73,14 +74,14 @@ class LayerParts:
     def linear_forward(self, b: Builder, name: str, tokens: int, n: int, k: int, cast: bool = True) -> None:
         b.add(name, Gemm(tokens, n, k, self.dtype(name), out_bytes=self.width, cast=cast))
 
-    def dtype(self, name: str) -> str:
+    def dtype(self, name: str) -> DType:
         """Type of a multiplication: recipes of 8 bit leave the output projection and the router in 16."""
         return self.wide_dtype if name in ("logits", "router") else self.share.dtype
 
     @property
-    def wide_dtype(self) -> str:
+    def wide_dtype(self) -> DType:
         """Type of what recipes of 8 bit leave in 16."""
-        return "bf16" if self.share.dtype == "fp8" else self.share.dtype
+        return DType.BF16 if self.share.dtype is DType.FP8 else self.share.dtype
 
     def linear_backward(
         self,
@@ -100,7 +101,7 @@ class LayerParts:
         if plan.lora_rank == 0:
             fused = self.framework.fused_accumulation
             accumulate = fused and plan.microbatches > 1
-            if dtype == "fp8" and self.framework.fp8_rows:
+            if dtype is DType.FP8 and self.framework.fp8_rows:
                 b.add(f"{name} casts by column", Traffic((2 * self.width + 1) * tokens * (n + k), 4))
             b.add(
                 f"{name} weight gradient",
@@ -156,7 +157,7 @@ class LayerParts:
     def _cast_first(self, name: str) -> bool:
         """Whether what is gathered for a multiplication is cast to 8 bit before."""
         s = self.share
-        return self.framework.fp8_gather and self.dtype(name) == "fp8" and s.plan.tp > 1 and s.plan.sequence_parallel
+        return self.framework.fp8_gather and self.dtype(name) is DType.FP8 and s.plan.tp > 1 and s.plan.sequence_parallel
 
     def reduce_out(self, b: Builder) -> None:
         """After a row-parallel multiplication: partial sums are reduced, and scattered with sequence parallel."""

@@ -18,9 +18,10 @@ from lumos.blocks.share import Share
 from lumos.plan.job import Job
 from lumos.plan.plan import layers_of_chunks
 from lumos.plan.schedules import Pass, schedule
-from lumos.vocabulary import AttentionKernel, Loss, Recompute, Selective
+from lumos.vocabulary import AttentionKernel, DType, Loss, Recompute, Selective
 
-FP32 = 4
+#: Bytes of an fp32 number.
+FP32 = DType.FP32.bytes
 #: fp32 master copy and two moments.
 ADAM_STATES = 12
 

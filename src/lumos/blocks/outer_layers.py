@@ -7,7 +7,7 @@ from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.parameters import Held, owned_parameters, tensors_of_layer
 from lumos.blocks.share import Share
 from lumos.blocks.work import Lane, Traffic
-from lumos.vocabulary import CollectiveKind, Loss
+from lumos.vocabulary import CollectiveKind, DType, Loss
 
 #: fp32 master weight, two moments: read and written by one fused Adam step, and the gradient read. Bytes per parameter.
 ADAM_BYTES = 2 * 3 * FP32
@@ -85,7 +85,7 @@ def optimizer(share: Share, held: Held[int], layers: int) -> Block:
     moved = ADAM_BYTES + f.gradient_bytes + share.activation_bytes
     b.add("clip gradients", Traffic(2 * f.gradient_bytes * owned, 1))
     b.add("adam", Traffic(moved * owned, 4))
-    if share.dtype == "fp8" and share.plan.lora_rank == 0:  # the new weights and their transposes, read in 16 bit
+    if share.dtype is DType.FP8 and share.plan.lora_rank == 0:  # the new weights and their transposes, read in 16 bit
         b.add("cast weights", Traffic(4 * held.total, 8))
     b.add("zero gradients", Traffic(f.gradient_bytes * held.total, 1))
     return b.build()

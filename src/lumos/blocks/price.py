@@ -23,11 +23,11 @@ from lumos.cost.estimate import Bound, Estimate
 from lumos.cost.gemm import gemm, grouped_gemm
 from lumos.cost.memory_bound import moved
 from lumos.diagnostics import Diagnostic
-from lumos.vocabulary import AttentionKernel
+from lumos.vocabulary import AttentionKernel, DType
 
 #: Attention kernels without measurements of their own: a fitted kin, and how much slower they are than it. FlashAttention 1
 #: against 2, forward and backward on A100: 1.5-2 (Dao, FlashAttention-2, arXiv:2307.08691, figures 4 and 5).
-ERAS: dict[str, tuple[str, float]] = {AttentionKernel.FA1: (AttentionKernel.FA2, 1.65)}
+ERAS: dict[AttentionKernel, tuple[AttentionKernel, float]] = {AttentionKernel.FA1: (AttentionKernel.FA2, 1.65)}
 
 #: 16-bit FLOP/s of A100, from which throttling counts.
 A100_PEAK = 3.12e14
@@ -114,21 +114,21 @@ class Pricer:
         time = np.array(columns[0], np.int64)
         return Estimate(time, time, time, np.full(len(time), Bound.HOST, np.uint8), time, np.zeros(len(time), bool))
 
-    def _kernel(self, wanted: str) -> str:
+    def _kernel(self, wanted: AttentionKernel) -> AttentionKernel:
         """The attention kernel that was asked for, or where nobody measured it on this device or its kin, its best known."""
         sets = fitted().get("attention", {})
         a = self.cluster.accelerator
-        if wanted == "flash" or any(wanted in sets.get(name, {}) for name in (a.name, *a.fitted_as, GENERIC)):
+        if wanted is AttentionKernel.FLASH or any(wanted in sets.get(name, {}) for name in (a.name, *a.fitted_as, GENERIC)):
             return wanted
         note = f"attention: {wanted} was not measured on {a.name}: its best known flash kernel instead"
         self.diagnostics[Diagnostic("attention-kernel", note)] = None
-        return "flash"
+        return AttentionKernel.FLASH
 
     @property
     def clock(self) -> float:
         """Clock held in a long run / boost clock."""
         a = self.cluster.accelerator
-        peak = max(a.peak_flops.get("bf16", 0.0), a.peak_flops.get("fp16", 0.0))
+        peak = max(a.peak_flops.get(DType.BF16, 0.0), a.peak_flops.get(DType.FP16, 0.0))
         denser = max(0.0, peak / A100_PEAK - 1)
         return float(a.sustained_clock or 1.0) - self.coefficients.throttle * denser
 

@@ -8,7 +8,7 @@ from lumos.blocks.work import Collective
 from lumos.model import Model
 from lumos.plan.framework import Framework
 from lumos.plan.plan import Plan
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import CollectiveKind, DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Share:
     devices_per_node: int
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DType:
         return self.plan.precision.multiplications
 
     @property
@@ -35,7 +35,7 @@ class Share:
     @property
     def parameter_bytes(self) -> int:
         """Of one parameter as it is gathered from its shards."""
-        return 1 if self.dtype == "fp8" and self.framework.fp8_gather else self.activation_bytes
+        return 1 if self.dtype is DType.FP8 and self.framework.fp8_gather else self.activation_bytes
 
     @property
     def tokens(self) -> int:

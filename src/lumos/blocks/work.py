@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import AttentionKernel, CollectiveKind, Direction, DType
 
 
 class Lane(IntEnum):
@@ -39,7 +39,7 @@ class Gemm(NamedTuple):
     m: int
     n: int
     k: int
-    dtype: str
+    dtype: DType
     batch: int = 1
     out_bytes: int = 2
     accumulate: bool = False
@@ -53,7 +53,7 @@ class GroupedGemm(NamedTuple):
     groups: int
     n: int
     k: int
-    dtype: str
+    dtype: DType
     skew: float = 1.0
     out_bytes: int = 2
     accumulate: bool = False
@@ -71,9 +71,9 @@ class Attention(NamedTuple):
     head_dim: int
     value_dim: int
     causal: bool
-    direction: str
-    kernel: str
-    dtype: str = "bf16"
+    direction: Direction
+    kernel: AttentionKernel
+    dtype: DType = DType.BF16
 
 
 class Traffic(NamedTuple):
@@ -123,5 +123,12 @@ def flops(work: Work) -> float:
         return 2.0 * work.rows * work.groups * work.n * work.k
     if isinstance(work, Attention):
         pairs = work.queries * work.keys * (0.5 if work.causal else 1.0)
-        return 2.0 * work.batch * work.heads * pairs * (work.head_dim + work.value_dim) * (2.5 if work.direction == "bwd" else 1.0)
+        return (
+            2.0
+            * work.batch
+            * work.heads
+            * pairs
+            * (work.head_dim + work.value_dim)
+            * (2.5 if work.direction is Direction.BACKWARD else 1.0)
+        )
     return 0.0

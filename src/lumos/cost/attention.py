@@ -28,7 +28,7 @@ from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
-from lumos.vocabulary import AttentionKernel, DType
+from lumos.vocabulary import AttentionKernel, Direction, DType
 
 BLOCK = 128
 #: Head sizes that the kernels are compiled for; others are padded up.
@@ -37,7 +37,12 @@ HEAD_SIZES = np.array([32, 64, 96, 128, 192, 256])
 BACKWARD_FLOPS = 2.5
 #: Kernels with fitted sets, and the order in which "flash" looks for one (after a set of its own, from calibrate).
 KERNELS = (AttentionKernel.FA3, AttentionKernel.CUDNN, AttentionKernel.FA2, AttentionKernel.TRTLLM)
-DIRECTIONS = ("fwd", "bwd", "fwd+bwd")
+#: The passes that one time may cover, by the word of the command line and of tables.
+DIRECTIONS = {
+    "fwd": (Direction.FORWARD,),
+    "bwd": (Direction.BACKWARD,),
+    "fwd+bwd": (Direction.FORWARD, Direction.BACKWARD),
+}
 
 
 class AttentionCoefficients(NamedTuple):
@@ -73,14 +78,14 @@ def attention(
     heads: ArrayLike,
     head_dim: ArrayLike,
     accelerator: Accelerator,
-    dtype: str = "bf16",
+    dtype: str = DType.BF16,
     *,
     kv_heads: ArrayLike | None = None,
     value_dim: ArrayLike | None = None,
     kv_len: ArrayLike | None = None,
     causal: bool = True,
-    direction: str = "fwd",
-    kernel: str = "flash",
+    direction: str = Direction.FORWARD,
+    kernel: str = AttentionKernel.FLASH,
     clock: float = 1.0,
     book: Book | None = None,
 ) -> Estimate:
@@ -91,8 +96,7 @@ def attention(
     last queries' future. kernel: "flash" (the accelerator's best known), or one of `KERNELS`. Raises UsageError for bad
     sizes, kernel, direction or dtype, LumosError where the accelerator lacks a number.
     """
-    if direction not in DIRECTIONS:
-        raise UsageError(f"attention: direction {direction!r} is not known; valid: {', '.join(DIRECTIONS)}")
+    directions = directions_of(direction)
     if kernel != AttentionKernel.FLASH and kernel not in KERNELS:
         raise UsageError(f"attention: kernel {kernel!r} is not known; valid: flash, {', '.join(KERNELS)}")
     if not 0 < clock <= 1:
@@ -100,9 +104,16 @@ def attention(
     s = shape_of(batch, seq_len, heads, head_dim, kv_heads, value_dim, kv_len)
     found, notes = find("attention", accelerator, (AttentionKernel.FLASH, *KERNELS) if kernel == AttentionKernel.FLASH else (kernel,), book)
     coefficients = AttentionCoefficients(**found.values)  # type: ignore[arg-type]
-    seconds, bound, roof = attention_seconds(s, causal, direction, accelerator, dtype_of(dtype), coefficients, clock)
+    seconds, bound, roof = attention_seconds(s, causal, directions, accelerator, dtype_of(dtype), coefficients, clock)
     beyond = outside(found.seen, batch=s.batch, seq_len=s.keys, heads=s.heads, head_dim=s.head_dim)
     return estimate(seconds, roof, bound, beyond, found, notes)
+
+
+def directions_of(word: str) -> tuple[Direction, ...]:
+    """The passes that "fwd", "bwd" or "fwd+bwd" names. Raises UsageError for any other word."""
+    if word not in DIRECTIONS:
+        raise UsageError(f"attention: direction {word!r} is not known; valid: {', '.join(DIRECTIONS)}")
+    return DIRECTIONS[word]
 
 
 def shape_of(
@@ -133,21 +144,27 @@ def shape_of(
 
 
 def attention_seconds(
-    s: AttentionShape, causal: bool, direction: str, accelerator: Accelerator, dtype: DType, c: AttentionCoefficients, clock: float = 1.0
+    s: AttentionShape,
+    causal: bool,
+    directions: tuple[Direction, ...],
+    accelerator: Accelerator,
+    dtype: DType,
+    c: AttentionCoefficients,
+    clock: float = 1.0,
 ) -> tuple[Float64, Float64, Float64]:
-    """Seconds, `Bound` and roofline seconds of each shape: the formula alone."""
-    parts = [_one_way(s, causal, way, accelerator, dtype, c, clock) for way in direction.split("+")]
+    """Seconds of all `directions` together, `Bound` of the last one, and roofline seconds, of each shape: the formula alone."""
+    parts = [_one_direction(s, causal, direction, accelerator, dtype, c, clock) for direction in directions]
     seconds = np.asarray(sum(p[0] for p in parts))
     roof = np.asarray(sum(p[2] for p in parts))
     return seconds, parts[-1][1], roof
 
 
-def _one_way(
-    s: AttentionShape, causal: bool, way: str, accelerator: Accelerator, dtype: DType, c: AttentionCoefficients, clock: float
+def _one_direction(
+    s: AttentionShape, causal: bool, direction: Direction, accelerator: Accelerator, dtype: DType, c: AttentionCoefficients, clock: float
 ) -> tuple[Float64, Float64, Float64]:
     cores, hertz = accelerator.require("cores"), accelerator.require("clock_hz")
     peak, bandwidth = accelerator.peak(dtype), accelerator.require("memory_bytes_per_s")
-    backward = way == "bwd"
+    backward = direction is Direction.BACKWARD
     pairs, blocks, longest, starts = _blocks(s, causal)
     work = BACKWARD_FLOPS if backward else 1.0
     slower = (1 + c.backward_overhead) if backward else 1.0

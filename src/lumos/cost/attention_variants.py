@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from lumos.cost.attention import DIRECTIONS, attention
+from lumos.cost.attention import attention, directions_of
 from lumos.cost.cluster import Accelerator, Cluster, dtype_of
 from lumos.cost.coefficients import Book
 from lumos.cost.collective import collective
@@ -15,7 +15,7 @@ from lumos.cost.estimate import Estimate
 from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import memory_bound
 from lumos.errors import UsageError
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import AttentionKernel, CollectiveKind, Direction, DType
 
 
 def unfused_attention(
@@ -24,9 +24,9 @@ def unfused_attention(
     heads: ArrayLike,
     head_dim: ArrayLike,
     accelerator: Accelerator,
-    dtype: str = "bf16",
+    dtype: str = DType.BF16,
     *,
-    direction: str = "fwd",
+    direction: str = Direction.FORWARD,
     dropout: bool = True,
     fused_softmax: bool = True,
     clock: float = 1.0,
@@ -37,8 +37,7 @@ def unfused_attention(
     The causal half is computed and masked (Megatron-LM's core attention). fused_softmax: scale, mask and softmax in one
     kernel, else three. Backward: four multiplications and the kernels' gradients.
     """
-    if direction not in DIRECTIONS:
-        raise UsageError(f"attention: direction {direction!r} is not known; valid: {', '.join(DIRECTIONS)}")
+    directions = directions_of(direction)
     each = np.asarray(batch, float) * np.asarray(heads, float)
     s, d = np.asarray(seq_len, float), np.asarray(head_dim, float)
     scores = each * s * s
@@ -47,9 +46,10 @@ def unfused_attention(
     forward = ["masked_softmax"] if fused_softmax else ["copy", "residual", "softmax"]
     backward = ["softmax_backward"] if fused_softmax else ["softmax_backward", "copy", "copy"]
     total = None
-    for way in direction.split("+"):
-        kinds = forward + ["dropout"] * dropout if way == "fwd" else backward + ["dropout_backward"] * dropout
-        part = products if way == "fwd" else products.scaled(2)
+    for one in directions:
+        first = one is Direction.FORWARD
+        kinds = forward + ["dropout"] * dropout if first else backward + ["dropout_backward"] * dropout
+        part = products if first else products.scaled(2)
         for kind in kinds:
             part = part + memory_bound(kind, scores, accelerator, dtype, book=book)
         total = part if total is None else total + part
@@ -64,13 +64,13 @@ def context_parallel_attention(
     head_dim: ArrayLike,
     ranks: int,
     cluster: Cluster,
-    dtype: str = "bf16",
+    dtype: str = DType.BF16,
     *,
     kv_heads: ArrayLike | None = None,
     causal: bool = True,
-    direction: str = "fwd",
+    direction: str = Direction.FORWARD,
     method: str = "ring",
-    kernel: str = "flash",
+    kernel: str = AttentionKernel.FLASH,
     per_node: int | None = None,
     clock: float = 1.0,
     book: Book | None = None,
@@ -91,7 +91,9 @@ def context_parallel_attention(
     part = np.ceil(np.asarray(seq_len, float) / ranks)
     held = 2 * np.asarray(batch, float) * np.asarray(groups, float) * part * np.asarray(head_dim, float) * dtype_of(dtype).bytes
     half = 0.5 if causal else 1.0
-    trips = sum(2.0 if way == "bwd" else 1.0 for way in direction.split("+"))  # backward also moves the gradients of K and V
+    trips = sum(
+        2.0 if one is Direction.BACKWARD else 1.0 for one in directions_of(direction)
+    )  # backward also moves the gradients of K and V
     if method == "all_gather":
         local = attention(batch, part, heads, head_dim, accelerator, dtype, kv_len=np.ceil(part * ranks * half), causal=False, **options)
         return local + collective(CollectiveKind.ALL_GATHER, ranks, held * ranks, cluster, per_node=per_node, book=book).scaled(trips)

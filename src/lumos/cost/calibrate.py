@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lumos.cost.attention import shape_of
+from lumos.cost.attention import DIRECTIONS, directions_of, shape_of
 from lumos.cost.cluster import Cluster, dtype_of, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients
 from lumos.cost.collective import FITTED, kind_of, link_coefficients
@@ -89,6 +89,8 @@ def _usable(rows: Iterable[Row], kind: str, path: Path) -> tuple[list[Row], Coun
             continue
         for c in needed:
             _number(row[c], c, path, line)
+        if kind == "attention" and row["direction"] not in DIRECTIONS:
+            raise LumosError(f"{path}: line {line}: direction = {row['direction']!r} is not known; valid: {', '.join(DIRECTIONS)}")
         try:
             load_cluster(row["gpu"])
             if kind == "collective":
@@ -152,7 +154,9 @@ def attention_tables(table: Table) -> dict[tuple[str, str], list[AttentionRows]]
         sizes = {c: column(rows, c) for c in ("batch", "seq_len", "heads", "head_dim", "kv_heads")}
         accelerator = load_cluster(name).accelerator
         sets[name, kernel].append(
-            AttentionRows(accelerator, dtype_of(dtype), direction, causal == "yes", shape_of(**sizes), column(rows, "time_us") * 1e-6)
+            AttentionRows(
+                accelerator, dtype_of(dtype), directions_of(direction), causal == "yes", shape_of(**sizes), column(rows, "time_us") * 1e-6
+            )
         )
     return {key: parts for key, parts in sets.items() if sum(len(p.seconds) for p in parts) >= FEWEST_ROWS}
 

@@ -13,15 +13,15 @@ from lumos.cost.cluster import Accelerator
 from lumos.cost.coefficients import Coefficients
 from lumos.cost.estimate import Float64
 from lumos.cost.fit import fit_positive, held_out, spans, summarise
-from lumos.vocabulary import DType
+from lumos.vocabulary import Direction, DType
 
 
 class AttentionRows(NamedTuple):
-    """Measured attention of one accelerator, kernel, dtype, direction and mask: sizes and seconds of one length."""
+    """Measured attention of one accelerator, kernel, dtype, directions and mask: sizes and seconds of one length."""
 
     accelerator: Accelerator
     dtype: DType
-    direction: str
+    directions: tuple[Direction, ...]
     causal: bool
     shape: AttentionShape
     seconds: Float64
@@ -58,7 +58,7 @@ def _fit(tables: Sequence[AttentionRows]) -> AttentionCoefficients:
 
 
 def _seconds(t: AttentionRows, c: AttentionCoefficients) -> Float64:
-    return attention_seconds(t.shape, t.causal, t.direction, t.accelerator, t.dtype, c)[0]
+    return attention_seconds(t.shape, t.causal, t.directions, t.accelerator, t.dtype, c)[0]
 
 
 def _predict(c: AttentionCoefficients, tables: Sequence[AttentionRows]) -> Float64:

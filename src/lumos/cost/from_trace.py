@@ -26,17 +26,18 @@ from lumos.cost.operators import OperatorTime, operator_times
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
 from lumos.trace.table import Trace
+from lumos.vocabulary import AttentionKernel, Direction, DType
 
 #: Operators that are one multiplication, and where its factors stand among the inputs.
 _PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2), "aten::_scaled_mm": (0, 1)}
 #: Attention operators: position of the query, whether heads stand before the sequence, direction.
 _ATTENTION = {
-    "aten::_flash_attention_forward": (0, False, "fwd"),
-    "aten::_flash_attention_backward": (1, False, "bwd"),
-    "aten::_scaled_dot_product_flash_attention": (0, True, "fwd"),
-    "aten::_scaled_dot_product_flash_attention_backward": (1, True, "bwd"),
-    "aten::_scaled_dot_product_cudnn_attention": (0, True, "fwd"),
-    "aten::_scaled_dot_product_cudnn_attention_backward": (1, True, "bwd"),
+    "aten::_flash_attention_forward": (0, False, Direction.FORWARD),
+    "aten::_flash_attention_backward": (1, False, Direction.BACKWARD),
+    "aten::_scaled_dot_product_flash_attention": (0, True, Direction.FORWARD),
+    "aten::_scaled_dot_product_flash_attention_backward": (1, True, Direction.BACKWARD),
+    "aten::_scaled_dot_product_cudnn_attention": (0, True, Direction.FORWARD),
+    "aten::_scaled_dot_product_cudnn_attention_backward": (1, True, Direction.BACKWARD),
 }
 
 
@@ -84,7 +85,7 @@ def calibrated(trace: Trace, accelerator: Accelerator, book: Book | None = None)
     """The accelerator's sets of the classes in the trace, each with the trace's ratio and spread."""
     out: dict[str, dict[str, dict[str, Coefficients]]] = {}
     for c in class_ratios(trace, accelerator, book):
-        variants = {"attention": ("flash", *KERNELS), "gemm": (c.variant, "bf16")}.get(c.model, (c.variant,))
+        variants = {"attention": (AttentionKernel.FLASH, *KERNELS), "gemm": (c.variant, DType.BF16)}.get(c.model, (c.variant,))
         base, _ = find(c.model, accelerator, variants, book)
         change: dict[str, Any] = {"ratio": c.ratio * base.ratio, "interval": (c.low / c.ratio, c.high / c.ratio), "rows": c.operators}
         own = msgspec.structs.replace(base, held_out_rows=0, median_error=None, p90_error=None, **change)
@@ -143,7 +144,7 @@ def _attention(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> 
         direction=direction,
         book=book,
     )
-    return "attention", "flash", cost
+    return "attention", AttentionKernel.FLASH, cost
 
 
 def _dtype(name: str, accelerator: Accelerator) -> str | None:

@@ -28,6 +28,7 @@ from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
+from lumos.vocabulary import DType
 
 
 class Tile(NamedTuple):
@@ -81,7 +82,7 @@ def gemm(
     n: ArrayLike,
     k: ArrayLike,
     accelerator: Accelerator,
-    dtype: str = "bf16",
+    dtype: str = DType.BF16,
     *,
     batch: ArrayLike = 1,
     out_bytes: int | None = None,
@@ -108,7 +109,7 @@ def grouped_gemm(
     n: ArrayLike,
     k: ArrayLike,
     accelerator: Accelerator,
-    dtype: str = "bf16",
+    dtype: str = DType.BF16,
     *,
     out_bytes: int | None = None,
     accumulate: bool = False,
@@ -173,7 +174,7 @@ def work_of(
         in_bytes,
         max(in_bytes, 2) if out_bytes is None else out_bytes,
         accumulate,
-        cast and name == "fp8",
+        cast and name is DType.FP8,
         clock,
     )
 
@@ -192,7 +193,7 @@ def _estimate(
         raise UsageError(f"gemm: clock is a fraction of the boost clock in (0, 1], not {clock:g}")
     name = dtype_of(dtype)
     work = work_of(accelerator, name, out_bytes, accumulate, cast, clock)
-    found, notes = find("gemm", accelerator, (name, "fp8" if name.bytes == 1 else "bf16"), book)
+    found, notes = find("gemm", accelerator, (name, DType.FP8 if name.bytes == 1 else DType.BF16), book)
     coefficients = from_values(found.values)
     shape = shapes.n.shape
     size, groups = shapes.n.size, shapes.m.shape[-1]

@@ -24,6 +24,7 @@ from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
+from lumos.vocabulary import DType
 
 
 class MemoryCoefficients(NamedTuple):
@@ -98,7 +99,7 @@ def memory_bound(
     kind: str,
     elements: ArrayLike,
     accelerator: Accelerator,
-    dtype: str = "bf16",
+    dtype: str = DType.BF16,
     *,
     book: Book | None = None,
 ) -> Estimate:
@@ -109,7 +110,7 @@ def memory_bound(
 
 
 def fused(
-    kinds: Sequence[str], elements: ArrayLike, accelerator: Accelerator, dtype: str = "bf16", *, book: Book | None = None
+    kinds: Sequence[str], elements: ArrayLike, accelerator: Accelerator, dtype: str = DType.BF16, *, book: Book | None = None
 ) -> Estimate:
     """Time of neighbouring kernels over the same elements joined in one: each hands its output on without writing it."""
     if not kinds:

@@ -19,7 +19,7 @@ from lumos.plan.plan import Plan, check, ends_of_stage, layer_count, layers_of_c
 from lumos.plan.schedules import Action, Pass, holds_sender, last_gradients, schedule
 from lumos.predict.cuda_graphs import captured
 from lumos.predict.layout import Blocks, Item, Layout
-from lumos.vocabulary import Recompute, Schedule
+from lumos.vocabulary import Phase, Recompute, Schedule
 
 #: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
 CONTENTION_LAUNCH = 1000
@@ -91,7 +91,7 @@ class Stage:
 
     def _begin(self) -> None:
         begin = Builder("step begin", 0, round(1000 * self.share.framework.step_us)).build()
-        self._put(begin, phase="sync")
+        self._put(begin, phase=Phase.SYNC)
         self._begin_parameters()
 
     def _actions(self) -> Iterator[tuple[Action, bool]]:
@@ -116,12 +116,12 @@ class Stage:
         if not first:
             self._receive(f"f{chunk}.{action.microbatch}", Lane.RECEIVE_FORWARD, "receive forward", action)
         if first:
-            self._chain(self._end(outer_layers.embedding_forward), "forward", action)
+            self._chain(self._end(outer_layers.embedding_forward), Phase.FORWARD, action)
         for run in self._runs(action.chunk):
-            block = self.blocks.of_pass(("forward", run.mixture), partial(self.work.forward, run.mixture))
-            self._layers(block, run, "forward", action)
+            block = self.blocks.of_pass((Pass.FORWARD, run.mixture), partial(self.work.forward, run.mixture))
+            self._layers(block, run, Phase.FORWARD, action)
         if last:
-            self._chain(self._end(outer_layers.head_forward), "forward", action)
+            self._chain(self._end(outer_layers.head_forward), Phase.FORWARD, action)
         else:
             self._send(f"f{chunk + 1}.{action.microbatch}", Lane.SEND_FORWARD, "send forward", action)
 
@@ -138,11 +138,11 @@ class Stage:
         if not last:
             self._receive(f"b{chunk}.{action.microbatch}", Lane.RECEIVE_BACKWARD, "receive backward", action)
         else:
-            self._chain(self._end(outer_layers.head_backward), "backward", action)
+            self._chain(self._end(outer_layers.head_backward), Phase.BACKWARD, action)
         for run in reversed(self._runs(action.chunk)):
             self._backward_layers(run, action, exchange)
         if first and plan.lora_rank == 0:
-            self._chain(self._end(outer_layers.embedding_backward), "backward", action)
+            self._chain(self._end(outer_layers.embedding_backward), Phase.BACKWARD, action)
             if exchange and self.share.framework.dp_overlap:
                 self._reduce(self._outer_parameters(), action, "embedding gradients")
         if not first:
@@ -151,11 +151,11 @@ class Stage:
     def _weights(self, action: Action, exchange: bool) -> None:
         """Weight gradients put off by a split backward pass: only after them is there anything to exchange."""
         for run in reversed(self._runs(action.chunk)):
-            block = self.blocks.of_pass(("weights", run.mixture), partial(self.work.weights, run.mixture))
+            block = self.blocks.of_pass((Pass.WEIGHT, run.mixture), partial(self.work.weights, run.mixture))
             if exchange:
                 self._bucketed_backward(block, run, action)
             else:
-                self._layers(block, run, "backward", action)
+                self._layers(block, run, Phase.BACKWARD, action)
         if exchange and self._position(action.chunk) == 0 and self.share.framework.dp_overlap:
             self._reduce(self._outer_parameters(), action, "embedding gradients")
 
@@ -170,7 +170,7 @@ class Stage:
             splits.append((range(run.layers.start, middle), False))
         for layers, recompute in splits:
             step = self.work.inputs if action.step is Pass.INPUT else self.work.backward
-            key = ("backward", action.step, run.mixture, recompute)
+            key = (action.step, run.mixture, recompute)
             block = self.blocks.of_pass(key, partial(step, run.mixture, recompute))
             part = _Run(layers, run.mixture)
             if plan.zero == 3:
@@ -178,7 +178,7 @@ class Stage:
             elif exchange:
                 self._bucketed_backward(block, part, action)
             else:
-                self._layers(block, part, "backward", action)
+                self._layers(block, part, Phase.BACKWARD, action)
 
     def _recomputed(self, run: _Run) -> int:
         """Layers of the run that are recomputed (the first of the stage's, as Megatron's "block" method)."""
@@ -191,11 +191,11 @@ class Stage:
 
     # ---------------------------------------------------------------- sharded parameters (zero 3)
 
-    def _layers(self, block: Block, run: _Run, phase: str, action: Action) -> None:
+    def _layers(self, block: Block, run: _Run, phase: Phase, action: Action) -> None:
         plan = self.share.plan
-        if phase == "forward" and plan.zero == 3 and plan.shards > 1:
+        if phase is Phase.FORWARD and plan.zero == 3 and plan.shards > 1:
             self._sharded_forward(block, run, action)
-        elif phase == "forward" and any(layer in self.gathered for layer in run.layers):
+        elif phase is Phase.FORWARD and any(layer in self.gathered for layer in run.layers):
             for layer in run.layers:
                 self._wait_for(self.gathered.pop(layer, None))
                 self._chain(block, phase, action, layer=layer)
@@ -207,13 +207,13 @@ class Stage:
         gather = self._gather(run.mixture, Lane.DATA)
         slowed = self._slowed(block, gather)
         before = [self.tail, self.tail]
-        ready = self._put(gather, (before[0],), "sync", action, run.layers.start)
+        ready = self._put(gather, (before[0],), Phase.SYNC, action, run.layers.start)
         for layer in run.layers:
             this = ready
             if layer + 1 < run.layers.stop:
-                ready = self._put(gather, (before[0],), "sync", action, layer + 1)
+                ready = self._put(gather, (before[0],), Phase.SYNC, action, layer + 1)
             self._wait_for(this)
-            before = [before[1], self._chain(slowed, "forward", action, layer=layer)]
+            before = [before[1], self._chain(slowed, Phase.FORWARD, action, layer=layer)]
 
     def _sharded_backward(self, block: Block, run: _Run, action: Action) -> None:
         plan = self.share.plan
@@ -222,14 +222,14 @@ class Stage:
         again = plan.reshard and plan.shards > 1
         slowed = self._slowed(block, *([gather] if again else []), reduce)
         before = [self.tail, self.tail]
-        ready = self._put(gather, (before[0],), "sync", action, run.layers[-1]) if again else -1
+        ready = self._put(gather, (before[0],), Phase.SYNC, action, run.layers[-1]) if again else -1
         for layer in reversed(run.layers):
             this = ready
             if again and layer > run.layers.start:
-                ready = self._put(gather, (before[0],), "sync", action, layer - 1)
+                ready = self._put(gather, (before[0],), Phase.SYNC, action, layer - 1)
             self._wait_for(this if again else None)
-            before = [before[1], self._chain(slowed, "backward", action, layer=layer)]
-            self.pending.append(self._put(reduce, (self.tail,), "sync", action, layer))
+            before = [before[1], self._chain(slowed, Phase.BACKWARD, action, layer=layer)]
+            self.pending.append(self._put(reduce, (self.tail,), Phase.SYNC, action, layer))
 
     # ---------------------------------------------------------------- gradients beside the last backward pass
 
@@ -244,8 +244,8 @@ class Stage:
         slow = self._slowed(block, self._reduction(run.mixture, 1))
         while left:
             part, left = left[:size], left[size:]
-            self._chain(slow, "backward", action, repeat=len(part), layer=part[-1])
-            self.pending.append(self._put(self._reduction(run.mixture, len(part)), (self.tail,), "sync", action, part[-1]))
+            self._chain(slow, Phase.BACKWARD, action, repeat=len(part), layer=part[-1])
+            self.pending.append(self._put(self._reduction(run.mixture, len(part)), (self.tail,), Phase.SYNC, action, part[-1]))
 
     def _reduction(self, mixture: bool, layers: int) -> Block:
         """Gradient exchange of `layers` layers: dense parts over all replicas, experts over theirs."""
@@ -266,7 +266,7 @@ class Stage:
     def _reduce(self, parameters: int, action: Action | None, name: str) -> None:
         block = outer_layers.reduce_gradients(self.share, parameters * self.share.framework.reduce_bytes, 0, name)
         if block.ops:
-            self.pending.append(self._put(block, (self.tail,), "sync", action))
+            self.pending.append(self._put(block, (self.tail,), Phase.SYNC, action))
 
     def _slowed(self, block: Block, *beside: Block) -> Block:
         """The block with what it loses to the exchanges that run beside it."""
@@ -296,7 +296,7 @@ class Stage:
                 if not gather.ops:
                     continue
                 for layer in run.layers:
-                    self.gathered[layer] = self._put(gather, (), "sync", None, layer)
+                    self.gathered[layer] = self._put(gather, (), Phase.SYNC, None, layer)
 
     def _finish(self) -> None:
         plan, framework = self.share.plan, self.share.framework
@@ -308,7 +308,7 @@ class Stage:
             width = framework.reduce_bytes
             block = outer_layers.reduce_gradients(self.share, held.dense * width, held.experts * width)
             if block.ops:
-                self.pending.append(self._put(block, (self.tail,), "sync"))
+                self.pending.append(self._put(block, (self.tail,), Phase.SYNC))
         elif (
             data > 1
             and ends_of_stage(plan.schedule, plan.pp, self.stage).last
@@ -319,15 +319,15 @@ class Stage:
             self._reduce(self._head_parameters(), None, "head gradients")
         if self.share.model.tied and plan.pp > 1 and plan.lora_rank == 0 and self.stage in (0, plan.pp - 1):
             block = outer_layers.tied_gradients(self.share)
-            self.pending.append(self._put(block, (self.tail, *self.pending), "sync", transfer="tied"))
+            self.pending.append(self._put(block, (self.tail, *self.pending), Phase.SYNC, transfer="tied"))
         self._wait_for(*self.pending)
         optimizer = outer_layers.optimizer(self.share, held, layer_count(self.chunks[self.stage]))
-        self._chain(optimizer, "optimizer", host_waits=True)
+        self._chain(optimizer, Phase.OPTIMIZER, host_waits=True)
         if plan.zero in (1, 2) and data > 1 and not framework.gather_overlap:
             width = self.share.parameter_bytes
             gather = outer_layers.gather_parameters(self.share, held.dense * width, held.experts * width)
             if gather.ops:
-                self._put(gather, (self.tail,), "sync")
+                self._put(gather, (self.tail,), Phase.SYNC)
 
     # ---------------------------------------------------------------- parameters
 
@@ -381,7 +381,7 @@ class Stage:
         self.extra_waits += tuple(i for i in items if i is not None and i >= 0)
 
     def _chain(
-        self, block: Block, phase: str, action: Action | None = None, repeat: int = 1, layer: int = -1, host_waits: bool = False
+        self, block: Block, phase: Phase, action: Action | None = None, repeat: int = 1, layer: int = -1, host_waits: bool = False
     ) -> int:
         waits = (*((self.tail,) if self.tail >= 0 else ()), *self.extra_waits)
         self.extra_waits = ()
@@ -393,7 +393,7 @@ class Stage:
         self,
         block: Block,
         waits: tuple[int, ...] = (),
-        phase: str = "sync",
+        phase: Phase = Phase.SYNC,
         action: Action | None = None,
         layer: int = -1,
         repeat: int = 1,
@@ -414,11 +414,11 @@ class Stage:
 
     def _receive(self, key: str, lane: Lane, name: str, action: Action) -> None:
         posted = self.earlier if self.share.framework.p2p_overlap else self.tail
-        item = self._put(self._transfer(name, self._lane(lane, action)), (posted,), "sync", action, transfer=key)
+        item = self._put(self._transfer(name, self._lane(lane, action)), (posted,), Phase.SYNC, action, transfer=key)
         self._wait_for(item)
         self.host_blocked = self.share.framework.transfer_blocks
         if outer_layers.scattered(self.share):
-            self._chain(self.blocks.of_pass("received", lambda: outer_layers.gather_received(self.share)), "sync", action)
+            self._chain(self.blocks.of_pass("received", lambda: outer_layers.gather_received(self.share)), Phase.SYNC, action)
 
     def _lane(self, lane: Lane, action: Action) -> Lane:
         """The lane of a transfer: the pipeline that runs up has its own."""
@@ -426,7 +426,7 @@ class Stage:
         return Lane(lane + Lane.RECEIVE_FORWARD_UP - Lane.RECEIVE_FORWARD) if up else lane
 
     def _send(self, key: str, lane: Lane, name: str, action: Action) -> None:
-        item = self._put(self._transfer(name, self._lane(lane, action)), (self.tail,), "sync", action, transfer=key)
+        item = self._put(self._transfer(name, self._lane(lane, action)), (self.tail,), Phase.SYNC, action, transfer=key)
         plan = self.share.plan
         if holds_sender(plan.schedule, plan.vpp, self.share.framework.p2p_overlap):
             self._wait_for(item)

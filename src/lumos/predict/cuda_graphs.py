@@ -14,6 +14,7 @@ from itertools import groupby
 
 from lumos.blocks.block import Block, Times
 from lumos.predict.layout import Blocks, Item, Layout
+from lumos.vocabulary import Phase
 
 #: CPU time of launching an instantiated graph again: a fixed part and one for every node, ns. Best guess: NVIDIA's figures for
 #: CUDA 11.8; low: theirs for straight-line graphs since CUDA 12.6 ("Constant Time Launch for Straight-Line CUDA Graphs and Other
@@ -58,8 +59,8 @@ def captured(layout: Layout) -> Layout:
     return replace(layout, blocks=tuple(blocks.blocks), stages=stages)
 
 
-def _captured_pass(item: Item) -> tuple[str, int] | None:
-    return (item.phase, item.microbatch) if item.layer >= 0 and item.phase in ("forward", "backward") else None
+def _captured_pass(item: Item) -> tuple[Phase, int] | None:
+    return (item.phase, item.microbatch) if item.layer >= 0 and item.phase in (Phase.FORWARD, Phase.BACKWARD) else None
 
 
 def _hosted(block: Block, nodes: int) -> Block:

@@ -16,6 +16,7 @@ from lumos.plan.framework import Framework
 from lumos.plan.plan import Plan
 from lumos.result import Described
 from lumos.units import count
+from lumos.vocabulary import Phase
 
 
 @dataclass(slots=True)
@@ -24,7 +25,7 @@ class Item:
 
     waits: items of the rank that must have ended before it starts on the device. host_waits: the host waits for them too.
     transfer: the two sides of one transfer share a key; "" for everything else. layer, microbatch: what it belongs to
-    (-1: none or several); phase: "forward", "backward", "optimizer", "sync".
+    (-1: none or several); phase: what it is for.
     """
 
     block: int
@@ -32,7 +33,7 @@ class Item:
     repeat: int = 1
     host_waits: bool = False
     transfer: str = ""
-    phase: str = "forward"
+    phase: Phase = Phase.FORWARD
     layer: int = -1
     microbatch: int = -1
 

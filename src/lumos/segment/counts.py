@@ -19,9 +19,8 @@ from typing import NamedTuple
 from lumos.errors import LumosError
 from lumos.model import Experts
 from lumos.segment.signatures import Measured
-from lumos.segment.units import Phase
 from lumos.trace.table import Job as Traces
-from lumos.vocabulary import CollectiveKind, Precision
+from lumos.vocabulary import CollectiveKind, Direction, Phase, Precision
 
 #: How a tensor-parallel group exchanges the residual stream.
 _OF_RESIDUALS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
@@ -145,7 +144,12 @@ def _number(value: str | int) -> int:
 def _attention(rank: Sequence[Measured]) -> list[_Attention]:
     """Every attention of a rank: operators that compute it in one go, else pairs of batched multiplications."""
     found = [
-        _Attention(i, m.signature[1] == "fwd", m.signature[1] == "fwd" and m.phase == Phase.FORWARD, *map(_number, m.signature[2:]))
+        _Attention(
+            i,
+            m.signature[1] == Direction.FORWARD,
+            m.signature[1] == Direction.FORWARD and m.phase == Phase.FORWARD,
+            *map(_number, m.signature[2:]),
+        )
         for i, m in enumerate(rank)
         if m.signature[0] == "attention"
     ]

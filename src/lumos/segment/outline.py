@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos.segment.segment import Segmentation
-from lumos.segment.units import PHASE_NAMES
 
 
 class OutlineRow(NamedTuple):
@@ -55,7 +54,7 @@ def outline(found: Segmentation, rank: int = 0) -> Outline:
     for group in groups:
         label, n = found.pieces[group[0]].label, len(group)
         means = (round(float(column[group].sum()) / n) for column in (tasks, cpu, device))
-        rows.append(OutlineRow(PHASE_NAMES[label.phase], label.microbatch, "layer" if label.layer >= 0 else label.part, n, *means))
+        rows.append(OutlineRow(label.phase.word, label.microbatch, "layer" if label.layer >= 0 else label.part, n, *means))
     return Outline(graph.ranks[rank], step, found.layers, found.confidence, found.evidence, tuple(rows))
 
 

@@ -20,8 +20,9 @@ from lumos.analyze.steps import members
 from lumos.graph.collectives import issuers
 from lumos.graph.table import Graph, Kind
 from lumos.segment.repetition import Run, find_run
-from lumos.segment.units import PHASE_NAMES, Phase, Units, numbers_inside, transfers, units
+from lumos.segment.units import Units, numbers_inside, transfers, units
 from lumos.trace.table import Int32, Int64, Job, Trace
+from lumos.vocabulary import Phase
 
 #: Operators that hold weights.
 WEIGHTED = re.compile(r"(aten::)?(conv(olution|\dd)?|cudnn_convolution|miopen_convolution|linear|addmm)$|ConvolutionBackward|te\.\w*linear")
@@ -151,9 +152,9 @@ def _labels(trace: Trace, u: Units, step: Int64) -> _Found:
     layers = counts.most_common(1)[0][0] if counts else 0
     agree = counts[layers] / counts.total() if counts else 0.0
     _backward(trace, u, microbatch, step, labels, evidence, layers)
-    for low, high in _stretches(u.phase, microbatch, step, Phase.UPDATE):
+    for low, high in _stretches(u.phase, microbatch, step, Phase.OPTIMIZER):
         _update(u, low, high, labels, layers, int(microbatch[low]), evidence)
-    done = [found or Label(Phase(int(u.phase[i])), int(microbatch[i]), -1, PHASE_NAMES[u.phase[i]]) for i, found in enumerate(labels)]
+    done = [found or Label(Phase(int(u.phase[i])), int(microbatch[i]), -1, Phase(int(u.phase[i])).word) for i, found in enumerate(labels)]
     return _Found(done, layers, float(np.mean(alike)) if alike else 1.0, agree, evidence)
 
 
@@ -176,7 +177,7 @@ def _microbatches(trace: Trace, u: Units, step: Int64) -> Int64:
                 if fresh or backward != (phase != Phase.FORWARD):
                     backward, fresh = phase != Phase.FORWARD, False
                     count[backward] += 1
-        out[i] = max(count[phase in (Phase.BACKWARD, Phase.RECOMPUTE) if phase != Phase.UPDATE else backward], 0)
+        out[i] = max(count[phase in (Phase.BACKWARD, Phase.RECOMPUTE) if phase != Phase.OPTIMIZER else backward], 0)
     return out
 
 
@@ -283,7 +284,7 @@ def _update(u: Units, low: int, high: int, labels: list[Label | None], layers: i
     evidence["optimizer"] = "repetition"
     layer = _from_bounds(run.bounds, high - low)
     for i in range(low, high):
-        labels[i] = Label(Phase.UPDATE, microbatch, int(layer[i - low]), "optimizer")
+        labels[i] = Label(Phase.OPTIMIZER, microbatch, int(layer[i - low]), "optimizer")
 
 
 def _assign(graph: Graph, tasks: Int64, on_device: np.ndarray, launch: Int32, trace: Trace, u: Units, unit: Int32) -> None:

@@ -19,9 +19,9 @@ from lumos.cost.operators import OperatorTime, elements
 from lumos.cost.traffic import traffic
 from lumos.graph.table import Graph, Kind
 from lumos.segment.dimensions import Operator, Shapes, is_attention, product
-from lumos.segment.units import Phase, units
+from lumos.segment.units import units
 from lumos.trace.table import Category, Int64, Trace
-from lumos.vocabulary import CollectiveKind, DType
+from lumos.vocabulary import CollectiveKind, Direction, DType, Phase
 
 Signature = tuple[str | int, ...]
 #: Work of which nothing but its place is known.
@@ -100,7 +100,7 @@ def of_operator(o: Operator) -> Signature:
         if len(tensors) > 1:
             first = 1 if backward and len(tensors) > 3 else 0
             q, k = tensors[first], tensors[first + 1]
-            return ("attention", "bwd" if backward else "fwd", q[0], q[1], k[1], q[2], k[2], q[3])
+            return ("attention", Direction.BACKWARD if backward else Direction.FORWARD, q[0], q[1], k[1], q[2], k[2], q[3])
     known = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
     if known is not None:
         return ("traffic", round(known[1]))

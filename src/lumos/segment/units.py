@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import pairwise
 
 import numpy as np
@@ -17,19 +16,7 @@ from numpy.typing import NDArray
 
 from lumos.graph.steps import is_step_mark
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
-
-
-class Phase(IntEnum):
-    """What a unit is for."""
-
-    FORWARD = 0
-    BACKWARD = 1
-    RECOMPUTE = 2  # a forward pass again, inside the backward pass
-    UPDATE = 3  # between the backward pass and the optimizer, and the optimizer
-    OTHER = 4
-
-
-PHASE_NAMES = ("forward", "backward", "recompute", "optimizer", "other")
+from lumos.vocabulary import Phase
 
 #: Nodes of the backward pass, in the names of all generations.
 NODE = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$")
@@ -140,7 +127,7 @@ def _phases(in_node: NDArray[np.bool_], recorded: NDArray[np.bool_], update: NDA
     phase[in_node] = Phase.BACKWARD
     phase[in_node & recorded] = Phase.RECOMPUTE
     phase[~in_node & recorded] = Phase.FORWARD
-    phase[update] = Phase.UPDATE
+    phase[update] = Phase.OPTIMIZER
     following = _filled(phase[::-1], unknown)[::-1]
     before = _filled(phase, unknown)
     # Input preparation goes with what follows; the loss' seed gradient with the forward pass before it; what stands
@@ -163,7 +150,7 @@ def _named_phases(trace: Trace, rows: Int64, update: NDArray[np.bool_]) -> NDArr
         if b - a <= QUIET:
             phase[a:b] = Phase.BACKWARD
     phase[telling] = Phase.BACKWARD
-    phase[updates] = Phase.UPDATE
+    phase[updates] = Phase.OPTIMIZER
     edges = np.flatnonzero(np.diff(phase)) + 1
     runs = list(pairwise([0, *edges.tolist(), len(phase)]))
     moved = transfers(trace, rows)

@@ -7,8 +7,8 @@ from collections import defaultdict
 from lumos.cost.operators import Shape, elements
 from lumos.segment.dimensions import Operator, Resize, Shapes, product
 from lumos.segment.segment import Segmentation
-from lumos.segment.units import Phase
 from lumos.trace.table import Trace
+from lumos.vocabulary import Phase
 
 
 def weights(found: Segmentation, position: int, trace: Trace, resize: Resize) -> dict[int, int]:

@@ -23,8 +23,8 @@ from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.predict.cuda_graphs import graph_launch
 from lumos.segment.segment import Segmentation
-from lumos.segment.units import Phase
 from lumos.trace.table import Int64
+from lumos.vocabulary import Phase
 from lumos.whatif.place import Placed
 from lumos.whatif.settings import OFF, ON
 

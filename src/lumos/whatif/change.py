@@ -19,11 +19,10 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.segment.dimensions import Operator, Resize, Shapes, Sizes, sizes
 from lumos.segment.segment import Label
-from lumos.segment.units import Phase
 from lumos.segment.weights import weights
 from lumos.simulate.durations import Mask
 from lumos.trace.table import Int64, Job, Trace
-from lumos.vocabulary import Recompute
+from lumos.vocabulary import Phase, Recompute
 from lumos.whatif.exchange import accumulation_ns
 from lumos.whatif.measured_layout import Factors, Instance, MeasuredLayout
 from lumos.whatif.rescale import Factor, Rescale, core_of, largest_inside, operator_rows
@@ -46,7 +45,7 @@ def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **
     found, graph = layout.segmentation, layout.segmentation.graph
     owners = members(graph)
     in_layer = np.array([p.label.layer >= 0 for p in found.pieces], bool)[found.piece]
-    update = np.array([p.label.phase == Phase.UPDATE for p in found.pieces], bool)[found.piece]
+    update = np.array([p.label.phase == Phase.OPTIMIZER for p in found.pieces], bool)[found.piece]
     for position, trace in enumerate(job.traces):
         old = sizes(trace)
         change = Resize(old, resized(old, wanted, trace))
@@ -116,9 +115,9 @@ def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np
     graph, found = layout.segmentation.graph, layout.segmentation
     phase = np.array([p.label.phase for p in found.pieces], np.uint8)[found.piece]
     rank = np.array([p.rank for p in found.pieces], np.int64)[found.piece]
-    update = graph.on_device & (phase == Phase.UPDATE)
+    update = graph.on_device & (phase == Phase.OPTIMIZER)
     update[shaped] = False
-    exchanged = (graph.kind == Kind.COLLECTIVE) & np.isin(phase, (Phase.BACKWARD, Phase.UPDATE))
+    exchanged = (graph.kind == Kind.COLLECTIVE) & np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER))
     return np.flatnonzero((rank == position) & (update | exchanged))
 
 
@@ -188,7 +187,7 @@ def _whole_updates(layout: MeasuredLayout, position: int) -> np.ndarray:
     by_layer = found.evidence.get("optimizer") == "repetition"
     if by_layer:
         return np.empty(0, np.int64)
-    mine = np.array([p.rank == position and p.label.phase == Phase.UPDATE for p in found.pieces], bool)[found.piece]
+    mine = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in found.pieces], bool)[found.piece]
     return np.flatnonzero(mine & (graph.kind != Kind.HOST))
 
 

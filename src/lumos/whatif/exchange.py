@@ -21,10 +21,9 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Kind
 from lumos.segment.dimensions import Operator, Resize, Shapes, sizes
-from lumos.segment.units import Phase
 from lumos.segment.weights import weights
 from lumos.trace.table import ABSENT, Int32, Int64, Job, Trace
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import CollectiveKind, Phase
 from lumos.whatif.measured_layout import MeasuredLayout
 
 #: Bytes of one accumulated gradient: gradients have the dtype of their weights, fp32 or 16 bit; fp32 is assumed.
@@ -132,7 +131,7 @@ def _exchanges(layout: MeasuredLayout, facts: Collectives, world: int) -> Int64:
     size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
     size = np.where(size == ABSENT, world, size)
     known = np.array([kind is not CollectiveKind.UNKNOWN for kind in facts.kinds], bool)[facts.kind]
-    exchanging = np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD, Phase.UPDATE))
+    exchanging = np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
     return np.flatnonzero((size == world) & known & exchanging & (facts.nbytes > 0))
 
 
@@ -149,7 +148,7 @@ def _waits(layout: MeasuredLayout, tasks: Int32) -> tuple[tuple[int, int], ...]:
     phase = np.array([p.label.phase for p in found.pieces], np.uint8)[found.piece]
     rank = np.array([graph.ranks.index(p.rank) for p in graph.processors], np.int64)[graph.processor]
     host = tasks[~owners.on_device[tasks] & (phase[tasks] == Phase.BACKWARD)]
-    updating = np.flatnonzero((phase == Phase.UPDATE) & ~owners.on_device & (graph.kind != Kind.COLLECTIVE))
+    updating = np.flatnonzero((phase == Phase.OPTIMIZER) & ~owners.on_device & (graph.kind != Kind.COLLECTIVE))
     updating = updating[np.argsort(start[updating], kind="stable")]
     host = host[np.lexsort((start[host], owners.step[host], rank[host]))]
     follows = (np.diff(rank[host]) == 0) & (np.diff(owners.step[host]) == 0)

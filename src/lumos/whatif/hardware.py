@@ -21,7 +21,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import Shapes
 from lumos.trace.table import ABSENT, Job
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import CollectiveKind, DType
 from lumos.whatif.durations import number
 from lumos.whatif.measured_layout import MeasuredLayout
 from lumos.whatif.rescale import modelled, operator_rows
@@ -101,7 +101,11 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
     rest = np.flatnonzero(owners.on_device & ~done & (graph.kind != Kind.COLLECTIVE))
     arithmetic = bound_by_arithmetic(graph)[rest]
     flops = max(
-        (old.peak_flops[d] / new.peak_flops[d] for d in ("bf16", "fp16", "fp32") if d in old.peak_flops and d in new.peak_flops),
+        (
+            old.peak_flops[d] / new.peak_flops[d]
+            for d in (DType.BF16, DType.FP16, DType.FP32)
+            if d in old.peak_flops and d in new.peak_flops
+        ),
         default=1.0,
     )
     memory = float(old.require("memory_bytes_per_s")) / float(new.require("memory_bytes_per_s"))

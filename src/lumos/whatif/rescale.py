@@ -34,6 +34,7 @@ from lumos.graph.table import Kind
 from lumos.segment.dimensions import Operator, Resize, Shapes, is_attention, product
 from lumos.segment.segment import Segmentation
 from lumos.trace.table import ABSENT, Category, Int64, Trace
+from lumos.vocabulary import Direction
 
 #: 80 % interval of a scaled CPU operator, from a change of a factor of four.
 CPU_INTERVAL = 0.15
@@ -170,7 +171,7 @@ def modelled(o: Operator, accelerator: Accelerator) -> Estimate | None:
             dtype,
             kv_heads=key[heads],
             kv_len=key[length],
-            direction="bwd" if backward else "fwd",
+            direction=Direction.BACKWARD if backward else Direction.FORWARD,
         )
     if not any(o.shapes):
         return None

@@ -19,12 +19,11 @@ from lumos.errors import LumosError
 from lumos.graph.table import Graph
 from lumos.segment.dimensions import Resize, Sizes, sizes
 from lumos.segment.segment import Segmentation, segment
-from lumos.segment.units import Phase
 from lumos.segment.weights import weights
 from lumos.simulate import simulate
 from lumos.trace.operations import is_operations
 from lumos.trace.table import Job
-from lumos.vocabulary import Recompute
+from lumos.vocabulary import DType, Phase, Recompute
 from lumos.whatif.answer import (
     Answer,
     Changed,
@@ -283,7 +282,9 @@ def _work(found: Segmentation, job: Job, changes: Changes) -> tuple[Work, Work]:
         except LumosError:
             accelerator = None
     count = found.layers
-    peak = max(accelerator.peak_flops.get("bf16", 0.0), accelerator.peak_flops.get("fp16", 0.0)) if accelerator is not None else None
+    peak = (
+        max(accelerator.peak_flops.get(DType.BF16, 0.0), accelerator.peak_flops.get(DType.FP16, 0.0)) if accelerator is not None else None
+    )
 
     def of(s: Sizes, total: int, microbatches_: int) -> Work:
         held = weights(found, 0, job.traces[0], Resize(old, s))

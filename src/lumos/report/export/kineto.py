@@ -26,7 +26,7 @@ from lumos.predict.predict import Prediction
 from lumos.predict.ranks import World, expand, group_of
 from lumos.simulate import simulate
 from lumos.simulate.timeline import Timeline
-from lumos.vocabulary import CollectiveKind, DType
+from lumos.vocabulary import CollectiveKind, Direction, DType
 
 #: Host time of a record or wait call, ns.
 CALL = 200
@@ -316,11 +316,11 @@ class _Writer:
 
 def _operator(work: Work | None, name: str) -> str:
     if isinstance(work, Gemm):
-        return "aten::bmm" if work.batch > 1 else "aten::_scaled_mm" if work.dtype == "fp8" else "aten::mm"
+        return "aten::bmm" if work.batch > 1 else "aten::_scaled_mm" if work.dtype is DType.FP8 else "aten::mm"
     if isinstance(work, GroupedGemm):
         return "aten::_grouped_mm"
     if isinstance(work, Attention):
-        backward = "_backward" if work.direction == "bwd" else ""
+        backward = "_backward" if work.direction is Direction.BACKWARD else ""
         return f"aten::_scaled_dot_product_flash_attention{backward}"
     return f"c10d::{_C10D[work.kind]}" if isinstance(work, Collective) else f"lumos::{name}"
 

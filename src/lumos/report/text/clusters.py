@@ -10,6 +10,7 @@ from rich.console import Console
 
 from lumos.cost.cluster import Cluster
 from lumos.report.text.format import heading, paragraph, sentence, table
+from lumos.vocabulary import DType
 
 #: What the endings of keys measure, in SI units: the longest ending that fits wins.
 UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_hz": "Hz", "_s": "s"}
@@ -52,7 +53,7 @@ def _memory(cluster: Cluster) -> str:
 
 def _peak(cluster: Cluster) -> str:
     rates = cluster.accelerator.peak_flops
-    return next((f"{rates[d] / 1e12:.4g} {d}" for d in ("bf16", "fp16", "fp32") if d in rates), "–")
+    return next((f"{rates[d] / 1e12:.4g} {d}" for d in (DType.BF16, DType.FP16, DType.FP32) if d in rates), "–")
 
 
 def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
