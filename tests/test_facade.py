@@ -1,31 +1,84 @@
-"""`import lumos`: everything public is there, and costs nothing until used."""
+"""`import lumos`: everything public is there, typed, costs nothing until used, and keeps its name whatever is imported beside it."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
+import pkgutil
+import random
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import lumos
+from lumos.errors import LumosError, UsageError
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = ROOT / "examples" / "gpt-2rank-cpu"
+SCRIPT = ROOT / "tests" / "data" / "a_users_script.py"
+
+PACKAGES = ["lumos", *(found.name for found in pkgutil.walk_packages([str(ROOT / "src" / "lumos")], "lumos.") if found.ispkg)]
+PACKAGES = [name for name in PACKAGES if not name.endswith((".startup", ".data"))]
+
+#: Names of functions that packages or modules have too, and a module that is deep inside each.
+SHARED = {
+    "lumos.simulate": "lumos.simulate.engine",
+    "lumos.whatif": "lumos.whatif.change",
+    "lumos.predict": "lumos.predict.layout",
+    "lumos.search": "lumos.search.search",
+    "lumos.report": "lumos.report.page.document",
+    "lumos.chakra.check": "lumos.chakra.check.check",
+    "lumos.chakra.link": "lumos.chakra.link.link",
+    "lumos.chakra.synthesize": "lumos.chakra.synthesize.model",
+    "lumos.chakra.export": "lumos.chakra.export",
+    "lumos.chakra.stat": "lumos.chakra.stat",
+    "lumos.proxy.generate": "lumos.proxy.generate",
+    "lumos.proxy.run": "lumos.proxy.run",
+    "lumos.cost.gemm": "lumos.cost.gemm",
+    "lumos.cost.attention": "lumos.cost.attention",
+    "lumos.cost.collective": "lumos.cost.collective",
+}
 
 
-def test_every_public_name_resolves():
-    for name in lumos.__all__:
-        assert getattr(lumos, name) is not None
-    assert set(lumos.__all__) <= set(dir(lumos))
+def test_every_package_says_what_is_public():
+    assert len(PACKAGES) > 20
+    for name in PACKAGES:
+        package = importlib.import_module(name)
+        assert "__all__" in vars(package), name
+        for public in package.__all__:
+            assert getattr(package, public) is not None
+        assert set(package.__all__) <= set(dir(package))
 
 
-def test_a_function_keeps_its_name_beside_the_package_of_that_name():
-    import lumos.simulate.engine
+def answers_of(code: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.split()
 
-    assert callable(lumos.simulate)
-    assert lumos.simulate is lumos.simulate
+
+@pytest.mark.parametrize("order", ["modules first", "names first", "shuffled"])
+def test_a_function_keeps_its_name_beside_the_module_of_that_name(order):
+    """After deep imports, in a process of its own; names that were asked for before the imports stay, too."""
+    names = list(SHARED)
+    random.Random(7).shuffle(names)
+    imports = "\n".join(f"import {SHARED[name]}" for name in (names if order == "shuffled" else SHARED))
+    kinds = "\n".join(f"print(type({name}).__name__)" for name in SHARED)
+    code = f"import lumos\n{kinds}\n{imports}\n{kinds}" if order == "names first" else f"{imports}\nimport lumos\n{kinds}"
+    assert set(answers_of(code)) == {"function"}
+
+
+def test_modules_of_functions_are_modules():
+    code = "import lumos\nprint(*(type(getattr(lumos, n)).__mro__[-2].__name__ for n in ('chakra', 'collect', 'cost', 'proxy')))"
+    assert answers_of(code) == ["module"] * 4
 
 
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'replya'"):
         _ = lumos.replya
+    with pytest.raises(AttributeError, match="no attribute 'exprot'"):
+        _ = lumos.chakra.exprot
 
 
 def test_the_version_is_that_of_the_package():
@@ -34,8 +87,126 @@ def test_the_version_is_that_of_the_package():
     assert lumos.__version__ == version("lumos-trace")
 
 
-@pytest.mark.parametrize("statement", ["import lumos", "import lumos.cli"])
+@pytest.mark.parametrize(
+    "statement", ["import lumos", "import lumos.cli", "import lumos.chakra", "import lumos.proxy", "import lumos.cost"]
+)
 def test_importing_loads_nothing_heavy(statement):
-    code = f"import sys; {statement}; print([m for m in ('numpy', 'msgspec', 'rich', 'isal') if m in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    assert answers_of(f"import sys; {statement}; print(*(m for m in ('numpy', 'msgspec', 'rich', 'isal') if m in sys.modules))") == []
+
+
+def test_keyword_arguments_and_the_command_line_have_the_same_words():
+    from lumos.plan.configuration import Settings
+    from lumos.plan.words import JobWords
+    from lumos.search.facade import SpaceWords
+    from lumos.search.space import COLUMNS
+    from lumos.whatif.facade import SettingWords
+    from lumos.whatif.settings import SETTINGS, Kind
+
+    types = {Kind.COUNT: "int", Kind.WORD: "str", Kind.SWITCH: "bool | Literal['on', 'off']"}
+    annotated = {key: annotation.__forward_arg__.replace('"', "'") for key, annotation in SettingWords.__annotations__.items()}
+    assert annotated == {key: types[setting.kind] for key, setting in SETTINGS.items()}
+    assert JobWords.__optional_keys__ == set(Settings.__struct_fields__)
+    assert SpaceWords.__optional_keys__ == set(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: lumos.whatif(EXAMPLE, layer=8), "did you mean 'layers'"),
+        (lambda: lumos.whatif(EXAMPLE, scale={"aten::mm": -1}), "0 or more"),
+        (lambda: lumos.predict(modle="llama3-8b"), "did you mean 'model'"),
+        (lambda: lumos.predict(model="llama3-8b", gpus="eight"), "gpus"),
+        (lambda: lumos.predict(), "--model is needed"),
+        (lambda: lumos.search(modle="llama3-8b"), "did you mean 'model'"),
+        (lambda: lumos.search(EXAMPLE, model="llama3-8b"), "exclude each other"),
+        (lambda: lumos.search(model="llama3-8b", cluster="h100", gpus=8, global_batch=8, seq=2048, sweep={}), "one size"),
+        (lambda: lumos.explain({"schedul": "1f1b"}, {"tp": 4}), "did you mean 'schedule'"),
+        (lambda: lumos.compare(EXAMPLE), "two jobs"),
+        (lambda: lumos.compare(EXAMPLE, EXAMPLE, step="99"), "not a step"),
+        (lambda: lumos.calibrate(["a.csv", "b.json"]), "not both"),
+        (lambda: lumos.chakra.synthesize(output="x"), "either sets to learn from"),
+        (lambda: lumos.proxy.run("x", mode="fast"), "'fast' is not a value of --mode"),
+    ],
+)
+def test_a_wrong_word_is_a_usage_error_that_says_what_is_right(ask, said):
+    with pytest.raises(UsageError, match=said):
+        ask()
+
+
+def test_a_grid_is_a_row_for_each_combination():
+    job = lumos.read(EXAMPLE)
+    graph = lumos.build(job)
+    cells = lumos.whatif(job, graph=graph, grid={"scale:aten::mm": (0.5, 1.0), "scale:aten::add*": (0, 1)})
+    assert [cell.settings for cell in cells][1] == {"scale:aten::mm": "0.5", "scale:aten::add*": "1"}
+    assert "step_time (ms)" in cells._repr_html_()
+    alone = lumos.whatif(job, graph=graph, scale={"aten::mm": 0.5})
+    assert alone.outcome.step_time_s == pytest.approx(cells[1].step_time_s)
+    assert lumos.whatif([EXAMPLE / "rank0.json.gz", EXAMPLE / "rank1.json.gz"], drop="aten::mm").changes == ("drop aten::mm",)
+
+
+def test_steps_are_named_as_on_the_command_line():
+    timeline = lumos.simulate(lumos.build(lumos.read(EXAMPLE)))
+    (path,) = lumos.critical_path(timeline, step="11")
+    assert path.name == "ProfilerStep#11"
+    assert len(lumos.critical_path(timeline)) == 4
+    assert lumos.compare(EXAMPLE, step=("10", "11")).change_ns == lumos.compare(EXAMPLE, EXAMPLE, step=("10", "11")).change_ns != 0
+    assert lumos.compare(EXAMPLE, EXAMPLE, step="10").change_ns == 0
+
+
+def run_script(folder: Path) -> None:
+    """Run the user's script beside what it names."""
+    (folder / "traces").symlink_to(EXAMPLE)
+    (folder / "runs.csv").write_text(
+        "id,source,model,gpu,n_gpus,seq_len,global_batch,tp,pp,step_time_s\n1,mine,llama3-8b,H100,8,8192,64,2,1,7.2\n"
+    )
+    spec = importlib.util.spec_from_file_location("a_users_script", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.main(folder)
+
+
+def test_a_users_script_runs(tmp_path, monkeypatch):
+    pytest.importorskip("plotly", reason="plotly is not installed (pip install lumos-trace[report])")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install lumos-trace[arrow])")
+    monkeypatch.chdir(tmp_path)
+    run_script(tmp_path)
+
+
+def test_a_users_script_names_every_public_function():
+    text = SCRIPT.read_text()
+    for package in ("lumos", "lumos.chakra", "lumos.proxy"):
+        for name in importlib.import_module(package).__all__:
+            if callable(getattr(importlib.import_module(package), name)) and name[0].islower():
+                assert f"{package}.{name}(" in text, f"{package}.{name}"
+
+
+def test_a_users_script_passes_strict_type_checks():
+    pytest.importorskip("mypy", reason="mypy is not installed (pip install lumos-trace[dev])")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", str(SCRIPT)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "MYPYPATH": "src"})
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_wrong_types_are_seen_by_type_checkers(tmp_path):
+    """That the script above passes proves little where everything is Any."""
+    pytest.importorskip("mypy", reason="mypy is not installed (pip install lumos-trace[dev])")
+    wrong = {
+        'lumos.whatif("a", tp="two")': "typeddict|arg-type",
+        'lumos.whatif("a", layer=8)': "call-arg|Unexpected",
+        "lumos.predict(model=8)": "arg-type",
+        "lumos.no_such_name": "attr-defined",
+        'lumos.chakra.export("a")': "call-arg|Missing",
+        'lumos.whatif("a").outcom': "attr-defined",
+    }
+    script = tmp_path / "wrong.py"
+    script.write_text("import lumos\n\n" + "\n".join(wrong) + "\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", str(script)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "MYPYPATH": "src"})
+    for line, text in enumerate(wrong, 3):
+        assert f"wrong.py:{line}: error" in done.stdout, (text, done.stdout)
+
+
+def test_errors_of_the_facade_are_lumos_errors():
+    assert issubclass(UsageError, LumosError)
+    assert lumos.UsageError is UsageError

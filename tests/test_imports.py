@@ -23,7 +23,7 @@ SOURCE = ROOT / "src" / "lumos"
 #: From the bottom up; the parts of one line do not import each other.
 ORDER = (
     ("errors", "native"),
-    ("diagnostics", "distribute", "intervals", "units", "vocabulary"),
+    ("choices", "diagnostics", "distribute", "intervals", "reexport", "units", "vocabulary"),
     ("result",),
     ("collect",),
     ("trace",),
@@ -46,7 +46,7 @@ PLACE = {part: place for place, parts in enumerate(ORDER) for part in parts}
 OF_COLLECT = {"errors", "vocabulary"}
 
 #: Files that may name modules in text: they load a verb, or a name of the façade, when it is first used.
-BY_NAME = {SOURCE / "__init__.py", SOURCE / "cli" / "__init__.py"}
+BY_NAME = {SOURCE / "__init__.py", *(SOURCE / room / "__init__.py" for room in ("chakra", "cli", "cost", "proxy"))}
 _MODULE = re.compile(r"lumos(\.[a-z_]+)+")
 
 

@@ -1,109 +1,169 @@
 """Lumos: how long a distributed training step takes, why, and what it would take otherwise.
 
-    job = lumos.read("traces/")            # profiler files → columns
-    graph = lumos.build(job)               # columns → tasks and dependencies
-    timeline = lumos.simulate(graph)       # when each task runs
-    lumos.breakdown(timeline)              # where the time goes
+    job = lumos.read("traces/")                 # profiler files → columns
+    graph = lumos.build(job)                    # columns → tasks and dependencies
+    timeline = lumos.simulate(graph)            # when each task runs
+    lumos.breakdown(timeline)                   # where the time goes
+    lumos.whatif(job, scale={"*nccl*": 0.5})    # what another job would take
+    lumos.predict(model="llama3-8b", cluster="h100", gpus=8, global_batch=64, seq=8192)
 
-Everything here is re-exported from the part that defines it, and loaded when first used, so importing `lumos` costs
-nothing.
+Functions have the names and words of the command line. `lumos.chakra`, `lumos.collect`, `lumos.cost` and `lumos.proxy` are modules of
+functions. What is listed here and in the `__all__` of packages is public; everything else may change.
+
+Everything here is re-exported from the part that defines it, and loaded when first used, so importing `lumos` costs nothing.
 """
 
 from __future__ import annotations
 
-import sys
-from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from lumos.reexport import reexport
+
 if TYPE_CHECKING:
-    from lumos.analyze.breakdown import breakdown
-    from lumos.analyze.compare import compare
-    from lumos.analyze.critical_path import critical_paths
-    from lumos.analyze.probes import probes
-    from lumos.analyze.replay import replay
-    from lumos.analyze.slack import slack
-    from lumos.analyze.stragglers import stragglers
+    from lumos import chakra, collect, cost, proxy
+    from lumos.analyze.breakdown import StepBreakdown, breakdown
+    from lumos.analyze.compare import Comparison
+    from lumos.analyze.contents import Contents
+    from lumos.analyze.critical_path import CriticalPath
+    from lumos.analyze.facade import compare, critical_path, inspect
+    from lumos.analyze.probes import Probes, probes
+    from lumos.analyze.replay import ReplayResult, replay
+    from lumos.analyze.slack import Slack, slack
+    from lumos.analyze.stragglers import Stragglers, stragglers
+    from lumos.cost.cluster import Accelerator, Cluster, load_cluster
+    from lumos.cost.estimate import Estimate
+    from lumos.cost.facade import Calibration, calibrate
     from lumos.diagnostics import Diagnostic
     from lumos.errors import GraphError, LumosError, TraceError, UsageError
     from lumos.graph.build import build
     from lumos.graph.table import Graph
+    from lumos.model import Model, load_model
+    from lumos.plan.framework import Framework
+    from lumos.plan.plan import Plan
+    from lumos.predict.facade import Validation, predict, validate
+    from lumos.predict.layout import Layout
+    from lumos.predict.predict import Prediction
+    from lumos.report.facade import Written, report
+    from lumos.result import Rows
+    from lumos.search.facade import Explained, Swept, explain, search
+    from lumos.search.search import Found
     from lumos.simulate import simulate
     from lumos.simulate.timeline import Timeline, measured
     from lumos.trace import read
     from lumos.trace.table import Job, Trace
+    from lumos.whatif.answer import Answer
+    from lumos.whatif.facade import whatif
+    from lumos.whatif.grid import Cell
+
+    __version__: str
 
 __all__ = [
+    "Accelerator",
+    "Answer",
+    "Calibration",
+    "Cell",
+    "Cluster",
+    "Comparison",
+    "Contents",
+    "CriticalPath",
     "Diagnostic",
+    "Estimate",
+    "Explained",
+    "Found",
+    "Framework",
     "Graph",
     "GraphError",
     "Job",
+    "Layout",
     "LumosError",
+    "Model",
+    "Plan",
+    "Prediction",
+    "Probes",
+    "ReplayResult",
+    "Rows",
+    "Slack",
+    "StepBreakdown",
+    "Stragglers",
+    "Swept",
     "Timeline",
     "Trace",
     "TraceError",
     "UsageError",
+    "Validation",
+    "Written",
     "breakdown",
     "build",
+    "calibrate",
+    "chakra",
+    "collect",
     "compare",
-    "critical_paths",
+    "cost",
+    "critical_path",
+    "explain",
+    "inspect",
+    "load_cluster",
+    "load_model",
     "measured",
+    "predict",
     "probes",
+    "proxy",
     "read",
     "replay",
+    "report",
+    "search",
     "simulate",
     "slack",
     "stragglers",
+    "validate",
+    "whatif",
 ]
 
-#: Where each public name is defined.
-_HOMES = {
-    "Diagnostic": "lumos.diagnostics",
-    "Graph": "lumos.graph.table",
-    "GraphError": "lumos.errors",
-    "Job": "lumos.trace.table",
-    "LumosError": "lumos.errors",
-    "Timeline": "lumos.simulate.timeline",
-    "Trace": "lumos.trace.table",
-    "TraceError": "lumos.errors",
-    "UsageError": "lumos.errors",
-    "breakdown": "lumos.analyze.breakdown",
-    "build": "lumos.graph.build",
-    "compare": "lumos.analyze.compare",
-    "critical_paths": "lumos.analyze.critical_path",
-    "measured": "lumos.simulate.timeline",
-    "probes": "lumos.analyze.probes",
-    "read": "lumos.trace",
-    "replay": "lumos.analyze.replay",
-    "simulate": "lumos.simulate",
-    "slack": "lumos.analyze.slack",
-    "stragglers": "lumos.analyze.stragglers",
-}
+reexport(
+    __name__,
+    {
+        "lumos.analyze.breakdown": ("StepBreakdown", "breakdown"),
+        "lumos.analyze.compare": ("Comparison",),
+        "lumos.analyze.contents": ("Contents",),
+        "lumos.analyze.critical_path": ("CriticalPath",),
+        "lumos.analyze.facade": ("compare", "critical_path", "inspect"),
+        "lumos.analyze.probes": ("Probes", "probes"),
+        "lumos.analyze.replay": ("ReplayResult", "replay"),
+        "lumos.analyze.slack": ("Slack", "slack"),
+        "lumos.analyze.stragglers": ("Stragglers", "stragglers"),
+        "lumos.cost.cluster": ("Accelerator", "Cluster", "load_cluster"),
+        "lumos.cost.estimate": ("Estimate",),
+        "lumos.cost.facade": ("Calibration", "calibrate"),
+        "lumos.diagnostics": ("Diagnostic",),
+        "lumos.errors": ("GraphError", "LumosError", "TraceError", "UsageError"),
+        "lumos.graph.build": ("build",),
+        "lumos.graph.table": ("Graph",),
+        "lumos.model": ("Model", "load_model"),
+        "lumos.plan.framework": ("Framework",),
+        "lumos.plan.plan": ("Plan",),
+        "lumos.predict.facade": ("Validation", "predict", "validate"),
+        "lumos.predict.layout": ("Layout",),
+        "lumos.predict.predict": ("Prediction",),
+        "lumos.report.facade": ("Written", "report"),
+        "lumos.result": ("Rows",),
+        "lumos.search.facade": ("Explained", "Swept", "explain", "search"),
+        "lumos.search.search": ("Found",),
+        "lumos.simulate": ("simulate",),
+        "lumos.simulate.timeline": ("Timeline", "measured"),
+        "lumos.trace": ("read",),
+        "lumos.trace.table": ("Job", "Trace"),
+        "lumos.whatif.answer": ("Answer",),
+        "lumos.whatif.facade": ("whatif",),
+        "lumos.whatif.grid": ("Cell",),
+    },
+    modules=("chakra", "collect", "cost", "proxy"),
+)
 
+if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            from importlib.metadata import version
 
-        return version("lumos-trace")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lumos' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
-
-
-class _Facade(ModuleType):
-    """Keeps a function of the façade where a subpackage has its name (`lumos.simulate`).
-
-    Importing a subpackage binds it to its parent; `from lumos.simulate import …` does not need that binding.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Facade
+            return version("lumos-trace")
+        raise AttributeError(name)

@@ -30,7 +30,7 @@ def test_the_critical_path_adds_up_and_has_no_slack(path):
         return
     owners, frozen, replayed = members(graph), freeze(graph), lumos.simulate(graph)
     for run in (lumos.measured(graph), replayed):
-        paths = lumos.critical_paths(run, owners, frozen=frozen)
+        paths = lumos.critical_path(run, owners, frozen=frozen)
         for found in paths:
             shares = found.by_class, found.by_group, {share.rank: share.path_ns for share in found.by_rank}
             assert {sum(share.values()) for share in shares} == {found.duration_ns}

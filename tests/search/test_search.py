@@ -25,7 +25,7 @@ def found(small):
 
 
 def test_finds_what_trying_every_plan_finds(small, found, monkeypatch):
-    import lumos.search.search as module
+    from lumos.search import search as module
 
     monkeypatch.setattr(module, "FIRST", 8)  # so that the first round sets a limit that prunes the rest
     pruned = search(small, FEW, refine=5)

@@ -48,7 +48,24 @@ def test_the_equivalent_command_answers_the_same(explorer, monkeypatch, capfd):
 def test_the_equivalent_python_answers_the_same(explorer, capsys):
     found = explorer.ask("/api/whatif", {"scale": [{"glob": "aten::mm", "factor": 0.7}], "rank_slowdown": [{"rank": 0, "factor": 2}]}).json
     exec(found["python"], {})
-    assert f"step_time_s={found['step_time_s']!r}" in capsys.readouterr().out
+    assert float(capsys.readouterr().out) == found["step_time_s"]
+
+
+def test_the_equivalent_python_names_every_change():
+    import ast
+
+    from lumos.serve.session import python_code
+    from lumos.whatif.durations import Durations, Scale
+    from lumos.whatif.facade import changes_of
+
+    durations = Durations((Scale("a'b", 0.5),), ("x",), ("y", "z"), ((3, 1.5),))
+    changes = Changes({"tp": "2", "cuda_graphs": "on"}, durations, "a100", "h100", ("bandwidth=x2,latency=0.5",))
+    call = ast.parse(python_code(["a", "b"], changes)).body[1].value.args[0].value.value
+    assert ast.unparse(call.func) == "lumos.whatif"
+    assert ast.literal_eval(call.args[0]) == ["a", "b"]
+    again = changes_of({word.arg: ast.literal_eval(word.value) for word in call.keywords})
+    assert again.network == ("bandwidth=x2.0", "latency=x0.5")
+    assert (again.settings, again.durations, again.base_cluster, again.cluster) == (changes.settings, durations, "a100", "h100")
 
 
 def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):

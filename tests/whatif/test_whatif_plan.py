@@ -20,6 +20,7 @@ from lumos.segment.outline import outline
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import Phase
+from lumos.whatif import identify as identify_module
 from lumos.whatif.durations import Durations
 from lumos.whatif.grid import evaluate, parse_grid
 from lumos.whatif.hardware import network
@@ -231,14 +232,14 @@ def test_passes_of_a_pipeline_stage_are_told_apart(written):
 
 def test_a_plan_that_does_not_account_for_the_trace_is_not_followed_in_silence(written, monkeypatch):
     found = replace(written.plan.on(written.job.cluster), agreement=0.8)
-    monkeypatch.setattr("lumos.whatif.identify.identify", lambda *_: found)
+    monkeypatch.setattr(identify_module, "identify", lambda *_: found)
     answer = whatif(written.traces, written.graph, Changes(parse_settings(["micro_batch=2"])))
     assert "plan-not-followed" in {d.code for d in answer.diagnostics}
 
 
 def test_a_grid_identifies_the_job_once(written, monkeypatch):
     asked = []
-    monkeypatch.setattr("lumos.whatif.identify.identify", lambda *job: asked.append(job) or written.plan.on(written.job.cluster))
+    monkeypatch.setattr(identify_module, "identify", lambda *job: asked.append(job) or written.plan.on(written.job.cluster))
     cells = evaluate(written.traces, written.graph, Changes(), parse_grid(["tp=1,2,5", "dp=2,4"]))
     assert len([cell for cell in cells if cell.step_time_s]) == 4
     assert len(asked) == 1

@@ -1,1 +1,8 @@
-"""Numbers about a timeline, measured or simulated. Nothing here prints or draws."""
+"""Numbers about a timeline, measured or simulated. Nothing here prints or draws.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

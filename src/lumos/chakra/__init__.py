@@ -1,1 +1,30 @@
-"""Chakra, the open format of workload graphs: read, link, export, check, import and synthesise."""
+"""Chakra, the open format of workload graphs: read, link, export, check, import and synthesise.
+
+The names below are functions with the words of `lumos chakra`, and what they answer; the modules beside them are internal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumos.reexport import reexport
+
+if TYPE_CHECKING:
+    from lumos.chakra.check.check import Checked
+    from lumos.chakra.export import Exported
+    from lumos.chakra.facade import Imported, Synthetic, check, export, import_, link, stat, synthesize
+    from lumos.chakra.link.link import Linked
+    from lumos.chakra.stat import Stat
+
+__all__ = ["Checked", "Exported", "Imported", "Linked", "Stat", "Synthetic", "check", "export", "import_", "link", "stat", "synthesize"]
+
+reexport(
+    __name__,
+    {
+        "lumos.chakra.check.check": ("Checked",),
+        "lumos.chakra.export": ("Exported",),
+        "lumos.chakra.facade": ("Imported", "Synthetic", "check", "export", "import_", "link", "stat", "synthesize"),
+        "lumos.chakra.link.link": ("Linked",),
+        "lumos.chakra.stat": ("Stat",),
+    },
+)

@@ -12,13 +12,14 @@ from lumos.chakra.lower import lower
 from lumos.chakra.write import GROUPS, file_name, write
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Graph
+from lumos.result import Shown
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Cluster
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+@dataclass(frozen=True, slots=True, repr=False)
+class Exported(Shown):
     """What was written. communication: nodes of it. groups: communicators."""
 
     folder: str

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lumos.chakra.workload import Workload
+from lumos.result import Shown
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT
 
@@ -35,8 +36,8 @@ class Transfers:
     ranks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+@dataclass(frozen=True, slots=True, repr=False)
+class Stat(Shown):
     """nodes: by type. dependencies: mean per node; widest: most of one node. symmetry: the share of ranks whose sequence
     of node types and names is that of rank 0."""
 

@@ -19,6 +19,8 @@ from typer.core import TyperGroup
 
 from lumos.errors import LumosError, UsageError
 
+__all__ = ("VERBS", "load", "main", "new_app")
+
 
 class Verb(NamedTuple):
     """Where a verb is defined and what it does, in a line."""
@@ -70,7 +72,7 @@ class Verbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in VERBS and not args[0].startswith("-"):
-            from lumos.cli.choices import suggestion
+            from lumos.choices import suggestion
 
             ctx.fail(f"no verb {args[0]!r}{suggestion(args[0], VERBS)}")
         return super().resolve_command(ctx, args)

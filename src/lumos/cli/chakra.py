@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from lumos.cli import new_app
 from lumos.cli.output import Clock, Json, Paths, Repair, console, plain, progress, write_json
-
-if TYPE_CHECKING:
-    from lumos.chakra.workload import Workload
 
 app = new_app(no_args_is_help=True, help="Read, link, export, check, import, synthesise Chakra traces. Each verb takes --json.")
 
@@ -62,7 +59,7 @@ def _cluster(name: str | None) -> Any:
 @app.command("check")
 def check_(folder: Folder, json: Json = False) -> None:
     """Hold a set to every rule that ASTRA-sim has; status 1 where it breaks one."""
-    from lumos.chakra.check.check import check
+    from lumos.chakra.facade import check
 
     result = check(folder)
     if json:
@@ -128,31 +125,16 @@ def import_(
     json: Json = False,
 ) -> None:
     """Read a set from any hand as a job, and say what it simulates to; with -o write it anew."""
-    from lumos.chakra.export import export
-    from lumos.chakra.json_files import write_json_files
-    from lumos.graph.build import build
-    from lumos.simulate import simulate
+    from lumos.chakra.facade import import_ as import_set
     from lumos.trace import read
 
-    job = read(*paths, progress=progress("reading"))
-    graph = build(job)
-    timeline = simulate(graph)
-    if output is not None and as_json:
-        write_json_files(job, output)
-    elif output is not None:
-        export(graph, output)
-    figures = {
-        "ranks": len(graph.ranks),
-        "tasks": len(graph),
-        "step_time_ns": int(timeline.end.max() - timeline.start.min()),
-        "diagnostics": graph.diagnostics,
-    }
+    found = import_set(read(*paths, progress=progress("reading")), output=output, as_json=as_json)
     if json:
-        write_json(figures)
+        write_json(found)
         return
     from lumos.report.text.chakra import print_imported
 
-    print_imported(console(), figures)
+    print_imported(console(), found)
 
 
 @app.command("synthesize")
@@ -172,45 +154,33 @@ def synthesize_(
     json: Json = False,
 ) -> None:
     """Sample a new set that gives nothing of its source away, or that has other ranks, layers and speeds."""
-    from lumos.chakra.export import export
-    from lumos.chakra.lower import lower
-    from lumos.chakra.synthesize.membership import likeness
-    from lumos.chakra.synthesize.model import learn, load, save
-    from lumos.chakra.synthesize.sample import sample
-    from lumos.errors import UsageError
-    from lumos.simulate import simulate
+    from lumos.chakra.facade import synthesize
+    from lumos.trace import read
 
-    if (model is None) == (not paths):
-        raise UsageError("give either sets to learn from, or a saved model with --model")
-    described, factors = _cluster(cluster), _factors(scale or [])
-    sources = [_workload([path]) for path in paths or ()]
-    learned = load(model) if model is not None else learn(sources)
-    if save_model is not None:
-        save(learned, save_model)
-    graph = sample(learned, seed, ranks=ranks, layers=layers, scale=factors)
-    result = export(graph, output, exact_ns=True, astra_sim=astra_sim, cluster=described)
-    timeline = simulate(graph)
-    plain_sample = len(sources) == 1 and ranks is None and layers is None and not factors
-    figures = {
-        **plain(result),
-        "diagnostics": result.diagnostics,
-        "symbols": len(learned.symbols),
-        "step_time_ns": int(timeline.end.max() - timeline.start.min()),
-        "source_step_time_ns": [int((s.start + s.duration).max()) for s in sources],
-        "likeness": likeness(sources[0], lower(graph)) if plain_sample else None,
-    }
+    found = synthesize(
+        [read(path, progress=progress("reading")) for path in paths or ()],
+        output=output,
+        model=model,
+        save_model=save_model,
+        seed=seed,
+        ranks=ranks,
+        layers=layers,
+        scale=_factors(scale or []),
+        astra_sim=astra_sim,
+        cluster=cluster,
+    )
     if json:
-        write_json(figures)
+        write_json(found)
         return
     from lumos.report.text.chakra import print_synthetic
 
-    print_synthetic(console(), figures)
+    print_synthetic(console(), found)
 
 
 def _factors(texts: list[str]) -> dict[str, float]:
     """The factors of --scale WHAT=F. UsageError where one is no such thing."""
     from lumos.chakra.synthesize.sample import SCALES
-    from lumos.cli.choices import check_choice
+    from lumos.choices import check_choice
     from lumos.errors import UsageError
 
     out = {}
@@ -229,9 +199,10 @@ def _factors(texts: list[str]) -> dict[str, float]:
 @app.command("stat")
 def stat_(paths: Paths, json: Json = False) -> None:
     """What is in a set (or would be, of any job): nodes, operators, communication, dependencies, symmetry."""
-    from lumos.chakra.stat import stat
+    from lumos.chakra.facade import stat
+    from lumos.trace import read
 
-    result = stat(_workload(paths))
+    result = stat(read(*paths, progress=progress("reading")))
     if json:
         write_json(result)
         return
@@ -258,15 +229,3 @@ def view_(
         write_json({"file": output, "tasks": len(graph), "diagnostics": graph.diagnostics})
     else:
         console().print(f"{output}: {len(graph):,} tasks of {len(graph.ranks)} ranks; open it in https://ui.perfetto.dev")
-
-
-def _workload(paths: list[str]) -> Workload:
-    """The workload of a set as it is, or that of any other job as it would be exported."""
-    from lumos.chakra.gather import gather
-    from lumos.chakra.lower import lower
-    from lumos.graph.build import build
-    from lumos.trace import read
-    from lumos.trace.chakra_et import FORMAT
-
-    job = read(*paths, progress=progress("reading"))
-    return gather(job) if job.traces[0].metadata.get("format") == FORMAT else lower(build(job))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lumos.choices import check_choice, check_step
 from lumos.cli.breakdown import RUNS, _runs
-from lumos.cli.choices import check_choice, check_step
 from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, plain, progress, write_json
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lumos.cli.choices import either
+from lumos.choices import either
 from lumos.cli.output import Json, console, write_json
 from lumos.vocabulary import Precision, Recompute, Schedule
 
@@ -54,20 +54,16 @@ def command(
     json: Json = False,
 ) -> None:
     """The step of a configuration: how long, how much memory, what bounds it."""
-    given = {key: value for key, value in locals().items() if value is not None}
-    from msgspec.structs import replace
-
+    given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.errors import UsageError
-    from lumos.plan.configuration import Settings, job_from, read_settings
-    from lumos.predict.predict import predict, result
+    from lumos.plan.words import JobWords
+    from lumos.predict.facade import predict
 
     if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
         raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
-    settings = read_settings(file) if file is not None else Settings()
-    changes: dict[str, Any] = {key: given[key] for key in Settings.__struct_fields__ if key in given and key != "switches"}
-    changes["switches"] = {**settings.switches, **_switches(switch or [])}
-    job = job_from(replace(settings, **changes))
-    prediction = predict(job, coarse=False if kineto is not None or perfetto is not None else blocks)
+    words = {key: value for key, value in given.items() if key in JobWords.__optional_keys__}
+    coarse = False if kineto is not None or perfetto is not None else blocks
+    prediction = predict(file, blocks=coarse, switches=_switches(switch or []), **words)
     if perfetto is not None:
         from lumos.report.export.perfetto import write_perfetto
 
@@ -77,7 +73,7 @@ def command(
 
         write_kineto(kineto, prediction, ranks=ranks, jitter=jitter, clock_offset_ns=round(1000 * clock_offset), seed=seed)
     if json:
-        write_json(result(prediction))
+        write_json(prediction)
         return
     from lumos.report.text.predict import print_prediction
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from lumos.cli import new_app
 from lumos.cli.output import Json, Paths, Repair, console, write_json
-
-if TYPE_CHECKING:
-    from lumos.proxy.program import Program
 
 app = new_app(no_args_is_help=True, help="A runnable benchmark from a trace: the same operators, shapes, order and overlap.")
 
@@ -33,41 +30,28 @@ def generate(
     json: Json = False,
 ) -> None:
     """Write a folder with benchmark.py, trace.json and a README. PATH is a profiler's trace, or an execution trace alone."""
-    from lumos.proxy.generate import generate as make
+    from lumos.proxy.facade import generate as write
 
-    program, notes = make(
+    found = write(
         paths,
         output,
-        execution_traces=execution_trace or (),
+        execution_trace=execution_trace or (),
         step=step,
         only=only or (),
         blocks=blocks or (),
         obfuscate=obfuscate,
-        max_memory_bytes=int(max_memory),
+        max_memory=max_memory,
         repair=repair,
     )
-    summary = _summary(program)
     if json:
-        write_json({**summary, "folder": output, "diagnostics": notes})
+        write_json(found)
         return
     from lumos.report.text.format import print_diagnostics
 
     out = console()
-    out.print(f"{output}: {summary['operators']} operators of {summary['ranks']} of {summary['world_size']} ranks, step {summary['step']}")
-    print_diagnostics(out, notes)
+    out.print(f"{output}: {found.operators} operators of {found.ranks} of {found.world_size} ranks, step {found.step}")
+    print_diagnostics(out, found.diagnostics)
     out.print(f"run it: lumos proxy run {output}", markup=False)
-
-
-def _summary(program: Program) -> dict[str, object]:
-    first = program.ranks[0]
-    return {
-        "ranks": len(program.ranks),
-        "world_size": program.world_size,
-        "step": first.step,
-        "recorded_step_ns": first.recorded_ns if first.recorded_ns > 0 else None,
-        "operators": sum(1 for _ in first.walk()),
-        "source": program.source,
-    }
 
 
 @app.command(context_settings={"ignore_unknown_options": False})
@@ -85,19 +69,20 @@ def run(
     json: Json = False,
 ) -> None:
     """Run a generated benchmark and compare its step with the recorded one."""
-    from lumos.cli.choices import check_choice
-    from lumos.errors import UsageError
-    from lumos.proxy.run import run as start
+    from lumos.proxy.facade import run as start
 
-    check_choice(mode, ("full", "compute", "communication"), "a value of --mode")
-    if warmup < 0 or repeat < 1 or (processes is not None and processes < 1):
-        raise UsageError(f"--warmup {warmup} --repeat {repeat} --processes {processes}: at least 0, 1 and 1")
-    options = ["--mode", mode, "--warmup", str(warmup), "--repeat", str(repeat)]
-    given = {"--device": device, "--rank": rank, "--max-memory": max_memory, "--threads": threads, "--profile": profile}
-    options += [str(part) for name, value in given.items() if value is not None for part in (name, value)]
-    if device is not None:
-        check_choice(device, ("cpu", "cuda"), "a value of --device")
-    result = start(folder, processes, tuple(options))
+    result = start(
+        folder,
+        processes=processes,
+        mode=mode,
+        device=device,
+        rank=rank,
+        warmup=warmup,
+        repeat=repeat,
+        max_memory=max_memory,
+        threads=threads,
+        profile=profile,
+    )
     if json:
         write_json(result)
         return

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lumos.cli.choices import check_choice
+from lumos.choices import check_choice
 from lumos.cli.output import Clock, Engine, Json, Paths, RayAddress, Repair, console, plain, progress, write_json
 
 

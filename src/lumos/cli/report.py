@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lumos.cli.choices import check_step
-from lumos.cli.output import Clock, Json, Paths, Repair, progress, write_json
+from lumos.cli.output import Clock, Json, Paths, Repair, plain, progress, write_json
 
 
 def command(
@@ -41,10 +40,9 @@ def command(
     With changes (as of `lumos whatif`) it also shows the changed job beside the recorded one.
     """
     import shlex
-    from pathlib import Path
 
-    from lumos.report.page.document import Recording, document
-    from lumos.report.page.html import write_report
+    from lumos.report.facade import write
+    from lumos.report.page.document import Recording
     from lumos.trace import read
     from lumos.whatif.durations import Durations
     from lumos.whatif.settings import parse_settings
@@ -54,17 +52,9 @@ def command(
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
     clock = Clock()
     recording = Recording.of(read(*paths, repair=repair, progress=progress("reading")))
-    name = None if step is None else check_step(step, recording.steps)
-    found = document(
-        recording,
-        command=["lumos", *map(shlex.quote, sys.argv[1:])],
-        step=name,
-        changes=changes if changes.structural or durations.described() else None,
-    )
-    write_report(output, found)
-    size = Path(output).stat().st_size
+    found = write(recording, output, ["lumos", *map(shlex.quote, sys.argv[1:])], step, changes)
     if json:
-        write_json({"file": output, "size_bytes": size, "headline": found["headline"], "step": found["step"], "seconds_s": clock.lap()})
+        write_json({**plain(found), "seconds_s": clock.lap()})
         return
-    print(found["headline"])
-    print(f"{output}: {size / 1e6:.1f} MB, opens in any browser, offline")
+    print(found.headline)
+    print(f"{output}: {found.size_bytes / 1e6:.1f} MB, opens in any browser, offline")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
-from lumos.cli.choices import either
+from lumos.choices import either
 from lumos.cli.output import Json, console, progress, write_json
 from lumos.vocabulary import Precision
-
-if TYPE_CHECKING:
-    from lumos.blocks.price import Pricer
-    from lumos.search.space import Problem
 
 Values = Annotated[str | None, typer.Option(metavar="V,V", show_default=False)]
 
@@ -53,30 +50,20 @@ def command(
     json: Json = False,
 ) -> None:
     """The plans of a model on a cluster, best first."""
-    given = dict(locals())
-    from lumos.cli.choices import check_choice
-    from lumos.search.constraints import parse
-    from lumos.search.engine import engine_of
-    from lumos.search.search import Found, answer, search
-    from lumos.search.settings import problem_of, space_of, sweep_of
+    given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
+    from lumos.choices import check_choice
+    from lumos.search.facade import SearchWords, Swept, search
+    from lumos.search.settings import sweep_of
     from lumos.search.sweep import OBJECTIVES, best_value
-    from lumos.search.sweep import sweep as swept
+    from lumos.trace import read
 
     check_choice(objective, OBJECTIVES, "an objective")
-    conditions = [parse(text) for text in require or []]
-    pricer = None
-    if paths:
-        problem, pricer = _of_traces(paths, model, cluster, {"gpus": gpus, "global_batch": global_batch, "seq_len": seq})
-    else:
-        problem = problem_of(model, cluster, gpus, global_batch, seq, precision, framework)
-    key, values = sweep_of(sweep) if sweep is not None else ("gpus", (problem.gpus,))
-    space = space_of(given)
-
-    def run(p: Problem) -> Found:
-        return search(p, space, refine, progress("search"), prune, conditions, engine_of(engine, p, ray_address, pricer))
-
-    rows = swept(problem, key, values, run)
-    found = rows[0][1]
+    words = {key: value for key, value in given.items() if key in SearchWords.__optional_keys__}
+    words["progress"] = progress("search")
+    job = read(*paths, progress=progress("reading")) if paths else None
+    key = "" if sweep is None else sweep_of(sweep)[0]
+    rows: Sequence[Swept] = [Swept(0, search(job, **words))] if sweep is None else search(job, sweep=sweep, **words)
+    found = rows[0].found
     if parquet is not None:
         from lumos.report.export.search_table import write_parquet
 
@@ -86,9 +73,9 @@ def command(
 
         plot_sweep(plot, key, rows) if sweep is not None else plot_front(plot, found)
     if json and sweep is not None:
-        write_json({"sweep": key, "best_value": best_value(rows, objective), "rows": [{key: value, **answer(f)} for value, f in rows]})
+        write_json({"sweep": key, "best_value": best_value(rows, objective), "rows": [{key: value, **f.to_dict()} for value, f in rows]})
     elif json:
-        write_json(answer(found))
+        write_json(found)
     else:
         from lumos.report.text.search import print_found, print_sweep
 
@@ -96,21 +83,3 @@ def command(
             print_found(console(), found)
         else:
             print_sweep(console(), key, rows, best_value(rows, objective))
-
-
-def _of_traces(paths: list[str], model: str | None, cluster: str | None, sizes: dict[str, int | None]) -> tuple[Problem, Pricer]:
-    """The problem and prices of measured traces, with the sizes that are given."""
-    from dataclasses import replace
-
-    from lumos.errors import UsageError
-    from lumos.graph.build import build
-    from lumos.search.measured import problem_of_traces
-    from lumos.trace import read
-
-    if model is not None:
-        raise UsageError("--model and traces exclude each other: the traces say which model ran")
-    job = read(*paths, progress=progress("reading"))
-    problem, pricer = problem_of_traces(job, build(job), cluster)
-    gpus, batch, seq = sizes["gpus"] or problem.gpus, sizes["global_batch"] or problem.global_batch, sizes["seq_len"] or problem.seq_len
-    problem.cluster.check_size(gpus)
-    return replace(problem, gpus=gpus, global_batch=batch, seq_len=seq), pricer

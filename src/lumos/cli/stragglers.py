@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lumos.cli.choices import check_choice
+from lumos.choices import check_choice
 from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, progress, write_json
 
 

@@ -16,18 +16,19 @@ def command(
     json: Json = False,
 ) -> None:
     """Predict every row of tables of measured runs, and score the predictions."""
-    from lumos.predict.validate import explained, read_tables, rows_of, score, summary
+    from lumos.predict.facade import validate
+    from lumos.predict.validate import explained
 
     clock = Clock()
-    scored = score(read_tables(tables), progress=progress("predicting"))
-    result = {**summary(scored), "seconds_s": clock.lap()}
+    found = validate(*tables, progress=progress("predicting"))
+    result = {**found.to_dict(), "seconds_s": clock.lap()}
     if plot is not None:
         from lumos.report.plots.validate import write_plot
 
-        write_plot(plot, scored)
+        write_plot(plot, found.rows)
     if json:
-        write_json({"rows": rows_of(scored), **result})
+        write_json(result)
         return
     from lumos.report.text.validate import print_validation
 
-    print_validation(console(), scored, result, explained(scored, worst))
+    print_validation(console(), found.rows, result, explained(found.rows, worst))

@@ -8,7 +8,7 @@
             p.step()
 
 As a callback: `lumos.collect.lightning("out/")`, `lumos.collect.hugging_face("out/")`. Without a change of the script:
-`lumos collect -- torchrun … train.py`.
+`lumos.collect.run(["torchrun", …, "train.py"], "out/")`, or `lumos collect -- torchrun … train.py`.
 
 This package imports nothing of Lumos but its errors, so that it can be dropped into any training environment. torch is
 imported when a recording starts, not before.
@@ -17,6 +17,7 @@ imported when a recording starts, not before.
 from __future__ import annotations
 
 from lumos.collect.callbacks import hugging_face, lightning
+from lumos.collect.command import Recorded, run
 from lumos.collect.window import Recording, profile
 
-__all__ = ["Recording", "hugging_face", "lightning", "profile"]
+__all__ = ["Recorded", "Recording", "hugging_face", "lightning", "profile", "run"]

@@ -8,20 +8,40 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lumos.collect.hook import VARIABLE
 from lumos.errors import LumosError, UsageError
 
 
-def run(command: Sequence[str], folder: str, **settings: Any) -> tuple[int, list[str]]:
-    """Run a command to its end; its exit status, and the files that its processes wrote into `folder`.
+class Recorded(NamedTuple):
+    """status: that the command ended with. files: what its processes wrote."""
 
-    settings: those of `profile`. Raises UsageError for impossible numbers or a command that is not there, and LumosError
-    where the command ended well and recorded nothing.
+    status: int
+    files: list[str]
+
+
+def run(
+    command: Sequence[str],
+    folder: str | os.PathLike[str],
+    *,
+    steps: int = 3,
+    warmup: int = 2,
+    wait: int = 5,
+    memory: bool = False,
+    execution_trace: bool = False,
+    align: bool = True,
+) -> Recorded:
+    """Run a command to its end, with every Python process of it recording itself into `folder`.
+
+    The settings are those of `profile`; every call of an optimizer's step ends a step. Raises UsageError for impossible numbers or a
+    command that is not there, and LumosError where the command ended well and recorded nothing.
     """
-    if settings.get("steps", 1) < 1 or min(settings.get("warmup", 0), settings.get("wait", 0)) < 0:
+    if steps < 1 or min(warmup, wait) < 0:
         raise UsageError("--steps must be at least 1, --warmup and --wait at least 0")
+    settings = {
+        "steps": steps, "warmup": warmup, "wait": wait, "memory": memory, "execution_trace": execution_trace, "align": align,
+    }  # fmt: skip
     if not command or shutil.which(command[0]) is None:
         raise UsageError(f"{command[0] if command else ''!r}: no such command; write it after --, as you would start it")
     target = Path(folder).absolute()
@@ -29,12 +49,12 @@ def run(command: Sequence[str], folder: str, **settings: Any) -> tuple[int, list
     status = subprocess.run(command, env=environment(target, settings), check=False).returncode
     written = sorted(str(path) for path, when in _files(target).items() if before.get(path) != when)
     if not written and status == 0:
-        needed = settings["wait"] + settings["warmup"] + settings["steps"] + 1
+        needed = wait + warmup + steps + 1
         raise LumosError(
             f"{' '.join(command)}: ended without a recording; it takes {needed} calls of an optimizer's step in a process with torch "
             "2.1 or later: lower --wait, or call lumos.collect.profile in the script"
         )
-    return (status if status >= 0 else 128 - status), written
+    return Recorded(status if status >= 0 else 128 - status, written)
 
 
 def environment(folder: Path, settings: dict[str, Any]) -> dict[str, str]:

@@ -1,1 +1,32 @@
-"""How long work takes that was not measured: accelerators and networks as data, and small fitted models over them."""
+"""How long work takes that was not measured: accelerators and networks as data, and small fitted models over them.
+
+The names below are functions with the words of `lumos cost`, and what they take and answer; the modules beside them are internal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumos.reexport import reexport
+
+if TYPE_CHECKING:
+    from lumos.cost.attention import attention
+    from lumos.cost.cluster import Accelerator, Cluster, cluster_names, load_cluster
+    from lumos.cost.collective import collective
+    from lumos.cost.estimate import Estimate
+    from lumos.cost.gemm import gemm
+    from lumos.cost.memory_bound import memory_bound
+
+__all__ = ["Accelerator", "Cluster", "Estimate", "attention", "cluster_names", "collective", "gemm", "load_cluster", "memory_bound"]
+
+reexport(
+    __name__,
+    {
+        "lumos.cost.attention": ("attention",),
+        "lumos.cost.cluster": ("Accelerator", "Cluster", "cluster_names", "load_cluster"),
+        "lumos.cost.collective": ("collective",),
+        "lumos.cost.estimate": ("Estimate",),
+        "lumos.cost.gemm": ("gemm",),
+        "lumos.cost.memory_bound": ("memory_bound",),
+    },
+)

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lumos.diagnostics import Diagnostic
+from lumos.result import Described
+from lumos.units import duration
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -32,8 +34,8 @@ class Bound(IntEnum):
 MEASURED, SCALED, MODELLED = "measured", "scaled", "modelled"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Estimate:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Estimate(Described):
     """A duration with its 80 % interval; every field but `source` and `diagnostics` is an array of one common shape.
 
     time, low, high: int64 nanoseconds; low ≤ time ≤ high. bound_by: uint8 `Bound`. roofline: int64 nanoseconds that
@@ -49,6 +51,14 @@ class Estimate:
     extrapolated: NDArray[np.bool_]
     source: str = MODELLED
     diagnostics: tuple[Diagnostic, ...] = ()
+
+    def described(self) -> str:
+        """The time with its interval and what bounds it; of several, how many there are."""
+        if self.time.size != 1:
+            return f"{self.time.size:,} estimates of shape {self.time.shape}, {self.source}"
+        time, low, high = (duration(int(values.item())) for values in (self.time, self.low, self.high))
+        share = f"{self.fraction_of_peak.item():.1%} of peak"
+        return f"{time} (80 % interval {low} to {high}), bound by {Bound(int(self.bound_by.item())).name.lower()}, {share}, {self.source}"
 
     @property
     def fraction_of_peak(self) -> Float64:

@@ -1,1 +1,8 @@
-"""What is asked for: a parallel plan, the framework that runs it, its pipeline schedule, and the job that they make."""
+"""What is asked for: a parallel plan, the framework that runs it, its pipeline schedule, and the job that they make.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

@@ -1,1 +1,8 @@
-"""From a plan to a graph: the layout of a step, its tasks, its time; and the score over published runs."""
+"""From a plan to a graph: the layout of a step, its tasks, its time; and the score over published runs.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

@@ -1,1 +1,17 @@
-"""Runnable benchmarks from traces: the same operators, shapes, order and overlap, without the model's code and data."""
+"""Runnable benchmarks from traces: the same operators, shapes, order and overlap, without the model's code and data.
+
+The names below are functions with the words of `lumos proxy`, and what they answer; the modules beside them are internal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumos.reexport import reexport
+
+if TYPE_CHECKING:
+    from lumos.proxy.facade import Generated, generate, run
+
+__all__ = ["Generated", "generate", "run"]
+
+reexport(__name__, {"lumos.proxy.facade": ("Generated", "generate", "run")})

@@ -20,6 +20,7 @@ from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Lane
 from lumos.predict.predict import Prediction, work_class
 from lumos.predict.step_time import slowest
+from lumos.result import Shown
 from lumos.vocabulary import Recompute
 
 RECOMPUTED = "recomputation (memory)"
@@ -28,8 +29,8 @@ WAITING = "waiting between passes"
 DATA = "data-parallel communication"
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Shown):
     """Parts of two steps, in seconds; each adds up to its step."""
 
     first: dict[str, float]

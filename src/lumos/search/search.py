@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lumos.result import Shown
 from lumos.search.bounds import lower_bounds
 from lumos.search.constraints import Constraint
 from lumos.search.engine import Engine, Local, Simulated
@@ -39,8 +40,8 @@ class Candidates:
         return np.flatnonzero(better)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Found(Shown):
     """What a search gives. best: simulated in full, best first. complete: False where it was interrupted."""
 
     problem: Problem
@@ -53,6 +54,20 @@ class Found:
     best: tuple[Simulated, ...]
     candidates: Candidates
     complete: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of `lumos search --json`."""
+        return answer(self)
+
+    def described(self) -> str:
+        """How many plans there are, and the best."""
+        if not self.best:
+            first = "none simulated"
+        else:
+            plan = plan_keys(self.best[0].job.plan)
+            sizes = " ".join(f"{key} {plan[key]}" for key in ("tp", "pp", "cp", "ep", "dp") if plan[key] > 1)
+            first = f"best {self.best[0].time.time_s:.4g} s a step: {sizes or 'one device'}"
+        return f"{self.plans:,} plans of {self.problem.model.name} on {self.problem.gpus} x {self.problem.cluster.name}, {first}"
 
 
 def search(

@@ -1,1 +1,8 @@
-"""A measured graph cut into layers, phases and microbatches, and the sizes of its model and plan read back."""
+"""A measured graph cut into layers, phases and microbatches, and the sizes of its model and plan read back.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -191,23 +191,23 @@ def command_line(paths: Sequence[str], changes: Changes) -> str:
 def python_code(paths: Sequence[str], changes: Changes) -> str:
     """Python that answers the same."""
     durations = changes.durations
-    scales = ", ".join(f"Scale({s.glob!r}, {s.factor:g})" for s in durations.scales)
-    inner = {
-        "scales": f"({scales},)" if scales else "",
-        "drops": repr(durations.drops) if durations.drops else "",
-        "fused": repr(durations.fused) if durations.fused else "",
-        "slow": repr(durations.slow) if durations.slow else "",
-    }
-    of_durations = ", ".join(f"{key}={text}" for key, text in inner.items() if text)
-    outer = {
-        "settings": repr(dict(changes.settings)) if changes.settings else "",
-        "durations": f"Durations({of_durations})" if of_durations else "",
-        "base_cluster": repr(changes.base_cluster) if changes.base_cluster else "",
+    network = [word.partition("=") for words in changes.network for word in words.split(",")]
+    words = {
+        **{key: repr(int(value) if value.isdigit() else value) for key, value in changes.settings.items()},
+        "scale": _mapping((repr(s.glob), f"{s.factor:g}") for s in durations.scales),
+        "drop": repr(list(durations.drops)) if durations.drops else "",
+        "fuse": repr(list(durations.fused)) if durations.fused else "",
+        "rank_slowdown": _mapping((str(rank), f"{factor:g}") for rank, factor in durations.slow),
         "cluster": repr(changes.cluster) if changes.cluster else "",
-        "network": repr(changes.network) if changes.network else "",
+        "base_cluster": repr(changes.base_cluster) if changes.base_cluster else "",
+        "network": _mapping((repr(key.strip()), factor.strip().removeprefix("x")) for key, _, factor in network),
     }
-    arguments = ", ".join(f"{key}={text}" for key, text in outer.items() if text)
-    return (
-        "import lumos\nfrom lumos.whatif.durations import Durations, Scale\nfrom lumos.whatif.whatif import Changes, whatif\n\n"
-        f"job = lumos.read({', '.join(map(repr, paths))})\nprint(whatif(job, lumos.build(job), Changes({arguments})).outcome)\n"
-    )
+    arguments = "".join(f", {key}={text}" for key, text in words.items() if text)
+    files = repr(paths[0]) if len(paths) == 1 else repr(list(paths))
+    return f"import lumos\n\nprint(lumos.whatif({files}{arguments}).outcome.step_time_s)\n"
+
+
+def _mapping(items: Iterable[tuple[str, str]]) -> str:
+    """The source of a dict with those keys and values; nothing for none."""
+    inner = ", ".join(f"{key}: {value}" for key, value in items)
+    return f"{{{inner}}}" if inner else ""

@@ -1,1 +1,8 @@
-"""Changes of a measured job, and the answer to each."""
+"""Changes of a measured job, and the answer to each.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

@@ -112,7 +112,7 @@ class Answer(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos whatif --json`."""
-        return contracted(self)
+        return {**contracted(self), "changes": list(self.changes)}
 
     def described(self) -> str:
         """The changed step beside the base's, its interval, and what was changed."""
@@ -406,7 +406,7 @@ def contracted(found: Answer) -> dict[str, Any]:
         **plain(found.outcome),
         "base": plain(found.base),
         "measured_step_s": found.measured_step_s,
-        "changes": list(found.changes),
+        "changes": found.changes,
         "moved": [{**c._asdict(), "delta_s": c.delta_s} for c in found.moved],
         "share": plain(found.share),
         "diagnostics": plain(found.diagnostics),

@@ -11,6 +11,7 @@ import pytest
 from lumos.analyze.critical_path import critical_paths
 from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Graph, Kind, Processor
+from lumos.report.export import perfetto
 from lumos.report.export.perfetto import write_perfetto
 from lumos.simulate.timeline import Timeline, measured
 
@@ -155,7 +156,7 @@ def test_a_failure_leaves_what_was_there(runs, tmp_path, monkeypatch):
     def broken(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("lumos.report.export.perfetto._write", broken)
+    monkeypatch.setattr(perfetto, "_write", broken)
     with pytest.raises(LumosError, match=r"both\.json: cannot be written \(No space left"):
         write_perfetto(str(target), runs)
     assert target.read_text() == "before"

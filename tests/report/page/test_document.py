@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import lumos
-import lumos.report.page.document as document_module
 from lumos.analyze.replay import replay
+from lumos.report.page import document as document_module
 from lumos.report.page.document import Recording, document, headline
 from lumos.result import plain
 from lumos.whatif.durations import Durations

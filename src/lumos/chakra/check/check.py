@@ -17,13 +17,14 @@ from lumos.chakra.files import rank_files
 from lumos.chakra.gather import group_of
 from lumos.chakra.network import yaml_lists
 from lumos.errors import LumosError
+from lumos.result import Shown
 from lumos.trace.chakra_wire import NodeType
 
 _GROUPS, _SYSTEM, _MEMORY, _NETWORK = "groups.json", "sys.json", "mem.json", "net.yml"
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+@dataclass(frozen=True, slots=True, repr=False)
+class Checked(Shown):
     """ok: no rule is broken. violations: by file and node. ranks, nodes: what was read."""
 
     ok: bool

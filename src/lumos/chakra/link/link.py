@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from lumos.chakra.link.align import align
 from lumos.diagnostics import Diagnostic
 from lumos.graph.launches import device_work
+from lumos.result import Shown, plain
 from lumos.trace.execution_trace import ExecutionTrace
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
@@ -34,8 +36,8 @@ COMPARED, SAME_RUN = 2000, 0.995
 _IDS = (("Record function id", 0), ("External id", 0), ("Ev Idx", 1), ("Ev Idx", 0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Linked:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Linked(Shown):
     """node: int32 per row of the Trace, the execution trace's node that it is, ABSENT none. kernel: its row.
 
     kernel_node, method: per kernel the node of the operator that launched it, and how it was found: "id", "alignment",
@@ -50,6 +52,18 @@ class Linked:
     shared: int
     operators: int
     diagnostics: tuple[Diagnostic, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """How much was linked, and how; the keys of `lumos chakra link --json` without its times."""
+        return {
+            "kernels": self.kernels,
+            "shared": self.shared,
+            "linked": self.linked,
+            "link_rate": self.link_rate,
+            "by_method": self.by_method,
+            "operators": self.operators,
+            "diagnostics": plain(self.diagnostics),
+        }
 
     @property
     def kernels(self) -> int:

@@ -1,1 +1,8 @@
-"""Graphs of operation-level recordings, whose rows are whole operations (a pass, a transfer) instead of kernels."""
+"""Graphs of operation-level recordings, whose rows are whole operations (a pass, a transfer) instead of kernels.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

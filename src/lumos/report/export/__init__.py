@@ -1,1 +1,8 @@
-"""Timelines as files that other tools open."""
+"""Timelines as files that other tools open.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

@@ -1,1 +1,8 @@
-"""Figures as single HTML files."""
+"""Figures as single HTML files.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

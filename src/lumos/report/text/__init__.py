@@ -1,1 +1,8 @@
-"""Results as text for people, one verb a file."""
+"""Results as text for people, one verb a file.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

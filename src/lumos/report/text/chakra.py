@@ -10,6 +10,7 @@ from rich.text import Text
 
 from lumos.chakra.check.check import Checked
 from lumos.chakra.export import Exported
+from lumos.chakra.facade import Imported, Synthetic
 from lumos.chakra.stat import Stat
 from lumos.report.text.format import MOST_ROWS, heading, paragraph, percent, print_diagnostics, size, table
 from lumos.units import count, duration
@@ -50,18 +51,20 @@ def print_linked(console: Console, figures: dict[str, Any]) -> None:
     print_diagnostics(console, figures["diagnostics"])
 
 
-def print_imported(console: Console, figures: dict[str, Any]) -> None:
+def print_imported(console: Console, result: Imported) -> None:
+    figures = result.to_dict()
     text = f"{count(figures['ranks'], 'rank')}, {count(figures['tasks'], 'task')}: {duration(figures['step_time_ns'])} simulated"
     console.print(Text(text, style="bold"))
-    print_diagnostics(console, figures["diagnostics"])
+    print_diagnostics(console, result.graph.diagnostics)
 
 
-def print_synthetic(console: Console, figures: dict[str, Any]) -> None:
-    text = f"{figures['folder']}: {count(figures['ranks'], 'rank')}, {count(figures['nodes'], 'node')} from {figures['symbols']:,} symbols"
+def print_synthetic(console: Console, result: Synthetic) -> None:
+    found = result.exported
+    text = f"{found.folder}: {count(found.ranks, 'rank')}, {count(found.nodes, 'node')} from {result.symbols:,} symbols"
     console.print(Text(text, style="bold"))
-    sources = ", ".join(duration(ns) for ns in figures["source_step_time_ns"])
-    paragraph(console, f"{duration(figures['step_time_ns'])} replayed" + (f" (source: {sources})" if sources else ""))
-    like = figures["likeness"]
+    sources = ", ".join(duration(ns) for ns in result.source_step_time_ns)
+    paragraph(console, f"{duration(result.step_time_ns)} replayed" + (f" (source: {sources})" if sources else ""))
+    like = result.likeness
     if like is not None:
         heading(console, "What it gives away of its source")
         rows = [
@@ -73,7 +76,7 @@ def print_synthetic(console: Console, figures: dict[str, Any]) -> None:
         table(console, ("", "this set", "by chance"), rows)
         heading(console, "Distance of the distributions (Kolmogorov–Smirnov)")
         table(console, ("of", "distance"), [(name, f"{value:.3f}") for name, value in like.ks.items()])
-    print_diagnostics(console, figures["diagnostics"])
+    print_diagnostics(console, found.diagnostics)
 
 
 def print_stat(console: Console, result: Stat) -> None:

@@ -1,0 +1,197 @@
+"""The verbs of `lumos chakra` as functions: `lumos.chakra.export`, `check`, `import_`, `link`, `synthesize` and `stat`.
+
+    lumos.chakra.export("traces/", "set", astra_sim=True, cluster="h100")
+    lumos.chakra.check("set").ok
+
+Jobs are named as for `lumos.read`; what can be exported is also a graph, measured, changed or predicted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lumos.chakra.check.check import Checked
+from lumos.chakra.check.check import check as check_folder
+from lumos.chakra.export import Exported
+from lumos.chakra.export import export as export_graph
+from lumos.chakra.gather import gather
+from lumos.chakra.json_files import write_json_files
+from lumos.chakra.link.link import Linked
+from lumos.chakra.link.link import link as link_traces
+from lumos.chakra.link.linked_file import write_linked
+from lumos.chakra.lower import lower
+from lumos.chakra.stat import Stat
+from lumos.chakra.stat import stat as stat_workload
+from lumos.chakra.synthesize.membership import Likeness, likeness
+from lumos.chakra.synthesize.model import learn, load, save
+from lumos.chakra.synthesize.sample import sample
+from lumos.chakra.workload import Workload
+from lumos.cost.cluster import Cluster, load_cluster
+from lumos.errors import UsageError
+from lumos.graph.build import build
+from lumos.graph.table import Graph
+from lumos.result import Shown, by_field, plain
+from lumos.simulate import Timeline, simulate
+from lumos.trace.chakra_et import FORMAT
+from lumos.trace.execution_trace import read as read_execution_trace
+from lumos.trace.source import Source, as_job
+from lumos.trace.table import Job
+
+
+def export(
+    job: Source | Graph,
+    output: str | os.PathLike[str],
+    *,
+    astra_sim: bool = False,
+    cluster: str | None = None,
+    exact_ns: bool = False,
+    coarse: bool = False,
+    repair: bool = False,
+) -> Exported:
+    """Write a job's graph into the folder `output`: one .et file per rank, and the communicators.
+
+    astra_sim: also what ASTRA-sim runs it with; cluster: what the network file describes (a name or a .toml file). exact_ns: keep
+    nanoseconds. coarse: blocks between communication instead of kernels. GraphError where the job has no schedule, LumosError where the
+    folder cannot be written.
+    """
+    graph = job if isinstance(job, Graph) else build(as_job(job, repair=repair))
+    return export_graph(graph, Path(output), exact_ns=exact_ns, coarse=coarse, astra_sim=astra_sim, cluster=_cluster(cluster))
+
+
+def _cluster(name: str | None) -> Cluster | None:
+    return None if name is None else load_cluster(name)
+
+
+def check(folder: str | os.PathLike[str]) -> Checked:
+    """Hold a set to every rule that ASTRA-sim has. LumosError where the folder holds no set at all."""
+    return check_folder(Path(folder))
+
+
+def link(
+    execution_trace: str | os.PathLike[str],
+    kineto: str | os.PathLike[str],
+    *,
+    output: str | os.PathLike[str] | None = None,
+    repair: bool = False,
+) -> Linked:
+    """Join an execution trace with the profiler's file of the same rank and run: tensors with times.
+
+    output: write the linked nodes there, as a .et file. Raises UsageError where `kineto` holds several ranks, TraceError where a file
+    cannot be read.
+    """
+    observed, job = read_execution_trace(Path(execution_trace)), as_job(kineto, repair=repair)
+    if len(job.traces) != 1:
+        raise UsageError(f"{kineto}: {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
+    found = link_traces(observed, job.traces[0])
+    if output is not None:
+        write_linked(Path(output), observed, job.traces[0], found)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Imported(Shown):
+    """A set that was read as a job, its graph, and what it simulates to."""
+
+    job: Job
+    graph: Graph
+    timeline: Timeline
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of `lumos chakra import --json`."""
+        return {
+            "ranks": len(self.graph.ranks),
+            "tasks": len(self.graph),
+            "step_time_ns": _length(self.timeline),
+            "diagnostics": plain(self.graph.diagnostics),
+        }
+
+
+def import_(source: Source, *, output: str | os.PathLike[str] | None = None, as_json: bool = False) -> Imported:
+    """Read a set from any hand as a job, and simulate it.
+
+    output: write it anew into that folder; as_json: as JSON instead of .et. TraceError where the set is broken, GraphError where its
+    ranks wait for each other for ever.
+    """
+    job = as_job(source)
+    graph = build(job)
+    timeline = simulate(graph)
+    if output is not None and as_json:
+        write_json_files(job, Path(output))
+    elif output is not None:
+        export_graph(graph, Path(output))
+    return Imported(job, graph, timeline)
+
+
+def _length(timeline: Timeline) -> int:
+    return int(timeline.end.max() - timeline.start.min())
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Synthetic(Shown):
+    """A sampled set. symbols: distinct operators of the model. step_time_ns, source_step_time_ns: of the sample, and of each set that was
+    learned from. likeness: what the sample gives away of its one source; None where structure or speeds were changed."""
+
+    exported: Exported
+    symbols: int
+    step_time_ns: int
+    source_step_time_ns: tuple[int, ...]
+    likeness: Likeness | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of `lumos chakra synthesize --json`."""
+        found = by_field(self)
+        return {**found.pop("exported"), **found}
+
+
+def synthesize(
+    sets: Source | Sequence[Source] = (),
+    *,
+    output: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None = None,
+    save_model: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    ranks: int | None = None,
+    layers: int | None = None,
+    scale: Mapping[str, float] | None = None,
+    astra_sim: bool = False,
+    cluster: str | None = None,
+) -> Synthetic:
+    """Sample a new set into the folder `output`: one that gives nothing of its source away, or has other ranks, layers and speeds.
+
+    sets: what to learn from, each a set or job of its own; or model: a file that save_model wrote. seed: the same one gives the same
+    set. ranks: a multiple of the source's. layers: how often the repeating part of every rank repeats. scale: factors on "compute",
+    "host", "communication" and "size". astra_sim, cluster: as for `export`. Raises UsageError where these contradict.
+    """
+    listed = (sets,) if isinstance(sets, (str, os.PathLike, Job)) else tuple(sets)
+    if (model is None) == (not listed):
+        raise UsageError("give either sets to learn from, or a saved model with --model")
+    described = _cluster(cluster)
+    sources = [workload(source) for source in listed]
+    learned = load(Path(model)) if model is not None else learn(sources)
+    if save_model is not None:
+        save(learned, Path(save_model))
+    graph = sample(learned, seed, ranks=ranks, layers=layers, scale=scale)
+    exported = export_graph(graph, Path(output), exact_ns=True, astra_sim=astra_sim, cluster=described)
+    like_source = len(sources) == 1 and ranks is None and layers is None and not scale
+    return Synthetic(
+        exported=exported,
+        symbols=len(learned.symbols),
+        step_time_ns=_length(simulate(graph)),
+        source_step_time_ns=tuple(int((s.start + s.duration).max()) for s in sources),
+        likeness=likeness(sources[0], lower(graph)) if like_source else None,
+    )
+
+
+def stat(source: Source) -> Stat:
+    """What is in a set (or would be, of any job): nodes, operators, communication, dependencies, how alike its ranks are."""
+    return stat_workload(workload(source))
+
+
+def workload(source: Source) -> Workload:
+    """The nodes of a set as they are, or those of any other job as they would be exported."""
+    job = as_job(source)
+    return gather(job) if job.traces[0].metadata.get("format") == FORMAT else lower(build(job))

@@ -1,0 +1,98 @@
+"""`lumos.calibrate`: the cost models fitted to measured times, or to the traces of a job.
+
+lumos.calibrate("gemm.csv", output="mine.toml")
+lumos.calibrate("traces/", on="h100")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from lumos.cost.calibrate import fit_tables, read_table
+from lumos.cost.cluster import load_cluster
+from lumos.cost.coefficients import Book, Coefficients, write
+from lumos.cost.from_trace import ClassRatio, accelerator_of, calibrated, class_ratios
+from lumos.diagnostics import Diagnostic
+from lumos.errors import UsageError
+from lumos.result import Shown, plain
+from lumos.trace.source import Source, as_job, paths_of
+from lumos.trace.table import Job
+
+
+class FittedSet(NamedTuple):
+    """One set of fitted numbers: of which model, accelerator (or cluster) and variant (a dtype, a direction, …)."""
+
+    model: str
+    accelerator: str
+    variant: str
+    coefficients: Coefficients
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Calibration(Shown):
+    """What was fitted. book: the coefficients, by model, accelerator and variant. classes: of a trace, measured / modelled by class of
+    operator. diagnostics: what was left out."""
+
+    book: Book
+    classes: tuple[ClassRatio, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def sets(self) -> Iterator[FittedSet]:
+        """Every set of numbers in the book."""
+        for model, accelerators in self.book.items():
+            for accelerator, variants in accelerators.items():
+                for variant, coefficients in variants.items():
+                    yield FittedSet(model, accelerator, variant, coefficients)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of `lumos calibrate --json`."""
+        fitted = [
+            {"model": s.model, "accelerator": s.accelerator, "variant": s.variant, **msgspec.to_builtins(s.coefficients)} for s in self.sets
+        ]
+        return {"coefficients": fitted, "classes": plain(self.classes), "diagnostics": plain(self.diagnostics)}
+
+    def described(self) -> str:
+        """How many sets of numbers, and of which models."""
+        found = list(self.sets)
+        return f"{len(found)} sets of coefficients: {', '.join(dict.fromkeys(s.model for s in found))}"
+
+    def write(self, path: str | os.PathLike[str], sources: Sequence[str] = ()) -> None:
+        """Write the coefficients as a TOML file, for `--coefficients`. LumosError where it cannot be written."""
+        names = f" from {', '.join(Path(source).name for source in sources)}" if sources else ""
+        write(self.book, Path(path), f"Written by lumos calibrate{names}")
+
+
+def calibrate(source: Source, *, output: str | os.PathLike[str] | None = None, on: str | None = None) -> Calibration:
+    """Fit the cost models to CSV tables of measured times (gemm, attention or collective), or to the traces of a job.
+
+    source: tables, or what `lumos.read` takes or gave. output: write the coefficients there. on: the cluster whose device a trace is of,
+    where its header names none that is known. `lumos.cost.calibrate` says which columns tables have. Raises UsageError for tables and
+    traces at once, LumosError where a table or the device of a trace is not usable.
+    """
+    paths = () if isinstance(source, Job) else paths_of(source)
+    tables = [path.endswith(".csv") for path in paths]
+    if any(tables) and not all(tables):
+        raise UsageError("calibrate takes CSV tables or traces, not both at once")
+    found = _of_tables(paths) if any(tables) else _of_traces(as_job(source), on)
+    if output is not None:
+        found.write(output, paths)
+    return found
+
+
+def _of_tables(paths: Sequence[str]) -> Calibration:
+    tables = [read_table(Path(path)) for path in paths]
+    return Calibration(fit_tables(tables), diagnostics=tuple(d for table in tables for d in table.diagnostics))
+
+
+def _of_traces(job: Job, on: str | None) -> Calibration:
+    """The book of the first rank, and its ratios: ranks of one job run the same kernels."""
+    trace = job.traces[0]
+    accelerator = load_cluster(on).accelerator if on else accelerator_of(trace)
+    return Calibration(calibrated(trace, accelerator), class_ratios(trace, accelerator))

@@ -1,0 +1,70 @@
+"""The settings of a prediction as keyword arguments, typed; `Settings` of `plan.configuration` holds the same with what is left open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TypedDict, cast
+
+import msgspec
+
+from lumos.errors import UsageError
+from lumos.plan.configuration import Settings
+
+
+class PlanWords(TypedDict, total=False):
+    """Sizes and choices of a parallel plan, and the framework that runs it, in the words of `lumos predict`.
+
+    switches: single switches of the framework's profile, by name.
+    """
+
+    micro_batch: int
+    tp: int
+    pp: int
+    vpp: int
+    cp: int
+    ep: int
+    dp: int
+    zero: int
+    shard: int
+    sequence_parallel: bool
+    recompute: str
+    recompute_layers: int
+    precision: str
+    schedule: str
+    lora_rank: int
+    document: int
+    framework: str
+    switches: Mapping[str, object]
+
+
+class JobWords(PlanWords, total=False):
+    """A whole job: a known model or a config.json, a known cluster or a .toml file, devices, sequences of a step, tokens of each."""
+
+    model: str
+    cluster: str
+    gpus: int
+    global_batch: int
+    seq: int
+
+
+def with_words(settings: Settings, words: JobWords, where: str) -> Settings:
+    """The settings with those that are named. UsageError for an unknown key, naming the nearest, or a value of the wrong type."""
+    given = {key: value for key, value in cast(dict[str, object], dict(words)).items() if value is not None}
+    for key in given:
+        if key not in Settings.__struct_fields__:
+            near = get_close_matches(key, Settings.__struct_fields__, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(Settings.__struct_fields__)}"
+            raise UsageError(f"{where}: {key!r} is not a setting; {hint}")
+    if "switches" in given:
+        switches = cast(Mapping[str, object], given["switches"])
+        given["switches"] = {**settings.switches, **{key: switch_text(value) for key, value in switches.items()}}
+    try:
+        return msgspec.convert({**msgspec.to_builtins(settings), **given}, Settings)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def switch_text(value: object) -> str:
+    """A switch's value as text, as the command line and files have it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,59 @@
+"""`lumos.predict` and `lumos.validate`: a prediction, and the score over tables of measured runs, as keyword arguments with the words of
+the command line.
+
+    lumos.predict(model="gpt3-175b", cluster="h100", gpus=512, global_batch=1536, seq=2048, tp=8, pp=8)
+    lumos.validate("runs.csv")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from lumos.plan.configuration import Settings, job_from, read_settings
+from lumos.plan.words import JobWords, with_words
+from lumos.predict.predict import Prediction
+from lumos.predict.predict import predict as prediction_of
+from lumos.predict.validate import Scored, read_tables, rows_of, score, summary
+from lumos.result import Shown
+
+
+def predict(file: str | os.PathLike[str] | None = None, *, blocks: bool | None = None, **settings: Unpack[JobWords]) -> Prediction:
+    """The step of a configuration: how long, how much memory, what bounds it. No trace is needed.
+
+    file: a TOML file of settings; those given here win over it. settings: see `JobWords`; model, cluster, gpus, global_batch and seq are
+    needed. blocks: simulate runs of blocks (True) or every kernel (False); None for every kernel of jobs that are small enough.
+    Raises UsageError where settings are incomplete, unknown or contradict each other, LumosError where a file cannot be read.
+    """
+    read = read_settings(os.fspath(file)) if file is not None else Settings()
+    return prediction_of(job_from(with_words(read, settings, "predict")), coarse=blocks)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Validation(Shown):
+    """Predictions of measured runs. rows: each run with its prediction, or why it was left out; errors are (predicted − measured) /
+    measured."""
+
+    rows: tuple[Scored, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rows, and figures over them: all, by source, by device, by size; the keys of `lumos validate --json`."""
+        return {"rows": rows_of(self.rows), **summary(self.rows)}
+
+    def described(self) -> str:
+        """How many rows were scored, and their errors."""
+        found = summary(self.rows)
+        if not found["scored"]:
+            return f"0 of {len(self.rows)} rows scored"
+        errors = f"median error {found['median_abs_error']:.1%}, 90th percentile {found['p90_abs_error']:.1%}"
+        return f"{found['scored']} of {len(self.rows)} rows scored, {errors}, {found['interval_coverage']:.0%} within the interval"
+
+
+def validate(*tables: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Validation:
+    """Predict every row of CSV tables of measured runs; `lumos.predict.published` says which columns they have.
+
+    progress(done, total) is called with rows. Raises LumosError where a file is no such table.
+    """
+    return Validation(tuple(score(read_tables([os.fspath(path) for path in tables]), progress=progress)))

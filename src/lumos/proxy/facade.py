@@ -1,0 +1,114 @@
+"""The verbs of `lumos proxy` as functions: `lumos.proxy.generate` and `lumos.proxy.run`.
+
+lumos.proxy.generate("traces/rank0.json.gz", "proxy")
+lumos.proxy.run("proxy")["error"]
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lumos.choices import check_choice
+from lumos.diagnostics import Diagnostic
+from lumos.errors import UsageError
+from lumos.proxy.generate import generate as generate_program
+from lumos.proxy.run import run as run_benchmark
+from lumos.result import Shown
+from lumos.trace.source import paths_of
+
+MODES = ("full", "compute", "communication")
+DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Generated(Shown):
+    """A benchmark that was written. operators: of the first rank. recorded_step_ns: None where its source has no times. source: what its
+    arguments come from, "profiler" or "execution trace"."""
+
+    ranks: int
+    world_size: int
+    step: str
+    recorded_step_ns: int | None
+    operators: int
+    source: str
+    folder: str
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def generate(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str],
+    *,
+    execution_trace: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    step: str | None = None,
+    only: Sequence[str] = (),
+    blocks: Sequence[str] = (),
+    obfuscate: bool = False,
+    max_memory: float = 0,
+    repair: bool = False,
+) -> Generated:
+    """Write a runnable benchmark of one recorded step into the folder `output`: benchmark.py, trace.json and a README.
+
+    paths: profiler's files, a folder, or an execution trace alone. execution_trace: of each rank, in their order. step: its name (the
+    median without one). only: globs of operators to keep. blocks: globs of ranges (modules, labels) to keep. obfuscate: hash the names
+    that are the job's own. max_memory: bytes that tensors may take (0: what the device has). Raises UsageError for an unknown step,
+    TraceError where the step holds nothing to run.
+    """
+    program, notes = generate_program(
+        paths_of(paths),
+        output,
+        execution_traces=paths_of(execution_trace),
+        step=step,
+        only=only,
+        blocks=blocks,
+        obfuscate=obfuscate,
+        max_memory_bytes=int(max_memory),
+        repair=repair,
+    )
+    first = program.ranks[0]
+    return Generated(
+        ranks=len(program.ranks),
+        world_size=program.world_size,
+        step=first.step,
+        recorded_step_ns=first.recorded_ns if first.recorded_ns > 0 else None,
+        operators=sum(1 for _ in first.walk()),
+        source=program.source,
+        folder=os.fspath(output),
+        diagnostics=notes,
+    )
+
+
+def run(
+    folder: str | os.PathLike[str],
+    *,
+    processes: int | None = None,
+    mode: str = "full",
+    device: str | None = None,
+    rank: int | None = None,
+    warmup: int = 3,
+    repeat: int = 10,
+    max_memory: float | None = None,
+    threads: int | None = None,
+    profile: str | os.PathLike[str] | None = None,
+) -> dict[str, Any]:
+    """Run a generated benchmark in processes of its own, and compare its step with the recorded one.
+
+    processes: all recorded ranks without a number. mode: "full", "compute" or "communication". device: "cpu" or "cuda" (a GPU where
+    there is one). rank: run this recorded rank. warmup, repeat: steps before the measured ones, and measured. max_memory: bytes that
+    tensors may take. threads: of an operator on the CPU (as recorded). profile: write a profile of this run into that folder.
+
+    The answer has the keys that docs/proxy.md lists. Raises UsageError for an unknown word, LumosError where the folder holds no
+    benchmark, torch is not installed, or the run failed.
+    """
+    check_choice(mode, MODES, "a value of --mode")
+    if warmup < 0 or repeat < 1 or (processes is not None and processes < 1):
+        raise UsageError(f"--warmup {warmup} --repeat {repeat} --processes {processes}: at least 0, 1 and 1")
+    if device is not None:
+        check_choice(device, DEVICES, "a value of --device")
+    options = ["--mode", mode, "--warmup", str(warmup), "--repeat", str(repeat)]
+    given = {"--device": device, "--rank": rank, "--max-memory": max_memory, "--threads": threads, "--profile": profile}
+    options += [str(part) for name, value in given.items() if value is not None for part in (name, value)]
+    return run_benchmark(folder, processes, tuple(options))

@@ -1,0 +1,60 @@
+"""`lumos.report`: one HTML file that shows where a job's time goes, as `lumos report` writes it.
+
+lumos.report("traces/", "out.html", scale={"*nccl*": 0.5})
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Unpack
+
+from lumos.choices import check_step
+from lumos.report.page.document import Recording, document
+from lumos.report.page.html import write_report
+from lumos.result import Shown
+from lumos.trace.source import Source, as_job
+from lumos.whatif.facade import ChangeWords, changes_of
+from lumos.whatif.whatif import Changes
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Written(Shown):
+    """A report that was written. headline: its first sentence. step: whose timeline it shows."""
+
+    file: str
+    size_bytes: int
+    headline: str
+    step: str
+
+
+def report(
+    job: Source,
+    output: str | os.PathLike[str],
+    *,
+    step: str | None = None,
+    repair: bool = False,
+    **changes: Unpack[ChangeWords],
+) -> Written:
+    """Write one HTML file that shows where the job's time goes, and opens offline.
+
+    job: what `lumos.read` takes or gave. step: the timeline's, by its name or the number behind its #; that of median length without
+    one. changes: as for `lumos.whatif`; with any, the changed job stands beside the recorded one. Raises UsageError for an unknown step
+    or change, LumosError where the file cannot be written or plotly and jinja2 are not installed.
+    """
+    return write(Recording.of(as_job(job, repair=repair)), output, (f"lumos.report(…, {os.fspath(output)!r})",), step, changes_of(changes))
+
+
+def write(recording: Recording, output: str | os.PathLike[str], command: Sequence[str], step: str | None, changes: Changes) -> Written:
+    """Write the report of a recording. command: what the report says that it was asked with."""
+    path = os.fspath(output)
+    found = document(
+        recording,
+        command=command,
+        step=None if step is None else check_step(step, recording.steps),
+        changes=changes if changes.structural or changes.durations.described() else None,
+    )
+    write_report(path, found)
+    return Written(path, Path(path).stat().st_size, found["headline"], found["step"])

@@ -1,0 +1,195 @@
+"""`lumos.search` and `lumos.explain`: the plans of a model or of a recorded job, and why one beats another, as keyword arguments with the
+words of the command line.
+
+    lumos.search(model="gpt3-175b", cluster="h100", gpus=512, global_batch=1536, seq=2048, pp=(4, 8))
+    lumos.search("traces/", cluster="h100")
+    lumos.explain({"tp": 8}, {"tp": 4, "pp": 2}, model="llama3-8b", cluster="h100", gpus=8, global_batch=64, seq=8192)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias, TypedDict, Unpack, cast, overload
+
+from lumos.blocks.price import Pricer
+from lumos.choices import check_choice
+from lumos.errors import UsageError
+from lumos.graph.build import build
+from lumos.plan.configuration import Settings, job_from, read_settings
+from lumos.plan.words import JobWords, PlanWords, with_words
+from lumos.predict.predict import Prediction, predict, result
+from lumos.result import Rows, Shown
+from lumos.search.constraints import parse
+from lumos.search.engine import engine_of
+from lumos.search.explain import Explanation
+from lumos.search.explain import explain as difference_of
+from lumos.search.measured import problem_of_traces
+from lumos.search.search import Found, Report, plan_keys
+from lumos.search.search import search as search_problem
+from lumos.search.settings import problem_of, settings_of, space_of, sweep_of
+from lumos.search.space import Problem
+from lumos.search.sweep import sweep as sweep_problem
+from lumos.trace.source import Source, as_job
+
+#: A value that a choice takes, or several.
+Sizes: TypeAlias = int | Sequence[int]
+Words: TypeAlias = str | Sequence[str]
+
+
+class SpaceWords(TypedDict, total=False):
+    """The values that each choice of a plan may take; what is left out is open."""
+
+    tp: Sizes
+    pp: Sizes
+    vpp: Sizes
+    cp: Sizes
+    ep: Sizes
+    dp: Sizes
+    zero: Sizes
+    micro_batch: Sizes
+    recompute: Words
+    schedule: Words
+    sequence_parallel: bool
+
+
+class SearchWords(SpaceWords, total=False):
+    """What is searched and how. model to seq: the job (of traces: where they ran, and sizes in place of the measured ones). refine: how
+    many plans are simulated in full (10). require: conditions, such as "memory.peak_bytes < 70e9". prune: leave out plans that are
+    proved slower (True). engine: "local", or "ray" (a cluster, at ray_address). progress(done, total): called with plans."""
+
+    model: str
+    cluster: str
+    gpus: int
+    global_batch: int
+    seq: int
+    precision: str
+    framework: str
+    refine: int
+    require: Words
+    prune: bool
+    engine: str
+    ray_address: str
+    progress: Report
+
+
+class Swept(NamedTuple):
+    """What a search with one value of a size found."""
+
+    value: int
+    found: Found
+
+
+@overload
+def search(job: Source | None = None, *, sweep: None = None, **words: Unpack[SearchWords]) -> Found: ...
+
+
+@overload
+def search(job: Source | None = None, *, sweep: str | Mapping[str, Sequence[int]], **words: Unpack[SearchWords]) -> Rows[Swept]: ...
+
+
+def search(
+    job: Source | None = None, *, sweep: str | Mapping[str, Sequence[int]] | None = None, **words: Unpack[SearchWords]
+) -> Found | Rows[Swept]:
+    """The plans of a model on a cluster, best first.
+
+    job: trace files, a folder, or a job that `lumos.read` gave: its sizes and measured blocks; without one, model, cluster, gpus,
+    global_batch and seq are needed. words: see `SearchWords` and `SpaceWords`. sweep: one size with its values, {"gpus": (256, 512)} or
+    "gpus=256..16384" (doubling): a search for each, in rows. Raises UsageError where a word is unknown or wrong, LumosError where the
+    job shows no plan that could be changed.
+    """
+    for word in words:
+        check_choice(word, sorted(SearchWords.__optional_keys__), "a word of search")
+    conditions = [parse(text) for text in _listed(words.get("require", ()))]
+    given = cast(dict[str, object], dict(words))
+    space = space_of({key: _text(given[key]) for key in SpaceWords.__optional_keys__ & given.keys()})
+    problem, pricer = _problem(job, words)
+    key, values = ("gpus", (problem.gpus,)) if sweep is None else sweep_of(sweep if isinstance(sweep, str) else _sweep_text(sweep))
+
+    def run(p: Problem) -> Found:
+        engine = engine_of(words.get("engine", "local"), p, words.get("ray_address"), pricer)
+        return search_problem(p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), conditions, engine)
+
+    rows = sweep_problem(problem, key, values, run)
+    return rows[0][1] if sweep is None else Rows(Swept(value, found) for value, found in rows)
+
+
+def _problem(job: Source | None, words: SearchWords) -> tuple[Problem, Pricer | None]:
+    """What is searched, and the prices of measured blocks."""
+    if job is None:
+        sizes = words.get("gpus"), words.get("global_batch"), words.get("seq")
+        named = words.get("precision", "bf16"), words.get("framework", "megatron-core")
+        return problem_of(words.get("model"), words.get("cluster"), *sizes, *named), None
+    if "model" in words:
+        raise UsageError("--model and traces exclude each other: the traces say which model ran")
+    read = as_job(job)
+    problem, pricer = problem_of_traces(read, build(read), words.get("cluster"))
+    problem = replace(
+        problem,
+        gpus=words.get("gpus", problem.gpus),
+        global_batch=words.get("global_batch", problem.global_batch),
+        seq_len=words.get("seq", problem.seq_len),
+    )
+    problem.cluster.check_size(problem.gpus)
+    return problem, pricer
+
+
+def _listed(value: object) -> Sequence[str]:
+    return (str(value),) if isinstance(value, (str, int)) else tuple(map(str, cast(Iterable[object], value)))
+
+
+def _text(value: object) -> object:
+    """Values as the command line has them: separated by commas."""
+    return value if isinstance(value, bool) else ",".join(_listed(value))
+
+
+def _sweep_text(sweep: Mapping[str, Sequence[int]]) -> str:
+    if len(sweep) != 1:
+        raise UsageError(f"search: sweep takes one size with its values, not {len(sweep)}")
+    return "".join(f"{key}={','.join(map(str, values))}" for key, values in sweep.items())
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Explained(Shown):
+    """Two plans, predicted in coarse form, and the parts of both steps in seconds."""
+
+    first: Prediction
+    second: Prediction
+    parts: Explanation
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of `lumos explain --json`."""
+        sides = zip("ab", (self.first, self.second), (self.parts.first, self.parts.second), strict=True)
+        plans = {name: {**plan_keys(p.job.plan), **result(p), "parts_s": parts} for name, p, parts in sides}
+        return {**plans, "difference_s": self.parts.difference}
+
+    def described(self) -> str:
+        """Both steps, and the parts in which they differ most."""
+        largest = ", ".join(f"{name} {seconds:+.3g} s" for name, seconds in list(self.parts.difference.items())[:3])
+        return f"{self.first.time.time_s:.4g} s against {self.second.time.time_s:.4g} s a step: {largest}"
+
+
+#: A plan: settings by name, "tp=8,pp=4", or a TOML file of settings.
+PlanSource: TypeAlias = PlanWords | str | os.PathLike[str]
+
+
+def explain(first: PlanSource, second: PlanSource, **job: Unpack[JobWords]) -> Explained:
+    """Why one plan beats another: the difference of the two steps, part by part.
+
+    job: what both share (model, cluster, gpus, global_batch, seq and settings of the plan); it wins over files. Raises UsageError where a
+    plan is incomplete, unknown or contradicts itself, or where the two are of different clusters.
+    """
+    jobs = [job_from(with_words(_settings(plan), job, "explain")) for plan in (first, second)]
+    if jobs[0].cluster != jobs[1].cluster:
+        raise UsageError(f"the plans are of two clusters ({jobs[0].cluster.name}, {jobs[1].cluster.name}); explain compares plans on one")
+    pricer = Pricer(jobs[0].cluster)
+    a, b = (predict(job, pricer, coarse=True) for job in jobs)
+    return Explained(a, b, difference_of(a, b, pricer))
+
+
+def _settings(plan: PlanSource) -> Settings:
+    if isinstance(plan, (str, os.PathLike)):
+        text = os.fspath(plan)
+        return settings_of(text) if "=" in text else read_settings(text)
+    return with_words(Settings(), cast(JobWords, plan), "explain")

@@ -1,0 +1,23 @@
+"""What a user names as a job: its files, or the `Job` that they were read to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from lumos.trace.read import read
+from lumos.trace.table import Job
+
+#: A trace file, a folder with one file per rank, several of them, or a job that has been read.
+Source: TypeAlias = Job | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def as_job(source: Source, *, repair: bool = False) -> Job:
+    """The job itself, or the one that the files hold. repair: as for `read`. Raises TraceError as `read` does."""
+    return source if isinstance(source, Job) else read(*paths_of(source), repair=repair)
+
+
+def paths_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    """One path or several, as text."""
+    return (os.fspath(source),) if isinstance(source, (str, os.PathLike)) else tuple(os.fspath(path) for path in source)
