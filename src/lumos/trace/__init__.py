@@ -1,4 +1,4 @@
-"""Profiler files to a `Job`: the traces of all ranks, as columns."""
+"""Reading of profiler files into a `Job`: the traces of all ranks, as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file as blocks of bytes, unpacked where it is gzip, in bounded memory."""
+"""A file read as blocks of bytes, decompressed where it is gzip, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lumos.errors import TraceError
 #: Called with the bytes read so far and the bytes of all files together.
 Progress = Callable[[int, int], None]
 
-#: Bytes handed on at a time. Small enough to stay in a core's second-level cache between unpacking and scanning.
+#: Bytes of a block. Small enough to stay in a core's second-level cache between decompressing and scanning.
 BLOCK = 1 << 18
 
 #: Compressed bytes read at a time.
 _PACKED = 1 << 16
 
-#: Profiler traces unpack to 10–40 times their size, repetitive ones to 100 times; deflate's limit is 1,032. A file beyond
-#: MAX_EXPANSION is refused once it has unpacked to more than FREE_EXPANSION bytes.
+#: Profiler traces decompress to 10–40 times their size, repetitive ones to 100 times; deflate's limit is 1,032. A file beyond
+#: MAX_EXPANSION is refused once it has decompressed to more than FREE_EXPANSION bytes.
 MAX_EXPANSION = 250
 FREE_EXPANSION = 64 << 20
 
@@ -39,7 +39,7 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
 
 
 class TruncatedError(TraceError):
-    """A gzip file ends before its data does; the blocks before the end were good."""
+    """A gzip file ends before its compressed data is complete; the blocks before the end were good."""
 
 
 def blocks(path: Path, progress: Callable[[int], None] | None = None) -> Iterator[bytes]:
@@ -108,7 +108,7 @@ def _unpack(path: Path, packed: bytes, read: Callable[[], bytes], progress: Call
         packed = member.unused_data or read()
         if not member.unused_data:
             taken += len(packed)
-        while packed and not packed.strip(b"\0"):  # zero padding behind the last member, as gzip itself allows
+        while packed and not packed.strip(b"\0"):  # zero padding after the last member, which gzip allows
             packed = read()
             taken += len(packed)
         if not packed:

@@ -1,8 +1,8 @@
-"""Chakra `.et` files (protobuf, plain or gzip): as a stream of nodes, and as a `Trace` beside all other traces.
+"""Chakra `.et` files (protobuf, plain or gzip), read as a stream of nodes or as a `Trace`.
 
-The Trace holds what every reader gives (names, times, rows on lanes), so that the files can be inspected; the nodes
-themselves stay in `Trace.metadata["chakra"]`, from which `lumos.chakra.raise_` builds the graph: a Chakra file says
-itself what depends on what.
+The Trace has what every reader returns (names, times, rows on lanes), so that the files can be inspected. The nodes
+themselves are in `Trace.metadata["chakra"]`. `lumos.chakra.raise_` builds the graph from them, because a Chakra file states
+the dependencies itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lumos.trace.blocks import TruncatedError, blocks
 from lumos.trace.chakra_wire import Metadata, Node, NodeType, WireError, decode_metadata, decode_node, messages, read_varint
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
 
-#: What `Trace.metadata["format"]` says of these traces: the graph of such a job is built by another builder.
+#: The value of `Trace.metadata["format"]` for these traces, by which `graph.build` finds their builder.
 FORMAT = "chakra"
 
 _RANK = re.compile(r"\.(\d{1,7})\.(?:et|json)(?:\.gz)?$")
@@ -60,12 +60,12 @@ _COMPANION = re.compile(rb'\s*(\{\s*("\d+"\s*:\s*\[|"scheduling-policy"|"memory-
 
 
 def is_companion(head: bytes) -> bool:
-    """Whether a file is one of those that a simulator reads beside the `.et` files, as `chakra export` writes them."""
+    """Whether a file is one that simulators read together with the `.et` files, in the form in which `chakra export` writes it."""
     return _COMPANION.match(head) is not None
 
 
 def stream(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Metadata, Iterator[Placed]]:
-    """A file's metadata, and its nodes one at a time. TraceError names file, byte and what is wrong there."""
+    """A file's metadata, and an iterator over its nodes. Raises TraceError with the file, the byte and what is wrong there."""
     source = _frames(path, progress)
     first = next(source, None)
     if first is None:
@@ -95,9 +95,9 @@ def _nodes(path: Path, source: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
 
 
 def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
-    """Read one rank's file. A damaged one is refused whole, also where mending is asked for: a graph lacks sense without its end.
+    """Read one rank's file. A damaged file is refused even under --repair, because a graph without its last nodes is useless.
 
-    TraceError: unreadable, truncated, malformed or empty file, no nodes.
+    Raises TraceError: unreadable, truncated, malformed or empty file, no nodes.
     """
     metadata, source = stream(path, progress)
     nodes = [placed.node for placed in source]
@@ -107,7 +107,7 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
 
 
 def trace_of(path: Path, metadata: Metadata, nodes: list[Node]) -> Trace:
-    """The nodes of one rank, from whatever file form, as a Trace. Rows are nodes in file order."""
+    """The nodes of one rank, whatever form of file they come from, as a Trace. Rows are nodes in file order."""
     found: list[Diagnostic] = []
     attrs = {a.name: a.value for a in metadata.attrs}
     rank, source = _rank(path, found)
@@ -146,7 +146,7 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[Node]) -> Trace:
 
 @dataclass(slots=True)
 class _Row:
-    """What a Trace's columns take from a node."""
+    """What a node contributes to the columns of a Trace."""
 
     node: Node
     name: str
@@ -214,7 +214,7 @@ def _rank(path: Path, found: list[Diagnostic]) -> tuple[int, str]:
 
 
 def _groups(path: Path, found: list[Diagnostic]) -> dict[str, Any]:
-    """The communicators of the folder, in the form in which profilers write them."""
+    """The communicators listed in the file's folder, in the form of the metadata that profilers write."""
     for name in _GROUP_FILES:
         file = path.parent / name
         if not file.is_file():

@@ -1,7 +1,6 @@
-"""Chakra nodes as JSON: protobuf's JSON form, object behind object (Chakra's jsonizer writes it), and the older hand form.
-
-The hand form is one object with `workload_graph`, a list of nodes with Id, Name, NodeType, data_deps, runtime (us).
-"""
+"""Chakra nodes as JSON, in two forms: protobuf's JSON form, one object after the other, as Chakra's jsonizer writes it; and the
+older form for hand-written files, one object with `workload_graph`, a list of nodes with Id, Name, NodeType, data_deps and
+runtime (us)."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def sniff(head: bytes) -> bool:
 
 
 def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
-    """Read one rank's nodes from JSON. TraceError: unreadable, not this JSON, a field of a wrong type, no nodes."""
+    """Read one rank's nodes from JSON. Raises TraceError: unreadable, neither of the two forms, a field of a wrong type, no nodes."""
     try:
         text = b"".join(blocks(path, progress)).decode()
     except TruncatedError as error:
@@ -45,7 +44,7 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
 
 
 def parse(text: str, source: str = "the text") -> tuple[Metadata, list[Node]]:
-    """Metadata and nodes of either form. TraceError names the object that is wrong."""
+    """Metadata and nodes of either form. Raises TraceError that names the object that is wrong."""
     objects = list(_objects(text, source))
     number = 0
     try:
@@ -144,7 +143,7 @@ def _value(kind: str, value: Any) -> Any:
 
 
 def dump(metadata: Metadata, nodes: Sequence[Node]) -> Iterator[str]:
-    """The nodes as protobuf's JSON form, an object a line, the metadata first. Unknown fields have no JSON form."""
+    """The lines of protobuf's JSON form, one object each, the metadata first. Unknown fields are left out: they have no JSON form."""
     first = {"version": metadata.version, **({"attr": [_dumped(a) for a in metadata.attrs]} if metadata.attrs else {})}
     yield json.dumps(first)
     for node in nodes:

@@ -1,12 +1,12 @@
-"""Chakra's messages on the wire: protobuf's encoding of `GlobalMetadata` and `Node`, framed by varint lengths.
+"""Chakra's messages on the wire: protobuf's encoding of `GlobalMetadata` and `Node`, each preceded by its length as a varint.
 
 A file is a plain concatenation of (varint length, message): first the metadata, then the nodes in any order, to the end
 of the file. The wire form of schema "0.0.4" and "1.0.0" is the same; older files differ in that their metadata has
-attributes but no version. Encoding by hand, rather than with protobuf, keeps two things exact that protobuf's Python
-objects make hard: bytes that are the same attribute are decoded once, and fields that this schema does not know survive
-a read and a write untouched.
+attributes but no version. There is a codec here, rather than protobuf's, for two things that are hard with protobuf's Python
+objects: equal attributes are decoded only once, and fields that this schema does not know are unchanged after a read and a
+write.
 
-Limits: one message is at most `MAX_MESSAGE` bytes, so a damaged length cannot ask for the machine's memory.
+Limits: one message is at most `MAX_MESSAGE` bytes, so a damaged length cannot exhaust the machine's memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Value = int | float | str | bytes | bool | tuple[int, ...] | tuple[float, ...] |
 
 
 class WireError(LumosError):
-    """Bytes that are not a message. The text says what is wrong; the reader adds file and place."""
+    """Bytes that are not a valid message. The text says what is wrong; the reader adds the file and the place."""
 
 
 class NodeType(IntEnum):
@@ -62,7 +62,7 @@ class CollectiveType(IntEnum):
 
 
 class Attribute(NamedTuple):
-    """A named value with its exact protobuf type: "int64", "bool", "string", … or one of these with "_list" behind it."""
+    """A named value with its exact protobuf type: "int64", "bool", "string", … or one of these followed by "_list"."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ class Attribute(NamedTuple):
 
 
 class IOInfo(NamedTuple):
-    """Inputs or outputs of a node, each a text of Python-like lists."""
+    """Inputs or outputs of a node: texts in the form of Python lists."""
 
     values: str = ""
     shapes: str = ""
@@ -80,7 +80,7 @@ class IOInfo(NamedTuple):
 
 @dataclass(slots=True)
 class Metadata:
-    """The first message of a file. `unknown`: fields beyond the schema, as they were."""
+    """The first message of a file. `unknown`: the bytes of fields that are not in the schema."""
 
     version: str = VERSION
     attrs: tuple[Attribute, ...] = ()
@@ -89,7 +89,7 @@ class Metadata:
 
 @dataclass(slots=True)
 class Node:
-    """One node. Times are whole microseconds, as the schema has them. `unknown`: fields beyond the schema, as they were."""
+    """One node. Times are whole microseconds, as in the schema. `unknown`: the bytes of fields that are not in the schema."""
 
     id: int
     name: str = ""
@@ -104,16 +104,16 @@ class Node:
     unknown: bytes = field(default=b"", repr=False)
 
     def attr(self, name: str) -> Attribute | None:
-        """The attribute of that name, the last where there are several (protobuf's readers do likewise)."""
+        """The attribute of that name; of several the last one, as in protobuf's readers."""
         return next((a for a in reversed(self.attrs) if a.name == name), None)
 
     def value(self, name: str) -> Value | None:
-        """The value of that attribute, None without it."""
+        """The value of that attribute, None where there is none."""
         found = self.attr(name)
         return None if found is None else found.value
 
 
-#: Attribute kinds by field number of the scalar; the list form has the next number. (wire type, form)
+#: Attribute kinds by field number of the scalar; the list of the same kind has the next number.
 _SCALARS = {
     3: "double", 5: "float", 7: "int32", 9: "int64", 11: "uint32", 13: "uint64", 15: "sint32", 17: "sint64",
     19: "fixed32", 21: "fixed64", 23: "sfixed32", 25: "sfixed64", 27: "bool", 29: "string", 31: "bytes",
@@ -140,7 +140,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at `at` and the place behind it."""
+    """The varint at `at`, and the position after it."""
     value = shift = 0
     try:
         while True:
@@ -199,7 +199,7 @@ def _number(kind: str, raw: int) -> int | bool:
 
 
 def _raw(kind: str, value: int) -> int:
-    """A value as the unsigned integer that its varint holds. WireError where the kind cannot hold it."""
+    """A value as the unsigned integer of its varint. Raises WireError where the value does not fit the kind."""
     bits = _LIMITS.get(kind, 64)
     low, high = (0, 1 << bits) if kind.startswith("u") else (-(1 << (bits - 1)), 1 << (bits - 1))
     if kind != "bool" and not low <= value < high:
@@ -262,7 +262,7 @@ def _wire(kind: str) -> int:
 
 
 def _list(kind: str, raw: bytes) -> Value:
-    """The values of a list message: field 1 repeated, packed where its kind can be."""
+    """The values of a list message: field 1, repeated, which may be packed where the kind allows it."""
     out: list[Value] = []
     for number, wire, value, _ in fields(raw):
         if number != 1:
@@ -289,7 +289,7 @@ def _packed(data: bytes) -> tuple[int, ...]:
 
 
 def encode_once(attribute: Attribute) -> bytes:
-    """One attribute's message, for attributes that few nodes share. WireError where its value does not fit its kind."""
+    """One attribute's message, without a cache: for attributes that few nodes share. WireError where the value does not fit."""
     name, kind, value, doc = attribute
     number = _NUMBERS.get(kind)
     if number is None:
@@ -308,7 +308,7 @@ def encode_once(attribute: Attribute) -> bytes:
     return out + _chunk(number, inner)
 
 
-#: The same for attributes that many nodes share.
+#: The same with a cache, for attributes that many nodes share.
 encode_attribute = lru_cache(1 << 16)(encode_once)
 
 
@@ -328,7 +328,7 @@ def _chunk(number: int, data: bytes) -> bytes:
 
 
 def decode_metadata(data: bytes) -> Metadata:
-    """The first message. WireError where it is a node: then the file lacks its metadata."""
+    """The first message. Raises WireError where it is a node, because the file then lacks its metadata."""
     out = Metadata(version="")
     for number, wire, value, raw in fields(data):
         if number == 1 and wire == VARINT:
@@ -399,7 +399,7 @@ def _decode_io(data: bytes) -> IOInfo:
 
 
 def encode_node(node: Node) -> bytes:
-    """One node's message. Fields at their default are left out, as protobuf does. WireError: a value out of range."""
+    """One node's message. Fields at their default are left out, as in protobuf. Raises WireError: a value out of range."""
     out = [b"\x08", varint(_unsigned(node.id, "id"))] if node.id else []
     if node.name:
         out.append(_chunk(2, node.name.encode()))
@@ -435,7 +435,7 @@ def _unsigned(value: int, what: str) -> int:
 
 
 def frame(message: bytes) -> bytes:
-    """A message with its length in front."""
+    """A message preceded by its length."""
     return varint(len(message)) + message
 
 
@@ -460,7 +460,7 @@ def messages(blocks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _length(buffer: bytes, at: int) -> tuple[int, int]:
-    """Length and first byte of the message at `at`; (0, 0) where the length itself is not all there yet."""
+    """Length and first byte of the message at `at`; (0, 0) where the length itself is not complete yet."""
     if at >= len(buffer):
         return 0, 0
     try:

@@ -15,7 +15,7 @@ def process_groups(traces: Iterable[Trace]) -> tuple[ProcessGroup, ...]:
     """The distinct (name, ranks) over all traces, in order of first appearance.
 
     From `pg_config` (complete), else from the arguments of collective kernels and of `record_param_comms`, whose rank
-    list may be cut short: then the ranks are unknown. Two groups may bear one name: each process numbers its own.
+    list may be cut short: then the ranks are unknown. Two groups may have the same name, because each process numbers its own.
     """
     groups: dict[tuple[str, tuple[int, ...]], ProcessGroup] = {}
     for trace in traces:

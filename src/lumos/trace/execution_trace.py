@@ -1,9 +1,9 @@
 """PyTorch execution traces (JSON): operators with their inputs and outputs by tensor identity, in call order.
 
-Read by their fields, so that every schema is: 1.0.1 has them flat and names the parent `parent`; later ones have
-`attrs`, values, shapes and types in one object each, and name the parent `ctrl_deps`. What the observer leaves out (a
-parent that was still running when the file was closed, lists beyond 4,096 items) is a diagnostic. The times in the
-header are milliseconds of another clock than the profiler's: an execution trace has no timeline.
+The fields that are present decide how a file is read, so every schema can be: in 1.0.1 the fields are flat and the parent is
+`parent`; in later ones there are `attrs`, values, shapes and types in one object each, and the parent is `ctrl_deps`. What
+the observer leaves out (a parent that was still running when the file was closed, lists beyond 4,096 items) is reported as
+a diagnostic. The times in the header are milliseconds of a clock that is not the profiler's: an execution trace has no timeline.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lumos.errors import TraceError
 from lumos.trace.blocks import TruncatedError, blocks
 from lumos.trace.table import ABSENT, Int32, Int64, ProcessGroup
 
-#: Schemas whose fields are known; others are read by their fields and flagged.
+#: Known schemas. Others are read by the fields that they have, with a diagnostic.
 SCHEMAS = re.compile(r"1\.(0\.[1-4]|1\.[01])(-.*)?$")
 
-#: Lists are cut at this length by the observer.
+#: The observer cuts lists at this length.
 LONGEST_LIST = 4096
 
 _ROOT = re.compile(r"\[pytorch\|profiler\|execution_(trace|graph)\|(process|thread)\]")
@@ -40,7 +40,7 @@ class ExecutionTrace:
 
     id, rf_id, thread, sequence: int64[n]; sequence is autograd's number, ABSENT none. parent: int32[n], position of the
     calling node, ABSENT where it is not in the file. name: int32[n], index into `strings`. pseudo: the root and threads.
-    inputs, outputs: per node the JSON texts (values, shapes, types). attrs: per node whatever else the schema has.
+    inputs, outputs: per node the JSON texts (values, shapes, types). attrs: per node the other fields of its schema.
     """
 
     path: str
@@ -63,7 +63,7 @@ class ExecutionTrace:
         return len(self.id)
 
     def is_pseudo(self) -> NDArray[np.bool_]:
-        """Nodes that stand for the process and its threads, as a mask."""
+        """Nodes that represent the process and its threads, as a mask."""
         named = np.array([bool(_ROOT.match(s)) for s in self.strings] or [False])
         mask: NDArray[np.bool_] = named[self.name]
         return mask
@@ -81,7 +81,7 @@ class _IO(msgspec.Struct):
 
 
 class _Node(msgspec.Struct):
-    """A node of any schema: what is flat in one is in `attrs` in another."""
+    """A node of any schema: fields that are flat in one schema are in `attrs` in another."""
 
     id: int
     name: str
@@ -112,8 +112,7 @@ class _File(msgspec.Struct):
 def read(path: str | Path) -> ExecutionTrace:
     """Read one execution trace, plain or gzip.
 
-    TraceError: unreadable, cut off, not JSON, not an execution trace, no nodes, two nodes of one id, an endless list of
-    parents.
+    Raises TraceError: unreadable, cut off, not JSON, not an execution trace, no nodes, two nodes with one id, a cycle of parents.
     """
     path = Path(path)
     try:
@@ -201,17 +200,17 @@ def _io(path: Path, node: _Node) -> tuple[tuple[str, str, str], tuple[str, str, 
 
 
 def _check_tree(path: Path, nodes: Sequence[_Node], parent: Sequence[int]) -> None:
-    """TraceError where calling nodes go round in a circle."""
-    state = bytearray(len(nodes))  # 0 new, 1 on the way up, 2 known to end
+    """Raise TraceError where the parents of a node form a cycle."""
+    state = bytearray(len(nodes))  # 0 not visited, 1 on the current path of parents, 2 known to be in no cycle
     for i in range(len(nodes)):
-        way = []
+        path_up = []
         while i >= 0 and state[i] == 0:
             state[i] = 1
-            way.append(i)
+            path_up.append(i)
             i = parent[i]
         if i >= 0 and state[i] == 1:
             raise TraceError(f"{path}: node {nodes[i].id} calls itself through its parents; record the trace again")
-        for j in way:
+        for j in path_up:
             state[j] = 2
 
 
@@ -229,7 +228,7 @@ def _findings(path: Path, file: _File, nodes: Sequence[_Node], parent: Sequence[
 
 
 def _cut(node: _Node) -> bool:
-    """Whether some list of the inputs has just as many items as the observer writes at most."""
+    """Whether the longest list of the inputs has exactly as many items as the observer writes at most."""
 
     def longest(value: object) -> int:
         if isinstance(value, list):
@@ -240,7 +239,7 @@ def _cut(node: _Node) -> bool:
 
 
 def _groups(nodes: Sequence[_Node], found: list[Diagnostic], path: Path) -> Iterator[ProcessGroup]:
-    """The process groups of the node that PyTorch writes for them; no ranks there mean all."""
+    """The process groups in the node that PyTorch writes for them; an empty list of ranks there means all ranks."""
     for node in nodes:
         if node.name != _GROUPS:
             continue

@@ -1,6 +1,6 @@
-"""Kineto JSON, as PyTorch's profiler writes it (and the Chrome trace events it is made of), to a `Trace`.
+"""Reading of Kineto JSON, as PyTorch's profiler writes it, into a `Trace`. Other files of Chrome trace events are read too.
 
-The native scanner reads the bytes; this module says what its columns mean. The document is an object with `traceEvents`
+The native scanner parses the bytes; this module interprets its columns. The document is an object with `traceEvents`
 anywhere in it, or a bare array of events.
 """
 
@@ -24,14 +24,15 @@ from lumos.trace.reader import NotATraceError
 from lumos.trace.string_table import StringTable
 from lumos.trace.table import DEVICE_WORK, Category, Column, Int8, Int32, Int64, Lane, Trace
 
-#: Shorter rows on average, over many of them, are no profiler's: refused, because the columns would outgrow the file.
+#: A file of more than _MANY_ROWS rows that are shorter than this on average is refused: no profiler writes such rows, and
+#: their columns would be larger than the file.
 _MIN_ROW_BYTES = 16
 _MANY_ROWS = 1 << 20
 
-#: The scanner's reason where the JSON is valid and no trace: nothing for --repair to mend.
+#: The scanner's reason where the JSON is valid but not a trace, so that --repair cannot help.
 _NOT_A_LIST = "traceEvents is not an array"
 
-#: No recording is this long.
+#: Starts that differ by more cannot be of one recording.
 _DAY_NS = 86_400 * 10**9
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|workers)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
@@ -39,7 +40,7 @@ _NUMBER_AT_END = re.compile(r"[-_](\d{1,6})(?:\.pt\.trace)?\.json(?:\.gz)?$", re
 
 
 def sniff(head: bytes) -> bool:
-    """Whether a file that starts with `head` may be a Kineto trace: JSON, and nothing in it says otherwise."""
+    """Whether a file that starts with `head` may be a Kineto trace, that is JSON of an object or of an array of objects."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"["):
         return text[1:].lstrip().startswith((b"{", b"]"))
@@ -49,7 +50,7 @@ def sniff(head: bytes) -> bool:
 def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None) -> Trace:
     """Read one Kineto file, plain or gzip.
 
-    `repair` mends text that is not quite JSON (raw control characters, bare quotes and lone backslashes inside strings,
+    `repair` corrects text that is not quite JSON (raw control characters, bare quotes and lone backslashes inside strings,
     trailing commas, nan and inf, bytes that are not UTF-8) and keeps the rows before a cut, each with a diagnostic.
     Raises TraceError: unreadable, damaged or cut-off file, not JSON (with byte, line and reason), not a trace.
     """
@@ -117,7 +118,7 @@ def column_names() -> list[tuple[str, str]]:
 
 
 def pairs(texts: Texts) -> list[tuple[str, str]]:
-    """The interned pairs (ph, cat) or (pid, tid): two texts with a byte between them that no UTF-8 text holds."""
+    """The pairs (ph, cat) or (pid, tid), which the scanner stores as two texts separated by a byte that UTF-8 does not use."""
     joined = texts.text.tobytes()
     out = []
     for a, b in pairwise(texts.offsets.tolist()):
@@ -127,7 +128,7 @@ def pairs(texts: Texts) -> list[tuple[str, str]]:
 
 
 def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> tuple[Scanner, str]:
-    """The file scanned to its end, and under repair what cut it short ("" where nothing did)."""
+    """The scanner after the whole file, and under repair where the file was cut off ("" where it was not)."""
     scanner = new_scanner(repair)
     truncated = ""
     try:
@@ -211,7 +212,7 @@ def _report_counts(counts: Mapping[str, int], found: _Findings) -> None:
 
 
 def _metadata(header: Sequence[tuple[bytes, bytes]], found: _Findings) -> dict[str, Any]:
-    """Every top-level value but the events, parsed; of a key given twice the last, as in `json`."""
+    """Every top-level value except the events, parsed. Where a key occurs twice the last value counts, as in `json`."""
     out: dict[str, Any] = {}
     for raw_key, raw in header:
         key = raw_key.decode("utf-8", "surrogatepass")
@@ -236,7 +237,7 @@ def _args(columns: Sequence[SparseColumn], found: _Findings) -> dict[str, Column
 
 
 def _add_base(start: Int64, metadata: Mapping[str, Any], found: _Findings) -> None:
-    """Make starts absolute, in place."""
+    """Add the base time to the starts, in place."""
     base = metadata.get("baseTimeNanoseconds", 0)
     if isinstance(base, str) and base.strip().isdigit():
         base = int(base)
@@ -263,7 +264,7 @@ def _categories(
     args: Mapping[str, Column],
     found: _Findings,
 ) -> Int8:
-    """Category of every row from its (ph, cat), and where that is not enough from its name or arguments."""
+    """Category of every row by its (ph, cat), and where that is not enough by its name or arguments."""
     known = [schema.category(phase, cat) for phase, cat in classes]
     table = np.array([Category.OTHER if c is None else c for c in known], np.uint8)
     category: Int8 = table[classes_of_rows] if len(classes) else np.zeros(0, np.uint8)
@@ -310,7 +311,7 @@ def _lanes(scanned: Scanned, classes: Sequence[tuple[str, str]], strings: String
 
 
 def _report_oddities(start: Int64, category: Int8, args: Mapping[str, Column], found: _Findings) -> None:
-    """What no profiler writes, yet can be read: no work at all, starts days apart, streams beyond a driver's numbers."""
+    """Report what can be read but what no profiler writes: no work at all, starts days apart, implausible stream numbers."""
     is_work = np.zeros(len(Category), bool)
     is_work[[Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON, *DEVICE_WORK]] = True
     starts = start[is_work[category]]
@@ -327,7 +328,7 @@ def _report_oddities(start: Int64, category: Int8, args: Mapping[str, Column], f
 
 
 def _rank(path: Path, metadata: Mapping[str, Any], found: _Findings) -> tuple[int, str, int | None]:
-    """The rank, where it is from, and the number of ranks (None where unknown)."""
+    """The rank, where it was found, and the number of ranks (None if unknown)."""
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
     world = _whole(info.get("world_size"), 1)
@@ -353,7 +354,7 @@ def _ranks_in_name(name: str) -> Iterator[int]:
 
 
 def _whole(value: object, least: int = 0) -> int | None:
-    """An integer from `least` below 2^31, also as text; None for anything else."""
+    """The integer that `value` is, or contains as text, if it is from `least` to 2^31 - 1; else None."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 31 else None

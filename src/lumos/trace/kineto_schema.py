@@ -1,10 +1,10 @@
-"""The names that profilers have used: event categories, and the arguments that become columns."""
+"""The names that versions of profilers have used for event categories and for the arguments that become columns."""
 
 from __future__ import annotations
 
 from lumos.trace.table import Category
 
-#: Category by the `cat` of complete events (ph "X"), over three generations of Kineto and several vendors
+#: Category by the `cat` of complete events (ph "X"), in all versions of Kineto and for several vendors
 #: (libkineto/include/ActivityType.h, its history, and torch/csrc/profiler).
 COMPLETE = {
     "cpu_op": Category.OPERATOR,
@@ -29,7 +29,7 @@ COMPLETE = {
     "hpu_op": Category.KERNEL,
 }
 
-#: A `cat` that ends so is a host call into some vendor's runtime (hip_runtime, mtia_runtime, xpu_driver, …).
+#: A `cat` with one of these endings is a host call into a vendor's runtime (hip_runtime, mtia_runtime, xpu_driver, …).
 RUNTIME_SUFFIXES = ("_runtime", "_driver")
 
 #: Flow categories: launch to device work, and forward to backward operator.
@@ -38,8 +38,8 @@ BACKWARD_FLOWS = frozenset({"fwdbwd", "forward_backward", "fwd_bwd"})
 
 
 def category(phase: str, cat: str) -> Category | None:
-    """What rows of this (ph, cat) are. None where only the rows themselves tell: complete events of an unknown category
-    are device work where every one of them names a stream. `[memory]` instants are told by name."""
+    """The category of rows with this (ph, cat). None for complete events of an unknown `cat`: they are device work if every one
+    of them names a stream. Instants that record memory are recognised by their name instead."""
     if phase in ("X", ""):
         if cat.endswith(RUNTIME_SUFFIXES):
             return Category.RUNTIME

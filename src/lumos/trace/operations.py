@@ -1,12 +1,13 @@
 """Operation-level recordings: forward and backward passes, transfers and collectives as rows, without kernels.
 
-Some training systems record no profiler trace but a few hundred operations a step, with their place in the parallel
-plan. Such a recording becomes a `Trace` whose rows are operations (`Category.OPERATOR`) named as Megatron's timers name
-them, on the lanes of `LANE_OF`, with the place as arguments: "microbatch", "chunk" (of the model, within the stage),
-"sequence" (number among the operations of its name, rank and step), "stage" and "dp rank". Each step is marked by an
-annotation "ProfilerStep#N". `Trace.metadata["operations"]` says which format it was and the sizes of the plan.
+Some training systems record no profiler trace but a few hundred operations per step, with their place in the parallel
+plan. Such a recording becomes a `Trace` whose rows are operations (`Category.OPERATOR`) with the names of Megatron's timers,
+on the lanes of `LANE_OF`, with the place as arguments: "microbatch", "chunk" (of the model, within the stage), "sequence"
+(number among the operations of its name, rank and step), "stage" and "dp rank". Each step is marked by an annotation
+"ProfilerStep#N". `Trace.metadata["operations"]` has the format and the sizes of the plan.
 
-Recordings of this kind give times within a step only: steps are laid end to end, and each step has a clock of its own.
+Recordings of this kind give times only within a step, each step on a clock of its own; in the trace, each step begins when
+the one before it has ended.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ PLACE = ("microbatch", "chunk", "sequence", "stage", "dp rank")
 
 STEP_MARK = "ProfilerStep#"
 
-#: Between two steps, so that an operation without duration at the end of one is not at the start of the next.
+#: Time between two steps, so that an operation without duration at the end of one does not count to the next.
 STEP_GAP_NS = 1
 
 
@@ -84,7 +85,7 @@ def operation_trace(
 ) -> Trace:
     """A rank's operations as a `Trace`: rows by step, then start.
 
-    operation, step, start, duration: one entry an operation; start and duration are ns, start from its step's origin.
+    operation, step, start, duration: one entry per operation; start (from its step's origin) and duration are ns.
     place: int64 columns by the names of PLACE; ABSENT where an operation has none.
     """
     order = np.lexsort((duration, start, step))

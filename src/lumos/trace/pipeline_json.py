@@ -1,9 +1,10 @@
-"""One pipeline rank of AMD-AGI/Primus' pipeline visualiser (`pp_rank_N.json` beside `config.json`) to a `Trace`.
+"""Reading of one pipeline rank of AMD-AGI/Primus' pipeline visualiser into a `Trace`.
 
-The file maps each iteration to lists by microbatch, in ms from the iteration's origin: `fwd_start`, `fwd_end`,
-`bwd_start`, `bwd_end`; with interleaving also `fwd_minibatch`, `fwd_chunk` and the like, which say the microbatch (from 1)
-and the chunk of every entry. `wgrad_start`, `wgrad_end` (weight gradients apart) are not modelled and refused. Besides,
-`total` (ms) and `memory` (GB). `config.json` gives the sizes: `pp_size`, `vp_size` (or `vpp_size`), `dp_size`.
+The file `pp_rank_N.json` maps each iteration to lists by microbatch, in ms from the iteration's origin: `fwd_start`,
+`fwd_end`, `bwd_start`, `bwd_end`; with interleaving also `fwd_minibatch`, `fwd_chunk`, `bwd_minibatch` and `bwd_chunk`, which
+give the microbatch (from 1) and the chunk of every entry. Files with `wgrad_start` and `wgrad_end` (weight gradients as
+passes of their own) are refused, because these are not modelled. `total` (ms) and `memory` (GB) are not used. `config.json`
+in the same folder gives the sizes: `pp_size`, `vp_size` (or `vpp_size`), `dp_size`.
 
 Limits: the file has no transfers. The graph adds those that the order of the passes implies.
 """
@@ -32,12 +33,12 @@ _PASSES = (("fwd", "forward-compute"), ("bwd", "backward-compute"))
 
 
 def sniff(head: bytes) -> bool:
-    """Whether a file that starts with `head` is one rank's passes."""
+    """Whether a file that starts with `head` lists one rank's passes."""
     return re.match(rb'\s*\{\s*"\d+"\s*:\s*\{', head) is not None and b'"fwd_start"' in head
 
 
 def sniff_config(head: bytes) -> bool:
-    """Whether a file that starts with `head` is the sizes of the plan."""
+    """Whether a file that starts with `head` is the `config.json` with the sizes of the plan."""
     return head.lstrip().startswith(b"{") and head.count(b"{") == 1 and b'"pp_size"' in head and b'"world_size"' in head
 
 
@@ -61,9 +62,9 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
         if iteration.get("wgrad_start"):
             raise TraceError(f"{where}: weight gradients as operations of their own (wgrad_start) are not understood; record without them")
         for prefix, name in _PASSES:
-            found = _passes(where, prefix, iteration, plan)
-            rows += [(int(key), *row) for row in found]
-            operation += [name] * len(found)
+            passes = _passes(where, prefix, iteration, plan)
+            rows += [(int(key), *row) for row in passes]
+            operation += [name] * len(passes)
     columns = np.array(rows, np.int64).reshape(-1, 6).T
     fill = np.zeros(columns.shape[1], np.int64)
     place = {"microbatch": columns[3], "chunk": columns[4], "sequence": columns[5], "stage": fill + stage, "dp rank": fill}
@@ -124,7 +125,7 @@ def _passes(where: str, prefix: str, iteration: Mapping[str, Any], plan: Plan) -
 
 
 def _times(where: str, key: str, iteration: Mapping[str, Any]) -> Int64:
-    """A list of ms as ns."""
+    """A list of times in ms, as ns."""
     values = iteration.get(key)
     if not isinstance(values, list) or not values:
         raise TraceError(f"{where}: no list {key}; record it again")

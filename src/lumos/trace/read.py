@@ -1,4 +1,4 @@
-"""Files and folders to a `Job`. Which reader takes a file is decided by its content, never by its name."""
+"""Reading of files and folders into a `Job`. The content of a file, never its name, decides which reader reads it."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ ENGINES = ("local", "ray")
 
 #: Tried in this order; the first that takes a file reads it. Kineto comes last because it has no signature.
 READERS: tuple[Reader, ...] = (
-    Reader("an operation table (Parquet)", straggler_parquet.sniff, straggler_parquet.read, wins=True),
-    Reader("the sizes of a job (meta.yaml)", straggler_parquet.sniff_meta, None, "give the trace.parquet beside it", beside=True),
+    Reader("an operation table (Parquet)", straggler_parquet.sniff, straggler_parquet.read, is_original=True),
+    Reader("the sizes of a job (meta.yaml)", straggler_parquet.sniff_meta, None, "give the trace.parquet beside it", is_companion=True),
     Reader("pipeline passes of one rank", pipeline_json.sniff, pipeline_json.read),
-    Reader("the sizes of a job (config.json)", pipeline_json.sniff_config, None, "give the pp_rank_N.json beside it", beside=True),
+    Reader("the sizes of a job (config.json)", pipeline_json.sniff_config, None, "give the pp_rank_N.json beside it", is_companion=True),
     EXECUTION_TRACE,
     Reader("Chakra", chakra_et.sniff, chakra_et.read),
     Reader("Chakra as JSON", chakra_json.sniff, chakra_json.read),
-    Reader("what a Chakra set is run with", chakra_et.is_companion, None, "give the set's .et files, or their folder", beside=True),
-    Reader("Kineto", kineto.sniff, kineto.read, mend=partial(kineto.read, repair=True)),
+    Reader("what a Chakra set is run with", chakra_et.is_companion, None, "give the set's .et files, or their folder", is_companion=True),
+    Reader("Kineto", kineto.sniff, kineto.read, repair=partial(kineto.read, repair=True)),
 )
 
 
@@ -62,8 +62,8 @@ def read(
 
     `repair` also reads traces that are not quite JSON or were cut off, with a diagnostic. `progress(done, total)` is called
     with bytes of the files. engine: "local" (threads), or "ray": a task for every file on the Ray cluster at `ray_address`, whose
-    machines must see the files under the same paths. In a folder, execution traces are set aside and files that no reader
-    takes are left out, each with a diagnostic. Raises TraceError: no file, an unreadable or malformed file, two files of one rank.
+    machines must have the files under the same paths. In a folder, execution traces and files that no reader recognises are left
+    out, each with a diagnostic. Raises TraceError: no file, an unreadable or malformed file, two files of one rank.
     """
     if engine not in ENGINES:
         raise UsageError(f"engine {engine!r} is not known; valid: {', '.join(ENGINES)}")
@@ -71,8 +71,8 @@ def read(
         raise TraceError("no trace given; name a file, several files, or a folder with one file per rank")
     diagnostics: list[Diagnostic] = []
     files = list(_choose([Path(path) for path in paths], diagnostics))
-    found = _on_cluster(files, repair, progress, ray_address) if engine == "ray" else _in_threads(files, repair, progress)
-    traces = _sorted_out(found, diagnostics)
+    contents = _on_cluster(files, repair, progress, ray_address) if engine == "ray" else _in_threads(files, repair, progress)
+    traces = _traces(contents, diagnostics)
     if not traces:
         left_out = "; ".join(d.message for d in diagnostics[:3]) or "the folder is empty"
         raise TraceError(f"{', '.join(map(str, paths))}: holds no trace ({left_out}); give the profiler's files")
@@ -85,7 +85,7 @@ def read(
 
 
 def _both_of_one_rank(one: Trace, other: Trace) -> str:
-    """Why two files are refused, and what helps: a file's name does not where its distributedInfo states the rank."""
+    """The message that refuses two files of one rank. Renaming is no remedy where distributedInfo gives a file's rank."""
     sources = (one.rank_source, other.rank_source)
     place = f"{one.path} and {other.path} are both of rank {one.rank} (from: {', '.join(sources)}); name the one to read, or "
     if "distributedInfo" in sources:
@@ -98,12 +98,12 @@ class _File:
     path: Path
     size: int
     read: ReadFile
-    mend: ReadFile | None
-    named: bool  # by the user, not found in a folder: then it must be a trace
+    repair: ReadFile | None
+    named: bool  # given by the user, not found in a folder, so that it must be a trace
 
 
 def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterator[_File]:
-    """The files to read and their readers; what a folder holds besides goes to the diagnostics."""
+    """The files to read, with their readers. The other files of a folder are reported in `diagnostics`."""
     for path in paths:
         if not path.is_dir():
             reader = _reader_of(path)
@@ -111,18 +111,18 @@ def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterator[_File]
                 raise TraceError(f"{path}: the file is empty; record it again")
             if reader is None:
                 raise TraceError(f"{path}: not a profiler trace (no reader knows its content); give the profiler's file")
-            if reader.beside and len(paths) > 1:
+            if reader.is_companion and len(paths) > 1:
                 continue
             if reader.read is None:
                 raise TraceError(f"{path}: {reader.name}; {reader.remedy}")
-            yield _File(path, path.stat().st_size, reader.read, reader.mend, named=True)
+            yield _File(path, path.stat().st_size, reader.read, reader.repair, named=True)
             continue
         listed = [(file, _reader_of(file)) for file in _listed(path)]
-        source = next((file for file, reader in listed if reader is not None and reader.wins), None)
+        source = next((file for file, reader in listed if reader is not None and reader.is_original), None)
         for file, reader in listed:
-            if reader is not None and reader.beside:
+            if reader is not None and reader.is_companion:
                 continue
-            if source is not None and not (reader is not None and reader.wins):
+            if source is not None and not (reader is not None and reader.is_original):
                 diagnostics.append(Diagnostic("file-left-out", f"{file}: set aside; {source.name} beside it is what was recorded"))
             elif reader is None:
                 diagnostics.append(Diagnostic("file-left-out", f"{file}: no reader knows its content; left out"))
@@ -130,11 +130,11 @@ def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterator[_File]
                 code = "execution-trace-set-aside" if reader is EXECUTION_TRACE else "file-left-out"
                 diagnostics.append(Diagnostic(code, f"{file}: {reader.name}; set aside"))
             else:
-                yield _File(file, file.stat().st_size, reader.read, reader.mend, named=False)
+                yield _File(file, file.stat().st_size, reader.read, reader.repair, named=False)
 
 
 def _check_alike(traces: list[Trace]) -> None:
-    """One job is recorded in one way: profiler traces, or operations of one format and plan."""
+    """Raise TraceError unless all traces are profiler traces, or all are operation-level recordings of one format and plan."""
     first = traces[0]
     for trace in traces[1:]:
         if is_operations(trace) != is_operations(first):
@@ -158,50 +158,52 @@ def _reader_of(path: Path) -> Reader | None:
     return next((reader for reader in READERS if reader.sniff(first)), None)
 
 
-_Found = tuple[Trace, ...] | NotATraceError
+#: The traces of one file, or why it is no trace.
+_Contents = tuple[Trace, ...] | NotATraceError
 
 
-def _read_one(repair: bool, file: _File, progress: Callable[[int], None] | None = None) -> _Found:
-    """The traces of one file; why it is none, where it lay in a folder."""
-    read_file = file.mend if repair and file.mend is not None else file.read
+def _read_one(repair: bool, file: _File, progress: Callable[[int], None] | None = None) -> _Contents:
+    """Read one file. A file that is no trace is an error only where the user named it."""
+    read_file = file.repair if repair and file.repair is not None else file.read
     try:
-        found = read_file(file.path, progress=progress)
+        contents = read_file(file.path, progress=progress)
     except NotATraceError as error:
         if file.named:
             raise
         return error
-    return found if isinstance(found, tuple) else (found,)
+    return contents if isinstance(contents, tuple) else (contents,)
 
 
-def _in_threads(files: list[_File], repair: bool, progress: Progress | None) -> Iterator[_Found]:
-    """What all files hold, in their order. Ranks are read side by side: the scanner releases the GIL."""
+def _in_threads(files: list[_File], repair: bool, progress: Progress | None) -> Iterator[_Contents]:
+    """The contents of all files, in their order. Files are read in parallel, because the scanner releases the GIL."""
     shared = _Shared(progress, sum(file.size for file in files))
     with ThreadPoolExecutor(min(len(files), os.cpu_count() or 1) or 1) as threads:
         yield from threads.map(lambda file: _read_one(repair, file, shared.of(file.path) if progress else None), files)
 
 
-def _on_cluster(files: list[_File], repair: bool, progress: Progress | None, address: str | None) -> Iterator[_Found]:
-    """The same from the workers of a Ray cluster; what a lost one was reading is read again."""
+def _on_cluster(files: list[_File], repair: bool, progress: Progress | None, address: str | None) -> Iterator[_Contents]:
+    """The contents of all files, in their order, read by the workers of a Ray cluster. What a lost worker was reading is read again."""
     shared = _Shared(progress, sum(file.size for file in files))
     workers = Workers(address)
     absolute = [replace(file, path=file.path.absolute()) for file in files]
-    for file, found in zip(files, workers.map(_read_one, workers.put(repair), absolute), strict=True):
+    for file, contents in zip(files, workers.map(_read_one, workers.put(repair), absolute), strict=True):
         shared.of(file.path)(file.size)
-        yield found if isinstance(found, NotATraceError) else tuple(replace(trace, path=str(file.path)) for trace in found)
+        yield contents if isinstance(contents, NotATraceError) else tuple(replace(trace, path=str(file.path)) for trace in contents)
 
 
-def _sorted_out(found: Iterator[_Found], diagnostics: list[Diagnostic]) -> list[Trace]:
+def _traces(files: Iterator[_Contents], diagnostics: list[Diagnostic]) -> list[Trace]:
+    """The traces of all files. Files that are no trace are reported in `diagnostics`."""
     traces: list[Trace] = []
-    for one in found:
-        if isinstance(one, NotATraceError):
-            diagnostics.append(Diagnostic("file-left-out", f"{one}"))
+    for contents in files:
+        if isinstance(contents, NotATraceError):
+            diagnostics.append(Diagnostic("file-left-out", f"{contents}"))
         else:
-            traces += one
+            traces += contents
     return traces
 
 
 class _Shared:
-    """The progress of several files at once as a share of all of them."""
+    """The progress of several files that are read at once, reported as bytes of all of them."""
 
     def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress = progress
@@ -209,7 +211,7 @@ class _Shared:
         self._done: dict[Path, int] = {}
 
     def of(self, path: Path) -> Callable[[int], None]:
-        """The progress of one file."""
+        """A function that reports the bytes read of one file."""
 
         def report(done: int) -> None:
             self._done[path] = done

@@ -1,4 +1,4 @@
-"""What a reader of one file format is."""
+"""What `trace.read` needs to know of the reader of a file format."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ class NotATraceError(TraceError):
 
 
 class ReadFile(Protocol):
-    """Reads one file: one rank's trace, or those of all ranks that it holds. `progress` is called with the bytes read so far."""
+    """Reads one file: one rank's trace, or the traces of all ranks in it. `progress` is called with the bytes read so far."""
 
     def __call__(self, path: Path, *, progress: Callable[[int], None] | None = None) -> Trace | tuple[Trace, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """One format: its name, whether a file whose unpacked content starts with these bytes may be of it, how it is read.
+    """The reader of one file format.
 
-    `read` is None for a format that is known but holds no timeline: `remedy` then says what to give instead. `beside`: such
-    a file belongs to the trace beside it, whose reader opens it. `wins`: in a folder, the other files are derived from it. `mend`:
-    how damaged files are read where that was asked for; None where nothing can be mended.
+    sniff: whether a file whose decompressed content starts with the given bytes may have this format. read: None for a format
+    that is known but contains no timeline; `remedy` then says what to give instead. is_companion: such a file belongs to a trace
+    in the same folder, whose reader opens it. is_original: other files in the same folder were derived from such a file, so they
+    are left out. repair: reads a damaged file where the user asked for that; None where the format cannot be repaired.
     """
 
     name: str
     sniff: Callable[[bytes], bool]
     read: ReadFile | None
     remedy: str = ""
-    beside: bool = False
-    wins: bool = False
-    mend: ReadFile | None = None
+    is_companion: bool = False
+    is_original: bool = False
+    repair: ReadFile | None = None

@@ -1,12 +1,12 @@
-"""The operation table of ByteDance-Seed/StragglerAnalysis (`trace*.parquet`) to one `Trace` a rank.
+"""Reading of the operation table of ByteDance-Seed/StragglerAnalysis (`trace*.parquet`) into one `Trace` per rank.
 
-One row an operation of one rank in one step, with these columns, documented in that project's readme: `rank`, `dp_rank`,
+Each row is an operation of one rank in one step, with these columns, documented in that project's readme: `rank`, `dp_rank`,
 `stage`, `step`, `optype`, `start_ts` and `duration` (seconds as float32, from the step's own origin: good to 0.2 µs),
 `seq_id` (number among the operations of this type, rank and step), `mc` (model chunk within the stage) and `mb_id`
-(microbatch); -1 where an operation has none. `meta.yaml` beside it (`meta-X.yaml` beside `trace-X.parquet`) has the sizes
-of the plan; without it they are read off the table, which then cannot tell that its last stage is missing.
+(microbatch); -1 where an operation has none. `meta.yaml` in the same folder (`meta-X.yaml` for `trace-X.parquet`) has the
+sizes of the plan; without it they are taken from the table, and a missing last stage then goes unnoticed.
 
-Limits: microseconds are what such timers resolve, so times that should meet can miss each other by some.
+Limits: the timers resolve microseconds, so times that should be equal can differ by some microseconds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def sniff_meta(head: bytes) -> bool:
 
 
 def read(path: Path, *, progress: Callable[[int], None] | None = None) -> tuple[Trace, ...]:
-    """Read one table; one trace a rank, by rank.
+    """Read one table into one trace per rank, in order of rank.
 
     Raises TraceError: pyarrow is not installed, the file is damaged, a column is missing or of a wrong type, a time is
     negative or no number, an operation is unknown, two ranks have one place in the plan.
@@ -92,7 +92,7 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> tuple[
 
 
 def _sizes(path: Path) -> dict[str, str]:
-    """The keys and values of the `meta.yaml` beside the table: flat lines `key: value`; empty where there is none."""
+    """The keys and values of the table's `meta.yaml`, whose lines are `key: value`; empty where there is no such file."""
     meta = path.with_name(f"{path.stem.replace('trace', 'meta', 1)}.yaml")
     if not meta.is_file() or meta == path:
         return {}
@@ -102,7 +102,7 @@ def _sizes(path: Path) -> dict[str, str]:
 
 
 def _size(path: Path, sizes: dict[str, str], key: str, least: int) -> int:
-    """One size of the plan; `least` is what the table needs, and what holds where `sizes` lacks it."""
+    """One size of the plan from `sizes`; where it is absent there, `least`, the smallest size that the table allows."""
     text = sizes.get(key)
     if text is None:
         return least
@@ -137,7 +137,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _operations(path: Path, column: Any) -> list[str]:
-    """Names of the operations; every one must be known, because where it runs and whom it waits for depends on it."""
+    """Names of the operations. Raises TraceError for an unknown one, because its lane and its dependencies depend on the name."""
     names: list[Any] = column.to_pylist()
     unknown = next((i for i, name in enumerate(names) if name not in LANE_OF), None)
     if unknown is not None:

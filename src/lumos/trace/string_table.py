@@ -1,4 +1,4 @@
-"""The distinct strings of a trace, kept as UTF-8 bytes and decoded when asked for."""
+"""The distinct strings of a trace, stored as UTF-8 bytes and decoded on access."""
 
 from __future__ import annotations
 

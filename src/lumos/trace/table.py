@@ -1,9 +1,8 @@
-"""What one rank's profiler recorded, as columns; and the job, which is the traces of all ranks.
+"""Traces, what one rank's profiler recorded, as columns; and jobs, the traces of all ranks.
 
-A `Trace` holds every row of the file once, in file order, in NumPy columns of integer nanoseconds and table indices.
-Rows are not only work: flows, instants, counters and annotations stay in the table under their own `Category`, so
-nothing is lost and nothing but work is ever counted as work. Arguments are sparse columns by key, because each kind of
-row carries its own.
+A `Trace` has every row of the file once, in file order, in NumPy columns of integer nanoseconds and table indices. Not all
+rows are work: flows, instants, counters and annotations are in the table too, under categories of their own, so that
+nothing is lost and only work counts as work. Arguments are sparse columns by key, because each kind of row has its own.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ ABSENT = -1
 
 
 class Category(IntEnum):
-    """What a row is, whatever its generation of category names or its vendor called it."""
+    """What a row is, whatever name its profiler's version and its device's vendor use for the category."""
 
     OTHER = 0
     OPERATOR = 1  # cpu_op, Operator
@@ -39,7 +38,7 @@ class Category(IntEnum):
     KERNEL = 5  # kernel, Kernel, and the work rows of devices that are neither CUDA nor HIP
     MEMCPY = 6
     MEMSET = 7
-    SYNC = 8  # cuda_sync: says which work a synchronising call awaited; not work
+    SYNC = 8  # cuda_sync: says for which work a synchronising call waited; not work
     EVENT_RECORD = 9  # cuda_event: an event recorded on a stream; not work
     GPU_ANNOTATION = 10  # derived from ANNOTATION by the profiler; not work
     OVERHEAD = 11  # the profiler's own cost
@@ -59,7 +58,7 @@ DEVICE_WORK = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One argument where it is present: `values[i]` belongs to row `rows[i]`; rows ascend.
+    """One argument of the rows that have it: `values[i]` belongs to row `rows[i]`; rows ascend.
 
     `kind` is "int" (int64), "float" (float64) or "string" (int64 index into `Trace.strings`; arrays and objects are
     stored as their compact JSON text, e.g. Input Dims as "[[8,1024],[]]").
@@ -84,7 +83,8 @@ class Lane:
 class Trace(Described):
     """One rank's recording. Columns have one entry per row of the file, in file order.
 
-    start, duration: int64 nanoseconds; `start` is absolute (baseTimeNanoseconds added), exact from the digits.
+    start, duration: int64 nanoseconds, exact, since no digit passes through a float; `start` is absolute (baseTimeNanoseconds
+    is added).
     name: int32 index into `strings`. category: uint8 `Category`. lane: int32 index into `lanes`.
     correlation: int64 launch-to-work id, or the flow id on flow rows; ABSENT where none.
     external_id: int64 operator-to-work id; ABSENT where none.
@@ -113,7 +113,7 @@ class Trace(Described):
         return len(self.start)
 
     def described(self) -> str:
-        """Its rank, rows, how long it lasts, and its file."""
+        """Its rank, number of rows, length and file."""
         world = f" of {self.world_size}" if self.world_size else ""
         lasts = duration(int((self.start + self.duration).max() - self.start.min())) if len(self) else "0 ns"
         return f"rank {self.rank}{world}, {len(self):,} rows in {lasts}, {self.path}"
@@ -135,7 +135,7 @@ class Trace(Described):
         return out
 
     def named(self, matches: Callable[[str], object]) -> NDArray[np.bool_]:
-        """Rows whose name `matches` answers with something true, as a mask; each distinct name is asked once."""
+        """Rows for whose name `matches` returns something true, as a mask; it is called once for each distinct name."""
         mask: NDArray[np.bool_] = np.array([bool(matches(name)) for name in self.strings] or [False])[self.name]
         return mask
 
@@ -158,7 +158,7 @@ class ProcessGroup:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Job(Described):
-    """The traces of all ranks given, ascending by rank, and the process groups that they name."""
+    """The traces of all given ranks, ascending by rank, and the process groups that they name."""
 
     traces: tuple[Trace, ...]
     groups: tuple[ProcessGroup, ...] = ()
