@@ -1,4 +1,4 @@
-"""Shapes under other sizes where two sizes are equal, and what CPU work takes then."""
+"""Shapes of a resized model in which two sizes are equal, and how the time of its CPU work changes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def replace_own(core, operator, own):
     return core._replace(own={operator: float(own)})
 
 
-def test_a_view_takes_its_time_whatever_it_shows():
+def test_the_time_of_a_view_does_not_depend_on_its_size():
     core = Core(0.0, 0.0, 1.0, {})
     view = op("aten::transpose", (4, 64, 256))
     assert core.ratio(view, LONGER.operator(view, True)) == 1.0

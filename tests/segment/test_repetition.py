@@ -16,7 +16,7 @@ def test_layers_between_an_embedding_and_a_head():
     assert run.alike == 1.0
 
 
-def test_two_like_halves_are_one_layer():
+def test_two_similar_halves_are_one_layer():
     """Norm and residual add occur in both halves; attention and feed-forward do not."""
     assert find_run(symbols("e" + "nqsoa" + "nuvda" + "nqsoa" + "nuvda" + "nqsoa" + "nuvda" + "nh")).layers == 3
 
@@ -37,5 +37,5 @@ def test_nothing_repeats():
     assert find_run([]) is None
 
 
-def test_a_repetition_of_little_is_not_layers():
+def test_a_short_repetition_is_not_layers():
     assert find_run(symbols("abcdefghijklmnopqrstuvwxyzxyz")) is None

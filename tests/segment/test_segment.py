@@ -1,4 +1,4 @@
-"""Blocks of recorded jobs, and their layout assembled again without a change."""
+"""Recorded jobs cut into blocks, and assembled from those blocks without a change."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def row(name, start, duration, number, thread=1):
     ("inside", "number", "phase"),
     [("torch::autograd::CppNode<Lookup>", 7, Phase.BACKWARD), ("aten::linear", 9, Phase.RECOMPUTE)],
 )
-def test_what_has_a_number_of_its_own_inside_a_node_runs_forward_again(tmp_path, inside, number, phase):
+def test_an_operator_with_its_own_number_inside_a_node_is_recomputed(tmp_path, inside, number, phase):
     node = "autograd::engine::evaluate_function: torch::autograd::CppNode<Lookup>"
     rows = [row("aten::embedding", 0, 10, 7), row(node, 20, 30, 7, 2), row(inside, 25, 20, number, 2)]
     path = tmp_path / "rank0.json"
@@ -84,7 +84,7 @@ def test_what_has_a_number_of_its_own_inside_a_node_runs_forward_again(tmp_path,
     assert [int(p) for p in found.phase] == [Phase.FORWARD, phase]
 
 
-def test_layers_are_held_against_their_own_pass_not_against_what_the_rank_does_later(tmp_path):
+def test_layers_must_cover_most_of_their_own_pass_not_of_the_whole_rank(tmp_path):
     """Two layers are 6 of the 14 operators of a forward pass and 60 of its 68 us, so they are its layers, however long the
     backward pass behind them is."""
     outside = [row(f"aten::once_{i}", i, 1, i) for i in range(8)]
@@ -124,7 +124,7 @@ def test_layers_of_public_traces(path, layers):
     ],
     ids=str,
 )
-def test_without_a_change_the_job_comes_back(path):
+def test_without_a_change_the_layout_assembles_to_the_measured_job(path):
     graph, found = cut(path if path == EXAMPLE else Path(TRACES) / path)
     placed = place(measured_layout(found))
     assert len(placed.graph) == len(graph)

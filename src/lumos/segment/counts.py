@@ -1,10 +1,11 @@
-"""What the traces of a job show outright about its plan and its model: degrees, sizes, counts.
+"""What the traces of a job show directly about its plan and its model: degrees, sizes, counts.
 
-Degrees come from who talks to whom: neighbours in the pipeline are the peers of point-to-point transfers; a tensor-parallel
-group exchanges activations of the size of the residual stream; experts exchange all-to-all; context-parallel ranks pass
-keys and values round. Sizes come from the multiplications of forward passes, by their place: before an attention its
-projections, behind it the output projection, then into and out of the feed-forward part; the last one before the first
-backward pass is the head. Places, not values, so that sizes may be equal to each other. Layers and microbatches are counted.
+Degrees are read from the communication: neighbours in the pipeline are the peers of point-to-point transfers; a tensor-parallel
+group exchanges activations of the size of the residual stream; expert-parallel ranks exchange all-to-all; context-parallel
+ranks pass keys and values round a ring. Sizes are read from the multiplications of forward passes by their position: an
+attention's projections precede it, the output projection follows it, then come those into and out of the feed-forward part; the
+last multiplication before the first backward pass is the head. Positions decide and not values, so sizes may be equal to each
+other. Layers and microbatches are counted.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from lumos.trace.table import Job as Traces
 from lumos.vocabulary import CollectiveKind, Direction, Phase, Precision
 
 #: How a tensor-parallel group exchanges the residual stream.
-_OF_RESIDUALS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
+_RESIDUAL_EXCHANGES = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the traces show outright. Sizes are of the whole model but for tokens: of a microbatch, on one rank."""
+    """What the traces show directly. Sizes are those of the whole model, but `batch` and `tokens` those of one microbatch on one rank."""
 
     world: int
     pp: int
@@ -54,8 +55,8 @@ class Counts:
 
 
 class _Attention(NamedTuple):
-    """One attention of one layer on one rank: index in the rank's work where it begins; sizes of this rank. first: in the
-    forward pass, not done again."""
+    """One attention of one layer on one rank. at: index in the rank's work where it begins. first: it runs in the forward pass and is
+    no recomputation. The sizes are this rank's."""
 
     at: int
     forward: bool
@@ -69,7 +70,7 @@ class _Attention(NamedTuple):
 
 
 class _Product(NamedTuple):
-    """A multiplication of a forward pass: index in the rank's work, and [m, k] · [k, n]."""
+    """A multiplication [m, k] · [k, n] of a forward pass. at: index in the rank's work."""
 
     at: int
     m: int
@@ -78,7 +79,7 @@ class _Product(NamedTuple):
 
 
 def counts_of(traces: Traces, work: Sequence[list[Measured]]) -> tuple[Counts, list[int]]:
-    """The counts, and the pipeline stage of each rank. work: by rank, in launch order. LumosError with what is missing."""
+    """The counts, and the pipeline stage of each rank. work: by rank, in launch order. Raises LumosError that names what is missing."""
     world = max((t.world_size or 0 for t in traces.traces), default=0) or len(traces.traces)
     ranks = [t.rank for t in traces.traces]
     stride = _pipeline_stride(work, ranks, world)
@@ -88,10 +89,12 @@ def counts_of(traces: Traces, work: Sequence[list[Measured]]) -> tuple[Counts, l
     if sorted(by_stage) != list(range(pp)):
         raise LumosError(f"the traces show stages {sorted(by_stage)} of a pipeline of {pp}; give at least one rank of every stage")
     attention = {s: _attention(rank) for s, rank in by_stage.items()}
-    forward = [a for found in attention.values() for a in found if a.forward]
-    backward = sum(not a.forward for found in attention.values() for a in found)
+    forward = [a for stage in attention.values() for a in stage if a.forward]
+    backward = sum(not a.forward for stage in attention.values() for a in stage)
     if not forward:
-        raise LumosError("the trace shows no attention operators with shapes, so its plan cannot be told; record with record_shapes=True")
+        raise LumosError(
+            "the trace shows no attention operators with shapes, so its plan cannot be read from it; record with record_shapes=True"
+        )
     if not backward:
         raise LumosError("the trace has no backward pass, so it is no training step")
     widest = max(forward, key=lambda a: a.keys)
@@ -142,7 +145,7 @@ def _number(value: str | int) -> int:
 
 
 def _attention(rank: Sequence[Measured]) -> list[_Attention]:
-    """Every attention of a rank: operators that compute it in one go, else pairs of batched multiplications."""
+    """Every attention of a rank: operators that compute it as one, or else pairs of batched multiplications."""
     found = [
         _Attention(
             i,
@@ -157,24 +160,24 @@ def _attention(rank: Sequence[Measured]) -> list[_Attention]:
 
 
 def _unfused_attention(rank: Sequence[Measured]) -> list[_Attention]:
-    """Attention as batched multiplications: scores and context forward; backward the gradients of the scores and of the three
-    factors. A rank's heads are told by its multiplications before, whose rows are its tokens."""
+    """Attention as batched multiplications: forward the scores and the context, backward the gradients of the scores and of the three
+    factors. The number of heads follows from the multiplication before it, whose rows are the rank's tokens."""
     batched = [(i, *map(_number, m.signature[1:])) for i, m in enumerate(rank) if m.signature[0] == "gemm" and m.signature[4] != 1]
     found: list[_Attention] = []
     rows = width = 0
     begin = nth = 0
     while nth < len(batched):
-        i, queries, keys, head_dim, many = batched[nth]
+        i, queries, keys, head_dim, batched_heads = batched[nth]
         following = batched[nth + 1 : nth + 4]
         nth += 1
-        if keys == head_dim or not following or following[0][1:] != (queries, head_dim, keys, many):
+        if keys == head_dim or not following or following[0][1:] != (queries, head_dim, keys, batched_heads):
             continue
         before = [m.signature for m in rank[begin:i] if m.signature[0] == "gemm" and m.signature[4] == 1 and m.phase == Phase.FORWARD]
         if before:
             rows, width = _number(before[-1][1]), _number(before[-1][2])
         begin = i
         batch = max(1, rows // queries)
-        heads = many // batch
+        heads = batched_heads // batch
         kv_heads = (width // head_dim - heads) // 2
         backward = len(following) == 3 and len({f[1:] for f in following}) == 1
         nth += 3 if backward else 1
@@ -193,7 +196,7 @@ def _products(rank: Sequence[Measured], tokens: int) -> list[_Product]:
 
 
 def _around(attention: Sequence[_Attention], products: Sequence[_Product]) -> Iterator[tuple[_Product | None, Sequence[_Product]]]:
-    """For every attention of the forward passes the multiplication before it, and those after it up to the next attention."""
+    """For every attention of the forward passes: the multiplication before it, and those after it up to the next attention."""
     places = [bisect_left(products, a.at, key=lambda p: p.at) for a in attention if a.first]
     for here, following in pairwise([*places, len(products)]):
         yield products[here - 1] if here else None, products[here:following]
@@ -203,13 +206,13 @@ def _around(attention: Sequence[_Attention], products: Sequence[_Product]) -> It
 
 
 def _hidden(attention: dict[int, list[_Attention]], products: dict[int, list[_Product]]) -> int:
-    """Width of the residual stream: what the multiplication before an attention reads; 0 without any."""
+    """Width of the residual stream, which the multiplication before an attention reads; 0 where there is none."""
     found = Counter(before.k for s in attention for before, _ in _around(attention[s], products[s]) if before)
     return found.most_common(1)[0][0] if found else 0
 
 
 def _feed_forward(attention: dict[int, list[_Attention]], products: dict[int, list[_Product]], hidden: int) -> tuple[int, bool]:
-    """This rank's feed-forward width and whether it has a gate: the multiplications behind an attention's output projection."""
+    """This rank's feed-forward width and whether it has a gate, from the multiplications after an attention's output projection."""
     found: Counter[tuple[int, bool]] = Counter()
     for s in attention:
         for _, after in _around(attention[s], products[s]):
@@ -221,8 +224,11 @@ def _feed_forward(attention: dict[int, list[_Attention]], products: dict[int, li
 
 
 def _head(last: Sequence[Measured], products: Sequence[_Product], attention: Sequence[_Attention], hidden: int) -> tuple[int, int]:
-    """This rank's part of the vocabulary, and how often the head ran: it is the last multiplication before the first backward
-    pass, and alike ones that neither an attention nor the second half of a feed-forward part follows. (0, 0) without."""
+    """This rank's part of the vocabulary, and how often the head ran; (0, 0) where there is no head.
+
+    The head is the last multiplication before the first backward pass. Every multiplication of the same size is another run of it,
+    unless an attention or the second half of a feed-forward part follows.
+    """
     backward = next((i for i, m in enumerate(last) if m.phase == Phase.BACKWARD), len(last))
     before = products[: bisect_left(products, backward, key=lambda p: p.at)]
     if not before:
@@ -239,7 +245,7 @@ def _head(last: Sequence[Measured], products: Sequence[_Product], attention: Seq
 
 
 def _precision(work: Iterable[Sequence[Measured]]) -> Precision:
-    """What most multiplications compute in, but fp8 where a layer's do (attention and head keep more)."""
+    """The precision of most multiplications, but fp8 wherever any is in fp8: attention and head then still use a wider type."""
     found = Counter(m.precision for rank in work for m in rank if m.precision)
     return Precision.FP8 if found["fp8"] else Precision(found.most_common(1)[0][0]) if found else Precision.BF16
 
@@ -248,26 +254,26 @@ def _precision(work: Iterable[Sequence[Measured]]) -> Precision:
 
 
 def _pipeline_stride(work: Sequence[list[Measured]], ranks: Sequence[int], world: int) -> int:
-    """Ranks of one stage: the distance to the nearest peer of a transfer."""
+    """The number of ranks in one stage: the distance to the nearest peer of a transfer; `world` where there are no transfers."""
     distances = {abs(m.peer - rank) for rank, mine in zip(ranks, work, strict=True) for m in mine if m.peer >= 0}
     return min(distances) if distances else world
 
 
 def _size_of(work: Sequence[list[Measured]], kind: CollectiveKind, peers: bool) -> int:
-    """Group size of the collectives of a kind (with or without a peer named); 0 without any."""
+    """The usual group size of the collectives of a kind; 0 where there are none. peers: count those that name a peer, else the others."""
     sizes = Counter(m.signature[2] for rank in work for m in rank if m.signature[:2] == ("collective", kind) and (m.peer >= 0) == peers)
     return _number(sizes.most_common(1)[0][0]) if sizes else 0
 
 
 def _tensor(work: Sequence[list[Measured]], residual: int) -> tuple[int, bool]:
-    """Size of the groups that exchange the residual stream, and whether they gather and scatter it."""
+    """Size of the groups that exchange the residual stream, and whether they gather and scatter it (sequence parallelism)."""
     sizes: Counter[tuple[int, CollectiveKind]] = Counter()
     for rank in work:
         for m in rank:
-            near = len(m.ranks) < 2 or m.ranks[1] - m.ranks[0] == 1
-            if m.signature[0] == "collective" and m.peer < 0 and m.signature[3] == residual and near:
+            adjacent = len(m.ranks) < 2 or m.ranks[1] - m.ranks[0] == 1
+            if m.signature[0] == "collective" and m.peer < 0 and m.signature[3] == residual and adjacent:
                 sizes[_number(m.signature[2]), CollectiveKind(str(m.signature[1]))] += 1
-    exchanging = {k: n for k, n in sizes.items() if k[1] in _OF_RESIDUALS}
+    exchanging = {k: n for k, n in sizes.items() if k[1] in _RESIDUAL_EXCHANGES}
     if not exchanging:
         return 1, False
     size, kind = max(exchanging, key=lambda k: exchanging[k])
@@ -275,8 +281,8 @@ def _tensor(work: Sequence[list[Measured]], residual: int) -> tuple[int, bool]:
 
 
 def _virtual(by_stage: dict[int, list[Measured]], pp: int, stride: int, rank: int, microbatches: int) -> int:
-    """Chunks of a stage: what stage 1 receives from the stage before, by microbatch. Of two stages each is before and behind
-    the other, so that gradients of all chunks but the last come from there as well."""
+    """Chunks of a stage: how often stage 1 receives from stage 0 in a microbatch. In a pipeline of two stages each precedes and follows
+    the other, so stage 1 also receives from stage 0 the gradients of all chunks but the last."""
     if pp == 1:
         return 1
     previous = rank - stride
@@ -291,5 +297,5 @@ def _experts(work: Sequence[list[Measured]], tokens: int, tp: int, ep: int, hidd
     if not down:
         return None
     rows, local, ffn, _ = max(down, key=lambda g: grouped[g])
-    slim = -(-tokens // tp) if sequence_parallel else tokens
-    return Experts(count=local * ep, per_token=max(1, round(rows / slim)), ffn=ffn)
+    rank_tokens = -(-tokens // tp) if sequence_parallel else tokens
+    return Experts(count=local * ep, per_token=max(1, round(rows / rank_tokens)), ffn=ffn)

@@ -1,8 +1,8 @@
 """The sizes of a measured model, read from the shapes of its operators; and what those shapes become under other sizes.
 
-Every dimension of a shape is one of the sizes or a product of them (tokens = micro-batch · sequence, 3 · hidden, …), told by
-its value and its place: leading dimensions are batch and sequence, the others features. Inside layers the features are
-hidden, heads and feed-forward width; outside, vocabulary and hidden. A dimension that is no size stays as it is.
+Every dimension of a shape is one of the sizes or a product of them (tokens = micro-batch · sequence, 3 · hidden, …). Its value
+and its position decide which: leading dimensions are batch and sequence, the others features. Inside layers the features are
+hidden, heads and feed-forward width; outside, vocabulary and hidden. A dimension that matches no size stays as it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PRODUCTS = {
 
 
 class Sizes(NamedTuple):
-    """Of one rank. 0: not found. heads and head_dim are of the queries, kv_heads of keys and values."""
+    """Sizes of one rank's part of the model, 0 where not found. heads: of the queries; kv_heads: of keys and values."""
 
     micro_batch: int = 0
     seq: int = 0
@@ -53,9 +53,9 @@ class Operator(NamedTuple):
 
 
 class Shapes:
-    """Operators of a trace by row, each distinct text parsed once.
+    """The operators of a trace by row; equal ones are parsed once.
 
-    operators: the distinct ones. of_row: int32, index into them of every row of the trace, -1 without shapes.
+    operators: the distinct ones. of_row: int32, for every row of the trace its index in `operators`, -1 without shapes.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -83,7 +83,7 @@ class Shapes:
         return found
 
     def counted(self) -> Iterator[tuple[Operator, int]]:
-        """Every operator, with how many rows it has."""
+        """Every distinct operator, with the number of its rows."""
         counts = np.bincount(self.of_row[self.rows()], minlength=len(self.operators))
         return ((o, count) for o, count in zip(self.operators, counts.tolist(), strict=True) if count)
 
@@ -96,19 +96,19 @@ class Shapes:
 
 
 def _shapes(value: object) -> list[Shape]:
-    """The shapes of one input: of a tensor one, of a list of tensors each."""
+    """The shapes of one input: one of a tensor, one for each tensor of a list."""
     if not isinstance(value, list) or all(isinstance(v, int) for v in value):
         return [tuple(value) if isinstance(value, list) else ()]
     return [tuple(v) if isinstance(v, list) and all(isinstance(x, int) for x in v) else () for v in value]
 
 
 def is_attention(name: str) -> bool:
-    """Whether an operator computes attention in one go."""
+    """Whether an operator computes a whole attention."""
     return bool(_ATTENTION.match(name))
 
 
 def product(o: Operator) -> tuple[int, int, int, int] | None:
-    """(m, n, k, batch) of a multiplication; None where the operator is none."""
+    """(m, n, k, batch) of a multiplication; None where the operator is no multiplication or lacks shapes."""
     if o.name not in PRODUCTS:
         return None
     first, second, transposed = PRODUCTS[o.name]
@@ -123,7 +123,7 @@ def product(o: Operator) -> tuple[int, int, int, int] | None:
 
 
 def sizes(trace: Trace) -> Sizes:
-    """The sizes that the shapes of a rank's operators show."""
+    """Read the sizes from the shapes of a rank's operators."""
     attention: Counter[tuple[int, int, int, int, int]] = Counter()
     tables: Counter[tuple[Shape, Shape]] = Counter()
     products: Counter[tuple[int, int, int]] = Counter()
@@ -168,7 +168,7 @@ def _sizes(
 
 
 class Resize:
-    """Shapes under `new` sizes, from those under `old` ones."""
+    """Changes the shapes of a model with sizes `old` to those that it has with sizes `new`."""
 
     def __init__(self, old: Sizes, new: Sizes) -> None:
         self.old, self.new = old, new
@@ -177,8 +177,8 @@ class Resize:
         self._outside = {a: b for a, b in reversed([*pairs["outer"], *pairs["layer"]]) if a}
 
     def operator(self, o: Operator, in_layer: bool, of_weights: bool = False) -> Operator:
-        """The operator with its new shapes. in_layer: it belongs to a layer. of_weights: it works on weights alone (an
-        optimizer's)."""
+        """The operator with its new shapes. in_layer: it belongs to a layer. of_weights: its inputs are only weights (an optimizer's
+        operator)."""
         if of_weights:
             shapes = tuple(self.weight(s, in_layer) for s in o.shapes)
         elif o.name in PRODUCTS and product(o) is not None:
@@ -191,7 +191,7 @@ class Resize:
         return o._replace(shapes=shapes)
 
     def weight(self, shape: Shape, in_layer: bool) -> Shape:
-        """The new shape of a weight: features alone, but for a table of positions."""
+        """The new shape of a weight: all dimensions are features, but for the rows of a table of positions."""
         features = self._inside if in_layer else self._outside
         rest = tuple(features.get(x, x) for x in shape)
         old = self.old
@@ -200,7 +200,7 @@ class Resize:
         return rest
 
     def __call__(self, shape: Shape, in_layer: bool, scores: bool = False) -> Shape:
-        """The new shape of a tensor. scores: its last two dimensions are sequences (attention's scores)."""
+        """The new shape of an activation. scores: its last two dimensions are sequences (attention's scores)."""
         if not shape:
             return shape
         old, new, n = self.old, self.new, len(shape)
@@ -219,7 +219,7 @@ class Resize:
             lead = shape.index(b)
             rest = self._heads(shape[lead + 1 :], scores)
             return (*shape[:lead], new.micro_batch, *(x if x == 3 else y for x, y in zip(shape[lead + 1 :], rest, strict=True)))
-        if n >= 3 and shape[0] == 1 and s in shape[1:]:  # one for the whole batch, as a table of positions is
+        if n >= 3 and shape[0] == 1 and s in shape[1:]:  # shared by the whole batch, like a table of positions
             return (1, *self._heads(shape[1:], scores))
         if n == 3 and shape[0] == b * old.heads and s in shape[1:]:
             return (new.micro_batch * new.heads, *self._heads(shape[1:], scores))
@@ -231,8 +231,8 @@ class Resize:
         return rest
 
     def _product(self, o: Operator, in_layer: bool) -> tuple[Shape, ...]:
-        """Shapes of a multiplication. One dimension of a layer's counts tokens: the first of rows, columns and depth that
-        can; where tokens and a feature are equal, which of them was meant does not change the arithmetic."""
+        """New shapes of a multiplication. One of its dimensions counts tokens: the first of rows, columns and depth that has their
+        value. Where a feature has the same value, the choice between the two does not change the amount of arithmetic."""
         first, second, transposed = PRODUCTS[o.name]
         a, b = o.shapes[first], o.shapes[second]
         if len(b) != 2:
@@ -256,8 +256,8 @@ class Resize:
         return tuple(out)
 
     def _batched(self, o: Operator, in_layer: bool, first: int, second: int) -> tuple[Shape, ...]:
-        """Shapes of a multiplication per head: scores, or their product with the values. Where sequence and head width are
-        equal either has the arithmetic of sequence · width · sequence."""
+        """New shapes of a multiplication per head: the scores, or their product with the values. Where sequence and head width are
+        equal, the two cannot be distinguished, but both do the arithmetic of sequence · width · sequence."""
         a, b, old, new = o.shapes[first], o.shapes[second], self.old, self.new
         if a != b or set(a[1:]) != {old.seq} or old.seq != old.head_dim or a[0] != old.micro_batch * old.heads:
             return tuple(self(s, in_layer) for s in o.shapes)
@@ -267,17 +267,18 @@ class Resize:
         return tuple(out)
 
     def _attended(self, shape: Shape) -> Shape:
-        """Queries, keys, values, their gradients and sums (batch first; width last where there are four dimensions)."""
+        """New shape of queries, keys, values, their gradients, and the sums of attention. Batch comes first; with four dimensions the
+        last is the width of a head."""
         wide = len(shape) == 4
         middle = tuple(self._head(x, False) for x in shape[1 : 3 if wide else len(shape)])
         return (self.new.micro_batch if shape[0] == self.old.micro_batch else shape[0], *middle, *(self._head(x, True) for x in shape[3:]))
 
     def _heads(self, shape: Shape, scores: bool) -> Shape:
-        """Dimensions of a tensor split by heads; the last is their width, but of scores a sequence."""
+        """Dimensions of a tensor split by heads. The last is the width of a head, or a sequence where the tensor holds scores."""
         return (*(self._head(x, False) for x in shape[:-1]), self._head(shape[-1], not scores))
 
     def _head(self, x: int, width: bool) -> int:
-        """A dimension of a tensor split by heads. width: where sequence and head width are equal, it is the width."""
+        """A dimension of a tensor split by heads. width: take it for the head width where sequence and head width are equal."""
         old, new = self.old, self.new
         table = {old.kv_heads: new.kv_heads, old.heads: new.heads, old.head_dim: new.head_dim, old.seq: new.seq}
         if width:
@@ -285,7 +286,7 @@ class Resize:
         return table.get(x, x)
 
     def _split(self, shape: Shape, rest: Shape) -> Shape:
-        """What follows batch and sequence: features, or heads and their width."""
+        """The dimensions after batch and sequence: features, or heads and their width."""
         return rest if len(shape) == 1 else self._heads(shape, False) if shape else ()
 
 

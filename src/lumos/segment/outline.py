@@ -1,4 +1,4 @@
-"""The outline of a segmented step: embedding, 48 × layer, head, …, with what each takes."""
+"""The outline of a segmented step: embedding, 48 × layer, head, …, with the tasks and the time of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lumos.segment.segment import Segmentation
 
 
 class OutlineRow(NamedTuple):
-    """Consecutive pieces of one kind. repeats: how many; tasks, cpu_ns, device_ns: of one of them, on average."""
+    """Consecutive pieces of one kind. repeats: how many. tasks, cpu_ns, device_ns: the mean over these pieces."""
 
     phase: str
     microbatch: int
@@ -22,7 +22,7 @@ class OutlineRow(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """One step of one rank. layers, confidence and evidence: of the whole job's segmentation."""
+    """The outline of one step of one rank. layers, confidence and evidence are those of the whole job's segmentation."""
 
     rank: int
     step: int
@@ -32,32 +32,32 @@ class Outline(NamedTuple):
     rows: tuple[OutlineRow, ...]
 
 
-def outline(found: Segmentation, rank: int = 0) -> Outline:
+def outline(segmentation: Segmentation, rank: int = 0) -> Outline:
     """The outline of the middle step of the rank at position `rank`."""
-    graph = found.graph
+    graph = segmentation.graph
     on_device = graph.on_device
-    size = len(found.pieces)
-    tasks = np.bincount(found.piece, minlength=size)
-    device = np.bincount(found.piece, np.where(on_device, graph.duration, 0), minlength=size)
-    cpu = np.bincount(found.piece, np.where(on_device, 0, graph.duration), minlength=size)
-    mine = [i for i, p in enumerate(found.pieces) if p.rank == rank]
-    steps = sorted({found.pieces[i].step for i in mine if found.pieces[i].step >= 0})
+    size = len(segmentation.pieces)
+    tasks = np.bincount(segmentation.piece, minlength=size)
+    device = np.bincount(segmentation.piece, np.where(on_device, graph.duration, 0), minlength=size)
+    cpu = np.bincount(segmentation.piece, np.where(on_device, 0, graph.duration), minlength=size)
+    of_rank = [i for i, p in enumerate(segmentation.pieces) if p.rank == rank]
+    steps = sorted({segmentation.pieces[i].step for i in of_rank if segmentation.pieces[i].step >= 0})
     step = steps[len(steps) // 2] if steps else -1
-    chosen = [i for i in mine if found.pieces[i].step == step] or mine
+    chosen = [i for i in of_rank if segmentation.pieces[i].step == step] or of_rank
     groups: list[list[int]] = []
     for i in chosen:
-        if groups and _kind(found, groups[-1][0]) == _kind(found, i):
+        if groups and _kind(segmentation, groups[-1][0]) == _kind(segmentation, i):
             groups[-1].append(i)
         else:
             groups.append([i])
     rows = []
     for group in groups:
-        label, n = found.pieces[group[0]].label, len(group)
+        label, n = segmentation.pieces[group[0]].label, len(group)
         means = (round(float(column[group].sum()) / n) for column in (tasks, cpu, device))
         rows.append(OutlineRow(label.phase.word, label.microbatch, "layer" if label.layer >= 0 else label.part, n, *means))
-    return Outline(graph.ranks[rank], step, found.layers, found.confidence, found.evidence, tuple(rows))
+    return Outline(graph.ranks[rank], step, segmentation.layers, segmentation.confidence, segmentation.evidence, tuple(rows))
 
 
-def _kind(found: Segmentation, piece: int) -> tuple[int, int, str]:
-    label = found.pieces[piece].label
+def _kind(segmentation: Segmentation, piece: int) -> tuple[int, int, str]:
+    label = segmentation.pieces[piece].label
     return label.phase, label.microbatch, "layer" if label.layer >= 0 else label.part

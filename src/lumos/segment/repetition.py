@@ -1,10 +1,10 @@
-"""Layers found as repetition in a sequence of symbols, small irregularities tolerated.
+"""Layers found as repetition in a sequence of symbols; small irregularities are tolerated.
 
-A symbol that occurs once in every layer (an anchor) cuts the sequence into stretches; where neighbouring stretches hold
-mostly the same symbols, they are layers. Every symbol is tried as the anchor, and the run that explains most of the
-sequence is kept; of runs that explain about as much, the one with most layers. A layer's first symbol is found by
-walking back from all anchors at once as long as they agree, so what stands before the first layer (the embedding) and
-behind the last (the head) stays outside.
+A symbol that occurs once in every layer (an anchor) cuts the sequence into stretches. Neighbouring stretches that consist
+mostly of the same symbols are layers, and together they form a run. Every symbol is tried as the anchor. The run that covers
+most of the sequence is chosen; among runs that cover about as much, the one with the most layers. To find where the layers
+begin, the search walks back from all anchors at once as long as the symbols there agree. What precedes the first layer (the
+embedding) and what follows the last (the head) stay outside.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-#: Neighbouring layers share at least this part of their symbols: dense and expert layers in turn share their attention (0.7),
-#: while the halves of one layer share norms, exchanges and residuals (up to 0.57).
-ALIKE = 0.65
-#: A run of fewer layers, or one that explains less of the sequence, says nothing.
-FEWEST, LEAST = 2, 0.3
-#: Runs that explain the sequence about equally well.
-ABOUT = 0.97
-#: Anchors agree where this part of them does.
-AGREE = 0.75
+#: Neighbouring layers share at least this part of their symbols. Dense and expert layers that alternate share their attention
+#: (0.7), while the two halves of one layer share norms, exchanges and residuals (up to 0.57).
+LEAST_ALIKE = 0.65
+#: A run of fewer layers is no evidence.
+FEWEST_LAYERS = 2
+#: Nor is one that covers a smaller share of the sequence.
+LEAST_COVERED = 0.3
+#: Two runs cover about as much where the smaller share is at least this part of the larger.
+EQUALLY_COVERED = 0.97
+#: Anchors agree on a symbol where at least this part of them has it.
+LEAST_AGREEING = 0.75
 
 
 class Run(NamedTuple):
-    """bounds: where each layer begins, and where the last ends. alike: mean share of symbols that neighbours have in
-    common. covered: share of the sequence inside."""
+    """Layers that follow each other. bounds: where each begins, and where the last ends. alike: mean share of symbols that
+    neighbours have in common. covered: share of the sequence that lies inside."""
 
     bounds: tuple[int, ...]
     alike: float
@@ -46,11 +48,11 @@ def find_run(symbols: Sequence[int]) -> Run | None:
     best: Run | None = None
     tried: set[tuple[int, ...]] = set()
     for at in places.values():
-        if len(at) < FEWEST:
+        if len(at) < FEWEST_LAYERS:
             continue
         chain = _chain(symbols, at)
-        run = _run(symbols, chain) if len(chain) >= FEWEST else None
-        if run is None or run.bounds in tried or run.covered < LEAST:
+        run = _run(symbols, chain) if len(chain) >= FEWEST_LAYERS else None
+        if run is None or run.bounds in tried or run.covered < LEAST_COVERED:
             continue
         tried.add(run.bounds)
         if best is None or _better(run, best):
@@ -59,26 +61,26 @@ def find_run(symbols: Sequence[int]) -> Run | None:
 
 
 def _better(run: Run, best: Run) -> bool:
-    if run.covered < ABOUT * best.covered:
+    if run.covered < EQUALLY_COVERED * best.covered:
         return False
-    if best.covered < ABOUT * run.covered:
+    if best.covered < EQUALLY_COVERED * run.covered:
         return True
     return (run.layers, run.alike * run.covered) > (best.layers, best.alike * best.covered)
 
 
 def _chain(symbols: Sequence[int], at: list[int]) -> list[int]:
-    """The longest row of anchors (by what lies between them) whose neighbouring stretches are alike."""
-    ends = [*at[1:], None]
-    stretches = [Counter(symbols[a:b]) for a, b in zip(at, ends, strict=True) if b is not None]
+    """The consecutive anchors whose neighbouring stretches are alike; of several such chains the one that spans most symbols."""
+    stops = [*at[1:], None]
+    stretches = [Counter(symbols[a:b]) for a, b in zip(at, stops, strict=True) if b is not None]
     best: list[int] = []
-    current = [at[0]]
+    chain = [at[0]]
     for i, anchor in enumerate(at[1:]):
-        fits = i == 0 or alike(stretches[i - 1], stretches[i]) >= ALIKE
+        fits = i == 0 or alike(stretches[i - 1], stretches[i]) >= LEAST_ALIKE
         if not fits:
-            best = max(best, current, key=_length)
-            current = [at[i]]
-        current.append(anchor)
-    return max(best, current, key=_length)
+            best = max(best, chain, key=_length)
+            chain = [at[i]]
+        chain.append(anchor)
+    return max(best, chain, key=_length)
 
 
 def _length(chain: list[int]) -> int:
@@ -86,13 +88,13 @@ def _length(chain: list[int]) -> int:
 
 
 def alike(a: Counter[int], b: Counter[int]) -> float:
-    """Symbols in common / symbols of the larger."""
+    """Symbols in common, as a share of the symbols of the larger."""
     larger = max(a.total(), b.total())
     return (a & b).total() / larger if larger else 1.0
 
 
 def _run(symbols: Sequence[int], anchors: list[int]) -> Run | None:
-    """The layers around a row of anchors."""
+    """The layers around a chain of anchors; None where the last is unlike the one before it."""
     gaps = sorted(b - a for a, b in pairwise(anchors))
     period = gaps[len(gaps) // 2]
     before = 0
@@ -102,21 +104,22 @@ def _run(symbols: Sequence[int], anchors: list[int]) -> Run | None:
     stop = min(starts[-1] + _length_of_last(symbols, starts), len(symbols))
     bounds = (*starts, stop)
     layers = [Counter(symbols[a:b]) for a, b in pairwise(bounds)]
-    if alike(layers[-2], layers[-1]) < ALIKE:
+    if alike(layers[-2], layers[-1]) < LEAST_ALIKE:
         return None
     shares = [alike(a, b) for a, b in pairwise(layers)]
     return Run(bounds, sum(shares) / len(shares), (stop - starts[0]) / len(symbols))
 
 
 def _agree(symbols: Sequence[int], anchors: list[int], offset: int) -> bool:
-    """Most anchors, the first among them, see one symbol there."""
+    """Whether most anchors, the first among them, have the same symbol at this offset."""
     seen = [symbols[a + offset] if 0 <= a + offset < len(symbols) else -1 for a in anchors]
     symbol, count = Counter(seen).most_common(1)[0]
-    return symbol >= 0 and seen[0] == symbol and count >= AGREE * len(anchors)
+    return symbol >= 0 and seen[0] == symbol and count >= LEAST_AGREEING * len(anchors)
 
 
 def _length_of_last(symbols: Sequence[int], starts: list[int]) -> int:
-    """The last layer is as long as the earlier one that it follows the longest: kinds of layers may alternate."""
+    """The length of the last layer: that of the earlier layer with which it has the longest beginning in common, for kinds of layers
+    may alternate."""
     best, length = -1, 0
     for low, high in pairwise(starts):
         common = 0

@@ -1,10 +1,10 @@
 """A measured graph cut into blocks: which layer, phase and microbatch every task belongs to.
 
-Forward passes are searched for repetition (`repetition`); a pass without any has one layer for every operator with
-weights (a VGG's convolutions and linear layers). Backward units belong to the layer of the forward unit that autograd
-linked them to, or, in traces without links, to the layers that repetition shows. Optimizers that go parameter by
-parameter repeat as well. CPU tasks belong to the unit that they are in or that follows on their thread; device tasks to
-their launch; a CPU collective to the unit that issued it.
+The layers of a forward pass are found as repetition (`repetition`); a pass in which nothing repeats has one layer for every
+operator with weights (a VGG's convolutions and linear layers). A backward unit belongs to the layer of the forward unit that
+autograd linked it to, or, in traces without such links, to the layer that repetition shows. An optimizer that updates one
+parameter after the other repeats as well. A CPU task belongs to the unit that it started in, or else to the next unit on its
+thread; a device task to the unit of its launch; a collective on the CPU to the unit that issued it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lumos.vocabulary import Phase
 
 #: Operators that hold weights.
 WEIGHTED = re.compile(r"(aten::)?(conv(olution|\dd)?|cudnn_convolution|miopen_convolution|linear|addmm)$|ConvolutionBackward|te\.\w*linear")
-#: A run must cover this share of a pass to be its layers; else operators with weights are.
-MOST = 0.5
+#: A repetition is taken for the layers of a pass if it covers this share of it; otherwise operators with weights are the layers.
+LEAST_COVERED = 0.5
 
 
 class Label(NamedTuple):
-    """What a block is. layer: -1 outside the layers, where `part` says what ("embedding", "head", …)."""
+    """What a block is. layer: -1 outside the layers, where `part` names the block ("embedding", "head", …)."""
 
     phase: Phase
     microbatch: int
@@ -45,8 +45,8 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One measured run of a block: on which rank (position in `graph.ranks`), in which step (index into the steps of
-    `analyze.steps.members`; -1 outside), and its label."""
+    """One measured run of a block. rank: its position in `graph.ranks`. step: index into the steps of `analyze.steps.members`,
+    -1 outside all of them."""
 
     rank: int
     step: int
@@ -55,10 +55,12 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segmentation:
-    """pieces: by rank, in the order in which they began. piece: int32[n], the piece of every task.
+    """A measured graph of n tasks with the piece that each belongs to.
 
-    layers: of the model. confidence: 0 to 1, how alike the layers found are, times the share of the passes (by units)
-    that agree on their number. evidence: how the layers of each phase were found. typical: positions in `pieces` of one whole step.
+    pieces: by rank, in the order in which they began. piece: int32[n], index into `pieces`. layers: how many the model has.
+    confidence: 0 to 1, how alike the layers are, times the share of the passes (by units) that agree on their number.
+    evidence: how the layers of each phase were found. units, unit_labels: by position of the rank. unit: int32[n], index into
+    the units of the task's rank.
     """
 
     graph: Graph
@@ -68,47 +70,48 @@ class Segmentation:
     confidence: float
     evidence: dict[str, str]
     units: tuple[Units, ...]
-    unit_label: tuple[tuple[Label, ...], ...]
-    unit: Int32  # of every task, index into its rank's units
+    unit_labels: tuple[tuple[Label, ...], ...]
+    unit: Int32
 
 
-class _Found(NamedTuple):
+class _RankLabels(NamedTuple):
+    """The labels of the units of one rank. alike: how alike the layers are; agreeing: share of the passes with this many layers."""
+
     labels: list[Label]
     layers: int
     alike: float
-    agree: float
+    agreeing: float
     evidence: dict[str, str]
 
 
 def segment(graph: Graph, job: Job) -> Segmentation:
     """Cut the graph of `job` into pieces. Every task belongs to exactly one."""
     owners = members(graph)
-    found_units = [units(trace) for trace in job.traces]
-    found = [
+    rank_units = [units(trace) for trace in job.traces]
+    labelled = [
         _labels(trace, u, _step_of(graph, position, u, trace))
-        for position, (trace, u) in enumerate(zip(job.traces, found_units, strict=True))
+        for position, (trace, u) in enumerate(zip(job.traces, rank_units, strict=True))
     ]
     unit = np.full(len(graph), -1, np.int32)
-    for position, (trace, u) in enumerate(zip(job.traces, found_units, strict=True)):
+    for position, (trace, u) in enumerate(zip(job.traces, rank_units, strict=True)):
         _assign(graph, owners.of_rank(position), owners.on_device, owners.launch, trace, u, unit)
     pieces: list[Piece] = []
     piece = np.full(len(graph), -1, np.int32)
-    for position, f in enumerate(found):
+    for position, rank in enumerate(labelled):
         tasks = owners.of_rank(position)
-        _pieces(position, tasks, unit, owners.step, f.labels, pieces, piece)
+        _pieces(position, tasks, unit, owners.step, rank.labels, pieces, piece)
         _in_order(graph, tasks, piece)
-    layers = max((f.layers for f in found), default=0)
-    confidence = min((f.alike * f.agree for f in found if f.layers), default=0.0)
+    layers = max((rank.layers for rank in labelled), default=0)
+    confidence = min((rank.alike * rank.agreeing for rank in labelled if rank.layers), default=0.0)
     evidence: dict[str, str] = {}
-    for f in found:
-        evidence.update(f.evidence)
-    return Segmentation(
-        graph, tuple(pieces), piece, layers, confidence, evidence, tuple(found_units), tuple(tuple(f.labels) for f in found), unit
-    )
+    for rank in labelled:
+        evidence.update(rank.evidence)
+    unit_labels = tuple(tuple(rank.labels) for rank in labelled)
+    return Segmentation(graph, tuple(pieces), piece, layers, confidence, evidence, tuple(rank_units), unit_labels, unit)
 
 
 def _step_of(graph: Graph, position: int, u: Units, trace: Trace) -> Int64:
-    """The step mark that each unit began in; -1 outside."""
+    """Index of the step mark in which each unit began; -1 outside all marks."""
     marks = [s for s in graph.steps if s.rank == graph.ranks[position]]
     if not marks or not len(u):
         return np.zeros(len(u), np.int64)
@@ -122,7 +125,7 @@ def _step_of(graph: Graph, position: int, u: Units, trace: Trace) -> Int64:
 
 
 def _shift(graph: Graph, position: int, trace: Trace) -> int:
-    """Graph time − trace time of a rank: its origin, and the correction of its clock."""
+    """Graph time minus trace time of a rank: the offset of the graph's origin and the correction of the rank's clock."""
     if graph.measured_start is None:
         return -graph.origin
     rank_of = np.array([graph.ranks.index(p.rank) for p in graph.processors], np.int32)
@@ -132,7 +135,7 @@ def _shift(graph: Graph, position: int, trace: Trace) -> int:
     return int((graph.measured_start[tasks] - trace.start[graph.event[tasks]]).min())
 
 
-def _labels(trace: Trace, u: Units, step: Int64) -> _Found:
+def _labels(trace: Trace, u: Units, step: Int64) -> _RankLabels:
     """The label of every unit of one rank."""
     microbatch = _microbatches(trace, u, step)
     labels: list[Label | None] = [None] * len(u)
@@ -150,32 +153,34 @@ def _labels(trace: Trace, u: Units, step: Int64) -> _Found:
         for i in range(low, high):
             labels[i] = Label(Phase.FORWARD, int(microbatch[i]), int(layer[i - low]), part[i - low])
     layers = counts.most_common(1)[0][0] if counts else 0
-    agree = counts[layers] / counts.total() if counts else 0.0
+    agreeing = counts[layers] / counts.total() if counts else 0.0
     _backward(trace, u, microbatch, step, labels, evidence, layers)
     for low, high in _stretches(u.phase, microbatch, step, Phase.OPTIMIZER):
         _update(u, low, high, labels, layers, int(microbatch[low]), evidence)
-    done = [found or Label(Phase(int(u.phase[i])), int(microbatch[i]), -1, Phase(int(u.phase[i])).word) for i, found in enumerate(labels)]
-    return _Found(done, layers, float(np.mean(alike)) if alike else 1.0, agree, evidence)
+    complete = [
+        label or Label(Phase(int(u.phase[i])), int(microbatch[i]), -1, Phase(int(u.phase[i])).word) for i, label in enumerate(labels)
+    ]
+    return _RankLabels(complete, layers, float(np.mean(alike)) if alike else 1.0, agreeing, evidence)
 
 
 def _microbatches(trace: Trace, u: Units, step: Int64) -> Int64:
-    """The number of the pass that each unit belongs to, forward and backward passes counted apart within their step.
+    """The number of the pass that each unit belongs to: forward and backward passes are counted separately, anew in every step.
 
-    A pass begins where the phase changes, or behind a transfer from or to another pipeline stage.
+    A pass begins where the phase changes, or after a transfer from or to another pipeline stage.
     """
     transfer = transfers(trace, u.row).tolist()
     out = np.zeros(len(u), np.int64)
     count = {False: -1, True: -1}  # by: backward
-    backward, fresh, now = False, True, -2
+    backward, new_pass, current_step = False, True, -2
     for i, (phase, mark) in enumerate(zip(u.phase.tolist(), step.tolist(), strict=True)):
-        if mark != now:
-            count, fresh, now = {False: -1, True: -1}, True, mark
+        if mark != current_step:
+            count, new_pass, current_step = {False: -1, True: -1}, True, mark
         if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
             if transfer[i]:
-                fresh = True
+                new_pass = True
             else:
-                if fresh or backward != (phase != Phase.FORWARD):
-                    backward, fresh = phase != Phase.FORWARD, False
+                if new_pass or backward != (phase != Phase.FORWARD):
+                    backward, new_pass = phase != Phase.FORWARD, False
                     count[backward] += 1
         out[i] = max(count[phase in (Phase.BACKWARD, Phase.RECOMPUTE) if phase != Phase.OPTIMIZER else backward], 0)
     return out
@@ -194,8 +199,8 @@ def _stretches(phase: np.ndarray, microbatch: Int64, step: Int64, wanted: Phase)
 
 
 class _Layers(NamedTuple):
-    """Of a pass: the layer of each unit (-1 outside), what it is outside, the run that showed the layers (None: something else did),
-    and how they were found ("" where none were)."""
+    """The layers of a pass. layer: of each unit, -1 outside the layers. part: what each unit is outside them. run: the repetition
+    that showed the layers, None where none did. how: how they were found, "" where there are none."""
 
     layer: Int64
     part: list[str]
@@ -207,7 +212,7 @@ def _forward(trace: Trace, u: Units, low: int, high: int) -> _Layers:
     """The layers of a forward pass."""
     symbols = u.symbol[low:high].tolist()
     run = find_run(symbols)
-    if run is not None and _covered(trace, u.row[low:high], run) >= MOST:
+    if run is not None and _covered(trace, u.row[low:high], run) >= LEAST_COVERED:
         layer = _from_bounds(run.bounds, high - low)
         return _Layers(layer, ["embedding" if i < run.bounds[0] else "head" for i in range(high - low)], run, "repetition")
     weighted = [i for i in range(high - low) if WEIGHTED.match(trace.strings[trace.name[u.row[low + i]]])]
@@ -232,7 +237,7 @@ def _from_bounds(bounds: tuple[int, ...], length: int) -> Int64:
 def _backward(
     trace: Trace, u: Units, microbatch: Int64, step: Int64, labels: list[Label | None], evidence: dict[str, str], layers: int
 ) -> None:
-    """Label backward and recomputed units by their links to forward units; by repetition where there are none."""
+    """Label the backward and recomputed units by autograd's links to forward units, or by repetition where there are no links."""
     number, unit = numbers_inside(trace, u)
     mine = np.flatnonzero(np.isin(u.phase, (Phase.BACKWARD, Phase.RECOMPUTE)))
     if not len(mine):
@@ -246,8 +251,8 @@ def _backward(
         evidence["backward"] = "forward-backward links"
         _follow(u, mine, linked, unit[at] if len(number) else at, labels)
         return
-    whole = np.where(u.phase == Phase.RECOMPUTE, np.uint8(Phase.BACKWARD), u.phase)
-    for low, high in _stretches(whole, microbatch, step, Phase.BACKWARD):
+    as_backward = np.where(u.phase == Phase.RECOMPUTE, np.uint8(Phase.BACKWARD), u.phase)
+    for low, high in _stretches(as_backward, microbatch, step, Phase.BACKWARD):
         run = find_run(u.symbol[low:high].tolist())
         if run is None or run.layers != layers:
             continue
@@ -260,24 +265,23 @@ def _backward(
 
 
 def _follow(u: Units, mine: Int64, linked: np.ndarray, target: np.ndarray, labels: list[Label | None]) -> None:
-    """Labels of backward units from those of their forward units; units without a link go with the one before.
+    """Give backward units the labels of their forward units, and a unit without a link the label of the unit before it.
 
-    A recomputed unit has the label of the node that it is inside; nodes that lead to a recomputed unit follow it.
+    A recomputed unit has the label of the node that it is inside; a node whose link leads to a recomputed unit has that unit's label.
     """
     last = -1
-    for i, has, to in zip(mine.tolist(), linked.tolist(), target.tolist(), strict=True):
-        source = labels[to] if has else None
+    for i, is_linked, forward in zip(mine.tolist(), linked.tolist(), target.tolist(), strict=True):
+        source = labels[forward] if is_linked else None
         if source is None and last >= 0:
             source = labels[last]
         if source is None:
             continue
-        part = source.part
-        labels[i] = Label(Phase(int(u.phase[i])), source.microbatch, source.layer, part)
+        labels[i] = source._replace(phase=Phase(int(u.phase[i])))
         last = i
 
 
 def _update(u: Units, low: int, high: int, labels: list[Label | None], layers: int, microbatch: int, evidence: dict[str, str]) -> None:
-    """Optimizers that go parameter by parameter repeat like the layers do."""
+    """Label the units of an optimizer that updates one parameter after the other, and so repeats as the layers do."""
     run = find_run(u.symbol[low:high].tolist()) if layers > 1 else None
     if run is None or run.layers != layers:
         return
@@ -321,7 +325,7 @@ def _shift_of(graph: Graph, tasks: Int64, trace: Trace) -> int:
 
 
 def _by_time(graph: Graph, tasks: Int64, trace: Trace, u: Units, shift: int, unit: Int32) -> None:
-    """CPU tasks: the unit they start in, else the next on their thread, else the thread's last."""
+    """Write the unit of CPU tasks: the unit that they start in, else the next on their thread, else the thread's last."""
     if graph.measured_start is None:
         return
     lane_of = np.array([p.lane for p in graph.processors], np.int64)[graph.processor[tasks]]
@@ -338,7 +342,7 @@ def _by_time(graph: Graph, tasks: Int64, trace: Trace, u: Units, shift: int, uni
 
 
 def _unit_at(trace: Trace, u: Units, rows: Int64) -> Int64:
-    """The unit that each row began in, else the next on its thread, else the thread's last (of any thread: the first)."""
+    """The unit in which each row began, else the next on its thread, else the thread's last; 0 on a thread without units."""
     out = np.zeros(len(rows), np.int64)
     lanes = trace.lane[u.row]
     for lane in np.unique(trace.lane[rows]):
@@ -350,7 +354,8 @@ def _unit_at(trace: Trace, u: Units, rows: Int64) -> Int64:
 
 
 def _fill(graph: Graph, tasks: Int64, unit: Int32) -> None:
-    """Tasks that nothing claimed go with the next claimed task of their processor, else the one before, else by time."""
+    """Give tasks without a unit that of the next task with one on their processor, else of the one before, else of the last task that
+    started before them anywhere on the rank."""
     for processor in np.unique(graph.processor[tasks]):
         mine = tasks[graph.processor[tasks] == processor]
         known = unit[mine] >= 0
@@ -363,24 +368,24 @@ def _fill(graph: Graph, tasks: Int64, unit: Int32) -> None:
             unit[mine] = unit[mine[np.where(following < len(mine), following, before)]]
     left = tasks[unit[tasks] < 0]
     if len(left) and graph.measured_start is not None:
-        done = tasks[unit[tasks] >= 0]
-        if not len(done):
+        assigned = tasks[unit[tasks] >= 0]
+        if not len(assigned):
             unit[left] = 0
             return
-        order = done[np.argsort(graph.measured_start[done], kind="stable")]
+        order = assigned[np.argsort(graph.measured_start[assigned], kind="stable")]
         at = np.searchsorted(graph.measured_start[order], graph.measured_start[left], "right") - 1
         unit[left] = unit[order[np.maximum(at, 0)]]
 
 
 def _in_order(graph: Graph, tasks: Int64, piece: Int32) -> None:
-    """No processor goes back to a piece that it has left: a task issued that late belongs to the later piece."""
+    """Move a task that a processor runs after it has begun a later piece into that later piece, so that no processor returns to a piece."""
     order = tasks[np.argsort(graph.processor[tasks], kind="stable")]
     for mine in np.split(order, np.flatnonzero(np.diff(graph.processor[order])) + 1):
         piece[mine] = np.maximum.accumulate(piece[mine])
 
 
 def _pieces(rank: int, tasks: Int64, unit: Int32, step: Int32, labels: list[Label], pieces: list[Piece], piece: Int32) -> None:
-    """Consecutive units of one label and step as pieces; appends to `pieces` and writes `piece`."""
+    """Join consecutive units of one label and step into a piece: append it to `pieces` and write its index to `piece`."""
     if not len(tasks):
         return
     if not labels:
@@ -391,9 +396,9 @@ def _pieces(rank: int, tasks: Int64, unit: Int32, step: Int32, labels: list[Labe
     for t, s in zip(unit[tasks].tolist(), step[tasks].tolist(), strict=True):
         steps[t] = max(int(steps[t]), s)
     last: tuple[Label, int] | None = None
-    for i, found in enumerate(labels):
-        if last != (found, int(steps[i])):
-            pieces.append(Piece(rank, int(steps[i]), found))
-            last = (found, int(steps[i]))
+    for i, label in enumerate(labels):
+        if last != (label, int(steps[i])):
+            pieces.append(Piece(rank, int(steps[i]), label))
+            last = (label, int(steps[i]))
         of_unit[i] = len(pieces) - 1
     piece[tasks] = of_unit[unit[tasks]]

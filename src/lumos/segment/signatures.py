@@ -1,8 +1,8 @@
 """What a rank's device did, operation by operation, in a form in which a measured trace and a layout can be compared.
 
-A signature says what work is, whoever did it: ("gemm", m, n, k, batch), ("attention", direction, …), ("traffic", bytes),
-("collective", kind, ranks, bytes). Elementwise operators in a trace show tensors, not bytes, so theirs are compared
-where shapes tell the traffic and left open elsewhere.
+A signature says what a piece of work computes or moves: ("gemm", m, n, k, batch), ("attention", direction, …),
+("traffic", bytes), ("collective", kind, ranks, bytes). For an elementwise operator a trace records tensors and not bytes: its
+signature has bytes only where the shapes determine them, and is `OTHER` elsewhere.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ from lumos.trace.table import Category, Int64, Trace
 from lumos.vocabulary import CollectiveKind, Direction, DType, Phase
 
 Signature = tuple[str | int, ...]
-#: Work of which nothing but its place is known.
+#: Work of which only the position in the sequence is known.
 OTHER: Signature = ("other",)
 
-#: What multiplications compute in, by the type of their factors.
+#: The arithmetic in which a multiplication can compute.
 _PRECISIONS = (DType.BF16, DType.FP16, DType.FP32, DType.FP8)
-#: Taken for transfers whose element type a trace lacks: what most of a job's traffic is of.
+#: Assumed for transfers of which the trace has no element type: most of a training job's traffic has it.
 _ASSUMED = DType.BF16
 
 
 class Measured(NamedTuple):
-    """One piece of device work of a rank: its task, signature, the phase of the step, and (collectives) the ranks that take part
-    and the peer, (multiplications) the precision."""
+    """One piece of device work of a rank: its task, its signature, and the phase of the step that it is in.
+
+    ranks, peer: of a collective, the ranks that take part, and the other rank of a transfer (-1 none). precision: of a multiplication.
+    """
 
     task: int
     signature: Signature
@@ -55,11 +57,11 @@ def measured_work(graph: Graph, owners: Members, position: int, trace: Trace) ->
     operators = np.flatnonzero(trace.is_any(Category.OPERATOR))
     rows = innermost(trace, operators, calls)
     shapes = Shapes(trace)
-    facts = _Facts(trace)
+    collective = _CollectiveReader(trace)
     out = []
     for task, row, phase in zip(device.tolist(), rows.tolist(), _phases(trace, calls), strict=True):
         if graph.kind[task] == Kind.COLLECTIVE:
-            out.append(facts(task, int(graph.event[task]))._replace(phase=phase))
+            out.append(collective(task, int(graph.event[task]))._replace(phase=phase))
             continue
         o = shapes[row] if row >= 0 else None
         name = trace.strings[trace.name[row]] if row >= 0 else ""
@@ -72,14 +74,14 @@ def measured_work(graph: Graph, owners: Members, position: int, trace: Trace) ->
 def _phases(trace: Trace, calls: Int64) -> list[Phase]:
     """The phase of the unit that each call is in."""
     found = units(trace)
-    place = np.full(len(trace) + 1, -1, np.int64)  # the last is what row -1 finds
+    place = np.full(len(trace) + 1, -1, np.int64)  # the additional last entry answers for row -1
     place[found.row] = np.arange(len(found))
     unit = place[innermost(trace, found.row, calls)]
     return [Phase(found.phase[u]) if u >= 0 else Phase.OTHER for u in unit.tolist()]
 
 
 def _precision(o: Operator, kernel: str) -> str:
-    """What a multiplication computes in, by its factors' types: a plan's word, "" where they do not tell."""
+    """The precision of a multiplication by the types of its factors, as plans name it; "" where they do not determine it."""
     for name in o.dtypes:
         dtype = DType.parse(name)
         if dtype is not None and dtype.arithmetic in _PRECISIONS:
@@ -108,8 +110,8 @@ def of_operator(o: Operator) -> Signature:
     return ("traffic", 4 * sizes[0]) if len(sizes) == 1 and o.name.startswith("lumos::") else OTHER
 
 
-class _Facts:
-    """Collectives of a trace by row."""
+class _CollectiveReader:
+    """Makes the `Measured` of a collective from the arguments of its row."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -131,7 +133,7 @@ class _Facts:
         size = int(self.size[row]) if self.size[row] > 0 else len(members)
         peer = int(max(self.source[row], self.target[row]))
         kind = CollectiveKind.in_name(name)
-        if kind.is_transfer:  # a layout's transfers have no sides
+        if kind.is_transfer:  # a layout does not distinguish the two sides of a transfer
             kind = CollectiveKind.SEND_RECEIVE
         if peer >= 0:
             kind, size = CollectiveKind.SEND_RECEIVE, 2

@@ -1,8 +1,9 @@
-"""What a rank did, one operation after the other: the sequence in which layers are looked for.
+"""What a rank did, one operation after the other: the sequence in which layers are searched.
 
-A unit is an operator that no other contains, but for ranges that only wrap others (annotations, nodes of the backward
-pass, checkpointing), which are looked through. A rank without operators has its device work as units. A unit's symbol is
-its name with the shapes of its inputs, or the kernel's name with its grid.
+A unit is an operator that no other operator contains. Ranges that only wrap operators (annotations, nodes of the backward
+pass, checkpointing) do not count as containing them: the operators directly inside are the units. On a rank without
+operators, its device work is the units. A unit's symbol stands for its name and the shapes of its inputs, or for the kernel's
+name and its grid.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from lumos.graph.steps import is_step_mark
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
 from lumos.vocabulary import Phase
 
-#: Nodes of the backward pass, in the names of all generations.
+#: Nodes of the backward pass, as all generations of PyTorch name them.
 NODE = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$")
-#: Ranges that are looked through where they contain operators: nodes, and custom functions such as CheckpointFunction.
+#: Ranges that only wrap the operators they contain: nodes, and custom functions such as CheckpointFunction.
 WRAPPER = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$|\w*Function$|DistributedDataParallel\.forward|nn\.Module")
 _UPDATE = re.compile(r"Optimizer\.(step|zero_grad)")
-#: Names that tell a phase where there are no nodes to tell it: backward kernels, and what optimizers do.
+#: Names that show the phase in traces without nodes: backward kernels, and what optimizers do.
 _BACKWARD_NAME = re.compile(r"backward|gradient|_grad\b|dgrad|wgrad|_bwd", re.IGNORECASE)
 _UPDATE_NAME = re.compile(r"adam|sgd|optimizer|(norm|clip|zero)\w* ?gradients?|gradient norm", re.IGNORECASE)
 #: Point-to-point transfers, by name.
 _TRANSFER = re.compile(r"(c10d::|nccl:)(send|recv)(_any_source_?)?( |_?$)")
-#: Units without a telling name that a backward pass has in a row, at most.
-QUIET = 8
+#: At most this many consecutive units of a backward pass have names that do not show the phase.
+MOST_UNNAMED = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,8 +38,8 @@ class Units:
     """Units of one rank by start; one entry per unit.
 
     row: row of the trace. symbol: int64, equal where name and shapes are equal. node: row of the backward node around
-    it, -1 none. phase: `Phase`. number: autograd sequence number by which a forward and its backward unit find each
-    other (a forward unit also answers to `spans`, the numbers inside it); -1 none.
+    it, -1 none. phase: `Phase`. number: autograd's sequence number, which a forward unit and its backward unit share (see also
+    `numbers_inside`); -1 none. from_kernels: the units are device work, because the rank has no operators.
     """
 
     row: Int64
@@ -66,32 +67,32 @@ def units(trace: Trace) -> Units:
     around = np.where(is_node, own, around)
     update = _around(trace, rows, _UPDATE, Category.ANNOTATION, Category.OPERATOR) >= 0
     in_node = node >= 0
-    # The function of a node of C++ carries its node's number; what autograd numbers anew in there is a forward pass again.
+    # The function of a C++ node carries its node's number; an operator with a new number inside a node is a recomputed forward pass.
     phase = _phases(in_node, (own >= 0) & ~is_node & (own != around), update) if in_node.any() else _named_phases(trace, rows, update)
     return Units(rows, _symbols(trace, rows), node, phase, np.where(phase == Phase.BACKWARD, around, own), False)
 
 
 def _topmost(trace: Trace) -> Int64:
-    """Operators that no operator contains, wrappers looked through."""
+    """Rows of the operators that no operator contains, other than a wrapper."""
     marks = is_step_mark(trace) | trace.named(_UPDATE.match)
-    inside = np.flatnonzero(trace.is_any(Category.OPERATOR) & ~marks)
-    order = inside[np.lexsort((-trace.duration[inside], trace.start[inside], trace.lane[inside]))]
+    candidates = np.flatnonzero(trace.is_any(Category.OPERATOR) & ~marks)
+    order = candidates[np.lexsort((-trace.duration[candidates], trace.start[candidates], trace.lane[candidates]))]
     wrapper = trace.named(WRAPPER.match)
     start, lane = trace.start[order].tolist(), trace.lane[order].tolist()
     end = (trace.start[order] + trace.duration[order]).tolist()
     wraps = wrapper[order].tolist()
-    found: list[int] = []
-    until, on = -1, -1
+    chosen: list[int] = []
+    until, current_lane = -1, -1
     for i in range(len(order)):
-        if lane[i] != on:
-            until, on = -1, lane[i]
+        if lane[i] != current_lane:
+            until, current_lane = -1, lane[i]
         if start[i] < until:
             continue
-        if wraps[i] and i + 1 < len(order) and lane[i + 1] == on and start[i + 1] < end[i]:
+        if wraps[i] and i + 1 < len(order) and lane[i + 1] == current_lane and start[i + 1] < end[i]:
             continue  # a wrapper with something inside
-        found.append(i)
+        chosen.append(i)
         until = max(until, end[i])
-    rows = order[np.array(found, np.int64)] if found else order[:0]
+    rows = order[np.array(chosen, np.int64)] if chosen else order[:0]
     return rows[np.argsort(trace.start[rows], kind="stable")]
 
 
@@ -113,11 +114,11 @@ def _symbols(trace: Trace, rows: Int64) -> Int64:
 
 
 def _around(trace: Trace, rows: Int64, pattern: re.Pattern[str], *categories: Category) -> Int64:
-    """The innermost row of the categories and pattern around each of `rows`; -1 none."""
+    """The innermost row of the categories, with a name that matches the pattern, around each of `rows`; -1 none."""
     from lumos.analyze.attribution import innermost
 
-    among = np.flatnonzero(trace.is_any(*categories) & trace.named(pattern.match))
-    return innermost(trace, among, rows)
+    candidates = np.flatnonzero(trace.is_any(*categories) & trace.named(pattern.match))
+    return innermost(trace, candidates, rows)
 
 
 def _phases(in_node: NDArray[np.bool_], recorded: NDArray[np.bool_], update: NDArray[np.bool_]) -> NDArray[np.uint8]:
@@ -130,38 +131,39 @@ def _phases(in_node: NDArray[np.bool_], recorded: NDArray[np.bool_], update: NDA
     phase[update] = Phase.OPTIMIZER
     following = _filled(phase[::-1], unknown)[::-1]
     before = _filled(phase, unknown)
-    # Input preparation goes with what follows; the loss' seed gradient with the forward pass before it; what stands
-    # between backward pass and optimizer (clipping, norms) with the update; the loop's end with what came before.
-    open_ = phase == unknown
+    # Most units of unknown phase have the phase of what follows: input preparation, or clipping and norms between the backward
+    # pass and the optimizer. The gradient of the loss that starts a backward pass counts as part of the forward pass before it;
+    # the end of the loop has the phase of what came before.
+    undecided = phase == unknown
     guess = np.where(following == unknown, before, following)
     guess = np.where((following == Phase.BACKWARD) & (before == Phase.FORWARD), Phase.FORWARD, guess)
     guess = np.where(guess == unknown, Phase.OTHER, guess)
-    return np.where(open_, guess, phase).astype(np.uint8)
+    return np.where(undecided, guess, phase).astype(np.uint8)
 
 
 def _named_phases(trace: Trace, rows: Int64, update: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Phases by names alone. Units close to backward ones are backward; a forward part that is much shorter than a pass and
-    lies between backward ones is recomputation."""
+    """Phases by names alone. Units between two backward units that are close to each other are backward. A forward part between
+    backward ones that is much shorter than a forward pass is recomputation."""
     names = np.array([trace.strings[i] for i in trace.name[rows]])
     updates = update | np.array([bool(_UPDATE_NAME.search(n)) for n in names], bool)
-    telling = np.flatnonzero(np.array([bool(_BACKWARD_NAME.search(n)) for n in names], bool) & ~updates)
+    backward = np.flatnonzero(np.array([bool(_BACKWARD_NAME.search(n)) for n in names], bool) & ~updates)
     phase = np.full(len(rows), Phase.FORWARD, np.uint8)
-    for a, b in pairwise(telling.tolist()):
-        if b - a <= QUIET:
+    for a, b in pairwise(backward.tolist()):
+        if b - a <= MOST_UNNAMED:
             phase[a:b] = Phase.BACKWARD
-    phase[telling] = Phase.BACKWARD
+    phase[backward] = Phase.BACKWARD
     phase[updates] = Phase.OPTIMIZER
     edges = np.flatnonzero(np.diff(phase)) + 1
     runs = list(pairwise([0, *edges.tolist(), len(phase)]))
-    moved = transfers(trace, rows)
-    cuts = np.flatnonzero(moved | (phase != Phase.FORWARD))
+    transfer = transfers(trace, rows)
+    cuts = np.flatnonzero(transfer | (phase != Phase.FORWARD))
     longest = int(np.diff(np.concatenate(([-1], cuts, [len(rows)]))).max()) - 1
     for a, b in runs:
         inside = a > 0 and b < len(phase) and phase[a - 1] == phase[b] == Phase.BACKWARD
         if phase[a] == Phase.FORWARD and inside:
-            if not moved[a:b].any() and b - a < longest / 2:
+            if not transfer[a:b].any() and b - a < longest / 2:
                 phase[a:b] = Phase.RECOMPUTE
-            elif b - a <= QUIET:
+            elif b - a <= MOST_UNNAMED:
                 phase[a:b] = Phase.BACKWARD
     return phase
 
@@ -176,25 +178,25 @@ def transfers(trace: Trace, rows: Int64) -> NDArray[np.bool_]:
 
 
 def _filled(phase: NDArray[np.uint8], unknown: int) -> NDArray[np.uint8]:
-    """Unknown entries take the last known one before them."""
+    """Replace each unknown entry by the last known one before it."""
     at = np.where(phase != unknown, np.arange(len(phase)), -1)
     last = np.maximum.accumulate(at)
     out: NDArray[np.uint8] = np.where(last >= 0, phase[np.maximum(last, 0)], unknown).astype(np.uint8)
     return out
 
 
-def numbers_inside(trace: Trace, found: Units) -> tuple[Int64, Int32]:
-    """Sequence numbers of the rows inside forward and recompute units: (number ascending, unit). The last unit wins."""
+def numbers_inside(trace: Trace, rank_units: Units) -> tuple[Int64, Int32]:
+    """Sequence numbers of the rows inside forward and recomputed units, ascending, and the unit of each: the last that has the number."""
     column = trace.args.get("Sequence number")
-    if column is None or found.from_kernels:
+    if column is None or rank_units.from_kernels:
         return np.empty(0, np.int64), np.empty(0, np.int32)
     from lumos.analyze.attribution import innermost
 
     rows = column.rows.astype(np.int64)[(column.values >= 0) & trace.is_any(Category.OPERATOR)[column.rows]]
-    forward = np.flatnonzero((found.phase == Phase.FORWARD) | (found.phase == Phase.RECOMPUTE))
+    forward = np.flatnonzero((rank_units.phase == Phase.FORWARD) | (rank_units.phase == Phase.RECOMPUTE))
     place = np.full(len(trace), -1, np.int32)
-    place[found.row[forward]] = forward
-    around = innermost(trace, found.row[forward], rows)
+    place[rank_units.row[forward]] = forward
+    around = innermost(trace, rank_units.row[forward], rows)
     unit = np.where(place[rows] >= 0, place[rows], np.where(around >= 0, place[np.maximum(around, 0)], -1))
     inside = unit >= 0
     number, unit = trace.dense("Sequence number")[rows[inside]], unit[inside]

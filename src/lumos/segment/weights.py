@@ -11,22 +11,22 @@ from lumos.trace.table import Trace
 from lumos.vocabulary import Phase
 
 
-def weights(found: Segmentation, position: int, trace: Trace, resize: Resize) -> dict[int, int]:
-    """Elements of the weights by layer (-1: outside the layers) of the rank at `position`, under `resize`.
+def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Resize) -> dict[int, int]:
+    """Elements of the weights by layer (-1: outside the layers) of the rank at `position`, after `resize` has changed the shapes.
 
     Empty where the trace has no forward pass with shapes.
     """
-    shapes, u, labels = Shapes(trace), found.units[position], found.unit_label[position]
+    shapes, u, labels = Shapes(trace), segmentation.units[position], segmentation.unit_labels[position]
     total: dict[int, int] = defaultdict(int)
-    for i in _one_pass(found, position):
+    for i in _first_whole_pass(segmentation, position):
         o = shapes[int(u.row[i])]
         inside = labels[i].layer >= 0
         if o is not None:
-            total[labels[i].layer] += sum(elements(resize.weight(s, inside)) for s in held(o))
+            total[labels[i].layer] += sum(elements(resize.weight(s, inside)) for s in weight_shapes(o))
     return dict(total)
 
 
-def held(o: Operator) -> tuple[Shape, ...]:
+def weight_shapes(o: Operator) -> tuple[Shape, ...]:
     """Shapes of the inputs of a forward operator that are weights."""
     if o.name == "aten::embedding":
         return o.shapes[:1]
@@ -35,9 +35,9 @@ def held(o: Operator) -> tuple[Shape, ...]:
     return o.shapes[1:2] if product(o) is not None and len(o.shapes[1]) == 2 else ()
 
 
-def _one_pass(found: Segmentation, position: int) -> range:
-    """Units of the first forward pass that has all layers it can have."""
-    labels = found.unit_label[position]
+def _first_whole_pass(segmentation: Segmentation, position: int) -> range:
+    """Units of the first of those forward passes that have the most layers."""
+    labels = segmentation.unit_labels[position]
     best, begin, most = range(0), 0, -1
     for i in range(len(labels) + 1):
         if i < len(labels) and labels[i].phase == Phase.FORWARD:
