@@ -1,4 +1,4 @@
-// NumPy arrays on their way between Python and the loops: borrowed columns in and out, and vectors handed over.
+// NumPy arrays that pass between Python and the loops: columns borrowed from Python, and vectors that Python takes over.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -28,7 +28,7 @@ inline void same_length(size_t n, std::initializer_list<size_t> lengths) {
         if (length != n) throw std::invalid_argument("columns differ in length");
 }
 
-// The values as an array of NumPy's, which frees them.
+// The values as a NumPy array, which owns them and frees them.
 template <typename T>
 nb::ndarray<nb::numpy, T, nb::ndim<1>> hand_over(std::vector<T>&& values) {
     auto* owned = new std::vector<T>(std::move(values));

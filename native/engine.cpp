@@ -1,4 +1,4 @@
-// Simulation of a dependency graph: the event loop, freezing to edges, sweeps. Python checks and owns every column.
+// Simulation of a dependency graph: the event loop, frozen graphs and their sweeps. Python checks and owns every column.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -83,7 +83,7 @@ struct Aligned {
     explicit Aligned(size_t n) : data(new (std::align_val_t(sizeof(T))) T[n]) {}
 };
 
-// A frozen graph as Python holds it: its columns, and the tables that they were made from, which outlive it.
+// A frozen graph as Python sees it: its columns, and the tables that they were made from, which must outlive it.
 class FrozenGraph {
   public:
     explicit FrozenGraph(const Tables& tables) : g_(tables.view), columns_(Freezer(tables.view).run()) {}
@@ -104,7 +104,7 @@ class FrozenGraph {
         run.one(duration.data(), start.data(), end.data());
     }
 
-    // durations: [k, n]; makespan: [k]; ends: [k, n], or [0, n] where they are not wanted.
+    // durations: [k, n]; makespan: [k]; ends: [k, n], or [0, n] where the ends of tasks are not needed.
     void sweep_many(In2<int64_t> durations, Out<int64_t> makespan, Out2<int64_t> ends) const {
         const size_t n = size_t(g_.tasks), k = durations.shape(0);
         check_lengths({durations.shape(1), ends.shape(1)});
@@ -120,8 +120,9 @@ class FrozenGraph {
         });
     }
 
-    // The same for the graph's own durations, that of task t times factors[c, group[t]] in configuration c. factors: [k, groups];
-    // group, mark: [n]; first, last, before: [k], the earliest start and latest end of tasks marked 1, the latest end of those marked 2.
+    // Sweeps in which the duration of task t is the graph's own times factors[c, group[t]] in configuration c. factors: [k, groups];
+    // group, mark: [n]; first, last: [k], the earliest start and latest end of tasks marked 1; before: [k], the latest end of those
+    // marked 2.
     void sweep_scaled(In<uint16_t> group, In2<double> factors, In<uint8_t> mark, Out<int64_t> first, Out<int64_t> last,
                       Out<int64_t> before) const {
         const size_t k = factors.shape(0), groups = factors.shape(1);

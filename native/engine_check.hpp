@@ -1,4 +1,4 @@
-// Index and value ranges of a graph: what the loops rely on, so that a malformed graph is a message and never a crash.
+// Checks of the index and value ranges that the loops rely on, so that a malformed graph gives a message and never a crash.
 #pragma once
 
 #include <string>
@@ -95,7 +95,7 @@ inline std::string check_occupancy(const View& g) {
 
 }  // namespace detail
 
-// The first thing wrong, or nothing.
+// What is wrong first, or an empty text.
 inline std::string check(const View& g) {
     for (const auto part :
          {detail::check_tasks, detail::check_predecessors, detail::check_sets, detail::check_waits, detail::check_occupancy})

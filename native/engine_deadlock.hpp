@@ -1,4 +1,4 @@
-// Why the event loop came to rest before every task had ended: who waits for whom.
+// Why the event loop stopped before every task had ended: which task waits for which.
 #pragma once
 
 #include "engine_state.hpp"
@@ -39,7 +39,7 @@ class Deadlock {
     }
 
   private:
-    // What keeps a task from running or ending, and by which kind of dependency.
+    // The task that keeps a task from running or ending, and the kind of dependency by which it does.
     struct Blocker {
         int32_t task;
         uint8_t kind;
@@ -76,7 +76,7 @@ class Deadlock {
         return {-1, OCCUPANCY};
     }
 
-    // An unfinished head of a stream of the rank: one of those that keep the queue full.
+    // An unfinished first task of a stream of the rank, one of those that keep the queue full.
     int32_t unfinished_head(int32_t rank) const {
         for (const int32_t proc : s.ranks[rank].streams)
             for (int64_t i = s.streams[proc].head; i < s.streams[proc].tail; ++i)

@@ -1,4 +1,4 @@
-// A graph whose order on every processor is fixed: every dependency an edge, and one topological order.
+// A graph whose order on every processor is fixed: every dependency is an edge, and there is one topological order.
 #pragma once
 
 #include <algorithm>
@@ -8,16 +8,16 @@
 
 namespace lumos {
 
-// Everything by position in `order`, so that a sweep reads it front to back.
+// All columns are by position in `order`, so that a sweep reads them from front to back.
 struct Frozen {
     std::vector<int32_t> order, rank;
     std::vector<int64_t> pred_offset;
     std::vector<int32_t> pred;  // task ids
     std::vector<uint8_t> pred_kind;
-    // Where the batched sweep keeps a task's ends while someone still reads them: few slots, which stay in the cache.
+    // The slot in which the batched sweep stores a task's ends as long as later tasks read them: few slots stay in the cache.
     std::vector<int32_t> slot, pred_slot;
     int64_t slots = 0;
-    // Positions in `order` that need more than the plain rule: a released task (size 1) or the members of a rendezvous.
+    // Positions in `order` that need special treatment: a task with a release time (size 1) or the members of a rendezvous.
     std::vector<int64_t> special_at;
     std::vector<int32_t> special_size;
     Cycle cycle;
@@ -162,11 +162,11 @@ class Freezer {
         pred_kind.push_back(kind);
     }
 
-    // Depth first from every task in id order, predecessors before successors: a processor's tasks come in long runs,
-    // so the sweep walks memory in few streams. The members of a rendezvous are one node: all their predecessors first.
+    // Depth first from every task in id order, predecessors before successors. A processor's tasks then come in long runs, so
+    // that a sweep reads memory in few streams. The members of a rendezvous are one node: all their predecessors come first.
     struct Frame {
         int32_t member;  // task, or first position of a set's member in set_task, negated - 1
-        int32_t left;    // members of the set still to look at after this one
+        int32_t left;    // members of the set still to be visited after this one
         int64_t edge;
     };
     enum State : uint8_t { NEW, OPEN, PLACED };
@@ -270,7 +270,7 @@ class Freezer {
         out.pred_slot.resize(out.pred.size());
         size_t special = 0;
         for (int64_t at = 0, stop; at < n; at = stop) {
-            stop = at + 1;  // of what reads before it writes: one task, or all members of a rendezvous
+            stop = at + 1;  // one task, or all members of a rendezvous, which read their predecessors before any of them writes
             if (special < out.special_at.size() && out.special_at[special] == at) stop = at + out.special_size[special++];
             for (int64_t i = at; i < stop; ++i) {
                 if (vacant.empty()) vacant.push_back(int32_t(out.slots++));
@@ -284,7 +284,7 @@ class Freezer {
                     out.pred_slot[e] = out.slot[before];
                     if (last_read[before] != i) continue;
                     vacant.push_back(out.slot[before]);
-                    last_read[before] = int32_t(n);  // vacated once, though two edges may lead here
+                    last_read[before] = int32_t(n);  // the slot is freed only once, although two edges may come from it
                 }
             }
         }
@@ -304,7 +304,7 @@ class Freezer {
             out.cycle.tasks.push_back(task);
             out.cycle.kinds.push_back(pred_kind[stack[i].edge]);
             const int32_t follows = i + 1 < stack.size() ? task_of(stack[i + 1]) : task_of(stack[from]);
-            if (follows == awaited) continue;  // else it awaits a member that runs only with the one whose turn is next
+            if (follows == awaited) continue;  // else it waits for a member that runs only together with the next on the stack
             out.cycle.tasks.push_back(awaited);
             out.cycle.kinds.push_back(RENDEZVOUS);
             if (!out.cycle.missing.empty()) continue;

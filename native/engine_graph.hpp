@@ -9,7 +9,7 @@
 
 namespace lumos {
 
-// As in graph/table.py, where their meanings are.
+// As in graph/table.py, which explains them.
 LUMOS_SHARED_ENUM_CLASS(Kind, uint8_t, OPERATOR, HOST, LAUNCH, RUNTIME, SYNC, RETURN, KERNEL, MEMCPY, MEMSET, COLLECTIVE);
 LUMOS_SHARED_ENUM(Dependency, uint8_t, THREAD_ORDER, HAND_OFF, LAUNCH, STREAM_ORDER, STREAM_WAIT, SYNC, COPY, QUEUE_DEPTH, OCCUPANCY,
                   RENDEZVOUS, DATA);
@@ -62,7 +62,7 @@ struct View {
     }
 };
 
-// Why nothing can run: step i, tasks[i], waits for tasks[i + 1] (the last for the first) because of kinds[i].
+// Why nothing can run: tasks[i] waits for tasks[i + 1] (the last one for the first) by a dependency of kinds[i].
 struct Cycle {
     std::vector<int32_t> tasks, kinds;
     std::vector<int32_t> missing;  // of the first rendezvous on the cycle: the members that never arrive

@@ -1,7 +1,7 @@
 // The event loop: starts and ends of tasks in the order of (time, task id, phase).
 //
-// Most tasks cost one event, their end. Only those whose start changes what others see (a call that a return's snapshot
-// hangs on, a launch that takes a place in the queue, a kernel that takes SMs) have an event for their start as well.
+// Most tasks have one event, their end. Only tasks whose start affects others have an event for their start as well: a call at
+// whose start a return's snapshot is taken, a launch that takes a place in the queue, a kernel that takes SMs.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ class Loop : LoopState {
         if (--remaining[task] == 0) begin(task);
     }
 
-    // Nothing is left to wait for but what is seen at the start itself.
+    // The task waits for nothing more, except for what is determined at its start.
     void begin(int32_t task) {
         if (flags[task] & STARTS)
             events.push(start[task], task, EventQueue::START);
@@ -207,7 +207,7 @@ class Loop : LoopState {
         waiters.resize(kept);
     }
 
-    // A launch's last device task has ended: its place goes to whoever is first in line.
+    // A launch's last device task has ended: its place in the queue goes to the launch that blocked first.
     void vacate(int32_t launch, int64_t now) {
         Rank& rank = ranks[g.rank(launch)];
         if (rank.blocked.empty()) {

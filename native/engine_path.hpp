@@ -1,4 +1,4 @@
-// Backward over a frozen graph: which predecessor let each task start, and how late each task may end.
+// Passes over a frozen graph that find which predecessor let each task start, and how late each task may end.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@ namespace lumos {
 
 constexpr int64_t UNBOUNDED = std::numeric_limits<int64_t>::max();
 
-// Where `find_causes` writes, all by task: the predecessor whose end plus lag is the latest (the first of equals), the kind of that
-// dependency, and that time; -1, 0 and 0 without one.
+// What `find_causes` writes for each task: the predecessor whose end plus lag is the latest (the first of equals), the kind of that
+// dependency, and that time; -1, 0 and 0 for a task without predecessors.
 struct Causes {
     int32_t* task;
     uint8_t* kind;
@@ -35,22 +35,22 @@ inline void find_causes(const View& g, const Frozen& frozen, const int64_t* end,
     }
 }
 
-// A run of a frozen graph, and what its edges do not say. All but `sequence` and `early` by task.
+// A run of a frozen graph, and the dependencies that are no edges. All columns but `sequence` and `early` are by task.
 struct Run {
-    const int32_t* sequence;  // positions in `order`, each after all that it waits for; the members of a rendezvous are neighbours
-    const int32_t* set;       // its rendezvous, -1 none
-    const int32_t* holder;    // whose share of the SMs it waited for, -1 none
-    const int64_t* early;     // by holder, how long before its end it let go
+    const int32_t* sequence;  // positions in `order`, each after all that it waits for; members of a rendezvous are neighbours
+    const int32_t* set;       // its rendezvous, -1 without one
+    const int32_t* holder;    // the kernel whose SMs it waited for, -1 without one
+    const int64_t* early;     // by holder: how long before its end it gave its SMs back
     const int64_t *start, *end;
-    const int64_t* began;  // when its own work began, in a rendezvous with the last arrival
+    const int64_t* began;  // when its own work began: in a rendezvous, at the last arrival
 };
 
-// late: in, by task, the time by which it must end on its own account (UNBOUNDED: none); out, also for what follows it. An edge that
-// the run refutes, because the task started before the edge would let it, binds nothing.
+// late: by task, in: the time by which it must itself end (UNBOUNDED: no limit); out: the time by which it must end so that its
+// successors keep theirs. An edge counts for nothing where the task started earlier in the run than the edge would allow.
 inline void bound_ends(const View& g, const Frozen& frozen, const Run& run, int64_t* late) {
     const auto task_of = [&](size_t i) { return frozen.order[run.sequence[i]]; };
     for (size_t stop = frozen.order.size(), first; stop > 0; stop = first) {
-        first = stop - 1;  // of what begins together: one task, or all members of a rendezvous
+        first = stop - 1;  // the first of the tasks that begin together: one task, or all members of a rendezvous
         const int32_t members = run.set[task_of(first)];
         while (members >= 0 && first > 0 && run.set[task_of(first - 1)] == members) --first;
         int64_t begin = UNBOUNDED;

@@ -1,4 +1,4 @@
-// What the event loop takes next: events by (time, task id, phase).
+// The queue of the event loop: events in the order of (time, task id, phase).
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace lumos {
 
-// A 4-ary heap whose root may be a hole: an event that begets another costs one sift instead of two.
+// A 4-ary heap whose root may be empty for a while: an event that causes another one then costs one sift instead of two.
 class EventQueue {
   public:
     enum Phase : uint32_t { START, END, RELEASE, VACATE };

@@ -1,6 +1,7 @@
-// What the event loop knows of the tasks, streams, devices and ranks of a graph, and how it stands before the first event.
+// The state of the event loop: what it knows of the tasks, streams, devices and ranks of a graph, and how that is initialised.
 //
-// What a task waits for is one counter; `start` holds its readiness until it starts, `end` the numbers of its tables.
+// One counter per task says for how many things it still waits. Until a task starts, `start` holds the time at which it is ready,
+// and until it ends, `end` holds the numbers of its tables.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,7 @@ struct LoopState {
     }
 
     enum Flag : uint16_t {
-        SNAPSHOTS = 1,        // the return behind it on its thread looks at the streams when this starts
+        SNAPSHOTS = 1,        // at its start, what the return after it on its thread waits for is determined
         LIMITED = 2,          // a launch of a rank with a queue depth
         SHARES = 4,           // a kernel that takes SMs
         MEMBER = 8,           // of a rendezvous
@@ -53,7 +54,8 @@ struct LoopState {
         int64_t latest = UNSET;
     };
 
-    // Shares in parts of 1e9 add up exactly; full is 1 within 1e-6, the rounding of shares that are fractions of SMs.
+    // Shares are integers in parts of 1e9, so that they add up exactly. A device is full within 1e-6 of 1, which allows for the
+    // rounding of shares that are fractions of SMs.
     static constexpr double SHARE_UNIT = 1e9;
     static constexpr int64_t FULL = 1'000'000'000 - 1'000;
 
@@ -73,7 +75,7 @@ struct LoopState {
     std::vector<Set> sets;
     bool limits = false;  // some rank has a queue depth
 
-    // The rendezvous, and the first wait or the occupancy, of a task that has one: what `end` holds until the task ends.
+    // The rendezvous of a task, and its first wait or its occupancy: what `end` holds until the task ends.
     int64_t set_of(int32_t task) const { return end[task] & 0xffffffff; }
     int64_t table_row(int32_t task) const { return end[task] >> 32; }
 
@@ -101,7 +103,7 @@ struct LoopState {
             if (!first) next[last[proc]] = t;
             last[proc] = t;
             if (g.is_stream[proc]) ++count[proc];
-            // A stream's head counts as one thing to wait for, also for the first task: it must be enqueued.
+            // The task before it on the stream counts as one thing to wait for; for the first task, that it is enqueued.
             if (g.keeps_order(proc)) remaining[t] = g.is_stream[proc] || !first;
             start[t] = first || !g.keeps_order(proc) ? 0 : UNSET;
             end[t] = 0;
@@ -145,7 +147,7 @@ struct LoopState {
     }
 
     void mark_tables() {
-        // A first release replaces "ready at 0" of a task without predecessors, so that earlier times are possible.
+        // A release time replaces "ready at 0", so that times before 0 are possible.
         std::vector<std::pair<int32_t, int64_t>> released;
         for (int64_t i = 0; i < g.releases; ++i) released.emplace_back(g.release_task[i], g.release_time[i]);
         std::sort(released.begin(), released.end());

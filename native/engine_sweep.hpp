@@ -8,8 +8,8 @@
 
 namespace lumos {
 
-// The sweeps' inner loops vectorise over configurations; gcc picks the widest form the machine has when the module
-// loads. (ifunc resolvers run before the sanitizers are ready, so not under them.)
+// The sweeps' inner loops vectorise over configurations. gcc compiles them for several vector widths, and the widest that the
+// machine has is chosen when the module loads. Not under sanitizers: the functions that choose would run before those are ready.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
 #define LUMOS_WIDEST __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
@@ -37,8 +37,8 @@ struct Sweep {
           special_at(frozen.special_at.data()),
           special_size(frozen.special_size.data()) {}
 
-    // Tasks ahead whose durations and times are fetched early: positions go through memory in as many streams as there
-    // are processors, more than the hardware follows by itself.
+    // How many tasks ahead durations and times are prefetched: the tasks come from as many places in memory as there are
+    // processors, which is more than the hardware prefetches by itself.
     static constexpr int64_t AHEAD = 24;
 
     int32_t ahead(int64_t at) const { return order[std::min(at + AHEAD, int64_t(g.tasks) - 1)]; }
@@ -87,7 +87,7 @@ struct Sweep {
     }
 };
 
-// Eight configurations side by side: one cache line a task.
+// Eight configurations side by side, which makes one cache line per task.
 constexpr int LANES = 8;
 typedef int64_t Lanes __attribute__((vector_size(LANES * sizeof(int64_t))));
 typedef double Factors __attribute__((vector_size(LANES * sizeof(double))));
@@ -101,11 +101,11 @@ struct Batch {
     const Sweep* sweep;
     const int32_t *slot, *pred_slot;
     const int64_t* duration[LANES];
-    // Instead of durations one by one: those of the graph, each times its group's factors. factor is null, or [groups].
+    // Where durations are not given one by one: the graph's own, each times its group's factor. factor is null, or [groups].
     const int64_t* base;
     const uint16_t* group;
     const Factors* factor;
-    int64_t* ends[LANES];  // null where not wanted
+    int64_t* ends[LANES];  // null where not needed
     Lanes* held;           // [slots]
     const uint8_t* mark;   // null: first and last are of all tasks; else of those marked 1, before of those marked 2
     int64_t first[LANES], last[LANES], before[LANES];  // earliest start, latest end, latest end

@@ -1,4 +1,5 @@
-// Pipelines: the order of the passes, what they hold, and the steps of many plans. Python checks and owns every column.
+// Pipelines: the order of the passes, what the stages hold in memory, and the step times of many plans. Python checks and owns every
+// column.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
@@ -18,7 +19,7 @@ using namespace nb::literals;
 
 using Layers = In2<int64_t>;  // [stage, chunk held]
 
-// (step, microbatch, chunk), the fields of Action.
+// (pass, microbatch, chunk), the fields of Action.
 static std::vector<std::tuple<int, int, int>> actions(int name, int stage, int stages, int microbatches, int chunks) {
     std::vector<std::tuple<int, int, int>> out;
     for (const Action& a : schedule(Schedule(name), stage, stages, microbatches, chunks))
@@ -26,7 +27,8 @@ static std::vector<std::tuple<int, int, int>> actions(int name, int stage, int s
     return out;
 }
 
-// The worst moments of the stages that matter: the first, the last, and those between that no other one covers.
+// The moments at which stages hold most: of the first stage, of the last, and of those between them unless an earlier one holds at least
+// as much.
 static std::map<int, std::vector<Held>> worst(int name, int stages, int chunks, int microbatches, Layers dense, Layers mixture) {
     const size_t held = dense.shape(1);
     std::map<int, std::vector<Held>> out;

@@ -1,4 +1,4 @@
-// What the stages of a pipeline hold at their worst moments, in layers.
+// How many layers' activations the stages of a pipeline hold at the moments when they hold most.
 #pragma once
 
 #include <array>
@@ -7,7 +7,8 @@
 
 namespace lumos::pipeline {
 
-// Dense layers of microbatches that wait for their backward pass, those of which only the weight gradients are left; mixture likewise.
+// Dense layers of microbatches that wait for their backward pass, and those that wait only for their weight gradients; the same for
+// mixture layers.
 using Held = std::array<int64_t, 4>;
 
 inline bool covers(const Held& a, const Held& b) {
@@ -19,13 +20,14 @@ inline bool covers(const Held& a, const Held& b) {
 inline void insert(std::vector<Held>& front, const Held& held) {
     for (const Held& other : front)
         if (covers(other, held)) return;
-    std::vector<Held> kept{held};
+    std::vector<Held> uncovered{held};
     for (const Held& other : front)
-        if (!covers(held, other)) kept.push_back(other);
-    front = kept;
+        if (!covers(held, other)) uncovered.push_back(other);
+    front = uncovered;
 }
 
-// The moments of a stage that no other one covers. dense, mixture: layers of the stage's chunks.
+// The moments at which a stage holds most: at no other one does it hold at least as much of all four. dense, mixture: layers of the
+// stage's chunks.
 inline std::vector<Held> most_held(Schedule name, int stage, int stages, int chunks, int microbatches, const int64_t* dense,
                                    const int64_t* mixture) {
     std::vector<Held> front;

@@ -1,9 +1,9 @@
 // The passes of all stages and the transfers between them, in an order in which each comes after what it waits for.
 //
-// A pass starts when the pass before it on its stage has ended, when its input has arrived and, where sends hold a stage, when the
-// output of the pass before it has been taken. A transfer starts when the sender's pass has ended, when the receiver has come to it
-// (one pass earlier where transfers run beside compute), and when the transfers before it on both sides' streams are over. That is what
-// the assembled graph does with streams and rendezvous.
+// A pass starts when the pass before it on its stage has ended, when its input has arrived and, where sends block a stage, when the
+// output of the pass before it has been received. A transfer starts when the sender's pass has ended, when the receiver has come to it
+// (one pass earlier where transfers overlap with compute), and when the transfers before it on both sides' streams have ended. The
+// assembled graph has the same order by its streams and rendezvous.
 #pragma once
 
 #include <stdexcept>
@@ -40,7 +40,7 @@ struct Order {
 
 namespace detail {
 
-// Who waits for whom; n passes, transfer i (into pass i) is node n + i.
+// Which pass or transfer waits for which. Of n passes, transfer i (into pass i) is node n + i.
 struct Links {
     std::vector<int> begin;  // first pass of every stage
     std::vector<Action> action;
@@ -102,7 +102,7 @@ inline void sort(Order& o, const std::vector<Event>& nodes) {
     if (int(o.events.size()) != wanted) throw std::logic_error("a schedule whose stages wait for each other");
 }
 
-// What a step longer than `microbatches` goes on repeating.
+// What a step of more than `microbatches` microbatches repeats.
 inline void find_pace(Order& o, const Links& l) {
     if (o.name == Schedule::DUALPIPE) {  // whole backward passes of the first stage, of either direction, in the middle of the step
         std::vector<int> backward;
@@ -112,7 +112,7 @@ inline void find_pace(Order& o, const Links& l) {
         if (b > a) o.steady.push_back({backward[a], backward[b]}), o.span = b - a;
         return;
     }
-    const int newest = o.microbatches - 2;  // the last one's gradients are exchanged beside its backward pass
+    const int newest = o.microbatches - 2;  // the gradients of the last one are exchanged during its backward pass
     const int span = o.stages < newest ? o.stages : newest;
     if (span <= 0) return;
     auto find = [&](bool backward, int microbatch) {
@@ -135,7 +135,7 @@ inline void find_pace(Order& o, const Links& l) {
 
 }  // namespace detail
 
-// holds: a stage waits for its sends to be taken. beside: transfers run beside compute.
+// holds: a stage waits until its sends are received. beside: transfers overlap with compute.
 inline Order make_order(Schedule name, int stages, int chunks, int microbatches, bool holds, bool beside) {
     Order o;
     o.name = name, o.stages = stages, o.chunks = chunks, o.microbatches = microbatches;

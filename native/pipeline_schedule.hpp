@@ -1,4 +1,4 @@
-// The order in which a pipeline stage runs its microbatches: the one definition of every schedule, for layouts, memory and search.
+// The order in which a pipeline stage runs its passes. Layouts, memory and search all take every schedule from here.
 //
 // GPipe: Huang et al. 2019 (arXiv:1811.06965). 1F1B: Narayanan et al. 2019 (PipeDream-flush). Interleaved: Narayanan et al. 2021
 // (arXiv:2104.04473), in Megatron's order. Zero bubble: Qi et al. 2023 (arXiv:2401.10241), ZB-H1: no stage holds more than the first
@@ -13,7 +13,7 @@
 
 namespace lumos::pipeline {
 
-// Schedule of vocabulary.py and Pass of plan/schedules.py, where their meanings are.
+// As in the Python enums of the same names, which explain them.
 LUMOS_SHARED_ENUM_CLASS(Schedule, int, GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, DUALPIPE);
 LUMOS_SHARED_ENUM_CLASS(Pass, int, FORWARD, BACKWARD, INPUT, WEIGHT);
 
@@ -62,8 +62,9 @@ inline Actions interleaved(int stage, int stages, int microbatches, int chunks) 
     return out;
 }
 
-// 1F1B with weight gradients put off to fill the idle time at the end, of which a later stage has more: as many as there are stages
-// before it. Nobody waits for the first stage's input gradients, so its backward passes stay whole, as runtimes merge neighbours.
+// 1F1B in which a stage delays some weight gradients to fill its idle time at the end: as many as there are stages before it, since
+// later stages have more idle time. No stage needs the first stage's input gradients, so its backward passes are not split, as in
+// runtimes, which merge the two parts where they are neighbours.
 inline Actions zero_bubble(int stage, int stages, int microbatches) {
     const Actions plain = one_forward_one_backward(stage, stages, microbatches);
     if (stage == 0) return plain;
@@ -81,8 +82,9 @@ inline Actions zero_bubble(int stage, int stages, int microbatches) {
     return out;
 }
 
-// Two directions at once: chunk 0 runs down with the first half of the microbatches, chunk 1 up with the rest. The eight steps of
-// DualPipe.step; what shares a turn there (a forward and a backward pass, their kernels interleaved) runs one after the other here.
+// Two directions at once: chunk 0 runs down the pipeline with the first half of the microbatches, chunk 1 up with the rest. The parts
+// are the eight steps of DualPipe.step. There a forward and a backward pass can run together, their kernels interleaved; here such
+// passes run one after the other.
 inline Actions dualpipe(int stage, int stages, int microbatches) {
     const int half = stages / 2, near = stage < half ? 0 : 1, far = 1 - near;  // near: the direction that enters on this half
     const int depth = stage < half ? stage : stages - 1 - stage;
@@ -120,7 +122,7 @@ inline Actions schedule(Schedule name, int stage, int stages, int microbatches, 
     return chunks > 1 ? interleaved(stage, stages, microbatches, chunks) : one_forward_one_backward(stage, stages, microbatches);
 }
 
-// Chunks that a device holds, parts of the model along the pipeline, and where along it a stage's chunk is.
+// How many chunks a device holds, how many parts the model has along the pipeline, and which of them a stage's chunk is.
 inline int held_chunks(Schedule name, int chunks) { return name == Schedule::DUALPIPE ? 2 : chunks; }
 inline int parts_of(Schedule name, int stages, int chunks) { return name == Schedule::DUALPIPE ? stages : stages * chunks; }
 inline int place_of(Schedule name, int stage, int chunk, int stages) {

@@ -1,5 +1,5 @@
-// Steps of many plans whose passes come in one order: the recurrence of pipeline_order.hpp with each plan's own times, then the end
-// of the step. LANES plans are timed side by side, so that one walk over the events serves them all.
+// Step times of many plans whose passes have one order: the recurrence of pipeline_order.hpp with each plan's own times, then the end
+// of the step. LANES plans are computed side by side, in one pass over the events.
 #pragma once
 
 #include <algorithm>
@@ -10,28 +10,28 @@ namespace lumos::pipeline {
 
 constexpr int LANES = 8;
 
-// What a plan's row holds, ns; search/coarse.py, which fills it, compares COLUMN_NAMES with what it has written. Pairs are (dense, mixture) layers; threes are
-// (first, middle, last) stage.
+// The columns of a plan's row, in ns. search/coarse.py fills the row and checks its columns against COLUMN_NAMES. Two columns are for
+// (dense, mixture) layers, three for the (first, middle, last) stage.
 enum Column : int {
     LENGTH = 0,                   // a layer's pass, [kind][2]
-    HOST = LENGTH + 2 * KINDS,    // host time of its launches, [kind][2]
+    HOST = LENGTH + 2 * KINDS,    // the host's time to launch it, [kind][2]
     LATE = HOST + 2 * KINDS,      // where the host waits for a transfer: how late the first layer is, [kind][2]
     LATER = LATE + 2 * KINDS,     // and each further one, [kind][2]
     LATENCY = LATER + 2 * KINDS,  // of the launch after it
     ENDS = LATENCY + 1,           // embedding forward, backward; head forward, backward
     ENDS_HOST = ENDS + 4,         // embedding, head: both passes
     TRANSFER = ENDS_HOST + 2,
-    GATHER = TRANSFER + 1,                 // a layer's parameters beside the first forward pass, 0 where they are there
-    GRADIENTS = GATHER + 2,                // exchange of a layer's gradients beside the passes that complete them
+    GATHER = TRANSFER + 1,                 // gather of a layer's parameters during the first forward pass, 0 without one
+    GRADIENTS = GATHER + 2,                // exchange of a layer's gradients during the passes that complete them
     BUCKET = GRADIENTS + 2,                // layers exchanged together
-    OUTER_GRADIENTS = BUCKET + 2,          // of embedding, head
-    LATE_GRADIENTS = OUTER_GRADIENTS + 2,  // exchange after the last pass, three
-    OPTIMIZER = LATE_GRADIENTS + 3,        // three
-    LATE_GATHER = OPTIMIZER + 3,           // three
+    OUTER_GRADIENTS = BUCKET + 2,          // the same exchange for embedding, head
+    LATE_GRADIENTS = OUTER_GRADIENTS + 2,  // exchange after the last pass, by stage: three
+    OPTIMIZER = LATE_GRADIENTS + 3,        // by stage: three
+    LATE_GATHER = OPTIMIZER + 3,           // gather after the optimizer, by stage: three
     TIED = LATE_GATHER + 3,
     LAUNCHES = TIED + 1,  // host time of a microbatch's transfers
     MICROBATCHES = LAUNCHES + 1,
-    BESIDE = MICROBATCHES + 1,  // 1: gradients are exchanged beside the last passes
+    BESIDE = MICROBATCHES + 1,  // 1: gradients are exchanged during the last passes
     BEGIN = BESIDE + 1,         // when the first pass may start
     COLUMNS = BEGIN + 1,
 };
@@ -120,7 +120,7 @@ class Timer {
         }
     }
 
-    // How much longer a pass takes whose host starts with its device.
+    // How much longer a pass takes whose host starts at the same time as its device.
     double late(Row row, int kind, int place, bool forward) const {
         const int64_t layers[2] = {layers_.dense[place], layers_.mixture[place]};
         if (!layers[0] && !layers[1]) return row[LATENCY];
@@ -171,14 +171,14 @@ class Timer {
             latest = std::max(latest, done);
             step = std::max(step, done + row[OPTIMIZER + kind] + row[LATE_GATHER + kind]);
         }
-        if (row[TIED] > 0) {  // first and last stage add the gradients of the table they share
+        if (row[TIED] > 0) {  // the first and the last stage add up the gradients of the embedding that they share
             const double together = std::max(first, last) + row[TIED];
             for (int kind : {0, 2}) step = std::max(step, together + row[OPTIMIZER + kind] + row[LATE_GATHER + kind]);
         }
         return step;
     }
 
-    // When the gradients of a stage that are exchanged beside its last passes have been.
+    // When the exchange of the gradients that a stage exchanges during its last passes has ended.
     double exchanged(Row row, int stage, int lane) const {
         double line = row[BEGIN];
         std::vector<int> finals;
@@ -205,7 +205,7 @@ class Timer {
         return line;
     }
 
-    // When a host that never waits has launched everything.
+    // When a host that never waits would have launched everything.
     double host(Row row, int stage) const {
         double each = 0;
         for (int kind = 0; kind < KINDS; ++kind) {

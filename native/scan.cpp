@@ -1,4 +1,4 @@
-// Profiler JSON to columns, streamed: what Python sees of it.
+// The Python interface of the scanner, which turns profiler JSON into columns as it is read.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>

@@ -1,8 +1,8 @@
-// A document's text, fed in blocks, to rows.
+// The scanner: turns a document's text, given in blocks, into rows.
 //
 // Blocks of bytes come in; rows go out into growing arrays. The unit of work is one member of the top-level object or one
-// event: where the text ends inside it, nothing of it is kept and it is read again once more text has come. So the parser
-// itself needs no state to resume from, and how the bytes were cut into blocks cannot be seen in the result.
+// event: where the text ends inside a unit, the unit is read again from its start once there is more text. So the parser needs
+// no state to resume from, and the result does not depend on how the bytes were cut into blocks.
 #pragma once
 
 #include <algorithm>
@@ -18,25 +18,25 @@ namespace scan {
 
 constexpr size_t SLICE = size_t{1} << 18;          // bytes parsed at a time: they stay in the second-level cache
 constexpr size_t MAX_UNIT = size_t{1} << 26;       // longest event or header value
-constexpr int CORRELATION = -1, EXTERNAL_ID = -2;  // what a key of args may fill instead of a column
+constexpr int CORRELATION = -1, EXTERNAL_ID = -2;  // what a key of args may set instead of a column
 constexpr int32_t ARGS = FIELDS;                   // the meaning of an event's key "args"
 
 struct ScanError {
     int64_t offset;
     std::string reason;
-    bool limit;  // legal JSON, but beyond what the scanner takes
+    bool limit;  // legal JSON, but beyond a limit of the scanner
 };
 
 class Scanner {
   public:
-    // kinds: "int", "float" or "string", by column; keys: (spelling in args, column, or CORRELATION or EXTERNAL_ID); id_column takes
-    // the `id` of events that are no flows.
+    // kinds: "int", "float" or "string", by column; keys: (spelling in args, column, or CORRELATION or EXTERNAL_ID); id_column: the
+    // column for the `id` of events that are not flows.
     Scanner(const std::vector<std::string>& kinds, const std::vector<std::tuple<std::string, int>>& keys, int id_column, bool repair)
         : repair_(repair), event_keys_(process_seed()), arg_keys_(process_seed()), rows_(kinds, id_column) {
         const char* fields[] = {"ph", "cat", "name", "pid", "tid", "ts", "dur", "id"};
         for (int i = 0; i < FIELDS; ++i) event_keys_.add(fields[i], i);
         event_keys_.add("args", ARGS);
-        // Meaning in args: the column, then correlation and external id behind the columns.
+        // The meaning of a key in args: its column; the numbers after the last column mean the correlation and the external id.
         int32_t count = rows_.column_count();
         for (const auto& [spelling, column] : keys) {
             if (column < EXTERNAL_ID || column >= count) throw nb::value_error("a key names a column that does not exist");
@@ -56,7 +56,7 @@ class Scanner {
         }
     }
 
-    // Read what is left; whether the document is whole.
+    // Read the rest of the text. Returns whether the document is complete.
     bool finish() {
         check_open();
         run();
@@ -69,7 +69,7 @@ class Scanner {
     bool saw_events() const { return saw_events_; }
     bool saw_document() const { return state_ != State::START; }
 
-    // The columns, handed over: the scanner is spent.
+    // The columns, which the caller takes over; the scanner cannot be used any more.
     Scanned take() {
         check_open();
         taken_ = true;
@@ -100,7 +100,7 @@ class Scanner {
         std::memset(text_.data() + text_size_, 0, PADDING);
     }
 
-    // Read units until the text runs out; keep what is left of it.
+    // Read units until the text ends, and store the incomplete rest.
     void run() {
         if (!text_size_) return;
         in_.p = text_.data();
@@ -137,11 +137,11 @@ class Scanner {
         retry_at_ = text_size_ + text_size_ / 2;  // a unit longer than a block is not read again for every block
     }
 
-    // Read one unit; false at the end of the document.
+    // Read one unit. Returns false at the end of the document.
     bool step() {
         if (state_ == State::START && consumed_ == 0 && unit_ == text_.data()) skip_byte_order_mark();
         in_.space();
-        unit_ = in_.p;  // white space needs no reading again
+        unit_ = in_.p;  // white space is not read again
         switch (state_) {
             case State::START:
                 if (*in_.p == '[') {

@@ -1,7 +1,7 @@
-// A cursor over JSON text: validates (RFC 8259) and hands out tokens, which are places in the text and not yet values.
+// A cursor over JSON text, which validates it (RFC 8259) and returns tokens, that is places in the text and not yet values.
 //
 // The text ends in PADDING zero bytes. Zero is illegal everywhere in JSON, so no loop needs a bound: whatever stops at
-// the end of the text throws Incomplete, and the caller comes back to the same place with more text.
+// the end of the text throws Incomplete, and the caller tries again from the same place with more text.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ struct Incomplete {};
 struct Malformed {
     const char* at;
     const char* reason;
-    bool limit = false;  // legal JSON, but beyond what the scanner takes
+    bool limit = false;  // legal JSON, but beyond a limit of the scanner
 };
 
-// Python's json gives up at about 1,000; traces nest about five deep.
+// The deepest nesting that is read. Python's json stops at about 1,000; traces nest about five deep.
 constexpr int MAX_DEPTH = 256;
 
 enum class Type : uint8_t { NONE, STRING, NUMBER, LITERAL, NULL_VALUE, NESTED };
 
 struct Token {
-    const char* begin = nullptr;  // of a string: behind the opening quote
+    const char* begin = nullptr;  // of a string: after the opening quote
     const char* end = nullptr;
     uint64_t mantissa = 0;  // of a number: its digits without the point, exact up to 19 of them
     uint32_t digits = 0, fraction = 0;
@@ -37,7 +37,7 @@ struct Token {
     std::string_view text() const { return {begin, static_cast<size_t>(end - begin)}; }
 };
 
-// What was mended under repair.
+// How often each kind of error was repaired.
 struct Repairs {
     int64_t control_characters = 0, bare_quotes = 0, lone_backslashes = 0, trailing_commas = 0, not_numbers = 0, not_utf8 = 0;
     void add(const Repairs& other) {
@@ -50,15 +50,15 @@ struct Repairs {
     }
 };
 
-// Where a string stands, which says what may follow it.
+// Where a string is, which decides what may follow it.
 enum class Place { KEY, MEMBER, ELEMENT };
 
 class Cursor {
   public:
     const char* p = nullptr;
     const char* end = nullptr;
-    bool ascii = true;      // the text holds no byte above 127, so no string needs its UTF-8 checked
-    bool tolerant = false;  // mend what is not JSON, counted in `repairs`
+    bool ascii = true;      // the text has no byte above 127, so no string's UTF-8 needs a check
+    bool tolerant = false;  // repair what is not JSON, and count it in `repairs`
     Repairs repairs;
 
     [[noreturn]] void fail(const char* at, const char* reason) const {
@@ -70,7 +70,7 @@ class Cursor {
         if (*p != c) fail(p, reason);
         ++p;
     }
-    // Behind a member or element: true where another follows, false where `close` ended the container.
+    // After a member or element: true where another one follows, false where `close` ends the container.
     bool another(char close, const char* reason) {
         space();
         if (*p == close) return ++p, false;
@@ -140,7 +140,7 @@ class Cursor {
         return token;
     }
 
-    // Any value. Of an array or object the token is its whole text (under repair: mended, compact text).
+    // Any value. For an array or object the token is its whole text (under repair, the repaired and compact text).
     Token value(Place place) {
         switch (*p) {
             case '"': return string(place);
@@ -202,7 +202,7 @@ class Cursor {
         }
         out += '"';
     }
-    // Forget the texts mended for the last unit.
+    // Forget the texts that were repaired for the last unit.
     void new_unit() {
         mended_.clear();
         repairs = Repairs{};
@@ -219,7 +219,7 @@ class Cursor {
         return token;
     }
 
-    // What C's printf writes for no number: read as null under repair.
+    // What C's printf writes for a value that is not a number: read as null under repair.
     Token not_a_number(const char* at) {
         if (at >= end) throw Incomplete{};
         if (tolerant) {
@@ -240,7 +240,7 @@ class Cursor {
         fail(at, is_digit(*at) ? "a number with a leading zero" : "expected a value");
     }
 
-    // At a backslash: the place behind the escape.
+    // At a backslash: the place after the escape.
     const char* escape(const char* q, Place place) {
         char c = q[1];
         if (c == '"' && tolerant && place == Place::MEMBER && closes(q + 1, place)) {
@@ -260,7 +260,7 @@ class Cursor {
         return q + 1;
     }
 
-    // Under repair: whether the quote at `q` ends its string, judged by what follows.
+    // Under repair: whether the quote at `q` ends its string, which is decided by what follows.
     bool closes(const char* q, Place place) const {
         const char* s = look(q + 1);
         if (place == Place::KEY) return *s == ':';
@@ -297,7 +297,7 @@ class Cursor {
         }
     }
 
-    // An array or object; its compact text is appended to `out` where given.
+    // An array or object. Its compact text is appended to `out` unless that is null.
     void nested(int depth, std::string* out) {
         if (depth > MAX_DEPTH) throw Malformed{p, "nested more than 256 levels deep", true};
         bool object = *p == '{';

@@ -1,4 +1,4 @@
-// The keys of JSON objects, told by guessing.
+// The keys of JSON objects, recognised by guessing the next one.
 
 #pragma once
 
@@ -16,7 +16,7 @@ constexpr size_t MAX_KEYS = 4096;  // most keys that are remembered
 constexpr int32_t SKIPPED = -1;    // the meaning of a key that nothing asks for
 
 // The keys of one kind of object. Profilers write them in nearly the same order each time, so the key that followed last
-// time is tried first and usually spares finding the key's end, its hash and its look-up.
+// time is tried first, which usually saves finding the key's end, hashing it and looking it up.
 class Keys {
   public:
     explicit Keys(uint64_t seed) : names_(seed) { add("", SKIPPED); }

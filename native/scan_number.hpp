@@ -1,4 +1,4 @@
-// Decimal text to int64 and double, exactly: a timestamp never passes through a float.
+// Exact conversion of decimal text to int64 and double: a timestamp never passes through a float.
 #pragma once
 
 #include <charconv>
@@ -15,7 +15,7 @@ enum class Parsed { EXACT, ROUNDED, TOO_LARGE, NOT_A_NUMBER };
 
 inline bool is_digit(char c) { return static_cast<unsigned char>(c - '0') < 10; }
 
-// text * 10^scale as int64, halves to even. `text` is a decimal number with optional fraction and exponent.
+// text * 10^scale as int64, rounded half to even. `text` is a decimal number with optional fraction and exponent.
 // Unsigned values from 2^63 to 2^64 - 1 keep their 64 bits (ids are hashes; 2^64 - 1 means "none", which is -1).
 inline Parsed decimal(std::string_view text, int scale, int64_t& out) {
     const char *s = text.data(), *end = s + text.size();
@@ -47,7 +47,7 @@ inline Parsed decimal(std::string_view text, int scale, int64_t& out) {
 
     uint64_t value = 0;
     int64_t seen = 0;
-    int next = 0;         // the first digit that is cut off (point < 0: a zero before all those written)
+    int next = 0;         // the first digit that is cut off (where point < 0, a zero before all written digits)
     bool beyond = false;  // whether any digit after it is not zero
     auto shift_in = [&value](unsigned digit) {
         if (value > (std::numeric_limits<uint64_t>::max() - digit) / 10) return false;

@@ -1,4 +1,4 @@
-// Events as rows of columns: numbers made whole, texts interned.
+// Events as rows of columns, with numbers as integers and texts interned.
 
 #pragma once
 
@@ -21,10 +21,10 @@ namespace nb = nanobind;
 constexpr int64_t ABSENT = -1;
 constexpr char SEPARATOR = '\xff';  // between the parts of an interned pair: in no UTF-8 text
 
-// What a key of an event says, but for its args.
+// What a key of an event means, except for the keys of its args.
 enum Field : int32_t { PH, CAT, NAME, PID, TID, TS, DUR, ID, FIELDS };
 
-// One event as it was read. Arguments: one slot a column, then correlation and external id; `used` are those present.
+// One event as it was read. Arguments: one slot per column, then correlation and external id; `used` lists those present.
 struct Event {
     Token fields[FIELDS];
     std::vector<Token> slots;
@@ -79,18 +79,18 @@ nb::object to_numpy(Buffer<T>& buffer) {
     return to_numpy<T, T>(buffer);
 }
 
-// One sparse argument, handed over: rows and their values, and how many values were left out.
+// One sparse argument, for Python: rows and their values, and how many values were left out.
 struct SparseColumn {
     nb::object rows, values;
     int64_t unreadable, overflow;
 };
 
-// Distinct texts, handed over: text i is the bytes from offsets[i] to offsets[i + 1].
+// Distinct texts, for Python: text i is the bytes from offsets[i] to offsets[i + 1].
 struct Texts {
     nb::object text, offsets;
 };
 
-// All that was read, handed over.
+// All that was read, for Python.
 struct Scanned {
     nb::object start, duration, name, lane, correlation, external_id, event_class;  // by row
     nb::list columns;                                                               // of SparseColumn
@@ -108,7 +108,7 @@ inline Kind kind_named(std::string_view name) {
 
 class Rows {
   public:
-    // kinds: "int", "float" or "string", by column; id_column takes the `id` of events that are no flows.
+    // kinds: "int", "float" or "string", by column; id_column: the column for the `id` of events that are not flows.
     Rows(const std::vector<std::string>& kinds, int id_column)
         : id_column_(id_column), strings_(process_seed()), raw_(process_seed()), lanes_(process_seed()), classes_(process_seed()) {
         for (const std::string& kind : kinds) {
@@ -135,7 +135,7 @@ class Rows {
         counts_ = Counts{};
     }
 
-    // The event becomes a row. False, and no row, where there are too many.
+    // Append the event as a row. Returns false, without a row, where there are too many.
     bool add(const Event& event) {
         if (row_count_ == row_capacity_) {
             if (row_count_ >= static_cast<size_t>(std::numeric_limits<int32_t>::max())) return false;
@@ -181,7 +181,7 @@ class Rows {
         return true;
     }
 
-    // The columns, handed over: nothing is left.
+    // The columns, which the caller takes over; nothing remains here.
     Scanned take() {
         Scanned out;
         out.start = to_numpy(start_);
@@ -221,7 +221,7 @@ class Rows {
         class_.set_size(row_count_);
     }
 
-    // The lanes and classes of late rows, found by the few bytes that tell them apart.
+    // The lanes and classes of the latest rows, looked up by the few bytes in which they differ.
     struct Recent {
         uint64_t a = 0, b = 0;
         int32_t id = -1;
@@ -258,7 +258,7 @@ class Rows {
         return interner.intern(joined_);
     }
 
-    // The text of a value: of a string what it spells, of anything else how it is written; empty for null and absent.
+    // The text of a value: for a string its value, for anything else its JSON text; empty for null and absent.
     static std::string_view text_of(const Token& token, std::string& scratch) {
         if (token.type == Type::NONE || token.type == Type::NULL_VALUE) return {};
         if (!token.escaped) return token.text();
@@ -267,7 +267,7 @@ class Rows {
         return scratch;
     }
 
-    // Microseconds as written, to whole nanoseconds (halves to even).
+    // Microseconds as written, in whole nanoseconds (rounded half to even).
     bool nanoseconds(const Token& token, int64_t& out) {
         if (token.type == Type::NUMBER && !token.exponent && token.fraction <= 3 && token.digits - token.fraction <= 15) {
             static const int64_t scale[] = {1000, 100, 10, 1};
@@ -279,7 +279,7 @@ class Rows {
     }
     bool written_negative(const Token& token) { return text_of(token, scratch_b_).find('-') == 0; }
 
-    // A number, or a string that holds one.
+    // A number, or a string that contains one.
     Parsed parse(const Token& token, int scale, int64_t& out) {
         if (token.type == Type::NUMBER) {
             if (!scale && !token.exponent && !token.fraction && token.digits <= 18) {
@@ -347,7 +347,7 @@ class Rows {
         return floating(text, out);
     }
 
-    // Arrays repeat from row to row: each distinct text is made compact once.
+    // Arrays repeat from row to row, so each distinct text is made compact only once.
     int32_t nested_text(const Token& token) {
         bool added;
         int32_t raw = raw_.intern(token.text(), added);

@@ -16,7 +16,7 @@
 
 namespace scan {
 
-// Bytes that may be read (never used) behind the end of a text, so that vectors need no bounds.
+// Bytes after the end of a text that may be read but are never used, so that vectorised loops need no bounds.
 constexpr size_t PADDING = 64;
 
 // A growing array of plain values. Grows by realloc, which moves pages rather than bytes where the system can, and whose
@@ -76,7 +76,8 @@ inline uint64_t mix(uint64_t a, uint64_t b) {
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-// Eight bytes a step by multiply and fold (as wyhash does). Seeded per process: names come from files that may be hostile.
+// Hashes eight bytes at a time by multiplying and folding (as wyhash does). The seed differs per process, because names come from
+// files that may be hostile.
 inline uint64_t hash_bytes(const char* s, size_t n, uint64_t seed) {
     constexpr uint64_t k0 = 0x9E3779B97F4A7C15u, k1 = 0xD6E8FEB86659FD93u;
     uint64_t h = seed ^ (n * k0), a = 0, b = 0;
@@ -117,7 +118,7 @@ class Interner {
     std::string_view operator[](size_t i) const {
         return {bytes_.data() + offsets_[i], static_cast<size_t>(offsets_[i + 1] - offsets_[i])};
     }
-    // The string's number, or -1 where it is new.
+    // The string's number, or -1 if it is new.
     int32_t find(std::string_view text) const { return slots_ ? find_hashed(text, hash_bytes(text.data(), text.size(), seed_)) : -1; }
     // The string's number; `added` says whether it is new.
     int32_t intern(std::string_view text, bool& added) {
@@ -194,7 +195,7 @@ inline const char* find_special(const char* s) {
 
 inline bool is_space(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-// The first byte at or after `s` that is no JSON white space.
+// The first byte at or after `s` that is not JSON white space.
 inline const char* skip_space(const char* s) {
     if (static_cast<uint8_t>(*s) > ' ') return s;
     if (*s == ' ' && static_cast<uint8_t>(s[1]) > ' ') return s + 1;
@@ -266,9 +267,9 @@ inline int hex_value(char c) {
     return -1;
 }
 
-// The text between the quotes of a JSON string. Escapes that JSON does not know stay as they stand and bytes that are not
-// UTF-8 become U+FFFD: both reach here only from a file under repair. A surrogate without its partner is kept, as Python's
-// json keeps it.
+// The value of a JSON string, from the text between its quotes. Escapes that JSON does not define stay as they are, and bytes that
+// are not UTF-8 become U+FFFD; both occur only in a file under repair. A surrogate without its partner is retained, as in Python's
+// json.
 inline void unescape(const char* s, const char* end, std::string& out) {
     auto hex4 = [end](const char* at) -> int32_t {
         if (end - at < 4) return -1;

@@ -1,4 +1,4 @@
-// Closed sets that Python knows too. The text of an enum's names is kept beside it, so that a module can say what it was built
+// Enums that Python has too. The text of an enum's names is stored with it, so that a module can say which members it was built
 // with; Python compares that with its own enum of the same name when it imports the module (src/lumos/native.py).
 #pragma once
 
@@ -7,7 +7,7 @@
     enum NAME : TYPE { __VA_ARGS__ };      \
     constexpr const char NAME##_TEXT[] = #__VA_ARGS__
 
-// The same with names that need the enum's own before them.
+// The same as an enum class, whose members are used with the enum's name before them.
 #define LUMOS_SHARED_ENUM_CLASS(NAME, TYPE, ...) \
     enum class NAME : TYPE { __VA_ARGS__ };      \
     constexpr const char NAME##_TEXT[] = #__VA_ARGS__

@@ -1,7 +1,7 @@
-// Nested host events to self-time slices: the inner loop of graph/threads.py.
+// Cuts nested host events into self-time slices: the inner loop of graph/threads.py.
 //
-// A profiler's host rows nest on their thread. A dependency graph needs the opposite: the thread's time cut into
-// pieces that follow one another, each charged to the innermost row running then, so that no time counts twice.
+// A profiler's host rows nest on their thread. A dependency graph instead needs the thread's time cut into slices that
+// follow one another, each charged to the innermost row running then, so that no time counts twice.
 
 #include <nanobind/nanobind.h>
 
@@ -51,7 +51,7 @@ void close(Slices& out, std::vector<Open>& stack, const uint8_t* keep, int32_t l
     stack.pop_back();
 }
 
-// Events sorted by (lane, start, -end), and which of them keep a slice without any time.
+// Events sorted by (lane, start, -end), and which of them get a slice even if it lasts no time.
 struct Events {
     size_t count;
     const int32_t* lane;
@@ -87,7 +87,7 @@ Slices cut(const Events& events) {
     return out;
 }
 
-// The slices as Python holds them.
+// The slices, for Python.
 struct Columns {
     nb::object event, lane, start, end;
 };
