@@ -1,4 +1,4 @@
-"""What let each task start, by hand, and the same by every analysis that asks."""
+"""What let each task start, on jobs drawn by hand; every analysis gives the same answer."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def two_kernels(draw_graph):
     return replace(graph, occupancy=shares)
 
 
-@pytest.mark.parametrize(("factor", "room_at"), [(1, 34), (2, 64)])
-def test_every_analysis_gives_the_moment_at_which_a_kernel_found_room(two_kernels, factor, room_at):
-    """big starts at 4 and fills the device for 30 µs, or for 60 where it takes twice as long: it lets go at 34, or at 64.
+@pytest.mark.parametrize(("factor", "freed_at"), [(1, 34), (2, 64)])
+def test_every_analysis_gives_the_same_time_at_which_a_device_was_released(two_kernels, factor, freed_at):
+    """big starts at 4 and fills the device for 30 µs, or for 60 where it takes twice as long: it releases it at 34, or at 64.
 
     small, which could have started at 6 after its launch, starts then. That is the last cause of its start, so its stream's
     idle time is all a wait; the critical path goes on at big; and big, which small waits for, has no slack.
@@ -46,16 +46,16 @@ def test_every_analysis_gives_the_moment_at_which_a_kernel_found_room(two_kernel
     duration = two_kernels.duration.copy()
     duration[2] *= factor
     timeline, owners, frozen = simulate(two_kernels, duration), members(two_kernels), freeze(two_kernels)
-    assert timeline.start[3] == room_at * US
-    assert causes(timeline, frozen).of(3) == Cause(2, room_at * US, room_at * US, Dependency.OCCUPANCY)
+    assert timeline.start[3] == freed_at * US
+    assert causes(timeline, frozen).of(3) == Cause(2, freed_at * US, freed_at * US, Dependency.OCCUPANCY)
     by_kind = device_causes(timeline, owners)
     assert by_kind.task.tolist() == [2, 3]
     assert by_kind.launch.tolist() == [4 * US, 6 * US]
-    assert by_kind.wait.tolist() == [NEVER, room_at * US]
+    assert by_kind.wait.tolist() == [NEVER, freed_at * US]
     assert by_kind.latest.tolist() == timeline.start[[2, 3]].tolist()
-    assert split(timeline, by_kind, np.array([1]), 0, (room_at + 50) * US) == Idle(0, 0, room_at * US, 0)
+    assert split(timeline, by_kind, np.array([1]), 0, (freed_at + 50) * US) == Idle(0, 0, freed_at * US, 0)
     (path,) = critical_paths(timeline)
-    assert [(link.task, link.end_ns) for link in path.links[1:]] == [(2, room_at * US), (3, (room_at + 50) * US)]
+    assert [(link.task, link.end_ns) for link in path.links[1:]] == [(2, freed_at * US), (3, (freed_at + 50) * US)]
     assert slack(timeline).slack[2] == 0
 
 
@@ -67,7 +67,7 @@ def test_both_accounts_agree_on_device_tasks(two_steps):
 
 
 def test_what_the_recording_imposes_has_no_kind(draw_graph):
-    """Two kernels of one stream without launches: 0–10, and 25–30 as the recording has it; the gap of 2 is no cause of that."""
+    """Two kernels of one stream without launches, at 0–10 and 25–30. The recording imposes the second start, not the gap of 2."""
     tasks = [(0, Kind.KERNEL, "k1", 0, 10), (0, Kind.KERNEL, "k2", 25, 30)]
     graph = draw_graph([Processor(0, True, "stream 7", 0, 7)], tasks, lag={Dependency.STREAM_ORDER: 2}, release=[(0, 0), (1, 25)])
     found = causes(simulate(graph), freeze(graph))

@@ -31,7 +31,7 @@ def facts(task, kinds, nbytes, size):
 
 @pytest.fixture
 def job(record):
-    """Rows for the eleven tasks of `two_steps`, so that operators can be told by their launches."""
+    """Rows for the eleven tasks of `two_steps`, so that operators can be found by their launches."""
     from lumos.trace.table import Category, Job
 
     def row(category, name, lane, start, end):
@@ -104,7 +104,7 @@ def test_waiting_in_a_rendezvous_is_told_apart(two_steps, job):
 
 
 def test_work_of_other_steps_is_no_rows_but_in_the_breakdown(two_steps, job, shifted):
-    """k1 of step 0 (14–40) runs 101 µs later, which is in step 1: 115–141 of 105–150, all but 4 µs of it beside k2."""
+    """k1 of step 0 (14–40) runs 101 µs later, at 115–141, which is in step 1 (105–150); for all but 4 µs of it k2 runs too."""
     late = shifted(two_steps, {8: (101, 101)})
     graph = replace(two_steps, measured_start=late.start, measured_end=late.end)
     result = compare((job, two_steps), (job, graph), "ProfilerStep#1", "ProfilerStep#1")

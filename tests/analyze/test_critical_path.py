@@ -1,4 +1,4 @@
-"""The path on jobs drawn by hand, where every stretch can be checked on paper."""
+"""The critical path of jobs drawn by hand, where every link can be checked on paper."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_no_cause_accounts_for_is_idle(two_steps, shifted):
 
 @pytest.fixture
 def two_ranks(draw_graph):
-    """Two ranks, each A, a launch (2 µs), an all-reduce of 20 µs on its stream, then a launch and a kernel behind it (µs):
+    """Two ranks, each A, a launch (2 µs), an all-reduce of 20 µs on its stream, then a launch and a kernel after it (µs):
 
     rank 0: A 0–10, launch 10–12, all-reduce from 14 | launch 12–14, kernel 5 µs
     rank 1: A 0–40, launch 40–42, all-reduce from 44 | launch 42–44, kernel 8 µs
@@ -101,7 +101,7 @@ def test_the_path_goes_on_at_the_rank_that_came_last(two_ranks, run):
 
 
 def test_a_path_changes_ranks_at_a_rendezvous(two_ranks):
-    """With a kernel of 30 µs behind the all-reduce on rank 0, the step ends there, but what came before is still rank 1."""
+    """With a kernel of 30 µs after the all-reduce on rank 0, the step ends on rank 0, but the path before it is still on rank 1."""
     duration = two_ranks.duration.copy()
     duration[4] = 30 * US
     timeline = simulate(two_ranks, duration)
@@ -112,9 +112,9 @@ def test_a_path_changes_ranks_at_a_rendezvous(two_ranks):
     adds_up(path)
 
 
-def test_a_rank_delayed_by_5_ms_of_cpu_work_delays_all_that_stands_behind(two_ranks):
-    """Rank 0's A takes 5 ms more: it now comes last, at 5014 µs instead of 14, 4970 µs after rank 1's arrival at 44, so the
-    all-reduce ends on both ranks 4970 µs later."""
+def test_a_rank_delayed_by_5_ms_of_cpu_work_delays_all_that_depends_on_it(two_ranks):
+    """Rank 0's A takes 5 ms more, so rank 0 now arrives last, at 5014 µs instead of 14. That is 4970 µs after rank 1's arrival
+    at 44, so the all-reduce ends on both ranks 4970 µs later."""
     before, duration = simulate(two_ranks), two_ranks.duration.copy()
     duration[0] += 5000 * US
     after = simulate(two_ranks, duration)
@@ -144,10 +144,10 @@ def test_a_collective_whose_peers_are_absent_is_not_called_transfer(two_ranks):
     assert path.by_class["communication, waiting unknown"] == 20 * US and "transfer" not in path.by_class
 
 
-def test_a_kernel_that_waits_for_room_on_the_sms(draw_graph):
+def test_a_kernel_that_waits_for_sms(draw_graph):
     """big (stream 7) fills the device for 30 of its 40 µs; small (stream 8) is launched at 4, may start at 34, runs 50 µs.
 
-    Path: launch 0–2, latency 2, big 4–34 (until it leaves room), small 34–84.
+    Path: launch 0–2, latency 2, big 4–34 (until it releases the device), small 34–84.
     """
     processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
     tasks = [
@@ -216,7 +216,7 @@ def test_every_collective_behind_a_delay_moves_on_every_rank_as_worked_out(draw_
 
 
 def test_work_launched_before_the_window_starts_when_it_was_recorded(draw_graph):
-    """Two kernels of one stream without launches: 0–10, and 25–30 as the recording has it; the gap of 2 is no cause of that."""
+    """Two kernels of one stream without launches, at 0–10 and 25–30. The recording imposes the second start, not the gap of 2."""
     tasks = [(0, Kind.KERNEL, "k1", 0, 10), (0, Kind.KERNEL, "k2", 25, 30)]
     graph = draw_graph([Processor(0, True, "stream 7", 0, 7)], tasks, lag={Dependency.STREAM_ORDER: 2}, release=[(0, 0), (1, 25)])
     (path,) = critical_paths(simulate(graph))

@@ -1,4 +1,4 @@
-"""What an operation-level job leaves unexplained, and whether its steps count."""
+"""What stays unexplained in an operation-level job, and whether its steps are scored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(gap, step, passes=30):
 
 
 def test_time_that_no_cause_covers_is_unexplained_and_the_step_does_not_count(replayed):
-    """A pause of 20 of 320 ms on rank 0 and none on rank 1: 3.125 % of the job's step, and the replay lacks it."""
+    """A pause of 20 of 320 ms on rank 0 and none on rank 1: 3.125 % of the job's step, which the replay leaves out."""
     result = replayed([*rows(0, 0), *rows(20, 1), *rows(0, 2)])
     first, second = result.steps[0], result.steps[1]
     assert (first.unexplained_idle, first.scored, first.error) == (0, True, 0)

@@ -1,4 +1,4 @@
-"""Kernels drawn by hand: equal work beside a collective and alone."""
+"""Kernels drawn by hand: equal work during a collective and alone."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def test_gpu_time_and_cpu_time_by_hand(draw_graph):
 
 
 def test_a_copied_start_shows(draw_graph):
-    """The same job with its last task's start taken from the trace: taking the GPU away changes nothing before it."""
+    """The same job with its last task's start taken from the trace, so that device work of no duration does not make it earlier."""
     processors = [Processor(0, False, "t"), Processor(0, True, "stream 7", 0, 7)]
     tasks = [(0, Kind.LAUNCH, "l", 0, 10), (0, Kind.OPERATOR, "after", 100, 110), (1, Kind.KERNEL, "k", 10, 100)]
     graph = draw_graph(processors, tasks, [(0, 2, Dependency.LAUNCH)], (Step(0, "s", 0, 200 * US),), release=[(1, 100)])

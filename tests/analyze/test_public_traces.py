@@ -1,4 +1,4 @@
-"""Paths and slack on recordings of others' hardware: they add up, and the path of a replayed run has no slack."""
+"""Critical paths and slack on public traces: links sum to the step, and the path of a replayed run has no slack."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ US = 1000
 
 
 def test_by_hand(two_steps):
-    """Step 0 ends with B at 80 µs. k1 14–40 has 40 to spare until then, and the next kernel of its stream (k2, due at 119
-    because of its own launch) does not ask for more. nccl replayed at 16–46 has 34. B and what it follows have none. The
-    pause after B may last until C must start: C has none, as k2 ends its step, so neither has the pause."""
+    """Step 0 ends with B at 80 µs. k1 (14–40) has a slack of 40: the next kernel of its stream, k2, does not start before 119,
+    because of its own launch. The collective, replayed at 16–46, has 34. B and the tasks before it have none. The pause after B
+    has none either: C follows it and has none, because k2, which C launches, ends its step."""
     timeline = simulate(two_steps)
     found = slack(timeline)
     assert (timeline.end[8], timeline.end[10]) == (40 * US, 46 * US)
@@ -40,9 +40,9 @@ def test_what_no_step_waits_for_has_no_bound(two_steps):
     assert slack_by_class(slack(simulate(graph)), members(graph))["cpu operators"].median_ns == 0
 
 
-def test_a_holder_of_the_sms_is_bound_by_who_waits_for_them(draw_graph):
-    """big (4–44) holds the device for 30 µs; small starts at 34 and ends the step at 84: big has no slack, though it ends 40 µs
-    before. Were SMs no matter, small would run 6–56 and big be free until then."""
+def test_a_kernel_that_holds_the_sms_is_bound_by_the_kernel_that_waits_for_them(draw_graph):
+    """big (4–44) holds the device for 30 µs; small starts at 34 and ends the step at 84, so big has no slack, though it ends 40 µs
+    earlier. If kernels did not share SMs, small would run at 6–56, and big could end as late as 56."""
     processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
     tasks = [
         (0, Kind.LAUNCH, "launch", 0, 2),
@@ -59,8 +59,8 @@ def test_a_holder_of_the_sms_is_bound_by_who_waits_for_them(draw_graph):
 
 
 def test_ignored_rendezvous_bind_nobody(draw_graph):
-    """Two ranks that meet: 0–10 and 0–30, then a transfer of 5. Rank 0 has 20 to spare before it; unmet, it has those still,
-    but its own transfer, which then ends at 15, has them too."""
+    """Two ranks with work at 0–10 and 0–30, then a transfer of 5 together: rank 0's work has a slack of 20. Without the rendezvous
+    rank 0's transfer ends at 15, so that it has a slack of 20 too."""
     processors = [Processor(0, False, "thread 1"), Processor(1, False, "thread 1")]
     tasks = [
         (0, Kind.OPERATOR, "A", 0, 10),

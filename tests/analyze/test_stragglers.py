@@ -1,4 +1,4 @@
-"""What slow ranks cost, on jobs whose ideal a person can work out; ms."""
+"""What slow ranks cost, on jobs whose ideal can be computed by hand; times in ms."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which operator, and which module, a piece of device work was launched from.
 
-Device work belongs to the innermost operator on whose thread, and inside which, its launch call began. A module is the
-innermost `nn.Module: …` row around the launch; work launched in the backward pass belongs to the module of the forward
+Device work belongs to the innermost operator inside which, on the same thread, its launch call began. Its module is the
+innermost `nn.Module: …` row around the launch call; work launched in the backward pass belongs to the module of the forward
 operator that has the same sequence number.
 """
 
@@ -18,32 +18,33 @@ MODULE_PREFIX = "nn.Module: "
 
 
 def innermost(trace: Trace, among: Int64, rows: Int64) -> Int64:
-    """For each of `rows`, the row of `among` on its lane that began last before it and contains its start; -1 if none."""
+    """For each of `rows`, the innermost row of `among` on the same lane that contains its start; -1 if none."""
     out = np.full(len(rows), -1, np.int64)
     among = among[trace.duration[among] > 0]
     for lane in np.unique(trace.lane[rows]):
-        asked = np.flatnonzero(trace.lane[rows] == lane)
+        here = np.flatnonzero(trace.lane[rows] == lane)
         spans = among[trace.lane[among] == lane]
         if len(spans):
-            out[asked] = _innermost(trace, spans, trace.start[rows[asked]])
+            out[here] = _innermost(trace, spans, trace.start[rows[here]])
     return out
 
 
 def _innermost(trace: Trace, spans: Int64, time: Int64) -> Int64:
-    """Spans nest, so the innermost at a time is the last to begin among those at the depth that is then open."""
+    """For each time, the innermost of the rows `spans` that is then open, or -1. Rows nest, so it is the last that began among
+    those whose depth is the number of rows then open."""
     start, end = trace.start[spans], trace.start[spans] + trace.duration[spans]
     order = np.lexsort((-end, start))
     spans, start, end = spans[order], start[order], end[order]
-    ends = np.sort(end)
-    depth = np.arange(len(spans)) - np.searchsorted(ends, start, side="right")
-    wanted = np.searchsorted(start, time, side="right") - np.searchsorted(ends, time, side="right") - 1
+    sorted_end = np.sort(end)
+    depth = np.arange(len(spans)) - np.searchsorted(sorted_end, start, side="right")
+    wanted = np.searchsorted(start, time, side="right") - np.searchsorted(sorted_end, time, side="right") - 1
     out = np.full(len(time), -1, np.int64)
     for level in np.unique(wanted[wanted >= 0]):
-        asked, here = np.flatnonzero(wanted == level), np.flatnonzero(depth == level)
-        found = np.searchsorted(start[here], time[asked], side="right") - 1
-        usable = found >= 0
-        inside = here[found[usable]]
-        out[asked[usable]] = np.where(end[inside] > time[asked[usable]], spans[inside], -1)
+        times, here = np.flatnonzero(wanted == level), np.flatnonzero(depth == level)
+        last = np.searchsorted(start[here], time[times], side="right") - 1
+        begun = last >= 0
+        inside = here[last[begun]]
+        out[times[begun]] = np.where(end[inside] > time[times[begun]], spans[inside], -1)
     return out
 
 
@@ -64,10 +65,10 @@ def modules(job: Job, owners: Members) -> Int64:
     for trace, tasks, calls in _launched(job, owners):
         python = np.flatnonzero(trace.is_any(Category.PYTHON))
         among = python[trace.named(lambda name: name.startswith(MODULE_PREFIX))[python]]
-        found = innermost(trace, among, calls)
-        lost = found < 0
-        found[lost] = _forward_module(trace, among, calls[lost])
-        out[tasks] = found
+        module = innermost(trace, among, calls)
+        outside = module < 0
+        module[outside] = _forward_module(trace, among, calls[outside])
+        out[tasks] = module
     return out
 
 
@@ -77,7 +78,8 @@ def has_modules(job: Job) -> bool:
 
 
 def _forward_module(trace: Trace, modules: Int64, calls: Int64) -> Int64:
-    """The module around the forward operator with the sequence number of the backward operator around each call."""
+    """For each launch call in the backward pass, the module around the forward operator whose sequence number is that of the
+    backward operator around the call; -1 where none."""
     column = trace.args.get("Sequence number")
     if column is None or len(calls) == 0:
         return np.full(len(calls), -1, np.int64)
@@ -99,10 +101,10 @@ def _forward_module(trace: Trace, modules: Int64, calls: Int64) -> Int64:
 def _launched(job: Job, owners: Members) -> list[tuple[Trace, Int64, Int64]]:
     """For each rank: its trace, its launched device tasks, and the rows of their launch calls."""
     graph = owners.graph
-    found = []
+    out = []
     for position, trace in enumerate(job.traces):
         tasks = np.flatnonzero((owners.rank == position) & (owners.launch >= 0))
         calls = graph.event[owners.launch[tasks]].astype(np.int64)
         known = calls >= 0
-        found.append((trace, tasks[known], calls[known]))
-    return found
+        out.append((trace, tasks[known], calls[known]))
+    return out

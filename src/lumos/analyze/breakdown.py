@@ -1,11 +1,10 @@
 """Where a step's time goes, four ways.
 
 At every moment of a step, a rank's devices run communication, other work, both, or neither. The four parts sum exactly
-to the step. All work of the rank inside the step's window counts, also what an earlier step launched. A rank without
-device work is judged by its CPU: operators compute, collectives (gloo) communicate.
+to the step. All work of the rank between the step's start and end counts, also work that an earlier step launched. On a rank
+without device work the CPU's tasks count instead: operators compute, collectives (gloo) communicate.
 
-The step's device idle time is split by cause in `analyze.idle`. How much a rank's steps differ from one another stands
-beside it.
+The step's device idle time is split by cause in `analyze.idle`. `variability` says how much a rank's steps differ.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from lumos.simulate.timeline import Timeline
 
 
 class FourWay(NamedTuple):
-    """A step's time; the four sum to it. ns."""
+    """The four parts of a step's time, ns; their sum is the step."""
 
     exposed_compute_ns: int
     overlapped_ns: int

@@ -1,13 +1,13 @@
-"""What let each task start, and when: the one account that idle time, the critical path and slack are read from.
+"""What let each task start, and when. Idle time, the critical path and slack are all computed from this.
 
-A task may start once each of its predecessors has ended, plus the delay that this kind of dependency adds; once the task
-before it on its thread or stream has; once its device has room for it (`analyze.occupancy`); and where the recording imposes
-its start, then. All of it holds in any timeline, measured or simulated with whatever durations. Dependencies that the graph
-ignores are no causes.
+A task may start once all of this has happened: each of its predecessors has ended, and the delay that this kind of dependency
+adds has passed; the task before it on its thread or stream has ended; its device has capacity for it (`analyze.occupancy`);
+and the time has come that the recording imposes on it, if any. This holds in any timeline, measured or simulated with any
+durations. Dependencies that the graph ignores are no causes.
 
-`causes` gives every task the latest of them and so knows a chain. It needs the frozen graph, because what a call waits for is
-known only there. `device_causes` tells the causes of device tasks apart by kind, and needs no schedule: a recording whose
-dependencies contradict each other can still be broken down.
+`causes` gives the latest cause of every task, from which a chain can be followed. It needs the frozen graph, because only that
+says what each call waits for. `device_causes` gives the causes of device tasks by kind and needs no frozen graph, so that a
+recording whose dependencies contradict each other can still be broken down.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.collectives import Waiting, waiting
-from lumos.analyze.occupancy import NEVER, room
+from lumos.analyze.occupancy import NEVER, last_full
 from lumos.analyze.steps import Members
 from lumos.graph.lists import list_of
 from lumos.graph.table import Dependency
@@ -29,9 +29,10 @@ from lumos.trace.table import Int8, Int32, Int64
 
 
 class Cause(NamedTuple):
-    """What a task waited for last: a task (-1: nothing known), when it let this one start and when it was itself done, ns.
+    """What a task waited for last.
 
-    kind: how they depend on each other; None where nothing is known, or where the recording imposes a later start.
+    task: the task that it waited for, -1 where none is known. ready: when that let it start, ns. done: when that was itself
+    done, ns. kind: how they depend on each other; None where none is known, or where the recording imposes a later start.
     """
 
     task: int
@@ -42,11 +43,12 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Causes:
-    """By task of the timeline, int64[n] ns but where said: what it waited for last.
+    """What each task of a timeline waited for last; arrays by task, int64[n] ns unless stated.
 
-    task: int32[n], a predecessor, or the kernel that made room for it on the device; -1 where nothing is known. kind: uint8[n],
-    their Dependency. ready: when that let it start; NEVER where nothing is known. done: when the cause was itself done, or
-    let go of the device. imposed: bool[n], the recording imposes a later start than that. waiting: who waits in collectives.
+    task: int32[n], a predecessor, or the kernel that released its part of the device; -1 where none is known. kind: uint8[n],
+    their Dependency. ready: when that let it start; NEVER where none is known. done: when the cause was itself done, or
+    released its part of the device. imposed: bool[n], whether the recording imposes a later start than `ready`. waiting: who
+    waits in collectives.
     """
 
     task: Int32
@@ -57,6 +59,7 @@ class Causes:
     waiting: Waiting
 
     def of(self, task: int) -> Cause:
+        """What one task waited for last."""
         before, done = int(self.task[task]), int(self.done[task])
         if before < 0:
             return Cause(-1, NEVER, NEVER, None)
@@ -66,7 +69,7 @@ class Causes:
 
 
 def causes(timeline: Timeline, frozen: Frozen) -> Causes:
-    """The latest cause of every task. frozen: of the timeline's graph."""
+    """The latest cause of every task. frozen: what `freeze` gives for the timeline's graph."""
     graph, n = timeline.graph, len(timeline.graph)
     task, kind, ready = np.empty(n, np.int32), np.empty(n, np.uint8), np.empty(n, np.int64)
     end = np.ascontiguousarray(timeline.end)
@@ -76,21 +79,21 @@ def causes(timeline: Timeline, frozen: Frozen) -> Causes:
     released = np.zeros(n, bool)
     released[graph.release_task] = True
     waits = waiting(timeline)
-    shared = room(timeline, waits)
-    held = np.flatnonzero(shared.since > ready)
-    task[held], kind[held] = shared.holder[held], Dependency.OCCUPANCY
-    ready[held] = done[held] = shared.since[held]
+    full = last_full(timeline, waits)
+    held_back = np.flatnonzero(full.until > ready)
+    task[held_back], kind[held_back] = full.holder[held_back], Dependency.OCCUPANCY
+    ready[held_back] = done[held_back] = full.until[held_back]
     imposed = released & (timeline.start > ready)
-    imposed[held] = False
+    imposed[held_back] = False
     return Causes(task, kind, ready, done, imposed, waits)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceCauses:
-    """Device tasks by stream and start, and when each cause let them start; int64 ns, NEVER where there is none.
+    """Device tasks by stream and start, and when each cause let them start; int64[d] ns, NEVER where there is none.
 
-    task: int64[d]. launch: the launch call. previous: the task before on the stream. wait: every other dependency, room on
-    the device, and the start that the recording imposes.
+    task: int64[d], the device tasks. launch: the launch call. previous: the task before on the stream. wait: the latest of
+    every other dependency, the capacity of the device, and the start that the recording imposes.
     """
 
     task: Int64
@@ -110,15 +113,15 @@ def device_causes(timeline: Timeline, owners: Members) -> DeviceCauses:
     graph = timeline.graph
     lag = graph.lag[owners.rank]  # of each task as a successor, [n, kinds]
     successor = list_of(graph.pred_offset)
-    kept = owners.on_device[successor] & ~np.isin(graph.pred_kind, list(graph.ignored))
+    used = owners.on_device[successor] & ~np.isin(graph.pred_kind, list(graph.ignored))
     launches = graph.pred_kind == Dependency.LAUNCH
     launch, wait = np.full(len(graph), NEVER), np.full(len(graph), NEVER)
-    for ready, edges in ((launch, kept & launches), (wait, kept & ~launches)):
+    for ready, edges in ((launch, used & launches), (wait, used & ~launches)):
         task, kind = successor[edges], graph.pred_kind[edges]
         _latest(ready, task, timeline.end[graph.pred[edges]] + lag[task, kind])
     released = graph.release_task
     wait[released] = np.maximum(wait[released], graph.release_time)
-    wait = np.maximum(wait, room(timeline, waiting(timeline)).since)
+    wait = np.maximum(wait, last_full(timeline, waiting(timeline)).until)
     device = np.flatnonzero(owners.on_device)
     device = device[np.lexsort((timeline.start[device], graph.processor[device]))]
     previous = np.full(len(device), NEVER)

@@ -1,8 +1,8 @@
-"""Collectives: who waits for whom, how long the transfer takes, and at what rate.
+"""Collectives: which rank waits for which, how long the transfer takes, and at what rate.
 
-All members of a rendezvous transfer from the moment the last of them arrives. What a member lasts before that is waiting,
-and whoever came last is whom it waited for. Where ranks' clocks disagree, a measured member may have ended before the last
-arrived; then all that it lasted was waiting. Where members of a group are absent from the job, a duration holds both.
+All members of a rendezvous transfer from the moment at which the last of them arrives. The time of a member before that is
+waiting for the member that arrived last. Where ranks' clocks disagree, a measured member may end before the last arrives; all
+of its time then counts as waiting. Where members of a group are absent from the job, waiting and transfer cannot be separated.
 
 The bus bandwidth is that of nccl-tests (PERFORMANCE.md): bytes over transfer time, times the share that must cross the
 links, so that it compares with the links' rate whatever the kind and the number of ranks.
@@ -32,7 +32,8 @@ _CROSSING = {
 
 class Waiting(NamedTuple):
     """By task. began: int64[n] ns, when its own work began: its start, or in a rendezvous the latest arrival.
-    last: int32[n], the member of its rendezvous that arrived last (the first of equals); the task itself outside of any."""
+    last: int32[n], the member of its rendezvous that arrived last (the first of several at one time); of a task without a
+    rendezvous, the task itself."""
 
     began: Int64
     last: Int32
@@ -58,8 +59,8 @@ def waiting(timeline: Timeline) -> Waiting:
 
 
 class CollectiveRow(NamedTuple):
-    """Collectives of one kind, group, size. calls: tasks over all ranks and steps. size_bytes: the larger of a rank's input and
-    output. time_ns: mean duration; waiting_ns, transfer_ns: its parts, None where peers are absent. bus_bytes_per_s: None
+    """Collectives of one kind, group and size. calls: tasks over all ranks and steps. size_bytes: the larger of a rank's input
+    and output. time_ns: mean duration; waiting_ns, transfer_ns: its parts, None where peers are absent. bus_bytes_per_s: None
     where bytes, ranks or transfer are unknown."""
 
     kind: CollectiveKind

@@ -1,8 +1,8 @@
-"""Two jobs, or two steps of one: what changed, by what it costs.
+"""Two jobs, or two steps of one job, compared: what changed, and how much time each change costs.
 
-Jobs may differ in their number of ranks and steps, so everything is a mean: over the steps of all ranks, each of which is one
-rank's step. Operators, kernels and collectives are told apart by what they are (name; for collectives kind, input bytes and group
-size), never by their place, so that one that moved is not two changes. What a row costs is the difference of its times.
+Jobs may differ in their number of ranks and steps, so every figure is a mean over the steps of all ranks (one step of one rank
+counts once). Operators and kernels are matched by name, collectives by kind, input bytes and group size. Their order does not
+matter, so that one that moved is not reported as two changes. The cost of a row is the difference of its times.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ Status = Literal["appeared", "vanished", "changed", "same"]
 
 
 class Amount(NamedTuple):
-    """How often something runs in a step of a rank, and how long, ns (means). cpu_ns: an operator's own CPU time; waiting_ns:
-    the part of a collective's time that it waited for its peers (None where that is not known)."""
+    """How often an operator, kernel or collective runs in a step of a rank, and for how long (means). time_ns: on devices, or of
+    a collective. cpu_ns: an operator's own CPU time. waiting_ns: the part of a collective's time in which it waited for its
+    peers; None where that is not known."""
 
     runs: float
     time_ns: float
@@ -40,7 +41,8 @@ class Amount(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A row before and after; None where it is not there. cost_ns: how much longer it takes after, on the CPU and the devices."""
+    """An operator, kernel or collective before and after; None where it does not run. cost_ns: how much longer it takes after, on
+    the CPU and the devices together."""
 
     name: str
     status: Status
@@ -50,9 +52,9 @@ class Change(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One of the two: its steps, and their means. variation: the standard deviation over the mean of the steps (of each rank,
-    averaged); None where no rank has two. other_steps_ns: time in a step in which devices ran nothing but work of other steps, which
-    the CPU had launched ahead; it is part of the breakdown, but no row's."""
+    """One of the two jobs: its steps, and their means. variation: the standard deviation of a rank's steps over their mean,
+    averaged over the ranks; None where no rank has two steps. other_steps_ns: time in a step in which devices ran only work of
+    other steps; it is in the breakdown, but in no row of operators, kernels or collectives."""
 
     ranks: int
     steps: tuple[str, ...]
@@ -65,8 +67,8 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
-    """What changed from before to after. change: of the mean step, as a fraction of it before. operators, kernels, collectives:
-    the most costly first."""
+    """What changed from before to after. change_ns: of the mean step. change: the same as a fraction of the mean step before.
+    operators, kernels, collectives: the most costly first."""
 
     before: Side
     after: Side
@@ -79,7 +81,7 @@ class Comparison(Shown):
 
 
 class _Run(NamedTuple):
-    """A side as measured: what belongs to its chosen steps."""
+    """One of the two jobs as measured. owners: its members, with the chosen steps only."""
 
     job: Job
     timeline: Timeline
@@ -104,7 +106,7 @@ def compare(
         operators=_changes(_operators(first), _operators(second)),
         kernels=_changes(_kernels(first), _kernels(second)),
         collectives=_changes(_collectives(first), _collectives(second)),
-        diagnostics=(*before[1].diagnostics, *(found for found in after[1].diagnostics if found not in before[1].diagnostics)),
+        diagnostics=(*before[1].diagnostics, *(d for d in after[1].diagnostics if d not in before[1].diagnostics)),
     )
 
 
@@ -143,7 +145,7 @@ def _side(run: _Run) -> Side:
 
 
 def _own_work(run: _Run, start: Int64, end: Int64) -> Int64:
-    """Time in each step in which anything that it owns works, int64[steps] ns."""
+    """Time in each step in which any task that the step owns works, int64[steps] ns."""
     computes, communicates = working(run.owners)
     works = computes | communicates
     out = np.empty(len(start), np.int64)
@@ -166,7 +168,7 @@ def _operators(run: _Run) -> dict[str, Amount]:
 
 
 def _kernels(run: _Run) -> dict[str, Amount]:
-    """Device work but collectives, by name."""
+    """Device work other than collectives, by name."""
     graph = run.timeline.graph
     chosen = np.flatnonzero(run.owners.on_device & (run.owners.step >= 0) & (graph.kind != Kind.COLLECTIVE))
     totals = _totals(graph.name[chosen], graph.names, (run.timeline.end - run.timeline.start)[chosen])
@@ -174,7 +176,7 @@ def _kernels(run: _Run) -> dict[str, Amount]:
 
 
 def _collectives(run: _Run) -> dict[str, Amount]:
-    """Collectives by what they do, their waiting included and also apart."""
+    """Collectives by kind, input bytes and group size; their time includes waiting, which is also given apart."""
     graph, number = run.timeline.graph, len(run.owners.steps)
     chosen = np.flatnonzero((graph.kind == Kind.COLLECTIVE) & (run.owners.step >= 0))
     label, names = _collective_names(graph)
@@ -188,7 +190,7 @@ def _collectives(run: _Run) -> dict[str, Amount]:
 
 
 def _collective_names(graph: Graph) -> tuple[Int64, list[str]]:
-    """What each collective is: by task an index, int64[n], into names; the last of these is for those that nothing is known of."""
+    """Names of collectives, and by task an index into them, int64[n]. The last name is for collectives that nothing is known of."""
     label, facts = np.full(len(graph), -1, np.int64), graph.collectives
     if facts is None:
         return label, ["unknown"]
@@ -204,7 +206,7 @@ def _collective_name(kind: CollectiveKind, nbytes: int, ranks: int) -> str:
 
 
 def _totals(label: Int32 | Int64, names: Sequence[str], time: Int64 | None = None) -> dict[str, tuple[int, int]]:
-    """Number and time (0 without `time`) of what each name stands for; labels are indices into names."""
+    """By name, how many labels are indices of that name, and the sum of their times (0 without `time`)."""
     used, inverse = np.unique(label, return_inverse=True)
     count = np.bincount(inverse.reshape(-1), minlength=len(used))
     total = np.zeros(len(used), np.int64)
@@ -218,7 +220,7 @@ def _totals(label: Int32 | Int64, names: Sequence[str], time: Int64 | None = Non
 
 
 def _changes(before: dict[str, Amount], after: dict[str, Amount]) -> tuple[Change, ...]:
-    """All rows of either, the largest difference of time first."""
+    """One row for each name that is in either, the largest difference of time first."""
     rows = [_change(name, before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after))]
     return tuple(sorted(rows, key=lambda row: (-abs(row.cost_ns), row.name)))
 

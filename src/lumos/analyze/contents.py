@@ -1,4 +1,4 @@
-"""What one trace holds, and what it lacks that a replay would use; memory over time, where it was recorded (profile_memory=True)."""
+"""What one trace contains, which features of a recording it lacks, and memory over time where it was recorded (profile_memory=True)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lumos.graph.steps import is_step_mark
 from lumos.result import Shown
 from lumos.trace.table import DEVICE_WORK, Category, Int64, Trace
 
-#: What a recording can have beyond rows of work, and what is worse without it.
+#: Optional features of a recording, and what is missing or worse without each.
 FEATURES = {
     "shapes": "record_shapes=True: without it, no FLOP/s and no cost by shape",
     "sync_rows": "enable_cuda_sync_events: without it, waits between streams are inferred from the order of calls",
@@ -21,7 +21,7 @@ FEATURES = {
     "steps": "prof.step() in the loop: without it, the whole recording is one step",
 }
 
-#: Of these, what a recording without device work cannot have.
+#: Those of FEATURES that a recording without device work cannot have.
 DEVICE_FEATURES = frozenset({"sync_rows"})
 
 
@@ -35,8 +35,9 @@ class StepMark:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Contents(Shown):
-    """One trace. rows: by category. features: whether it has each of FEATURES. unlinked: share of device work whose
-    launch call has no row; None without device work. overhead_ns: the profiler's own cost, where it reports it."""
+    """One trace. rows: number by category. features: whether it has each of FEATURES. unlinked: share of device work whose
+    launch call has no row; None without device work. first_work_gap_ns: from the first row of work to the first device work;
+    None without device work. overhead_ns: the profiler's own cost, 0 where it does not report it."""
 
     path: str
     rank: int
@@ -58,7 +59,7 @@ class Contents(Shown):
 
 
 def contents(trace: Trace) -> Contents:
-    """Look through one trace."""
+    """Summarise one trace."""
     device = np.flatnonzero(trace.is_any(*DEVICE_WORK))
     host = trace.is_any(Category.OPERATOR, Category.RUNTIME, Category.PYTHON)
     work = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, *DEVICE_WORK))
@@ -94,7 +95,7 @@ def contents(trace: Trace) -> Contents:
 
 
 def unlinked(trace: Trace) -> float | None:
-    """Share of device work whose correlation no runtime call has, nor a launch flow; None without device work."""
+    """Share of device work whose correlation id is that of no runtime call and no launch flow; None without device work."""
     device = np.flatnonzero(trace.is_any(*DEVICE_WORK))
     if len(device) == 0:
         return None
@@ -104,14 +105,14 @@ def unlinked(trace: Trace) -> float | None:
 
 
 def _marks(trace: Trace) -> list[int]:
-    """Rows of the step marks, by start; their copies on devices are derived, so they do not count."""
+    """Rows of the step marks, by start. The profiler also writes a derived copy of each mark on the device; it does not count."""
     rows = np.flatnonzero(is_step_mark(trace))
     marks: list[int] = rows[np.argsort(trace.start[rows], kind="stable")].tolist()
     return marks
 
 
 def _first_work_gap(trace: Trace, work_start: Int64, device: Int64) -> int | None:
-    """From the first row of work to the first device work: a long one is the profiler's or the driver's start-up."""
+    """Time from the first row of work to the first device work. If it is long, the profiler or the driver was starting up."""
     if len(device) == 0:
         return None
     return int(trace.start[device].min() - work_start.min())
@@ -125,7 +126,7 @@ def _devices(trace: Trace) -> tuple[str, ...]:
     return tuple(str(p["name"]) for p in properties if isinstance(p, dict) and "name" in p)
 
 
-#: c10::DeviceType of the CPU, as the rows give it.
+#: The number of the CPU in c10::DeviceType, which memory rows use.
 CPU = 0
 
 
@@ -140,7 +141,7 @@ class MemoryCurve(NamedTuple):
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was allocated at a time."""
+        """The most bytes that were allocated at any time."""
         return int(self.allocated.max())
 
     @property
@@ -149,7 +150,7 @@ class MemoryCurve(NamedTuple):
 
 
 def memory_curves(trace: Trace) -> tuple[MemoryCurve, ...]:
-    """One curve for each device that a trace has memory rows of, the devices in order; empty where it has none."""
+    """One curve for each device with memory rows in the trace, by type and number; empty where there are none."""
     rows = np.flatnonzero(trace.is_any(Category.MEMORY))
     if len(rows) == 0:
         return ()

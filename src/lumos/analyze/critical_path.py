@@ -1,10 +1,10 @@
-"""The chain of tasks that sets a step's time: who waited for whom, back from the last task to the step's start.
+"""The chain of tasks that sets a step's time, followed from the step's last task back to its start.
 
-Each task on the path started when its latest cause was done: a predecessor's end plus the delay that its kind of dependency
-adds, or the moment another stream's kernel left it room on the SMs. Walking from cause to cause covers the step's time without
-gap or overlap, so the step can be attributed along it. A collective's own share is its transfer; before it the path goes on at
-the member that came last. What no known cause accounts for is `idle`; where the recording imposes a start, it is the rank's late
-start (the first task of a thread), or device work launched before the window.
+Each task on the path started because of its latest cause: a predecessor ended and the delay of that kind of dependency passed,
+or a kernel of another stream released the SMs that it needed. Following the causes covers the step's time without gap or
+overlap, so the whole step can be attributed along the path. Of a collective, only the transfer is on the path; before that, the
+path continues on the member that arrived last. Time that no known cause accounts for is `idle`. Where the recording imposes a
+start, the time before it is a late start of the rank (for the first task of a thread) or device work launched before the window.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lumos.simulate.freeze import Frozen, freeze
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int32, Int64
 
-#: What the delay that a dependency adds counts as.
+#: The class of the delay that each kind of dependency adds.
 _DELAY = {
     Dependency.HAND_OFF: "thread hand-offs",
     Dependency.LAUNCH: "launch latency",
@@ -40,7 +40,7 @@ IDLE = "idle"
 LATE_START = "late start of the rank"
 BEFORE_WINDOW = "launched before the window"
 
-#: What bounds a step, in few words, and the classes that each stands for.
+#: What bounds a step, in few words, and the classes that belong to each.
 GROUPS = {
     "CPU work": (*dict.fromkeys(CPU_CLASSES.values()), "thread hand-offs"),
     "operators": (OPERATORS,),
@@ -53,11 +53,12 @@ GROUPS = {
 
 
 class Link(NamedTuple):
-    """One stretch of the path: `task` at work from start to end, and what the time before it went to, ns.
+    """One part of the path: the work of `task` from start to end, and the time before it, back to the end of the link before.
 
-    rank: of the path there, which is that of the member that came last where the task is a collective (`arrival`; else the
-    task itself). label: what the work counts as. delay_ns: what the kind of dependency, `cause`, adds. idle_ns: time that no
-    known cause accounts for; imposed by the recording where `cause` is None.
+    arrival: for a collective, the member that arrived last, on whose rank the path continues; otherwise the task itself. rank:
+    that of `arrival`. label: the class of the work. cause: how the task depends on that of the link before. delay_ns: the delay
+    that this kind of dependency adds. idle_ns: time that no known cause accounts for or, where `cause` is None, that the
+    recording imposes.
     """
 
     task: int
@@ -72,7 +73,8 @@ class Link(NamedTuple):
 
 
 class RankOnPath(NamedTuple):
-    """A rank in a step: ns of the path on it, ns that it waited in collectives for others, and ns that others waited for it."""
+    """A rank in a step. path_ns: the part of the path on this rank. waited_ns: how long it waited in collectives for others.
+    waited_for_ns: how long others waited in collectives for it."""
 
     rank: int
     path_ns: int
@@ -84,8 +86,8 @@ class RankOnPath(NamedTuple):
 class CriticalPath(Shown):
     """The path of one step of the job (all ranks).
 
-    start_ns: the earliest start of the step on any rank. duration_ns: from there to its latest end. by_class: ns by what the
-    time went to, the largest first; sums to duration_ns. by_group: the same by GROUPS. links: in time order.
+    start_ns: the earliest start of the step on any rank. duration_ns: from there to its latest end. by_class: ns by class of
+    work or delay, the largest first; sums to duration_ns. by_group: the same by GROUPS. links: in time order.
     """
 
     name: str
@@ -100,22 +102,23 @@ class CriticalPath(Shown):
 def critical_paths(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen | None = None) -> Rows[CriticalPath]:
     """The critical path of every step of a timeline; steps of several ranks with one name are one step of the job.
 
-    GraphError as for `freeze`. frozen: what `freeze` gives for the timeline's graph, where it is known already.
+    Raises GraphError as `freeze` does. owners, frozen: what `members` and `freeze` give for the timeline's graph, where they
+    are known already.
     """
     graph = timeline.graph
     owners = owners or members(graph)
-    found = causes(timeline, frozen or freeze(graph))
+    latest = causes(timeline, frozen or freeze(graph))
     labels = task_classes(graph)
-    return Rows(_path_of(name, timeline, owners, found, labels, parts) for name, parts in job_steps(owners).items())
+    return Rows(_path_of(name, timeline, owners, latest, labels, parts) for name, parts in job_steps(owners).items())
 
 
 def _path_of(
-    name: str, timeline: Timeline, owners: Members, found: Causes, labels: tuple[list[str], Int32], parts: list[int]
+    name: str, timeline: Timeline, owners: Members, latest: Causes, labels: tuple[list[str], Int32], parts: list[int]
 ) -> CriticalPath:
     tasks = np.concatenate([owners.tasks(i) for i in parts])
     tasks = tasks[timeline.graph.kind[tasks] != Kind.HOST]
     first, final = int(timeline.start[tasks].min()), int(tasks[np.argmax(timeline.end[tasks])])
-    links = _walk(timeline, owners, found, labels, final, first)
+    links = _walk(timeline, owners, latest, labels, final, first)
     by_class = attribute(links)
     return CriticalPath(
         name=name,
@@ -123,13 +126,13 @@ def _path_of(
         duration_ns=int(timeline.end[final]) - first,
         by_group={group: total for group, names in GROUPS.items() if (total := sum(by_class.get(n, 0) for n in names))},
         by_class=by_class,
-        by_rank=_by_rank(timeline, owners, found.waiting, parts, links),
+        by_rank=_by_rank(timeline, owners, latest.waiting, parts, links),
         links=links,
     )
 
 
 def attribute(links: Sequence[Link]) -> dict[str, int]:
-    """ns of links by what they went to, the largest first."""
+    """The time of links by class of work or delay, ns, the largest first."""
     shares: dict[str, int] = {}
     for link in links:
         for label, time in (*before_work(link), (link.label, link.end_ns - link.start_ns)):
@@ -138,23 +141,23 @@ def attribute(links: Sequence[Link]) -> dict[str, int]:
 
 
 def before_work(link: Link) -> tuple[tuple[str, int], tuple[str, int]]:
-    """What the time before a link's work went to, in order, and ns of each: the delay of its dependency, and what is unexplained."""
+    """The time before a link's work, in order, as (class, ns): the delay of its dependency, then the unexplained or imposed time."""
     if link.cause is None:
         imposed = LATE_START if link.label in CPU_CLASSES.values() or link.label == OPERATORS else BEFORE_WINDOW
         return (OTHER_DELAY, link.delay_ns), (imposed, link.idle_ns)
     return (_DELAY.get(link.cause, OTHER_DELAY), link.delay_ns), (IDLE, link.idle_ns)
 
 
-def _walk(timeline: Timeline, owners: Members, found: Causes, labels: tuple[list[str], Int32], final: int, first: int) -> tuple[Link, ...]:
-    """From the step's last task back to its start, cause by cause."""
+def _walk(timeline: Timeline, owners: Members, latest: Causes, labels: tuple[list[str], Int32], final: int, first: int) -> tuple[Link, ...]:
+    """The path from the step's last task `final` back to its start `first` (ns), cause by cause; in time order."""
     names, label = labels
     ranks = timeline.graph.ranks
     shown, until = final, int(timeline.end[final])
     links: list[Link] = []
     while shown >= 0 and until > first:
-        task = int(found.waiting.last[shown])
+        task = int(latest.waiting.last[shown])
         begin = max(min(int(timeline.start[task]), until), first)
-        cause = found.of(task)
+        cause = latest.of(task)
         done = max(min(cause.done, begin), first)
         known = max(min(cause.ready, begin), done)
         links.append(
@@ -166,7 +169,7 @@ def _walk(timeline: Timeline, owners: Members, found: Causes, labels: tuple[list
 
 
 def _by_rank(timeline: Timeline, owners: Members, waits: Waiting, parts: list[int], links: tuple[Link, ...]) -> tuple[RankOnPath, ...]:
-    """The path, and the waiting in collectives, by rank; delays and idle time before a task count with it."""
+    """The path, and the waiting in collectives, by rank; delays and idle time before a task count for the task's rank."""
     graph = timeline.graph
     path = dict.fromkeys(graph.ranks, 0)
     for link in links:

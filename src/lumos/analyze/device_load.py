@@ -1,8 +1,7 @@
-"""How loaded a rank's devices are over time: the share of each millisecond in which they work, and the launches outstanding.
+"""How loaded a rank's devices are over time: the busy fraction of each millisecond, and the length of the launch queue.
 
-Busy fraction: the share of each millisecond in which any device of the rank works (a rank without device work: any CPU
-operator or collective); two runs of a step compare when both are aligned at its start. Queue: what has been launched and has
-not ended.
+Busy fraction: the share of each millisecond, counted from the step's start, in which any device of the rank works (on a rank
+without device work: any CPU operator or collective). Queue: the device tasks that have been launched and have not ended.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def curve(busy: Union, start: int, end: int) -> NDArray[np.float64]:
 
 
 def busy_difference(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
-    """Mean absolute difference of two curves; the shorter one is idle where it has ended. None where both are empty."""
+    """Mean absolute difference of two curves; after its end the shorter one counts as idle. None where both are empty."""
     bins = max(len(a), len(b))
     if bins == 0:
         return None
@@ -54,15 +53,15 @@ def _busy(timeline: Timeline, tasks: Int64, works: NDArray[np.bool_]) -> Union:
 
 
 class QueueLength(NamedTuple):
-    """Launches outstanding during a step: the time-weighted mean and the most; None where nothing was launched."""
+    """The length of the queue during a step: time-weighted mean and maximum; None where nothing was launched."""
 
     mean: float | None
     maximum: int | None
 
 
 def queue_steps(timeline: Timeline, owners: Members, rank: int) -> tuple[Int64, Int64]:
-    """Launched but unfinished device tasks of a rank (by position) as a step function: times, int64[k], ascending, and
-    the length from each on. A task counts from the end of its launch call to its own end."""
+    """The queue length of a rank (by position) as a step function: ascending times, int64[k] ns, and the length from each time
+    on, int64[k]. A device task counts from the end of its launch call to its own end."""
     tasks = np.flatnonzero((owners.rank == rank) & (owners.launch >= 0))
     time = np.concatenate((timeline.end[owners.launch[tasks]], timeline.end[tasks]))
     change = np.repeat(np.array([1, -1], np.int64), len(tasks))

@@ -1,10 +1,10 @@
 """Which tasks of a job do equal work, and the durations of a job in which equal work takes equal time.
 
-Two rules. "peer-median": work is equal among peers, and takes the median of their times. In an operation-level job the
+There are two rules. "peer-median": peers do equal work, and it takes the median of their times. In an operation-level job the
 peers are the ranks of one pipeline stage, over all microbatches and steps, because a stage's share of the model is part
-of the plan; elsewhere they are all ranks, and the work of a step is matched by kind, name and order. "pooled-mean" is the
-rule of ByteDance-Seed/StragglerAnalysis ("Understanding Stragglers in Large Model Training Using What-if Analysis", 2025):
-all workers and stages together, the mean for compute and the median for communication, and launches without delay.
+of the plan. In any other job all ranks are peers, and the work of a step is matched by kind, name and order. "pooled-mean" is
+the rule of ByteDance-Seed/StragglerAnalysis ("Understanding Stragglers in Large Model Training Using What-if Analysis", 2025):
+all workers and stages are pooled, compute takes the mean and communication the median, and launches have no delay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lumos.trace.table import ABSENT, Int64, Job
 
 RULES = ("peer-median", "pooled-mean")
 
-#: The class of the host's time in an operation-level job.
+#: The class of launch delays in an operation-level job.
 DELAY_CLASS = "launch delay"
 
 #: Classes of CPU tasks.
@@ -39,10 +39,10 @@ _CPU_CLASSES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """What each of a graph's n tasks belongs to.
+    """The class of each of a graph's n tasks, and the pipeline stage of each rank.
 
-    label: int64[n], index into `labels`, the operation classes. stage: int64[ranks], None where the job does not say.
-    delay: bool[n], tasks that are launch delays of an operation-level job.
+    label: int64[n], index into `labels`, the classes. stage: int64[ranks], None where the job does not say.
+    delay: bool[n], whether a task is a launch delay of an operation-level job.
     """
 
     labels: tuple[str, ...]
@@ -52,11 +52,11 @@ class Work:
 
 
 def work(graph: Graph, owners: Members, job: Job | None) -> Work:
-    """The classes of a graph's tasks and the stages of its ranks. `job`: where it came from, which knows the stages."""
+    """The classes of a graph's tasks and the stages of its ranks. job: what the graph was built from, which gives the stages."""
     if is_operation_level(graph):
         delay = graph.kind == Kind.HOST
-        found, label = np.unique(np.where(delay, len(graph.names), graph.name), return_inverse=True)
-        labels = tuple(DELAY_CLASS if i == len(graph.names) else graph.names[i] for i in found.tolist())
+        used, label = np.unique(np.where(delay, len(graph.names), graph.name), return_inverse=True)
+        labels = tuple(DELAY_CLASS if i == len(graph.names) else graph.names[i] for i in used.tolist())
         stage = None if job is None else np.array([int(t.dense("stage").max()) for t in job.traces], np.int64)
         return Work(labels, label.astype(np.int64), stage, delay)
     kernel_labels, of_kernel = kernel_classes(graph)
@@ -68,24 +68,24 @@ def work(graph: Graph, owners: Members, job: Job | None) -> Work:
     return Work((*kernel_labels, *cpu_labels), label, None, np.zeros(len(graph), bool))
 
 
-def ideal_durations(graph: Graph, owners: Members, of: Work, counted: NDArray[np.bool_], rule: str) -> Int64:
+def ideal_durations(graph: Graph, owners: Members, classes: Work, counted: NDArray[np.bool_], rule: str) -> Int64:
     """The durations, int64[n] ns, of the job in which equal work takes equal time.
 
-    counted: tasks of the steps to learn from; the others keep their durations, as do collectives whose peers are unknown,
-    because their durations hold waiting. rule: one of RULES.
+    counted: bool[n], tasks of the steps that count. All other tasks keep their durations; so do collectives whose peers are
+    unknown, because their durations include waiting. rule: one of RULES.
     """
     communicates = graph.kind == Kind.COLLECTIVE
     pooled = rule == "pooled-mean"
     if is_operation_level(graph):
-        stage = np.zeros(len(graph), np.int64) if pooled or of.stage is None else of.stage[owners.rank]
-        key = _number(stage, of.label)
+        stage = np.zeros(len(graph), np.int64) if pooled or classes.stage is None else classes.stage[owners.rank]
+        key = _number(stage, classes.label)
     else:
         key = _number(*_matched(graph, owners))
         joined = np.zeros(len(graph), bool)
         joined[graph.rendezvous_task] = True
         counted = counted & (joined | ~communicates)
     out = graph.duration.copy()
-    tasks = np.flatnonzero(counted & ~of.delay)
+    tasks = np.flatnonzero(counted & ~classes.delay)
     order = tasks[np.lexsort((graph.duration[tasks], key[tasks]))]
     bounds = np.concatenate(([0], np.flatnonzero(np.diff(key[order])) + 1, [len(order)])) if len(order) else np.zeros(1, np.int64)
     low, size = bounds[:-1], np.diff(bounds)
@@ -95,12 +95,13 @@ def ideal_durations(graph: Graph, owners: Members, of: Work, counted: NDArray[np
     value = np.where(communicates[order[low]] | (not pooled), median, mean)
     out[order] = np.repeat(value, size)
     if pooled:
-        out[of.delay] = 0
+        out[classes.delay] = 0
     return out
 
 
 def _matched(graph: Graph, owners: Members) -> tuple[Int64, ...]:
-    """Columns equal for tasks that do equal work on different ranks: step, kind, name, and order among these on the rank."""
+    """Columns that are equal for tasks that do equal work on different ranks: step, kind, name, and the number of the task among
+    those of its rank with the same three."""
     names = {name: i for i, name in enumerate(dict.fromkeys(s.name for s in owners.steps))}
     step = np.array([*(names[s.name] for s in owners.steps), ABSENT], np.int64)[owners.step]
     kind, name = graph.kind.astype(np.int64), graph.name.astype(np.int64)
@@ -115,7 +116,7 @@ def _matched(graph: Graph, owners: Members) -> tuple[Int64, ...]:
 
 
 def _number(*columns: Int64) -> Int64:
-    """One number for each distinct row of the columns."""
+    """For each row of the columns, a number that equal rows share and distinct rows do not."""
     order = np.lexsort(columns)
     rows = np.stack([c[order] for c in columns])
     new = np.zeros(len(order), np.int64)

@@ -36,7 +36,7 @@ class Achieved(NamedTuple):
 
 
 class _Attention(NamedTuple):
-    """Position of the query among the inputs, of the causal flag, and the cost against the forward pass."""
+    """Positions of the query and of the causal flag among the inputs, and the operations relative to the forward pass."""
 
     query: int
     causal: int
@@ -60,7 +60,7 @@ def _product(a: Shape, b: Shape) -> float | None:
     return 2.0 * math.prod(a) * b[-1]
 
 
-#: Operators that are one product, and where its two factors stand among the inputs.
+#: Operators that are one product, and the positions of its two factors among the inputs.
 _PRODUCTS = {
     "aten::mm": (0, 1),
     "aten::bmm": (0, 1),
@@ -89,7 +89,7 @@ def operator_flops(name: str, shapes: list[Shape], inputs: list[str]) -> float |
 
 def achieved_flops(timeline: Timeline, owners: Members, job: Job) -> tuple[Achieved, ...]:
     """Products and attention in all steps by operator and shapes, the longest first; empty where shapes are absent."""
-    found: dict[tuple[str, str], tuple[set[tuple[int, int]], float, int]] = {}
+    totals: dict[tuple[str, str], tuple[set[tuple[int, int]], float, int]] = {}
     for position, trace in enumerate(job.traces):
         counted = _counted(trace)
         if not counted:
@@ -100,17 +100,17 @@ def achieved_flops(timeline: Timeline, owners: Members, job: Job) -> tuple[Achie
             if row >= 0:
                 text, flops = counted[row]
                 key = (trace.strings[trace.name[row]], text)
-                ids, _, total = found.setdefault(key, (set(), flops, 0))
+                ids, _, total = totals.setdefault(key, (set(), flops, 0))
                 ids.add((position, row))
-                found[key] = (ids, flops, total + ns)
+                totals[key] = (ids, flops, total + ns)
     out = [
-        Achieved(name, text, len(ids), flops, ns, flops * len(ids) / (ns / 1e9)) for (name, text), (ids, flops, ns) in found.items() if ns
+        Achieved(name, text, len(ids), flops, ns, flops * len(ids) / (ns / 1e9)) for (name, text), (ids, flops, ns) in totals.items() if ns
     ]
     return tuple(sorted(out, key=lambda a: -a.time_ns))
 
 
 def _callers(trace: Trace, owners: Members, position: int, counted: Int64) -> tuple[Int64, Int64]:
-    """The tasks in steps of a rank whose time counts, and the row of `counted` that each belongs to, -1 for none."""
+    """The tasks in the steps of a rank whose time counts for operators, and the row of `counted` that each belongs to (-1: none)."""
     graph, tasks = owners.graph, owners.of_rank(position)
     tasks = tasks[owners.step[tasks] >= 0]
     if owners.on_device[owners.of_rank(position)].any():
@@ -122,7 +122,7 @@ def _callers(trace: Trace, owners: Members, position: int, counted: Int64) -> tu
 
 
 def _counted(trace: Trace) -> dict[int, tuple[str, float]]:
-    """Operator rows whose operations are known: their shapes as text, and the operations."""
+    """By row, the operators whose number of operations is known: their shapes as text, and that number."""
     dims, values = trace.args.get("Input Dims"), trace.dense("Concrete Inputs")
     if dims is None:
         return {}
@@ -140,7 +140,7 @@ def _counted(trace: Trace) -> dict[int, tuple[str, float]]:
 
 
 def _cached_flops(memory: dict[tuple[str, str, str], float | None]) -> Callable[[str, str, str], float | None]:
-    """operator_flops on the profiler's JSON text, each distinct text parsed once."""
+    """`operator_flops` on the profiler's JSON text. memory: holds the results, so that each distinct text is parsed once."""
 
     def flops(name: str, shapes: str, inputs: str) -> float | None:
         key = (name, shapes, inputs)

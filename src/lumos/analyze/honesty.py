@@ -1,9 +1,9 @@
 """What a replay of a step did not explain: the figures to read before its error.
 
-kept_wait: waiting that stayed in the durations of CPU tasks, because no rule explained it. prefix: time covered by
+kept_wait: waiting that stays in the durations of CPU tasks, because no dependency explains it. prefix: time covered by
 device work that was launched before the window, whose start is taken from the trace. unexplained_idle: time in which a
 stream with work to do stood idle more than 20 µs after the latest cause that the graph knows. All are shares of the
-step as measured. A step with too little in it, or too much unexplained, is not scored.
+measured step. A step with too few tasks, or too much unexplained, is not scored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from lumos.intervals import union, within
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64
 
-#: What a step must contain, and may leave unexplained, to be scored.
+#: To be scored, a step must contain at least so many operators (and device tasks, where its rank has any), and at most such
+#: shares of it may be idle without a known cause, or covered by device work launched before the window.
 LEAST_ROWS = 50
 MOST_UNEXPLAINED = 0.01
 MOST_PREFIX = 0.10
@@ -31,7 +32,7 @@ MOST_PREFIX = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Honesty:
-    """Shares of the measured step, and whether the step counts. `reason` says why not; empty where it does."""
+    """Shares of the measured step. reason: why the step is not scored; empty where it is."""
 
     kept_wait: float
     unexplained_idle: float
@@ -49,35 +50,35 @@ def honesty(timeline: Timeline, owners: Members) -> tuple[Honesty, ...]:
     start, end = spans(timeline, owners)
     length = np.maximum(end - start, 1)
     step = owners.step[graph.unclaimed_wait_task]
-    kept = np.bincount(step[step >= 0], weights=graph.unclaimed_wait_time[step >= 0], minlength=len(owners.steps)) / length
+    kept_wait = np.bincount(step[step >= 0], weights=graph.unclaimed_wait_time[step >= 0], minlength=len(owners.steps)) / length
     idle = _within_ranks(owners, *_unexplained(timeline, owners), start, end) / length
     if is_operation_level(graph):
-        idle = _of_job(owners, idle)
-    prefix = np.flatnonzero(owners.prefix)
-    before = _within_ranks(owners, prefix, timeline.start[prefix], timeline.end[prefix], start, end) / length
+        idle = _mean_over_ranks(owners, idle)
+    tasks = np.flatnonzero(owners.prefix)
+    prefix = _within_ranks(owners, tasks, timeline.start[tasks], timeline.end[tasks], start, end) / length
     has_device = np.zeros(len(graph.ranks), bool)
     has_device[owners.rank[owners.on_device]] = True
-    figures = zip(kept.tolist(), idle.tolist(), before.tolist(), has_device[owners.step_rank()].tolist(), strict=True)
+    figures = zip(kept_wait.tolist(), idle.tolist(), prefix.tolist(), has_device[owners.step_rank()].tolist(), strict=True)
     if is_operation_level(graph):
-        lacks = _too_few_operations(owners)
-        return tuple(Honesty(k, u, b, lacks[i] or _too_unknown(u, b)) for i, (k, u, b, _) in enumerate(figures))
-    return tuple(Honesty(k, u, b, _too_little(owners, i, device) or _too_unknown(u, b)) for i, (k, u, b, device) in enumerate(figures))
+        too_few = _too_few_operations(owners)
+        return tuple(Honesty(k, u, p, too_few[i] or _too_unknown(u, p)) for i, (k, u, p, _) in enumerate(figures))
+    return tuple(Honesty(k, u, p, _too_few_tasks(owners, i, device) or _too_unknown(u, p)) for i, (k, u, p, device) in enumerate(figures))
 
 
 def _unexplained(timeline: Timeline, owners: Members) -> Unexplained:
-    """Tasks that started more than the tolerance after their latest known cause; from the cause to the start."""
+    """Unexplained time that is longer than the tolerance; for device tasks, from their latest known cause to their start."""
     if is_operation_level(timeline.graph):
         task, since, until = unexplained_operations(timeline, owners)
         long = until - since > TOLERANCE_NS
         return Unexplained(task[long], since[long], until[long])
-    found = device_causes(timeline, owners)
-    since, start = found.latest, timeline.start[found.task]
+    causes = device_causes(timeline, owners)
+    since, start = causes.latest, timeline.start[causes.task]
     late = (since != NEVER) & (start - np.where(since == NEVER, start, since) > TOLERANCE_NS)
-    return Unexplained(found.task[late], since[late], start[late])
+    return Unexplained(causes.task[late], since[late], start[late])
 
 
 def _within_ranks(owners: Members, task: Int64, start: Int64, end: Int64, opens: Int64, closes: Int64) -> Int64:
-    """Time that the intervals of tasks cover in the windows of the steps of their rank, ns, int64[steps]."""
+    """For every step [opens, closes): the time in it that intervals [start, end) of tasks of its rank cover, int64[steps] ns."""
     out = np.zeros(len(owners.steps), np.int64)
     step_rank = owners.step_rank()
     for rank in np.unique(owners.rank[task]):
@@ -86,16 +87,16 @@ def _within_ranks(owners: Members, task: Int64, start: Int64, end: Int64, opens:
     return out
 
 
-def _of_job(owners: Members, figure: NDArray[Any]) -> NDArray[np.float64]:
-    """The mean over the ranks of each step, for each step of each rank: in an operation-level job a step is the whole job's,
-    and what one rank idles without a cause the others wait for."""
+def _mean_over_ranks(owners: Members, figure: NDArray[Any]) -> NDArray[np.float64]:
+    """For each step of each rank, the mean of a figure over all ranks' steps of that name. In an operation-level job a step is
+    one of the whole job, and while one rank is idle without a known cause the others wait for it."""
     _, at, count = np.unique([s.name for s in owners.steps], return_inverse=True, return_counts=True)
     out: NDArray[np.float64] = (np.bincount(at, weights=figure) / count)[at]
     return out
 
 
-def _too_little(owners: Members, step: int, has_device: bool) -> str:
-    """What a step lacks to be scored, or nothing. has_device: whether its rank has device work at all."""
+def _too_few_tasks(owners: Members, step: int, has_device: bool) -> str:
+    """Why a step has too few tasks to be scored; empty where it has enough. has_device: whether its rank has device work at all."""
     graph, tasks = owners.graph, owners.tasks(step)
     operators = _rows(owners, tasks[graph.kind[tasks] == Kind.OPERATOR])
     if has_device:
@@ -106,7 +107,7 @@ def _too_little(owners: Members, step: int, has_device: bool) -> str:
 
 
 def _too_few_operations(owners: Members) -> list[str]:
-    """What each step of an operation-level job lacks, over all its ranks."""
+    """The same for each step of an operation-level job, by its operations over all ranks."""
     worked = owners.graph.event[owners.order] >= 0
     own = np.add.reduceat(worked.astype(np.int64), owners.offset[:-1])
     names, at = np.unique([s.name for s in owners.steps], return_inverse=True)
@@ -115,7 +116,7 @@ def _too_few_operations(owners: Members) -> list[str]:
 
 
 def _too_unknown(idle: float, prefix: float) -> str:
-    """What a step leaves unexplained to be scored, or nothing."""
+    """Why too much of a step is unexplained for it to be scored; empty where it is not."""
     if idle > MOST_UNEXPLAINED:
         return f"{idle:.1%} of the step is idle without a known cause"
     if prefix > MOST_PREFIX:

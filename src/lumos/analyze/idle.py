@@ -1,13 +1,13 @@
 """Why a rank's devices were idle.
 
-An idle interval of a step ends when some device task starts; what that task waited for last is the cause of all of it:
-the CPU that had not launched it yet (host-bound), other device work or a synchronisation (wait), or nothing but the
-device's own pause between tasks (kernel gap). Time beyond the last known cause by more than 20 µs is unexplained; within
-20 µs it is the jitter of the constants. Idle time after the step's last device task is host-bound: nothing was queued.
+An idle interval of a step ends when a device task starts. What that task waited for last is the cause of the interval: the
+CPU that had not launched it yet (host-bound), other device work or a synchronisation (wait), or only the pause of the device
+between two tasks (kernel gap). If the task starts more than 20 µs after its last known cause, that time is unexplained; less
+than 20 µs is variation of the constants. Idle time after the step's last device task is host-bound: nothing was queued.
 
-An operation-level job has no devices, but operations: one is ready when what it follows has ended, plus its launch delay, and
-its transfer is over when the last rank has arrived, plus the transfer time. What the recording shows beyond that has no known
-cause: the replay leaves it out.
+An operation-level job has no devices. An operation is ready when the operations before it have ended and its launch delay has
+passed; a transfer is over when the last rank has arrived and the transfer time has passed. Any further time in the recording
+has no known cause, and the replay leaves it out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lumos.graph.table import Dependency, Graph, Kind
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64
 
-#: Idle time beyond the latest known cause that counts as explained by it, ns: launch latency varies by less.
+#: A start up to this much after the latest known cause counts as explained by it, ns: launch latency varies by less.
 TOLERANCE_NS = 20_000
 
 
@@ -37,18 +37,18 @@ class Idle(NamedTuple):
 
 
 def device_idle(timeline: Timeline, owners: Members) -> tuple[Idle | None, ...]:
-    """The idle time of every step of `owners` on its rank's devices taken together; None where the rank has none."""
-    found = device_causes(timeline, owners)
+    """The idle time of every step of `owners`: when no device of its rank worked; None where the rank has no device."""
+    causes = device_causes(timeline, owners)
     start, end = spans(timeline, owners)
-    rank, step_rank = owners.rank[found.task], owners.step_rank()
+    rank, step_rank = owners.rank[causes.task], owners.step_rank()
     rows = {int(position): np.flatnonzero(rank == position) for position in np.unique(step_rank)}
     own = [rows[int(position)] for position in step_rank]
-    return tuple(split(timeline, found, here, int(start[i]), int(end[i])) if len(here) else None for i, here in enumerate(own))
+    return tuple(split(timeline, causes, here, int(start[i]), int(end[i])) if len(here) else None for i, here in enumerate(own))
 
 
-def split(timeline: Timeline, found: DeviceCauses, rows: Int64, start: int, end: int) -> Idle:
-    """Idle time in the window [start, end) between the tasks found.task[rows], by the cause of the task that ends it."""
-    begin, finish = timeline.start[found.task[rows]], timeline.end[found.task[rows]]
+def split(timeline: Timeline, causes: DeviceCauses, rows: Int64, start: int, end: int) -> Idle:
+    """Idle time in the window [start, end) between the tasks causes.task[rows], by the cause of the task that ends it."""
+    begin, finish = timeline.start[causes.task[rows]], timeline.end[causes.task[rows]]
     inside = (finish > start) & (begin < end)
     rows, begin, finish = rows[inside], begin[inside], finish[inside]
     if len(rows) == 0:
@@ -58,9 +58,9 @@ def split(timeline: Timeline, found: DeviceCauses, rows: Int64, start: int, end:
     reached = np.maximum.accumulate(finish[order])
     idle_from = np.concatenate((np.array([start]), np.maximum(reached[:-1], start)))
     idle = np.maximum(begin - idle_from, 0)
-    launch, wait = found.launch[rows], found.wait[rows]
+    launch, wait = causes.launch[rows], causes.wait[rows]
     cause = np.maximum(launch, wait)
-    late = begin - np.maximum(np.maximum(cause, found.previous[rows]), idle_from)
+    late = begin - np.maximum(np.maximum(cause, causes.previous[rows]), idle_from)
     unexplained = np.where((idle > 0) & (late > TOLERANCE_NS), late, 0)
     explained = idle - unexplained
     bound = cause > idle_from
@@ -75,12 +75,13 @@ def split(timeline: Timeline, found: DeviceCauses, rows: Int64, start: int, end:
 
 
 def is_operation_level(graph: Graph) -> bool:
-    """Whether a measured graph is of operations: data dependencies are in no other measured one."""
+    """Whether a graph was built from a recording of whole operations: no other measured graph has data dependencies."""
     return graph.measured_start is not None and bool((graph.pred_kind == Dependency.DATA).any())
 
 
 class Unexplained(NamedTuple):
-    """Intervals that no known cause covers: the task that stood idle or under way, from when to when, int64 ns."""
+    """Time that no known cause explains: before a task's start, or in a transfer before its end. task: int64[k]; start, end:
+    int64[k] ns."""
 
     task: Int64
     start: Int64
@@ -88,32 +89,33 @@ class Unexplained(NamedTuple):
 
 
 def unexplained_operations(timeline: Timeline, owners: Members) -> Unexplained:
-    """What stands before the start of tasks of an operation-level job, and before their end."""
+    """The unexplained time before the start of operations of an operation-level job, and before the end of its transfers."""
     graph = timeline.graph
     ready = _ready(timeline)
     task = np.flatnonzero((owners.step >= 0) & (graph.kind != Kind.HOST))
     late = task[(ready[task] >= 0) & (timeline.start[task] > ready[task])]
     member = graph.rendezvous_task
-    over = np.empty(0, np.int64)
+    slow = np.empty(0, np.int64)
     done = np.empty(0, np.int64)
     if len(member):
         arrival = np.maximum.reduceat(timeline.start[member], graph.rendezvous_offset[:-1])
         done = np.repeat(arrival, np.diff(graph.rendezvous_offset)) + graph.duration[member]
-        slow = timeline.end[member] > done
-        over, done = member[slow].astype(np.int64), done[slow]
+        longer = timeline.end[member] > done
+        slow, done = member[longer].astype(np.int64), done[longer]
     return Unexplained(
-        np.concatenate((late, over)),
+        np.concatenate((late, slow)),
         np.concatenate((ready[late], done)),
-        np.concatenate((timeline.start[late], timeline.end[over])),
+        np.concatenate((timeline.start[late], timeline.end[slow])),
     )
 
 
 def _ready(timeline: Timeline) -> Int64:
-    """When each task's predecessors had ended, int64[n] ns; the host's time counts with its duration. -1 without any."""
+    """When the last predecessor of each task ended, int64[n] ns, -1 without any. A launch delay counts with its duration, not
+    with its recorded end."""
     graph = timeline.graph
     successor = list_of(graph.pred_offset)
     ended = np.where(graph.kind == Kind.HOST, timeline.start + graph.duration, timeline.end)
     out = np.full(len(graph), -1, np.int64)
-    kept = ~np.isin(graph.pred_kind, list(graph.ignored))
-    np.maximum.at(out, successor[kept], ended[graph.pred[kept]])
+    used = ~np.isin(graph.pred_kind, list(graph.ignored))
+    np.maximum.at(out, successor[used], ended[graph.pred[used]])
     return out

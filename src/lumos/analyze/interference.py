@@ -1,10 +1,11 @@
-"""How much slower compute kernels run beside a collective than alone.
+"""How much slower compute kernels run while a collective runs than alone.
 
 A collective takes SMs and memory bandwidth from the kernels of other streams of its device. Kernels of one name, launch shape
-(grid, block, shared memory) and input shapes (of the operator that launched them) do equal work, so those that ran inside a
-collective compare with those that ran beside none, on whichever rank (of devices of the same name). A launch shape alone does
-not tell the work: one grid serves matrices of many depths. So a trace without input shapes says nothing here. Nor do kernels
-whose time alone varies by itself. Measured from the trace; no part of a replay, which keeps each kernel's measured duration.
+(grid, block, shared memory) and input shapes (of the operator that launched them) do equal work on devices of one name. Those
+that ran during a collective are compared with those that ran while there was none, over all ranks. The launch shape alone does
+not determine the work (one grid serves matrices of many depths), so a trace without input shapes gives no figures. Neither do
+kernels whose time varies even when they run alone. All of this is measured from the trace and does not change a replay, in which
+each kernel keeps its measured duration.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from lumos.graph.collectives import is_communication
 from lumos.intervals import union, within
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 
-#: A kernel runs inside collectives when they cover this share of it. Below it, and above none, it counts on neither side.
+#: A kernel counts as inside collectives when they cover at least this share of it, as alone when they cover none of it, and
+#: otherwise as neither.
 INSIDE = 0.9
-#: Kernels that must have run alone before their median stands for the rest.
+#: So many equal kernels must have run alone before their median is taken as the time alone.
 ALONE = 3
-#: A time alone is steady where the middle half of them spreads over no more than this share of the median.
+#: Times alone are steady where their interquartile range is no more than this share of their median.
 STEADY = 0.1
-#: What rows of all classes together are called.
+#: The name of the row for all classes together.
 ALL = "all classes"
 
 
 class Interference(NamedTuple):
-    """Kernels of a class inside collectives: how many, their time, and what as many take alone, ns; slowdown = time / alone."""
+    """Kernels of a class that ran inside collectives. alone_ns: what the same kernels take alone. slowdown: time / alone."""
 
     kernel_class: str
     kernels: int
@@ -41,7 +43,7 @@ class Interference(NamedTuple):
 
 
 class _Sums(NamedTuple):
-    """Kernels inside collectives so far: how many, their time, and what as many take alone, ns."""
+    """Sums over kernels inside collectives: number, time, and what the same kernels take alone."""
 
     kernels: int
     time_ns: int
@@ -49,7 +51,7 @@ class _Sums(NamedTuple):
 
 
 class EqualKernels(NamedTuple):
-    """What makes kernels equal: on like devices, the same kernel, launched alike, on inputs of the same shapes."""
+    """Kernels with all of this in common do equal work. device: its name. name: of the kernel. shapes: of the operator's inputs."""
 
     device: str
     shared_memory: int
@@ -60,27 +62,27 @@ class EqualKernels(NamedTuple):
 
 
 def interference(traces: Sequence[Trace]) -> tuple[Interference, ...]:
-    """By class over all ranks, most time first, behind the sum over all classes; empty where nothing can be compared."""
+    """One row for all classes together, then one for each class, the most time first; empty where nothing can be compared."""
     pooled: dict[EqualKernels, tuple[list[Int64], list[Int64]]] = {}
     for trace in traces:
         for work, inside, alone in _groups(trace):
             both = pooled.setdefault(work, ([], []))
             both[0].append(inside)
             both[1].append(alone)
-    found: dict[str, _Sums] = {}
+    by_class: dict[str, _Sums] = {}
     for work, times in pooled.items():
         inside, alone = (np.concatenate(parts) for parts in times)
         if not len(inside) or len(alone) < ALONE or not _steady(alone):
             continue
         for label in (ALL, kernel_class(work.name)):
-            number, time, expected = found.get(label, _Sums(0, 0, 0))
-            found[label] = _Sums(number + len(inside), time + int(inside.sum()), expected + int(np.median(alone)) * len(inside))
-    rows = [Interference(label, *sums, slowdown=sums.time_ns / sums.alone_ns) for label, sums in found.items() if sums.alone_ns]
+            number, time, expected = by_class.get(label, _Sums(0, 0, 0))
+            by_class[label] = _Sums(number + len(inside), time + int(inside.sum()), expected + int(np.median(alone)) * len(inside))
+    rows = [Interference(label, *sums, slowdown=sums.time_ns / sums.alone_ns) for label, sums in by_class.items() if sums.alone_ns]
     return tuple(sorted(rows, key=lambda row: (row.kernel_class != ALL, -row.time_ns)))
 
 
 def _groups(trace: Trace) -> Iterator[tuple[EqualKernels, Int64, Int64]]:
-    """Kernels that do equal work: what it is, durations inside collectives, durations alone."""
+    """For each set of kernels that do equal work: their durations inside collectives, and alone, int64 ns."""
     kernels, covered = _covered(trace)
     shapes = _shapes(trace, kernels)
     kernels, covered, shapes = (column[shapes >= 0] for column in (kernels, covered, shapes))
@@ -100,7 +102,7 @@ def _groups(trace: Trace) -> Iterator[tuple[EqualKernels, Int64, Int64]]:
 
 
 def _device_names(trace: Trace) -> dict[int, str]:
-    """What each device is, by its number; empty where the header does not say."""
+    """The name of each device by its number; empty where the header of the trace does not say."""
     properties = trace.metadata.get("deviceProperties")
     listed = properties if isinstance(properties, list) else []
     return {int(p["id"]): str(p["name"]) for p in listed if isinstance(p, dict) and isinstance(p.get("id"), int) and "name" in p}
@@ -112,7 +114,8 @@ def _steady(time: Int64) -> bool:
 
 
 def _covered(trace: Trace) -> tuple[Int64, Int64]:
-    """Compute kernels with a launch shape and a duration, and how much of each collectives on its device's other streams cover, ns."""
+    """Compute kernels with a launch shape and a duration, and how much of each is covered by collectives on other streams of its
+    device, ns."""
     communicates = is_communication(trace)
     shaped = np.zeros(len(trace), bool)
     if "grid" in trace.args:
@@ -130,8 +133,8 @@ def _covered(trace: Trace) -> tuple[Int64, Int64]:
 
 
 def _shapes(trace: Trace, kernels: Int64) -> Int64:
-    """Input shapes of the innermost operator around each kernel's launch that has any, as an index into the strings; ABSENT
-    where unknown. (Kernels carry an operator's id in some traces only, so the call says which it was.)"""
+    """Input shapes of the innermost operator around each kernel's launch call that has any, as an index into the trace's strings;
+    ABSENT where unknown. Not all traces give the operator's id with the kernel, so it is found by the launch call."""
     out = np.full(len(kernels), ABSENT, np.int64)
     dims = trace.args.get("Input Dims")
     calls = np.flatnonzero(trace.is_any(Category.RUNTIME) & (trace.correlation >= 0))
@@ -140,10 +143,10 @@ def _shapes(trace: Trace, kernels: Int64) -> Int64:
     known, first = np.unique(trace.correlation[calls], return_index=True)
     place = np.minimum(np.searchsorted(known, trace.correlation[kernels]), len(known) - 1)
     launched = np.flatnonzero(known[place] == trace.correlation[kernels])
-    speaks = np.zeros(len(trace.strings), bool)
-    said = np.unique(dims.values)
-    speaks[said] = [any(map(str.isdigit, trace.strings[i])) for i in said.tolist()]
-    shaped = dims.rows[(trace.category[dims.rows] == Category.OPERATOR) & speaks[dims.values]].astype(np.int64)
+    has_shape = np.zeros(len(trace.strings), bool)
+    texts = np.unique(dims.values)
+    has_shape[texts] = [any(map(str.isdigit, trace.strings[i])) for i in texts.tolist()]
+    shaped = dims.rows[(trace.category[dims.rows] == Category.OPERATOR) & has_shape[dims.values]].astype(np.int64)
     operator = innermost(trace, shaped, calls[first][place[launched]])
     out[launched] = np.where(operator >= 0, trace.dense("Input Dims")[operator], ABSENT)
     return out

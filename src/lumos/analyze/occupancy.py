@@ -1,10 +1,10 @@
-"""Until when a device had no room for a kernel, and whose kernel then made room.
+"""Until when each kernel found its device full, and which kernel then released its share.
 
-A kernel that takes part in `Graph.occupancy` holds its share of the device from its start until `hold` of its own work is
-done; a member of a rendezvous so holds it while it waits for the last rank. No kernel starts while those of other streams
-hold the whole device. Holds scale with durations and shares add up as in the event loop, so in a simulated run a kernel that
-found the device full starts at the very moment given here. A measured kernel that began while the device should have been
-full was let in before the model has it: it had no room until that very start.
+A kernel in `Graph.occupancy` holds a share of its device from its start until `hold` of its own work is done. A member of a
+rendezvous therefore holds its share while it waits for the last rank. No kernel starts while the kernels of other streams hold
+the whole device. Holds scale with durations, and shares add up, as in the event loop, so that in a simulated run a kernel that
+found the device full starts at exactly the time given here. A measured kernel may have begun while the device was full
+according to this model; the device then counts as full until that kernel's start.
 """
 
 from __future__ import annotations
@@ -26,16 +26,21 @@ _WHOLE = 1_000_000_000
 _FULL = _WHOLE - 1000
 
 
-class Room(NamedTuple):
-    """By task. since: int64[n] ns, the last time up to its start at which other streams' kernels filled its device, NEVER where
-    they never did. holder: int32[n], the kernel whose letting go made room, the last of several at one time; -1 for none."""
+class LastFull(NamedTuple):
+    """The last time that each task found its device full.
 
-    since: Int64
+    until: int64[n] ns, the last time up to the task's start at which kernels of other streams held all of its device; NEVER
+    where they never did. holder: int32[n], the kernel that then released its share, the last of those that released theirs at
+    that time; -1 for none.
+    """
+
+    until: Int64
     holder: Int32
 
 
 class _Holds(NamedTuple):
-    """Kernels that hold a share of a device for some time: task, its stream, from when to when (ns), and the share."""
+    """Kernels that hold shares of devices. stream: index into `Graph.processors`. start, end: of the hold, ns. share: in
+    parts of _WHOLE."""
 
     task: Int32
     stream: Int32
@@ -47,12 +52,12 @@ class _Holds(NamedTuple):
         return _Holds(self.task[chosen], self.stream[chosen], self.start[chosen], self.end[chosen], self.share[chosen])
 
 
-def room(timeline: Timeline, waits: Waiting) -> Room:
-    """Since when every task of the timeline had room on its device. waits: of the same timeline."""
+def last_full(timeline: Timeline, waits: Waiting) -> LastFull:
+    """Until when every task of the timeline found its device full. waits: of the same timeline."""
     graph = timeline.graph
-    found = Room(np.full(len(graph), NEVER), np.full(len(graph), -1, np.int32))
+    full = LastFull(np.full(len(graph), NEVER), np.full(len(graph), -1, np.int32))
     if graph.occupancy is None or Dependency.OCCUPANCY in graph.ignored:
-        return found
+        return full
     holds = _holds(timeline, waits, graph.occupancy)
     numbers: dict[tuple[int, int], int] = {}
     number = np.array([numbers.setdefault((p.rank, p.device), len(numbers)) for p in graph.processors], np.int32)
@@ -61,17 +66,17 @@ def room(timeline: Timeline, waits: Waiting) -> Room:
         shared = np.flatnonzero(device == each)
         for stream in np.unique(holds.stream[shared]):
             own, others = holds.only(shared[holds.stream[shared] == stream]), holds.only(shared[holds.stream[shared] != stream])
-            since, holder = _made_room(others)
-            last = np.searchsorted(since, own.start, side="right") - 1
+            until, holder = _ends_of_full(others)
+            last = np.searchsorted(until, own.start, side="right") - 1
             known = last >= 0
-            found.since[own.task[known]], found.holder[own.task[known]] = since[last[known]], holder[last[known]]
-            holder = _let_in(others, own.start)
-            found.since[own.task[holder >= 0]], found.holder[own.task[holder >= 0]] = own.start[holder >= 0], holder[holder >= 0]
-    return found
+            full.until[own.task[known]], full.holder[own.task[known]] = until[last[known]], holder[last[known]]
+            holder = _still_full(others, own.start)
+            full.until[own.task[holder >= 0]], full.holder[own.task[holder >= 0]] = own.start[holder >= 0], holder[holder >= 0]
+    return full
 
 
 def _holds(timeline: Timeline, waits: Waiting, table: Occupancy) -> _Holds:
-    """Who holds how much of a device, and how long: the hold scales with how long the kernel works in this timeline."""
+    """The holds of all kernels in the table. A hold scales with how long the kernel works in this timeline."""
     graph, task = timeline.graph, table.task
     began = waits.began[task]
     end = began + _share_of(timeline.end[task] - began, table.hold, np.maximum(graph.duration[task], 1))
@@ -86,23 +91,23 @@ def _share_of(time: Int64, part: Int64, whole: Int64) -> Int64:
     return np.array([t * p // w for t, p, w in zip(time.tolist(), part.tolist(), whole.tolist(), strict=True)], np.int64)
 
 
-def _made_room(holds: _Holds) -> tuple[Int64, Int32]:
-    """When these kernels ceased to fill the device, ascending, and who let go then."""
+def _ends_of_full(holds: _Holds) -> tuple[Int64, Int32]:
+    """The times, ascending, at which these kernels cease to hold the whole device, and the kernel that released its share."""
     holds = holds.only(np.flatnonzero(holds.end > holds.start))
     by_start, by_end = np.argsort(holds.start, kind="stable"), np.argsort(holds.end, kind="stable")
     start, end = holds.start[by_start], holds.end[by_end]
-    taken, let_go = (np.concatenate(([0], np.cumsum(holds.share[order]))) for order in (by_start, by_end))
+    taken, released = (np.concatenate(([0], np.cumsum(holds.share[order]))) for order in (by_start, by_end))
     time = np.unique(end)
     taken = taken[np.searchsorted(start, time, side="left")]
-    before = taken - let_go[np.searchsorted(end, time, side="left")]
+    before = taken - released[np.searchsorted(end, time, side="left")]
     last = np.searchsorted(end, time, side="right")
-    ceased = (before >= _FULL) & (taken - let_go[last] < _FULL)
+    ceased = (before >= _FULL) & (taken - released[last] < _FULL)
     return time[ceased], holds.task[by_end[last[ceased] - 1]]
 
 
-def _let_in(holds: _Holds, time: Int64) -> Int32:
-    """Of the kernels that fill the device across each time, the one whose letting go makes room, int32[times]; -1 where they
-    do not fill it. A stream runs one kernel at a time, the last that it began."""
+def _still_full(holds: _Holds, time: Int64) -> Int32:
+    """Where these kernels hold the whole device before and after a time, the one whose release ends that, int32[times]; else -1.
+    A stream runs one kernel at a time, the last that it began."""
     streams = [holds.only(np.flatnonzero(holds.stream == stream)) for stream in np.unique(holds.stream)]
     if not streams:
         return np.full(len(time), -1, np.int32)
@@ -112,7 +117,7 @@ def _let_in(holds: _Holds, time: Int64) -> Int32:
         last = np.searchsorted(each.start, time, side="left") - 1
         end[row], task[row] = each.end[last], each.task[last]
         share[row] = np.where((last >= 0) & (end[row] > time), each.share[last], 0)
-    order = np.argsort(-end, axis=0, kind="stable")  # the last to let go first
+    order = np.argsort(-end, axis=0, kind="stable")  # the last to release its share comes first
     held = np.cumsum(np.take_along_axis(share, order, 0), axis=0)
     fills = (held >= _FULL).argmax(axis=0)
     at = np.arange(len(time))

@@ -1,7 +1,8 @@
-"""Counterfactuals that look through a copy of the measurement.
+"""Replays with extreme changes, which show whether waits are simulated or were copied from the trace.
 
-A replay that copies its waiting from the trace still shows the measured step when the GPU costs nothing, doubles when
-the CPU's time doubles although the GPU sets the pace, and slows no rank but the one whose CPU slows.
+Suppose that a replay copied its waits from the trace. Then its steps would keep their measured length when the GPU costs
+nothing; they would double with the CPU's time although the GPU sets the pace; and when the CPU of one rank is slower, no other
+rank would be.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from lumos.result import Shown
 from lumos.simulate import Timeline, simulate
 from lumos.trace.table import Int64
 
-#: By how much `slow_rank` stretches a rank's CPU work.
+#: The factor by which `slow_rank` stretches a rank's CPU work.
 SLOW = 1.5
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Probes(Shown):
-    """Ratios to the replayed steps; None over nothing.
+    """Step times relative to the plain replay; None where there is nothing to change or to compare.
 
-    gpu_zero: all steps with every device duration at zero. cpu_double: with all CPU work twice as long. slow_rank: by
-    slowed rank, in the order of `Graph.ranks`: the mean over the other ranks, with that rank's CPU work × 1.5.
+    gpu_zero: all steps with every device duration at zero. cpu_double: all steps with all CPU work twice as long. slow_rank:
+    by slowed rank, in the order of `Graph.ranks`, the mean over the steps of the other ranks when that rank's CPU work takes
+    SLOW times as long.
     """
 
     gpu_zero: float | None
@@ -35,7 +37,7 @@ class Probes(Shown):
 
 
 def probes(graph: Graph, timeline: Timeline | None = None) -> Probes:
-    """Replay the graph under each counterfactual. `timeline`: its plain replay, simulated here where not given."""
+    """Replay the graph with each change. timeline: its plain replay, simulated here where not given."""
     owners = members(graph)
     base = lengths(timeline or simulate(graph, graph.duration), owners)
     device, cpu = owners.on_device, _cpu_work(owners)

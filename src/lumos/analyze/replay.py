@@ -1,7 +1,7 @@
-"""A replay against its measurement: the errors, and how much of them the replay earned.
+"""A replay compared with its measurement: the errors, and how much of the step the replay did not explain.
 
-How far tasks start from where they were measured to start counts from their step's start, as a fraction of the measured step,
-so that a step early or late as a whole is not charged to every task in it.
+The start error of a task compares its replayed and its measured start, each counted from the start of its step, as a fraction
+of the measured step. A step that is early or late as a whole is therefore not charged to every task in it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _CONSTANT_NAMES = {
 
 
 class StartError(NamedTuple):
-    """|replayed − measured start| as a fraction of the step; None over no tasks."""
+    """|replayed − measured start| as a fraction of the step; None where there are no tasks."""
 
     median: float | None
     p95: float | None
 
 
 class GroupError(NamedTuple):
-    """The start errors and the run time of a group of device tasks, in the measured and the replayed run."""
+    """A group of device tasks: the sum of their durations, measured and replayed, and their start errors."""
 
     tasks: int
     measured_ns: int
@@ -63,7 +63,12 @@ class BothRuns:
 
 @dataclass(frozen=True, slots=True)
 class StepReplay:
-    """One step of one rank. Errors are fractions, signed where a time is compared; None over nothing."""
+    """One step of one rank.
+
+    error: (replayed − measured) / measured, None where the measured step takes no time. utilization_error: mean absolute
+    difference of the busy fractions per millisecond, None where both are empty. kept_wait, unexplained_idle, prefix, scored,
+    unscored_reason: see `analyze.honesty`.
+    """
 
     rank: int
     name: str
@@ -84,8 +89,9 @@ class StepReplay:
 class ReplayResult(Shown):
     """A replayed job compared with its measurement; field names are those of `lumos replay --json`.
 
-    mean_abs_error, max_abs_error, exposed_communication_error: over scored steps. collective_start_error: over the
-    collectives in the steps of all ranks. constants: by name, one value per rank, in the order of rank_numbers.
+    mean_abs_error, max_abs_error, exposed_communication_error: over scored steps, None where there are none.
+    collective_start_error: over the collectives in the steps of all ranks. constants: by name, one value per rank, in the
+    order of rank_numbers.
     """
 
     ranks: int
@@ -105,17 +111,18 @@ class ReplayResult(Shown):
 
 
 def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
-    """Compare a measured graph with its replay (`timeline`, else simulated here).
+    """Compare a measured graph with its replay: `timeline`, or a simulation made here where that is not given.
 
-    Raises GraphError where the graph was never measured or has no schedule, or where no step owns a task.
+    Raises GraphError where the graph was not measured, where its dependencies contradict each other, or where no step owns
+    a task.
     """
     truth = measured(graph)
     timeline = timeline or simulate(graph)
     owners = members(graph)
     if not owners.steps:
         raise GraphError("no step contains any task, so there is nothing to compare: the profiler window may have cut every step")
-    late = start_errors(truth, timeline, owners)
-    steps = _steps(truth, timeline, owners, late)
+    starts = start_errors(truth, timeline, owners)
+    steps = _steps(truth, timeline, owners, starts)
     scored = [s for s in steps if s.scored and s.error is not None]
     errors = [abs(s.error) for s in scored if s.error is not None]
     return ReplayResult(
@@ -127,9 +134,9 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
         mean_abs_error=float(np.mean(errors)) if errors else None,
         max_abs_error=max(errors, default=None),
         exposed_communication_error=_exposed_communication_error(graph, scored),
-        collective_start_error=start_error(late[(graph.kind == Kind.COLLECTIVE) & (owners.step >= 0)]),
-        start_error_by_class=start_error_by_class(truth, timeline, owners, late),
-        start_error_by_stream=start_error_by_stream(truth, timeline, owners, late),
+        collective_start_error=start_error(starts[(graph.kind == Kind.COLLECTIVE) & (owners.step >= 0)]),
+        start_error_by_class=start_error_by_class(truth, timeline, owners, starts),
+        start_error_by_stream=start_error_by_stream(truth, timeline, owners, starts),
         constants=constants(graph),
         ignored=tuple(sorted(kind.name.lower().replace("_", "-") for kind in graph.ignored)),
         diagnostics=graph.diagnostics,
@@ -137,7 +144,8 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
 
 
 def constants(graph: Graph) -> dict[str, tuple[int, ...]]:
-    """The constants that a replay uses, by name, one value per rank: lags that are not zero, and a limited queue."""
+    """The constants that a replay uses, by name, one value per rank: delays of dependencies that are not zero, and the depth
+    of a limited launch queue."""
     out: dict[str, tuple[int, ...]] = {}
     for kind in Dependency:
         if graph.lag[:, kind].any():
@@ -149,7 +157,7 @@ def constants(graph: Graph) -> dict[str, tuple[int, ...]]:
 
 
 def dependencies(graph: Graph) -> int:
-    """Edges, the implicit order on each processor, run-time waits and rendezvous memberships."""
+    """How many dependencies a graph has: edges, the implicit order on each processor, waits of calls and members of rendezvous."""
     per_processor = np.bincount(graph.processor, minlength=len(graph.processors))
     order = int(np.maximum(per_processor - 1, 0).sum())
     waits = len(graph.waits.task) if graph.waits is not None else 0
@@ -157,11 +165,11 @@ def dependencies(graph: Graph) -> int:
 
 
 def relative(predicted: int, actual: int) -> float | None:
-    """(predicted − actual) / actual; None over nothing."""
+    """(predicted − actual) / actual; None where actual is 0."""
     return (predicted - actual) / actual if actual else None
 
 
-def _steps(truth: Timeline, timeline: Timeline, owners: Members, late: NDArray[np.float64]) -> tuple[StepReplay, ...]:
+def _steps(truth: Timeline, timeline: Timeline, owners: Members, starts: NDArray[np.float64]) -> tuple[StepReplay, ...]:
     times = [lengths(t, owners) for t in (truth, timeline)]
     parts = [four_way(t, owners) for t in (truth, timeline)]
     curves = [busy_curves(t, owners) for t in (truth, timeline)]
@@ -178,7 +186,7 @@ def _steps(truth: Timeline, timeline: Timeline, owners: Members, late: NDArray[n
                 error=relative(predicted, actual),
                 breakdown=BothRuns(parts[0][i], parts[1][i]),
                 utilization_error=busy_difference(curves[0][i], curves[1][i]),
-                kernel_start_error=start_error(late[tasks[owners.on_device[tasks]]]),
+                kernel_start_error=start_error(starts[tasks[owners.on_device[tasks]]]),
                 kept_wait=figures.kept_wait,
                 unexplained_idle=figures.unexplained_idle,
                 prefix=figures.prefix,
@@ -218,12 +226,12 @@ def start_error(errors: NDArray[np.float64]) -> StartError:
 
 
 def start_error_by_class(measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64]) -> dict[str, GroupError]:
-    """Device tasks of all steps by class of kernel (gemm, attention, collective, …). errors: of `start_errors`."""
+    """Device tasks of all steps by class of kernel (gemm, attention, collective, …). errors: from `start_errors`."""
     return _by(measured, replayed, owners, errors, *kernel_classes(measured.graph))
 
 
 def start_error_by_stream(measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64]) -> dict[str, GroupError]:
-    """Device tasks of all steps by stream; "rank 0 stream 7". errors: of `start_errors`."""
+    """Device tasks of all steps by stream, such as "rank 0 stream 7". errors: from `start_errors`."""
     graph = measured.graph
     return _by(measured, replayed, owners, errors, [f"rank {p.rank} {p.name}" for p in graph.processors], graph.processor)
 

@@ -1,9 +1,10 @@
 """How much longer each task could take before a step ends later.
 
-A backward pass over the frozen graph gives every task the latest time by which it must end: no later than its step's end, nor
-than the latest start of each successor less the delay of that dependency. The members of a rendezvous begin together, so what
-any of them waits for is bound by the tightest of them. Slack is that time minus the task's end in the replayed run. It holds for
-one task at a time, with the order on every processor, and who waits for whose SMs, as they are.
+A backward pass over the frozen graph gives the latest time by which every task must end: its step's end or, if that is earlier,
+the latest start of a successor less the delay of the dependency between them. The members of a rendezvous begin together, so the
+earliest of their latest starts binds the predecessors of all of them. Slack is the latest end minus the task's end in the
+replayed run. It holds if one task alone takes longer, while the order on every processor, and which kernel waits for the
+SMs of which other, stay as they are.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ UNBOUNDED = int(np.iinfo(np.int64).max)
 @dataclass(frozen=True, slots=True, eq=False)
 class Slack:
     """slack: int64[n] ns, how much longer each task may take; UNBOUNDED where no step ends later however long it takes.
-    work: int64[n] ns, how long each task works, without its waiting in a rendezvous. timeline: the run that it holds for."""
+    work: int64[n] ns, each task's duration without waiting in a rendezvous. timeline: the replayed run."""
 
     slack: Int64
     work: Int64
@@ -36,8 +37,8 @@ class Slack:
 
 
 class ClassSlack(NamedTuple):
-    """The tasks of a class in all steps: number, time, the number and time of those without slack, ns; the median slack
-    (None where it is unbounded)."""
+    """The tasks of a class in all steps. critical_tasks, critical_ns: those without slack. median_ns: the median slack, None
+    where it is unbounded."""
 
     tasks: int
     time_ns: int
@@ -53,15 +54,15 @@ def slack(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen |
     """
     graph = timeline.graph
     owners, frozen = owners or members(graph), frozen or freeze(graph)
-    found = causes(timeline, frozen)
-    holder, early = _holders(timeline, found)
+    latest_causes = causes(timeline, frozen)
+    holder, early = _holders(timeline, latest_causes)
     set_of = np.full(len(graph), -1, np.int32)
     if Dependency.RENDEZVOUS not in graph.ignored:
         sizes = np.diff(graph.rendezvous_offset)
         set_of[graph.rendezvous_task] = np.repeat(np.arange(len(sizes)), sizes)
-    began = found.waiting.began
+    began = latest_causes.waiting.began
     sequence = np.arange(len(graph), dtype=np.int32)
-    if (holder >= 0).any():  # the frozen order knows nothing of SMs; the order of time does
+    if (holder >= 0).any():  # the frozen graph's order ignores waits for SMs; the order in time respects them
         sequence = np.argsort(began[frozen.edges.order], kind="stable").astype(np.int32)
     late = _deadlines(timeline, owners)
     frozen.edges.latest_ends(
@@ -78,7 +79,7 @@ def slack(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen |
 
 
 def _deadlines(timeline: Timeline, owners: Members) -> Int64:
-    """The end of its step for what makes up the step, int64[n]; UNBOUNDED for the rest."""
+    """The end of its step for every task that counts for the step's time, int64[n] ns; UNBOUNDED for all others."""
     late = np.full(len(timeline.graph), UNBOUNDED, np.int64)
     for parts in job_steps(owners).values():
         tasks = np.concatenate([owners.tasks(i) for i in parts])
@@ -87,31 +88,32 @@ def _deadlines(timeline: Timeline, owners: Members) -> Int64:
     return late
 
 
-def _holders(timeline: Timeline, found: Causes) -> tuple[Int32, Int64]:
-    """By task, the kernel that made room for it on the device (-1 none); by such a kernel, how long before its end it did."""
-    holder, early = np.full(len(found.task), -1, np.int32), np.zeros(len(found.task), np.int64)
-    waited = np.flatnonzero((found.kind == Dependency.OCCUPANCY) & (found.task >= 0))
-    holder[waited] = found.task[waited]
-    early[holder[waited]] = timeline.end[holder[waited]] - found.done[waited]
+def _holders(timeline: Timeline, latest: Causes) -> tuple[Int32, Int64]:
+    """By task, the kernel whose release of SMs let it start, int32[n], -1 for none; and by such a kernel, how long before its
+    own end it released them, int64[n] ns."""
+    holder, early = np.full(len(latest.task), -1, np.int32), np.zeros(len(latest.task), np.int64)
+    waited = np.flatnonzero((latest.kind == Dependency.OCCUPANCY) & (latest.task >= 0))
+    holder[waited] = latest.task[waited]
+    early[holder[waited]] = timeline.end[holder[waited]] - latest.done[waited]
     return holder, early
 
 
-def slack_by_class(found: Slack, owners: Members) -> dict[str, ClassSlack]:
-    """Slack by class of task over the steps, those with most time first."""
-    graph = found.timeline.graph
+def slack_by_class(result: Slack, owners: Members) -> dict[str, ClassSlack]:
+    """Slack by class of task over all steps, the classes with most time first."""
+    graph = result.timeline.graph
     labels, label = task_classes(graph)
     tasks = np.flatnonzero((owners.step >= 0) & (graph.kind != Kind.RETURN))
     tasks = tasks[np.argsort(label[tasks], kind="stable")]
     rows = {}
     for group in np.split(tasks, np.flatnonzero(np.diff(label[tasks])) + 1):
         if len(group):
-            rows[labels[int(label[group[0]])]] = _summary(found, group)
+            rows[labels[int(label[group[0]])]] = _summary(result, group)
     return dict(sorted(rows.items(), key=lambda item: -item[1].time_ns))
 
 
-def _summary(found: Slack, tasks: Int64) -> ClassSlack:
-    time, left = found.work[tasks], found.slack[tasks]
-    # The lower middle value: no mean with an unbounded one.
-    median = int(np.sort(left)[(len(left) - 1) // 2])
-    none = left == 0
+def _summary(result: Slack, tasks: Int64) -> ClassSlack:
+    time, slack_ns = result.work[tasks], result.slack[tasks]
+    # The lower of the two middle values, not their mean, because one of them may be unbounded.
+    median = int(np.sort(slack_ns)[(len(slack_ns) - 1) // 2])
+    none = slack_ns == 0
     return ClassSlack(len(tasks), int(time.sum()), int(none.sum()), int(time[none].sum()), None if median == UNBOUNDED else median)

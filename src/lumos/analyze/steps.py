@@ -1,11 +1,12 @@
 """Which tasks belong to which training step, and when a step begins and ends.
 
 A step owns the CPU tasks of its rank that were measured to start inside its mark, and the device tasks that these
-launch, wherever they run; device tasks whose launch is missing belong where they were measured to start. A step's time
-in any timeline is the latest end minus the earliest start over the tasks that it owns, but for time between operators:
-a thread that pauses until the next step, or for good, does not make its step longer, nor does one that only polls by the
-clock. Device work launched before the
-window (`prefix`) belongs to no step: nobody knows what it waited for.
+launch, whenever they run. A device task without a known launch belongs to the step in which it was measured to start.
+Device work launched before the window (`prefix`) belongs to no step, because what it waited for is not in the trace.
+
+A step's time in any timeline is the latest end minus the earliest start over the tasks that it owns. Time between
+operators does not count: a thread that pauses until the next step, or after its last work, does not make its step longer.
+Nor does a thread that only polls on a timer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lumos.trace.table import Int32, Int64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
-    """Who runs each of a graph's n tasks, who launched it and which step owns it.
+    """For each of a graph's n tasks: the rank that runs it, the task that launched it and the step that owns it.
 
     steps: the steps that own any work, by rank and start. step: int32[n], index into `steps`, -1 none.
     rank: int32[n], position in `graph.ranks`. on_device: bool[n]. launch: int32[n], the launching task, -1 none.
@@ -76,7 +77,7 @@ def members(graph: Graph) -> Members:
 
 
 def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32) -> Members:
-    """Members of a graph whose tasks are known to belong to `steps`: step int32[n], index into `steps`, -1 none."""
+    """The members of a graph whose steps are known already. step: int32[n], index into `steps`, -1 none."""
     rank = graph.position_of_task
     on_device = graph.on_device
     launch = launches(graph)
@@ -85,7 +86,7 @@ def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32) -> Members:
 
 
 class _Facts(NamedTuple):
-    """Of every task: rank, whether on a device, launch and prefix, as in `Members`; and the tasks by rank."""
+    """What `Members` holds that does not depend on steps. by_rank: the tasks of each rank."""
 
     rank: Int32
     by_rank: Lists
@@ -95,7 +96,7 @@ class _Facts(NamedTuple):
 
 
 def _members(graph: Graph, marked: tuple[Step, ...], step: Int32, facts: _Facts) -> Members:
-    """The steps that own any work, numbered anew."""
+    """Members with only those of the `marked` steps that own any work. step: index into `marked`, changed in place."""
     rank, by_rank, on_device, launch, prefix = facts
     step[prefix | np.array([p.timer for p in graph.processors], bool)[graph.processor]] = -1
     owning = np.unique(step[(step >= 0) & (graph.kind != Kind.HOST)])
@@ -119,18 +120,18 @@ def _members(graph: Graph, marked: tuple[Step, ...], step: Int32, facts: _Facts)
 
 
 def job_steps(owners: Members) -> dict[str, list[int]]:
-    """Steps of the job: the indices of those of all ranks with one name, in order; a name that a rank repeats is told apart
-    by number, "step (2)"."""
-    found: dict[str, list[int]] = {}
+    """The steps of the job: by name, the indices of the ranks' steps of that name. Where a rank has several steps of one
+    name, the second is called "name (2)", and so on."""
+    indices: dict[str, list[int]] = {}
     seen: dict[tuple[int, str], int] = {}
     for i, step in enumerate(owners.steps):
         again = seen[step.rank, step.name] = seen.get((step.rank, step.name), 0) + 1
-        found.setdefault(step.name if again == 1 else f"{step.name} ({again})", []).append(i)
-    return found
+        indices.setdefault(step.name if again == 1 else f"{step.name} ({again})", []).append(i)
+    return indices
 
 
 def only(owners: Members, *names: str) -> Members:
-    """The steps of those names alone; the tasks of the others belong to no step."""
+    """The same members with the steps of these names only; the tasks of all other steps then belong to no step."""
     chosen = [i for i, step in enumerate(owners.steps) if step.name in names]
     number = np.full(len(owners.steps) + 1, -1, np.int32)  # the last is what index -1 finds
     number[chosen] = np.arange(len(chosen))
@@ -176,7 +177,10 @@ def lengths(timeline: Timeline, owners: Members) -> Int64:
 
 
 def _prefix(graph: Graph, rank: Int32, on_device: NDArray[np.bool_], launch: Int32) -> NDArray[np.bool_]:
-    """Released device tasks without a launch, on ranks that show launches at all (elsewhere every task is one)."""
+    """Device tasks whose start is taken from the trace because their launch is missing.
+
+    A rank without any launches has no prefix: the launches of all of its device work are missing.
+    """
     released = np.zeros(len(graph), bool)
     released[graph.release_task] = True
     shows_launches = np.zeros(len(graph.ranks), bool)
@@ -185,7 +189,7 @@ def _prefix(graph: Graph, rank: Int32, on_device: NDArray[np.bool_], launch: Int
 
 
 def _assign(graph: Graph, measured_start: Int64, by_rank: Lists, launched: NDArray[np.bool_], launch: Int32) -> Int32:
-    """Index into graph.steps by measured start, then launched device tasks by their launch."""
+    """Index into graph.steps of every task, int32[n]: by measured start, but launched device tasks by their launch."""
     step = np.full(len(graph), -1, np.int32)
     offset, order = by_rank
     for position, number in enumerate(graph.ranks):
@@ -196,8 +200,8 @@ def _assign(graph: Graph, measured_start: Int64, by_rank: Lists, launched: NDArr
         start = np.array([graph.steps[i].start for i in marks], np.int64)
         end = np.array([graph.steps[i].end for i in marks], np.int64)
         time = measured_start[tasks]
-        found = np.searchsorted(start, time, side="right") - 1
-        inside = (found >= 0) & (time < end[found])
-        step[tasks[inside]] = np.array(marks, np.int32)[found[inside]]
+        last = np.searchsorted(start, time, side="right") - 1
+        inside = (last >= 0) & (time < end[last])
+        step[tasks[inside]] = np.array(marks, np.int32)[last[inside]]
     step[launched] = step[launch[launched]]
     return step

@@ -1,12 +1,13 @@
-"""What each slow rank, stage and operation class costs a job.
+"""How much time each slow rank, pipeline stage and class of operations costs a job.
 
-The yardstick is an ideal job in which equal work takes equal time (`analyze.equal_work`), simulated on the same graph.
-Two questions are asked of each rank, stage and class: how slow would the ideal job be if this one alone kept its own
-times (`slowdown`, relative to the ideal step), and what would the job as it is gain if this one alone took ideal times
-(`worth_ns` a step). The second is what a fix is worth: two ranks that are both slow hide each other's cost, so fixes do
-not add up. A time below zero says that the ideal is slower there: a rank better than its peers.
+The job is compared with an ideal one, in which equal work takes equal time (`analyze.equal_work`), simulated on the same
+graph. Each rank, stage and class gets two figures. `slowdown`: how long the ideal job's step would be if only this rank (stage,
+class) kept its own times, relative to the ideal step. `worth_ns`: how much shorter the job's step would be if only this one
+took ideal times, which is what fixing it is worth. Two ranks that are both slow hide each other's cost, so the worth of several
+fixes does not add up. It is negative where the ideal times are slower than the measured: for a rank that is faster than its
+peers.
 
-A job's step runs from the first start to the last end over its ranks; figures are means over its steps. A step that takes
+A step of the job runs from the first start to the last end over its ranks; figures are means over the steps. A step that takes
 more than OUTLIER times the median (warm-up) is left out, with a diagnostic.
 """
 
@@ -28,7 +29,7 @@ from lumos.simulate import Timeline, measured, simulate
 from lumos.simulate.freeze import freeze, sweep
 from lumos.trace.table import Int64, Job
 
-#: A step longer than this many times the median step is no step like the others.
+#: A step longer than this many times the median step is left out.
 OUTLIER = 1.5
 
 
@@ -36,9 +37,9 @@ OUTLIER = 1.5
 class StragglerShare:
     """One rank, stage or class.
 
-    work_ns, ideal_work_ns: its own tasks' time a step as it is and in the ideal job; that of a rank or stage without
-    communication, that of a class without waiting. slowdown: of the ideal step, if this one alone kept its times.
-    worth_ns: what its ideal times would save a step.
+    work_ns, ideal_work_ns: the time of its own tasks in a step, as measured and in the ideal job; for a rank or stage without
+    communication, for a class without waiting. slowdown: of the ideal step, if only this one kept its times. worth_ns: how
+    much time its ideal times would save in a step.
     """
 
     work_ns: int
@@ -58,7 +59,7 @@ class _Figures(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankShare(StragglerShare):
-    """A rank; its pipeline stage where the job says it."""
+    """A rank. stage: its pipeline stage, None where the job does not say."""
 
     rank: int
     stage: int | None
@@ -80,10 +81,10 @@ class ClassShare(StragglerShare):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stragglers(Shown):
-    """A job against its ideal; field names are those of `lumos stragglers --json`. Times are of the mean step.
+    """A job compared with its ideal; field names are those of `lumos stragglers --json`. Times are of the mean step.
 
-    slowdown: measured / ideal step. slowdown_without_launch_delay: the same with the job replayed without launch delays;
-    None where the job has none apart. by_rank: by rank; by_stage (empty where unknown), by_class: by worth.
+    slowdown: measured / ideal step. slowdown_without_launch_delay: the step replayed without launch delays / ideal step;
+    None where the job does not record launch delays. by_rank: by rank; by_stage (empty where unknown), by_class: by worth.
     """
 
     ranks: int
@@ -101,9 +102,10 @@ class Stragglers(Shown):
 
 
 def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median") -> Stragglers:
-    """Compare a measured job of several ranks with its ideal. `job`: what the graph was built from, which knows its stages.
+    """Compare a measured job of several ranks with its ideal. job: what the graph was built from, which gives the stages.
 
-    Raises UsageError: `ideal` is none of RULES. GraphError: one rank alone, nothing measured, no step with work in it.
+    Raises UsageError where `ideal` is none of RULES; GraphError where the job has one rank only, was not measured, or has no
+    step that owns a task.
     """
     if ideal not in RULES:
         raise UsageError(f"{ideal!r} is no ideal; valid are {', '.join(RULES)}")
@@ -113,12 +115,12 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
     if not owners.steps:
         raise GraphError("no step contains any task, so there is nothing to compare: the profiler window may have cut every step")
     steps = _Steps(owners, truth)
-    of = work(graph, owners, job)
+    classes = work(graph, owners, job)
     counted = steps.counted[owners.step] & (owners.step >= 0)
-    best = ideal_durations(graph, owners, of, counted, ideal)
+    best = ideal_durations(graph, owners, classes, counted, ideal)
     trial = _Trial(graph, steps, best)
-    no_delay = trial.step(np.where(of.delay, 0, graph.duration)) if graph.duration[of.delay].any() else None
-    own, computes = counted & ~of.delay, graph.kind != Kind.COLLECTIVE
+    no_delay = trial.step(np.where(classes.delay, 0, graph.duration)) if graph.duration[classes.delay].any() else None
+    own, computes = counted & ~classes.delay, graph.kind != Kind.COLLECTIVE
 
     def share(tasks: NDArray[np.bool_], works: NDArray[np.bool_] | None = None) -> _Figures:
         works, count = tasks if works is None else tasks & works, steps.number
@@ -129,11 +131,13 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
             round(trial.base - trial.step(np.where(tasks, best, graph.duration))),
         )
 
-    stage_of = [None] * len(graph.ranks) if of.stage is None else of.stage.tolist()
+    stage, label = classes.stage, classes.label
+    stage_of = [None] * len(graph.ranks) if stage is None else stage.tolist()
     by_rank = [RankShare(*share(own & (owners.rank == i), computes), rank, stage_of[i]) for i, rank in enumerate(graph.ranks)]
-    stages = [] if of.stage is None else np.unique(of.stage).tolist()
-    by_stage = [StageShare(*share(own & (of.stage[owners.rank] == s), computes), s) for s in stages if of.stage is not None]
-    by_class = [ClassShare(*share(counted & (of.label == i)), of.labels[i]) for i in np.unique(of.label[_worked(graph, counted)])]
+    by_stage = (
+        [] if stage is None else [StageShare(*share(own & (stage[owners.rank] == s), computes), s) for s in np.unique(stage).tolist()]
+    )
+    by_class = [ClassShare(*share(counted & (label == i)), classes.labels[i]) for i in np.unique(label[_takes_time(graph, counted)])]
     return Stragglers(
         ranks=len(graph.ranks),
         steps=steps.number,
@@ -150,14 +154,14 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
     )
 
 
-def _worked(graph: Graph, counted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Tasks whose classes are worth a row: those that take time."""
+def _takes_time(graph: Graph, counted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The counted tasks that take time; only their classes get a row."""
     out: NDArray[np.bool_] = counted & (graph.duration > 0) & (graph.kind != Kind.RETURN)
     return out
 
 
 class _Steps:
-    """The steps of the job, each over all its ranks, and which of them count."""
+    """The steps of the job, each over all ranks, and which of them count (the others are left out as too long)."""
 
     def __init__(self, owners: Members, truth: Timeline) -> None:
         self._owners = owners
@@ -165,22 +169,22 @@ class _Steps:
         index = {name: i for i, name in enumerate(self._names)}
         self._job_step = np.array([index[s.name] for s in owners.steps], np.int64)
         time = self._times(truth)
-        self._kept = time <= OUTLIER * np.median(time)
+        self._counts = time <= OUTLIER * np.median(time)
         self._time = time
-        self.number = int(self._kept.sum())
-        #: of each step of each rank, and of no step (index -1): whether it counts
-        self.counted: NDArray[np.bool_] = np.append(self._kept[self._job_step], False)
+        self.number = int(self._counts.sum())
+        #: Whether each step of each rank counts; the last entry, which index -1 finds, is for tasks without a step.
+        self.counted: NDArray[np.bool_] = np.append(self._counts[self._job_step], False)
 
     def mean(self, timeline: Timeline) -> float:
-        """The mean step that counts, ns."""
-        return float(self._times(timeline)[self._kept].mean())
+        """The mean over the steps that count, ns."""
+        return float(self._times(timeline)[self._counts].mean())
 
     def findings(self) -> list[Diagnostic]:
-        left = [f"{self._names[i]} ({self._time[i] / 1e6:.0f} ms)" for i in np.flatnonzero(~self._kept)]
-        if not left:
+        left_out = [f"{self._names[i]} ({self._time[i] / 1e6:.0f} ms)" for i in np.flatnonzero(~self._counts)]
+        if not left_out:
             return []
-        usual = float(np.median(self._time)) / 1e6
-        message = f"left out, as it takes more than {OUTLIER} times the median step of {usual:.0f} ms: {', '.join(left[:6])}"
+        median_ms = float(np.median(self._time)) / 1e6
+        message = f"left out, as it takes more than {OUTLIER} times the median step of {median_ms:.0f} ms: {', '.join(left_out[:6])}"
         return [Diagnostic("step-left-out", message)]
 
     def _times(self, timeline: Timeline) -> Int64:
@@ -194,7 +198,7 @@ class _Steps:
 
 
 class _Trial:
-    """The job's mean step under other durations; a sweep of the frozen graph where that is exact, else the event loop."""
+    """The job's mean step with other durations, by a sweep of the frozen graph where that is exact, else by the event loop."""
 
     def __init__(self, graph: Graph, steps: _Steps, best: Int64) -> None:
         self._graph = graph

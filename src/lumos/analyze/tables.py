@@ -1,4 +1,4 @@
-"""Where the time goes: by kernel, operator, module, stream or rank, over all steps; by class on each rank, in the mean step."""
+"""Where the time of all steps goes, by kernel, operator, module, stream or rank; and the mean step by class on each rank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GROUPINGS = ("kernel", "operator", "module", "stream", "rank")
 
 
 class TimeRow(NamedTuple):
-    """Tasks of one name: how many, their time in total, at the least, on average and at the most, ns."""
+    """All tasks of one name. share: of the total time of all rows."""
 
     name: str
     tasks: int
@@ -38,7 +38,7 @@ class TimeRow(NamedTuple):
 
 
 class OperatorRow(NamedTuple):
-    """An operator: the device work launched from it, and its own CPU time (in so many pieces), ns."""
+    """An operator: the device work launched from it, and its own CPU time, which is cut into cpu_tasks slices."""
 
     name: str
     device_tasks: int
@@ -50,7 +50,7 @@ class OperatorRow(NamedTuple):
 
 
 class ModuleRow(NamedTuple):
-    """A module: the device work launched from it, forward and backward, ns."""
+    """A module: the device work launched from it, forward and backward."""
 
     name: str
     device_tasks: int
@@ -59,7 +59,7 @@ class ModuleRow(NamedTuple):
 
 
 class StreamRow(NamedTuple):
-    """A stream of one rank over the windows of its steps, ns; `share` is busy time over the windows."""
+    """A stream of one rank during the rank's steps. share: busy time over the time of the steps."""
 
     rank: int
     name: str
@@ -70,7 +70,7 @@ class StreamRow(NamedTuple):
 
 
 class RankRow(NamedTuple):
-    """A rank over all of its steps, ns."""
+    """A rank over all of its steps. idle: None for a rank without device work."""
 
     rank: int
     steps: int
@@ -117,7 +117,7 @@ def by_kernel(timeline: Timeline, owners: Members) -> tuple[TimeRow, ...]:
 
 
 def by_operator(timeline: Timeline, owners: Members, job: Job) -> tuple[OperatorRow, ...]:
-    """Device work by the operator that launched it, beside the operator's own CPU time."""
+    """Device work by the operator that launched it, with the operator's own CPU time."""
     labels, label = _names(job, owners, operators(job, owners))
     device = _totals(timeline, label, owners.on_device & (owners.step >= 0), len(labels))
     cpu = _totals(timeline, label, ~owners.on_device & (label > 0) & (owners.step >= 0), len(labels))
@@ -157,17 +157,17 @@ def by_module(timeline: Timeline, owners: Members, job: Job) -> tuple[ModuleRow,
 def by_stream(timeline: Timeline, owners: Members) -> tuple[StreamRow, ...]:
     """Each stream's busy time and its idle time by cause."""
     graph = timeline.graph
-    found = device_causes(timeline, owners)
+    causes = device_causes(timeline, owners)
     start, end = spans(timeline, owners)
     step_rank = owners.step_rank()
     rows = []
-    for place in np.unique(graph.processor[found.task]):
+    for place in np.unique(graph.processor[causes.task]):
         processor = graph.processors[int(place)]
-        here = np.flatnonzero(graph.processor[found.task] == place)
-        tasks = found.task[here]
+        here = np.flatnonzero(graph.processor[causes.task] == place)
+        tasks = causes.task[here]
         steps = np.flatnonzero(step_rank == owners.rank[tasks[0]])
         busy = int(within(union(timeline.start[tasks], timeline.end[tasks]), start[steps], end[steps]).sum())
-        idle = [split(timeline, found, here, int(start[i]), int(end[i])) for i in steps]
+        idle = [split(timeline, causes, here, int(start[i]), int(end[i])) for i in steps]
         window = int((end[steps] - start[steps]).sum()) or 1
         owned = int((owners.step[tasks] >= 0).sum())
         rows.append(StreamRow(processor.rank, processor.name, owned, busy, busy / window, Idle(*_sums(idle, 4))))
@@ -182,8 +182,7 @@ def by_rank(timeline: Timeline, owners: Members) -> tuple[RankRow, ...]:
     rows = []
     for position, rank in enumerate(timeline.graph.ranks):
         steps = np.flatnonzero(step_rank == position).tolist()
-        stood = [idle[i] for i in steps]
-        known = [i for i in stood if i is not None]
+        known = [split_idle for i in steps if (split_idle := idle[i]) is not None]
         rows.append(
             RankRow(
                 rank,
@@ -201,7 +200,8 @@ def _sums(rows: Sequence[tuple[int, ...]], width: int) -> list[int]:
 
 
 def _names(job: Job, owners: Members, row: Int64) -> tuple[list[str], Int64]:
-    """Names of all ranks' rows together: labels, and each task's index into them; 0 is "(none)"."""
+    """The names of rows of the traces, int64[n] by task: the distinct names of all ranks, and each task's index into them. Index 0 is
+    "(none)", for tasks without a row."""
     labels = {"(none)": 0}
     out = np.zeros(len(row), np.int64)
     for position, trace in enumerate(job.traces):
@@ -221,8 +221,8 @@ def _totals(timeline: Timeline, label: Int64, tasks: NDArray[np.bool_], size: in
 
 
 class ClassTimes(NamedTuple):
-    """Mean step. labels: the classes that take time. time_ns: int64[ranks, labels], own work, without waiting for peers.
-    waiting_ns: int64[ranks], in collectives, for the last rank."""
+    """The mean step. labels: the classes that take time. time_ns: int64[ranks, labels], work without waiting for peers.
+    waiting_ns: int64[ranks], waiting in collectives for the last rank."""
 
     labels: tuple[str, ...]
     time_ns: Int64
@@ -230,14 +230,14 @@ class ClassTimes(NamedTuple):
 
 
 def class_times(timeline: Timeline, owners: Members, job: Job | None = None) -> ClassTimes:
-    """Time by rank and class over the steps of the job, the classes that take most first. `job`: as for `work`."""
-    graph, of = timeline.graph, work(timeline.graph, owners, job)
+    """The mean step of the job by rank and class, the classes that take most time first. job: as for `work`."""
+    graph, classes = timeline.graph, work(timeline.graph, owners, job)
     began = waiting(timeline).began
     tasks = np.flatnonzero((owners.step >= 0) & (graph.kind != Kind.RETURN))
-    shape = len(graph.ranks), len(of.labels)
+    shape = len(graph.ranks), len(classes.labels)
     time, waited = np.zeros(shape, np.int64), np.zeros(shape[0], np.int64)
-    np.add.at(time, (owners.rank[tasks], of.label[tasks]), timeline.end[tasks] - began[tasks])
+    np.add.at(time, (owners.rank[tasks], classes.label[tasks]), timeline.end[tasks] - began[tasks])
     np.add.at(waited, owners.rank[tasks], began[tasks] - timeline.start[tasks])
     steps = max(len(job_steps(owners)), 1)
     order = [i for i in np.argsort(-time.sum(axis=0), kind="stable").tolist() if time[:, i].any()]
-    return ClassTimes(tuple(of.labels[i] for i in order), time[:, order] // steps, waited // steps)
+    return ClassTimes(tuple(classes.labels[i] for i in order), time[:, order] // steps, waited // steps)

@@ -1,7 +1,7 @@
-"""What a task's work counts as: on the device by the kernel's name, on the CPU by the kind of task.
+"""The class of each task: a device task's by its kernel's name, a CPU task's by its kind.
 
-The patterns are those of the libraries that write such names (cuBLAS, cuBLASLt, CUTLASS, Tensile, cuDNN, MIOpen,
-FlashAttention, ATen, NCCL, RCCL); the first that matches decides. A name that matches none is "other".
+The patterns match the names of kernels in known libraries (cuBLAS, cuBLASLt, CUTLASS, Tensile, cuDNN, MIOpen,
+FlashAttention, ATen, NCCL, RCCL); the first pattern that matches decides. A name that matches none is "other".
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ _COMPILED = tuple((label, re.compile(pattern, re.IGNORECASE)) for label, pattern
 
 CLASSES = ("collective", "memcpy", "memset", *(label for label, _ in _PATTERNS), "other")
 
-#: Classes of kernels that arithmetic bounds.
+#: Classes of kernels whose time is bound by arithmetic, not by memory.
 ARITHMETIC = ("gemm", "convolution", "attention")
 
-
-#: What a CPU task counts as.
+#: The class of a CPU task.
 CPU_CLASSES = {
     Kind.OPERATOR: "cpu operators",
     Kind.HOST: "cpu between operators",
@@ -44,9 +43,10 @@ CPU_CLASSES = {
     Kind.SYNC: "synchronising calls",
     Kind.RETURN: "synchronising calls",
 }
-#: What an operator counts as on a rank without device work, where it computes by itself.
+#: The class of an operator on a rank without device work, where the operator itself computes.
 OPERATORS = "operators"
-#: A collective whose waiting is known is transfer, once it has begun; one whose peers were not given holds both.
+#: The class of a collective: its waiting is counted apart where its peers are known, so that the rest is transfer; where they
+#: are not, its time holds both.
 TRANSFER = "transfer"
 WAITING_UNKNOWN = "communication, waiting unknown"
 
@@ -68,13 +68,13 @@ def kernel_classes(graph: Graph) -> tuple[list[str], Int32]:
 
 
 def bound_by_arithmetic(graph: Graph) -> NDArray[np.bool_]:
-    """Which tasks are kernels that arithmetic bounds, bool[n]."""
-    classes, of = kernel_classes(graph)
-    return np.isin(of, [classes.index(name) for name in ARITHMETIC])
+    """Which tasks are kernels whose time is bound by arithmetic, bool[n]."""
+    classes, label = kernel_classes(graph)
+    return np.isin(label, [classes.index(name) for name in ARITHMETIC])
 
 
 def task_classes(graph: Graph) -> tuple[list[str], Int32]:
-    """Labels, and every task's index into them, int32[n]: the class of a kernel, or what a CPU task or a collective is."""
+    """The classes of all tasks, on devices and on CPUs, and every task's index into them, int32[n]."""
     classes, label = kernel_classes(graph)
     labels = list(dict.fromkeys((*classes, *CPU_CLASSES.values(), OPERATORS, TRANSFER, WAITING_UNKNOWN)))
     of_kind = np.full(max(Kind) + 1, -1, np.int32)
@@ -82,7 +82,7 @@ def task_classes(graph: Graph) -> tuple[list[str], Int32]:
         of_kind[kind] = labels.index(name)
     label = np.where(of_kind[graph.kind] >= 0, of_kind[graph.kind], label)
     with_device = {p.rank for p in graph.processors if p.is_stream}
-    bare = np.array([p.rank not in with_device for p in graph.processors], bool)[graph.processor]
-    label[bare & (graph.kind == Kind.OPERATOR)] = labels.index(OPERATORS)
+    without_device = np.array([p.rank not in with_device for p in graph.processors], bool)[graph.processor]
+    label[without_device & (graph.kind == Kind.OPERATOR)] = labels.index(OPERATORS)
     label[graph.waiting_unknown] = labels.index(WAITING_UNKNOWN)
     return labels, label

@@ -1,6 +1,6 @@
-"""How long work takes that was not measured: accelerators and networks as data, and small fitted models over them.
+"""How long work takes that was not measured: accelerators and networks as data, and small fitted models of their speed.
 
-The names below are functions with the words of `lumos cost`, and what they take and answer; the modules beside them are internal.
+The names below are the functions behind `lumos cost`, with their arguments and results; the modules of this package are internal.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
 """Attention: flash kernels by tiles of queries over cores, unfused attention from its parts, and ring attention.
 
-A flash kernel gives each core blocks of 128 queries of one head and walks over blocks of 128 keys:
+In a flash kernel each core takes a block of 128 queries of one head and loops over blocks of 128 keys:
 
     block   = 2 · 128² · (d_qk + d_v) · cores / peak · (1 + overhead) + 128² · softmax cycles / clock
-    blocks  = batch · heads · Σ over query blocks of the key blocks it sees (causal: only up to its own diagonal)
+    blocks  = batch · heads · Σ over query blocks of their key blocks (causal: only those up to the diagonal)
     compute = (blocks / cores + tail · key blocks of the longest query block) · block
     memory  = (Q + K + V + O bytes) / bandwidth · (1 + memory overhead)
     time    = launch + per-query-block prologue + sqrt(compute² + memory²)
 
-The softmax term is what keeps small heads slow: exponentials run on few units per core (Shah et al., FlashAttention-3,
-2024, section 3). Head sizes are padded to 32, 64, 96, 128, 192 or 256 as the kernels do. The backward pass does five
-multiplications for the forward's two (Dao, FlashAttention-2, 2023), at its own overhead. A sequence that does not divide
-by 128 is rounded up. Unfused attention (Megatron-LM before 2022) is two batched multiplications and a softmax that writes
-the score matrix: `unfused_attention`.
+The softmax term makes small heads slow, because a core has few units for exponentials (Shah et al., FlashAttention-3, 2024,
+section 3). Head sizes are padded to 32, 64, 96, 128, 192 or 256, as the kernels do. The backward pass does five multiplications
+where the forward pass does two (Dao, FlashAttention-2, 2023), and has an overhead of its own. Sequence lengths are rounded up to
+multiples of 128. Unfused attention (Megatron-LM before 2022) is two batched multiplications and a softmax that writes the score
+matrix: `unfused_attention`.
 
 Limits: no sliding windows, no paged keys, no dropout inside the kernel; sequences of one batch have equal length.
 """
@@ -31,11 +31,12 @@ from lumos.errors import UsageError
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
 BLOCK = 128
-#: Head sizes that the kernels are compiled for; others are padded up.
+#: Head sizes that the kernels are compiled for; others are padded to the next of these.
 HEAD_SIZES = np.array([32, 64, 96, 128, 192, 256])
-#: Multiplications of the backward pass per forward one: five against two.
+#: Multiplications of the backward pass over those of the forward pass: five over two.
 BACKWARD_FLOPS = 2.5
-#: Kernels with fitted sets, and the order in which "flash" looks for one (after a set of its own, from calibrate).
+#: Kernels with fitted coefficients, in the order in which they are tried for "flash" (after coefficients for "flash" itself, which
+#: only calibration on a trace gives).
 KERNELS = (AttentionKernel.FA3, AttentionKernel.CUDNN, AttentionKernel.FA2, AttentionKernel.TRTLLM)
 #: The passes that one time may cover, by the word of the command line and of tables.
 DIRECTIONS = {
@@ -46,7 +47,7 @@ DIRECTIONS = {
 
 
 class AttentionCoefficients(NamedTuple):
-    """What is fitted. Times in µs, overheads as fractions ≥ 0, softmax in clock cycles of a core per score."""
+    """The fitted numbers. Times in µs, overheads as fractions ≥ 0, softmax in clock cycles of a core per score."""
 
     launch_us: float
     overhead: float
@@ -61,7 +62,7 @@ PRIOR = AttentionCoefficients(8.0, 0.2, 0.03, 0.5, 0.5, 0.3, 0.2)
 
 
 class AttentionShape(NamedTuple):
-    """Sizes of one shape (arrays): query and key lengths differ in ring attention and with cached keys."""
+    """Sizes, arrays of one shape. The lengths of queries and keys differ in ring attention and with cached keys."""
 
     batch: Float64
     queries: Float64
@@ -89,12 +90,13 @@ def attention(
     clock: float = 1.0,
     book: Book | None = None,
 ) -> Estimate:
-    """Time of one fused attention kernel (backward: with its small companions). Sizes are broadcast together.
+    """Time of one fused attention kernel (backward: with the small kernels that belong to it). Sizes are broadcast together.
 
     kv_heads: heads of K and V (GQA, MQA; default: heads). value_dim: head size of V where it differs from that of Q and
-    K (MLA: head_dim 192, value_dim 128). kv_len: keys where they are not as many as the queries; causal then masks the
-    last queries' future. kernel: "flash" (the accelerator's best known), or one of `KERNELS`. Raises UsageError for bad
-    sizes, kernel, direction or dtype, LumosError where the accelerator lacks a number.
+    K (MLA: head_dim 192, value_dim 128). kv_len: number of keys where it differs from that of queries; a causal mask is then
+    aligned at the last query, which sees all keys. kernel: "flash" (the first of `KERNELS` that was measured on the accelerator),
+    or one of `KERNELS`. Raises UsageError for bad sizes, kernel, direction or dtype, LumosError where the accelerator lacks a
+    number.
     """
     directions = directions_of(direction)
     if kernel != AttentionKernel.FLASH and kernel not in KERNELS:
@@ -102,11 +104,12 @@ def attention(
     if not 0 < clock <= 1:
         raise UsageError(f"attention: clock is a fraction of the boost clock in (0, 1], not {clock:g}")
     s = shape_of(batch, seq_len, heads, head_dim, kv_heads, value_dim, kv_len)
-    found, notes = find("attention", accelerator, (AttentionKernel.FLASH, *KERNELS) if kernel == AttentionKernel.FLASH else (kernel,), book)
-    coefficients = AttentionCoefficients(**found.values)  # type: ignore[arg-type]
+    variants = (AttentionKernel.FLASH, *KERNELS) if kernel == AttentionKernel.FLASH else (kernel,)
+    fitted, notes = find("attention", accelerator, variants, book)
+    coefficients = AttentionCoefficients(**fitted.values)  # type: ignore[arg-type]
     seconds, bound, roof = attention_seconds(s, causal, directions, accelerator, dtype_of(dtype), coefficients, clock)
-    beyond = outside(found.seen, batch=s.batch, seq_len=s.keys, heads=s.heads, head_dim=s.head_dim)
-    return estimate(seconds, roof, bound, beyond, found, notes)
+    beyond = outside(fitted.seen, batch=s.batch, seq_len=s.keys, heads=s.heads, head_dim=s.head_dim)
+    return estimate(seconds, roof, bound, beyond, fitted, notes)
 
 
 def directions_of(word: str) -> tuple[Direction, ...]:
@@ -152,7 +155,7 @@ def attention_seconds(
     c: AttentionCoefficients,
     clock: float = 1.0,
 ) -> tuple[Float64, Float64, Float64]:
-    """Seconds of all `directions` together, `Bound` of the last one, and roofline seconds, of each shape: the formula alone."""
+    """By the formula above, of each shape: seconds of all `directions` together, `Bound` of the last one, and roofline seconds."""
     parts = [_one_direction(s, causal, direction, accelerator, dtype, c, clock) for direction in directions]
     seconds = np.asarray(sum(p[0] for p in parts))
     roof = np.asarray(sum(p[2] for p in parts))
@@ -185,16 +188,16 @@ def _one_direction(
 
 
 def _blocks(s: AttentionShape, causal: bool) -> tuple[Float64, Float64, Float64, Float64]:
-    """Scores needed, blocks computed, key blocks of the longest query block, query blocks."""
+    """Number of scores needed, of blocks computed, of key blocks of the longest query block, and of query blocks."""
     q, k = np.ceil(s.queries / BLOCK), np.ceil(s.keys / BLOCK)
     each = s.batch * s.heads
     if not causal:
         return each * s.queries * s.keys, each * q * k, k, each * q
-    # query i sees keys up to keys − queries + i: a trapezium, or with fewer keys than queries a triangle of the keys
-    seen = np.minimum(s.queries, s.keys)
-    pairs = each * (seen * s.keys - seen * (seen - 1) / 2)
-    walked = np.minimum(q, k)
-    return pairs, each * (walked * k - walked * (walked - 1) / 2), k, each * q
+    # Query i sees the keys up to keys − queries + i: a trapezium of scores or, with fewer keys than queries, a triangle.
+    rows = np.minimum(s.queries, s.keys)
+    pairs = each * (rows * s.keys - rows * (rows - 1) / 2)
+    block_rows = np.minimum(q, k)
+    return pairs, each * (block_rows * k - block_rows * (block_rows - 1) / 2), k, each * q
 
 
 def _padded(head_dim: Float64) -> Float64:

@@ -1,4 +1,4 @@
-"""Attention that is not one kernel: unfused (the framework of 2022 and before) and split over ranks (context parallel)."""
+"""Attention that is not one kernel: unfused (as in Megatron-LM before 2022), and split over ranks (context parallelism)."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def unfused_attention(
     clock: float = 1.0,
     book: Book | None = None,
 ) -> Estimate:
-    """Attention that writes its scores: two batched multiplications around scale, mask, softmax and dropout.
+    """Attention that writes its scores to memory: two batched multiplications, with scale, mask, softmax and dropout between them.
 
-    The causal half is computed and masked (Megatron-LM's core attention). fused_softmax: scale, mask and softmax in one
-    kernel, else three. Backward: four multiplications and the kernels' gradients.
+    Masked scores are computed too (as in Megatron-LM's core attention). fused_softmax: whether scale, mask and softmax are one
+    kernel or three. Backward: four multiplications and the gradients of the other kernels.
     """
     directions = directions_of(direction)
     each = np.asarray(batch, float) * np.asarray(heads, float)
@@ -75,11 +75,12 @@ def context_parallel_attention(
     clock: float = 1.0,
     book: Book | None = None,
 ) -> Estimate:
-    """Attention over a sequence of `seq_len` of which each of `ranks` ranks holds an equal, balanced part.
+    """Attention over a sequence of `seq_len`, of which each of `ranks` ranks holds an equal part with an equal share of the work.
 
-    ring: `ranks` steps over the K and V of one rank, the next ones in flight meanwhile (Liu et al., Ring Attention,
-    2023); a causal ring pairs early with late parts, so every rank does half the work in every step. all_gather: K and V
-    are gathered first (Llama 3, section 3.3.2). Raises UsageError for another method.
+    method: "ring", `ranks` steps, each over the K and V of one rank, while those of the next rank are being transferred (Liu et
+    al., Ring Attention, 2023); with a causal mask each rank holds an early and a late part of the sequence, so that it does half
+    the work in every step. "all_gather": K and V are gathered first (Llama 3, section 3.3.2). Raises UsageError for another
+    method.
     """
     if method not in ("ring", "all_gather"):
         raise UsageError(f"context parallel attention: method {method!r} is not known; valid: ring, all_gather")
@@ -89,23 +90,23 @@ def context_parallel_attention(
     if ranks == 1:
         return attention(batch, seq_len, heads, head_dim, accelerator, dtype, causal=causal, **options)
     part = np.ceil(np.asarray(seq_len, float) / ranks)
-    held = 2 * np.asarray(batch, float) * np.asarray(groups, float) * part * np.asarray(head_dim, float) * dtype_of(dtype).bytes
+    kv_bytes = 2 * np.asarray(batch, float) * np.asarray(groups, float) * part * np.asarray(head_dim, float) * dtype_of(dtype).bytes
     half = 0.5 if causal else 1.0
     trips = sum(
         2.0 if one is Direction.BACKWARD else 1.0 for one in directions_of(direction)
     )  # backward also moves the gradients of K and V
     if method == "all_gather":
         local = attention(batch, part, heads, head_dim, accelerator, dtype, kv_len=np.ceil(part * ranks * half), causal=False, **options)
-        return local + collective(CollectiveKind.ALL_GATHER, ranks, held * ranks, cluster, per_node=per_node, book=book).scaled(trips)
+        return local + collective(CollectiveKind.ALL_GATHER, ranks, kv_bytes * ranks, cluster, per_node=per_node, book=book).scaled(trips)
     step = attention(batch, part, heads, head_dim, accelerator, dtype, kv_len=np.ceil(part * half), causal=False, **options)
     hop = collective(
-        CollectiveKind.SEND_RECEIVE, np.full(np.shape(held), 2), held, cluster, per_node=1 if per_node == 1 else None, book=book
+        CollectiveKind.SEND_RECEIVE, np.full(np.shape(kv_bytes), 2), kv_bytes, cluster, per_node=1 if per_node == 1 else None, book=book
     ).scaled(trips)
     return step + longer(step, hop).scaled(ranks - 1)
 
 
 def longer(a: Estimate, b: Estimate) -> Estimate:
-    """Two things at once: the later end. Interval by end points; bound by the longer."""
+    """Both at once: the time until the later end, with the later ends of the intervals; bound by what bounds the longer."""
     first = a.time >= b.time
     return Estimate(
         np.maximum(a.time, b.time),

@@ -1,4 +1,4 @@
-"""From tables of measured times to coefficients: the shipped ones and a user's own go through the same code.
+"""From tables of measured times to coefficients, for those that ship with Lumos and for a user's own.
 
 A table is a CSV with a header; its kind is known by its columns:
 
@@ -6,8 +6,8 @@ A table is a CSV with a header; its kind is known by its columns:
     attention   gpu, dtype, direction (fwd, fwd+bwd), causal (yes, no), batch, seq_len, heads, kv_heads, head_dim, time_us
     collective  gpu, n_gpus, n_nodes, collective, size_bytes, time_us
 
-Other columns are ignored but `kernel`, which names the attention kernel. Rows without a time, or of an accelerator or
-dtype that Lumos does not know, are left out and counted in the diagnostics.
+A table of attention may also have the column `kernel`, the attention kernel; all other columns are ignored. Rows without a time,
+or of an accelerator or dtype that Lumos does not know, are left out and counted in the diagnostics.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KINDS = {
     "attention": ("gpu", "dtype", "direction", "causal", "batch", "seq_len", "heads", "kv_heads", "head_dim", "time_us"),
     "collective": ("gpu", "n_gpus", "n_nodes", "collective", "size_bytes", "time_us"),
 }
-#: Fewer rows than this do not determine a set.
+#: The least number of rows from which coefficients are fitted.
 FEWEST_ROWS = 20
 
 Row = dict[str, str]
@@ -47,7 +47,7 @@ Row = dict[str, str]
 
 @dataclass(frozen=True)
 class Table:
-    """Measured rows of one kind, as read; `diagnostics` say what was left out."""
+    """Measured rows of one kind of table, as read. diagnostics: what was left out."""
 
     kind: str
     path: str
@@ -56,7 +56,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """The table of a CSV file. Raises LumosError naming the columns that are missing, or the row that is malformed."""
+    """The table of a CSV file. Raises LumosError that says which columns are missing or which row is malformed."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
@@ -69,18 +69,18 @@ def read_table(path: Path) -> Table:
     if missing[kind]:
         forms = "; ".join(f"{name}: {', '.join(wanted)}" for name, wanted in KINDS.items())
         raise LumosError(f"{path}: columns {', '.join(missing[kind])} are missing for a {kind} table; tables have: {forms}")
-    kept, left_out = _usable(rows, kind, path)
+    usable, left_out = _usable(rows, kind, path)
     notes = tuple(Diagnostic("rows-left-out", f"{path}: {n} rows left out: {why}") for why, n in left_out.items())
-    return Table(kind, str(path), tuple(kept), notes)
+    return Table(kind, str(path), tuple(usable), notes)
 
 
 def _usable(rows: Iterable[Row], kind: str, path: Path) -> tuple[list[Row], Counter[str]]:
-    """Rows with every number that the kind needs, of known accelerators; and why others are not."""
-    if kind == "attention":  # a blank count of K and V heads says as many as heads
+    """The rows of known accelerators that have every number their kind needs; and how many others there are, by reason."""
+    if kind == "attention":  # without a count of K and V heads there are as many as heads
         rows = [{**r, "kv_heads": r["kv_heads"].strip() or r["heads"]} for r in rows]
     numbers = {"gemm": "m n k time_us", "attention": "batch seq_len heads kv_heads head_dim time_us"}
     needed = numbers.get(kind, "n_gpus n_nodes size_bytes time_us").split()
-    kept, left_out = [], Counter[str]()
+    usable, left_out = [], Counter[str]()
     for line, row in enumerate(rows, 2):
         if None in row.values():
             raise LumosError(f"{path}: line {line} has fewer fields than the header")
@@ -100,8 +100,8 @@ def _usable(rows: Iterable[Row], kind: str, path: Path) -> tuple[list[Row], Coun
         except LumosError:
             left_out[f"{row['gpu']} {row.get('dtype', '')}: accelerator, dtype or collective not known".replace("  ", " ")] += 1
             continue
-        kept.append(row)
-    return kept, left_out
+        usable.append(row)
+    return usable, left_out
 
 
 def _number(text: str, column: str, path: Path, line: int) -> float:
@@ -128,21 +128,21 @@ def grouped(rows: Sequence[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[
 
 
 def gemm_tables(table: Table) -> list[GemmRows]:
-    """A GEMM table by accelerator and dtype. Only sets of at least `FEWEST_ROWS` rows."""
-    found = []
+    """A table of multiplications by accelerator and dtype; only those with at least `FEWEST_ROWS` rows."""
+    out = []
     for (gpu, dtype), rows in grouped(table.rows, lambda r: (cluster_of(r).accelerator.name, dtype_of(r["dtype"]))).items():
         if len(rows) >= FEWEST_ROWS:
             m, n, k, microseconds = (column(rows, c) for c in ("m", "n", "k", "time_us"))
-            found.append(GemmRows(load_cluster(gpu).accelerator, dtype_of(dtype), m, n, k, microseconds * 1e-6))
-    return found
+            out.append(GemmRows(load_cluster(gpu).accelerator, dtype_of(dtype), m, n, k, microseconds * 1e-6))
+    return out
 
 
-#: What tables call attention kernels → our names.
+#: Names of attention kernels in published tables, with the names here.
 KERNEL_NAMES = {"trt-llm torch flow": "trtllm", "flashattention-2": "fa2", "flashattention-3": "fa3", "cudnn": "cudnn"}
 
 
 def attention_tables(table: Table) -> dict[tuple[str, str], list[AttentionRows]]:
-    """An attention table by (accelerator, kernel), each as parts of equal dtype, direction and mask."""
+    """A table of attention by (accelerator, kernel), each a list of parts with equal dtype, direction and mask."""
 
     def key(r: Row) -> tuple[str, ...]:
         kernel = r.get("kernel", "").strip().lower() or "flash"
@@ -162,14 +162,14 @@ def attention_tables(table: Table) -> dict[tuple[str, str], list[AttentionRows]]
 
 
 def collective_tables(table: Table) -> list[CollectiveRows]:
-    """A table of collectives by cluster and kind, rows within a node and across nodes apart."""
-    found = []
+    """A table of collectives by cluster and kind; rows within a node and rows across nodes are in separate parts."""
+    out = []
     for (cluster, kind, _), rows in grouped(
         table.rows, lambda r: (r["gpu"], kind_of(r["collective"]), str(float(r["n_nodes"]) > 1))
     ).items():
         ranks, nodes, size, microseconds = (column(rows, c) for c in ("n_gpus", "n_nodes", "size_bytes", "time_us"))
-        found.append(CollectiveRows(load_cluster(cluster), kind_of(kind), ranks, nodes, size, microseconds * 1e-6))
-    return found
+        out.append(CollectiveRows(load_cluster(cluster), kind_of(kind), ranks, nodes, size, microseconds * 1e-6))
+    return out
 
 
 def cluster_of(row: Row) -> Cluster:
@@ -178,9 +178,9 @@ def cluster_of(row: Row) -> Cluster:
 
 
 def fit_tables(tables: Sequence[Table], generic: bool = False) -> Book:
-    """Coefficients of every model, accelerator and variant that the tables have enough rows of.
+    """Coefficients of every model, accelerator and variant for which the tables have enough rows.
 
-    generic: also the sets over all accelerators together. Raises LumosError where no table has enough rows.
+    generic: whether to fit sets over all accelerators together as well. Raises LumosError where no table has enough rows.
     """
     book: dict[str, dict[str, dict[str, Coefficients]]] = {}
     for table in tables:
@@ -202,7 +202,8 @@ def fit_tables(tables: Sequence[Table], generic: bool = False) -> Book:
 
 
 def _fit_attention(table: Table, book: dict[str, dict[str, dict[str, Coefficients]]], generic: bool) -> None:
-    """Sets by accelerator and kernel, and kernels measured on several accelerators over all of them, into `book`."""
+    """Adds to `book` a set for each accelerator and kernel and, with `generic`, one over all accelerators for each kernel that was
+    measured on several of them."""
     sets = attention_tables(table)
     for (name, kernel), parts in sets.items():
         book.setdefault("attention", {}).setdefault(name, {})[kernel] = fit_attention(parts)[0]
@@ -213,7 +214,7 @@ def _fit_attention(table: Table, book: dict[str, dict[str, dict[str, Coefficient
 
 
 def _fit_collectives(table: Table, book: dict[str, dict[str, dict[str, Coefficients]]], generic: bool) -> None:
-    """Sets within a node by accelerator and kind, and one across nodes, into `book`."""
+    """Adds to `book` sets within a node by accelerator and kind, and one set across nodes."""
     parts = collective_tables(table)
     inside = [t for t in parts if np.all(t.nodes == 1) and len(t.seconds) >= FEWEST_ROWS and t.kind in FITTED]
     sets = book.setdefault("collective", {})
@@ -235,7 +236,7 @@ def _fit_collectives(table: Table, book: dict[str, dict[str, dict[str, Coefficie
 
 
 def fit_kernels(tables: Sequence[MemoryRows], generic: bool = False) -> Book:
-    """Coefficients of the memory-bound kernels of traces, by accelerator and class; with `generic` also over all."""
+    """Coefficients of the memory-bound kernels of traces, by accelerator and class; with `generic` also over all accelerators."""
     sets: dict[str, dict[str, Coefficients]] = defaultdict(dict)
     for name, kernel_class in sorted({(t.accelerator.name, t.kernel_class) for t in tables}):
         own = [t for t in tables if (t.accelerator.name, t.kernel_class) == (name, kernel_class)]

@@ -1,8 +1,8 @@
-"""Clusters as data: what an accelerator, its node and the fabric between nodes can do.
+"""Clusters as data: the rates and sizes of an accelerator, its node and the fabric between nodes.
 
 A cluster is one TOML file (`data/clusters/NAME.toml`, or a user's file of the same form) with the tables `accelerator`,
-`node`, `fabric` and `source`. Keys carry their units. A number nobody published stays out of the file; what needs it
-raises an error that asks for it. `based_on = "NAME"` takes another cluster's values and states only what differs.
+`node`, `fabric` and `source`. Keys carry their units. A number that is not published is not in the file; whatever needs it
+raises an error that asks for it. With `based_on = "NAME"` a file takes another cluster's values and states only the differences.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from lumos.vocabulary import DType
 
 DATA = Path(__file__).parent / "data"
 
-#: Types that hardware states a rate of.
+#: Types for which hardware has a peak rate.
 DTYPES = (DType.FP64, DType.FP32, DType.TF32, DType.BF16, DType.FP16, DType.FP8, DType.INT8)
 
 
 def dtype_of(name: str) -> DType:
-    """The type that PyTorch or a table calls so, as hardware counts it. Raises UsageError with the valid ones."""
-    found = DType.parse(name)
-    if found is None or found.arithmetic not in DTYPES:
+    """The type whose peak rate applies to a type as PyTorch or a table names it. Raises UsageError that lists the valid ones."""
+    dtype = DType.parse(name)
+    if dtype is None or dtype.arithmetic not in DTYPES:
         raise UsageError(f"dtype {name!r} is not known; valid: {', '.join(DTYPES)}")
-    return found.arithmetic
+    return dtype.arithmetic
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of a cluster file; `require` turns a blank into an error that asks."""
+    """A table of a cluster file."""
 
     def require(self, key: str, cluster: str = "") -> Any:
-        """Value of `key`. Raises LumosError where it is blank, naming the key to fill in."""
+        """Value of `key`. Raises LumosError where it is not given, with the key to fill in."""
         value = getattr(self, key)
         if value is None or value == {}:
-            owner = getattr(self, "name", "") or cluster or type(self).__name__.lower()
+            where = getattr(self, "name", "") or cluster or type(self).__name__.lower()
             raise LumosError(
-                f"{owner}: {key} is not published and needed here; copy the cluster to a TOML file "
+                f"{where}: {key} is not published and needed here; copy the cluster to a TOML file "
                 f"(based_on = ...), set {key} under [{type(self).__name__.lower()}] and pass the file's path"
             )
         return value
@@ -57,18 +57,18 @@ class Accelerator(_Table, frozen=True):
     memory_bytes: float | None = None
     memory_bytes_per_s: float | None = None
     cache_bytes: float | None = None
-    cores: int | None = None  # SMs, CUs, processing elements: what a tile of work runs on
+    cores: int | None = None  # units that a tile of work runs on: SMs, CUs, processing elements
     clock_hz: float | None = None
-    #: clock held under hours of training / clock of a short benchmark
+    #: clock held during hours of training / clock of a short benchmark
     sustained_clock: float | None = None
-    #: host time of one asynchronous launch, and from its end to the kernel's start
+    #: launch_s: host time of one asynchronous launch call. launch_latency_s: from its end to the kernel's start.
     launch_s: float | None = None
     launch_latency_s: float | None = None
-    #: accelerators whose fitted coefficients apply where it has none of its own, the nearest kin first
+    #: accelerators whose fitted coefficients are used where there are none for this one, the most similar first
     fitted_as: tuple[str, ...] = ()
 
     def peak(self, dtype: str) -> float:
-        """Dense peak FLOP/s of `dtype`. Raises UsageError naming the dtypes that the device has."""
+        """Dense peak FLOP/s of `dtype`. Raises UsageError that lists the device's dtypes where it is none of them."""
         name = dtype_of(dtype)
         if not self.peak_flops:
             self.require("peak_flops")
@@ -84,8 +84,8 @@ class Node(_Table, frozen=True):
     #: "switch" (any pair at full rate), "mesh" (links split over peers), "pcie" (one shared root), "loopback" (host memory)
     topology: str
     link_bytes_per_s: float | None = None  # per device
-    link_latency_s: float | None = None  # least time of a hop, where it is more than NCCL's own over NVLink
-    multicast: bool = False  # reduces and multicasts inside the switch (NVLink SHARP)
+    link_latency_s: float | None = None  # least time of a hop, where it is more than NCCL's over NVLink
+    multicast: bool = False  # whether the switch reduces and multicasts (NVLink SHARP)
     nics: int | None = None
     nic_bytes_per_s: float | None = None  # per NIC
     host_cores: int | None = None
@@ -97,7 +97,7 @@ class Node(_Table, frozen=True):
 
 
 class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tier of the fabric: groups within `devices` devices see bandwidth / `oversubscription`."""
+    """One tier of the fabric. Groups that span at most `devices` devices get the NICs' rate / `oversubscription`."""
 
     name: str
     devices: int
@@ -105,7 +105,7 @@ class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fabric(_Table, frozen=True):
-    """The network between nodes: tiers ascending by size; the last one bounds the cluster."""
+    """The network between nodes. levels: its tiers, ascending by size; the last one gives the size of the cluster."""
 
     #: "rail" (NIC i of every node on one switch), "tree", "none"
     topology: str = "none"
@@ -114,7 +114,7 @@ class Fabric(_Table, frozen=True):
     levels: tuple[Level, ...] = ()
 
     def oversubscription(self, devices: int) -> float:
-        """Share of a NIC's rate lost to a group that spans `devices` devices; 1 = none."""
+        """The factor by which a NIC's rate is divided for a group that spans `devices` devices; 1 means the full rate."""
         factor = 1.0
         for level in self.levels:
             factor = level.oversubscription
@@ -124,7 +124,7 @@ class Fabric(_Table, frozen=True):
 
 
 class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Accelerators, their node and fabric, with the source of every number by its dotted key."""
+    """Accelerators, their nodes and the fabric. source: where each number comes from, by its dotted key."""
 
     name: str
     accelerator: Accelerator
@@ -136,7 +136,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def devices(self) -> int:
-        """Devices the fabric can hold (one node's where there is no fabric)."""
+        """How many devices the fabric connects (those of one node where there is no fabric)."""
         return self.fabric.levels[-1].devices if self.fabric.levels else self.node.devices
 
     def check_size(self, devices: int) -> None:
@@ -151,9 +151,9 @@ def cluster_names() -> tuple[str, ...]:
 
 
 def load_cluster(name: str) -> Cluster:
-    """The cluster of that name, spelling of published tables ("H100-SXM5-80GB"), or path of a TOML file.
+    """The cluster of a name, of a spelling in published tables ("H100-SXM5-80GB"), or of the path of a TOML file.
 
-    Raises LumosError for an unknown name (the valid ones and the nearest are listed), LumosError for a bad file.
+    Raises LumosError for an unknown name (with the valid names and the nearest of them), or for a bad file.
     """
     if name.endswith(".toml") or "/" in name:
         return _read(Path(name))
@@ -196,7 +196,7 @@ def _read(path: Path) -> Cluster:
 
 
 def _merged(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """The file's tables over those of the cluster that it is based on."""
+    """The file's tables, with the values of the cluster that it is based on where it has none itself."""
     if path in seen:
         raise LumosError(f"{path}: based_on goes in a circle: {' -> '.join(map(str, (*seen, path)))}")
     try:
@@ -250,12 +250,12 @@ def _validated(table: dict[str, Any], path: Path) -> Cluster:
 
 
 def _with_valid_keys(message: str) -> str:
-    """msgspec's message, with the keys that the table has where a key is unknown."""
+    """msgspec's message and, where a key is unknown, the valid keys of the table."""
     if "unknown field" not in message:
         return message
-    owners = {"$.accelerator": Accelerator, "$.node": Node, "$.fabric": Fabric, "$.fabric.levels[...]": Level}
+    tables = {"$.accelerator": Accelerator, "$.node": Node, "$.fabric": Fabric, "$.fabric.levels[...]": Level}
     place = message.rsplit("at `", 1)[1].rstrip("`") if "at `" in message else "$"
-    fields = owners.get(place, Cluster).__struct_fields__
+    fields = tables.get(place, Cluster).__struct_fields__
     unknown = message.split("`")[1]
     near = difflib.get_close_matches(unknown, fields, 1)
     return f"{message}{f'; nearest: {near[0]}' if near else ''}; valid: {', '.join(fields)}"
@@ -263,10 +263,10 @@ def _with_valid_keys(message: str) -> str:
 
 def _numbers(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
     """(dotted key, value) of every number of the file."""
-    found: list[tuple[str, float]] = []
+    out: list[tuple[str, float]] = []
     for key, value in table.items():
         if isinstance(value, Mapping):
-            found += _numbers(value, f"{prefix}{key}.")
+            out += _numbers(value, f"{prefix}{key}.")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            found.append((prefix + key, float(value)))
-    return found
+            out.append((prefix + key, float(value)))
+    return out

@@ -1,8 +1,8 @@
-"""The fitted numbers: few per model, accelerator and dtype, in `data/coefficients.toml`, written by tools/fit.py.
+"""The fitted coefficients: a small set per model, accelerator and variant, in `data/coefficients.toml`, written by tools/fit.py.
 
-Each set carries its 80 % interval (ratios measured / modelled of rows held out of the fit), how it did on them, and the
-range of inputs it saw. Every coefficient is dimensionless or a time, so a set applies to any accelerator's peak rates:
-`generic` sets are fitted over all accelerators together and serve those that have none of their own.
+Each set comes with its 80 % interval (of measured / modelled, over rows held out of the fit), its errors on those rows, and the
+range of inputs that it was fitted on. Every coefficient is dimensionless or a time, so that a set can be used with any
+accelerator's peak rates. `generic` sets are fitted over all accelerators together, for those that have no set of their own.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 
 GENERIC = "generic"
-#: An extrapolated answer's interval is wider by this power: twice as far on the logarithmic scale.
+#: The interval of an extrapolated estimate is this many times as wide, on the logarithmic scale.
 EXTRAPOLATED_SPREAD = 2.0
 
 
 class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One fitted set. `values`: the model's own; `interval`: (low, high) ratios; `seen`: (min, max) of each input."""
+    """One fitted set. values: the model's coefficients. interval: low and high measured / modelled. seen: (min, max) of each input
+    in the rows that were fitted."""
 
     values: dict[str, float | list[float]]
     interval: tuple[float, float]
     seen: dict[str, tuple[float, float]] = {}
-    #: measured / modelled over the trace that the set was calibrated on; every time is multiplied by it
+    #: measured / modelled in the trace that the set was calibrated on; every modelled time is multiplied by it
     ratio: float = 1.0
-    #: rows fitted and held out, and median and 90th percentile of |error| over the held-out ones
+    #: number of rows fitted and of rows held out, and median and 90th percentile of |error| over those held out
     rows: int = 0
     held_out_rows: int = 0
     median_error: float | None = None
@@ -43,11 +44,11 @@ class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def count(self) -> int:
-        """Numbers fitted: the values and the two of the interval."""
+        """How many numbers were fitted: the values and the two ends of the interval."""
         return sum(len(v) if isinstance(v, list) else 1 for v in self.values.values()) + 2
 
 
-#: model name ("gemm") → accelerator name or "generic" → variant (dtype, kernel, …) → set
+#: Sets by model ("gemm"), then by accelerator or "generic", then by variant (dtype, kernel, …).
 Book = Mapping[str, Mapping[str, Mapping[str, Coefficients]]]
 
 
@@ -58,7 +59,7 @@ def shipped() -> Book:
 
 
 def read(path: Path) -> Book:
-    """Coefficients of a file that `lumos calibrate` or tools/fit.py wrote. Raises LumosError where it is not one."""
+    """Coefficients of a file that `lumos calibrate` or tools/fit.py wrote. Raises LumosError where the file is not of that form."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         return msgspec.convert(table, dict[str, dict[str, dict[str, Coefficients]]])
@@ -69,24 +70,25 @@ def read(path: Path) -> Book:
 
 
 def write(book: Book, path: Path, heading: str) -> None:
-    """The book as TOML, sorted, six significant digits; `heading` becomes its comment.
+    """Write the book as TOML, sorted, with six significant digits, under `heading` as a comment.
 
-    All or nothing: a file of before stays whole until the new one is. Raises LumosError where it cannot be written.
+    An existing file is replaced only once the new one is complete. Raises LumosError where it cannot be written.
     """
     lines = [f"# {line}".rstrip() for line in heading.splitlines()]
     for model in sorted(book):
         for accelerator in sorted(book[model]):
             for variant in sorted(book[model][accelerator]):
                 lines += ["", f'[{model}."{accelerator}"."{variant}"]', *_entries(book[model][accelerator][variant])]
-    beside = path.with_name(f".{path.name}.{os.getpid()}") if path.is_file() or not path.exists() else path  # a device is no file
+    replaceable = path.is_file() or not path.exists()  # not a device such as /dev/stdout, which is written to directly
+    temporary = path.with_name(f".{path.name}.{os.getpid()}") if replaceable else path
     try:
         try:
-            beside.write_text("\n".join(lines) + "\n", encoding="utf-8")
-            if beside != path:
-                beside.replace(path)
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            if temporary != path:
+                temporary.replace(path)
         finally:
-            if beside != path:
-                beside.unlink(missing_ok=True)
+            if temporary != path:
+                temporary.unlink(missing_ok=True)
     except OSError as error:
         raise LumosError(f"{path}: cannot be written ({error.strerror}); name a file in a folder that exists and is writable") from error
 
@@ -108,7 +110,7 @@ def _toml(value: Any) -> str:
 
 
 def overlay(base: Book, own: Book) -> Book:
-    """`base` with the sets of `own` in place of its own of the same name."""
+    """The sets of `base`, replaced by those of `own` where both have one of the same name, and the further sets of `own`."""
     merged = {model: {name: dict(variants) for name, variants in sets.items()} for model, sets in base.items()}
     for model, sets in own.items():
         for name, variants in sets.items():
@@ -119,18 +121,19 @@ def overlay(base: Book, own: Book) -> Book:
 def find(
     model: str, accelerator: Accelerator, variants: tuple[str, ...], book: Book | None = None
 ) -> tuple[Coefficients, tuple[Diagnostic, ...]]:
-    """The set for the first of `variants` that an accelerator, or else its next kin, has; else the generic set.
+    """The coefficients to use for an accelerator: the first of `variants` that was fitted on it or on one in its `fitted_as`.
 
-    Anything but the accelerator's own set comes with a diagnostic. Raises LumosError where there is none at all.
+    Where there is none, the generic set of the first of `variants` that has one. A set that was not fitted on the accelerator
+    itself comes with a diagnostic. Raises LumosError where there is no set at all.
     """
     sets = (shipped() if book is None else book).get(model, {})
     for variant in variants:
         if variant in sets.get(accelerator.name, {}):
             return sets[accelerator.name][variant], ()
-        for kin in accelerator.fitted_as:
-            if variant in sets.get(kin, {}):
-                note = f"{model}: coefficients fitted on {kin} ({variant}), with the rates of {accelerator.name}"
-                return sets[kin][variant], (Diagnostic("coefficients-of-kin", note),)
+        for other in accelerator.fitted_as:
+            if variant in sets.get(other, {}):
+                note = f"{model}: coefficients fitted on {other} ({variant}), with the rates of {accelerator.name}"
+                return sets[other][variant], (Diagnostic("coefficients-of-kin", note),)
     for variant in variants:
         if variant in sets.get(GENERIC, {}):
             note = f"{model}: no measurements of {accelerator.name} ({variants[0]}) were fitted; coefficients of all accelerators together"
@@ -139,7 +142,7 @@ def find(
 
 
 def outside(seen: Mapping[str, tuple[float, float]], **inputs: Any) -> Any:
-    """Where any input lies beyond the range that was fitted (bool array)."""
+    """Whether any input lies outside the range that was fitted, as an array of bool."""
     beyond: Any = np.bool_(False)
     for key, value in inputs.items():
         if key in seen:
@@ -156,7 +159,8 @@ def estimate(
     coefficients: Coefficients,
     diagnostics: tuple[Diagnostic, ...] = (),
 ) -> Estimate:
-    """A model's seconds as an Estimate: never below the roofline, with the interval of the held-out rows."""
+    """A model's seconds as an Estimate: never below the roofline, with the interval of the coefficients. beyond: bool, where inputs
+    lie outside the range that was fitted."""
     shape = np.shape(seconds)
     seconds = seconds * coefficients.ratio
     beyond = np.broadcast_to(np.asarray(beyond, bool), shape)

@@ -1,13 +1,13 @@
 """Collectives: latency over hops plus bytes over links, by protocol and algorithm, within a node and across the fabric.
 
-Within a node, for protocol p (LL, LL128, Simple; each trades bandwidth for latency) and algorithm a (ring; in-switch
-reduction "NVLS" for all-reduce where the switch multicasts),
+Within a node, for protocol p (LL, LL128, Simple, from the lowest latency to the highest bandwidth) and algorithm a (ring;
+in-switch reduction, "NVLS", for all-reduce where the switch multicasts),
 
     latency = (base + hop · hops(a)) · latency factor(p)
     wire    = bytes sent per rank (a) / link bandwidth · (overhead(p) + small-group overhead / (ranks − 1))
     time    = min over p, a of  latency + wire [+ growth · sqrt(base · wire), Simple only: filling the pipeline]
 
-Across nodes a ring or tree joins the nodes through their NICs; the inner part overlaps it:
+Across nodes a ring or tree joins the nodes through their NICs, while the transfers within each node overlap with it:
 
     network = bytes through a node's NICs / (NIC bandwidth share · efficiency) · oversubscription of the tier spanned
     latency = inner latency + hops between nodes · fabric latency · factor
@@ -16,10 +16,10 @@ Across nodes a ring or tree joins the nodes through their NICs; the inner part o
 Bytes: ring all-reduce 2(n−1)/n · S, all-gather, reduce-scatter and all-to-all (n−1)/n · S, broadcast, reduce and
 send/receive S (Thakur, Rabenseifner, Gropp 2005; nccl-tests PERFORMANCE.md); in-switch all-reduce (n+1)/n · S. S is the
 larger of one rank's input and output buffers, the "size" of nccl-tests. Tree hops: 2 · log2(nodes).
-Broadcast and reduce pass through all devices one after the other, so the latency within a node counts for each node.
+Broadcast and reduce pass through all devices one after the other, so the latency within a node counts once for each node.
 
-Limits: one collective at a time per device (concurrent groups share NICs, not links or SMs); the rate of a mesh is the
-share of links that the group's ranks span; protocols change at the cheaper one, not at NCCL's tuned thresholds.
+Limits: a device takes part in one collective at a time (concurrent groups share NICs, not links or SMs); in a mesh, a group has
+the rate of the links between its own ranks; the cheapest protocol is taken for each size, not NCCL's tuned choice.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
 from lumos.vocabulary import CollectiveKind
 
-#: Kinds that have a model, with the fitted set that serves each, as files of coefficients call it.
+#: Kinds that have a model, and under which name the files of coefficients hold the set that is used for each.
 KINDS: Mapping[CollectiveKind, str] = {
     CollectiveKind.ALL_REDUCE: "all_reduce",
     CollectiveKind.ALL_GATHER: "all_gather",
@@ -48,12 +48,12 @@ KINDS: Mapping[CollectiveKind, str] = {
 }
 #: Kinds that are fitted from measurements of their own.
 FITTED = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
-#: Kinds that NCCL runs as a chain through every device, and only so (its src/graph/tuning.cc allows them the ring alone).
+#: Kinds that NCCL always runs as a chain through every device (its src/graph/tuning.cc allows only the ring for them).
 CHAINED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 
 
 class LinkCoefficients(NamedTuple):
-    """Within a node, per kind. Times in µs; latency factors and overheads of the protocols LL, LL128, Simple."""
+    """Within a node, fitted per kind. Times in µs; latency_factor, overhead: of the protocols LL, LL128, Simple."""
 
     base_us: float
     hop_us: float
@@ -66,7 +66,8 @@ class LinkCoefficients(NamedTuple):
 
 
 class NetworkCoefficients(NamedTuple):
-    """Across nodes, one set for all. Factors on `Fabric.latency_s` and on the NICs' rate."""
+    """Across nodes, one set for all clusters and kinds. hop_factor: on `Fabric.latency_s`. overhead, exchange_overhead (of
+    all-to-all): on the time at the NICs' rate."""
 
     hop_factor: float
     overhead: float
@@ -76,12 +77,12 @@ class NetworkCoefficients(NamedTuple):
 
 LINK_PRIOR = LinkCoefficients(6.0, 0.8, (1.0, 1.2, 2.0), (4.0, 1.8, 1.3), 0.3, 0.5, 12.0, 1.4)
 NETWORK_PRIOR = NetworkCoefficients(2.0, 1.08, 1.3, 0.4)
-#: Latency of an RDMA hop with NCCL: fabrics with more (through the host, or a software transport) fill more slowly.
+#: Latency of an RDMA hop with NCCL. A fabric with a higher one (through the host, or by a software transport) takes longer to fill.
 RDMA_HOP_S = 5e-6
 
 
 class Group(NamedTuple):
-    """Where a group's ranks sit. ranks, per_node, nodes: arrays of one shape; the rest are the cluster's numbers."""
+    """How a group's ranks are placed. ranks, per_node, nodes: arrays of one shape; the other fields are the cluster's numbers."""
 
     ranks: Float64
     per_node: Float64
@@ -105,11 +106,11 @@ def collective(
     span: ArrayLike | None = None,
     book: Book | None = None,
 ) -> Estimate:
-    """Time from the last rank's arrival to the end, of `kind` over groups of `ranks` devices.
+    """Time of a collective over a group of `ranks` devices, from the last rank's arrival to the end.
 
-    size_bytes: the larger of one rank's input and output (all-gather: the gathered whole; reduce-scatter: the whole
-    before). per_node: ranks of the group in one node (default: as many as fit). concurrent: groups of a node that use
-    its NICs at the same time. span: devices between the group's first and last rank, which decide the fabric tier
+    size_bytes: the larger of one rank's input and output (all-gather: the gathered result; reduce-scatter: the input).
+    per_node: ranks of the group in one node (default: as many as fit). concurrent: number of groups of a node that use
+    its NICs at the same time. span: devices between the group's first and last rank, which decide the tier of the fabric
     (default: ranks · devices per node / per_node). A group of one rank costs nothing. Raises UsageError for an unknown
     kind, a negative size or more ranks than the cluster has, LumosError where the cluster lacks a number.
     """
@@ -122,7 +123,7 @@ def collective(
     size = np.broadcast_to(size_bytes, shape)
     links, notes = find("collective", cluster.accelerator, (KINDS[known],), book)
     seconds, bound, roof = link_seconds(known, size, group, link_coefficients(links.values))
-    used = links
+    fitted = links
     if np.any(group.nodes > 1):
         network, more = find("network", cluster.accelerator, ("network",), book)
         across, across_bound, across_roof = network_seconds(
@@ -130,14 +131,14 @@ def collective(
         )
         outer = group.nodes > 1
         seconds, bound, roof = np.where(outer, across, seconds), np.where(outer, across_bound, bound), np.where(outer, across_roof, roof)
-        used, notes = network, notes + tuple(d for d in more if d.code != "generic-coefficients")
+        fitted, notes = network, notes + tuple(d for d in more if d.code != "generic-coefficients")
     work = (group.ranks > 1) & (size > 0)
-    beyond = outside(used.seen, ranks=group.ranks, size_bytes=size, nodes=group.nodes)
-    return estimate(np.where(work, seconds, 0.0), np.where(work, roof, 0.0), bound, beyond, used, notes)
+    beyond = outside(fitted.seen, ranks=group.ranks, size_bytes=size, nodes=group.nodes)
+    return estimate(np.where(work, seconds, 0.0), np.where(work, roof, 0.0), bound, beyond, fitted, notes)
 
 
 def kind_of(word: str) -> CollectiveKind:
-    """The modelled kind that a word names; either side of a message is the message. Raises UsageError listing the valid ones."""
+    """The modelled kind that a word names; a send or a receive is the whole transfer. Raises UsageError that lists the valid ones."""
     kind = CollectiveKind.of_word(word)
     if kind.is_transfer:
         return CollectiveKind.SEND_RECEIVE
@@ -158,7 +159,7 @@ def _defaults(
 
 
 def place(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float64, span: Float64) -> Group:
-    """The group's share of the cluster's links and NICs."""
+    """The group with its share of the cluster's links and NICs."""
     node, fabric = cluster.node, cluster.fabric
     cluster.check_size(int(np.max(ranks, initial=1)))
     nodes = np.ceil(ranks / per_node)
@@ -181,12 +182,12 @@ def place(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float
 
 
 def link_coefficients(values: dict[str, float | list[float]]) -> LinkCoefficients:
-    """From the stored form."""
+    """Coefficients from their stored form."""
     return LinkCoefficients(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})  # type: ignore[arg-type]
 
 
 def network_coefficients(values: dict[str, float | list[float]]) -> NetworkCoefficients:
-    """From the stored form."""
+    """Coefficients from their stored form."""
     return NetworkCoefficients(**values)  # type: ignore[arg-type]
 
 
@@ -213,7 +214,7 @@ def link_seconds(kind: CollectiveKind, size: Float64, group: Group, c: LinkCoeff
 
 
 def _cheapest(options: list[tuple[Float64, Float64, Float64]]) -> tuple[Float64, Float64, Float64]:
-    """(total, latency, moving) of the option with the least total, entry by entry."""
+    """(total, latency, moving) seconds of the option with the least total, entry by entry."""
     total, latency, moving = options[0]
     for other in options[1:]:
         better = other[0] < total

@@ -1,4 +1,4 @@
-"""The collectives of a recorded job beside the cost model: how fast they were, and how fast the model says they would be."""
+"""The collectives of a recorded job compared with the cost model: how long the model says that their transfers take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumos.trace.table import Job
 
 
 class Modelled(NamedTuple):
-    """What the model says of one row: transfer and its 80 % interval, ns."""
+    """The modelled transfer of one row, with its 80 % interval."""
 
     transfer_ns: float
     low_ns: float
@@ -22,8 +22,11 @@ class Modelled(NamedTuple):
 
 
 def modelled_collectives(rows: Sequence[CollectiveRow], job: Job) -> tuple[list[Modelled | None], str]:
-    """The model's transfer for each row, and on which cluster; None for rows whose bytes or ranks are unknown, that the model does
-    not know, or all of them where the job's accelerator is unknown, with the reason in place of the cluster."""
+    """The modelled transfer of each row, and the name of the cluster that the model used.
+
+    None for a row whose bytes or ranks are unknown, or whose kind has no model. Where the job's accelerator is unknown, all rows
+    are None and the reason takes the place of the cluster's name.
+    """
     try:
         cluster = load_cluster(accelerator_of(job.traces[0]).name)
     except LumosError as error:
@@ -35,7 +38,7 @@ def _modelled(row: CollectiveRow, cluster: Cluster) -> Modelled | None:
     if row.size_bytes is None or row.ranks is None:
         return None
     try:
-        found = collective(row.kind, row.ranks, row.size_bytes, cluster)
-    except LumosError:  # a kind, a size of job or a link that the cluster does not describe
+        transfer = collective(row.kind, row.ranks, row.size_bytes, cluster)
+    except LumosError:  # a kind without a model, or ranks or links that the cluster does not describe
         return None
-    return Modelled(*(float(ns) for ns in (found.time, found.low, found.high)))
+    return Modelled(*(float(ns) for ns in (transfer.time, transfer.low, transfer.high)))

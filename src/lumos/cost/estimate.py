@@ -1,4 +1,4 @@
-"""What every cost function returns: a time, the interval it lies in, what bounds it, and where it came from."""
+"""What every cost function returns: a time with its interval, what bounds it, and where it came from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Float64 = NDArray[np.float64]
 
 
 class Bound(IntEnum):
-    """What a faster part would have to improve."""
+    """What limits the time: the resource that would have to be faster."""
 
     NOTHING = 0  # no work
     COMPUTE = 1  # arithmetic units
@@ -36,11 +36,12 @@ MEASURED, SCALED, MODELLED = "measured", "scaled", "modelled"
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Estimate(Described):
-    """A duration with its 80 % interval; every field but `source` and `diagnostics` is an array of one common shape.
+    """A duration with its 80 % interval. All fields but `source` and `diagnostics` are arrays of one common shape.
 
     time, low, high: int64 nanoseconds; low ≤ time ≤ high. bound_by: uint8 `Bound`. roofline: int64 nanoseconds that
-    the same work needs at the peak rates of its datasheet, so roofline / time is the fraction of peak. extrapolated:
-    bool, the input lies outside the range the coefficients were fitted on. source: `MEASURED`, `SCALED`, `MODELLED`.
+    the same work needs at the peak rates of the datasheet, so that roofline / time is the fraction of peak. extrapolated:
+    bool, whether the input lies outside the range that the coefficients were fitted on. source: `MEASURED`, `SCALED` or
+    `MODELLED`.
     """
 
     time: Int64
@@ -71,7 +72,7 @@ class Estimate(Described):
         return names[self.bound_by].tolist()
 
     def __add__(self, other: Estimate) -> Estimate:
-        """One after the other. Intervals add: models err the same way on like work, so errors are taken as dependent."""
+        """One after the other. The intervals add, because a model errs the same way on similar work: errors are not independent."""
         longer = self.time >= other.time
         order = (MEASURED, SCALED, MODELLED)
         return Estimate(

@@ -1,9 +1,9 @@
-"""Fitting a model's few coefficients to measured times, with honest residuals.
+"""Fitting a model's few coefficients to measured times, with errors on rows that the fit did not see.
 
-Coefficients are positive and fitted as logarithms; residuals are ln(modelled / measured) under a soft-L1 loss, so that a
-row twice too slow weighs as much as one twice too fast and outliers pull little; each coefficient is pulled weakly
-towards its prior, so that what the data do not determine stays physical. Rows are held out by group (whole (n, k) pairs,
-whole sizes), in folds: every row is predicted once by coefficients that never saw its group.
+Coefficients are positive and fitted as logarithms. Residuals are ln(modelled / measured), so that a row twice too slow weighs as
+much as one twice too fast, under a soft-L1 loss, so that outliers have little influence. Each coefficient is pulled weakly
+towards its prior, so that it keeps a physical value where the data do not determine it. Rows are held out by group (all rows of
+an (n, k) pair, or of a size), in folds: every row is predicted once, by coefficients fitted without its group.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from lumos.errors import LumosError
 
 #: Residual (on the logarithmic scale) from which the loss grows linearly.
 LOSS_SCALE = 0.05
-#: Weight of the pull towards the prior: an e-fold away costs as much as one row off by 15 %.
+#: Weight of the pull towards the prior: a coefficient that is off by a factor of e costs as much as one row that is off by 15 %.
 PRIOR_WEIGHT = 0.15
 FOLDS = 3
-#: The interval holds this share of the held-out rows.
+#: The interval contains this share of the held-out rows.
 INTERVAL_SHARE = 0.8
 
-#: Positive parameters → modelled seconds of some rows.
+#: From positive parameters to the modelled seconds of some rows.
 Model = Callable[[Float64], Float64]
 
 
 def minimise(residuals: Callable[[Float64], Float64], start: Float64, steps: int = 40) -> Float64:
     """Parameters that minimise the soft-L1 loss of `residuals`, by Levenberg-Marquardt with a numerical Jacobian.
 
-    residuals: parameters (P,) → (N,). The last P entries may be the pull of the prior. Deterministic.
+    residuals: from parameters (P,) to (N,); its last P entries may be the pull towards the prior. Deterministic.
     """
     point, damping = np.array(start, float), 1e-2
     current = residuals(point)
@@ -45,13 +45,13 @@ def minimise(residuals: Callable[[Float64], Float64], start: Float64, steps: int
         while damping < 1e8:
             scale = damping * np.maximum(np.diag(normal), 1e-9)
             trial: Float64 = point - np.clip(np.linalg.solve(normal + np.diag(scale), gradient), -1, 1)
-            ahead = residuals(trial)
-            if _loss(ahead) < before:
+            trial_residuals = residuals(trial)
+            if _loss(trial_residuals) < before:
                 break
             damping *= 4
         else:
             return point
-        point, current, damping = trial, ahead, max(damping / 6, 1e-7)
+        point, current, damping = trial, trial_residuals, max(damping / 6, 1e-7)
         if before - _loss(current) < 1e-7 * before:
             return point
     return point
@@ -71,7 +71,8 @@ def _loss(residuals: Float64) -> float:
 
 
 def fit_positive(models: Sequence[Model], measured: Sequence[Float64], prior: Float64) -> Float64:
-    """Positive parameters shared by all `models`, each with its measured seconds, starting from and pulled to `prior`.
+    """Positive parameters shared by all `models`. measured: seconds of each model's rows. prior: where the fit starts and what
+    it is pulled towards.
 
     Raises LumosError where there is nothing to fit or a measured time is not positive.
     """
@@ -92,7 +93,7 @@ def fit_positive(models: Sequence[Model], measured: Sequence[Float64], prior: Fl
 
 
 def folds(groups: Sequence[Hashable], count: int = FOLDS, seed: int = 0) -> NDArray[np.int64]:
-    """Fold of each row: rows of one group share a fold; groups are dealt in shuffled order, the same every time."""
+    """Fold of each row. Rows of one group share a fold; groups are distributed in an order shuffled by `seed`."""
     names = sorted(set(groups), key=str)
     order = np.random.default_rng(seed).permutation(len(names))
     fold = {names[j]: i % count for i, j in enumerate(order)}
@@ -102,9 +103,9 @@ def folds(groups: Sequence[Hashable], count: int = FOLDS, seed: int = 0) -> NDAr
 def held_out(
     fit: Callable[[NDArray[np.bool_]], Callable[[NDArray[np.bool_]], Float64]], measured: Float64, groups: Sequence[Hashable]
 ) -> Float64:
-    """Modelled seconds of every row by coefficients that never saw the row's group.
+    """Modelled seconds of every row, by coefficients fitted without the row's group.
 
-    fit(rows) fits on the rows of a mask and returns predict(rows).
+    fit: takes a mask of rows, fits on these, and returns a function that predicts the rows of another mask.
     """
     fold = folds(groups)
     modelled = np.full(len(measured), np.nan)
@@ -116,10 +117,10 @@ def held_out(
 def summarise(
     values: dict[str, float | list[float]], modelled: Float64, measured: Float64, seen: dict[str, tuple[float, float]]
 ) -> Coefficients:
-    """A fitted set with its residuals and interval from rows modelled while held out (NaN: not modelled)."""
-    have = np.isfinite(modelled)
-    ratio = measured[have] / modelled[have]
-    error = np.abs(modelled[have] / measured[have] - 1)
+    """A fitted set with its errors and interval. modelled: of each row while it was held out, NaN where it was not modelled."""
+    known = np.isfinite(modelled)
+    ratio = measured[known] / modelled[known]
+    error = np.abs(modelled[known] / measured[known] - 1)
     tail = (1 - INTERVAL_SHARE) / 2
     low, high = np.quantile(ratio, [tail, 1 - tail]) if len(ratio) else (0.8, 1.25)
     return Coefficients(
@@ -127,12 +128,12 @@ def summarise(
         (min(float(low), 1.0), max(float(high), 1.0)),
         seen,
         rows=len(measured),
-        held_out_rows=int(have.sum()),
+        held_out_rows=int(known.sum()),
         median_error=float(np.median(error)) if len(error) else None,
         p90_error=float(np.quantile(error, 0.9)) if len(error) else None,
     )
 
 
 def spans(**inputs: Float64) -> dict[str, tuple[float, float]]:
-    """Range of each input."""
+    """Smallest and largest value of each input."""
     return {key: (float(np.min(v)), float(np.max(v))) for key, v in inputs.items()}

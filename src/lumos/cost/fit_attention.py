@@ -17,7 +17,7 @@ from lumos.vocabulary import Direction, DType
 
 
 class AttentionRows(NamedTuple):
-    """Measured attention of one accelerator, kernel, dtype, directions and mask: sizes and seconds of one length."""
+    """Measured attention of one accelerator, kernel, dtype, directions and mask. Sizes and seconds are arrays of one length."""
 
     accelerator: Accelerator
     dtype: DType
@@ -37,14 +37,14 @@ def fit_attention(tables: Sequence[AttentionRows]) -> tuple[Coefficients, Float6
     measured = np.concatenate([t.seconds for t in tables])
     merged = AttentionShape(*(np.concatenate(x) for x in zip(*(t.shape for t in tables), strict=True)))
     groups = list(zip(merged.heads.tolist(), merged.kv_heads.tolist(), merged.head_dim.tolist(), strict=True))
-    ends = np.cumsum([len(t.seconds) for t in tables])[:-1]
+    borders = np.cumsum([len(t.seconds) for t in tables])[:-1]
 
     def split(mask: NDArray[np.bool_]) -> list[AttentionRows]:
-        return [t.where(part) for t, part in zip(tables, np.split(mask, ends), strict=True)]
+        return [t.where(part) for t, part in zip(tables, np.split(mask, borders), strict=True)]
 
     if len(set(groups)) > 2:
         modelled = held_out(lambda mask: lambda other: _predict(_fit(split(mask)), split(other)), measured, groups)
-    else:  # too few heads to hold any out: hold out sequence lengths
+    else:  # too few sizes of heads to hold any out: hold out sequence lengths
         modelled = held_out(lambda mask: lambda other: _predict(_fit(split(mask)), split(other)), measured, merged.keys.tolist())
     seen = spans(batch=merged.batch, seq_len=merged.keys, heads=merged.heads, head_dim=merged.head_dim)
     values: dict[str, float | list[float]] = dict(_fit(tables)._asdict())

@@ -25,7 +25,7 @@ from lumos.vocabulary import CollectiveKind
 
 
 class CollectiveRows(NamedTuple):
-    """Measured collectives of one cluster and kind: columns of one length."""
+    """Measured collectives of one cluster and kind. Arrays of one length."""
 
     cluster: Cluster
     kind: CollectiveKind
@@ -40,13 +40,13 @@ class CollectiveRows(NamedTuple):
 
 
 def fit_links(tables: Sequence[CollectiveRows]) -> tuple[Coefficients, Float64]:
-    """One kind within a node, shared by `tables`; and each row's seconds as modelled while its size was held out."""
+    """Coefficients of one kind within a node, shared by `tables`; and each row's seconds as modelled while its size was held out."""
     measured = np.concatenate([t.seconds for t in tables])
     sizes = np.concatenate([t.size_bytes for t in tables])
 
     def split(mask: NDArray[np.bool_]) -> list[CollectiveRows]:
-        ends = np.cumsum([len(t.seconds) for t in tables])[:-1]
-        return [t.where(part) for t, part in zip(tables, np.split(mask, ends), strict=True)]
+        borders = np.cumsum([len(t.seconds) for t in tables])[:-1]
+        return [t.where(part) for t, part in zip(tables, np.split(mask, borders), strict=True)]
 
     modelled = held_out(lambda mask: lambda other: _predict(_fit_links(split(mask)), split(other)), measured, sizes.tolist())
     values = _stored(_fit_links(tables))
@@ -56,8 +56,8 @@ def fit_links(tables: Sequence[CollectiveRows]) -> tuple[Coefficients, Float64]:
 def fit_network(
     tables: Sequence[CollectiveRows], sources: Sequence[str], inner: Sequence[LinkCoefficients]
 ) -> tuple[Coefficients, list[Float64]]:
-    """The set across nodes, given the inner coefficients of each table; and each table's seconds as modelled while
-    every table of its source was held out."""
+    """The coefficients across nodes, and each table's seconds as modelled while all tables of its source were held out. inner: the
+    coefficients within a node for each table."""
     modelled = []
     for table, source, link in zip(tables, sources, inner, strict=True):
         others = [i for i, s in enumerate(sources) if s != source]

@@ -19,7 +19,7 @@ _SCALARS = GemmCoefficients._fields[:-1]
 
 
 class GemmRows(NamedTuple):
-    """Measured multiplications of one accelerator and dtype: sizes and seconds of one length."""
+    """Measured multiplications of one accelerator and dtype. Arrays of one length."""
 
     accelerator: Accelerator
     dtype: DType
@@ -42,16 +42,16 @@ def fit_gemm(rows: GemmRows) -> tuple[Coefficients, Float64]:
 
 
 def fit_generic(tables: Sequence[GemmRows], most: int = 800) -> tuple[Coefficients, Mapping[str, Float64]]:
-    """Coefficients over all accelerators (at most `most` rows of each, spread evenly), and each accelerator's seconds
-    by coefficients that never saw it."""
-    thin = [t.where(np.arange(len(t.m)) % max(1, len(t.m) // most) == 0) for t in tables]
+    """Coefficients over all accelerators (from at most about `most` evenly spread rows of each), and each accelerator's seconds by
+    coefficients fitted without it."""
+    thinned = [t.where(np.arange(len(t.m)) % max(1, len(t.m) // most) == 0) for t in tables]
     modelled = {}
     for table in tables:
-        others = [t for t in thin if t.accelerator.name != table.accelerator.name]
+        others = [t for t in thinned if t.accelerator.name != table.accelerator.name]
         modelled[table.accelerator.name] = _predict(_fit(others), table) if others else np.full(len(table.m), np.nan)
     measured = np.concatenate([t.seconds for t in tables])
     seen = spans(**{key: np.concatenate([getattr(t, key) for t in tables]) for key in "mnk"})
-    return summarise(_stored(_fit(thin)), np.concatenate([modelled[t.accelerator.name] for t in tables]), measured, seen), modelled
+    return summarise(_stored(_fit(thinned)), np.concatenate([modelled[t.accelerator.name] for t in tables]), measured, seen), modelled
 
 
 def _fit(tables: Sequence[GemmRows]) -> GemmCoefficients:

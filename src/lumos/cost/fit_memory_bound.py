@@ -1,4 +1,4 @@
-"""Fit of the memory-bound model to the kernels of traces with shapes: per accelerator and class, and over all."""
+"""Fit of the memory-bound model to the kernels of traces with shapes: per accelerator and class, and over all accelerators."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lumos.cost.operators import operator_times
 from lumos.cost.traffic import traffic
 from lumos.trace.table import Category, Trace
 
-#: A row whose time is known to worse than this share of itself is fitted but not scored.
+#: A row whose time is not known to within this share of itself is fitted, but does not count for the error.
 COARSEST = 0.2
 
 
 class MemoryRows(NamedTuple):
-    """Kernels of one accelerator and class, one row per operator and shapes: bytes, median seconds, the shapes (held
-    out together), and whether the clock of the trace was fine enough to score the row."""
+    """Kernels of one accelerator and class, one row per operator and shapes. seconds: medians. shapes: rows of equal shapes are held
+    out together. scored: whether the clock of the trace was fine enough for the row to count for the error."""
 
     accelerator: Accelerator
     kernel_class: str
@@ -43,9 +43,9 @@ def memory_rows(trace: Trace, accelerator: Accelerator) -> list[MemoryRows]:
     """The memory-bound kernels of a trace by class: operators that launched one kernel and whose bytes are known."""
     times: dict[tuple[str, float, str], list[int]] = defaultdict(list)
     for operator in operator_times(trace):
-        found = traffic(operator)
-        if found and found[1] > 0 and operator.kernels == 1 and operator.work_ns > 0:
-            times[(*found, f"{operator.name}{operator.shapes}")].append(operator.work_ns)
+        moved = traffic(operator)
+        if moved and moved[1] > 0 and operator.kernels == 1 and operator.work_ns > 0:
+            times[(*moved, f"{operator.name}{operator.shapes}")].append(operator.work_ns)
     kernels = trace.duration[trace.is_any(Category.KERNEL)]
     tick = 1000 if len(kernels) and np.all(kernels % 1000 == 0) else 1
     out = []
@@ -64,10 +64,10 @@ def fit_memory_bound(tables: Sequence[MemoryRows]) -> tuple[Coefficients, Float6
     the row is not scored)."""
     measured = np.concatenate([t.seconds for t in tables])
     shapes = [s for t in tables for s in t.shapes]
-    ends = np.cumsum([len(t.seconds) for t in tables])[:-1]
+    borders = np.cumsum([len(t.seconds) for t in tables])[:-1]
 
     def split(mask: NDArray[np.bool_]) -> list[MemoryRows]:
-        return [t.where(part) for t, part in zip(tables, np.split(mask, ends), strict=True)]
+        return [t.where(part) for t, part in zip(tables, np.split(mask, borders), strict=True)]
 
     modelled = held_out(lambda mask: lambda other: _predict(_fit(split(mask)), split(other)), measured, shapes)
     modelled = np.where(np.concatenate([t.scored for t in tables]), modelled, np.nan)

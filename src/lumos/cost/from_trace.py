@@ -1,10 +1,10 @@
-"""Calibration on a trace: per class of operator, how much longer its work took than the model says.
+"""Calibration on a trace: for each class of operator, how much longer its work took than the model says.
 
-The result is a book of coefficients: the sets that the accelerator already has, each with the median ratio
-measured / modelled of the trace's operators of its class and the spread of that ratio as its interval. A prediction made
-with the book starts from the trace's own efficiency; only the change of shape is modelled. Classes: matrix
-multiplications by dtype, flash attention, memory-bound kernels by kind. Collectives are left out: their durations in one
-rank's trace contain waiting.
+The result is a book of coefficients: the sets that the accelerator already has, each with the median of measured / modelled over
+the trace's operators of that class, and the spread of that ratio as its interval. A prediction with this book therefore starts
+from the efficiency in the trace and models only the change of shapes. The classes are matrix multiplications by dtype, flash
+attention, and memory-bound kernels by kind. Collectives are left out, because their durations in the trace of one rank include
+waiting.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from lumos.errors import LumosError
 from lumos.trace.table import Trace
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
-#: Operators that are one multiplication, and where its factors stand among the inputs.
+#: Operators that are one multiplication, and the positions of its factors among the inputs.
 _PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2), "aten::_scaled_mm": (0, 1)}
-#: Attention operators: position of the query, whether heads stand before the sequence, direction.
+#: Attention operators: position of the query among the inputs, whether the dimension of heads comes before that of the sequence,
+#: direction.
 _ATTENTION = {
     "aten::_flash_attention_forward": (0, False, Direction.FORWARD),
     "aten::_flash_attention_backward": (1, False, Direction.BACKWARD),
@@ -42,7 +43,7 @@ _ATTENTION = {
 
 
 class ClassRatio(NamedTuple):
-    """One class of operator in a trace. ratio: measured / modelled, weighted median by time; low, high: its 80 % spread."""
+    """One class of operator in a trace. ratio: measured / modelled, the median weighted by time. low, high: its 80 % interval."""
 
     model: str
     variant: str
@@ -55,7 +56,7 @@ class ClassRatio(NamedTuple):
 
 
 def accelerator_of(trace: Trace) -> Accelerator:
-    """The accelerator that the trace's header names. Raises LumosError where it names none, or none that Lumos knows."""
+    """The accelerator that the trace's header names. Raises LumosError where it names none, or one that Lumos does not know."""
     properties = trace.metadata.get("deviceProperties")
     names = [str(p["name"]) for p in properties if p.get("name")] if isinstance(properties, list) else []
     if not names:
@@ -67,22 +68,22 @@ def accelerator_of(trace: Trace) -> Accelerator:
 
 
 def class_ratios(trace: Trace, accelerator: Accelerator, book: Book | None = None) -> tuple[ClassRatio, ...]:
-    """Ratio and spread of every class of operator of the trace, most time first.
+    """Ratio and interval of every class of operator of the trace, most time first.
 
-    Raises LumosError where the trace has no operators with shapes and kernels.
+    Raises LumosError where the trace has no operator with shapes that a model covers.
     """
-    found: dict[tuple[str, str], list[tuple[str, int, float]]] = defaultdict(list)
+    calls: dict[tuple[str, str], list[tuple[str, int, float]]] = defaultdict(list)
     for operator in operator_times(trace):
         modelled = _modelled(operator, accelerator, book)
         if modelled is not None and modelled[2].time > 0 and operator.work_ns > 0:
-            found[modelled[:2]].append((str(operator.shapes), operator.work_ns, operator.work_ns / int(modelled[2].time)))
-    if not found:
+            calls[modelled[:2]].append((str(operator.shapes), operator.work_ns, operator.work_ns / int(modelled[2].time)))
+    if not calls:
         raise LumosError(f"{trace.path}: no operator with shapes that a model covers; record with record_shapes=True")
-    return tuple(sorted((_ratio(key, calls) for key, calls in found.items()), key=lambda r: -r.measured_ns))
+    return tuple(sorted((_ratio(key, rows) for key, rows in calls.items()), key=lambda r: -r.measured_ns))
 
 
 def calibrated(trace: Trace, accelerator: Accelerator, book: Book | None = None) -> Book:
-    """The accelerator's sets of the classes in the trace, each with the trace's ratio and spread."""
+    """The accelerator's sets for the classes in the trace, each with the ratio and interval of the trace."""
     out: dict[str, dict[str, dict[str, Coefficients]]] = {}
     for c in class_ratios(trace, accelerator, book):
         variants = {"attention": (AttentionKernel.FLASH, *KERNELS), "gemm": (c.variant, DType.BF16)}.get(c.model, (c.variant,))
@@ -108,8 +109,8 @@ def _modelled(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> t
         return _product(o, accelerator, book)
     if o.name in _ATTENTION:
         return _attention(o, accelerator, book)
-    found = traffic(o)
-    return None if found is None else ("memory_bound", found[0], moved(found[1], accelerator, found[0], book=book))
+    moves = traffic(o)
+    return None if moves is None else ("memory_bound", moves[0], moved(moves[1], accelerator, moves[0], book=book))
 
 
 def _product(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:

@@ -1,16 +1,16 @@
 """Matrix multiplication C[m, n] = A[m, k] · B[k, n]: tiles in waves over the cores, against memory and cache traffic.
 
-For each candidate tile (tm × tn, split s ways along k) the library could choose,
+For each tile (tm × tn, split s ways along k) that the library could choose,
 
     compute = ceil(tiles · s / cores) · (2 · tm · tn · k/s · cores / peak · (1 + overhead + tile overhead) + prologue)
     memory  = (A + B + C bytes) / memory bandwidth · (1 + memory overhead)
     cache   = ceil(tiles · s / cores) · (tm + tn) · k/s · bytes / (bytes per clock and core · clock)
     time    = launch + min over candidates of sqrt(compute² + memory² + cache²)
 
-the minimum because the library's heuristic picks well, the root of squares because the three overlap but not fully.
-Each candidate is monotone in m, n and k, therefore so is the minimum. Large multiplications draw full power and slow the
-clock: compute is multiplied by 1 + throttle · ln(1 + ideal / 0.3 ms), flat beyond 50 ms. A multiplication in fp8 adds
-the cast of its activation: 2 bytes read and 1 written per element, with its own launch.
+It is the minimum because the library's heuristic picks well, and the root of squares because the three parts overlap, but not
+fully. The time of each candidate grows with m, n and k, therefore so does the minimum. Large multiplications draw full power,
+which lowers the clock: compute is multiplied by 1 + throttle · ln(1 + ideal / 0.3 ms), constant beyond 50 ms. A multiplication
+in fp8 adds the cast of its activation: 2 bytes read and 1 written per element, with its own launch.
 
 Tile and wave quantisation: NVIDIA, Matrix Multiplication Background User's Guide (docs.nvidia.com/deeplearning/performance).
 Limits: transposed operands cost the same (true of bf16 on the tensor cores of Ampere and later, to a few percent; the
@@ -32,7 +32,7 @@ from lumos.vocabulary import DType
 
 
 class Tile(NamedTuple):
-    """A candidate kernel: rows and columns of C per core, and the ways it may split k."""
+    """A candidate kernel. m, n: rows and columns of C per core. splits: the numbers of parts into which it may split k."""
 
     m: int
     n: int
@@ -49,18 +49,18 @@ TILES = (
     Tile(64, 128, (1,)),
     Tile(64, 64, (1, 2, 4, 8)),
 )
-#: Elements of k that a core advances at once.
+#: Elements of k that a core processes at once.
 K_STEP = 64
-#: Scales of the clock's fall under load: ideal seconds at which it starts and is complete.
+#: Ideal seconds of a multiplication at which the clock starts to fall under load, and at which it falls no further.
 THROTTLE_START_S, THROTTLE_END_S = 3e-4, 0.05
-#: Shapes evaluated together, so that the temporaries stay in the processor's cache.
+#: Number of shapes evaluated together, so that the temporaries stay in the processor's cache.
 CHUNK = 4096
 
 _PARTS = (Bound.COMPUTE, Bound.MEMORY, Bound.CACHE, Bound.LATENCY)
 
 
 class GemmCoefficients(NamedTuple):
-    """What is fitted. Times in µs, overheads as fractions ≥ 0 over the datasheet's rate."""
+    """The fitted numbers. Times in µs; overheads are fractions ≥ 0 by which work takes longer than at the datasheet's rate."""
 
     launch_us: float
     compute_overhead: float
@@ -73,7 +73,7 @@ class GemmCoefficients(NamedTuple):
     tile_overhead: tuple[float, ...]
 
 
-#: Where the fit starts and what few or no data pull towards: textbook values.
+#: Textbook values: the fit starts from them and is pulled towards them where there are few data.
 PRIOR = GemmCoefficients(2.0, 0.1, 0.2, 40.0, 0.3, 0.1, 3.0, 0.5, (0.05,) * len(TILES))
 
 
@@ -91,13 +91,13 @@ def gemm(
     clock: float = 1.0,
     book: Book | None = None,
 ) -> Estimate:
-    """Time of `batch` equal multiplications in one kernel. Sizes are broadcast together; 0 is no work.
+    """Time of `batch` equal multiplications in one kernel. Sizes are broadcast together; a size of 0 means no work.
 
-    out_bytes: bytes of an element of C (default: the dtype's, 2 for fp8); accumulate: C is read as well (a weight
-    gradient added to fp32 takes out_bytes=4, accumulate=True). cast: fp8 only, the activation arrives in 16 bit and is
-    cast. clock: clock held / boost clock (`accelerator.sustained_clock` for long runs). A data gradient is
-    gemm(m, k, n), a weight gradient gemm(k, n, m). Raises UsageError for a negative size or a dtype that the device
-    has not, LumosError where the accelerator lacks a number.
+    out_bytes: bytes of an element of C (default: the dtype's, 2 for fp8). accumulate: whether C is read as well (for a weight
+    gradient that is added in fp32: out_bytes=4, accumulate=True). cast: for fp8 only, whether the activation is in 16 bits and
+    must be cast. clock: the clock that the device holds / its boost clock (`accelerator.sustained_clock` for long runs). The data
+    gradient is gemm(m, k, n), the weight gradient gemm(k, n, m). Raises UsageError for a negative size or a dtype that the device
+    does not have, LumosError where the accelerator lacks a number.
     """
     shape = np.broadcast_shapes(*(np.shape(x) for x in (m, n, k, batch)))
     m, n, k, batch = (_sizes(name, x, shape) for name, x in (("m", m), ("n", n), ("k", k), ("batch", batch)))
@@ -117,9 +117,10 @@ def grouped_gemm(
     clock: float = 1.0,
     book: Book | None = None,
 ) -> Estimate:
-    """Time of one kernel over groups with their own weights: rows[..., g] tokens through expert g's [k, n].
+    """Time of one kernel over groups with their own weights: rows[..., g] tokens multiplied by expert g's [k, n].
 
-    An uneven split costs what its tiles cost: groups are rounded up to tiles one by one and share the waves.
+    The rows of each group are rounded up to whole tiles, and the tiles of all groups run in common waves, so that an uneven
+    split costs what its tiles cost.
     """
     rows = np.asarray(rows, float)
     if rows.ndim == 0:
@@ -131,7 +132,7 @@ def grouped_gemm(
 
 
 class _Shapes(NamedTuple):
-    """Multiplications: m[..., g] rows of each group; n, k, batch of one common shape."""
+    """Sizes of multiplications: m[..., g] rows of each group g; n, k, batch of one common shape."""
 
     m: Float64
     n: Float64
@@ -147,7 +148,7 @@ def _sizes(name: str, values: ArrayLike, shape: tuple[int, ...]) -> Float64:
 
 
 class GemmWork(NamedTuple):
-    """What the formula needs of a device, dtype and precision options."""
+    """What the formula needs to know about the device, the dtype and the options."""
 
     peak_flops: float
     memory_bytes_per_s: float
@@ -193,8 +194,8 @@ def _estimate(
         raise UsageError(f"gemm: clock is a fraction of the boost clock in (0, 1], not {clock:g}")
     name = dtype_of(dtype)
     work = work_of(accelerator, name, out_bytes, accumulate, cast, clock)
-    found, notes = find("gemm", accelerator, (name, DType.FP8 if name.bytes == 1 else DType.BF16), book)
-    coefficients = from_values(found.values)
+    fitted, notes = find("gemm", accelerator, (name, DType.FP8 if name.bytes == 1 else DType.BF16), book)
+    coefficients = from_values(fitted.values)
     shape = shapes.n.shape
     size, groups = shapes.n.size, shapes.m.shape[-1]
     m, n, k, batch = shapes.m.reshape(size, groups), shapes.n.reshape(size), shapes.k.reshape(size), shapes.batch.reshape(size)
@@ -202,8 +203,8 @@ def _estimate(
     for i in range(0, size, CHUNK):
         part = slice(i, i + CHUNK)
         seconds[part], roof[part], bound[part] = _seconds(_Shapes(m[part], n[part], k[part], batch[part]), work, coefficients)
-    beyond = outside(found.seen, m=m.sum(-1), n=n, k=k)
-    return estimate(seconds.reshape(shape), roof.reshape(shape), bound.reshape(shape), beyond.reshape(shape), found, notes)
+    beyond = outside(fitted.seen, m=m.sum(-1), n=n, k=k)
+    return estimate(seconds.reshape(shape), roof.reshape(shape), bound.reshape(shape), beyond.reshape(shape), fitted, notes)
 
 
 def from_values(values: dict[str, float | list[float]]) -> GemmCoefficients:
@@ -212,7 +213,7 @@ def from_values(values: dict[str, float | list[float]]) -> GemmCoefficients:
 
 
 def gemm_seconds(m: Float64, n: Float64, k: Float64, work: GemmWork, coefficients: GemmCoefficients) -> Float64:
-    """The formula alone, for fitting: sizes of one shape (N,), seconds (N,)."""
+    """The formula without coefficients' lookup or interval, for fitting. m, n, k: (N,). Returns seconds (N,)."""
     return _seconds(_Shapes(m[:, None], n, k, np.ones(len(m))), work, coefficients)[0]
 
 
@@ -237,10 +238,10 @@ def _seconds(s: _Shapes, w: GemmWork, c: GemmCoefficients) -> tuple[Float64, Flo
         tiles = row_tiles * np.ceil(s.n / tile.n) * s.batch
         for split in tile.splits:
             waves = np.ceil(tiles * (split / w.cores))
-            deep = waves * np.ceil(s.k / (split * K_STEP))
-            compute = deep * (K_STEP * tile.m * tile.n * (1 + overhead)) * per_element
+            k_steps = waves * np.ceil(s.k / (split * K_STEP))
+            compute = k_steps * (K_STEP * tile.m * tile.n * (1 + overhead)) * per_element
             compute += waves * ((1e-6 if split == 1 else 2e-6) * c.prologue_us)
-            cache_seconds = deep * (K_STEP * (tile.m + tile.n) * w.in_bytes / core_rate)
+            cache_seconds = k_steps * (K_STEP * (tile.m + tile.n) * w.in_bytes / core_rate)
             total = compute * compute
             if split == 1:
                 total += memory2

@@ -1,11 +1,11 @@
-"""Host-side launch overhead: what the launching thread spends per kernel, which bounds steps of small kernels.
+"""Launch overhead on the host: the time that the launching thread spends per kernel, which bounds steps of small kernels.
 
-    time = kernels · (launch call + framework time between launches of the mode)
+    time = kernels · (launch call + framework time between two launches)
 
-The launch call is the accelerator's `launch_s`. The framework's share was read from public PyTorch traces (start of one
-launch to the start of the next on the same thread, median by trace, with the profiler on): eager 17 µs (Qwen inference,
-H100), 33 µs (DLRM, A100; VGG, H100), 57 µs (BERT and ViT inference, H100), so the interval is wide. Compiled code runs
-few Python lines a kernel; a captured graph launches hundreds of kernels with one call.
+The launch call is the accelerator's `launch_s`. The framework's time depends on the mode and comes from public PyTorch traces
+(from the start of one launch to the start of the next on the same thread, median of each trace, with the profiler on): in eager
+mode 17 µs (Qwen inference, H100), 33 µs (DLRM, A100; VGG, H100), 57 µs (BERT and ViT inference, H100), so the interval is wide.
+Compiled code runs few lines of Python per kernel; a captured graph launches hundreds of kernels with one call.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from lumos.errors import UsageError
 
 
 class Mode(NamedTuple):
-    """Host seconds per kernel beside the launch call: middle, low and high of the traces."""
+    """Framework seconds per kernel, without the launch call: median, lowest and highest of the traces."""
 
     time: float
     low: float
     high: float
 
 
-#: Modes of launching. Compiled and graph: no public trace with shapes; stated as a third and a fiftieth of eager.
+#: Modes of launching. No public trace has shapes in the modes "compiled" and "graph"; they are set to about a third and a fiftieth
+#: of eager.
 MODES = {"eager": Mode(28e-6, 12e-6, 52e-6), "compiled": Mode(9e-6, 4e-6, 18e-6), "graph": Mode(0.5e-6, 0.2e-6, 1e-6)}
 
 

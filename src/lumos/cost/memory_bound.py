@@ -2,11 +2,10 @@
 
     time = launch + passes · ( cached bytes / (speedup · bandwidth) + other bytes / bandwidth ) · (1 + overhead)
 
-Bytes are what the kernel must read and write. Of a working set, up to `cache share · cache size` stays in the last-level
-cache, where it was left by the kernel before, and moves `speedup` times faster than memory does. The work of a kernel is
-stated per element (`WORK`): which tensors it reads and writes, in elements of the activations' dtype and in bytes of
-fp32. `fused` joins neighbours as Apex, Transformer Engine and torch.compile do: what one writes and the next reads alone
-never leaves the chip.
+Bytes are what the kernel must read and write. Up to `cache share · cache size` of them are still in the last-level cache from
+the kernel before, and are read `speedup` times faster than from memory. The work of a kernel is stated per element (`WORK`): the
+tensors that it reads and writes in the dtype of the activations, and the bytes of other dtypes. `fused` joins neighbouring
+kernels as Apex, Transformer Engine and torch.compile do: what one kernel writes only for the next to read never leaves the chip.
 
 Sources of the counts: the kernels' own algorithms (Korthikanti et al., Reducing Activation Recomputation, 2022, table of
 activations; PyTorch ATen kernels). Limits: contiguous tensors; reductions in one pass; no contention with other streams.
@@ -28,7 +27,8 @@ from lumos.vocabulary import DType
 
 
 class MemoryCoefficients(NamedTuple):
-    """What is fitted: kernel floor (µs), lost share of bandwidth, cache speed over memory speed, usable share of cache."""
+    """The fitted numbers: least time of a kernel (µs), overhead over the datasheet's bandwidth (a fraction), speed of the cache
+    over that of memory, and usable share of the cache."""
 
     launch_us: float
     overhead: float
@@ -47,8 +47,8 @@ class Work(NamedTuple):
     other_bytes: float = 0.0
 
 
-#: Classes with coefficients of their own: one straight pass, one with broadcast or permuted operands, one that folds many
-#: elements into few, one that folds and passes again.
+#: Classes with coefficients of their own: one pass over contiguous tensors; one with broadcast or permuted operands; one that
+#: reduces many elements to few; one that reduces and then passes over the tensor again.
 POINTWISE, STRIDED, REDUCTION, NORMALISATION = CLASSES = ("pointwise", "strided", "reduction", "normalisation")
 _CLASS_OF = {
     **dict.fromkeys(("transpose", "rotary", "rotary_backward", "embedding", "embedding_backward", "bias"), STRIDED),
@@ -112,7 +112,8 @@ def memory_bound(
 def fused(
     kinds: Sequence[str], elements: ArrayLike, accelerator: Accelerator, dtype: str = DType.BF16, *, book: Book | None = None
 ) -> Estimate:
-    """Time of neighbouring kernels over the same elements joined in one: each hands its output on without writing it."""
+    """Time of neighbouring kernels over the same elements joined into one kernel, which does not write what one part of it passes
+    to the next."""
     if not kinds:
         raise UsageError("fused: no kinds given")
     size = dtype_of(dtype).bytes
@@ -131,23 +132,23 @@ def bytes_per_element(kind: str, dtype: str) -> float:
 
 
 def moved(traffic: ArrayLike, accelerator: Accelerator, kernel_class: str = POINTWISE, *, book: Book | None = None) -> Estimate:
-    """Time of a kernel of a class of `CLASSES` that reads and writes `traffic` bytes in all."""
+    """Time of a kernel that reads and writes `traffic` bytes in total. kernel_class: one of `CLASSES`."""
     traffic = np.asarray(traffic, float)
     if not np.all(traffic >= 0):
         raise UsageError("memory-bound kernel: sizes must be zero or more")
-    found, notes = find("memory_bound", accelerator, (kernel_class,), book)
-    c = MemoryCoefficients(**found.values)  # type: ignore[arg-type]
+    fitted, notes = find("memory_bound", accelerator, (kernel_class,), book)
+    c = MemoryCoefficients(**fitted.values)  # type: ignore[arg-type]
     seconds, bound, roof = moved_seconds(traffic, accelerator, c)
-    return estimate(seconds, roof, bound, outside(found.seen, bytes=traffic), found, notes)
+    return estimate(seconds, roof, bound, outside(fitted.seen, bytes=traffic), fitted, notes)
 
 
 def moved_seconds(traffic: Float64, accelerator: Accelerator, c: MemoryCoefficients) -> tuple[Float64, Float64, Float64]:
-    """Seconds, `Bound` and roofline seconds (cache included) of traffic in bytes: the formula alone."""
+    """Seconds, `Bound` and roofline seconds (cache included) of traffic in bytes, by the formula above."""
     bandwidth = accelerator.require("memory_bytes_per_s")
-    held = np.minimum(traffic, c.cache_share * accelerator.require("cache_bytes"))
-    roof = (held / (1 + c.cache_speedup) + traffic - held) / bandwidth
+    cached = np.minimum(traffic, c.cache_share * accelerator.require("cache_bytes"))
+    roof = (cached / (1 + c.cache_speedup) + traffic - cached) / bandwidth
     stream = roof * (1 + c.overhead)
     launch = c.launch_us * 1e-6
     some = traffic > 0
-    bound = np.where(stream > launch, np.where(held < traffic, Bound.MEMORY, Bound.CACHE), Bound.LATENCY)
+    bound = np.where(stream > launch, np.where(cached < traffic, Bound.MEMORY, Bound.CACHE), Bound.LATENCY)
     return np.where(some, launch + stream, 0.0), bound, np.where(some, roof, 0.0)

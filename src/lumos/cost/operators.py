@@ -1,8 +1,8 @@
-"""What the operators of a trace did: name, input shapes and dtypes, and the time of the work of each.
+"""The operators of a trace: name, input shapes and dtypes, and the time of the work of each.
 
-Device work belongs to the innermost operator around its launch call among those that carry shapes (record_shapes=True),
-so an operator's work is counted once, by the operator closest to the kernel. In a job without device work (CPU only) an
-operator's work is its own time: its duration without the operators inside it.
+Device work belongs to the innermost operator with shapes (record_shapes=True) around its launch call, so that it counts for one
+operator only, the one closest to the kernel. In a trace without device work, an operator's work is its own time: its duration
+without the operators inside it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Shape = tuple[int, ...]
 
 
 class OperatorTime(NamedTuple):
-    """One operator call. shapes and dtypes: of its inputs, () and "" where an input is no tensor; work_ns: its kernels'
-    time, or its own on the CPU; kernels: how many (1 on the CPU)."""
+    """One call of an operator. shapes, dtypes: of its inputs; () and "" for an input that is not a tensor. work_ns: the time of
+    its kernels, or its own time on the CPU. kernels: how many there are (1 on the CPU)."""
 
     name: str
     shapes: tuple[Shape, ...]
@@ -31,7 +31,7 @@ class OperatorTime(NamedTuple):
 
 
 def operator_times(trace: Trace) -> tuple[OperatorTime, ...]:
-    """Every operator with shapes that did work (copies between memories apart), in file order.
+    """Every operator with shapes that did work, in file order; copies between memories do not count as work.
 
     Empty where the trace has no shapes.
     """
@@ -43,38 +43,39 @@ def operator_times(trace: Trace) -> tuple[OperatorTime, ...]:
     text_of = dict(zip(rows.tolist(), dims.values[chosen].tolist(), strict=True))
     work = np.flatnonzero(trace.is_any(Category.KERNEL))
     if len(work):
-        owner = _owners(trace, work, rows)
-        linked = owner >= 0
-        spent = np.bincount(owner[linked], trace.duration[work[linked]], minlength=len(trace))
-        count = np.bincount(owner[linked], minlength=len(trace))
+        operator = _operator_of(trace, work, rows)
+        linked = operator >= 0
+        spent = np.bincount(operator[linked], trace.duration[work[linked]], minlength=len(trace))
+        count = np.bincount(operator[linked], minlength=len(trace))
     else:
         spent, count = _own_times(trace, rows)
-    found = []
+    out = []
     for row in np.flatnonzero(count).tolist():
         shapes = _shapes(trace.strings[text_of[row]])
         names = tuple(map(str, json.loads(trace.strings[int(types[row])]))) if types[row] >= 0 else ()
         names += ("",) * (len(shapes) - len(names))
-        found.append(OperatorTime(trace.strings[trace.name[row]], shapes, names[: len(shapes)], int(spent[row]), int(count[row])))
-    return tuple(found)
+        out.append(OperatorTime(trace.strings[trace.name[row]], shapes, names[: len(shapes)], int(spent[row]), int(count[row])))
+    return tuple(out)
 
 
-def _owners(trace: Trace, work: Int64, operators: Int64) -> Int64:
-    """The operator of each piece of device work: by its launch call's place, else by external id; -1 where neither."""
+def _operator_of(trace: Trace, work: Int64, operators: Int64) -> Int64:
+    """The operator of each row of device work: the innermost around its launch call, else that of its external id; -1 for none."""
     launches = np.flatnonzero(trace.is_any(Category.RUNTIME) & (trace.correlation != ABSENT))
     by_correlation = dict(zip(trace.correlation[launches].tolist(), launches.tolist(), strict=True))
     calls = np.array([by_correlation.get(c, -1) for c in trace.correlation[work].tolist()], np.int64)
-    owner = np.full(len(work), -1, np.int64)
+    operator = np.full(len(work), -1, np.int64)
     known = calls >= 0
-    owner[known] = innermost(trace, operators, calls[known])
+    operator[known] = innermost(trace, operators, calls[known])
     ids = trace.external_id[operators]
     by_id = dict(zip(ids[ids != ABSENT].tolist(), operators[ids != ABSENT].tolist(), strict=True))
-    for i in np.flatnonzero(owner < 0).tolist():
-        owner[i] = by_id.get(int(trace.external_id[work[i]]), -1)
-    return owner
+    for i in np.flatnonzero(operator < 0).tolist():
+        operator[i] = by_id.get(int(trace.external_id[work[i]]), -1)
+    return operator
 
 
 def _own_times(trace: Trace, operators: Int64) -> tuple[Int64, Int64]:
-    """Duration of each of `operators` without the operators inside it, and 1 for each, over all rows of the trace."""
+    """Two arrays over all rows of the trace: the duration of each operator without the operators inside it, and 1 for each row of
+    `operators`."""
     spent, count = np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)
     inside = np.flatnonzero(trace.is_any(Category.OPERATOR))
     order = inside[np.lexsort((-trace.duration[inside], trace.start[inside], trace.lane[inside]))]
@@ -93,7 +94,7 @@ def _own_times(trace: Trace, operators: Int64) -> tuple[Int64, Int64]:
 
 
 def _shapes(text: str) -> tuple[Shape, ...]:
-    """Input shapes; a list of tensors contributes its members."""
+    """Input shapes; a list of tensors contributes the shape of each."""
     out: list[Shape] = []
     for entry in json.loads(text):
         nested = [e for e in entry if isinstance(e, list)]

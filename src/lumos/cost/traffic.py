@@ -1,7 +1,7 @@
-"""Bytes that an ATen operator's kernel moves, from its input shapes: what links a trace's operators to `memory_bound`.
+"""Bytes that an ATen operator's kernel reads and writes, from its input shapes; `memory_bound` then gives the time.
 
-Contiguous tensors are assumed; a broadcast operand is read once. Operators whose traffic does not follow from shapes
-(convolutions, indexing with unknown hits, sorting) are not listed and give None.
+Tensors are taken as contiguous; a broadcast operand is read once. Operators whose bytes do not follow from shapes (convolutions,
+indexing, sorting) are not listed and give None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Rule = Callable[[list[Tensor]], float]
 
 
 def _pointwise(operands: int, in_place: bool) -> Rule:
-    """Every operand read once, one result of their broadcast shape written (a further tensor is the result's place)."""
+    """Every operand is read once, and one result of their broadcast shape is written. Further tensors are outputs."""
 
     def rule(tensors: list[Tensor]) -> float:
         read = tensors[:operands]
@@ -32,7 +32,7 @@ def _pointwise(operands: int, in_place: bool) -> Rule:
 
 
 def _first(reads: float, writes: float) -> Rule:
-    """The first tensor read and written so many times."""
+    """The first tensor is read `reads` times and written `writes` times."""
     return lambda tensors: elements(tensors[0][0]) * tensors[0][1] * (reads + writes)
 
 
@@ -43,7 +43,7 @@ _BINARY = ("add", "sub", "mul", "div", "threshold_backward", "gelu_backward", "s
 _TERNARY = ("where", "addcmul", "addcdiv")
 _POINTWISE = {name: n for n, names in enumerate((_UNARY, _BINARY, _TERNARY), 1) for name in names}
 
-#: Operator → (class of kernel, bytes of its tensors).
+#: By operator: the class of its kernel, and the rule for its bytes.
 _RULES: dict[str, tuple[str, Rule]] = {
     **{f"aten::{name}": (POINTWISE, _pointwise(n, False)) for name, n in _POINTWISE.items()},
     **{f"aten::{name}_": (POINTWISE, _pointwise(n, True)) for name, n in _POINTWISE.items()},
@@ -67,25 +67,26 @@ _RULES: dict[str, tuple[str, Rule]] = {
 
 
 def traffic(operator: OperatorTime) -> tuple[str, float] | None:
-    """Class of kernel and bytes read and written by one call; None where they do not follow from its shapes."""
-    found = _RULES.get(operator.name)
-    if found is None:
+    """The class of kernel, and the bytes that one call reads and writes; None where they do not follow from its shapes."""
+    if operator.name not in _RULES:
         return None
+    kernel_class, rule = _RULES[operator.name]
     typed = [(s, DType.parse(d)) for s, d in zip(operator.shapes, operator.dtypes, strict=True) if elements(s) > 0]
     tensors = [(s, dtype.bytes) for s, dtype in typed if dtype is not None]
     if not tensors:
         return None
-    kernel_class = STRIDED if found[0] == POINTWISE and _strided(operator.name, tensors) else found[0]
+    if kernel_class == POINTWISE and _strided(operator.name, tensors):
+        kernel_class = STRIDED
     try:
-        return kernel_class, float(found[1](tensors))
-    except ValueError:  # shapes that do not broadcast: no such call ran
+        return kernel_class, float(rule(tensors))
+    except ValueError:  # the shapes do not broadcast, so this cannot be the call that ran
         return None
 
 
 def _strided(name: str, tensors: list[Tensor]) -> bool:
-    """Whether the kernel cannot read and write straight on: a broadcast operand, or a copy that is not a plain one.
+    """Whether the kernel does not pass over contiguous memory: it has a broadcast operand, or is a copy that changes the layout.
 
-    A copy between equal dtypes that runs as a kernel changes the layout: a plain one is a memcpy.
+    A copy between equal dtypes changes the layout if it runs as a kernel; otherwise it would be a memcpy.
     """
     if name == "aten::copy_":
         return len(tensors) > 1 and tensors[0][1] == tensors[1][1]
