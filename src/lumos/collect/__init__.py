@@ -7,8 +7,8 @@
             train(batch)
             p.step()
 
-As a callback: `lumos.collect.lightning("out/")`, `lumos.collect.hugging_face("out/")`. Without a change of the script:
-`lumos.collect.run(["torchrun", …, "train.py"], "out/")`, or `lumos collect -- torchrun … train.py`.
+As a callback of a framework: `lumos.collect.lightning("out/")`, `lumos.collect.hugging_face("out/")`. Without changing the
+script: `lumos.collect.run(["torchrun", …, "train.py"], "out/")`, or `lumos collect -- torchrun … train.py`.
 
 This package imports nothing of Lumos but its errors, so that it can be dropped into any training environment. torch is
 imported when a recording starts, not before.

@@ -1,6 +1,6 @@
-"""The recording as a callback of a training framework: one more entry in its list of callbacks.
+"""Recording through a callback of a training framework.
 
-A framework is imported when its callback is made, not before.
+A framework is imported only when its callback is made.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from lumos.errors import LumosError
 def lightning(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, **options: Any) -> Any:
     """A PyTorch Lightning callback: `Trainer(callbacks=[lumos.collect.lightning("out/")])`.
 
-    Options as for `profile`. A step is an optimizer step: accumulated batches count as one. LumosError where Lightning is
-    absent.
+    Options as for `profile`. A step is an optimizer step: accumulated batches count as one. Raises LumosError where Lightning
+    is not installed.
     """
     base = _first_class("Callback", ("lightning.pytorch", "pytorch_lightning"), "pip install lightning")
 
@@ -57,7 +57,7 @@ def lightning(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, *
 def hugging_face(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, **options: Any) -> Any:
     """A Hugging Face Trainer callback: `Trainer(…, callbacks=[lumos.collect.hugging_face("out/")])`.
 
-    Options as for `profile`. A step is an optimizer step. LumosError where transformers is absent.
+    Options as for `profile`. A step is an optimizer step. Raises LumosError where transformers is not installed.
     """
     base = _first_class("TrainerCallback", ("transformers",), "pip install transformers")
 

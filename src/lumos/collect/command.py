@@ -1,4 +1,4 @@
-"""A training command, started so that its processes record themselves."""
+"""Start a training command so that each of its Python processes records itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lumos.errors import LumosError, UsageError
 
 
 class Recorded(NamedTuple):
-    """status: that the command ended with. files: what its processes wrote."""
+    """How a command ended. status: its exit status. files: those that its processes wrote."""
 
     status: int
     files: list[str]
@@ -32,10 +32,10 @@ def run(
     execution_trace: bool = False,
     align: bool = True,
 ) -> Recorded:
-    """Run a command to its end, with every Python process of it recording itself into `folder`.
+    """Run a command to its end, while each of its Python processes records itself into `folder`.
 
     The settings are those of `profile`; every call of an optimizer's step ends a step. Raises UsageError for impossible numbers or a
-    command that is not there, and LumosError where the command ended well and recorded nothing.
+    command that does not exist, and LumosError where the command succeeded but recorded nothing.
     """
     if steps < 1 or min(warmup, wait) < 0:
         raise UsageError("--steps must be at least 1, --warmup and --wait at least 0")

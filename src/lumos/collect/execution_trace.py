@@ -1,7 +1,7 @@
-"""The execution trace of one step: operators with tensor identities, which the profiler's rows do not have.
+"""The execution trace of one step: operators with the identity of each tensor, which the profiler's rows do not have.
 
-It carries the same record function ids as the profiler's rows of that step, so the two can be linked exactly. torch
-writes it as plain JSON; it appears packed, under its final name only when it is whole.
+It has the same record function ids as the profiler's rows of that step, so that the two can be linked exactly. torch writes
+plain JSON to a temporary file; the compressed file appears under its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class ExecutionTraceFile:
-    """torch's observer, writing into `folder`."""
+    """torch's execution trace observer, which writes into `folder`."""
 
     def __init__(self, torch: Any, folder: Path) -> None:
         self._torch, self._folder = torch, folder
@@ -25,7 +25,7 @@ class ExecutionTraceFile:
         return self._observer is not None
 
     def open(self, rank: int) -> None:
-        """Observe from here on. Raises whatever torch does."""
+        """Start observing. Raises whatever torch raises."""
         self._final = self._folder / f"rank{rank}.et.json.gz"
         self._plain = self._final.with_name(f".{self._final.name}.json")
         observer = self._torch.profiler.ExecutionTraceObserver()
@@ -34,7 +34,7 @@ class ExecutionTraceFile:
         self._observer = observer
 
     def close(self) -> Path:
-        """Stop observing; the file written. Raises whatever torch does, and OSError."""
+        """Stop observing, and return the file that was written. Raises whatever torch raises, and OSError."""
         observer, self._observer = self._observer, None
         packed = self._final.with_name(f".{self._final.name}.partial")
         try:

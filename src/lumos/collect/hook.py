@@ -1,8 +1,8 @@
-"""Recording without a change of the script: every optimizer step ends a training step.
+"""Recording without changing the script: every optimizer step ends a training step.
 
 `lumos collect` starts the command with its settings in the environment; `startup/sitecustomize.py` calls `install` in
-each process that loads torch's optimizers. Only the optimizer that steps first counts, so that a job with several has
-one step per round.
+each process that loads torch's optimizers. Only the steps of the optimizer that steps first count, so that a script with
+several optimizers has one training step for a step of each.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ VARIABLE = "LUMOS_COLLECT"
 
 
 def install(optimizer_module: Any) -> None:
-    """Count the steps of the first optimizer that steps, and record. `optimizer_module` is torch.optim.optimizer."""
+    """Record, ending a step with each step of the first optimizer. optimizer_module: torch.optim.optimizer."""
     optimizer_module.register_optimizer_step_post_hook(OptimizerSteps(json.loads(os.environ[VARIABLE])))
 
 
 class OptimizerSteps:
-    """The hook. The first step of all opens the recording: it is the loop's first, and never one to record."""
+    """The hook that torch calls after every optimizer step. The first call opens the recording, so that the loop's first step is
+    never recorded."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings

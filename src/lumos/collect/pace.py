@@ -1,18 +1,20 @@
-"""How long steps take with the profiler and without, from the calls that end them."""
+"""How long steps take with and without the profiler, measured between the calls that end them."""
 
 from __future__ import annotations
 
 import statistics
 import time
 
-#: Untouched steps to see before they are compared with recorded ones; the first of a loop is never representative.
+#: The least number of steps without the profiler to compare with recorded ones. The first of a loop does not count, because it is
+#: never representative.
 ENOUGH = 3
 
 
 class Pace:
-    """Times steps 1, 2, … of a loop: untouched before `wait` and after `end`, recorded from `begin` to `end`.
+    """Times steps 1, 2, … of a loop: without the profiler up to `wait` and after `end`, recorded from `begin` to `end`.
 
-    Times are from one call of `lap` to the next, less what `begin` leaves out: the work of the collector itself.
+    A step is timed from one call of `lap` to the next, or from a call of `begin` in between, which leaves out the collector's own
+    work.
     """
 
     def __init__(self, wait: int, begin: int, end: int) -> None:
@@ -23,11 +25,11 @@ class Pace:
         self._untraced: list[float] = []
 
     def begin(self) -> None:
-        """The loop goes on: the time since the last lap was the collector's."""
+        """Leave out the time since the last lap, which the collector itself used."""
         self._started = time.perf_counter()
 
     def lap(self) -> bool:
-        """A step has ended. Whether enough steps of both kinds are known now."""
+        """Note that a step has ended. Returns whether enough steps with and without the profiler are known now."""
         now = time.perf_counter()
         self._done += 1
         if self._started is not None:
@@ -39,12 +41,12 @@ class Pace:
         return self._done > self._end and len(self._untraced) >= ENOUGH and bool(self._traced)
 
     def medians(self) -> tuple[float, float]:
-        """Seconds of a recorded and of an untouched step."""
+        """Median seconds of a recorded step, and of one without the profiler."""
         return statistics.median(self._traced), statistics.median(self._untraced)
 
     @property
     def overhead(self) -> float | None:
-        """By how much recorded steps are longer, as a fraction of untouched ones; None over nothing."""
+        """How much longer recorded steps are, as a fraction of those without the profiler; None where either are missing."""
         if not self._traced or not self._untraced:
             return None
         traced, untraced = self.medians()

@@ -1,20 +1,21 @@
-"""What this torch's profiler can do beyond torch 2.1, found by asking it, never by its version number.
+"""Which options the profiler of this torch has beyond those of torch 2.1.
 
-The profiler's experimental options come and go between releases, and vendors back-port them.
+They are tried, not derived from the version number: experimental options come and go between releases, and vendors back-port
+them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Options wanted, where they exist.
-#: enable_cuda_sync_events: rows that say which work a synchronising call awaited, and which event a stream waited for.
-#: trace_only: skips torch's own event objects, several times the size of the trace, which Lumos does not use.
+#: Options to turn on where they exist.
+#: enable_cuda_sync_events: rows that say which work a synchronising call waited for, and which event a stream waited for.
+#: trace_only: torch does not make its own event objects, which take several times the memory of the trace and are not used here.
 WANTED = ("enable_cuda_sync_events", "trace_only")
 
 
 def experimental_config(torch: Any) -> Any:
-    """The profiler configuration with every wanted option that this torch knows, or None where it knows no such thing."""
+    """A profiler configuration with every wanted option that this torch has, or None where it has no such configuration."""
     factory = getattr(getattr(torch._C, "_profiler", None), "_ExperimentalConfig", None)
     if factory is None:
         return None
@@ -24,6 +25,6 @@ def experimental_config(torch: Any) -> Any:
 def _accepts(factory: Any, option: str) -> bool:
     try:
         factory(**{option: True})
-    except TypeError:  # how a native constructor refuses a keyword
+    except TypeError:  # the native constructor does not have this keyword
         return False
     return True

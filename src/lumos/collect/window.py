@@ -1,11 +1,11 @@
 """Record a few steps of a training loop with the PyTorch profiler: one Kineto file per rank.
 
-The recording is one window of whole steps. Before it, `wait` steps run untouched and `warmup` steps run with the
-profiler prepared but silent, so that its start-up cost stays outside. Ranks enter the window together (a barrier), with
-idle devices, so that neither old GPU work nor one rank's lateness is inside. After it the profiler is dropped, so memory
-is bounded by the window however long the training goes on.
+The recording is one window of whole steps. Before it, `wait` steps run without the profiler, and `warmup` steps with the
+profiler started but not yet recording, so that its start-up cost is not in the trace. All ranks enter the window together (at a
+barrier) and with idle devices, so that neither earlier GPU work nor the lateness of a rank is in it. After the window the profiler
+is removed, so that it needs no more memory however long the training goes on.
 
-A failure of the profiler costs the trace, never the training: it is reported once, and the loop goes on.
+If the profiler fails, there is no trace, but the training goes on; the failure is reported once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lumos.collect.pace import Pace
 from lumos.collect.torch_features import experimental_config
 from lumos.errors import LumosError, UsageError
 
-#: glibc's settings that change how large tensors are allocated, and so what operators cost on a CPU.
+#: Settings of glibc that change how large tensors are allocated, and therefore how long operators take on a CPU.
 MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
 
 INSTALL = "pip install 'lumos-trace[torch]'"
@@ -42,17 +42,15 @@ def profile(
     execution_trace: bool = False,
     align: bool = True,
 ) -> Recording:
-    """Record `steps` training steps into `folder`/rank<R>.json.gz, after `wait` untouched and `warmup` prepared steps.
+    """Record `steps` training steps into `folder`/rank<R>.json.gz, after `wait` steps without and `warmup` with the profiler.
 
-    Use as a context manager and call `.step()` at the end of every training step. Operators carry their shapes, Python
-    stacks are off, and CUDA synchronisation is recorded where this torch can. `memory` adds every allocation.
-    `execution_trace` writes rank<R>.et.json.gz beside it: the first recorded step with tensor identities, which stretches
-    that step.
-
-    `align` puts a barrier over all ranks of torch.distributed (where initialised) before the window, so every rank must
+    Use it as a context manager, and call `.step()` at the end of every training step. Operators are recorded with shapes and
+    without Python stacks, and CUDA synchronisation where this torch can record it. memory: also record every allocation.
+    execution_trace: also write rank<R>.et.json.gz, the first recorded step with tensor identities; that step then takes longer.
+    align: wait for all ranks of torch.distributed (where it is initialised) at a barrier before the window. Every rank must then
     use the recording; pass False where only some do.
 
-    Raises UsageError for impossible numbers and LumosError where torch is absent; once the loop runs, nothing.
+    Raises UsageError for impossible numbers, and LumosError where torch is not installed. Nothing is raised once the loop runs.
     """
     if steps < 1 or warmup < 0 or wait < 0:
         raise UsageError(f"profile(steps={steps}, warmup={warmup}, wait={wait}): steps must be at least 1, the others at least 0")
@@ -60,10 +58,10 @@ def profile(
 
 
 class Recording:
-    """One window of a training loop, being recorded. Made by `profile`.
+    """The recording of one window of a training loop. Made by `profile`.
 
-    path, execution_trace_path: the files written, None until then. failure: why there is none, None while all is well.
-    overhead: by how much the profiler stretched its steps, as a fraction; None until steps without it were seen, before
+    path, execution_trace_path: the files written, None until then. failure: why there is no file, None as long as nothing failed.
+    overhead: how much longer recorded steps take, as a fraction; None until enough steps without the profiler have run, before
     the window (`wait`) or after it.
     """
 
@@ -100,13 +98,13 @@ class Recording:
             self._fail(error)
         self._before_window()
         self._advance("__enter__")
-        self._sign()
+        self._write_provenance()
         self._observe()
         self._pace.begin()
         return self
 
     def step(self) -> None:
-        """End one training step. Call it once per step on every rank, for as long as the loop runs."""
+        """End one training step. Call it once per step on every rank, as long as the loop runs."""
         self._done += 1
         if self.overhead is None and self._pace.lap():
             self._report_pace()
@@ -115,7 +113,7 @@ class Recording:
         self._observe()
         self._before_window()
         self._advance("step")
-        self._sign()
+        self._write_provenance()
         if self._done == self._wait + self._warmup + self._steps:
             self._close()
         self._observe()
@@ -145,7 +143,8 @@ class Recording:
         )
 
     def _before_window(self) -> None:
-        """Ranks and devices meet at the window's edge. Independent of this rank's profiler: the other ranks wait here."""
+        """At the start of the window, wait for all ranks and for this rank's device. This also happens where this rank's profiler has
+        failed, because the other ranks wait here."""
         if self._done != self._wait + self._warmup:
             return
         cuda, distributed = self._torch.cuda, self._torch.distributed
@@ -155,8 +154,8 @@ class Recording:
         if cuda.is_available() and cuda.is_initialized():
             cuda.synchronize()
 
-    def _sign(self) -> None:
-        """Say in the file how it came to be. torch keeps such entries only while a window is open."""
+    def _write_provenance(self) -> None:
+        """Write into the trace how it was recorded. torch accepts such entries only during the window."""
         if self._done == self._wait + self._warmup:
             provenance = json.dumps(_provenance(self._torch, self._steps, self._warmup))
             self._advance("add_metadata_json", "lumos_collect", provenance)
@@ -170,7 +169,8 @@ class Recording:
             self._fail(error)
 
     def _observe(self) -> None:
-        """Open the execution trace for the window's first step, and close it after it. Called around every edge."""
+        """Start the execution trace with the window's first step, and end it after that step. Called before and after the profiler
+        changes steps."""
         if self._observer is None or (self._profiler is None and not self._observer.is_open):
             return
         try:
@@ -195,7 +195,7 @@ class Recording:
         self._profiler = None
 
     def _fail(self, error: Exception) -> None:
-        """Report once, and drop the profiler: a half-started one would record, and hold memory, for ever."""
+        """Report the failure once, and remove the profiler: if it had half started, it would record and use memory for ever."""
         profiler, self._profiler = self._profiler, None
         self.failure = f"{type(error).__name__}: {error}"
         self._say(f"no trace of rank {self.rank}, the training goes on: {self.failure}")
@@ -206,7 +206,7 @@ class Recording:
                 self.failure += f" (and stopping: {type(again).__name__}: {again})"
 
     def _write(self, profiler: Any) -> None:
-        """Write the trace under a name of its own first, so that a rank<R>.json.gz is always whole."""
+        """Write the trace under a temporary name first, so that a rank<R>.json.gz is always complete."""
         began = time.perf_counter()
         final = self.folder / f"rank{self.rank}.json.gz"
         plain, packed = final.with_name(f".{final.name}.json"), final.with_name(f".{final.name}.partial")
@@ -223,7 +223,7 @@ class Recording:
         self._say(f"wrote {final} ({size / 1e6:.2f} MB in {time.perf_counter() - began:.1f} s)")
 
     def _say(self, message: str) -> None:
-        """On standard error and not as a warning, which a training script may have turned into an exception."""
+        """Print on standard error. A warning is not used, because a training script may turn warnings into exceptions."""
         print(f"lumos.collect: {message}", file=sys.stderr, flush=True)
 
 
@@ -237,18 +237,18 @@ def _import_torch() -> Any:
 
 
 def _provenance(torch: Any, steps: int, warmup: int) -> dict[str, Any]:
-    """What a reader of the file cannot see in it otherwise. No host names, paths or environment."""
+    """How the trace was recorded, as far as its rows do not show it. It contains no host names, paths or environment."""
     distributed = torch.distributed
-    joined = distributed.is_available() and distributed.is_initialized()
+    has_group = distributed.is_available() and distributed.is_initialized()
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "hip": getattr(torch.version, "hip", None),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "threads": torch.get_num_threads(),
-        "rank": distributed.get_rank() if joined else 0,
-        "world_size": distributed.get_world_size() if joined else 1,
-        "backend": distributed.get_backend() if joined else None,
+        "rank": distributed.get_rank() if has_group else 0,
+        "world_size": distributed.get_world_size() if has_group else 1,
+        "backend": distributed.get_backend() if has_group else None,
         "steps": steps,
         "warmup": warmup,
         "malloc": {name: os.environ[name] for name in MALLOC if os.environ.get(name, "").isdigit()},

@@ -1,4 +1,4 @@
-"""Transformer models as data: dimensions, exact parameter counts, FLOPs."""
+"""Transformer models as data: their dimensions, exact numbers of parameters, and FLOPs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Models by name, as published tables spell them, or from a Hugging Face `config.json`.
+"""Models by name, in any spelling of published tables, or from a Hugging Face `config.json`.
 
-`data/models.toml` holds the known ones. A name is compared without case, spaces and punctuation, so that "Llama3.1 8B",
-"llama-3.1-8b" and "LLAMA3.1_8B" are one.
+`data/models.toml` holds the models that ship with Lumos. Names are compared without case, spaces and punctuation, so that
+"Llama3.1 8B", "llama-3.1-8b" and "LLAMA3.1_8B" are the same.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ def model_names() -> tuple[str, ...]:
 
 
 def load_model(name: str) -> Model:
-    """The model of that name (any spelling), or of the Hugging Face `config.json` or folder at that path.
+    """The model of a name (in any spelling), or of a path to a Hugging Face `config.json` or the folder that holds one.
 
-    Raises LumosError for an unknown name (the nearest and the valid ones are listed) or a bad file.
+    Raises LumosError for an unknown name (with the valid names and the nearest of them), or for a bad file.
     """
     if name.endswith(".json") or "/" in name or Path(name).is_dir():
         from lumos.model.hugging_face import read_config
 
         return read_config(Path(name))
-    found = find_model(name)
-    if found is not None:
-        return found
+    model = find_model(name)
+    if model is not None:
+        return model
     near = difflib.get_close_matches(plain(name), _spellings(), 1, 0.5)
     hint = f"; nearest: {_spellings()[near[0]]}" if near else ""
     raise LumosError(f"model {name!r} is not known{hint}; valid: {', '.join(model_names())}, or the path of a Hugging Face config.json")
 
 
 def find_model(name: str) -> Model | None:
-    """The known model of that name in any spelling, or None."""
+    """The model that ships with Lumos under that name, in any spelling, or None."""
     spellings = _spellings()
     known = spellings.get(_with_points(name)) or spellings.get(plain(name))
     return None if known is None else _model(known)
@@ -57,7 +57,7 @@ def plain(name: str) -> str:
 
 
 def _with_points(name: str) -> str:
-    """As `plain`, with the decimal points: 1.3b is not 13b."""
+    """As `plain`, but with decimal points, because 1.3b is not 13b."""
     return ".".join(map(plain, re.split(r"(?<=\d)\.(?=\d)", name)))
 
 
@@ -70,7 +70,7 @@ def _tables() -> Mapping[str, dict[str, Any]]:
 def _spellings() -> Mapping[str, str]:
     names = {spelling: name for name, table in _tables().items() for spelling in (name, *table.get("aliases", ()))}
     known = {_with_points(spelling): name for spelling, name in names.items()}
-    for spelling, name in names.items():  # without its points a name must not hide another's own
+    for spelling, name in names.items():  # a name without its decimal points must not replace the exact name of another model
         known.setdefault(plain(spelling), name)
     return known
 

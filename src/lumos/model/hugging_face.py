@@ -1,8 +1,8 @@
 """A model from a Hugging Face `config.json`.
 
-Understood: the keys of llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, gpt2, gpt_neox, mpt and
-families with the same keys. A key that is absent takes the family's documented default; a size that cannot be told is
-an error that names the key.
+It reads the keys of llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, gpt2, gpt_neox, mpt and
+families with the same keys. A key that is absent takes the family's documented default; a missing size without a default
+is an error that names the key.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from lumos.errors import LumosError
 from lumos.model.transformer import Experts, Latent, Model
 
-#: Families whose MLP has no gate, with their other habits.
-_PLAIN = {
+#: Families whose MLP has no gate, with their defaults for other keys.
+_UNGATED = {
     "gpt2": {"positions": "learned", "bias": True, "tied": True},
     "gpt_neox": {"positions": "rope", "bias": True, "tied": False},
     "mpt": {"positions": "none", "bias": False, "tied": True},
@@ -33,7 +33,7 @@ _SPELLINGS = {
 
 
 def read_config(path: Path) -> Model:
-    """The model that a `config.json` (or the folder that holds one) describes. LumosError where it does not."""
+    """The model that a `config.json`, or the folder that holds one, describes. Raises LumosError where it is not valid."""
     path = path / "config.json" if path.is_dir() else path
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
@@ -47,18 +47,18 @@ def read_config(path: Path) -> Model:
 
 
 def from_config(table: Mapping[str, Any], place: str) -> Model:
-    """The model of a configuration's keys. `place` names its source in errors."""
+    """The model that a configuration's keys describe. place: where they come from, for error messages."""
     family = str(table.get("model_type", "llama"))
-    habits = _PLAIN.get(family, {})
-    gated = family not in _PLAIN
+    defaults = _UNGATED.get(family, {})
+    gated = family not in _UNGATED
     hidden, heads = _size(table, "hidden_size", place), _size(table, "num_attention_heads", place)
     latent = _latent(table, place)
     expansion = table.get("expansion_ratio", 4)
     ffn = _optional(table, "intermediate_size") or (0 if gated and _experts_key(table) else int(expansion * hidden))
     if gated and not ffn and not _experts_key(table):
         raise LumosError(f"{place}: intermediate_size is missing; add it")
-    bias = (bool(table.get("attention_bias", habits.get("bias", False))) and not gated) or bool(habits.get("bias", False))
-    positions = str(habits.get("positions", "rope"))
+    bias = (bool(table.get("attention_bias", defaults.get("bias", False))) and not gated) or bool(defaults.get("bias", False))
+    positions = str(defaults.get("positions", "rope"))
     if family == "mpt" and table.get("learned_pos_emb", True) and not table.get("attn_config", {}).get("alibi", False):
         positions = "learned"
     if family == "mpt":
@@ -74,13 +74,13 @@ def from_config(table: Mapping[str, Any], place: str) -> Model:
             ffn=ffn,
             vocab=_size(table, "vocab_size", place),
             gated=gated,
-            norm="layer" if family in _PLAIN else "rms",
-            norm_bias=family in _PLAIN and bias,
+            norm="layer" if family in _UNGATED else "rms",
+            norm_bias=family in _UNGATED and bias,
             bias=bias,
             qkv_bias=bool(table.get("attention_bias", family in ("qwen2", "qwen2_moe"))),
             positions=positions,
             max_positions=(_optional(table, "max_position_embeddings") or 0) if positions == "learned" else 0,
-            tied=bool(table.get("tie_word_embeddings", habits.get("tied", False))),
+            tied=bool(table.get("tie_word_embeddings", defaults.get("tied", False))),
             qk_norm=family in ("qwen3", "qwen3_moe"),
             experts=_experts(table, place),
             latent=latent,

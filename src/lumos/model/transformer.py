@@ -1,7 +1,8 @@
-"""A decoder-only transformer: its dimensions, how many parameters it has, and how many FLOPs a token costs.
+"""A decoder-only transformer: its dimensions, its number of parameters, and the FLOPs of a token.
 
-A layer is norm, attention, norm, MLP (dense, or routed and shared experts), around a residual stream of `hidden`. The
-width of attention is heads × head_dim, which need not be `hidden`. Counts are exact: tests hold them to published ones.
+A layer is norm, attention, norm, MLP (dense, or routed and shared experts), with a residual stream of width `hidden`. The
+width of attention is heads × head_dim, which need not be `hidden`. Numbers of parameters are exact: tests compare them with
+published ones.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ NORMS = ("layer", "rms")
 class Experts:
     """A mixture-of-experts MLP: `count` routed experts of width `ffn`, `per_token` of them for each token.
 
-    shared: experts that every token passes, of width `shared_ffn` together. first_dense: leading layers with a dense MLP.
-    every: one layer in so many is a mixture (1 = all after the leading ones).
+    shared: number of experts that every token passes through, of width `shared_ffn` in total. first_dense: number of leading
+    layers with a dense MLP. every: one of so many layers after them is a mixture (1: all of them).
     """
 
     count: int
@@ -30,15 +31,16 @@ class Experts:
     shared_ffn: int = 0
     first_dense: int = 0
     every: int = 1
-    nodes: int = 0  # a token's experts lie on at most so many nodes (0: anywhere)
-    router_bias: bool = False  # a correction bias per expert, outside the gradient
+    nodes: int = 0  # the experts of one token are on at most so many nodes (0: no limit)
+    router_bias: bool = False  # the router has a correction bias per expert, which is not trained by gradients
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1). Ranks of the compressed projections.
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1).
 
-    query_rank 0: queries are projected directly. Head sizes: `nope` without and `rope` with rotary positions, `value`.
+    query_rank, kv_rank: widths of the compressed projections; with query_rank 0, queries are projected directly. nope, rope:
+    parts of a head of queries and keys without and with rotary positions. value: size of a head of values.
     """
 
     query_rank: int
@@ -49,7 +51,7 @@ class Latent:
 
 
 class LayerParameters(NamedTuple):
-    """Parameters of one layer by part; `expert` counts all routed experts."""
+    """Numbers of parameters of one layer by part. expert: of all routed experts together."""
 
     attention: int
     mlp: int  # dense MLP, or router and shared experts
@@ -65,11 +67,11 @@ class LayerParameters(NamedTuple):
 class Model:
     """Dimensions of a decoder-only transformer.
 
-    kv_heads: heads of keys and values (GQA). ffn: width of the dense MLP. gated: the MLP has a gate (SwiGLU, GeGLU).
-    bias: linear layers have biases; qkv_bias: of the attention's input projections only. max_positions: rows of a learned
-    position table. tied: the output projection is the embedding table. qk_norm: queries and keys are normalised per head.
-    squared_relu: the activation of an MLP without gate (else GeLU).
-    predictors: extra multi-token-prediction layers (trained, not counted in `layers`).
+    kv_heads: heads of keys and values (GQA). ffn: width of the dense MLP. gated: whether the MLP has a gate (SwiGLU, GeGLU).
+    norm: one of NORMS; norm_bias: whether norms have biases. bias: whether all linear layers have biases; qkv_bias: whether the
+    attention's input projections have. positions: one of POSITIONS; max_positions: rows of a learned position table. tied:
+    whether the output projection is the embedding table. qk_norm: whether queries and keys are normalised per head.
+    squared_relu: whether the activation of an MLP without gate is squared ReLU (else GeLU).
     """
 
     name: str
@@ -111,6 +113,7 @@ class Model:
 
     @property
     def mixture_layers(self) -> int:
+        """How many layers have routed experts."""
         return sum(self.is_mixture(i) for i in range(self.layers))
 
     @property
@@ -124,7 +127,7 @@ class Model:
         return self.hidden * (2 if self.norm_bias else 1)
 
     def layer_parameters(self, mixture: bool = False) -> LayerParameters:
-        """Exact parameters of one layer, with a dense MLP or a mixture."""
+        """Exact numbers of parameters of one layer, with a dense MLP or with routed experts."""
         norm = 2 * self.norm_parameters + (2 * self.head_dim if self.qk_norm else 0)
         if not mixture or self.experts is None:
             return LayerParameters(self._attention(), self._mlp(self.ffn), 0, norm)
@@ -152,12 +155,12 @@ class Model:
 
     @property
     def embedding_parameters(self) -> int:
-        """The token table and learned positions."""
+        """Parameters of the token embedding and of learned positions."""
         return self.vocab * self.hidden + (self.max_positions * self.hidden if self.positions == "learned" else 0)
 
     @property
     def head_parameters(self) -> int:
-        """The final norm and the output projection (0 where it is the token table)."""
+        """Parameters of the final norm and of the output projection (none where that is the token embedding)."""
         return self.norm_parameters + (0 if self.tied else self.vocab * self.hidden)
 
     @property
@@ -169,7 +172,7 @@ class Model:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token passes: of the routed experts only `per_token`."""
+        """Parameters that one token uses: of the routed experts only `per_token`."""
         if self.experts is None:
             return self.parameters
         e = self.experts
@@ -178,9 +181,9 @@ class Model:
     def flops_per_token(self, seq_len: int) -> float:
         """Model FLOPs of forward and backward for one token of a causal sequence: 6 per weight of a multiplication, plus attention.
 
-        The token table and learned positions are looked up, not multiplied; a tied table is multiplied once. Causal
-        attention counts half the scores: 6 · layers · heads · (query + value size) · seq_len / 2 · 2 operations
-        (Narayanan et al. 2021, arXiv:2104.04473, appendix; recomputation never counts).
+        The token embedding and learned positions are looked up, not multiplied; a tied embedding is multiplied once. Causal
+        attention counts half the scores: 6 · layers · heads · (query + value size) · seq_len / 2 operations (Narayanan et
+        al. 2021, arXiv:2104.04473, appendix). Recomputation does not count.
         """
         multiplied = self.active_parameters - self.embedding_parameters + (self.vocab * self.hidden if self.tied else 0)
         query = self.latent.nope + self.latent.rope if self.latent else self.head_dim

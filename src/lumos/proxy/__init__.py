@@ -1,6 +1,6 @@
-"""Runnable benchmarks from traces: the same operators, shapes, order and overlap, without the model's code and data.
+"""Runnable benchmarks from traces: the same operators, shapes, order and overlap, without the model's code or data.
 
-The names below are functions with the words of `lumos proxy`, and what they answer; the modules beside them are internal.
+The names below are the functions behind `lumos proxy`, with their results; the modules of this package are internal.
 """
 
 from __future__ import annotations

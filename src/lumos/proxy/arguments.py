@@ -17,7 +17,7 @@ _FLOAT = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\Z")
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What is known of a tensor argument. dtype: torch's name."""
+    """What is known about a tensor argument. dtype: torch's name. strides: in elements."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -25,14 +25,14 @@ class TensorSpec:
 
 
 class UnreadableArgumentsError(ValueError):
-    """The printed arguments do not say what the operator was called with."""
+    """The printed arguments do not determine what the operator was called with."""
 
 
 def read_arguments(types: str, dims: str, strides: str | None, concrete: str | None) -> list[Any]:
-    """The arguments of one operator from the texts of its row: each a `TensorSpec`, a list of such, or a plain value.
+    """The arguments of one operator from the texts of its row: each a `TensorSpec`, a list of these, or a plain value.
 
-    None stands for an absent argument and for one whose value was not printed, which look alike. Raises
-    UnreadableArgumentsError where the texts contradict each other or leave a tensor unknown.
+    None is an argument that is absent or whose value was not printed; the texts do not distinguish the two. Raises
+    UnreadableArgumentsError where the texts contradict each other or do not describe a tensor.
     """
     kinds, shapes = _list(types), _list(dims)
     steps = _list(strides) if strides else [None] * len(kinds)
@@ -64,7 +64,7 @@ def _tensor(dtype: str, shape: Any, steps: Any) -> TensorSpec:
 
 
 def _tensor_list(shape: Any, steps: Any) -> list[TensorSpec]:
-    """The profiler prints a list's shapes and strides but not its types: float32 is what such lists hold most."""
+    """The profiler prints a list's shapes and strides but not its types. float32 is taken, because most such lists have it."""
     if not isinstance(shape, list) or not shape or not all(_is_sizes(one) for one in shape):
         raise UnreadableArgumentsError("the tensors of a list were not recorded")
     each = steps if isinstance(steps, list) and len(steps) == len(shape) else [None] * len(shape)
@@ -76,9 +76,9 @@ def _is_sizes(value: Any) -> bool:
 
 
 def plain_value(text: Any) -> Any:
-    """A plain argument from its printed form: bool, int, float, list of these, text; None for nothing printed.
+    """A plain argument from its printed form: a bool, int, float, list of these, or text; None where nothing was printed.
 
-    Numbers that JSON has no form for become {"float": text}.
+    Numbers that JSON cannot represent become {"float": text}.
     """
     if not isinstance(text, str):
         return text
@@ -108,7 +108,7 @@ def _list(text: str) -> list[Any]:
 
 
 def map_tensors(arguments: list[Any], each: Callable[[int, TensorSpec], Any]) -> list[Any]:
-    """The arguments with every tensor replaced by each(position, tensor), inside lists too."""
+    """The arguments with every tensor replaced by each(position, tensor), also inside lists."""
 
     def one(position: int, argument: Any) -> Any:
         if isinstance(argument, TensorSpec):

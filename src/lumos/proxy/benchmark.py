@@ -3,17 +3,18 @@
     python benchmark.py                          one process, the first rank of trace.json
     torchrun --nproc-per-node 2 benchmark.py     one process per rank, with their collectives
 
-This file is the same in every benchmark; everything recorded is in trace.json beside it. It needs torch and nothing
-else. What it does, in this order:
+This file is the same in every benchmark; everything that was recorded is in trace.json in the same folder. It needs torch and
+nothing else. It works in three stages:
 
-1. Choose. Recorded operators are nested as they called each other. The outermost that this torch can run on this device
-   is called; one that merely calls others (CompositeImplicit) is replaced by those others, because without autograd it
-   might choose differently. What cannot be run stands in as a spin of its measured duration, and is listed.
-2. Plan memory. Tensors that the step reads before it writes them are made up beforehand; the others are what operators
-   return, kept until their last use. Where that exceeds the limit, tensors share memory, and then sizes are scaled.
-3. Run. Time that the recording spent between operators (Python, the autograd engine) is spun; waits are real.
+1. Choose operators. Recorded operators are nested as they called each other. The outermost that this torch can run on this device
+   is called. One that only calls others (CompositeImplicit) is replaced by these, because without autograd it might call
+   different ones. What cannot run is replaced by a stand-in, a busy loop (spin) of its measured duration, and is listed.
+2. Plan memory. Tensors that the step reads before it writes them are filled with random values beforehand. All others are what
+   operators return, and are held until their last use. Where this exceeds the limit, tensors share memory; where it still does,
+   sizes are scaled down.
+3. Run. Time between operators in the recording (Python, the autograd engine) is replaced by spins; waits are real waits.
 
-Values are made up: normal floats, indices within range.
+Values are random: normally distributed floats, and indices within range.
 """
 
 from __future__ import annotations
@@ -35,24 +36,25 @@ import torch.distributed as dist
 
 cuda: Any = torch.cuda
 
-#: Sizes up to this are kernel sizes, heads, coordinates: never scaled.
+#: Sizes up to this are never scaled, because they are sizes of filters, numbers of heads or coordinates.
 SMALL_SIZE = 16
 
-#: What trace.json gives as the bound of floating point values that must not be negative.
+#: The bound in trace.json of floating point values that must not be negative.
 NON_NEGATIVE = 2
 
-#: Beginnings of names that look like an operator's and are ranges around operators.
+#: Prefixes of names that look like those of operators, but are ranges around operators.
 RANGES = ("torch::autograd", "torch::distributed", "torch.distributed", "autograd::engine")
 
-#: What operators and process groups raise when they cannot do what they are asked.
+#: What operators and process groups raise when a call fails.
 FAILURES = (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError)
 
-#: Operators that touch files or abort on purpose: never run, whatever a trace says.
+#: Operators that use files or stop the process: they never run, whatever a trace contains.
 REFUSED = ("from_file", "save", "load", "_assert", "_debug", "raise", "warn", "print")
 
 
 class Transfer(NamedTuple):
-    """What a transfer is called with. peer: within the group. splits: elements for and from each rank; none: equal parts."""
+    """The arguments of a transfer. peer: rank within the group. splits_in, splits_out: elements to and from each rank; empty for
+    equal parts."""
 
     source: torch.Tensor
     target: torch.Tensor
@@ -71,7 +73,7 @@ class Transfer(NamedTuple):
         return dist.get_global_rank(self.group, self.peer)
 
 
-#: How torch names the transfers; the argument order of each differs.
+#: torch's function for each kind of transfer.
 CALLS: dict[str, Callable[[Transfer], Any]] = {
     "all-reduce": lambda t: dist.all_reduce(t.source, group=t.group, async_op=True),
     "all-gather": lambda t: dist.all_gather(t.parts, t.source, group=t.group, async_op=True),
@@ -91,7 +93,7 @@ CALLS: dict[str, Callable[[Transfer], Any]] = {
 
 
 class Node:
-    """One recorded operator, and what it called. `number` is its place in pre-order."""
+    """One recorded operator, and the operators that it called. number: its position in pre-order."""
 
     def __init__(self, raw: dict[str, Any], number: int, names: list[str]) -> None:
         self.number = number
@@ -109,11 +111,11 @@ class Node:
         self.collective: dict[str, Any] | None = raw.get("collective")
         self.synchronize: bool = raw.get("synchronize", False)
         self.children: list[Node] = []
-        self.next: int = number + 1  # the number of what follows
+        self.next: int = number + 1  # the number of the operator after this one and those that it called
         for child in raw.get("children", ()):
             self.children.append(Node(child, self.next, names))
             self.next = self.children[-1].next
-        self.reason = ""  # why it does not run, where it does not
+        self.reason = ""  # why it does not run, if it does not
 
     def walk(self) -> Iterator[Node]:
         yield self
@@ -122,7 +124,7 @@ class Node:
 
     @property
     def is_operator(self) -> bool:
-        """Whether a dispatcher knew it; the rest are ranges that Python, autograd and DDP put around operators."""
+        """Whether it is an operator of the dispatcher, and not a range that Python, autograd or DDP put around operators."""
         return "::" in self.name and " " not in self.name and not self.name.startswith(RANGES)
 
     @property
@@ -140,7 +142,7 @@ class Node:
 
 
 class Ref:
-    """A tensor among an operator's arguments: a slot of `Memory`."""
+    """A tensor among an operator's arguments. slot: its index in `Memory.slots`."""
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
@@ -149,14 +151,14 @@ class Ref:
 # --------------------------------------------------------------------------------------------------- operators from schemas
 
 
-class NotRunnable(Exception):  # noqa: N818 - it is an answer, not a failure
-    """Why an operator cannot be run here."""
+class NotRunnable(Exception):  # noqa: N818 - it is an expected result, not an error
+    """An operator cannot run here; the message says why."""
 
 
 def bind(node: Node, device: torch.device, kernel: torch.device, scale: float) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
-    """The overload that fits a recorded operator, and its arguments with `Ref` for tensors. Raises NotRunnable.
+    """The overload that fits a recorded operator, its positional and its named arguments, with `Ref` for tensors.
 
-    device: where new tensors go. kernel: where the tensors are that it works on.
+    device: of new tensors. kernel: the device of the tensors that it works on. Raises NotRunnable.
     """
     namespace, _, base = node.name.partition("::")
     if not node.is_operator or namespace in ("c10d", "_c10d_functional", "prim", "profiler"):
@@ -186,12 +188,12 @@ def bind(node: Node, device: torch.device, kernel: torch.device, scale: float) -
 def has_kernel(qualified: str, device: torch.device) -> bool:
     try:
         return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(qualified, device.type.upper()))
-    except RuntimeError:  # known to TorchScript alone
+    except RuntimeError:  # known to TorchScript only
         return False
 
 
 def is_composite(node: Node) -> bool:
-    """Whether the operator only calls others, in every overload that the dispatcher has."""
+    """Whether any overload of the operator only calls other operators."""
     try:
         schemas = torch._C._jit_get_schemas_for_operator(node.name)
         names = [f"{node.name}.{s.overload_name}" if s.overload_name else node.name for s in schemas]
@@ -201,7 +203,7 @@ def is_composite(node: Node) -> bool:
 
 
 def match(schema: Any, inputs: list[Any], device: torch.device, scale: float) -> tuple[list[Any], dict[str, Any]]:
-    """The recorded arguments as this schema takes them. Raises NotRunnable where they do not fit."""
+    """The recorded arguments in the form that a schema needs. Raises NotRunnable where they do not fit."""
     arguments = schema.arguments
     if len(inputs) > len(arguments):
         raise NotRunnable("no overload takes so many arguments")
@@ -229,7 +231,7 @@ def match(schema: Any, inputs: list[Any], device: torch.device, scale: float) ->
 
 
 def convert(kind: str, value: Any, name: str, scale: float) -> Any:
-    """A recorded argument as the type `kind` of a schema; NotRunnable where it is none."""
+    """A recorded argument converted to the type `kind` of a schema. Raises NotRunnable where that is not possible."""
     if kind.startswith("Optional["):
         return None if value is None else convert(kind[9:-1], value, name, scale)
     if kind.startswith("List["):
@@ -264,10 +266,10 @@ def scaled(size: int, scale: float) -> int:
 
 
 class Memory:
-    """The tensors of one rank: made up where the step reads them first, otherwise what operators return.
+    """The tensors of one rank: filled with random values where the step reads them first, otherwise what operators return.
 
-    share: tensors of one type share memory, and what operators return is dropped: less memory, warmer caches.
-    scale: factor on every size above SMALL_SIZE.
+    share: whether tensors of one type share memory and what operators return is discarded. This needs less memory, and caches
+    then hold more of the step than in the recording. scale: factor on every size above SMALL_SIZE.
     """
 
     def __init__(self, rank: dict[str, Any], device: torch.device) -> None:
@@ -314,7 +316,7 @@ class Memory:
         return torch.device("cpu") if recorded == "cpu" and self.on_accelerator else self.device
 
     def working_on(self, node: Node) -> torch.device:
-        """The device of an operator's tensors: the host only where all of them are there."""
+        """The device of an operator's tensors: the host only if all of them are in host memory."""
         devices = {self.device_of(slot) for slot in slots(node.inputs)}
         return devices.pop() if len(devices) == 1 else self.device
 
@@ -322,12 +324,12 @@ class Memory:
         return int(self._extent(slot) * getattr(torch, self.raw[slot][0]).itemsize)
 
     def planned(self, slots: set[int]) -> int:
-        """Bytes on the device of the tensors made up for these slots."""
+        """Bytes on the device of tensors with random values for these slots."""
         keys = {self._key(slot): slot for slot in slots if self.device_of(slot) == self.device}
         return sum(self._needed[key] * getattr(torch, self.raw[slot][0]).itemsize for key, slot in keys.items())
 
     def leaf(self, slot: int) -> torch.Tensor:
-        """The tensor of a slot, made up."""
+        """A tensor of random values for a slot."""
         key = self._key(slot)
         shape, strides, offset = self._layout(slot)
         if key not in self._buffers:
@@ -338,7 +340,7 @@ class Memory:
             self._buffers[key] = values(self._needed[key], getattr(torch, self.raw[slot][0]), bound, last, self.device_of(slot))
         buffer = self._buffers[key]
         tensor = torch.empty(0, dtype=buffer.dtype, device=buffer.device)
-        tensor.set_(buffer.untyped_storage(), offset, shape, strides)  # no view: some operators refuse views
+        tensor.set_(buffer.untyped_storage(), offset, shape, strides)  # not a view, because some operators refuse views
         self.slots[slot] = tensor
         return tensor
 
@@ -348,7 +350,7 @@ class Memory:
 
 
 def slots(recorded: Any) -> Iterator[int]:
-    """The tensors among recorded arguments."""
+    """The slots of all tensors among recorded arguments."""
     if isinstance(recorded, list):
         for item in recorded:
             yield from slots(item)
@@ -357,8 +359,8 @@ def slots(recorded: Any) -> Iterator[int]:
 
 
 def values(count: int, dtype: torch.dtype, bound: int, last: int, device: torch.device) -> torch.Tensor:
-    """Made-up values. Floats keep the magnitude of what matrix products make of them; integers are in [0, bound), and
-    ascend where the bound is negative."""
+    """Random values. Floats are small enough for matrix products to keep their magnitude; integers are in [0, bound), or ascend
+    from 0 to -bound where the bound is negative."""
     if dtype == torch.bool:
         return torch.ones(count, dtype=dtype, device=device)
     if not dtype.is_floating_point and not dtype.is_complex:
@@ -367,7 +369,7 @@ def values(count: int, dtype: torch.dtype, bound: int, last: int, device: torch.
         zeros = torch.zeros(count, dtype=dtype, device=device)
         return zeros.random_(0, bound) if bound > 1 else zeros
     out = torch.empty(count, dtype=dtype, device=device)
-    drawn = min(count, 1 << 20)  # large tensors repeat themselves: drawing them all would take minutes
+    drawn = min(count, 1 << 20)  # large tensors repeat these values, because drawing all of them would take minutes
     sample = torch.randn(drawn, device=device) / math.sqrt(max(last, 1))
     sample = (sample.abs() if bound == NON_NEGATIVE else sample).to(dtype)
     for begin in range(0, count, drawn):
@@ -379,23 +381,23 @@ def values(count: int, dtype: torch.dtype, bound: int, last: int, device: torch.
 
 
 class Item:
-    """One thing to run: an operator for real, a transfer, or a spin in its place."""
+    """One thing to run: an operator, a transfer, a synchronisation, or a spin in place of any of them."""
 
     def __init__(self, node: Node, role: str) -> None:
-        self.node, self.role = node, role  # "real", "transfer", "synchronize" or "stand-in"
+        self.node, self.role = node, role  # role: "real", "transfer", "synchronize" or "stand-in"
         self.function: Callable[..., Any] | None = None
         self.positional: list[Any] = []
         self.named: dict[str, Any] = {}
         self.stream = node.stream
-        self.gap = 0
-        self.waits: list[int] = []  # places of transfers to wait for
-        self.events: list[int] = []  # places of device work on other streams to come after
-        self.release: list[int] = []  # slots no longer needed afterwards
-        self.drop: list[int] = []  # places whose outputs are no longer held afterwards
-        self.hold = False
-        self.own = False  # only the device work of the node itself, not of what it called
-        self.zero = False
-        self.elapsed = 0
+        self.gap = 0  # ns to spin before it
+        self.waits: list[int] = []  # indices of transfers to wait for
+        self.events: list[int] = []  # indices of items whose device work, on other streams, to wait for
+        self.release: list[int] = []  # slots that are not needed after it
+        self.drop: list[int] = []  # indices of items whose outputs are not held after it
+        self.hold = False  # whether its outputs are held until its backward operator has run
+        self.own = False  # whether it is only the device work of the node itself, not of the operators that it called
+        self.zero = False  # whether it returns new memory, in which integers must be set to zero
+        self.elapsed = 0  # CPU time over all measured repetitions, ns
 
     def refs(self) -> Iterator[int]:
         for value in (*self.positional, *self.named.values()):
@@ -427,12 +429,13 @@ class Program:
         self.arrange()
 
     def wanted(self, items: list[Item]) -> list[Item]:
-        """Only transfers, or all but them, where the mode says so."""
+        """The items that the mode runs: all, only transfers, or all but transfers."""
         if self.mode == "full":
             return items
         return [item for item in items if (item.node.collective is not None) == (self.mode == "communication")]
 
     def select(self, node: Node) -> list[Item]:
+        """The items that run for a node: itself, those for the operators that it called, or a stand-in."""
         if node.collective is not None:
             return [self.transfer(node)]
         if node.synchronize:
@@ -447,7 +450,7 @@ class Program:
         return [Item(node, "stand-in")] if node.is_operator or node.device_ns or node.kernel else []
 
     def with_own(self, node: Node, parts: list[Item]) -> list[Item]:
-        """The parts of a node, and a spin for device work that it launched itself."""
+        """The items for what a node called, and a spin for device work that the node launched itself."""
         if not node.device_ns or node.is_operator:
             return parts
         own = Item(node, "stand-in")
@@ -480,6 +483,7 @@ class Program:
     # order, waits and lifetimes
 
     def arrange(self) -> None:
+        """Set gaps, waits and lifetimes of tensors for all items."""
         place = {inner.number: at for at, item in enumerate(self.items) for inner in item.node.walk()}
         latest = None
         last_use: dict[int, int] = {}
@@ -512,7 +516,7 @@ class Program:
                     (item.waits if self.items[source].node.collective else item.events).append(source)
 
     def read_first(self) -> set[int]:
-        """Slots that the step reads before an operator of it has written them."""
+        """Slots that the step reads before any of its operators has written them."""
         written: set[int] = set()
         leaves: set[int] = set()
         for item in self.items:
@@ -524,9 +528,9 @@ class Program:
     # memory
 
     def plan(self) -> dict[str, Any]:
-        """Bytes that the step needs: made up, and at most alive at a time of what operators return."""
+        """Bytes that the step needs: for tensors of random values, and at most at any time for what operators return."""
         fixed = self.memory.planned(self.leaves)
-        alive: dict[int, int] = {}  # bytes by slot, or by -1 - place for outputs of unknown size
+        alive: dict[int, int] = {}  # bytes by slot or, for outputs of unknown size, by -1 - index of the item
         total = peak = 0
         for at, item in enumerate(self.items):
             if item.role == "real":
@@ -539,7 +543,7 @@ class Program:
         return {"tensors_bytes": fixed, "returned_bytes": peak, "total_bytes": fixed + peak}
 
     def returned(self, item: Item, at: int) -> dict[int, int]:
-        """Bytes that an operator returns: by slot where they are known, else taken as its largest input's or its size's."""
+        """Bytes that an operator returns, by slot where the outputs are known; else those of its largest input or size argument."""
         if item.node.outputs is not None and not self.memory.share:
             return {slot: self.memory.nbytes(slot) for slot in item.node.outputs if slot not in self.leaves}
         sizes = [math.prod(value) for value in item.positional[:1] if isinstance(value, list) and all(type(n) is int for n in value)]
@@ -547,7 +551,7 @@ class Program:
         return {-1 - at: max([largest, *(8 * n for n in sizes)])}
 
     def fit(self, limit: int) -> dict[str, Any]:
-        """Plan under the limit: as recorded, else with shared memory, else with scaled sizes. Nothing is allocated yet."""
+        """Plan within the limit: as recorded, else with shared memory, else with scaled sizes. Nothing is allocated yet."""
         scale = 1.0
         plan = recorded = self.plan()
         if plan["total_bytes"] > limit:
@@ -567,7 +571,7 @@ class Program:
     # running
 
     def rehearse(self) -> None:
-        """Run everything once; an operator that fails gives way to what it called, and what else fails to a spin."""
+        """Run everything once. An operator that fails is replaced by those that it called, or else by a spin."""
         works = []
         at = 0
         while at < len(self.items):
@@ -611,11 +615,11 @@ class Program:
 
         out = item.function(*[real(v) for v in item.positional], **{k: real(v) for k, v in item.named.items()})
         if item.zero and isinstance(out, torch.Tensor) and not out.dtype.is_floating_point:
-            out.zero_()  # fresh memory holds any integer, and this one may become an index
+            out.zero_()  # new memory can contain any integer, and this one may be used as an index
         return out
 
     def check(self, item: Item, out: Any) -> None:
-        """Forget the slots that the result does not fit: its shape depends on values, which are made up here."""
+        """Ignore the recorded outputs where the result differs from them: its shape may depend on values, which are random here."""
         if item.node.outputs is None or self.memory.share:
             return
         flat = list(tensors(out))
@@ -624,7 +628,7 @@ class Program:
             item.node.outputs = []
 
     def keep(self, item: Item, out: Any) -> None:
-        """Put what an operator returned where later operators look for it."""
+        """Put what an operator returned into the slots from which later operators read it."""
         if item.node.outputs is None or self.memory.share:
             return
         flat = list(tensors(out))
@@ -642,7 +646,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 class Transfers:
-    """The process groups of the recording, made again, and the calls on them."""
+    """The process groups of the recording, created again, and the calls of their transfers."""
 
     def __init__(self, trace: dict[str, Any], device: torch.device) -> None:
         self.device = device
@@ -689,7 +693,7 @@ def spin_until(deadline: int) -> None:
 
 
 class Runner:
-    """Runs a program step after step."""
+    """Runs the step of a program repeatedly."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -698,10 +702,10 @@ class Runner:
         self.cycles_per_ns = calibrate() if self.on_gpu else 0.0
         self.steps = [self.compile(item) for item in program.items]
         if self.on_gpu:
-            cuda.synchronize()  # what was made up is there before other streams read it
+            cuda.synchronize()  # so that random values are complete before other streams read them
 
     def compile(self, item: Item) -> Callable[[], Any]:
-        """A call without arguments for one item. Arguments that no operator of the step replaces are put in once."""
+        """A function without parameters for one item. Arguments that no operator of the step writes are looked up only once."""
         if item.role == "synchronize":
             return cuda.synchronize if self.on_gpu else lambda: None
         if item.role == "stand-in":
@@ -726,7 +730,7 @@ class Runner:
         return lambda: function(*positional, **named)
 
     def stand_in(self, item: Item) -> Callable[[], Any]:
-        """A spin of the measured duration: on the device for the work it launched, and on the CPU."""
+        """A spin of the measured duration, on the device for the work that was launched, and on the CPU."""
         node = item.node
         device_ns = node.device_ns if item.own else node.device_total
         on_cpu = node.duration if node.collective is None and not item.own else 0
@@ -749,7 +753,7 @@ class Runner:
         return self.streams[number]
 
     def step(self, gaps: bool) -> int:
-        """Run the step once; its wall time in ns."""
+        """Run the step once, and return its wall time in ns. gaps: whether to spin for the time between operators."""
         items, slots, program = self.program.items, self.program.memory.slots, self.program
         works: dict[int, Any] = {}
         events: dict[int, Any] = {}
@@ -798,7 +802,7 @@ class Runner:
 
     @staticmethod
     def wait(work: Any) -> None:
-        """For a transfer; where a spin stands in for it, until the moment at which it would have ended."""
+        """Wait for a transfer or, where a stand-in replaces it, until the time at which it would have ended (an int)."""
         if isinstance(work, int):
             spin_until(work)
         elif work is not None:
@@ -820,7 +824,7 @@ def calibrate() -> float:
 
 
 def covered(program: Program) -> dict[str, Any]:
-    """Shares of operators, and of their recorded time, run for real, stood in for and skipped."""
+    """Shares of operators, and of their recorded time, that ran for real, were replaced by stand-ins, or were skipped."""
     count: dict[str, int] = defaultdict(int)
     spent: dict[str, int] = defaultdict(int)
     missing: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
@@ -832,7 +836,7 @@ def covered(program: Program) -> dict[str, Any]:
         weight = item.node.device_ns if item.own else max(item.node.duration, item.node.device_total)
         outcome = "real" if item.role != "stand-in" else "stand_in"
         if outcome == "stand_in" and not weight and item.node.start < 0:
-            outcome = "skipped"  # nothing to spin for: no duration is known
+            outcome = "skipped"  # no duration is known, so there is nothing to spin for
         count[outcome] += 1
         spent[outcome] += weight
         if outcome != "real":
@@ -863,7 +867,7 @@ def share(parts: dict[str, int], key: str) -> float | None:
 
 
 def by_class(program: Program, repetitions: int) -> list[dict[str, Any]]:
-    """Recorded and replayed CPU time of every operator that ran for real, most first."""
+    """Recorded and replayed CPU time of every operator that ran for real, the most time first."""
     table: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for item in program.items:
         if item.role == "real":
@@ -895,7 +899,7 @@ def report(program: Program, times: list[int], cpu_share: float, plan: dict[str,
 
 
 def printable(text: str) -> str:
-    """A recorded name for a terminal: no control characters."""
+    """A recorded name as a terminal may show it, without control characters."""
     return "".join(c if c.isprintable() else "?" for c in text)[:80]
 
 
@@ -960,7 +964,7 @@ def main() -> None:
     if threads:
         torch.set_num_threads(threads)
     torch.manual_seed(0)
-    torch.set_flush_denormal(True)  # made-up values may shrink to denormals, on which CPUs crawl; trained ones do not
+    torch.set_flush_denormal(True)  # random values, unlike trained ones, may shrink to denormals, which are very slow on CPUs
 
     limit = int(options.max_memory or trace["max_memory_bytes"] or 0.8 * free_bytes(device) / (processes if device.type == "cpu" else 1))
     with torch.no_grad():
@@ -979,14 +983,14 @@ def main() -> None:
 
 
 def allocate_as_recorded(settings: dict[str, str]) -> None:
-    """Start this process again with glibc's settings of the recording, which it reads only once. Numbers only."""
+    """Start this process again with the recording's settings of glibc, which reads them only at the start. Only numbers are taken."""
     missing = {name: value for name, value in settings.items() if name.startswith("MALLOC_") and name not in os.environ and value.isdigit()}
     if missing:
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **missing})
 
 
 def run(runner: Runner, options: argparse.Namespace) -> tuple[list[int], float]:
-    """Wall times of the measured steps, and the CPU time of this process as a share of them."""
+    """Wall times of the measured steps, ns, and the CPU time of this process as a share of their sum."""
     gaps = not options.no_gaps and options.mode != "communication"
     times: list[int] = []
     cpu = 0

@@ -1,4 +1,4 @@
-"""Parts of a program, and programs that tell nothing of the job they come from."""
+"""Parts of a program, and programs without the names of the job that they come from."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from lumos.errors import UsageError
 from lumos.proxy.program import Operator, Program, RankProgram, is_operator
 
-#: Namespaces whose operators are PyTorch's own: their names are public and say nothing of a job.
+#: Namespaces of PyTorch's own operators, whose names are public and say nothing about a job.
 PUBLIC = ("aten", "c10d", "_c10d_functional")
 
 
 def only(program: Program, globs: Sequence[str]) -> Program:
-    """The operators whose names match a glob, with what they called; nothing of the time between them.
+    """The operators whose names match a glob, with the operators that they called, and without the time between them.
 
-    UsageError where none matches.
+    Raises UsageError where none matches.
     """
     ranks = [keep(rank, lambda operator: any(fnmatchcase(operator.name, glob) for glob in globs)) for rank in program.ranks]
     if not any(rank.operators for rank in ranks):
@@ -28,31 +28,31 @@ def only(program: Program, globs: Sequence[str]) -> Program:
 
 
 def keep(rank: RankProgram, wanted: Callable[[Operator], bool]) -> RankProgram:
-    """The outermost wanted operators, with all that they called. What is left is no step: it has no recorded time."""
+    """The outermost wanted operators, with all that they called. The result is not a whole step, so it has no recorded time."""
     number = {id(operator): i for i, operator in enumerate(rank.walk())}
-    kept: list[Operator] = []
+    chosen: list[Operator] = []
 
     def visit(operator: Operator) -> None:
         if wanted(operator):
-            kept.append(operator)
+            chosen.append(operator)
             return
         for child in operator.children:
             visit(child)
 
     for root in rank.operators:
         visit(root)
-    moved = {number[id(operator)]: i for i, operator in enumerate(o for root in kept for o in root.walk())}
-    for operator in (o for root in kept for o in root.walk()):
-        operator.after = [moved[n] for n in operator.after if n in moved]
-        operator.backward = moved.get(operator.backward, -1)
+    new_number = {number[id(operator)]: i for i, operator in enumerate(o for root in chosen for o in root.walk())}
+    for operator in (o for root in chosen for o in root.walk()):
+        operator.after = [new_number[n] for n in operator.after if n in new_number]
+        operator.backward = new_number.get(operator.backward, -1)
         operator.start_ns = -1
-    return replace(rank, operators=kept, recorded_ns=-1)
+    return replace(rank, operators=chosen, recorded_ns=-1)
 
 
 def obfuscated(program: Program) -> Program:
-    """The program with every name of the job's own hashed, and without plain text arguments of its operators.
+    """The program with every name that is not PyTorch's own hashed, and without text arguments of those operators.
 
-    The salt is drawn anew and kept nowhere, so that names cannot be found by guessing.
+    The salt is random and not stored, so that names cannot be found by guessing. The program is changed in place.
     """
     salt = secrets.token_bytes(16)
 

@@ -12,7 +12,7 @@ INTEGERS = frozenset(dtype.torch_name for dtype in DType if dtype.is_integer)
 
 
 def torch_name(printed: str) -> str | None:
-    """torch's name of an element type as a profiler printed it; None where it is none."""
+    """torch's name of an element type as a profiler printed it; None where it is not an element type."""
     dtype = DType.parse(printed)
     return None if dtype is None else dtype.torch_name
 
@@ -27,7 +27,7 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Elements from the first to the last that a strided view touches; 0 where it has none."""
+    """Number of elements of memory from the first to the last element of a strided view; 0 where it has no elements."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))

@@ -1,7 +1,7 @@
-"""Operators from a PyTorch execution trace: exact arguments, which tensors are the same, and what each operator returned.
+"""Operators from a PyTorch execution trace: exact arguments, the identity of tensors, and what each operator returned.
 
-An execution trace has no times. Where the profiler's rows of the same steps are at hand, its operators are found again
-among them and lend them their arguments; alone, it gives a program without times.
+An execution trace has no times. Where the profiler's rows of the same step are given too, their operators are matched with those of
+the execution trace and take their arguments from it. Alone, an execution trace gives a program without times.
 """
 
 from __future__ import annotations
@@ -19,19 +19,25 @@ from lumos.proxy.program import NON_NEGATIVE, Collective, Operator, RankProgram,
 from lumos.trace.execution_trace import ExecutionTrace
 from lumos.vocabulary import CollectiveKind
 
-#: The name of the step of a recording that marks none.
+#: The name of the step of a recording without step marks.
 WHOLE = "whole trace"
 
-#: How far to look ahead for the place where two sequences of operators agree again, and over how many in a row.
+#: Where two sequences of operators differ, they are matched again where so many names in a row agree, at most LOOK_AHEAD operators
+#: further on.
 LOOK_AHEAD, AGREEMENT = 60, 3
 
-#: Names in a row by which the sequences are found again where one of them holds much that the other does not.
+#: Where they do not agree within LOOK_AHEAD, they are matched again at so many names in a row that both contain.
 ANCHOR = 12
 
 
 @dataclass(slots=True)
 class _Tensors:
-    """Tensors by identity. An identity is (tensor, storage, offset, type, shape, strides): ids alone are used again."""
+    """The tensors of an execution trace.
+
+    numbers: index into `tensors` by identity, which is (tensor id, storage id, offset, type, shape, strides) because torch uses ids
+    again. storage_numbers: index into `storages` by (storage id, type, device). same_values: by storage, another one that holds
+    the same integers, so that they have the same bound.
+    """
 
     tensors: list[Tensor] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
@@ -40,6 +46,7 @@ class _Tensors:
     same_values: dict[int, int] = field(default_factory=dict)
 
     def take(self, value: Sequence[Any], shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> int:
+        """The index of a tensor. value: as recorded, (tensor id, storage id, offset, elements, bytes of an element, device)."""
         identity, storage, offset, _, _, device = value
         place = "cpu" if str(device).startswith("cpu") else "accelerator"
         memory = self.storage_numbers.setdefault((storage, dtype, place), len(self.storages))
@@ -53,30 +60,32 @@ class _Tensors:
         return number
 
     def root(self, storage: int) -> int:
-        """The storage that stands for all with the same values."""
+        """The storage that represents all those with the same values."""
         while (up := self.same_values.get(storage, storage)) != storage:
             storage = up
         return storage
 
     def join(self, one: int, other: int) -> None:
+        """Note that two tensors hold the same values."""
         one, other = self.root(self.tensors[one].storage), self.root(self.tensors[other].storage)
         if one != other:
             self.same_values[one] = other
             self.limit(other, self.storages[one].bound)
 
     def limit(self, storage: int, bound: int) -> None:
-        """Narrow the values of a storage: the tightest bound holds."""
+        """Limit the values of a storage; the smallest bound of several counts."""
         at = self.storages[self.root(storage)]
         if bound != 1 and (at.bound == 1 or abs(bound) < abs(at.bound)):
             at.bound = bound
 
     def settle(self) -> None:
+        """Give all storages with the same values the same bound."""
         for number, storage in enumerate(self.storages):
             storage.bound = self.storages[self.root(number)].bound
 
 
 def executed_rank(trace: ExecutionTrace, rank: int, groups: Mapping[str, int], step: str | None = None) -> RankProgram:
-    """The program of an execution trace alone: no times, so no step to compare with."""
+    """The program of an execution trace alone. It has no times, so there is no recorded step to compare with."""
     operators, tensors, name = _operators(trace, groups, step)
     on_accelerator = any(storage.device == "accelerator" for storage in tensors.storages)
     return RankProgram(rank, name, -1, on_accelerator, 0, operators, tensors.tensors, tensors.storages)
@@ -85,8 +94,8 @@ def executed_rank(trace: ExecutionTrace, rank: int, groups: Mapping[str, int], s
 def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[str, int], step: str | None = None) -> float:
     """Give the operators of a profiled rank the arguments of the same operators in its execution trace.
 
-    Operators are paired in call order by their names. Returns the share of the profiled operators that found theirs; the
-    others keep what the profiler printed. The program is changed in place.
+    Operators are paired in call order by their names. Returns the share of the profiled operators that were paired; the
+    others keep the arguments that the profiler printed. The program is changed in place.
     """
     operators, tensors, _ = _operators(trace, groups, step or program.step)
     profiled = [o for o in program.walk() if "::" in o.name]
@@ -105,8 +114,8 @@ def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[
 
 
 def pair(one: Sequence[str], other: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Positions of the same calls in two sequences of names, in order. Where they part, they are resumed at the nearest place
-    where AGREEMENT names in a row agree again; where that is far, at the next stretch of ANCHOR names that both have."""
+    """Positions of the same calls in two sequences of names, in order. Where the sequences differ, pairing continues at the nearest
+    place where AGREEMENT names in a row agree or, if that is too far, at the next ANCHOR names in a row that both contain."""
     anchors: dict[tuple[str, ...], list[int]] = {}
     i = j = 0
     while i < len(one) and j < len(other):
@@ -114,24 +123,24 @@ def pair(one: Sequence[str], other: Sequence[str]) -> Iterator[tuple[int, int]]:
             yield i, j
             i, j = i + 1, j + 1
             continue
-        found = _agreement(one, other, i, j)
-        if found is None:
-            anchors = anchors or _stretches(one)
-            found = _next_stretch(anchors, other, i, j)
-            if found is None:
+        resumed = _agreement(one, other, i, j)
+        if resumed is None:
+            anchors = anchors or _anchors(one)
+            resumed = _next_anchor(anchors, other, i, j)
+            if resumed is None:
                 return
-        i, j = found
+        i, j = resumed
 
 
-def _stretches(names: Sequence[str]) -> dict[tuple[str, ...], list[int]]:
-    """Where every stretch of ANCHOR names begins."""
+def _anchors(names: Sequence[str]) -> dict[tuple[str, ...], list[int]]:
+    """The positions of every sequence of ANCHOR names."""
     places: dict[tuple[str, ...], list[int]] = {}
     for i in range(len(names) - ANCHOR + 1):
         places.setdefault(tuple(names[i : i + ANCHOR]), []).append(i)
     return places
 
 
-def _next_stretch(anchors: Mapping[tuple[str, ...], list[int]], other: Sequence[str], i: int, j: int) -> tuple[int, int] | None:
+def _next_anchor(anchors: Mapping[tuple[str, ...], list[int]], other: Sequence[str], i: int, j: int) -> tuple[int, int] | None:
     for at in range(j, len(other) - ANCHOR + 1):
         places = anchors.get(tuple(other[at : at + ANCHOR]), [])
         later = bisect_left(places, i)
@@ -159,7 +168,7 @@ def _shifted(value: Any, by: int) -> Any:
 
 
 def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | None) -> tuple[list[Operator], _Tensors, str]:
-    """The nodes of one step as a forest, with their tensors."""
+    """The operators of one step that no other called, with those that they called; their tensors; the name of the step."""
     low, high, name = _window(trace, step)
     pseudo = trace.is_pseudo()
     tensors = _Tensors()
@@ -183,7 +192,7 @@ def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | Non
 
 
 def _window(trace: ExecutionTrace, step: str | None) -> tuple[int, int, str]:
-    """The nodes from one step's mark to the next's; all where none is marked, or where the profiler marked none."""
+    """The range of nodes from one step mark to the next, and the step's name. All nodes where no step is marked in either trace."""
     marks = [i for i in range(len(trace)) if trace.strings[trace.name[i]].startswith("ProfilerStep")]
     if not marks or step == WHOLE:
         return 0, len(trace), WHOLE
@@ -215,7 +224,7 @@ def _values(texts: tuple[str, str, str], tensors: _Tensors) -> list[Any] | None:
     except ValueError:
         return None
     strides = None
-    if isinstance(values, dict):  # all of it in one object, with strides from schema 1.1.1 on
+    if isinstance(values, dict):  # from schema 1.1.1 on, one object holds all of these, and strides too
         values, shapes, types, strides = (values.get(part) for part in ("values", "shapes", "types", "strides"))
     if not all(isinstance(part, list) for part in (values, shapes, types)) or len(types) != len(values):
         return None
@@ -224,13 +233,13 @@ def _values(texts: tuple[str, str, str], tensors: _Tensors) -> list[Any] | None:
 
 
 def _padded(value: Any, count: int) -> list[Any]:
-    """A list with something for each of `count` values: the observer leaves out what has no shape."""
+    """A list of `count` entries, None where there are fewer: the observer leaves out the shapes of values that have none."""
     known = value if isinstance(value, list) else []
     return (known + [None] * count)[:count]
 
 
 def _value(value: Any, shape: Any, steps: Any, kind: Any, tensors: _Tensors) -> Any:
-    """One argument: `{"tensor": i}`, a list, or a plain value; None for what is absent or of no known type."""
+    """One argument: `{"tensor": i}`, a list, or a plain value; None where it is absent or its type is not known."""
     if not isinstance(kind, str):
         return None
     if kind.startswith("Tensor("):
@@ -263,7 +272,7 @@ def _is_sizes(value: Any) -> bool:
 
 
 def _split(kinds: str) -> Iterator[str]:
-    """The parts of "Tensor(float),GenericList[Int,Int],Int" at the outer commas."""
+    """The parts of a text such as "Tensor(float),GenericList[Int,Int],Int", split at the outer commas."""
     depth, begin = 0, 0
     for at, letter in enumerate(kinds):
         depth += (letter in "[(") - (letter in "])")
@@ -275,6 +284,7 @@ def _split(kinds: str) -> Iterator[str]:
 
 
 def _slots(value: Any) -> Iterator[int]:
+    """The indices of all tensors among arguments, also inside lists."""
     if isinstance(value, list):
         for item in value:
             yield from _slots(item)
@@ -283,7 +293,7 @@ def _slots(value: Any) -> Iterator[int]:
 
 
 def _limits(operator: Operator, tensors: _Tensors) -> None:
-    """Narrow the values of what the operator reads: indices into range, roots of what is not negative."""
+    """Limit the values of the tensors that an operator reads: indices to their range, arguments of roots to non-negative values."""
     inputs = operator.inputs or []
     flat = [next(_slots(argument), None) if isinstance(argument, dict) else None for argument in inputs]
     shapes = [tensors.tensors[slot].shape if slot is not None else None for slot in flat]

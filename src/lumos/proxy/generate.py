@@ -1,7 +1,7 @@
 """A runnable benchmark from a trace: a folder with `benchmark.py`, `trace.json` and a README.
 
-`benchmark.py` is the same file in every benchmark (this package's own `benchmark.py`), so no text of a trace can ever
-become code: names, like everything else recorded, are data in `trace.json`.
+`benchmark.py` is the same file in every benchmark (a copy of the one in this package), so that no text of a trace can become
+code. Names, like everything else that was recorded, are data in `trace.json`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,12 @@ def generate(
     max_memory_bytes: int = 0,
     repair: bool = False,
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
-    """Write a benchmark of a job's step into `folder`; the program, and what is odd or missing.
+    """Write a benchmark of one step of a job into `folder`. Returns the program, and diagnostics.
 
-    paths: profiler files or folders, or one execution trace alone. execution_traces: of the ranks, in their order.
-    only, blocks: globs of operators, and of ranges around them. Raises TraceError and UsageError.
+    paths: profiler files or folders, or one execution trace alone. execution_traces: one for each rank, in the order of ranks.
+    step: as for `from_job`. only, blocks: globs of operators, and of ranges around operators. obfuscate: hash names that are not
+    PyTorch's own. max_memory_bytes: limit for the benchmark's tensors, 0 for none. repair: as for `read`. Raises TraceError
+    where a file cannot be read or the step has no operators, UsageError where the options cannot be met.
     """
     if len(paths) == 1 and not execution_traces and is_execution_trace(paths[0]):
         if blocks:
@@ -54,7 +56,7 @@ def generate(
         program, notes = from_execution_trace(execution_trace.read(paths[0]), step=step)
     else:
         job = read(*paths, repair=repair)
-        program, notes = from_job(job, step, beside(job, paths, execution_traces), blocks)
+        program, notes = from_job(job, step, executed_by_rank(job, paths, execution_traces), blocks)
     program.max_memory_bytes = max_memory_bytes
     if only:
         program = choose.only(program, only)
@@ -66,16 +68,16 @@ def generate(
     return program, notes
 
 
-def beside(job: Job, paths: Sequence[str], named: Sequence[str]) -> dict[int, ExecutionTrace]:
-    """The execution trace of each rank: those named, in the ranks' order; else those that a folder holds by their numbers."""
+def executed_by_rank(job: Job, paths: Sequence[str], named: Sequence[str]) -> dict[int, ExecutionTrace]:
+    """The execution trace of each rank: those named, in the order of ranks; else those in the folders, by the rank in their names."""
     if named:
         if len(named) != len(job.traces):
             raise UsageError(f"{len(named)} execution traces for {len(job.traces)} ranks: give one for each rank, in their order")
         return {trace.rank: execution_trace.read(path) for trace, path in zip(job.traces, named, strict=True)}
-    found = [file for path in paths if Path(path).is_dir() for file in sorted(Path(path).iterdir()) if is_execution_trace(str(file))]
-    if len(found) == len(job.traces) == 1:
-        return {job.traces[0].rank: execution_trace.read(found[0])}
-    numbered = {int(match[1]): file for file in found if (match := re.search(r"rank\D?(\d+)", file.name))}
+    files = [file for path in paths if Path(path).is_dir() for file in sorted(Path(path).iterdir()) if is_execution_trace(str(file))]
+    if len(files) == len(job.traces) == 1:
+        return {job.traces[0].rank: execution_trace.read(files[0])}
+    numbered = {int(match[1]): file for file in files if (match := re.search(r"rank\D?(\d+)", file.name))}
     return {trace.rank: execution_trace.read(numbered[trace.rank]) for trace in job.traces if trace.rank in numbered}
 
 
@@ -87,10 +89,10 @@ def is_execution_trace(path: str) -> bool:
 def from_job(
     job: Job, step: str | None = None, execution_traces: Mapping[int, ExecutionTrace] | None = None, blocks: Sequence[str] = ()
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
-    """The program of one step of every rank of a profiled job.
+    """The program of one step of every rank of a profiled job, and diagnostics.
 
-    step: a name ("ProfilerStep#11") or the end of one ("11"); by default the step whose duration is the median.
-    execution_traces: by rank. Raises UsageError where no rank has such a step.
+    step: a name ("ProfilerStep#11") or its number ("11"); by default the step with the median duration. execution_traces: by
+    rank. Raises UsageError where the first rank has no such step.
     """
     execution_traces = execution_traces or {}
     graph = build(job)
@@ -107,18 +109,19 @@ def from_job(
             name, recorded = chosen[trace.rank]
             marked = next(s for s in steps(trace) if s.name == name)
             ranks.append(profiled_rank(trace, graph, marked, recorded, numbers, blocks))
-    taken = {executed.path for executed in execution_traces.values()}
-    set_aside = (d for d in job.diagnostics if not (d.code == "execution-trace-set-aside" and d.message.split(": ")[0] in taken))
-    notes = [*set_aside, *(d for trace in job.traces for d in trace.diagnostics)]
+    used = {executed.path for executed in execution_traces.values()}
+    of_job = (d for d in job.diagnostics if not (d.code == "execution-trace-set-aside" and d.message.split(": ")[0] in used))
+    notes = [*of_job, *(d for trace in job.traces for d in trace.diagnostics)]
     for program in ranks:
         if program.rank in execution_traces:
             executed = execution_traces[program.rank]
-            notes += [*executed.diagnostics, *_lent(program, executed, numbers)]
+            notes += [*executed.diagnostics, *_exact_arguments(program, executed, numbers)]
     notes += [note for program in ranks for note in _findings(program)]
     return Program(ranks, groups, world, "execution trace" if execution_traces else "profiler"), tuple(notes)
 
 
-def _lent(program: RankProgram, trace: ExecutionTrace, groups: Mapping[str, int]) -> list[Diagnostic]:
+def _exact_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[str, int]) -> list[Diagnostic]:
+    """Take arguments from the execution trace; a diagnostic where it lacks operators of the program."""
     paired = lend_arguments(program, trace, groups)
     if paired >= 0.99:
         return []
@@ -127,12 +130,13 @@ def _lent(program: RankProgram, trace: ExecutionTrace, groups: Mapping[str, int]
 
 
 def _findings(program: RankProgram) -> list[Diagnostic]:
-    """Operators without arguments, and threads that worked at the same time, which the benchmark runs one after the other."""
+    """Diagnostics on operators without arguments, and on threads that worked at the same time, which the benchmark runs one after
+    the other."""
     leaves = [o for o in program.walk() if is_operator(o.name)]
     unknown = sum(o.inputs is None for o in leaves)
-    found = []
+    diagnostics = []
     if unknown:
-        found.append(
+        diagnostics.append(
             Diagnostic(
                 "arguments-missing",
                 f"rank {program.rank}: the arguments of {unknown} of {len(leaves)} operators were not recorded; "
@@ -145,17 +149,17 @@ def _findings(program: RankProgram) -> list[Diagnostic]:
         covered += max(0, root.start_ns + root.duration_ns - max(end, root.start_ns))
         end = max(end, root.start_ns + root.duration_ns)
     if busy > 1.02 * covered:
-        found.append(
+        diagnostics.append(
             Diagnostic(
                 "threads-in-turn",
                 f"rank {program.rank}: {1 - covered / busy:.1%} of the operators' time ran beside other threads; here all run in turn",
             )
         )
-    return found
+    return diagnostics
 
 
 def from_execution_trace(trace: ExecutionTrace, rank: int = 0, step: str | None = None) -> tuple[Program, tuple[Diagnostic, ...]]:
-    """The program of an execution trace alone. It has no times: nothing to compare a run with, and no spins."""
+    """The program of an execution trace alone. It has no times, so that a run cannot be compared with it and spins have no length."""
     groups = [group.ranks for group in trace.groups]
     world = max((len(ranks) for ranks in groups), default=1)
     numbers = {group.name: i for i, group in enumerate(trace.groups)}
@@ -166,24 +170,24 @@ def from_execution_trace(trace: ExecutionTrace, rank: int = 0, step: str | None 
 
 
 def choose_steps(graph: Graph, name: str | None) -> dict[int, tuple[str, int]]:
-    """Rank -> the name of the step to take and its measured duration. All ranks take the first rank's choice."""
+    """By rank, the name of the step to take and its measured duration, ns. All ranks take the step chosen for the first rank."""
     owners = members(graph)
     start, end = spans(measured(graph), owners)
-    found = {(s.rank, s.name): (s.name, int(e - b)) for s, b, e in zip(owners.steps, start, end, strict=True)}
+    durations_by_step = {(s.rank, s.name): (s.name, int(e - b)) for s, b, e in zip(owners.steps, start, end, strict=True)}
     first = [s.name for s in owners.steps if s.rank == owners.steps[0].rank]
     if name is None:
-        durations = [found[owners.steps[0].rank, n][1] for n in first]
+        durations = [durations_by_step[owners.steps[0].rank, n][1] for n in first]
         name = first[int(np.argsort(durations, kind="stable")[(len(first) - 1) // 2])]
     else:
         matching = [n for n in first if n == name or n.removeprefix("ProfilerStep#") == name]
         if not matching:
             raise UsageError(f"--step {name}: no such step; the trace has {', '.join(first)}")
         name = matching[0]
-    return {rank: value for (rank, step), value in found.items() if step == name}
+    return {rank: value for (rank, step), value in durations_by_step.items() if step == name}
 
 
 def write(program: Program, folder: str | os.PathLike[str]) -> Path:
-    """Write the benchmark into a folder, which is made; files of an earlier benchmark there are replaced."""
+    """Write the benchmark into a folder, which is created if needed; files of an earlier benchmark in it are replaced."""
     import msgspec
 
     target = Path(folder)
@@ -195,7 +199,7 @@ def write(program: Program, folder: str | os.PathLike[str]) -> Path:
 
 
 def _readme(program: Program) -> str:
-    """Numbers only: no text of the trace."""
+    """The README of a benchmark. It contains numbers only, and no text of the trace."""
     ranks: Sequence[int] = [rank.rank for rank in program.ranks]
     operators = sum(1 for _ in program.ranks[0].walk()) if program.ranks else 0
     launch = f"torchrun --nproc-per-node {len(ranks)} benchmark.py" if len(ranks) > 1 else "python benchmark.py"

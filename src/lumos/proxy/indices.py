@@ -1,8 +1,8 @@
-"""Which values integer tensors must have for an operator to accept them: indices within what they index.
+"""Which values an integer tensor must have so that an operator accepts it as indices.
 
-A trace holds no data. Floating point values may be anything; an index must lie in range, and the offsets of bags must
-ascend. The rules are those of the operators' documentation; an integer tensor under no rule is filled with zeros, which
-every index may be.
+A trace contains no data. Floating point values can be anything, but an index must be in range, and the offsets of embedding bags
+must ascend. The rules follow the operators' documentation. An integer tensor without a rule is filled with zeros, which are valid
+as any index.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 class Arguments(NamedTuple):
-    """An operator's. shapes: of those that are tensors, None elsewhere. values: the plain ones, None elsewhere."""
+    """The arguments of an operator. shapes: of tensors, None for other arguments. values: of plain arguments, None for others."""
 
     shapes: Sequence[Shape | None]
     values: Sequence[Any]
@@ -28,7 +28,7 @@ class Arguments(NamedTuple):
 
 #: The bound of an index, from the arguments of its operator.
 Bound = Callable[[Arguments], int]
-#: (position of the index among the arguments, its bound)
+#: The position of an index among the arguments, and its bound.
 Rule = tuple[int, Bound]
 
 
@@ -38,7 +38,7 @@ def _rows(source: int) -> Bound:
 
 
 def _along(given: Arguments) -> int:
-    """Indices into the dimension that argument 1 names of the tensor argument 0."""
+    """Indices into the dimension of tensor argument 0 that argument 1 names."""
     return given.size(0, given.values[1] if isinstance(given.values[1], int) else 0)
 
 
@@ -63,7 +63,7 @@ def _plane(given: Arguments) -> int:
 
 
 def _ascending(source: int) -> Bound:
-    """Positions in the tensor argument `source` in ascending order: told from plain indices by the sign."""
+    """Ascending positions in the tensor argument `source`; the bound is negative to mark them as ascending."""
     return lambda given: -given.size(source, 0)
 
 
@@ -91,7 +91,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "aten::gather_backward": ((3, lambda given: given.size(1, given.values[2] if isinstance(given.values[2], int) else 0)),),
 }  # fmt: skip
 
-#: Operators whose integer outputs hold the values of their first tensor: a bound on the one is a bound on the other.
+#: Operators whose integer outputs have the values of their first input, so that a bound on either holds for both.
 _KEEPS = (
     "view reshape _unsafe_view as_strided slice select narrow transpose t permute expand expand_as unsqueeze squeeze flatten "
     "unflatten contiguous clone detach alias to _to_copy unbind split split_with_sizes chunk repeat movedim swapaxes"
@@ -100,7 +100,7 @@ KEEPS_VALUES = frozenset(f"aten::{name}" for name in _KEEPS.split())
 
 
 def bounds(name: str, given: Arguments) -> dict[int, int]:
-    """Bound of each tensor argument of an operator that is an index, by position; negative where it must ascend."""
+    """By position, the bound of each tensor argument of an operator that is an index; negative where the values must ascend."""
     shapes = given.shapes
     return {
         position: bound(given) or 1 for position, bound in RULES.get(name, ()) if position < len(shapes) and shapes[position] is not None
@@ -112,6 +112,6 @@ def _at(values: Sequence[Any], position: int, item: Any) -> int:
     return sizes[item] if isinstance(sizes, list) and isinstance(item, int) and -len(sizes) <= item < len(sizes) else 1
 
 
-#: Operators that are slow, or not a number, on negative values: square roots and logarithms.
+#: Operators that are slow on negative values, or return NaN: square roots and logarithms.
 _ROOTS = "sqrt sqrt_ rsqrt rsqrt_ log log_ log2 log10 _foreach_sqrt _foreach_sqrt_ _foreach_rsqrt"
 NEEDS_NON_NEGATIVE = frozenset(f"aten::{name}" for name in _ROOTS.split())

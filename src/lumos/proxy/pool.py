@@ -1,11 +1,12 @@
 """Tensors for arguments of which only type, shape and strides are known.
 
-No operator reads what another returned, so values may all be non-negative: roots and logarithms of others are slow.
+No operator reads what another returned, so all values can be non-negative; roots and logarithms of negative ones are slow.
 
-The profiler does not say which tensors of one shape are the same. What matters for time is the cache: operators that
-follow each other mostly work on what the previous ones just touched, and the rest of a step comes back to memory that
-went cold. So an argument takes the tensor of its layout that was used last, if that was within the last few operators
-and by another of them, and else the one that was used longest ago, from as many as there were such returns.
+The profiler does not say which arguments of one shape are the same tensor. This matters for time because of the cache: an
+operator mostly works on what the operators just before it used, while other tensors of a step are used again only after they have
+left the cache. So an argument gets the tensor of its layout (type, extent, device, bound) that was used last, if an earlier
+operator among the last few used it. Otherwise it gets the one that was used longest ago; a new tensor of the layout is added for
+every RETURNS times that this happens.
 """
 
 from __future__ import annotations
@@ -16,23 +17,24 @@ from lumos.proxy.arguments import TensorSpec
 from lumos.proxy.elements import BYTES, INTEGERS, extent
 from lumos.proxy.program import NON_NEGATIVE, Storage, Tensor
 
-#: Operators (nested ones counted) within which a tensor is taken to be still in use.
+#: A tensor counts as still in use for so many operators after its last use (nested operators count too).
 RECENT = 12
 
-#: A layout comes back in forward, in backward and in the optimizer: so many returns are to one tensor.
+#: How often a step comes back to a tensor that has left the cache: in the forward pass, the backward pass and the optimizer.
 RETURNS = 3
 
 
 @dataclass(slots=True)
 class _Ring:
-    """The storages of one layout, by the operator that used each last; the order of the dict is that of use."""
+    """The storages of one layout. used: the operator that used each last, in order of use. returns: how often no recently used
+    storage was found."""
 
     used: dict[int, int] = field(default_factory=dict)
     returns: int = 0
 
 
 class TensorPool:
-    """Hands out tensors; `tensors` and `storages` grow as arguments ask for them."""
+    """Gives tensors to arguments. tensors, storages: all that were needed so far."""
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
@@ -41,7 +43,7 @@ class TensorPool:
         self._numbers: dict[Tensor, int] = {}
 
     def take(self, spec: TensorSpec, device: str, bound: int, operator: int) -> int:
-        """The number of a tensor for an argument of the operator with number `operator`."""
+        """The index of a tensor for an argument of the operator with number `operator`. bound: as in `Storage`, for integers."""
         bound = bound if spec.dtype in INTEGERS else NON_NEGATIVE
         size = extent(spec.shape, spec.strides)
         ring = self._rings.setdefault((spec.dtype, size, device, bound), _Ring())

@@ -1,4 +1,4 @@
-"""One step of a profiled rank as a program: operators with their recorded arguments, device work, waits, collectives."""
+"""One step of a profiled rank as a program: operators with their recorded arguments, device work, waits and collectives."""
 
 from __future__ import annotations
 
@@ -24,37 +24,38 @@ from lumos.proxy.program import Collective, Operator, RankProgram
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
 from lumos.vocabulary import CollectiveKind
 
-#: Runtime calls by which a program (not an operator) waits for a whole device or stream.
+#: Runtime calls by which the training script, outside of operators, waits for a whole device or stream.
 _SYNCHRONISES = re.compile(r"(cuda|hip)(Device|Stream)Synchronize")
 
-#: In the names of copies between host and device.
+#: What the names of copies between host and device contain.
 _BETWEEN = re.compile("HtoD|DtoH|HostToDevice|DeviceToHost")
 
 #: Position of the device among the arguments of aten::_to_copy.
 _TO_COPY_DEVICE = 3
 
-#: glibc's settings that a recording can name, and a benchmark takes over.
+#: Settings of glibc that a recording can name and a benchmark then uses.
 MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
 
-#: Operators whose arguments and transfer the process group sees; NCCL's own record lies inside.
+#: Operators that give a transfer to a process group. NCCL's own row about the transfer is inside them.
 _COLLECTIVE = re.compile(r"(c10d|_c10d_functional)::|record_param_comms")
 
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """The operator rows of a step as a forest, and where each row's operator went."""
+    """The operators of a step. roots: those that no other called. of_row: the operator of each row. copies: by id of an operator
+    that copied between host and device, the direction."""
 
     roots: list[Operator]
     of_row: dict[int, Operator]
-    copies: dict[int, str] = field(default_factory=dict)  # id of an operator that copied between host and device -> direction
+    copies: dict[int, str] = field(default_factory=dict)
 
 
 def profiled_rank(
     trace: Trace, graph: Graph, step: Step, recorded_ns: int, groups: Mapping[str, int], blocks: Sequence[str] = ()
 ) -> RankProgram:
-    """The program of one rank. `groups`: number of each process group by its name, "" for the one of all ranks.
+    """The program of one rank. groups: index of each process group by its name, "" for the group of all ranks.
 
-    blocks: only operators inside ranges of matching names, and those of the backward pass that belong to them.
+    blocks: globs. Where given, only operators inside ranges of matching names, and the backward operators that belong to them.
     """
     rows = step_operators(trace, step)
     on_accelerator = bool(trace.is_any(*DEVICE_WORK).any())
@@ -70,8 +71,8 @@ def profiled_rank(
 
 
 def _provenance(trace: Trace) -> tuple[int, dict[str, str]]:
-    """Threads of an operator (0 unknown) and glibc's settings, where lumos.collect wrote the file. Numbers only, as they
-    end in the environment of a process."""
+    """The intra-op threads (0: unknown) and glibc's settings, where lumos.collect wrote the file. Only numbers are taken, because
+    the settings are put into the environment of a process."""
     written = trace.metadata.get("lumos_collect")
     known = written if isinstance(written, dict) else {}
     threads, malloc = known.get("threads", 0), known.get("malloc", {})
@@ -84,7 +85,8 @@ def _provenance(trace: Trace) -> tuple[int, dict[str, str]]:
 
 
 def _inside(trace: Trace, rows: StepRows, blocks: Sequence[str]) -> Callable[[Operator], bool]:
-    """Whether an operator runs inside a range that matches, on its thread, or is the backward pass of one that does."""
+    """A function that says whether an operator ran inside a matching range of its thread, or is the backward operator of one that
+    did."""
     matches = trace.named(lambda name: any(fnmatchcase(name, glob) for glob in blocks))
     ranges = np.flatnonzero(matches & trace.is_any(Category.ANNOTATION, Category.PYTHON, Category.OPERATOR))
     end = trace.start + trace.duration
@@ -102,17 +104,17 @@ def _inside(trace: Trace, rows: StepRows, blocks: Sequence[str]) -> Callable[[Op
 
 
 def step_operators(trace: Trace, step: Step) -> StepRows:
-    """The operators of a step, nested by time on each thread; device-wide synchronisations outside them are operators too."""
+    """The operators of a step, nested by time on each thread; synchronising calls outside of operators count as operators."""
     inside = (trace.start >= step.start) & (trace.start < step.end)
     synchronises = trace.named(_SYNCHRONISES.match)
     wanted = inside & ((trace.category == Category.OPERATOR) | (synchronises & (trace.category == Category.RUNTIME)))
-    found = np.flatnonzero(wanted)
+    chosen = np.flatnonzero(wanted)
     end = trace.start + trace.duration
-    found = found[np.lexsort((found, -end[found], trace.start[found]))]
+    chosen = chosen[np.lexsort((chosen, -end[chosen], trace.start[chosen]))]
     roots: list[Operator] = []
     of_row: dict[int, Operator] = {}
     open_on: dict[int, list[tuple[int, Operator]]] = {}
-    for row in found.tolist():
+    for row in chosen.tolist():
         stack = open_on.setdefault(int(trace.lane[row]), [])
         while stack and stack[-1][0] <= trace.start[row]:
             stack.pop()
@@ -131,12 +133,12 @@ def step_operators(trace: Trace, step: Step) -> StepRows:
 
 
 def _device_work(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
-    """Give each operator the device work that it launched itself, and the stream of it."""
+    """Give each operator the time and stream of the device work that it launched itself."""
     stream = trace.dense("stream")
     launches = _launches(trace, graph, step)
-    owner = _launching_operator(trace, launches, rows)
-    _own_operators(trace, launches, owner, step, rows)
-    for work, operator in owner.items():
+    launcher = _launching_operator(trace, launches, rows)
+    _own_operators(trace, launches, launcher, step, rows)
+    for work, operator in launcher.items():
         operator.device_ns += int(trace.duration[work])
         operator.stream = int(stream[work])
         operator.kernel |= bool(trace.category[work] == Category.KERNEL)
@@ -146,7 +148,7 @@ def _device_work(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None
 
 
 def _launches(trace: Trace, graph: Graph, step: Step) -> dict[int, int]:
-    """Row of device work -> row of the call that launched it, for calls of the step."""
+    """By row of device work, the row of the call that launched it, for calls in the step."""
     of_rank = graph.rank_of_task == trace.rank
     edge = np.flatnonzero(graph.pred_kind == Dependency.LAUNCH)
     task = np.searchsorted(graph.pred_offset, edge, side="right") - 1
@@ -159,36 +161,36 @@ def _launches(trace: Trace, graph: Graph, step: Step) -> dict[int, int]:
 
 
 def _launching_operator(trace: Trace, launches: Mapping[int, int], rows: StepRows) -> dict[int, Operator]:
-    """Row of device work -> the innermost operator that encloses its launch."""
+    """By row of device work, the innermost operator around its launch call."""
     enclosing = _Enclosing(trace, rows)
-    found = ((work, enclosing.of(call)) for work, call in launches.items())
-    return {work: operator for work, operator in found if operator is not None}
+    pairs = ((work, enclosing.of(call)) for work, call in launches.items())
+    return {work: operator for work, operator in pairs if operator is not None}
 
 
-def _own_operators(trace: Trace, launches: Mapping[int, int], owner: dict[int, Operator], step: Step, rows: StepRows) -> None:
-    """Launches outside every operator (graphs, kernels of other compilers) become operators themselves."""
+def _own_operators(trace: Trace, launches: Mapping[int, int], launcher: dict[int, Operator], step: Step, rows: StepRows) -> None:
+    """Make operators of launches outside of all operators (graphs, kernels of other compilers), and add them to `launcher`."""
     by_call: dict[int, Operator] = {}
     for work, call in launches.items():
-        if work in owner:
+        if work in launcher:
             continue
         if call not in by_call:
             start = int(trace.start[call]) - step.start
             by_call[call] = Operator(trace.strings[trace.name[work]], start_ns=start, duration_ns=int(trace.duration[call]))
-        owner[work] = by_call[call]
+        launcher[work] = by_call[call]
     if by_call:
         rows.roots.extend(by_call.values())
         rows.roots.sort(key=lambda operator: operator.start_ns)
 
 
 class _Enclosing:
-    """Which operator of a step encloses a row."""
+    """Finds the innermost operator of a step around a row."""
 
     def __init__(self, trace: Trace, rows: StepRows) -> None:
         self._trace, self._rows = trace, rows
         self._by_lane: dict[int, Int64] = {}
-        found = np.array(list(rows.of_row), np.int64)
-        for lane in np.unique(trace.lane[found]) if len(found) else ():
-            self._by_lane[int(lane)] = found[trace.lane[found] == lane]  # by start already: parents come first
+        operators = np.array(list(rows.of_row), np.int64)
+        for lane in np.unique(trace.lane[operators]) if len(operators) else ():
+            self._by_lane[int(lane)] = operators[trace.lane[operators] == lane]  # sorted by start already, parents first
 
     def of(self, row: int) -> Operator | None:
         trace, lane = self._trace, int(self._trace.lane[row])
@@ -204,16 +206,16 @@ class _Enclosing:
 
 
 def _collectives(trace: Trace, step: Step, rows: StepRows, groups: Mapping[str, int]) -> None:
-    """Say of every operator that hands a transfer to a process group what it transfers, and when that ended."""
-    ends: dict[int, int] = {}
+    """Give every operator that issues a transfer the description of that transfer, with its end where it ran on a CPU."""
+    end_ns: dict[int, int] = {}
     on_cpu = np.flatnonzero(is_cpu_collective(trace)).astype(np.int32)
     if len(on_cpu):
         for row, issuer in zip(on_cpu.tolist(), issuers(trace, on_cpu).tolist(), strict=True):
-            ends[issuer] = int(trace.start[row] + trace.duration[row]) - step.start
+            end_ns[issuer] = int(trace.start[row] + trace.duration[row]) - step.start
     for row, operator in rows.of_row.items():
         if _COLLECTIVE.match(operator.name):
-            operator.collective = _collective(trace, row, operator, groups, ends.get(row, -1))
-    for operator in rows.of_row.values():  # the record inside says more than the operator: lift it
+            operator.collective = _collective(trace, row, operator, groups, end_ns.get(row, -1))
+    for operator in rows.of_row.values():  # the row inside the operator says more than the operator's own: move it up
         inner = [c for c in operator.walk() if c is not operator and c.collective is not None]
         if operator.name.startswith(("c10d::", "_c10d_functional::")) and inner:
             best = next((c.collective for c in inner if c.collective and c.collective.elements_in), None)
@@ -246,7 +248,7 @@ def _collective(trace: Trace, row: int, operator: Operator, groups: Mapping[str,
 
 
 def _waits(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
-    """An operator whose start or device work waited for another's transfer or device work comes after that one."""
+    """Fill `Operator.after`: the operators whose transfer or device work an operator, or its device work, waited for."""
     number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
     of_rank = graph.rank_of_task == trace.rank
     target = list_of(graph.pred_offset)
@@ -270,7 +272,7 @@ def _waits(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
 
 
 def _backward(trace: Trace, rows: StepRows) -> None:
-    """Link every forward operator to the one of the backward pass that carries its sequence number."""
+    """Link every forward operator to the backward operator with the same sequence number."""
     sequence = trace.dense("Sequence number")
     forward: dict[int, Operator] = {}
     number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
@@ -286,6 +288,7 @@ def _backward(trace: Trace, rows: StepRows) -> None:
 
 
 def _arguments(trace: Trace, rows: StepRows, pool: TensorPool, on_accelerator: bool) -> None:
+    """Give every operator its recorded arguments, with tensors from the pool; operators with unreadable arguments keep None."""
     number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
     texts = {key: trace.dense(key) for key in ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")}
     read: dict[tuple[int, ...], list[Any] | None] = {}
@@ -310,8 +313,8 @@ def _arguments(trace: Trace, rows: StepRows, pool: TensorPool, on_accelerator: b
             on_host: int = on_host,
             device: str = device,
         ) -> Any:
-            number = not spec.shape and spec.dtype == "float64"  # how a Python number looks
-            return {"tensor": pool.take(spec, "cpu" if number or position == on_host else device, limits.get(position, 1), place)}
+            is_number = not spec.shape and spec.dtype == "float64"  # a Python number appears as a tensor of this kind
+            return {"tensor": pool.take(spec, "cpu" if is_number or position == on_host else device, limits.get(position, 1), place)}
 
         operator.inputs = map_tensors(arguments, tensor)
         if operator.name == "aten::_to_copy" and _direction(operator, rows.copies) and len(arguments) > _TO_COPY_DEVICE:
@@ -319,12 +322,12 @@ def _arguments(trace: Trace, rows: StepRows, pool: TensorPool, on_accelerator: b
 
 
 def _direction(operator: Operator, copies: Mapping[int, str]) -> str:
-    """How an operator, or what it called, copied between host and device: "H…" to the device, "D…" from it, "" not at all."""
+    """Where an operator, or one that it called, copied from: "H" the host, "D" the device, "" where it did not copy between them."""
     return next((copies[id(inner)][0] for inner in operator.walk() if id(inner) in copies), "")
 
 
 def _on_host(operator: Operator, copies: Mapping[int, str]) -> int:
-    """Position of the argument that is in host memory, from the direction of the copy: -1 none."""
+    """Position of the argument that is in host memory, from the direction of the copy; -1 for none."""
     if operator.name not in ("aten::copy_", "aten::_to_copy"):
         return -1
     source = {"aten::copy_": 1, "aten::_to_copy": 0}[operator.name]

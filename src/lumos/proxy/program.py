@@ -1,9 +1,8 @@
-"""What a proxy benchmark runs: the operators of one step of every rank, with what their arguments are made of.
+"""What a proxy benchmark runs: the operators of one step of every rank, with descriptions of their arguments.
 
-A program is plain data and is written as it is to `trace.json`, the only file of a benchmark that holds anything of the
-trace. It keeps the operators as recorded, nested as they called each other: which of them run, and which of their
-parents or children run in their place, is decided where the benchmark runs, because only the torch there knows what it
-can run.
+A program is plain data and is written to `trace.json`, the only file of a benchmark with anything from the trace. It contains the
+operators as recorded, nested as they called each other. Which of them run, and for which ones their parents or children run
+instead, is decided where the benchmark runs, because that depends on what the torch there can run.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ from typing import Any
 
 from lumos.vocabulary import CollectiveKind
 
-#: Of `trace.json`; the benchmark refuses others.
+#: Format and version of `trace.json`; the benchmark refuses any other.
 FORMAT, VERSION = "lumos-proxy", 1
 
-#: `Storage.bound` of floating point values under which an operator takes a root or a logarithm.
+#: `Storage.bound` of floating point values of which an operator takes a root or a logarithm.
 NON_NEGATIVE = 2
 
-#: Beginnings of names that look like an operator's and are ranges of PyTorch's around operators.
+#: Prefixes of names that look like those of operators, but are ranges that PyTorch puts around operators.
 _RANGES = ("torch::autograd", "torch::distributed", "torch.distributed", "autograd::engine")
 
 
 def is_operator(name: str) -> bool:
-    """Whether a name is that of an operator of the dispatcher: "namespace::name"."""
+    """Whether a name is that of an operator of torch's dispatcher: "namespace::name"."""
     return "::" in name and " " not in name and not name.startswith(_RANGES)
 
 
 @dataclass(slots=True)
 class Storage:
-    """Memory behind tensors: `nbytes` of it on "cpu" or "accelerator".
+    """Memory of tensors. device: "cpu" or "accelerator".
 
-    bound: integers in it are drawn from [0, bound); they ascend where it is negative. Floats are normal, or the absolute
-    values of normal ones where it is NON_NEGATIVE.
+    bound: integers are drawn from [0, bound); where it is negative, they ascend from 0 to -bound. Floats are normally
+    distributed, or absolute values of such numbers where it is NON_NEGATIVE.
     """
 
     nbytes: int
@@ -47,7 +46,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A view of a storage. dtype: torch's name. strides, offset: elements."""
+    """A view of a storage. dtype: torch's name. strides, offset: in elements. storage: index into the rank's storages."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -61,11 +60,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective or point-to-point transfer, as the process group was asked for it.
+    """A collective or point-to-point transfer, with the arguments of the process group's call.
 
-    group: index into `Program.groups`, -1 unknown. elements: of this rank's input and output.
-    peer: root, source or destination, as a rank of the group (-1 none). splits: elements a rank, or empty.
-    end_ns: when the transfer ended, from the step's start; -1 unknown.
+    group: index into `Program.groups`, -1 unknown. elements_in, elements_out: of this rank's input and output. peer: root,
+    source or destination, as a rank of the group, -1 none. splits_in, splits_out: elements for each rank, or empty. end_ns: when
+    the transfer ended, from the step's start; -1 unknown.
     """
 
     kind: CollectiveKind
@@ -81,13 +80,14 @@ class Collective:
 
 @dataclass(slots=True)
 class Operator:
-    """One recorded operator (or a range that the framework put around operators).
+    """One recorded operator, or a range that the framework put around operators.
 
-    inputs: None where the arguments were not recorded; else one entry per argument: `{"tensor": i}`, a list of such, or
+    inputs: None where the arguments were not recorded; else one entry per argument: `{"tensor": i}`, a list of these, or
     a plain value (None: absent or unknown). outputs: indices into the rank's tensors; None where unknown. start_ns: from
-    the step's start, -1 where there are no times. device_ns: of the device work that it launched itself. stream: the
-    stream of that work. after: operators whose device work or transfer it waits for. backward: the operator of the backward pass that
-    consumes what this one saved. Operators are named by their place in pre-order.
+    the step's start, -1 where there are no times. device_ns: duration of the device work that it launched itself. stream: the
+    stream of that work. kernel: whether that work includes kernels. after: operators whose device work or transfer it waits for.
+    backward: the operator of the backward pass that uses what this one saved. synchronize: whether it is a call that waits for
+    a device or stream. Operators are referred to by their number in pre-order.
     """
 
     name: str
@@ -124,23 +124,23 @@ class RankProgram:
     operators: list[Operator]
     tensors: list[Tensor]
     storages: list[Storage]
-    malloc: dict[str, str] = field(default_factory=dict)  # glibc's settings in the recording: they decide what fresh memory costs
+    malloc: dict[str, str] = field(default_factory=dict)  # glibc's settings in the recording, which affect the cost of new memory
 
     def walk(self) -> Iterator[Operator]:
-        """All operators in pre-order: the place of each is its number."""
+        """All operators in pre-order, which is the order of their numbers."""
         for operator in self.operators:
             yield from operator.walk()
 
 
 @dataclass(slots=True)
 class Program:
-    """A whole benchmark. groups: global ranks of every process group, in order."""
+    """A whole benchmark. groups: the ranks of every process group, in order."""
 
     ranks: list[RankProgram]
     groups: list[tuple[int, ...]]
     world_size: int
-    source: str  # "profiler" or "execution trace": what the arguments come from
-    max_memory_bytes: int = 0  # 0: what the device has
+    source: str  # where the arguments come from: "profiler" or "execution trace"
+    max_memory_bytes: int = 0  # limit for tensors; 0: set by the device
 
     def json(self) -> dict[str, Any]:
         """The content of `trace.json`."""
@@ -172,7 +172,7 @@ def _rank_json(rank: RankProgram) -> dict[str, Any]:
 
 
 def _operator_json(operator: Operator, names: dict[str, int]) -> dict[str, Any]:
-    """Fields at their default are left out: most operators have few."""
+    """Fields with their default value are left out, because most operators have few others."""
     out: dict[str, Any] = {"name": names.setdefault(operator.name, len(names))}
     if operator.schema:
         out["schema"] = operator.schema

@@ -1,6 +1,6 @@
-"""Run a generated benchmark in processes of its own, and read what it found.
+"""Run a generated benchmark in processes of its own, and read its results.
 
-The benchmark runs under the interpreter that runs Lumos, whose torch it needs; `benchmark.py` alone runs anywhere.
+It runs with the Python interpreter that runs Lumos, which must have torch. `benchmark.py` by itself can run with any other.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ INSTALL = "pip install 'lumos-trace[torch]'"
 
 
 def run(folder: str | os.PathLike[str], processes: int | None = None, options: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Run the benchmark in `folder` and return its result: that of the first rank, with all ranks' under `ranks`.
+    """Run the benchmark in `folder` and return the result of its first rank, with those of all ranks under `ranks`.
 
-    processes: one for each rank (default: as many as trace.json has ranks where these are all of the job's, else one).
-    options: passed on to benchmark.py. Raises LumosError: no benchmark there, no torch, the run failed.
+    processes: one for each rank (default: as many as trace.json has ranks if these are all ranks of the job, else one).
+    options: passed on to benchmark.py. Raises LumosError where the folder has no benchmark, torch is not installed, or the
+    run failed.
     """
     script = Path(folder) / "benchmark.py"
     trace = Path(folder) / "trace.json"
@@ -36,15 +37,15 @@ def run(folder: str | os.PathLike[str], processes: int | None = None, options: t
     with tempfile.TemporaryDirectory() as results:
         command = [sys.executable, str(script), "--json", results, *options]
         _start(command, count, str(folder))
-        found = [Path(results) / f"result{rank}.json" for rank in range(count)]
-        ranks = [json.loads(path.read_text()) for path in found if path.is_file()]
+        files = [Path(results) / f"result{rank}.json" for rank in range(count)]
+        ranks = [json.loads(path.read_text()) for path in files if path.is_file()]
     if len(ranks) != count:
         raise LumosError(f"{folder}: {count - len(ranks)} of {count} processes left no result; see what they printed above")
     return {**ranks[0], "ranks": ranks}
 
 
 def default_processes(trace: Path) -> int:
-    """One process for each recorded rank where all ranks of the job are there; else one, whose transfers are spins."""
+    """One process for each rank if all ranks of the job were recorded; else one process, in which spins replace transfers."""
     try:
         content = json.loads(trace.read_text())
         ranks, world = len(content["ranks"]), int(content["world_size"])
@@ -54,7 +55,7 @@ def default_processes(trace: Path) -> int:
 
 
 def _start(command: list[str], count: int, folder: str) -> None:
-    """Start the processes as torchrun would, and wait. Their text is dropped, their errors are not."""
+    """Start the processes as torchrun would, and wait for them. Their standard output is discarded, their errors are shown."""
     environment = dict(os.environ)
     if count > 1:
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(count)}

@@ -1,10 +1,9 @@
-"""Runs in every Python process under `lumos collect`, before anything else: hooks the recording into torch.optim.
+"""Runs at the start of every Python process under `lumos collect`, and hooks the recording into torch.optim.
 
-Python imports the module `sitecustomize` that it finds first when it starts; `lumos collect` puts this folder first on
-PYTHONPATH. A `sitecustomize` of the environment's own is run afterwards, as it would have been. Whatever goes wrong here
-is said once and stops nothing.
+When Python starts, it imports the first module `sitecustomize` on its path; `lumos collect` puts this folder first on
+PYTHONPATH. A `sitecustomize` of the environment is run afterwards. A failure here is reported once and stops nothing.
 """
-# It runs in every Python process of the command: nothing is imported that need not be.
+# This runs in every Python process of the command, so it imports as little as possible.
 # ruff: noqa: PTH100, PTH118, PTH120
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import sys
 from typing import Any
 
 
-def _own_lumos(folder: str) -> None:
-    """Make the package importable where the training's environment does not have it: only it, nothing beside it."""
+def _make_lumos_importable(folder: str) -> None:
+    """Make this package importable where the training's environment does not have it, without the other packages around it."""
     if importlib.util.find_spec("lumos") is None:
         spec = importlib.util.spec_from_file_location("lumos", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
         if spec is None or spec.loader is None:
@@ -28,7 +27,7 @@ def _own_lumos(folder: str) -> None:
 
 
 class _WhenOptimizersLoad:
-    """Finds `torch.optim.optimizer` as ever, and installs the hook once the module has run."""
+    """An import finder that finds `torch.optim.optimizer` in the usual way, and installs the hook once the module has run."""
 
     def find_spec(self, name: str, path: Any = None, _target: Any = None) -> Any:
         if name != "torch.optim.optimizer":
@@ -65,7 +64,7 @@ def _next_sitecustomize() -> None:
 
 if os.environ.get("LUMOS_COLLECT"):
     try:
-        _own_lumos(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+        _make_lumos_importable(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
         sys.meta_path.insert(0, _WhenOptimizersLoad())
     except Exception as error:  # noqa: BLE001 - nothing here may stop the training
         print(f"lumos collect: not recording: {type(error).__name__}: {error}", file=sys.stderr)
