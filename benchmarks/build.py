@@ -2,8 +2,8 @@
 
     LUMOS_TRACES=... python -m benchmarks.build
 
-Recordings repeated to about a million events. The peer is what graph tools in Python do with the finished result alone:
-put the same tasks and edges into a networkx graph.
+The recordings are repeated to about a million events. The time is compared with what graph tools in Python do with the
+finished result alone: put the same tasks and edges into a networkx graph.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chakra at speed: the codec against protobuf, the export of a large job, linking and checking.
+"""Speed of the Chakra tools: the codec against protobuf, the export of a large job, linking and checking.
 
 python -m benchmarks.chakra        writes the section `chakra` of docs/performance.md
 """
@@ -39,11 +39,12 @@ def main() -> int:
     if sys.argv[1:] == ["--export"]:
         return _export_alone()
     parts = [
-        "Written by `python -m benchmarks.chakra` with `LUMOS_TRACES` set: one core, processor time, best of three (the export: clock).",
+        "Written by `python -m benchmarks.chakra` with `LUMOS_TRACES` set: one core, processor time, best of three (for the"
+        " export, wall-clock time).",
         markdown_table(("what", "to reach", "reached"), [*_export_rows(), *_link_rows()]),
-        "The codec is our own: in Python it takes about as long as protobuf's objects, while every value is checked. In return protobuf"
-        " is not needed at run time, cannot clash with another install, and fields beyond the schema survive byte for byte.\n\n"
-        + markdown_table(("codec, per node of the export", "own", "protobuf"), _codec_rows()),
+        "Lumos has a codec of its own, which takes about as long as protobuf's objects in Python and checks every value. With it"
+        " protobuf is not needed at run time and cannot clash with another installation, and fields that are not in the schema are"
+        " preserved byte for byte.\n\n" + markdown_table(("codec, per node of the export", "own", "protobuf"), _codec_rows()),
     ]
     write_section("docs/performance.md", "chakra", "## Chakra\n\n" + "\n\n".join(parts))
     return 0
@@ -197,7 +198,7 @@ def _protobuf() -> Any:
 
 
 def _rebuilt(peer: Any, node: Node) -> Any:
-    """The same node as protobuf's objects: what a producer in Python has to do."""
+    """The same node as protobuf's objects, as a program in Python would build it."""
     out = peer(id=node.id, name=node.name, type=node.type, data_deps=node.data_deps)
     out.start_time_micros, out.duration_micros = node.start_time_micros, node.duration_micros
     for name, kind, value, _ in node.attrs:
@@ -207,7 +208,7 @@ def _rebuilt(peer: Any, node: Node) -> Any:
 
 
 def _taken(peer: Any, data: bytes) -> tuple[Any, ...]:
-    """Everything that the own codec gives, out of protobuf's objects."""
+    """All values that Lumos' codec returns for a node, read from protobuf's objects."""
     node = peer()
     node.ParseFromString(data)
     attrs = tuple((a.name, which, getattr(a, which)) for a in node.attr if (which := a.WhichOneof("value")))

@@ -4,8 +4,8 @@
 
 Public traces, and one of them repeated to 310 MB of JSON, read by `lumos.read` and by its peers: `json` and `orjson` (which
 only parse), and HolisticTraceAnalysis in a virtual environment of its own. Every reading is a process of its own, so that
-its peak memory is its own. HolisticTraceAnalysis reads the recording unrepeated, for it takes minutes for the long one:
-rates are compared.
+its peak memory is its own. HolisticTraceAnalysis reads the recording without repetition, because it needs minutes for the
+long one; rates are compared.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ def table() -> str:
         _repeat(Path(folder) / name / file, long, LONG)
         rows += _compare(f"{name}, repeated", long, peer, Path(folder) / name / file)
     return (
-        "Written by `python -m benchmarks.ingest` with `LUMOS_TRACES` set. Gzip files; MB of JSON a second of CPU time, all"
-        " threads counted, Lumos best of three; peak memory above that of the imports, and of it what goes beyond the columns. To reach:"
+        "Written by `python -m benchmarks.ingest` with `LUMOS_TRACES` set. Gzip files; MB of JSON per second of CPU time of"
+        " all threads, Lumos best of three; peak memory above that of the imports, and the part of it beyond the columns. To reach:"
         " 500 MB/s, 64 MB beyond the columns, 60 × HolisticTraceAnalysis. `json` and `orjson` only parse. HolisticTraceAnalysis"
-        " reads the long recording unrepeated.\n\n"
+        " reads the recording without repetition.\n\n"
         + markdown_table(("recording", "JSON", "reader", "time", "rate", "Lumos is", "peak", "beyond columns"), rows)
     )
 

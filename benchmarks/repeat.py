@@ -1,4 +1,4 @@
-"""One recording repeated in time: inputs of a stated size, made of real rows."""
+"""A recording repeated in time, which gives inputs of a chosen size with real rows."""
 
 from __future__ import annotations
 

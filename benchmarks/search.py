@@ -3,9 +3,9 @@
     python -m benchmarks.search [rates] [searches] [workers]        default: the first two
 
 Figures: at least 10,000 plans a second and core; all plans of GPT-3 175B on 512 GPUs in 20 s, of Llama 3 405B on 16,384 in
-90 s, in 2 GB; two workers 1.5 times as fast as one on a search of at least 60 s. `workers` wants Ray (extra `distributed`) and
-a quiet machine with two cores or more. Calculon's search (Isaev et al. 2023) has no package to be timed beside: what PyPI has
-under its name is another project, a library of producers and consumers. About 500 plans a second are reported for it.
+90 s, in 2 GB; two workers 1.5 times as fast as one on a search of at least 60 s. `workers` needs Ray (extra `distributed`) and
+a quiet machine with two cores or more. Calculon's search (Isaev et al. 2023) has no package, so it cannot be timed in the same
+run: PyPI's `calculon` is a library of producers and consumers. About 500 plans a second are reported for it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ GPT3 = Problem(load_model("gpt3-175b"), profile("megatron-core"), load_cluster("
 LLAMA = Problem(load_model("llama3-405b"), profile("megatron-core"), load_cluster("h100"), 16384, 2048, 8192)
 #: Plans simulated in full by the search that is spread over workers.
 REFINED = 80
-NOTE = "on a machine that others use too: process time beside the clock's"
+NOTE = "on a machine that others use too, so process time is given besides wall-clock time"
 CALCULON = (
-    "Calculon has no package to be timed beside: PyPI's `calculon` is another project (producers and consumers);"
+    "Calculon could not be timed in the same run, because it has no package (PyPI's `calculon` is another project);"
     " about 500 plans a second are reported for it."
 )
 

@@ -59,7 +59,7 @@ def synthetic(tasks: int) -> Graph:
     kinds = np.broadcast_to(np.stack([np.full(width, Dependency.LAUNCH), second], axis=1).astype(np.uint8), pred.shape)
     lag = np.zeros((RANKS, len(Dependency)), np.int64)
     lag[:, [Dependency.LAUNCH, Dependency.STREAM_ORDER, Dependency.SYNC]] = 1500, 1000, 2000
-    # Bounds of a uniform duration by kind, ns. Kernels outlast their launches, as where a replay is worth anything.
+    # Bounds of a uniform duration by kind, ns. Kernels last longer than their launches, as in most training jobs.
     low = np.array([3000, 3000, 4000, 1000, 1000, 0, 10000, 0, 0, 20000])
     high = np.array([9000, 9000, 7000, 2000, 2000, 1, 30000, 1, 1, 40000])
     all_kinds = np.tile(kind, layers * RANKS).astype(np.uint8)

@@ -3,8 +3,8 @@
     python -m benchmarks.whatif
 
 Changes of durations are tried on a synthetic job; the change of a plan on the recorded example, repeated in time. Times are
-those that the process spent on its core, best of several; beside them, from the same run, one pass of NumPy over the column
-of durations (multiply and round), which no answer can do without.
+those that the process spent on its core, best of several. They are compared with one pass of NumPy over the column of
+durations (multiply and round) in the same run, because every answer needs at least that.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def main() -> int:
         ("export → import → replay, whole microseconds", "≤ 0.1 %", f"{100 * max(abs(t.rounded) for t in trips):.4f} % at worst"),
         ("the same with exact nanoseconds", "0", f"{max(abs(t.exact) for t in trips)}"),
         ("exports that keep every rule", "all", f"{sum(t.ok for t in trips)} of {len(trips)} jobs, four forms each"),
-        ("the hand-made job of FORMATS, against the simulator", "≤ 0.1 %", f"{100 * example:.5f} %"),
+        ("a hand-made job of four ranks, against the ASTRA-sim simulator", "≤ 0.1 %", f"{100 * example:.5f} %"),
         ("synthetic sets: replayed step", "≤ 5 %", f"{100 * max(abs(s.error) for s in samples):.2f} % at worst"),
         ("synthetic sets: marginals (Kolmogorov–Smirnov)", "≤ 0.1", f"{max(max(s.like.ks.values()) for s in samples):.3f} at worst"),
     ]
@@ -114,7 +114,7 @@ def _sequences(observed: ExecutionTrace, trace: Trace, found: Linked) -> float |
 
 
 def _stripped(folder: Path) -> str:
-    """The pair whose ids can be believed, linked without them."""
+    """The pair whose ids are known to be right, linked without using them."""
     observed, trace = _pair(folder, *PAIRS[0][1:])
     args = {key: column for key, column in trace.args.items() if key not in ("Record function id", "Ev Idx")}
     bare = replace(trace, args=args, external_id=np.full(len(trace), ABSENT, np.int64))
@@ -145,7 +145,7 @@ def _step(graph_: Graph) -> int:
 
 
 def _example() -> float:
-    """The largest relative error of a rank's end, of the hand-made job on the network that the simulator had."""
+    """The largest relative error of a rank's end, for the hand-made job on the network that the simulator was given."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "set"
         export(two_stages(), folder)

@@ -1,13 +1,13 @@
 """The closed loop of what-if: a job A is predicted and written as profiler files; from those files alone `whatif` changes its
-plan; the result is held against the prediction of the changed job B.
+plan; the result is compared with the prediction of the changed job B.
 
     python -m validation.closed_loop [--jobs NAME,…]        writes a section of docs/accuracy.md
 
 It is the one test of tensor, pipeline, context and expert changes, since no public trace of several ranks of an LLM has a
 backward pass. Costs are exact on both sides: what is tested is that model, plan and framework are read back from the
 files, that measured times carry over, that layouts are rearranged rightly, and that jitter and clocks do no harm. `slower`
-repeats the first job with kernels, links and host slower than the cost models say (as a real machine is), by factors that
-`whatif` is not told and must carry over.
+repeats the first job with kernels, links and host slower than the cost models say (as on a real machine), by factors that
+`whatif` does not know and must find in the files.
 
 Jitter lengthens A's step: where p ranks meet, the slowest of them counts, and of sums of n tasks that each vary by s that is
 m(p) · s / √n more than the mean (m = 0.56, 1.03, 1.42 for 2, 4, 8 ranks; order statistics of the normal distribution).

@@ -1,4 +1,4 @@
-"""How well the cost models predict what they never saw; writes the tables of docs/cost-models.md.
+"""How well the cost models predict measurements that they were not fitted to; writes the tables of docs/cost-models.md.
 
     LUMOS_MEASURED=… LUMOS_TRACES=… python -m validation.cost [--plots DIR]
 
@@ -151,7 +151,7 @@ def memory_bound(folder: Path) -> tuple[list[Scored], list[Scored]]:
 
 
 def never_fitted(gemm_table: Table, collective_table: Table) -> list[Scored]:
-    """Sources that no coefficient saw: other people's GEMMs and nccl-tests logs, by source."""
+    """Sources that no coefficient was fitted to: other people's GEMMs and nccl-tests logs, by source."""
     out = []
     for source in ("DeepGEMM README", "ml-engineering MAMF"):
         rows = [r for r in gemm_table.rows if r["source"] == source and not _levelled(r)]
@@ -191,7 +191,7 @@ def figures(
     streamed: list[Scored],
     kernel_sets: list[Scored],
 ) -> str:
-    """The figures to reach, beside what was reached."""
+    """The figures to reach, and those that were reached."""
 
     def worst(sets: list[Scored], of: Callable[[Float64], float]) -> str:
         return percent(max(of(np.abs(s.error)) for s in sets))

@@ -1,11 +1,12 @@
-"""How well a proxy benchmark stands for the job it was made from: the proxy table of docs/accuracy.md.
+"""How well a proxy benchmark represents the job that it was made from: the proxy table of docs/accuracy.md.
 
     LUMOS_TRACES=... python -m validation.proxy [--rounds 10]
 
 Two small jobs (a GPT and a ResNet-shaped network, one process, one thread) are recorded on this machine's CPU and run as
-proxies, interleaved: in every round the job is recorded anew and its proxies run right after it, so that whatever else
-the machine does weighs on both; rounds in which another process took the core are done again. Then every public
-execution trace is generated and run on the CPU, once, with what of it ran for real and why the rest did not.
+proxies, interleaved: in every round the job is recorded anew and its proxies run right after it, so that other load on
+the machine affects both; rounds in which another process took the core are repeated. Then a proxy of every public
+execution trace is generated and run on the CPU once, with a count of the operators that ran for real and the reasons why
+the others did not.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class Kept:
 
 
 def undisturbed(job: str, wanted: int, kept: Kept) -> list[Round]:
-    """So many runs of each proxy that, like their recording, had the core to themselves. LumosError where the machine is too busy."""
+    """`wanted` rounds of each proxy in which it and its recording had the core to themselves. LumosError where the machine is too
+    busy for that."""
     for tried in range(MOST_TRIES * wanted + 1):
         if all(len(kept.of(job=job, source=source)) >= wanted for source in SOURCES):
             return [Round(**result) for source in SOURCES for result in kept.of(job=job, source=source)[:wanted]]

@@ -41,7 +41,7 @@ PROBLEMS = (
 PLANS = 150
 PARTS = ("agreement", "published", "left-out")
 TABLES = ("vtrain", "llm_foundry", "internevo", "simumax_b200", "nemo_legacy", "torchtitan")
-#: As validation.runs: of the largest tables every so manyth row is fitted to.
+#: As in validation.runs: of the largest tables, only every so many rows one is used in the fit.
 THINNED = {"vtrain": 8, "llm_foundry": 2}
 
 

@@ -9,7 +9,7 @@ round. A core's speed drifts by tens of percent within seconds where others use 
 target's step stands between two steps of the base, each after a step that warms the caches up. Settings of one process run on
 rank 0 while rank 1 waits without using the CPU. The base is traced once a round, and its traces are kept.
 
-Two things that a trace of one process cannot show are measured apart, without any training in two processes: what an
+Two things that a trace of one process cannot show are measured separately, without any training in two processes: what an
 all-reduce of several sizes takes (written as a cluster file, link.toml, that `lumos whatif --base-cluster` takes), and by how
 much a step of the base slows down while the other process computes the same without exchanging anything (they share
 caches, memory and, on virtual machines, often a core; given as `--rank-slowdown`).

@@ -3,7 +3,7 @@
     LUMOS_TRACES=... python -m validation.replay
 
 Every Kineto file under LUMOS_TRACES is replayed on its own, and every folder of several ranks of one job as one job.
-What the columns mean is said above the tables it writes; steps that are not scored are listed with the reason.
+The text above the tables explains their columns; steps that are not scored are listed with the reason.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _recordings() -> Iterator[tuple[str, list[str]]]:
 
 
 def _public(root: Path) -> Iterator[tuple[str, list[str]]]:
-    """The Kineto files under the folder of public traces; those of one job together."""
+    """The Kineto files under the folder of public traces, the files of one job together."""
     for folder in sorted(p for p in root.iterdir() if p.is_dir()):
         files = [p for p in sorted(folder.glob("*.json.gz")) if _is_kineto(p)]
         ranks = [p for p in files if "rank" in p.name]
@@ -215,8 +215,9 @@ def _section(cases: Sequence[Case], summary: str) -> str:
             " [formats.md](formats.md)). Errors are shares of the measured step.",
             summary,
             "### Every step",
-            "start: kernel start error, median and 95th percentile. kept: waiting kept as CPU work. unexplained: idle without a known"
-            " cause. prefix: covered by device work launched before the window. busy: mean difference of the busy-fraction curves."
+            "start: kernel start error, median and 95th percentile. kept: waiting that no rule explained, kept as CPU work."
+            " unexplained: idle without a known cause. prefix: share covered by device work launched before the window. busy: mean"
+            " difference of the busy-fraction curves."
             " A step is scored with at least 50 GPU rows and operator rows (without GPU rows 50 operators), unexplained ≤ 1 %,"
             " prefix ≤ 10 %.",
             markdown_table(
@@ -232,9 +233,9 @@ def _section(cases: Sequence[Case], summary: str) -> str:
             ),
             "### Constants and probes",
             "Constants in µs, per rank where they differ. Probes: the step with GPU work at zero and with CPU work doubled, as a multiple"
-            " of the plain replay; exchange: one step's durations in another step's graph, mean absolute error. A copy of the measured"
-            " waits would answer 1.0 to the first and 2.0 to the second whatever bounds the job. On a job whose queue is full, CPU work"
-            " that takes twice as long can shorten the time from a step's first launch to its last kernel, hence figures below 1.",
+            " of the plain replay; exchange: one step's durations in another step's graph, mean absolute error. A replay that only"
+            " copied the measured waits would give 1.0 and 2.0, whatever bounds the job. On a job whose queue is full, CPU work that"
+            " takes twice as long can shorten the time from a step's first launch to its last kernel, which explains figures below 1.",
             markdown_table(
                 ("job", "launch latency", "kernel gap", "sync return", "copy return", "gpu_zero", "cpu_double", "exchange"),
                 [_constants_row(case) for case in cases],

@@ -30,7 +30,7 @@ from lumos.predict.predict import predict
 from lumos.predict.validate import Scored, figures, parallel_kind, read_tables, score, spearman_within, summary
 
 TABLES = ("vtrain", "llm_foundry", "internevo", "simumax_b200", "nemo_legacy", "torchtitan")
-#: Of the largest table every so manyth row is fitted to: its rows are alike, and each source counts the same.
+#: Of the largest table, only every so many rows one is used in the fit: its rows are alike, and all sources have equal weight.
 THINNED = {"vtrain": 8, "llm_foundry": 2}
 PRIOR = StepCoefficients()
 
@@ -190,7 +190,7 @@ LLAMA = (
 
 
 def llama() -> list[str]:
-    """Llama 3 405B as its report lays it out; virtual stages of one layer, as its section 3.3.2 describes."""
+    """Llama 3 405B by the plan in its report (arXiv:2407.21783), with virtual stages of one layer as in its section 3.3.2."""
     rows = []
     cluster = load_cluster("llama3-h100")
     for devices, tp, cp, pp, dp, batch, seq, published in LLAMA:
@@ -252,7 +252,7 @@ def megatron_2022() -> list[str]:
 
 
 def deepseek() -> list[str]:
-    """DeepSeek-V3's pre-training as its report lays it out."""
+    """DeepSeek-V3's pre-training by the plan in its report (arXiv:2412.19437)."""
     cluster = load_cluster("h800")
     framework = with_switches(profile("nemo"), {"deep_ep": "on"})
     plan = Plan(4096, 15360, pp=16, ep=64, dp=128, zero=1, precision="fp8", schedule="dualpipe")

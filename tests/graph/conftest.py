@@ -1,4 +1,4 @@
-"""Hand-drawn traces: a few rows with times that a person can follow, written as a profiler would and read back."""
+"""Hand-drawn traces: a few rows with times that a person can follow, written in a profiler's format and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract of graphs: each breach of it is named, and every builder's tests look for them."""
+"""Checks of what `Graph` promises: the message names each thing that is wrong. The tests of every builder use these checks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def two_ranks(**facts) -> Graph:
 def test_a_sound_graph_passes():
     check(two_ranks())
     check(two_ranks(kind=np.array([1, 2], np.int32), peer=np.array([1, 0], np.int32)))
-    check(two_ranks(kind=np.full(2, 3, np.int32), nbytes=np.array([64, 32], np.int64)))  # parts of a whole need not be equal
+    check(two_ranks(kind=np.full(2, 3, np.int32), nbytes=np.array([64, 32], np.int64)))  # an all-gather's parts need not be equal
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is known of a collective, wherever the profiler left it."""
+"""The facts of a collective, read from each place where profilers write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists held end to end in a column."""
+"""Lists stored one after the other in a column."""
 
 from __future__ import annotations
 

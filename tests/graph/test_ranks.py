@@ -186,6 +186,6 @@ def test_collectives_of_one_number_but_different_size_are_named(draw, job):
 
 
 def test_small_offsets_that_every_collective_shows_are_corrected(draw, job):
-    shifted = build(job(*two_ranks(draw, shift=30)))  # 30 us apart, at every collective alike
+    shifted = build(job(*two_ranks(draw, shift=30)))  # 30 us apart at every collective
     assert any(d.code == "clocks-aligned" and "rank 1 +30.0 us" in d.message for d in shifted.diagnostics)
     assert not any(d.code == "clocks-aligned" for d in build(job(*two_ranks(draw, shift=5))).diagnostics)

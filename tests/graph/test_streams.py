@@ -39,7 +39,7 @@ def test_call_order_gives_the_pair_where_there_are_no_notes(draw, trace):
 
 
 def test_measured_times_refute_a_pair(draw, trace):
-    # the last work before the wait ended after the waiter began, so it was the one before it
+    # the last work before the wait ended after the waiting work began, so the awaited work is the one before it
     drawing = draw().launch((0, 5), (6, 20), 8, "earlier").launch((7, 2), (27, 100), 8, "later")
     drawing.call("cudaStreamWaitEvent", 10, 1).launch((15, 5), (30, 10), 9, "waiting")
     assert pairs(trace(drawing))[0] == [("waiting", "earlier")]
@@ -52,7 +52,7 @@ def test_a_wait_without_any_awaited_work_leads_nowhere(draw, trace):
 
 
 def test_kineto_leaves_out_waits_of_streams_without_work(draw, trace):
-    # one wait has a note, the other has none: its stream shows no work, so it is not guessed at
+    # one wait has a note, the other has none: its stream has no work, so nothing is inferred for it
     drawing = draw().launch((0, 5), (6, 50), 8, "awaited").call("cudaStreamWaitEvent", 10, 1, correlation=70)
     drawing.call("cudaStreamWaitEvent", 12, 1, correlation=71)
     drawing.row("cuda_sync", "Stream Wait Event", 12, 1, 9, 0, stream=9, device=0, correlation=71,
@@ -63,7 +63,7 @@ def test_kineto_leaves_out_waits_of_streams_without_work(draw, trace):
 
 
 def test_notes_without_a_source_name_the_waiting_stream_alone(draw, trace):
-    # CUDA 12.9 and later: the note says who waits; the next launch goes to another stream
+    # CUDA 12.9 and later: the note names only the waiting stream; the next launch goes to another stream
     drawing = draw().launch((0, 5), (6, 20), 8, "awaited").call("cudaStreamWaitEvent", 10, 1, correlation=71)
     drawing.row("cuda_sync", "Stream Wait Event", 10, 1, 9, 0, stream=9, device=0, correlation=71,
                 wait_on_stream=-1, wait_on_cuda_event_record_corr_id=-1)  # fmt: skip

@@ -90,7 +90,7 @@ def test_a_pageable_copy_blocks_its_call(draw, trace):
 @pytest.mark.parametrize(
     ("name", "nbytes", "blocks"),
     [
-        ("Memcpy HtoD (Pageable -> Device)", 1024, False),  # staged at once
+        ("Memcpy HtoD (Pageable -> Device)", 1024, False),  # small enough that the runtime stages it without waiting
         ("Memcpy HtoD (Pageable -> Device)", 1 << 20, True),
         ("Memcpy HtoD (Pinned -> Device)", 1 << 20, False),
         ("Memcpy DtoD (Device -> Device)", 1 << 20, False),

@@ -73,7 +73,7 @@ def test_the_autograd_thread_waits_for_the_forward_pass_and_the_main_thread_for_
     later = simulate(graph, slower)
     assert later.start[names(graph).index("backward")] - timeline.start[names(graph).index("backward")] == 50 * US
     assert later.start[names(graph).index("optimizer")] - timeline.start[names(graph).index("optimizer")] == 50 * US
-    # the gap on the main thread is a wait but for the 5 us after the other thread fell idle
+    # the gap on the main thread is a wait, except for the 5 us after the other thread became idle
     gaps = graph.duration[graph.kind == Kind.HOST] // US
     assert sorted(gaps.tolist()) == [5, 10]
 
@@ -81,7 +81,7 @@ def test_the_autograd_thread_waits_for_the_forward_pass_and_the_main_thread_for_
 def test_a_node_of_the_backward_pass_may_come_from_a_thread_that_stays_busy(draw, trace):
     drawing = draw().op("forward", 0, 50)
     drawing.op("AddmmBackward0", 60, 100, tid=200).op("MulBackward0", 165, 200, tid=200)
-    drawing.op("autograd::engine::evaluate_function: AccumulateGrad", 170, 10)  # given by the node that ended at 160
+    drawing.op("autograd::engine::evaluate_function: AccumulateGrad", 170, 10)  # handed over by the node that ended at 160
     graph = rank_graph(trace(drawing))
     edges = {
         (names(graph)[p], names(graph)[t])

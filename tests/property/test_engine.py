@@ -1,4 +1,4 @@
-"""Properties of the simulator over random jobs, and a plain-Python simulator that states its rules a second time."""
+"""Properties of the simulator over random jobs, and a second, plain-Python implementation of its rules to compare with."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ def jobs(draw: st.DrawFn, fixed_order: bool = False) -> Graph:
     )
 
 
-# ---- the rules once more, with a heap and dictionaries; None where nothing can run before every task has ended ----
+# ---- the same rules with a heap and dictionaries; the result is None where nothing can run before every task has ended ----
 
 
 class Reference:
-    """Tokens: every task holds the set of things it still waits for; events hand them in."""
+    """Every task has the set of things that it still waits for; events remove them from the set."""
 
     def __init__(self, graph: Graph, durations: list[int]) -> None:
         g, self.g, self.durations = graph, graph, durations
@@ -273,7 +273,7 @@ class Reference:
                     heapq.heappush(self.heap, (transfer + hold, m, 2))
 
     def snapshot(self, task: int, now: int) -> bool:
-        """Look at the target streams; whether nothing is left to wait for."""
+        """Find what the return waits for on its target streams. Returns whether it waits for nothing."""
         streams, self.awaited[task] = self.awaited[task], []
         self.ready[task].append(now)
         for i, stream in enumerate(streams):

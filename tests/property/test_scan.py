@@ -1,4 +1,4 @@
-"""The native scanner against Python's json: every column, whatever legal spelling and whatever cut into blocks."""
+"""The native scanner compared with Python's json in every column, for any legal spelling and any division into blocks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]+")
 
 
 def _integer(value: Any, scale: int = 1) -> int | None:
-    """The exact value times `scale`, halves to even; None where it is no number or beyond 64 bits."""
+    """The exact value times `scale`, rounded half to even; None where it is not a number or exceeds 64 bits."""
     if isinstance(value, bool):
         return int(value) if scale == 1 else None
     if not isinstance(value, str):
@@ -184,7 +184,7 @@ _ESCAPES = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "/"
 
 @dataclass(frozen=True)
 class Raw:
-    """A number, spelt so."""
+    """A number in this spelling."""
 
     text: str
 

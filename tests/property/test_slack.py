@@ -1,4 +1,4 @@
-"""Slack and the critical path over random jobs of several ranks, held against simulating each change."""
+"""Slack and the critical path of random jobs of several ranks, compared with the simulation of each change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lumos.simulate import simulate
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Graph:
-    """1 to 3 ranks of a thread and two streams; work launched, awaited, and met by all ranks in one order."""
+    """1 to 3 ranks, each with a thread and two streams, with launches, synchronisations, and collectives of all ranks in one order."""
     ranks = draw(st.integers(1, 3))
     processors = [p for r in range(ranks) for p in (Processor(r, False, "t"), Processor(r, True, "a", 0, 7), Processor(r, True, "b", 0, 8))]
     tasks: list[tuple[int, Kind, int]] = []

@@ -1,4 +1,4 @@
-"""A job whose ranks wait for each other for ever is told who, where, in which collective, and for whom."""
+"""The error for a job whose ranks wait for each other for ever says which tasks wait, where, in which collective, and for what."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_freezing_says_the_same():
 
 
 def test_long_cycles_are_cut():
-    """Twelve tasks of one stream: ten are named, the rest counted, and the way back is still said."""
+    """Twelve tasks of one stream: ten are named, the rest counted, and the last line still names the first task."""
     graph = job("RG", "RG")
     error = no_schedule(graph, Cycle(list(range(12)), [Dependency.STREAM_ORDER] * 12, []))
     lines = str(error).splitlines()

@@ -1,4 +1,4 @@
-"""Graphs drawn by hand: the expected times are worked out beside each."""
+"""Graphs drawn by hand, each with a comment that works out the expected times."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_launches_queue_on_a_stream_and_a_synchronise_returns_behind_them() -> N
     ("kind", "expected"),
     [
         (D.SYNC, [(0, 10), (12, 112), (10, 20), (113, 163), (20, 25), (25, 25), (25, 32)]),
-        # Without stream order the kernels overlap; the return waits for the last enqueued, kernel 3, all the same.
+        # Without stream order the kernels overlap; the return still waits for the last one enqueued, kernel 3.
         (D.STREAM_ORDER, [(0, 10), (12, 112), (10, 20), (22, 72), (20, 25), (75, 75), (75, 82)]),
         # Without launches kernel 1 starts at once and kernel 3 is 1 behind it.
         (D.LAUNCH, [(0, 10), (0, 100), (10, 20), (101, 151), (20, 25), (154, 154), (154, 161)]),

@@ -1,4 +1,5 @@
-"""What a frozen graph hands out, and what its native form refuses. (tests/property/ holds its sweeps to the event loop.)"""
+"""The columns of a frozen graph, and the arguments that its native form refuses. (tests/property/ compares its sweeps with the
+event loop.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chakra's schema as protobuf descriptors built at run time: the reference that the codec is held against."""
+"""Chakra's schema as protobuf descriptors built at run time: the reference for tests of the codec."""
 
 from __future__ import annotations
 

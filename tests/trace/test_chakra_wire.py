@@ -1,4 +1,4 @@
-"""The codec against itself, and against protobuf where it is installed."""
+"""The Chakra codec: round trips, and comparison with protobuf where that is installed."""
 
 from __future__ import annotations
 

@@ -15,13 +15,13 @@ from lumos.trace.execution_trace import read
 
 
 def flat(id: int, name: str, parent: int, **more: Any) -> dict[str, Any]:
-    """A node as schema 1.0.1 has it."""
+    """A node in the form of schema 1.0.1."""
     lists = {f"{side}{what}": [] for side in ("input", "output") for what in ("s", "_shapes", "_types")}
     return {"name": name, "id": id, "rf_id": id, "parent": parent, "seq_id": -1, "tid": 1, **lists, **more}
 
 
 def nested(id: int, name: str, parent: int, inputs: dict[str, Any] | None = None, **attrs: Any) -> dict[str, Any]:
-    """A node as the later schemas have it."""
+    """A node in the form of the later schemas."""
     none = {"values": [], "shapes": [], "types": []}
     listed = [{"name": k, "type": "int64", "value": v} for k, v in {"rf_id": id, "tid": 1, **attrs}.items()]
     return {"id": id, "name": name, "ctrl_deps": parent, "inputs": inputs or none, "outputs": none, "attrs": listed}

@@ -1,4 +1,4 @@
-"""Passes by pipeline rank: what a list becomes, and one clear message for what is wrong."""
+"""Passes by pipeline rank: what a list becomes, and a clear message for each thing that can be wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operation tables: what a row becomes, and one clear message for what is wrong."""
+"""Operation tables: what a row becomes, and a clear message for each thing that can be wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_rows_become_operations_on_lanes_with_their_place(table):
 
 
 def test_steps_are_marked_and_laid_end_to_end(table, operation_jobs):
-    """Rank 0's step takes 93 ms from its origin; step 7 starts behind it, 1 ns apart."""
+    """Rank 0's step takes 93 ms from its origin; step 7 starts 1 ns after its end."""
     trace = read(table(operation_jobs.pipeline(steps=(3, 7)))).traces[0]
     marks = trace.category == Category.ANNOTATION
     assert [trace.strings[i] for i in trace.name[marks]] == ["ProfilerStep#3", "ProfilerStep#7"]

@@ -35,7 +35,7 @@ def test_a_pipeline_replays_as_measured_with_the_waiting_left_out(table, operati
     graph = build(table(operation_jobs.pipeline()))
     timeline = simulate(graph)
     assert timeline.end.tolist() == measured(graph).end.tolist() and timeline.end.max() == 93 * MS
-    # Each transfer takes 1 ms from its last arrival, however long a rank stood in it: stage 0 sent from 21 to 42.
+    # Each transfer takes 1 ms from its last arrival, however long a rank waited in it: stage 0 sent from 21 to 42.
     sends = tasks(graph, "forward-send", 0)
     assert graph.duration[sends].tolist() == [MS, MS] and timeline.end[sends[1]] - timeline.start[sends[1]] == 21 * MS
 
@@ -50,7 +50,7 @@ def test_waiting_emerges(table, operation_jobs, slower, step):
 
 
 def test_a_slow_stage_moves_the_others(table, operation_jobs):
-    """Stage 1's first backward (21 to 41) takes 7 ms more: everything behind it moves by 7, on both stages."""
+    """Stage 1's first backward (21 to 41) takes 7 ms more: everything after it moves by 7, on both stages."""
     graph = build(table(operation_jobs.pipeline()))
     duration = graph.duration.copy()
     duration[tasks(graph, "backward-compute", 1)[0]] += 7 * MS
@@ -93,7 +93,7 @@ def delayed(operation_jobs, gaps):
 
 
 def test_launch_delays_are_one_constant_a_kind(table, operation_jobs):
-    """Gaps of 1, 2 and 6 ms behind the gather: each step replays with the median, 2 ms."""
+    """Gaps of 1, 2 and 6 ms after the gather: each step replays with the median, 2 ms."""
     graph = build(table(delayed(operation_jobs, (1, 2, 6))))
     assert constants(graph) == {"launch_delay_behind_params_all_gather_ns": (2 * MS,)}
     forward = tasks(graph, "forward-compute")
@@ -134,8 +134,8 @@ def test_an_operation_without_duration_at_the_end_of_a_step_stays_in_it(table, o
 
 
 def test_overlapped_gradients_do_not_hold_the_passes_back(table, operation_jobs):
-    """With separate-grads-all-reduce the job overlaps its reduce-scatter: it hangs between the last backward pass of its
-    chunk and the tail; parameters hang before the first forward pass."""
+    """With separate-grads-all-reduce the job overlaps its reduce-scatter, which then runs between the last backward pass of its
+    chunk and the first all-reduce of the step; parameters are gathered before the first forward pass."""
     o = operation_jobs.Operation
     rows = [
         o(0, 0, 0, 0, "params-all-gather", 0, 0, 5),
