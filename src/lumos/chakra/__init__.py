@@ -1,4 +1,4 @@
-"""Chakra, the open format of workload graphs: read, link, export, check, import and synthesise.
+"""Chakra, the open format of workload graphs: read, link, export, check, import and synthesise sets of its files.
 
 The names below are functions with the words of `lumos chakra`, and what they answer; the modules beside them are internal.
 """

@@ -1,8 +1,9 @@
-"""What ASTRA-sim needs beside the `.et` files: system, network and memory files, and how it is called.
+"""What ASTRA-sim needs besides the `.et` files: system, network and memory files, and the command line to run it.
 
-ASTRA-sim runs one communication a rank at a time, whatever its stream, and matches the collectives of a group by the
-order in which they are issued. Ranks that issue two groups' collectives in different orders would wait for one another
-for ever, so the communication of every rank is put in one order here, that of the replayed start, by dependencies.
+ASTRA-sim runs one communication at a time on each rank, whatever its stream, and matches the collectives of a group by
+the order in which the ranks issue them. Ranks that issue the collectives of two groups in different orders would wait
+for one another for ever. So dependencies are added here that chain the communication of every rank in the order in which
+the replay starts it.
 """
 
 from __future__ import annotations
@@ -42,28 +43,36 @@ class Dimension:
 
 
 def serialised(workload: Workload) -> Workload:
-    """The workload with the sends and collectives of every rank one behind the other, by start."""
+    """The workload with dependencies added so that the sends and collectives of a rank run one after another, by start."""
     node = workload.communication.node
     node = node[workload.type[node] != NodeType.RECV]
     rank = workload.rank_of()[node]
     follows = np.flatnonzero(rank[1:] == rank[:-1]) + 1
-    task = list_of(workload.dep_offset)
-    chained = distinct(np.concatenate((workload.dep, node[follows - 1])), np.concatenate((task, node[follows])), len(workload))
+    dependent = list_of(workload.dep_offset)
+    chained = distinct(np.concatenate((workload.dep, node[follows - 1])), np.concatenate((dependent, node[follows])), len(workload))
     offset, dep = reduced(chained)
     return replace(workload, dep_offset=offset, dep=dep)
 
 
 def with_idle_rank(workload: Workload) -> Workload:
-    """A workload of one rank with a second that does nothing for a microsecond: ASTRA-sim runs two ranks at least."""
-    one = {"type": NodeType.COMP, "on_cpu": True, "kind": Kind.HOST, "name": len(workload.names), "queue": 1, "start": 0, "duration": 1000}
-    more = {**one, "release": ABSENT, "operations": ABSENT, "bytes": ABSENT}
-    grown: dict[str, Any] = {}
-    for name, value in more.items():
+    """A workload of one rank with a second rank added that idles for a microsecond: ASTRA-sim needs at least two ranks."""
+    timed = {
+        "type": NodeType.COMP,
+        "on_cpu": True,
+        "kind": Kind.HOST,
+        "name": len(workload.names),
+        "queue": 1,
+        "start": 0,
+        "duration": 1000,
+    }
+    idle_node = {**timed, "release": ABSENT, "operations": ABSENT, "bytes": ABSENT}
+    columns: dict[str, Any] = {}
+    for name, value in idle_node.items():
         column = getattr(workload, name)
-        grown[name] = np.append(column, np.array(value, column.dtype))
+        columns[name] = np.append(column, np.array(value, column.dtype))
     return replace(
         workload,
-        **grown,
+        **columns,
         ranks=(*workload.ranks, max(workload.ranks) + 1),
         rank_offset=np.append(workload.rank_offset, len(workload) + 1),
         names=(*workload.names, "idle"),
@@ -74,18 +83,19 @@ def with_idle_rank(workload: Workload) -> Workload:
 
 
 def dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimension, ...], list[Diagnostic]]:
-    """The network of a job of that many ranks, and what had to be assumed for it.
+    """The network of a job with that many ranks, and diagnostics that say what had to be assumed for it.
 
-    One switch within a node; a second between nodes where the ranks fill whole nodes, else one of the slower links.
-    LumosError where the cluster's file lacks the rates.
+    Ranks that fit in one node share one switch. Ranks that fill several whole nodes get a second level of switches between
+    the nodes. Otherwise the network has one level, with the bandwidth of the links between nodes.
+    Raises LumosError where the cluster's file lacks the rates.
     """
     if cluster is None:
         assumed = Network()
-        found = Diagnostic(
+        assumption = Diagnostic(
             "network-assumed",
             f"no cluster was named: the network files say {assumed.bandwidth:g} GiB/s and {assumed.latency:g} ns; name one with --cluster",
         )
-        return (Dimension(max(ranks, 2), assumed.bandwidth, assumed.latency),), [found]
+        return (Dimension(max(ranks, 2), assumed.bandwidth, assumed.latency),), [assumption]
     node = cluster.node
     link = float(node.require("link_bytes_per_s", cluster.name)) / 1e9 / GIB
     hop = 1e9 * node.link_latency_s if node.link_latency_s else HOP_NS
@@ -94,16 +104,16 @@ def dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimension, ..
     between = node.nic_total(cluster.name) / node.devices / cluster.fabric.oversubscription(ranks) / 1e9 / GIB
     wire = 1e9 * cluster.fabric.latency_s if cluster.fabric.latency_s else HOP_NS
     if ranks % node.devices:
-        found = Diagnostic(
+        assumption = Diagnostic(
             "nodes-not-full", f"{ranks} ranks do not fill nodes of {node.devices}: the network has one level, at the NICs' rate"
         )
-        return (Dimension(ranks, between, wire),), [found]
+        return (Dimension(ranks, between, wire),), [assumption]
     return (Dimension(node.devices, link, hop), Dimension(ranks // node.devices, between, wire)), []
 
 
 def files(ranks: int, cluster: Cluster | None, *, exact_ns: bool) -> tuple[dict[str, str], list[Diagnostic]]:
-    """File name -> text of everything beside the `.et` files, and what had to be assumed."""
-    dims, found = dimensions(ranks, cluster)
+    """The text of every file besides the `.et` files, by file name; and diagnostics that say what had to be assumed."""
+    dims, assumptions = dimensions(ranks, cluster)
     memory = (cluster.accelerator.memory_bytes_per_s or 0) / 1e9 if cluster is not None else 0
     text = {
         "net.yml": _network(dims),
@@ -111,7 +121,7 @@ def files(ranks: int, cluster: Cluster | None, *, exact_ns: bool) -> tuple[dict[
         "mem.json": _json({"memory-type": "NO_MEMORY_EXPANSION"}),
         "README.md": _readme(ranks, exact_ns),
     }
-    return text, found
+    return text, assumptions
 
 
 def _network(dims: tuple[Dimension, ...]) -> str:
@@ -126,7 +136,8 @@ def _network(dims: tuple[Dimension, ...]) -> str:
 
 
 def _system(dims: int, memory: float, exact_ns: bool) -> Mapping[str, Any]:
-    """Roofline mode turns operation counts into exact nanoseconds: with a peak of 1 TFLOP/s and a memory that never bounds."""
+    """The system file. With `exact_ns`, roofline mode turns operation counts into nanoseconds: the peak is 1 TFLOP/s and
+    memory is too fast to limit anything."""
     return {
         "scheduling-policy": "LIFO",
         "endpoint-delay": 10,

@@ -1,9 +1,9 @@
-"""A Chakra set to a Graph: one task a node, its dependencies as data edges, its communication as rendezvous.
+"""Build a Graph from a Chakra set: every node becomes a task, its dependencies data edges, its communication rendezvous.
 
-A set that says when its nodes started keeps that order on every stream and thread. One that does not is played first as
-a simulator plays it (`play`), and keeps the order found there; its times then stand for the measured ones, which a
-diagnostic says. Sends and receives that were measured transfer together;
-those that are costed are eager, as in ASTRA-sim: the data arrives, and the receive ends, when the send does.
+Where the set says when its nodes started, every stream and thread keeps that order. Otherwise the set is first simulated
+as ASTRA-sim would (`play`), and that order is kept; the times of that simulation then take the place of measured ones,
+and a diagnostic says so. A measured send and its receive transfer together. Where their time comes from the cost model
+they are eager, as in ASTRA-sim: the data arrives, and the receive ends, when the send ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.chakra.collectives import EAGER, input_bytes, was
+from lumos.chakra.collectives import EAGER, input_bytes, kind_of_label
 from lumos.chakra.gather import folder_of, gather
 from lumos.chakra.network import Network, durations, read_network
 from lumos.chakra.play import play
@@ -41,26 +41,25 @@ def build(job: Job) -> Graph:
 
 
 def graph_of(workload: Workload, network: Network | None = None) -> Graph:
-    """The graph of a workload; nodes without a duration are costed on `network`. GraphError where its ranks hang."""
+    """The graph of a workload; nodes without a duration get the time they cost on `network`. GraphError where its ranks hang."""
     costed = workload.communication.node[workload.duration[workload.communication.node] == ABSENT]
     duration, findings = durations(workload, network)
     workload = replace(workload, duration=duration, diagnostics=(*workload.diagnostics, *findings))
     if not (workload.start != ABSENT).all():
         workload, costed = _ordered(workload, costed)
-    task = list_of(workload.dep_offset)
     processor, processors = _processors(workload, one_link=len(costed) > 0)
-    pairs, sets = _meetings(workload)
+    pairs, rendezvous = _rendezvous(workload)
     facts = workload.communication
-    said = facts.node[[facts.kinds[kind] == EAGER[0] for kind in facts.kind]]
-    eager = np.isin(pairs[:, 0], np.concatenate((costed, said)))
-    sets += [row for row, early in zip(pairs.tolist(), eager.tolist(), strict=True) if not early]
+    eager_sends = facts.node[[facts.kinds[kind] == EAGER[0] for kind in facts.kind]]
+    eager = np.isin(pairs[:, 0], np.concatenate((costed, eager_sends)))
+    rendezvous += pairs[~eager].tolist()
     pred = np.concatenate((workload.dep, pairs[eager, 0]))
-    succ = np.concatenate((task, pairs[eager, 1]))
+    succ = np.concatenate((list_of(workload.dep_offset), pairs[eager, 1]))
     offset, pred = distinct(pred, succ, len(workload))
     succ = list_of(offset)
     kind = _dependency_kinds(workload, pred, succ, processor)
     keep = ~_implied(processor, pred, succ)
-    together = end_to_end(sets)
+    members = end_to_end(rendezvous)
     released = np.flatnonzero(workload.release != ABSENT)
     return Graph(
         ranks=workload.ranks,
@@ -77,8 +76,8 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
         lag=np.zeros((len(workload.ranks), len(Dependency)), np.int64),
         release_task=released.astype(np.int32),
         release_time=workload.release[released],
-        rendezvous_offset=together.offset,
-        rendezvous_task=together.flat.astype(np.int32),
+        rendezvous_offset=members.offset,
+        rendezvous_task=members.flat.astype(np.int32),
         collectives=_collectives(workload),
         measured_start=_arrivals(workload, pred, succ),
         measured_end=workload.start + workload.duration,
@@ -102,20 +101,20 @@ def _ordered(workload: Workload, costed: Int64) -> tuple[Workload, Int64]:
         "the set does not say when its nodes ran: what stands as measured is how an analytical simulator plays it,"
         " one compute and one communication a rank at a time",
     )
-    start = played.end - workload.duration  # a communication's start is when all are there
+    start = played.end - workload.duration  # a communication starts once all of its ranks have arrived
     order = np.lexsort((np.arange(len(workload)), played.start, workload.rank_of()))
     timed = replace(workload, start=start, diagnostics=(*workload.diagnostics, finding))
     return permuted(timed, order), np.argsort(order)[costed]
 
 
 def permuted(workload: Workload, order: Int64) -> Workload:
-    """The workload with node order[i] at position i, within ranks."""
+    """The workload with its nodes renumbered: node order[i] moves to position i. `order` keeps nodes within their rank."""
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     facts = workload.communication
     rows = np.argsort(place[facts.node], kind="stable")
-    task = list_of(workload.dep_offset)
-    offset, dep = distinct(place[workload.dep], place[task], len(order))
+    dependent = list_of(workload.dep_offset)
+    offset, dep = distinct(place[workload.dep], place[dependent], len(order))
     columns = ("type", "on_cpu", "kind", "name", "queue", "start", "duration", "release", "operations", "bytes")
     moved = {name: getattr(workload, name)[order] for name in columns}
     moved |= {name: None if (column := getattr(workload, name)) is None else column[order] for name in ("id", "event")}
@@ -130,47 +129,49 @@ def permuted(workload: Workload, order: Int64) -> Workload:
 
 
 def _processors(workload: Workload, *, one_link: bool) -> tuple[Int32, tuple[Processor, ...]]:
-    """A thread or stream per rank and queue. Communication without a stream (with `one_link` all of it, as simulators
-    have it) shares a link; receives, which need no slot, wait side by side, in order from each peer."""
+    """The processor of every node, and the processors: a thread or stream for each rank and queue.
+
+    Communication without a stream shares one link of its rank; with `one_link` all communication does, as in simulators.
+    Receives do not occupy the link: those from one peer wait in order, those from different peers side by side.
+    """
     rank, queue = workload.rank_of().astype(np.int64), workload.queue.astype(np.int64)
     facts = workload.communication
     if one_link:
         queue[facts.node] = ABSENT
     lane = np.where(workload.on_cpu, 0, 1)
-    lone = np.zeros(len(workload), bool)
-    lone[facts.node] = True
-    lane[lone & (queue == ABSENT)] = 2
+    communicates = np.zeros(len(workload), bool)
+    communicates[facts.node] = True
+    lane[communicates & (queue == ABSENT)] = 2
     receives = (workload.type[facts.node] == NodeType.RECV) & (queue[facts.node] == ABSENT)
     lane[facts.node[receives]] = 3
     queue = np.where(lane == 2, 0, queue)
     queue[facts.node[receives]] = facts.peer[receives]
     keys, processor = np.unique(np.stack([rank, lane, queue]), axis=1, return_inverse=True)
-    made = []
+    processors = []
     for r, at, q in keys.T.tolist():
         name = (f"thread {q}" if q >= 0 else "thread", f"stream {max(q, 0)}", "communication", f"receives from rank {q}")[at]
         stream = max(q, 0) if at == 1 else 1_000_000 + (q + 1 if at == 3 else 0)
-        owner = workload.ranks[r]
         if at == 0:
-            made.append(Processor(owner, False, name, timer=(r, q) in workload.timers))
+            processors.append(Processor(workload.ranks[r], False, name, timer=(r, q) in workload.timers))
         else:
-            made.append(Processor(owner, True, name, 0, stream))
-    return processor.reshape(-1).astype(np.int32), tuple(made)
+            processors.append(Processor(workload.ranks[r], True, name, 0, stream))
+    return processor.reshape(-1).astype(np.int32), tuple(processors)
 
 
-def _meetings(workload: Workload) -> tuple[Int64, list[list[int]]]:
-    """(send, receive) pairs, int64[p, 2]; and the collectives that meet: the i-th of a group on every member.
+def _rendezvous(workload: Workload) -> tuple[Int64, list[list[int]]]:
+    """(send, receive) pairs, int64[p, 2]; and the nodes of each collective: the i-th of a group on every member.
 
-    GraphError where a send lacks its receive or members differ in how many collectives they have.
+    GraphError where a send lacks its receive, or members of a group issue different numbers of collectives.
     """
     facts = workload.communication
     rank = workload.rank_of()[facts.node]
     sends: dict[tuple[int, ...], list[int]] = {}
     receives: dict[tuple[int, ...], list[int]] = {}
-    lanes: dict[int, dict[int, list[int]]] = {}
+    collectives: dict[int, dict[int, list[int]]] = {}  # by group, then by rank
     columns = (facts.node, workload.type[facts.node], rank, facts.group, facts.peer, facts.tag, facts.size)
     for node, kind, own, group, peer, tag, size in zip(*(c.tolist() for c in columns), strict=True):
         if kind == NodeType.COLL:
-            lanes.setdefault(group, {}).setdefault(own, []).append(node)
+            collectives.setdefault(group, {}).setdefault(own, []).append(node)
         elif kind == NodeType.SEND:
             sends.setdefault((own, peer, tag, size), []).append(node)
         else:
@@ -182,34 +183,34 @@ def _meetings(workload: Workload) -> tuple[Int64, list[list[int]]]:
                 f"rank {workload.ranks[source]} sends {len(sends.get(key, ()))} messages with tag {tag} and {size} bytes to rank"
                 f" {workload.ranks[target]}, which receives {len(receives.get(key, ()))}; `lumos chakra check` names the nodes"
             )
-    sets = []
-    for group, members in lanes.items():
+    meetings = []
+    for group, members in collectives.items():
         counts = {len(members.get(r, ())) for r in workload.groups[group]}
         if len(counts) > 1:
             raise GraphError(
                 f"the ranks of group {workload.groups[group]} have {min(counts)} to {max(counts)} collectives of it; every member needs all"
             )
-        sets += [list(s) for s in zip(*members.values(), strict=True)]
+        meetings += [list(nodes) for nodes in zip(*members.values(), strict=True)]
     pairs = [pair for key, sent in sends.items() for pair in zip(sent, receives[key], strict=True)]
-    return np.array(pairs, np.int64).reshape(-1, 2), sets
+    return np.array(pairs, np.int64).reshape(-1, 2), meetings
 
 
 def _dependency_kinds(workload: Workload, pred: Int64, succ: Int64, processor: Int32) -> Int8:
-    """What each dependency stands for, as far as the tasks tell; data where they do not."""
+    """The kind of each dependency as far as its two tasks reveal it, else data."""
     out = np.full(len(pred), Dependency.DATA, np.uint8)
     kind, cpu = workload.kind, workload.on_cpu
     out[~cpu[pred] & ~cpu[succ] & (processor[pred] != processor[succ])] = Dependency.STREAM_WAIT
     out[~cpu[pred] & (kind[succ] == Kind.RETURN)] = Dependency.SYNC
     launch = np.flatnonzero((kind[pred] == Kind.LAUNCH) & ~cpu[succ])
     last = np.append(succ[launch][1:] != succ[launch][:-1], True) if len(launch) else np.empty(0, bool)
-    out[launch[last]] = Dependency.LAUNCH  # a device task has one launch: the latest
+    out[launch[last]] = Dependency.LAUNCH  # of several launches before a device task the latest is its own
     rank = workload.rank_of()
     out[rank[pred] != rank[succ]] = Dependency.DATA
     return out
 
 
 def _implied(processor: Int32, pred: Int64, succ: Int64) -> NDArray[np.bool_]:
-    """Dependencies on the task just before on the same processor: its order says so already."""
+    """Which dependencies are on the previous task of the same processor: the processor's order implies them already."""
     order = np.argsort(processor, kind="stable")
     before = np.full(len(processor), ABSENT, np.int64)
     same = processor[order[1:]] == processor[order[:-1]]
@@ -219,7 +220,7 @@ def _implied(processor: Int32, pred: Int64, succ: Int64) -> NDArray[np.bool_]:
 
 
 def _arrivals(workload: Workload, pred: Int64, succ: Int64) -> Int64:
-    """Starts, where a communication's is its arrival: the end of the last node that it waits for."""
+    """When every node started; a communication starts when its rank arrives: when the last node that it waits for ends."""
     out = workload.start.copy()
     node = workload.communication.node
     arrival = np.full(len(out), np.iinfo(np.int64).min)
@@ -234,7 +235,7 @@ def _collectives(workload: Workload) -> Collectives | None:
     if not len(facts):
         return None
     sizes = np.array([len(g) for g in workload.groups] or [0], np.int32)
-    kinds = [was(label) for label in facts.kinds]
+    kinds = [kind_of_label(label) for label in facts.kinds]
     size = np.where(facts.group >= 0, sizes[facts.group], 2).astype(np.int32)
     columns = (facts.kind, facts.type, facts.size, size)
     nbytes = [

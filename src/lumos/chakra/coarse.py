@@ -1,8 +1,8 @@
-"""Blocks instead of kernels: a workload of large jobs with what happens between communication as single nodes.
+"""Shrink the workload of a large job: all compute of a rank between two events of communication becomes one node, a block.
 
-Per rank one line of compute. It is cut where a communication is issued and where compute waits for one; a block lasts
-from the one cut to the other. So the replayed times stay, and so does what the communication overlaps with; what is
-lost is which kernels and threads a block is made of, and concurrency of compute with compute.
+Every rank gets one chain of blocks. The chain is cut where a communication is issued and where compute waits for one; a
+block lasts from one cut to the next. The replayed times stay the same, and so does the overlap of compute with
+communication. What is lost is which kernels and threads make up a block, and the overlap of compute with compute.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def coarse(workload: Workload) -> Workload:
     )
 
 
-class _Line:
-    """A rank's nodes in the making. comm: the communication node that each was, ABSENT for a block."""
+class _Chain:
+    """A rank's new nodes while they are collected. comm: the communication node that each comes from, ABSENT for a block."""
 
     def __init__(self) -> None:
         self.start: list[int] = []
@@ -76,8 +76,11 @@ class _Line:
         return len(self.start) - 1
 
 
-def _rank(workload: Workload, rank: int) -> _Line:
-    """Walk a rank's events by time: compute up to each, then the communication issued there or the wait that ends there."""
+def _rank(workload: Workload, rank: int) -> _Chain:
+    """The new nodes of a rank: its events by time, each preceded by the block of compute up to it.
+
+    An event is a communication that is issued, or compute that waits for communication.
+    """
     low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
     facts = workload.communication
     first, last = np.searchsorted(facts.node, (low, high))
@@ -86,84 +89,88 @@ def _rank(workload: Workload, rank: int) -> _Line:
     is_comm[comms - low] = True
     end = workload.start[low:high] + workload.duration[low:high]
     deps = workload.dep[workload.dep_offset[low] : workload.dep_offset[high]] - low
-    task = list_of(workload.dep_offset[low : high + 1])
-    issue = _latest(task, end[deps], high - low)
-    free = _latest(task[~is_comm[deps]], end[deps[~is_comm[deps]]], high - low)
-    waits = np.unique(task[is_comm[deps] & ~is_comm[task]])
+    dependent = list_of(workload.dep_offset[low : high + 1])
+    issue = _latest(dependent, end[deps], high - low)
+    free = _latest(dependent[~is_comm[deps]], end[deps[~is_comm[deps]]], high - low)
+    waits = np.unique(dependent[is_comm[deps] & ~is_comm[dependent]])
     awaited: dict[int, list[int]] = {}
-    for t, d in zip(task.tolist(), deps.tolist(), strict=True):
+    for t, d in zip(dependent.tolist(), deps.tolist(), strict=True):
         if is_comm[d]:
             awaited.setdefault(t, []).append(d)
-    # (time, order, what): communication is issued before a wait of the same moment begins.
+    # (time, node, whether it issues a communication)
     events = [(max(int(issue[c]), 0), int(c), True) for c in (comms - low).tolist()]
     events += [(int(workload.start[low + t]), int(t), False) for t in waits.tolist()]
-    line = _Line()
+    chain = _Chain()
     node_of: dict[int, int] = {}
-    before, now = ABSENT, 0
-    held: list[int] = []  # communication that the next block waits for
+    previous, now = ABSENT, 0  # the last block, and when it ended
+    pending: list[int] = []  # communication that the next block waits for
 
     def block(until: int) -> int:
-        """The block that ends at `until`, behind the one before and what it waits for."""
-        nonlocal before, now, held
-        if until <= now and not held and before != ABSENT:
-            return before
-        node = line.add(now, max(until, now), ABSENT)
-        line.edges += [(other, node) for other in ([before] if before != ABSENT else []) + held]
-        before, now, held = node, max(until, now), []
+        """Add the block that ends at `until`; it depends on the previous one and on `pending`."""
+        nonlocal previous, now, pending
+        if until <= now and not pending and previous != ABSENT:
+            return previous
+        node = chain.add(now, max(until, now), ABSENT)
+        chain.edges += [(other, node) for other in ([previous] if previous != ABSENT else []) + pending]
+        previous, now, pending = node, max(until, now), []
         return node
 
     for time, which, issues in sorted(events, key=lambda e: (e[0], e[1])):
         if issues:
-            after = block(min(time, int(workload.start[low + which]))) if time > 0 or held else before
-            node = line.add(int(workload.start[low + which]), int(end[which]), low + which)
+            issuer = block(min(time, int(workload.start[low + which]))) if time > 0 or pending else previous
+            node = chain.add(int(workload.start[low + which]), int(end[which]), low + which)
             node_of[which] = node
-            waits_for = [after] if after != ABSENT else []
+            waits_for = [issuer] if issuer != ABSENT else []
             waits_for += (node_of[d] for d in awaited.get(which, ()))
-            line.edges += ((other, node) for other in waits_for)
+            chain.edges += ((other, node) for other in waits_for)
             continue
         block(min(int(free[which]) if free[which] >= 0 else now, time))
-        held += [node_of[d] for d in awaited[which]]
+        pending += [node_of[d] for d in awaited[which]]
         now = max(now, time)
     finish = int(end[~is_comm].max(initial=0))
-    if finish > now or held or not line.start:
+    if finish > now or pending or not chain.start:
         block(finish)
-    return _sorted(line)
+    return _sorted(chain)
 
 
 def _latest(task: Int64, time: Int64, n: int) -> Int64:
+    """The latest time of each of `n` tasks, ABSENT where it has none."""
     out = np.full(n, ABSENT, np.int64)
     np.maximum.at(out, task, time)
     return out
 
 
-def _sorted(line: _Line) -> _Line:
-    """The line's nodes by start, in an order that its edges respect. What begins at one moment keeps the communication in the
-    order of the workload: a simulator has the ranks' transfers meet by their order, whichever was issued first."""
-    behind: list[list[int]] = [[] for _ in line.start]
-    missing = [0] * len(line.start)
-    for a, b in line.edges:
-        behind[a].append(b)
+def _sorted(chain: _Chain) -> _Chain:
+    """The chain with its nodes by start, in an order that the edges respect.
+
+    Communication that starts at the same time keeps the order of the workload, because a simulator matches the transfers of
+    the ranks by that order.
+    """
+    followers: list[list[int]] = [[] for _ in chain.start]
+    missing = [0] * len(chain.start)
+    for a, b in chain.edges:
+        followers[a].append(b)
         missing[b] += 1
-    ready = [(line.start[i], line.comm[i], i) for i, count in enumerate(missing) if not count]
+    ready = [(chain.start[i], chain.comm[i], i) for i, count in enumerate(missing) if not count]
     heapify(ready)
     order: list[int] = []
     while ready:
         node = heappop(ready)[2]
         order.append(node)
-        for i in behind[node]:
+        for i in followers[node]:
             missing[i] -= 1
             if not missing[i]:
-                heappush(ready, (line.start[i], line.comm[i], i))
+                heappush(ready, (chain.start[i], chain.comm[i], i))
     place = {node: i for i, node in enumerate(order)}
-    out = _Line()
+    out = _Chain()
     for node in order:
-        out.add(line.start[node], line.end[node], line.comm[node])
-    out.edges = [(place[a], place[b]) for a, b in line.edges]
+        out.add(chain.start[node], chain.end[node], chain.comm[node])
+    out.edges = [(place[a], place[b]) for a, b in chain.edges]
     return out
 
 
 def _renumbered(facts: Communication, of_comm: Int64) -> Communication:
-    """The communication at its new places."""
+    """The facts of the communication nodes, at the nodes' new numbers; of_comm: the old number of each new node."""
     where = np.flatnonzero(of_comm >= 0)
     rows = np.searchsorted(facts.node, of_comm[where])
     columns = {name: getattr(facts, name)[rows] for name in ("type", "size", "group", "peer", "tag", "kind")}

@@ -1,6 +1,6 @@
-"""Kinds of collectives in Chakra's words and back: what is written for a kind, and what a type that was read is.
+"""Convert kinds of collectives to Chakra's types and back.
 
-Simulators run four types only; the other kinds are lowered to the one that loads the links as they do.
+Simulators run only four types. Every other kind is written as the one of these that loads the links in the same way.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lumos.vocabulary import CollectiveKind
 
 
 class Lowered(NamedTuple):
-    """The type that stands for a kind, and whether it takes one rank's shard of the bytes: bytes / ranks."""
+    """The type that a kind is written as. shard: whether its size is the bytes of one rank's shard, bytes / ranks."""
 
     type: CollectiveType
     shard: bool = False
@@ -59,8 +59,8 @@ def kind_of(comm_type: int) -> CollectiveKind:
     return _KINDS[CollectiveType(comm_type)] if comm_type in list(CollectiveType) else CollectiveKind.UNKNOWN
 
 
-def was(label: str) -> CollectiveKind:
-    """The kind that a label of `Communication.kinds` stands for, eager or not."""
+def kind_of_label(label: str) -> CollectiveKind:
+    """The kind of collective that a label of `Communication.kinds` means, eager or not."""
     return CollectiveKind.of_word(label.removeprefix("eager-"))
 
 
@@ -70,6 +70,6 @@ def lowered_bytes(kind: CollectiveKind, input_bytes: int, ranks: int) -> int:
 
 
 def input_bytes(kind: CollectiveKind, comm_type: int, comm_size: int, ranks: int) -> int:
-    """One rank's input from what was written: the inverse of `lowered_bytes`."""
+    """The input bytes of one rank from the size that was written: the inverse of `lowered_bytes`."""
     lowered = LOWERED[kind]
     return comm_size * ranks if lowered.shard and comm_type == lowered.type else comm_size

@@ -1,4 +1,4 @@
-"""A job's graph to a Chakra set, with what a simulator needs beside it."""
+"""Export a job's graph as a Chakra set, with the other files that a simulator needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Exported(Shown):
-    """What was written. communication: nodes of it. groups: communicators."""
+    """What was written. communication: how many of the nodes are communication. groups: how many communicators there are."""
 
     folder: str
     ranks: int
@@ -34,23 +34,23 @@ class Exported(Shown):
 def export(
     graph: Graph, folder: Path, *, exact_ns: bool = False, coarse: bool = False, astra_sim: bool = False, cluster: Cluster | None = None
 ) -> Exported:
-    """Write the graph, measured, changed or assembled, as `job.R.et` and groups.json.
+    """Write a graph, whether measured, changed or assembled, as `job.R.et` and groups.json.
 
-    exact_ns: keep nanoseconds (see `write`). coarse: blocks between communication instead of kernels. astra_sim: also
-    sys.json, net.yml (of `cluster`), mem.json and a README, and one order for all communication of a rank. GraphError
-    where the graph has no schedule, LumosError where the folder cannot be written.
+    exact_ns: keep nanoseconds (see `write`). coarse: write blocks between communication instead of kernels. astra_sim:
+    write also sys.json, net.yml (of `cluster`), mem.json and a README, and chain the communication of each rank.
+    Raises GraphError where the graph has no schedule, LumosError where the folder cannot be written.
     """
     workload = lower(graph)
     if coarse:
         workload = blocks(workload)
     extra: dict[str, str] = {}
-    found: list[Diagnostic] = []
+    assumptions: list[Diagnostic] = []
     if astra_sim:
         alone = len(workload.ranks) == 1
         workload = serialised(with_idle_rank(workload) if alone else workload)
-        extra, found = files(len(workload.ranks), cluster, exact_ns=exact_ns)
+        extra, assumptions = files(len(workload.ranks), cluster, exact_ns=exact_ns)
         if alone:
-            found.append(
+            assumptions.append(
                 Diagnostic("idle-rank-added", "the job has one rank; a second, idle one was added, because ASTRA-sim runs two at least")
             )
     write(workload, folder, exact_ns=exact_ns, extra=extra)
@@ -61,5 +61,5 @@ def export(
         communication=len(workload.communication),
         groups=len(workload.groups),
         files=(*(file_name(r) for r in range(len(workload.ranks))), GROUPS, *extra),
-        diagnostics=(*workload.diagnostics, *found),
+        diagnostics=(*workload.diagnostics, *assumptions),
     )

@@ -1,8 +1,8 @@
-"""The traces of `.et` files to one workload: dependencies resolved, nodes in an order that respects them.
+"""Gather the traces of `.et` files into one workload: resolve dependencies, and order the nodes so that they are respected.
 
-Sets come from many hands. What they leave open is settled by what simulators do: a node is on the device unless
-`is_cpu_op` says otherwise; without a stream all compute of a device shares one; a group that is absent, empty or "0" is
-everyone. A collective that runs "on the CPU" is the call that issued it, not the transfer.
+Many tools write such sets. What a set leaves open is decided as simulators do: a node runs on the device unless
+`is_cpu_op` says otherwise; all compute of a device that names no stream shares one; a group that is absent, empty or "0"
+is all ranks. A collective that runs "on the CPU" is the call that issued it, not the transfer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ _COMMUNICATION = (NodeType.SEND, NodeType.RECV, NodeType.COLL)
 
 
 def gather(job: Job) -> Workload:
-    """The workload of a job of Chakra files. TraceError names file and node: absent or repeated ids, cycles, peers."""
+    """The workload of a job of Chakra files.
+
+    Raises TraceError, which names file and node, where ids are absent or repeated, dependencies form a cycle, or the peer of
+    a transfer has no file.
+    """
     ranks = [_rank(trace) for trace in job.traces]
     sizes = [len(r.nodes) for r in ranks]
     offset = offsets(sizes)
@@ -43,13 +47,13 @@ def gather(job: Job) -> Workload:
     timed = any(bool(t.start.any()) for t in job.traces)
 
     assumed = {str(n.value("pg_name")) for n in nodes if n.type == NodeType.COLL and not str(n.value("pg_name") or 0).isdigit()}
-    named = [
+    assumptions = [
         Diagnostic("group-assumed", f"{job.traces[0].path}: group {name!r} is no number of groups.json: taken as all ranks")
         for name in sorted(assumed)
     ]
 
-    def column(of: str) -> Int64:
-        return np.concatenate([getattr(r.trace, of)[r.rows] for r in ranks])
+    def column(name: str) -> Int64:
+        return np.concatenate([getattr(r.trace, name)[r.rows] for r in ranks])
 
     types = np.array([_type(node) for node in nodes], np.uint8)
     communicates = np.isin(types, _COMMUNICATION)
@@ -67,7 +71,7 @@ def gather(job: Job) -> Workload:
         type=types,
         on_cpu=np.array([bool(n.value("is_cpu_op")) for n in nodes], bool) & ~communicates,
         kind=np.array([_kind(n, t) for n, t in zip(nodes, types.tolist(), strict=True)], np.uint8),
-        name=np.concatenate([np.array(of, np.int32)[r.trace.name[r.rows]] for of, r in zip(trace_names, ranks, strict=True)]),
+        name=np.concatenate([np.array(own, np.int32)[r.trace.name[r.rows]] for own, r in zip(trace_names, ranks, strict=True)]),
         names=tuple(names),
         queue=np.array([_queue(n) for n in nodes], np.int32),
         start=column("start") if timed and (duration != ABSENT).all() else np.full(len(nodes), ABSENT, np.int64),
@@ -82,13 +86,19 @@ def gather(job: Job) -> Workload:
         steps=tuple(step for r in ranks for step in _steps(r.trace)),
         timers=frozenset((i, q) for i, r in enumerate(ranks) for q in _timers(r.trace)),
         id=np.array([n.id & ((1 << 63) - 1) for n in nodes], np.int64),
-        diagnostics=(*job.diagnostics, *(d for r in ranks for d in r.trace.diagnostics), *(d for r in ranks for d in r.findings), *named),
+        diagnostics=(
+            *job.diagnostics,
+            *(d for r in ranks for d in r.trace.diagnostics),
+            *(d for r in ranks for d in r.findings),
+            *assumptions,
+        ),
     )
 
 
 @dataclass(slots=True)
 class _Rank:
-    """A file's nodes in an order that dependencies respect; rows: their rows in the trace; deps: positions, by node."""
+    """The nodes of a file in an order that respects dependencies. rows: the nodes' rows in the trace. deps: for each node
+    the positions of those that it depends on."""
 
     trace: Trace
     nodes: list[Node]
@@ -112,7 +122,7 @@ def _rank(trace: Trace) -> _Rank:
         findings.append(Diagnostic("control-dependencies-lost", f"{trace.path}: {lost} control dependencies on absent nodes were dropped"))
     order = _order(trace, nodes, deps)
     if len(order) < len(nodes):
-        # Older converters write who called whom as control dependencies, which does not go with their data dependencies.
+        # Older converters write calls between operators as control dependencies, which contradict their data dependencies.
         deps, order = data, _order(trace, nodes, data)
         findings.append(
             Diagnostic("control-dependencies-ignored", f"{trace.path}: control dependencies contradict data dependencies and were ignored")
@@ -129,7 +139,7 @@ def _rank(trace: Trace) -> _Rank:
 
 
 def _known(trace: Trace, node: Node, deps: Sequence[int], index: Mapping[int, int], *, strict: bool) -> list[int]:
-    """The rows of the nodes that a node depends on. TraceError where one is absent and `strict`."""
+    """The rows of the nodes that a node depends on. An absent one raises TraceError where `strict`, else it is left out."""
     out = []
     for dep in deps:
         row = index.get(dep)
@@ -141,12 +151,12 @@ def _known(trace: Trace, node: Node, deps: Sequence[int], index: Mapping[int, in
 
 
 def _order(trace: Trace, nodes: Sequence[Node], deps: Sequence[Sequence[int]]) -> list[int]:
-    """Rows in a topological order, by start and id among those that are free to go; without those on cycles."""
+    """The rows in topological order, those that are ready together by start and id; rows on cycles are left out."""
     waiting = [len(d) for d in deps]
-    after: list[list[int]] = [[] for _ in nodes]
+    followers: list[list[int]] = [[] for _ in nodes]
     for row, before in enumerate(deps):
         for dep in before:
-            after[dep].append(row)
+            followers[dep].append(row)
     start = trace.start.tolist()
     ready = [(start[row], nodes[row].id, row) for row, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
@@ -154,7 +164,7 @@ def _order(trace: Trace, nodes: Sequence[Node], deps: Sequence[Sequence[int]]) -
     while ready:
         row = heapq.heappop(ready)[2]
         out.append(row)
-        for follower in after[row]:
+        for follower in followers[row]:
             waiting[follower] -= 1
             if not waiting[follower]:
                 heapq.heappush(ready, (start[follower], nodes[follower].id, follower))
@@ -162,18 +172,19 @@ def _order(trace: Trace, nodes: Sequence[Node], deps: Sequence[Sequence[int]]) -
 
 
 def _type(node: Node) -> NodeType:
-    """What a node is to a simulator: memory nodes and pseudo-nodes take their time, calls that issue collectives compute."""
+    """The type that a simulator needs: communication only where data is transferred. Memory nodes, pseudo-nodes and CPU calls
+    that issue collectives are compute, which takes their time."""
     if node.type in _COMMUNICATION and not node.value("is_cpu_op") and node.attr("comm_size") is not None:
         return NodeType(node.type)
     return NodeType.COMP
 
 
 def _kind(node: Node, kind: int) -> Kind:
-    said = _KINDS.get(str(node.value("kind")))
+    written = _KINDS.get(str(node.value("kind")))
     if kind in _COMMUNICATION:
         return Kind.COLLECTIVE
-    if said is not None:
-        return said
+    if written is not None:
+        return written
     if node.type in _COMMUNICATION and not node.value("is_cpu_op"):
         return Kind.COLLECTIVE
     if node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
@@ -182,8 +193,8 @@ def _kind(node: Node, kind: int) -> Kind:
 
 
 def _integer(node: Node, name: str) -> int:
-    found = node.value(name)
-    return found if isinstance(found, int) else ABSENT
+    value = node.value(name)
+    return value if isinstance(value, int) else ABSENT
 
 
 def _queue(node: Node) -> int:
@@ -219,16 +230,16 @@ def _communication(
                 raise TraceError(f"{path}: node {node.id}: group {node.value('pg_name')!r} {why}; add what is missing")
             ranks = tuple(sorted(position[m] for m in members))
             kind = _integer(node, "comm_type")
-            was = _label(node) or kind_of(kind)
+            label = _label(node) or kind_of(kind)
             name = str(node.value("pg_name") or 0)
             row = (kind, groups.setdefault((name, ranks), len(groups)), ABSENT, ABSENT)
         else:
             peer = _integer(node, "comm_dst" if sends else "comm_src")
             if peer not in position or position[peer] == rank:
                 raise TraceError(f"{path}: node {node.id}: its peer is rank {peer}, which has no file of its own; add it to the set")
-            was = _label(node) or (CollectiveKind.SEND if sends else CollectiveKind.RECEIVE)
+            label = _label(node) or (CollectiveKind.SEND if sends else CollectiveKind.RECEIVE)
             row = (ABSENT, ABSENT, position[peer], _integer(node, "comm_tag"))
-        rows.append((*row, _integer(node, "comm_size"), kinds.setdefault(was, len(kinds))))
+        rows.append((*row, _integer(node, "comm_size"), kinds.setdefault(label, len(kinds))))
     table = np.array(rows, np.int64).reshape(len(rows), 6)
     facts = Communication(
         node=where.astype(np.int64),
@@ -244,9 +255,9 @@ def _communication(
 
 
 def _label(node: Node) -> str:
-    """What a communication was before it was lowered, as its writer noted: a kind, or one of EAGER; "" where nothing is said."""
-    said = str(node.value("collective") or "")
-    return said if said in EAGER or not said else CollectiveKind.of_word(said)
+    """The kind of collective, or one of EAGER, that was exported as this node; "" where the file does not say."""
+    written = str(node.value("collective") or "")
+    return written if written in EAGER or not written else CollectiveKind.of_word(written)
 
 
 def _named(groups: Sequence[ProcessGroup]) -> dict[str, tuple[int, ...]]:
@@ -270,12 +281,12 @@ def _timers(trace: Trace) -> list[int]:
 
 
 def folder_of(job: Job) -> Path:
-    """The folder that a set came from: where its system and network files lie."""
+    """The folder that a set was read from, which also holds its system and network files."""
     return Path(job.traces[0].path).parent
 
 
 def group_of(name: Any, groups: Mapping[str, tuple[int, ...]], world: int) -> tuple[int, ...] | None:
-    """The ranks of a `pg_name`; everyone where it is absent, empty or "0"; None where the file of groups lacks it."""
+    """The ranks of a `pg_name`: all where it is absent, no number, or 0; None where the file of groups lacks it."""
     if name is None or not str(name).isdigit() or int(name) == 0:
         return tuple(range(world))
     return groups.get(str(int(name)))

@@ -1,4 +1,4 @@
-"""A Chakra job as JSON files, one per rank, node by node as they were."""
+"""Write a Chakra job as JSON files, one per rank, with every node as it was read."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""A Graph, measured, changed or assembled, to a Chakra workload.
+"""Lower a Graph, whether measured, changed or assembled, to a Chakra workload.
 
-Run-time dependencies (returns that await a stream, full queues) become edges, as `freeze` has them. A simulation of the
-graph then gives every task the time at which the last thing it waits for has ended, and its node lasts from there to
-its end: so lags and kernels that hold one another back are in the durations and the nodes need nothing but their
-dependencies to replay to the same times.
+Dependencies that are found only at run time (calls that wait for a stream, full queues) become edges, as `freeze` fixes
+them. A simulation then says for every task when the last thing that it waits for has ended, and the task's node lasts
+from there to the task's end. So durations include lags and the slowdown of kernels that share a device, and the nodes
+replay to the same times with no more than their dependencies.
 
-Collectives whose members are all there become communication nodes; others keep their measured duration as compute, as
-does a collective of one rank, because a simulator would wait for ever. Kinds that simulators do not synchronise are
-lowered to ones that they do and that move the same bytes over the busiest link.
+A collective becomes communication nodes where all of its members are recorded. Otherwise, and where it has one rank, it
+is compute of its measured duration, because a simulator would wait for its peers for ever. A kind that simulators do not
+synchronise is written as one that they do and that moves the same bytes over the busiest link.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
 
-#: Bytes of a communication whose size the trace lacks (and of a barrier): it synchronises and moves next to nothing.
+#: Bytes of a communication whose size the trace lacks, and of a barrier: enough to synchronise the ranks, and hardly any time.
 LEAST_BYTES = 4
 
 #: The two sides of a message.
 SIDES = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
 
-#: Nodes looked at for a chain that makes a dependency superfluous.
+#: How many nodes `reduced` visits in search of a chain that makes a dependency superfluous.
 REACH = 8
 
-#: Name of the node that holds a rank back until it starts.
+#: Name of the node that delays a rank which starts later than the first.
 OFFSET_NAME = "start_offset"
 
 
@@ -56,13 +56,13 @@ def lower(graph: Graph) -> Workload:
     nodes = _Nodes(graph, frozen, timeline)
     _communicate(nodes)
     _cross_rank_edges(nodes)
-    _lone(nodes)
+    _report_compute(nodes)
     _rank_offsets(nodes)
     return nodes.workload()
 
 
 def _timeline(graph: Graph, frozen: Frozen) -> Timeline:
-    """When tasks run: simulated with everything that the graph knows, unless that contradicts a frozen edge."""
+    """When tasks run: as simulated from the whole graph, unless that contradicts a frozen edge; then from frozen edges alone."""
     if frozen.exact:
         return sweep(frozen)
     live = simulate(graph)
@@ -71,13 +71,13 @@ def _timeline(graph: Graph, frozen: Frozen) -> Timeline:
 
 
 def _successors(frozen: Frozen) -> Int64:
-    """The task at the other end of each of `frozen.edges.pred`."""
+    """The task that depends on each of `frozen.edges.pred`."""
     return np.repeat(frozen.edges.order, np.diff(frozen.edges.pred_offset)).astype(np.int64)
 
 
 @dataclass(slots=True)
 class _Comm:
-    """One communication node in the making."""
+    """One communication node."""
 
     node: int
     type: int
@@ -89,7 +89,7 @@ class _Comm:
 
 
 class _Nodes:
-    """The tasks of a graph as nodes, and the nodes that are added to them; indices 0..n-1 are the tasks."""
+    """The nodes of the workload while it is made: 0..n-1 are the tasks of the graph, higher numbers are nodes added to them."""
 
     def __init__(self, graph: Graph, frozen: Frozen, timeline: Timeline) -> None:
         n = len(graph)
@@ -116,7 +116,7 @@ class _Nodes:
         self.group_ranks: list[tuple[int, ...]] = []
         self.tags: dict[tuple[int, int], set[int]] = {}
         self.findings: list[Diagnostic] = []
-        self.base = self.ready.copy()  # what the duration counts from
+        self.base = self.ready.copy()  # when each duration begins
 
     def _ready(self, start: Int64) -> Int64:
         """When everything that a task waits for has ended; its start where it waits for nothing."""
@@ -126,7 +126,7 @@ class _Nodes:
         return np.where(ready == np.iinfo(np.int64).min, np.minimum(start, 0), ready)
 
     def add(self, rank: int, kind: NodeType, name: str, start: int, duration: int, position: int, cpu: bool) -> int:
-        """A node that no task stands for."""
+        """Add a node that is no task of the graph; returns its number."""
         self.added.append((rank, kind, name, start, duration, position, cpu))
         return len(self.graph) + len(self.added) - 1
 
@@ -138,7 +138,7 @@ class _Nodes:
         return self.keys[key]
 
     def tag(self, source: int, target: int, wanted: int = ABSENT) -> int:
-        """What pairs a send with its receive: the number wanted where it is still free, else the next one."""
+        """The tag that pairs a send with its receive: `wanted` where it is still free, else the next number."""
         used = self.tags.setdefault((source, target), set())
         tag = wanted if wanted >= 0 and wanted not in used else max(used, default=0) + 1
         used.add(tag)
@@ -148,12 +148,12 @@ class _Nodes:
         self.findings.append(Diagnostic(code, message))
 
     def workload(self) -> Workload:
-        """Everything in columns, by rank and start."""
+        """The nodes as columns, by rank and start."""
         graph, added = self.graph, self.added
         names = [*graph.names]
-        extra_name = []
+        added_name = []
         for _, _, name, *_ in added:
-            extra_name.append(len(names))
+            added_name.append(len(names))
             names.append(name)
         rank = np.concatenate((self.rank, [a[0] for a in added])).astype(np.int32)
         start = np.concatenate((self.base, [a[3] for a in added])).astype(np.int64)
@@ -175,7 +175,7 @@ class _Nodes:
             type=column(self.type, [a[1] for a in added], np.uint8),
             on_cpu=column(~on_stream & (self.type == NodeType.COMP), [a[6] for a in added], bool),
             kind=column(graph.kind, [Kind.RETURN if a[1] == NodeType.COMP else Kind.COLLECTIVE for a in added], np.uint8),
-            name=column(graph.name, extra_name, np.int32),
+            name=column(graph.name, added_name, np.int32),
             names=tuple(names),
             queue=column(_queues(graph)[graph.processor], [ABSENT] * len(added), np.int64),
             start=start[order],
@@ -212,20 +212,20 @@ class _Nodes:
         )
 
     def _steps(self) -> tuple[Step, ...]:
-        """The step marks where the tasks now lie: each from the first start to the last of its CPU tasks."""
-        owners = self.members
+        """The marks of the steps in simulated time: each from the first start of its CPU tasks to the last start."""
+        members = self.members
         out = []
-        for i, step in enumerate(owners.steps):
-            tasks = owners.tasks(i)
-            tasks = tasks[~owners.on_device[tasks]] if (~owners.on_device[tasks]).any() else tasks
+        for i, step in enumerate(members.steps):
+            tasks = members.tasks(i)
+            tasks = tasks[~members.on_device[tasks]] if (~members.on_device[tasks]).any() else tasks
             out.append(Step(step.rank, step.name, int(self.base[tasks].min()), int(self.base[tasks].max()) + 1))
         return tuple(out)
 
 
 def reduced(dependencies: Lists) -> Lists:
-    """Dependencies without those that a short chain of others implies. They point backwards.
+    """The dependencies without those that a short chain of others implies. Every dependency is on a node before.
 
-    Looks `REACH` nodes far, which finds what the orders of streams and threads repeat.
+    Visits `REACH` nodes at most, enough for dependencies that the order of a stream or thread implies.
     """
     offset, dep = dependencies
     bounds, deps = offset.tolist(), dep.tolist()
@@ -247,7 +247,7 @@ def reduced(dependencies: Lists) -> Lists:
 
 
 def _queues(graph: Graph) -> Int64:
-    """The number of each processor within its rank: a stream's own, a thread's by order."""
+    """The number of each processor within its rank: a stream keeps its own, threads are counted."""
     threads: Counter[int] = Counter()
     taken: set[tuple[int, int]] = set()
     out = []
@@ -314,7 +314,7 @@ def _collective(nodes: _Nodes, tasks: list[int], ranks: list[int], kind: Collect
 
 
 def _cross_rank_edges(nodes: _Nodes) -> None:
-    """Edges between ranks, which no file can hold, as a send and a receive of a few bytes."""
+    """Replace edges between ranks, which a file cannot hold, by a send and a receive of a few bytes."""
     cross = np.flatnonzero(nodes.rank[nodes.pred] != nodes.rank[nodes.task])
     if not len(cross):
         return
@@ -339,7 +339,7 @@ def _cross_rank_edges(nodes: _Nodes) -> None:
 
 
 def _eager_pair(nodes: _Nodes, before: int, after: int) -> bool:
-    """Whether an edge leads from a send to its receive (the data arrives, the sender does not wait): then that pair is written."""
+    """Write an edge from a send to its receive as an eager pair: the sender does not wait. False where the edge is no such."""
     facts = nodes.graph.collectives
     rows = [] if facts is None else [np.flatnonzero(facts.task == task) for task in (before, after)]
     if facts is None or not all(map(len, rows)) or NodeType.COLL in nodes.type[[before, after]]:
@@ -351,8 +351,8 @@ def _eager_pair(nodes: _Nodes, before: int, after: int) -> bool:
     return True
 
 
-def _lone(nodes: _Nodes) -> None:
-    """Say which collectives had to stay compute."""
+def _report_compute(nodes: _Nodes) -> None:
+    """Report how many collectives had to be written as compute."""
     facts = nodes.graph.collectives
     alone = 0 if facts is None else int((nodes.type[facts.task] == NodeType.COMP).sum())
     if facts is not None and alone:
@@ -364,7 +364,7 @@ def _lone(nodes: _Nodes) -> None:
 
 
 def _rank_offsets(nodes: _Nodes) -> None:
-    """Ranks that start later than the first: a node that lasts until then, before everything that waits for nothing."""
+    """Give every rank that starts later than the first a node that lasts until then, before all tasks that wait for nothing."""
     waits = np.zeros(len(nodes.graph), bool)
     waits[nodes.task] = True
     waits[[after for _, after in nodes.edges if after < len(nodes.graph)]] = True

@@ -1,12 +1,13 @@
 """What communication and compute cost where a set does not say: the model of ASTRA-sim's analytical back-end.
 
-Congestion-unaware: a message of n bytes takes n / bandwidth plus the latency of its hops (two through a switch). A
-collective is cut into chunks; each goes through the steps of its algorithm, a step sending its share to a neighbour:
-2(N - 1) shares of 1/N for a ring all-reduce, N - 1 otherwise. Every step and every reduction adds the endpoint delay,
-and reducing n bytes reads two operands and writes one, 3n bytes of local memory.
+The model ignores congestion. A message of n bytes takes n / bandwidth plus the latency of its hops (two through a
+switch). A collective is cut into chunks, and each chunk goes through the steps of the ring algorithm; in a step every
+rank sends a share to its neighbour: 2(N - 1) shares of 1/N for an all-reduce, N - 1 otherwise. Every step and every
+reduction adds the endpoint delay, and reducing n bytes reads two operands and writes one, 3n bytes of local memory.
 
-Source: FORMATS, part 3, a measured run that this reproduces to 0.001 %. Limits: one dimension at a time (a group uses
-the first dimension of the network), and no two collectives share a link's bandwidth.
+Source: ASTRA-sim (github.com/astra-sim/astra-sim), whose times for a small two-stage job this reproduces to 0.001 %;
+tests/chakra/two_stages.py holds that job and its times. Limits: a group uses only the first dimension of the network, and
+collectives that run at the same time do not share the bandwidth of a link.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ GIB = 2**30 / 1e9
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """bandwidth: GiB/s of a link. latency, endpoint: ns. chunks: parts of a collective. local: GB/s of local memory.
-    peak: TFLOP/s."""
+    """bandwidth: GiB/s of a link. latency: ns of a hop. endpoint: ns of delay at the end of each step. chunks: parts of a
+    collective. local: GB/s of local memory. peak: TFLOP/s."""
 
     topology: str = "Switch"
     bandwidth: float = 50.0
@@ -65,7 +66,7 @@ class Network:
 
 
 def read_network(folder: Path) -> Network | None:
-    """The network of a set's folder, None where it has no network file. LumosError where one cannot be understood."""
+    """The network of a set's folder, None where it has no network file. LumosError where the file cannot be understood."""
     network, system = folder / "net.yml", folder / "sys.json"
     if not network.is_file():
         return None
@@ -93,7 +94,7 @@ def _positive(values: Mapping[str, Any], key: str, default: float, *, zero: bool
 
 
 def durations(workload: Workload, network: Network | None) -> tuple[Int64, list[Diagnostic]]:
-    """Every node's duration, costed where the set gives none; and what had to be assumed for it."""
+    """The duration of every node, from the cost model where the set gives none; and diagnostics that say so."""
     out = workload.duration.copy()
     missing = np.flatnonzero(out == ABSENT)
     if not len(missing):
@@ -112,7 +113,7 @@ def durations(workload: Workload, network: Network | None) -> tuple[Int64, list[
         key = (int(workload.type[node]), int(facts.type[row]), size, ranks)
         if key not in memo:
             memo[key] = round(net.collective(key[1], size, ranks) if key[0] == NodeType.COLL else net.message(size))
-        # A receive ends when the data has arrived: the time is the send's.
+        # The send takes the time; the receive ends when the data has arrived.
         out[node] = 0 if workload.type[node] == NodeType.RECV else memo[key]
     how = "from the set's network file" if network else f"on an assumed network ({net.bandwidth:g} GiB/s, {net.latency:g} ns a hop)"
     return out, [Diagnostic("costed", f"{len(missing)} nodes have no duration and were costed {how}")]

@@ -1,8 +1,9 @@
-"""A workload as an analytical simulator plays it: the order in which nodes are issued, and where they hang.
+"""Simulate a workload as ASTRA-sim does, to find the order in which nodes are issued and where ranks hang.
 
-Per rank one compute on the device, one on the CPU and one communication run at a time, whatever their stream; among
-ready nodes the smallest number goes first; a receive needs no slot, a send keeps the slot until its data has arrived and
-does not wait for the receiver; the i-th collective that a rank issues in a group meets the i-th of every other member.
+Each rank has three slots: one compute node on the device, one on the CPU and one communication run at a time, whatever
+their stream. Of several ready nodes the one with the smallest number is issued first. A receive needs no slot. A send
+occupies its slot until its data has arrived and does not wait for the receiver. The i-th collective that a rank issues in
+a group belongs together with the i-th of every other member.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _CPU, _DEVICE, _LINK = 0, 1, 2
 class Played:
     """start, end: int64[n] ns; ABSENT where a node never ran. hung: nodes that were issued and never ended.
 
-    mismatched: pairs of collectives that met although their kinds or sizes differ.
+    mismatched: pairs of nodes in one collective whose kinds or sizes differ.
     """
 
     start: Int64
@@ -35,7 +36,7 @@ class Played:
 
 
 def play(workload: Workload, duration: Int64, number: Int64) -> Played:
-    """Play a workload with these durations (int64[n] ns, none ABSENT); `number`: the ids that decide among ready nodes."""
+    """Simulate a workload with these durations (int64[n] ns, none ABSENT). number: int64[n]; the smallest ready one goes first."""
     return _Player(workload, duration, number).run()
 
 
@@ -51,12 +52,12 @@ class _Player:
         self.members = [len(g) for g in workload.groups]
         self.on_cpu = workload.on_cpu.tolist()
         self.waiting = np.diff(workload.dep_offset).tolist()
-        after_at, order = grouped(workload.dep, n)
-        self.after = list_of(workload.dep_offset)[order].tolist()
-        self.after_at = after_at.tolist()
+        followers_offset, order = grouped(workload.dep, n)
+        self.followers = list_of(workload.dep_offset)[order].tolist()
+        self.followers_offset = followers_offset.tolist()
         self.release = workload.release.tolist()
         self.start, self.end = [ABSENT] * n, [ABSENT] * n
-        self.slots: list[list[list[tuple[int, int]]]] = [[[], [], []] for _ in workload.ranks]
+        self.ready: list[list[list[tuple[int, int]]]] = [[[], [], []] for _ in workload.ranks]  # by rank and slot
         self.busy = [[False] * 3 for _ in workload.ranks]
         self.events: list[tuple[int, int, int, bool]] = []
         self.tick = count()
@@ -73,10 +74,10 @@ class _Player:
         while self.events:
             now = self.events[0][0]
             touched = set()
-            while self.events and self.events[0][0] == now:  # all that happens at once, before any slot is given away
+            while self.events and self.events[0][0] == now:  # handle all events of this time before any slot is filled
                 _, _, node, done = heapq.heappop(self.events)
                 touched.add(self.rank[node])
-                (self._ended if done else self._ready)(now, node)
+                (self._ended if done else self._make_ready)(now, node)
             for rank in touched:
                 for slot in (_CPU, _DEVICE, _LINK):
                     self._fill(now, rank, slot)
@@ -86,7 +87,7 @@ class _Player:
     def _at(self, time: int, node: int, done: bool) -> None:
         heapq.heappush(self.events, (time, next(self.tick), node, done))
 
-    def _ready(self, now: int, node: int) -> None:
+    def _make_ready(self, now: int, node: int) -> None:
         kind = self.type[node]
         if kind == NodeType.RECV:
             self.start[node] = now
@@ -98,12 +99,12 @@ class _Player:
                 self.awaited.setdefault(key, []).append(node)
             return
         slot = _LINK if kind in (NodeType.SEND, NodeType.COLL) else _CPU if self.on_cpu[node] else _DEVICE
-        heapq.heappush(self.slots[self.rank[node]][slot], (self.number[node], node))
+        heapq.heappush(self.ready[self.rank[node]][slot], (self.number[node], node))
 
     def _fill(self, now: int, rank: int, slot: int) -> None:
-        if self.busy[rank][slot] or not self.slots[rank][slot]:
+        if self.busy[rank][slot] or not self.ready[rank][slot]:
             return
-        node = heapq.heappop(self.slots[rank][slot])[1]
+        node = heapq.heappop(self.ready[rank][slot])[1]
         self.busy[rank][slot] = True
         self.start[node] = now
         if self.type[node] == NodeType.COLL:
@@ -112,7 +113,7 @@ class _Player:
             self._finish(now + self.duration[node], node)
 
     def _meet(self, now: int, node: int) -> None:
-        """A collective is issued: it transfers once every member has issued its own."""
+        """Issue a rank's part of a collective; the transfer begins once every member has issued its part."""
         row, rank = self.row[node], self.rank[node]
         group = self.group[row]
         turn = self.issued.get((group, rank), 0)
@@ -143,10 +144,10 @@ class _Player:
                 self._finish(now, self.awaited[key].pop(0))
             else:
                 self.sent.setdefault(key, []).append(now)
-        for follower in self.after[self.after_at[node] : self.after_at[node + 1]]:
+        for follower in self.followers[self.followers_offset[node] : self.followers_offset[node + 1]]:
             self.waiting[follower] -= 1
             if not self.waiting[follower]:
                 if self.release[follower] > now:
                     self._at(self.release[follower], follower, False)
                 else:
-                    self._ready(now, follower)
+                    self._make_ready(now, follower)

@@ -1,4 +1,4 @@
-"""What is in a workload: nodes by type, time and bytes by operator and collective, dependencies, how alike the ranks are."""
+"""Summarise a workload: nodes by type, time and bytes by operator and collective, dependencies, how alike the ranks are."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lumos.result import Shown
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT
 
-#: Operators listed.
+#: The most operators that are listed.
 MOST = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """All nodes of one name. time_ns: None where the set has no durations."""
+    """All compute nodes of one name. time_ns: None where the set has no durations."""
 
     name: str
     nodes: int
@@ -27,7 +27,7 @@ class Operators:
 
 @dataclass(frozen=True, slots=True)
 class Transfers:
-    """All communication of one kind. ranks: of the largest group."""
+    """All communication of one kind. ranks: the size of its largest group."""
 
     kind: str
     nodes: int
@@ -38,8 +38,8 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stat(Shown):
-    """nodes: by type. dependencies: mean per node; widest: most of one node. symmetry: the share of ranks whose sequence
-    of node types and names is that of rank 0."""
+    """nodes: how many, by type. dependencies: mean per node. widest: most dependencies of one node. symmetry: the share of
+    ranks whose sequence of node types and names equals that of rank 0."""
 
     ranks: int
     nodes: dict[str, int]
@@ -53,7 +53,7 @@ class Stat(Shown):
 
 
 def stat(workload: Workload) -> Stat:
-    """The figures of a workload; operators by time, then count."""
+    """The summary of a workload; operators by time, then by count."""
     counts = np.bincount(workload.type, minlength=len(NodeType))
     widths = np.diff(workload.dep_offset)
     return Stat(
@@ -70,7 +70,7 @@ def stat(workload: Workload) -> Stat:
 
 
 def _symmetry(workload: Workload) -> float:
-    """Ranks like rank 0, as a share."""
+    """The share of ranks with the same sequence of nodes as rank 0."""
     alike = [_sequence(workload, r) == _sequence(workload, 0) for r in range(len(workload.ranks))]
     return sum(alike) / len(alike)
 

@@ -1,11 +1,12 @@
-"""A Chakra workload as columns: the nodes of all ranks, their dependencies, their communication.
+"""A Chakra workload as columns: the nodes of all ranks, their dependencies and their communication.
 
 Everything that Lumos does with Chakra passes through this value: a Graph is lowered to it, files are written from it
-and read into it, a Graph is built from it, and synthetic sets are sampled as it.
+and read into it, a Graph is built from it, and synthetic sets are sampled as such values.
 
-Times. A node's `duration` runs from the moment the last thing it waits for has ended, so it holds the constants (launch
-latency, gaps between kernels) that a Graph keeps apart and a Chakra file has no place for. A communication node's runs
-from the moment the last member is ready. With that, the nodes and their dependencies alone give the replayed times.
+The `duration` of a node begins when the last thing that it waits for has ended. So it includes the constants (launch
+latency, gaps between kernels) that a Graph holds separately and for which a Chakra file has no field. That of a
+communication node begins when the last member is ready. With that, the nodes and their dependencies alone replay to the
+right times.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from lumos.trace.table import Int8, Int32, Int64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Communication:
-    """Facts of communication nodes; row i describes node[i], ascending.
+    """The communication nodes; row i describes node[i], and nodes ascend.
 
-    type: Chakra's collective type, ABSENT for a send or receive. size: bytes (a collective: input bytes per rank).
-    group: index into `Workload.groups`, ABSENT for a send or receive. peer: the other rank of a send or receive, by
-    position. tag: what pairs a send with its receive. kind: index into `kinds`, what it was before it was lowered: a
+    type: Chakra's collective type, ABSENT for a send or receive. size: bytes (of a collective: input bytes per rank).
+    group: index into `Workload.groups`, ABSENT for a send or receive. peer: position of the other rank of a send or
+    receive. tag: pairs a send with its receive. kind: index into `kinds`, the kind before it was lowered to `type`: a
     `CollectiveKind`, or one of `collectives.EAGER`.
     """
 
@@ -46,17 +47,18 @@ class Communication:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:
-    """The nodes of ranks 0..R-1, rank by rank; n nodes, m dependencies.
+    """The nodes of R ranks, rank by rank: n nodes with m dependencies.
 
-    rank_offset: int64[R + 1]; rank r owns nodes rank_offset[r]:rank_offset[r + 1], in an order that dependencies respect.
+    ranks: the rank at each position, as its source numbers it. rank_offset: int64[R + 1]; the rank at position r has the
+    nodes rank_offset[r]:rank_offset[r + 1], in an order that respects dependencies.
     type: uint8 Chakra node type. on_cpu: bool. kind: uint8 graph `Kind`. name: int32 index into `names`.
     queue: int32, the stream (or thread, where on_cpu) within the rank. start, duration: int64 ns; ABSENT unknown.
     release: int64 ns before which a node may not start, ABSENT none.
-    operations, bytes: int64, what a node computes and moves, ABSENT unknown: its cost where it has no duration.
-    dep_offset: int64[n + 1], dep: int64[m]: the nodes that must end before node i starts, all of its rank.
-    groups: the ranks of each communicator, ascending. ranks: what each position was called where it came from.
-    timers: (rank position, queue) of threads that only poll by the clock.
-    id: int64[n], what each node is called in its file; None where it has none yet.
+    operations, bytes: int64, what a node computes and moves, ABSENT unknown; they give its cost where it has no duration.
+    dep_offset: int64[n + 1], dep: int64[m]: dep[dep_offset[i]:dep_offset[i + 1]] must end before node i starts; all are
+    nodes of the same rank. groups: the positions of the ranks of each communicator, ascending.
+    timers: (rank position, queue) of threads that only wait for the clock.
+    id: int64[n], the id of each node in its file; None where nodes have no ids yet.
     event: int32[n], the row of the rank's profiler file that each node came from, ABSENT none; None where unknown.
     """
 
@@ -87,5 +89,5 @@ class Workload:
         return len(self.type)
 
     def rank_of(self) -> Int32:
-        """Position of every node's rank, int32[n]."""
+        """The position of every node's rank, int32[n]."""
         return np.repeat(np.arange(len(self.ranks), dtype=np.int32), np.diff(self.rank_offset))

@@ -1,12 +1,12 @@
-"""A workload to `.et` files: one per rank, and the communicators.
+"""Write a workload as `.et` files, one per rank, and a file of the communicators.
 
-Durations are whole microseconds in Chakra. Rounding each would add up; here the start and the end of every node are
-rounded, and the duration is their difference. Rounding keeps order, so the rounded times satisfy every dependency, and
-along the chain that sets the step the roundings cancel: the step is right to 1 us however many nodes are on it. With
-`exact_ns` the nanoseconds are kept as an operation count, which a simulator in roofline mode with a peak of 1 TFLOP/s
-turns into time: 1,000 operations a nanosecond.
+Durations are whole microseconds in Chakra. The errors of rounding each duration would add up. So the start and the end of
+every node are rounded, and the duration is their difference. Rounding does not change the order of times, so the rounded
+ones satisfy every dependency, and along the critical path the roundings cancel: the step is right to 1 us however many
+nodes it has. With `exact_ns` the nanoseconds are kept as an operation count, which a simulator in roofline mode with a
+peak of 1 TFLOP/s turns into time: 1,000 operations are one nanosecond.
 
-Files appear only when all of them are complete.
+Files appear only once all of them are complete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lumos.trace.table import ABSENT, Int64
 #: Operations per ns that a roofline of 1 TFLOP/s performs.
 OPERATIONS_PER_NS = 1000
 
-#: Chakra's timeline visualiser tells node types by these words in the name.
+#: Chakra's timeline visualiser recognises node types by these words in the name.
 PREFIX = {
     NodeType.COMP: "COMP_NODE_",
     NodeType.SEND: "COMM_SEND_NODE_",
@@ -43,20 +43,20 @@ GROUPS = "groups.json"
 
 
 def file_name(rank: int, prefix: str = "job") -> str:
-    """The file of one rank."""
+    """The name of one rank's file."""
     return f"{prefix}.{rank}.et"
 
 
 def write(workload: Workload, folder: Path, *, exact_ns: bool = False, extra: Mapping[str, str] | None = None) -> None:
     """Write `job.R.et` for every rank, groups.json and the `extra` files (name: text) to `folder`.
 
-    All or nothing: LumosError where it cannot be written, UsageError where it holds another set.
+    Writes all files or none. LumosError where the folder cannot be written, UsageError where it holds another set.
     """
     stale = sorted(p.name for p in folder.glob("*.et")) if folder.is_dir() else []
     foreign = [name for name in stale if name not in {file_name(r) for r in range(len(workload.ranks))}]
     if foreign:
         raise UsageError(f"{folder}: holds files of another set ({', '.join(foreign[:3])}); name an empty folder, or remove them")
-    with _together(folder) as draft:
+    with _all_or_none(folder) as draft:
         for rank in range(len(workload.ranks)):
             with (draft / file_name(rank)).open("wb") as file:
                 file.writelines(encode_rank(workload, rank, exact_ns))
@@ -67,7 +67,7 @@ def write(workload: Workload, folder: Path, *, exact_ns: bool = False, extra: Ma
 
 
 @contextmanager
-def _together(folder: Path) -> Iterator[Path]:
+def _all_or_none(folder: Path) -> Iterator[Path]:
     """A draft folder whose files move to `folder` once all are written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def _together(folder: Path) -> Iterator[Path]:
 
 
 def encode_rank(workload: Workload, rank: int, exact_ns: bool = False, more: Mapping[int, bytes] | None = None) -> Iterator[bytes]:
-    """The frames of one rank's file. `more`: encoded fields to add, by node of the rank (from 0)."""
+    """The frames of one rank's file. more: encoded fields to add to nodes, by their number in the rank (from 0)."""
     yield frame(encode_metadata(_metadata(workload, rank, exact_ns)))
     low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
     here = slice(low, high)
@@ -137,7 +137,7 @@ def _metadata(workload: Workload, rank: int, exact_ns: bool) -> Metadata:
     steps = [(s.name, s.start, s.end) for s in workload.steps if s.rank == workload.ranks[rank]]
     attrs = [Attribute("producer", "string", "lumos"), Attribute("rank", "int64", int(workload.ranks[rank]))]
     attrs.append(Attribute("world_size", "int64", len(workload.ranks)))
-    if (workload.duration[workload.communication.node] > 0).any():  # then a duration of 0 us is a short one, not an absent one
+    if (workload.duration[workload.communication.node] > 0).any():  # a duration of 0 us then means a short one, not an unknown one
         attrs.append(Attribute("communication_timed", "bool", True))
     if steps:
         attrs.append(Attribute("steps", "string", msgspec.json.encode(steps).decode()))
@@ -157,7 +157,7 @@ def _name_field(kind: int, name: str) -> bytes:
 
 @lru_cache(1 << 12)
 def _common_fields(cpu: bool, queue: int, kind: str) -> bytes:
-    """What every node says: where it runs, and what it was. Simulators read `is_cpu_op` alone."""
+    """The attributes that every node has: where it runs and of which kind it is. Simulators read only `is_cpu_op`."""
     attrs = [Attribute("is_cpu_op", "bool", cpu)]
     if queue != ABSENT:
         attrs.append(Attribute("tid" if cpu else "stream", "int64", queue))
@@ -186,19 +186,19 @@ def _communication_fields(workload: Workload, rank: int, low: int, high: int) ->
 
 
 @lru_cache(1 << 14)
-def _communication(node: int, rank: int, kind: int, size: int, group: int, peer: int, tag: int, was: str) -> bytes:
+def _communication(node_type: int, rank: int, comm_type: int, size: int, group: int, peer: int, tag: int, kind: str) -> bytes:
     attrs = [Attribute("comm_size", "int64", size)]
-    if node == NodeType.COLL:
-        attrs += (Attribute("comm_type", "int64", kind), Attribute("pg_name", "string", str(group + 1)))
+    if node_type == NodeType.COLL:
+        attrs += (Attribute("comm_type", "int64", comm_type), Attribute("pg_name", "string", str(group + 1)))
     else:
-        source, target = (rank, peer) if node == NodeType.SEND else (peer, rank)
+        source, target = (rank, peer) if node_type == NodeType.SEND else (peer, rank)
         attrs += (Attribute("comm_src", "int64", source), Attribute("comm_dst", "int64", target), Attribute("comm_tag", "int64", tag))
-    attrs.append(Attribute("collective", "string", was))
+    attrs.append(Attribute("collective", "string", kind))
     return b"".join(map(encoded_attribute_field, attrs))
 
 
 def _more_fields(workload: Workload, here: slice, exact_ns: bool) -> list[bytes] | None:
-    """Releases, exact times, and costs of nodes without a duration; None where no node has any."""
+    """Per node the encoded release, exact times, and cost in place of a duration; None where no node has any."""
     release, duration = workload.release[here], workload.duration[here]
     operations, moved = workload.operations[here], workload.bytes[here]
     start, types = workload.start[here], workload.type[here]
@@ -212,7 +212,7 @@ def _more_fields(workload: Workload, here: slice, exact_ns: bool) -> list[bytes]
         if exact_ns:
             attrs.append(Attribute("start_ns", "int64", int(start[i])))
         if exact_ns and types[i] == NodeType.COMP:
-            # At least one operation: a simulator need not accept a node that computes nothing. 1 of 1,000 is 0 ns.
+            # At least one operation, because a simulator need not accept a node without any; 1 of 1,000 is still 0 ns.
             attrs.append(Attribute("num_ops", "int64", max(OPERATIONS_PER_NS * int(duration[i]), 1)))
             attrs.append(Attribute("tensor_size", "uint64", 1))
         elif exact_ns:

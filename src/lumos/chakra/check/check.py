@@ -1,4 +1,4 @@
-"""Whether a folder of `.et` files runs on ASTRA-sim: every rule of `rules`, over each file and over the set."""
+"""Check whether a folder of `.et` files runs on ASTRA-sim: apply every rule of `rules` to each file and to the set."""
 
 from __future__ import annotations
 
@@ -34,56 +34,56 @@ class Checked(Shown):
 
 
 def check(folder: Path) -> Checked:
-    """Hold a set to every rule. LumosError where the folder holds no set at all.
+    """Apply every rule to a set. LumosError where the folder holds no set at all.
 
-    The communicators, system, network and memory files are those that `chakra export` writes beside the `.et` files;
-    the rules about them are held where the files are there.
+    The communicators, system, network and memory files are those that `chakra export` writes next to the `.et` files;
+    rules about a file are applied only where that file exists.
     """
     files = rank_files(folder)
-    found: list[Violation] = []
-    system, memory = _json(folder / _SYSTEM, "system", found), _json(folder / _MEMORY, "system", found)
+    violations: list[Violation] = []
+    system, memory = _json(folder / _SYSTEM, "system", violations), _json(folder / _MEMORY, "system", violations)
     roofline = bool(system.get("roofline-enabled"))
     expansion = memory.get("memory-type", "NO_MEMORY_EXPANSION") != "NO_MEMORY_EXPANSION"
     world = max(files) + 1
     if len(files) != world:
         missing = sorted(set(range(world)) - set(files))
-        found.append(Violation("rank-files", next(iter(files.values())).name, None, f"ranks {_few(missing)} have no file"))
+        violations.append(Violation("rank-files", next(iter(files.values())).name, None, f"ranks {_few(missing)} have no file"))
     ranks = [check_file(path, rank, roofline=roofline, memory=expansion) for rank, path in files.items()]
-    groups = _groups(folder / _GROUPS, world, found)
+    groups = _groups(folder / _GROUPS, world, violations)
     for file in ranks:
         _check_groups(file, groups, world)
     _check_pairs({file.rank: file for file in ranks})
-    _check_system(folder, system, world, found)
-    found += (v for file in ranks for v in file.violations)
-    if not found:
-        found += check_order(ranks, groups)
-    return Checked(not found, tuple(found), len(files), sum(len(f.nodes) for f in ranks))
+    _check_system(folder, system, world, violations)
+    violations += (v for file in ranks for v in file.violations)
+    if not violations:
+        violations += check_order(ranks, groups)
+    return Checked(not violations, tuple(violations), len(files), sum(len(f.nodes) for f in ranks))
 
 
 def _few(items: list[int]) -> str:
     return ", ".join(map(str, items[:5])) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 
 
-def _json(path: Path, rule: str, found: list[Violation]) -> dict[str, Any]:
+def _json(path: Path, rule: str, violations: list[Violation]) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
         value: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         return value
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        found.append(Violation(rule, path.name, None, f"no JSON object: {error}"))
+        violations.append(Violation(rule, path.name, None, f"no JSON object: {error}"))
     except OSError as error:
         raise LumosError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
     return {}
 
 
-def _groups(path: Path, world: int, found: list[Violation]) -> dict[str, tuple[int, ...]]:
+def _groups(path: Path, world: int, violations: list[Violation]) -> dict[str, tuple[int, ...]]:
     out: dict[str, tuple[int, ...]] = {}
-    for key, ranks in _json(path, "groups-file", found).items():
+    for key, ranks in _json(path, "groups-file", violations).items():
         if not (key.isascii() and key.isdigit()) or int(key) < 1:
-            found.append(Violation("groups-file", path.name, None, f"the key {key!r} is no decimal integer of at least 1"))
+            violations.append(Violation("groups-file", path.name, None, f"the key {key!r} is no decimal integer of at least 1"))
         elif not isinstance(ranks, list) or not all(type(r) is int and 0 <= r < world for r in ranks) or len(set(ranks)) != len(ranks):
-            found.append(Violation("groups-file", path.name, None, f"group {key} is no list of different ranks below {world}"))
+            violations.append(Violation("groups-file", path.name, None, f"group {key} is no list of different ranks below {world}"))
         else:
             out[str(int(key))] = tuple(ranks)
     return out
@@ -104,8 +104,8 @@ def _check_groups(file: RankFile, groups: Mapping[str, tuple[int, ...]], world: 
 
 
 def _check_pairs(files: Mapping[int, RankFile]) -> None:
-    """Every send has a receive of its tag and size, and the other way round."""
-    waiting: dict[tuple[Any, ...], list[tuple[RankFile, int]]] = {}
+    """Report every send without a receive of its tag and size, and every receive without a send."""
+    unpaired: dict[tuple[Any, ...], list[tuple[RankFile, int]]] = {}
     for file in files.values():
         for node in file.nodes:
             if node.type not in (NodeType.SEND, NodeType.RECV):
@@ -119,25 +119,25 @@ def _check_pairs(files: Mapping[int, RankFile]) -> None:
                 continue
             pair = (file.rank, peer) if sends else (peer, file.rank)
             key = (*pair, node.value("comm_tag"), node.value("comm_size"))
-            partners = waiting.setdefault((not sends, *key), [])
+            partners = unpaired.setdefault((not sends, *key), [])
             if partners:
                 partners.pop()
             else:
-                waiting.setdefault((sends, *key), []).append((file, node.id))
-    for (sends, source, target, tag, size), left in waiting.items():
-        for file, node_id in left:
+                unpaired.setdefault((sends, *key), []).append((file, node.id))
+    for (sends, source, target, tag, size), nodes in unpaired.items():
+        for file, node_id in nodes:
             what = f"receive at rank {target}" if sends else f"send from rank {source}"
             file.find("unpaired", node_id, f"no {what} with tag {tag} and {size} bytes")
 
 
-def _check_system(folder: Path, system: Mapping[str, Any], world: int, found: list[Violation]) -> None:
+def _check_system(folder: Path, system: Mapping[str, Any], world: int, violations: list[Violation]) -> None:
     path = folder / _NETWORK
     if not path.is_file():
         return
     network = yaml_lists(path.read_text(errors="replace"))
 
     def wrong(rule: str, file: str, message: str) -> None:
-        found.append(Violation(rule, file, None, message))
+        violations.append(Violation(rule, file, None, message))
 
     lists = [network.get(key, []) for key in ("topology", "npus_count", "bandwidth", "latency")]
     if len({len(items) for items in lists}) != 1 or not lists[0]:

@@ -1,7 +1,7 @@
-"""Whether the ranks of a set wait for one another for ever: the rules about order, by playing the set.
+"""Check whether the ranks of a set wait for one another for ever, by simulating the set (`play`).
 
-The order in which a simulator issues nodes depends on their times, so this holds for the durations that the set gives
-(or that its network file implies), as it does for the simulator.
+The order in which a simulator issues nodes depends on their times. So the answer holds, as in the simulator, for the
+durations that the set gives, or that follow from its network file.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from lumos.trace.chakra_et import trace_of
 from lumos.trace.chakra_wire import Metadata
 from lumos.trace.table import ABSENT, Job, ProcessGroup
 
-#: Nodes named where ranks hang.
+#: At most this many nodes are listed where ranks hang.
 NAMED = 20
 
 
 def check_order(files: Sequence[RankFile], groups: Mapping[str, tuple[int, ...]]) -> list[Violation]:
-    """The nodes at which ranks hang, if any, of files that keep all other rules."""
+    """The nodes at which ranks hang, if any. The files must satisfy all other rules."""
     traces = tuple(trace_of(f.path, Metadata(), f.nodes) for f in files)
     workload = gather(Job(traces, tuple(ProcessGroup(key, ranks) for key, ranks in groups.items())))
     duration, _ = durations(workload, read_network(files[0].path.parent))
@@ -38,28 +38,28 @@ def check_order(files: Sequence[RankFile], groups: Mapping[str, tuple[int, ...]]
         assert workload.id is not None
         return Violation(rule, files[rank[node]].path.name, int(workload.id[node]), message)
 
-    found = _counts(workload, files)
+    violations = _counts(workload, files)
     for first, other in played.mismatched[:NAMED]:
         where = f"node {int(workload.id[first])} of {files[rank[first]].path.name}"
-        found.append(at(other, "collective-order", f"meets {where}, which differs in kind or size"))
-    if not found:
-        found = [at(node, "deadlock", message) for node, message in _hung(played, workload)]
-    return found
+        violations.append(at(other, "collective-order", f"meets {where}, which differs in kind or size"))
+    if not violations:
+        violations = [at(node, "deadlock", message) for node, message in _hung(played, workload)]
+    return violations
 
 
 def _counts(workload: Workload, files: Sequence[RankFile]) -> list[Violation]:
-    """Groups whose members have different numbers of collectives."""
+    """Violations by groups whose members issue different numbers of collectives."""
     facts = workload.communication
     rank = workload.rank_of()[facts.node]
     counts = Counter(zip(facts.group.tolist(), rank.tolist(), strict=True))
-    found = []
+    violations = []
     for group, members in enumerate(workload.groups):
-        have = [counts[group, r] for r in members]
-        for r, count in zip(members, have, strict=True):
-            if count < max(have):
-                message = f"issues {count} collectives in the group of ranks {list(members)}, another member {max(have)}"
-                found.append(Violation("collective-order", files[r].path.name, None, message))
-    return found
+        issued = [counts[group, r] for r in members]
+        for r, count in zip(members, issued, strict=True):
+            if count < max(issued):
+                message = f"issues {count} collectives in the group of ranks {list(members)}, another member {max(issued)}"
+                violations.append(Violation("collective-order", files[r].path.name, None, message))
+    return violations
 
 
 def _hung(played: Played, workload: Workload) -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""The rules that one rank's file keeps or breaks by itself."""
+"""The rules that can be checked on one rank's file alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u", "s") for bits in 
 #: Collective types that ASTRA-sim simulates.
 SIMULATED = (CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.ALL_TO_ALL, CollectiveType.REDUCE_SCATTER)
 
-#: Attribute -> kinds that ASTRA-sim reads it as.
+#: The types of value that ASTRA-sim accepts, by attribute.
 _KINDS: Mapping[str, frozenset[str]] = {
     "is_cpu_op": frozenset({"bool"}),
     "comm_type": _INTEGERS,
@@ -31,7 +31,7 @@ _KINDS: Mapping[str, frozenset[str]] = {
     "tensor_size": _INTEGERS,
 }
 
-#: What each communication node must have, and what else it may.
+#: The attributes that a communication node must have, and those that it may have, by type of node.
 _REQUIRED = {
     NodeType.COLL: ("comm_type", "comm_size"),
     NodeType.SEND: ("comm_dst", "comm_size", "comm_tag"),
@@ -46,7 +46,7 @@ _OPTIONAL = {
 
 @dataclass(slots=True)
 class RankFile:
-    """What a file holds, as far as it could be read, and the rules it breaks."""
+    """The nodes of a file, as far as it could be read, and the rules that it breaks."""
 
     path: Path
     rank: int
@@ -58,7 +58,8 @@ class RankFile:
 
 
 def check_file(path: Path, rank: int, *, roofline: bool, memory: bool) -> RankFile:
-    """Read one file and hold each node to the rules. `roofline`, `memory`: what the system and memory files switch on."""
+    """Read one file and apply the rules to each node. `roofline`, `memory`: whether the system file switches roofline mode
+    on, and whether the memory file has a memory expansion."""
     out = RankFile(path, rank)
     with path.open("rb") as file:
         if file.read(2) == b"\x1f\x8b":
@@ -178,7 +179,7 @@ def _structure(file: RankFile) -> None:
 
 
 def _cycle(by_id: Mapping[int, Node], waiting: Mapping[int, int]) -> list[int]:
-    """One cycle among the nodes that never became ready, each before what waits for it."""
+    """One cycle among the nodes that never became ready; each node is followed by one that waits for it."""
     at = next(i for i, count in waiting.items() if count)
     seen: dict[int, int] = {}
     path: list[int] = []

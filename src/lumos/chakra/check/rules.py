@@ -1,7 +1,7 @@
-"""What ASTRA-sim accepts of a set of `.et` files, one rule each.
+"""The rules by which ASTRA-sim accepts a set of `.et` files.
 
-Every rule was tried on the simulator with a hand-made file; what it does with a file that breaks the rule stands beside
-it, because some of the worst breaks end in "finished" with work left undone.
+Every rule was tried on the simulator with a file made by hand. The table says what the simulator does where a rule is
+broken, because in some of the worst cases it reports "finished" although work is left undone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-#: Rule -> what happens where it is broken.
+#: What the simulator does where a rule is broken, by rule.
 RULES: Mapping[str, str] = {
     # the file
     "packed": "gzip is read as garbage and aborts",
@@ -44,7 +44,7 @@ RULES: Mapping[str, str] = {
 
 
 class Violation(NamedTuple):
-    """A rule that a file breaks. node: the id of the node, None where the file or the set as a whole breaks it."""
+    """A rule that a file breaks. node: the id of the node, None where the file or the set as a whole breaks the rule."""
 
     rule: str
     file: str

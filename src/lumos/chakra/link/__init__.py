@@ -1,4 +1,4 @@
-"""The operators of an execution trace joined to the kernels of a profiler trace.
+"""Join the operators of an execution trace with the kernels of a profiler trace.
 
 Nothing here is public: what users may call is in `lumos`.
 """

@@ -1,9 +1,10 @@
-"""Two sequences of operator names laid over each other: which entry of one is which of the other.
+"""Align two sequences of operator names: find which entry of one is the same call as which entry of the other.
 
-An execution trace and a profiler file of one run hold the same calls in the same order, but each may hold more: the
-profiler more steps, the observer more labels. So the longer is first narrowed to the stretch that the shorter speaks of,
-found by voting (runs of equal names vote for their offset), and the longest common subsequence is taken within it,
-leftmost, so that matches stay together. The subsequence is exact: rows of bits, one word operation for 30 names at once.
+An execution trace and a profiler file of one run hold the same calls in the same order, but each may hold calls that the
+other lacks: the profiler records more steps, the observer more labels. So the longer sequence is first narrowed to the
+stretch that the shorter one covers. Runs of equal names vote for the offset of that stretch. The longest common
+subsequence is then taken within it, the leftmost of several, so that matches stay together. It is exact; each row of its
+table is a Python integer, whose operations handle 30 names at a time.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import numpy as np
 
 from lumos.trace.table import Int32, Int64
 
-#: Names in a run that votes. Long enough to tell layers apart, short enough to survive a label put between.
+#: Names in a run that votes: long enough to distinguish layers, short enough that an extra label spoils few runs.
 RUN = 12
-#: Share of the shorter sequence that must be found in the stretch for it to be the right one.
+#: A stretch is the right one if this share of the shorter sequence is found in it.
 WHOLE = 0.99
-#: Most bits that a table of the subsequence may hold (256 MB); beyond it the sequences are cut at a sure match.
+#: The most bits that the table of the subsequence may hold (256 MB); longer sequences are cut in two.
 MOST_BITS = 1 << 31
 
 
@@ -37,7 +38,7 @@ def align(a: Int32, b: Int32) -> Int64:
         return partner
     partner[:] = -1
     _subsequence(a, b[low:high], partner, low)
-    if (partner >= 0).sum() < WHOLE * len(a):  # not one stretch: whatever is longest
+    if (partner >= 0).sum() < WHOLE * len(a):  # `a` does not lie in one stretch of `b`: search all of it
         anywhere = np.full(len(a), -1, np.int64)
         _subsequence(a, b, anywhere, 0)
         if (anywhere >= 0).sum() > (partner >= 0).sum():
@@ -53,7 +54,7 @@ def _equal(a: Int32, b: Int32) -> int:
 
 
 def _stretch(a: Int32, b: Int32) -> tuple[int, int]:
-    """The part of `b` that `a` may speak of, from the offsets at which the first runs of `a` and its last recur in `b`."""
+    """The part of `b` that `a` covers, by the offsets at which the first and the last runs of `a` recur in `b`."""
     spare = len(b) - len(a)
     if spare <= max(len(a) // 4, RUN):
         return 0, len(b)
@@ -69,7 +70,7 @@ def _stretch(a: Int32, b: Int32) -> tuple[int, int]:
 
 
 def _offset(part: Int32, b: Int32) -> int | None:
-    """Where in `b` most runs of `part` recur: the first offset that has nine tenths of the best one's votes."""
+    """The offset in `b` at which most runs of `part` recur: the first one with nine tenths of the most votes."""
     places: dict[bytes, list[int]] = {}
     for i in range(len(part) - RUN + 1):
         places.setdefault(part[i : i + RUN].tobytes(), []).append(i)
@@ -79,15 +80,16 @@ def _offset(part: Int32, b: Int32) -> int | None:
             votes[j - i] += 1
     if not votes:
         return None
-    # A label more or less moves the offset by a few: neighbours vote together.
+    # An extra or missing label moves the offset by a few, so the earliest of several offsets that come close counts.
     best = max(votes.values())
     return min(offset for offset, count in votes.items() if count >= 0.9 * best)
 
 
 def _subsequence(a: Int32, b: Int32, partner: Int64, shift: int) -> None:
-    """Write the leftmost longest common subsequence into `partner`, positions in `b` moved by `shift`.
+    """Write the leftmost longest common subsequence into `partner`, with `shift` added to positions in `b`.
 
-    The bit-parallel recurrence of Hyyrö (2004), from the ends to the fronts, so that walking back goes left to right.
+    Uses the bit-parallel recurrence of Hyyrö (2004), from the last entries to the first, so that the walk back through the
+    table goes left to right.
     """
     if not len(a) or not len(b):
         return
@@ -105,11 +107,12 @@ def _subsequence(a: Int32, b: Int32, partner: Int64, shift: int) -> None:
         common = row & masks.get(name, 0)
         row = ((row + common) | (row - common)) & full
         rows.append(row)
-    # rows[j] has a 0 at bit i where the subsequence of the last i + 1 of a and the last j of b is longer than of the last i.
+    # Bit i of rows[j] is 0 where the last i + 1 entries of a have a longer common subsequence with the last j of b than
+    # the last i entries of a have.
     i, j = n - 1, len(b)
     names = b.tolist()
     while i >= 0 and j > 0:
-        if rows[j] >> i & 1:  # a's entry adds nothing: skip it
+        if rows[j] >> i & 1:  # this entry of a adds nothing
             i -= 1
         elif a[n - 1 - i] == names[len(b) - j]:
             partner[n - 1 - i] = shift + len(b) - j
@@ -120,7 +123,7 @@ def _subsequence(a: Int32, b: Int32, partner: Int64, shift: int) -> None:
 
 
 def _divide(a: Int32, b: Int32, partner: Int64, shift: int) -> None:
-    """Cut both at the middle of `a`, where runs of it say it lies in `b`."""
+    """Align both halves of `a` separately; the votes of the runs after its middle say where to cut `b`."""
     middle = len(a) // 2
     offset = _offset(a[middle : middle + 4096], b)
     cut = min(max(offset if offset is not None else len(b) * middle // len(a), 0), len(b))

@@ -1,12 +1,12 @@
-"""An execution trace and a profiler file of one rank, joined: which operator of one is which of the other.
+"""Join an execution trace and a profiler file of one rank: find which operator of one is which operator of the other.
 
-The execution trace knows tensors and their identity, the profiler times and kernels. Ids that both carry (the record
-function's id) settle it where they can be believed, which is only where the joined names agree: the id spaces overlap
-even when they mean different operators. Elsewhere the two are laid side by side thread by thread, each operator by its
-name and its caller's name, in call order (`align`).
+The execution trace knows tensors and their identity, the profiler knows times and kernels. Both may carry the id of an
+operator's record function. These ids are used only where the names that they join agree, because the same ids can mean
+different operators in the two files. Otherwise the calls of each thread, by name and caller's name, are aligned in their
+order (`align`).
 
-The rate counts kernels whose operator is in both files: of an operator (by name and caller) that the profiler saw k
-times and the observer e times, min(1, e / k) of its kernels. A low rate is a diagnostic, never a silent success.
+The link rate is a share of the kernels whose operator is in both files. Where the profiler saw an operator (by name and
+caller) k times and the observer e times, min(1, e / k) of its kernels count. A low rate is reported as a diagnostic.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ from lumos.result import Shown, plain
 from lumos.trace.execution_trace import ExecutionTrace
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
-#: Share of joined names that must agree before ids are believed.
+#: The share of joined names that must agree for ids to be used.
 BELIEVED = 0.95
 #: Link rates below this are reported.
 LOW = 0.9
-#: Operators whose tensor shapes are compared, and the share that must agree for the files to be of one rank and run.
+#: How many operators have their tensor shapes compared, and the share that must agree for both files to be of one rank and run.
 COMPARED, SAME_RUN = 2000, 0.995
-#: Where the id of an operator's record function may stand in a profiler file, and how far it may be shifted.
+#: The fields of a profiler file that may hold the id of an operator's record function, and what must be added to them.
 _IDS = (("Record function id", 0), ("External id", 0), ("Ev Idx", 1), ("Ev Idx", 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Linked(Shown):
-    """node: int32 per row of the Trace, the execution trace's node that it is, ABSENT none. kernel: its row.
+    """Which nodes of an execution trace the rows of a Trace are.
 
-    kernel_node, method: per kernel the node of the operator that launched it, and how it was found: "id", "alignment",
-    "enclosing" (the operator itself is not in the execution trace, one around it is) or "" where none was.
-    shared: kernels whose operator is in both files. linked: of these, by id or alignment. operators: rows matched.
+    node: int32 per row of the Trace, its node in the execution trace, ABSENT where there is none. kernel: the row of each
+    kernel. kernel_node: per kernel the node of the operator that launched it. method: per kernel how that was found: "id",
+    "alignment", "enclosing" (the execution trace lacks the operator itself but has one around it), or "" where it was not.
+    shared: how many kernels have an operator that is in both files. linked: how many were found by id or alignment.
+    operators: how many rows were matched.
     """
 
     node: Int32
@@ -102,7 +104,7 @@ def link(observed: ExecutionTrace, trace: Trace) -> Linked:
 
 
 def _callers(trace: Trace, rows: Int32) -> Int64:
-    """For each of `rows` (by lane and start) the position in it of the row around it, ABSENT none."""
+    """For each of `rows` (sorted by lane and start) the position in `rows` of its caller, ABSENT where it has none."""
     out = np.full(len(rows), ABSENT, np.int64)
     end = (trace.start[rows] + trace.duration[rows]).tolist()
     stack: list[int] = []
@@ -119,7 +121,7 @@ def _callers(trace: Trace, rows: Int32) -> Int64:
 
 
 def _join_ids(observed: ExecutionTrace, trace: Trace, rows: Int32) -> Int32 | None:
-    """The node of each row by id, from the first id whose names agree; None where none can be believed."""
+    """The node of each row by id, from the first field of `_IDS` whose names agree; None where no field's do."""
     known = observed.rf_id > 0
     order = np.flatnonzero(known)[np.argsort(observed.rf_id[known], kind="stable")]
     ids = observed.rf_id[order]
@@ -141,15 +143,15 @@ def _join_ids(observed: ExecutionTrace, trace: Trace, rows: Int32) -> Int32 | No
 
 
 def _common_names(observed: ExecutionTrace, trace: Trace) -> Int64:
-    """For each string of the trace its index among the execution trace's, ABSENT where it has none."""
+    """For each string of the trace its index among the strings of the execution trace, ABSENT where it is not among them."""
     index = {name: i for i, name in enumerate(observed.strings)}
     return np.array([index.get(name, ABSENT) for name in trace.strings] or [ABSENT], np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Calls:
-    """Every call by name and caller's name. row: int64 per row, node: int64 per node, ABSENT where the other file never
-    has the name; row_name, node_name: the names alone, likewise."""
+    """A number for every call's name and caller's name. row: int64 per row. node: int64 per node. ABSENT where the other
+    file never has the name. row_name, node_name: the same for the name alone."""
 
     row: Int64
     node: Int64
@@ -158,7 +160,7 @@ class _Calls:
 
 
 def _calls(observed: ExecutionTrace, trace: Trace, rows: Int32, caller: Int64) -> _Calls:
-    """The calls of both files in common words. The caller is the nearest whose name both files have."""
+    """The calls of both files, numbered alike. The caller that counts is the nearest whose name both files have."""
     row_name = _common_names(observed, trace)[trace.name[rows]]
     seen = np.zeros(len(observed.strings), bool)
     seen[row_name[row_name >= 0]] = True
@@ -173,19 +175,19 @@ def _calls(observed: ExecutionTrace, trace: Trace, rows: Int32, caller: Int64) -
 
 def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -> Int32:
     """The node of each row by the order of calls, thread by thread."""
-    mine, theirs = np.flatnonzero(calls.row >= 0), np.flatnonzero(calls.node >= 0)
+    known_rows, known_nodes = np.flatnonzero(calls.row >= 0), np.flatnonzero(calls.node >= 0)
     out = np.full(len(rows), ABSENT, np.int32)
-    for thread, lane in _threads(observed, trace, rows[mine], theirs, calls.node_name, calls.row_name[mine]):
-        nodes = theirs[observed.thread[theirs] == thread]
-        here = mine[trace.lane[rows[mine]] == lane]
-        words = np.unique(np.concatenate((calls.node[nodes], calls.row[here])), return_inverse=True)[1].astype(np.int32)
-        partner = align(words[: len(nodes)], words[len(nodes) :])
-        out[here[partner[partner >= 0]]] = nodes[partner >= 0]
+    for thread, lane in _threads(observed, trace, rows[known_rows], known_nodes, calls.node_name, calls.row_name[known_rows]):
+        nodes = known_nodes[observed.thread[known_nodes] == thread]
+        on_lane = known_rows[trace.lane[rows[known_rows]] == lane]
+        numbers = np.unique(np.concatenate((calls.node[nodes], calls.row[on_lane])), return_inverse=True)[1].astype(np.int32)
+        partner = align(numbers[: len(nodes)], numbers[len(nodes) :])
+        out[on_lane[partner[partner >= 0]]] = nodes[partner >= 0]
     return out
 
 
 def _caller_names(caller: Int64, name: Int64) -> Int64:
-    """The name of the nearest caller that has one (name >= 0), as name + 1; 0 at the top. Callers stand before callees."""
+    """The name of the nearest caller that has one (name >= 0), plus 1; 0 where there is none. Callers come before callees."""
     names, out = name.tolist(), [0] * len(name)
     for i, up in enumerate(caller.tolist()):
         if up >= 0:
@@ -194,13 +196,13 @@ def _caller_names(caller: Int64, name: Int64) -> Int64:
 
 
 def _threads(observed: ExecutionTrace, trace: Trace, rows: Int32, nodes: Int64, node_name: Int64, row_name: Int64) -> list[tuple[int, int]]:
-    """(thread, lane) pairs that run the same operators, the most alike first; each is in one pair."""
+    """(thread, lane) pairs with the most operators in common, best pairs first; every thread and lane is in one pair at most."""
     lane = trace.lane[rows]
     overlaps = []
     for thread in np.unique(observed.thread[nodes]).tolist():
-        ours = Counter(node_name[nodes[observed.thread[nodes] == thread]].tolist())
+        observed_names = Counter(node_name[nodes[observed.thread[nodes] == thread]].tolist())
         for other in np.unique(lane).tolist():
-            common = ours & Counter(row_name[lane == other].tolist())
+            common = observed_names & Counter(row_name[lane == other].tolist())
             overlaps.append((sum(common.values()), -thread, -other))
     out: list[tuple[int, int]] = []
     for count, thread, other in sorted(overlaps, reverse=True):
@@ -210,7 +212,7 @@ def _threads(observed: ExecutionTrace, trace: Trace, rows: Int32, nodes: Int64, 
 
 
 def _operators(trace: Trace, rows: Int32, caller: Int64) -> tuple[Int32, Int64]:
-    """The kernels' rows, and for each the position in `rows` of the operator that launched it, ABSENT none."""
+    """The kernels' rows, and for each the position in `rows` of the operator that launched it, ABSENT where there is none."""
     work = device_work(trace)
     out = np.full(len(work), ABSENT, np.int64)
     start, lane = trace.start[rows], trace.lane[rows]
@@ -230,18 +232,18 @@ def _operators(trace: Trace, rows: Int32, caller: Int64) -> tuple[Int32, Int64]:
 
 def _methods(node: Int32, operator: Int64, how: str, caller: Int64, rows: Int32) -> tuple[tuple[str, ...], Int32]:
     """How each kernel was linked, and to which node."""
-    method, found = [], []
+    method, kernel_node = [], []
     for at in operator.tolist():
         direct = True
         while at >= 0 and node[rows[at]] == ABSENT:
             at, direct = int(caller[at]), False
-        found.append(int(node[rows[at]]) if at >= 0 else ABSENT)
+        kernel_node.append(int(node[rows[at]]) if at >= 0 else ABSENT)
         method.append("" if at < 0 else how if direct else "enclosing")
-    return tuple(method), np.array(found, np.int32)
+    return tuple(method), np.array(kernel_node, np.int32)
 
 
 def _shared(calls: _Calls, operator: Int64) -> int:
-    """Kernels whose operator is in both files: min(1, e / k) of those of each call."""
+    """How many kernels have an operator that is in both files: of each call min(1, e / k) of its kernels."""
     observed = Counter(calls.node.tolist())
     profiled = Counter(calls.row.tolist())
     kernels = Counter(calls.row[operator[operator >= 0]].tolist())
@@ -249,12 +251,12 @@ def _shared(calls: _Calls, operator: Int64) -> int:
 
 
 def _findings(observed: ExecutionTrace, trace: Trace, out: Linked) -> list[Diagnostic]:
-    found = [*observed.diagnostics]
+    findings = [*observed.diagnostics]
     rate = out.link_rate
     if rate is None:
-        found.append(Diagnostic("nothing-to-link", f"no kernel of {trace.path} comes from an operator that {observed.path} has"))
+        findings.append(Diagnostic("nothing-to-link", f"no kernel of {trace.path} comes from an operator that {observed.path} has"))
     elif rate < LOW:
-        found.append(
+        findings.append(
             Diagnostic(
                 "link-rate-low",
                 f"only {rate:.0%} of the {out.shared} kernels whose operator is in both files are linked: {observed.path} and {trace.path}"
@@ -262,7 +264,7 @@ def _findings(observed: ExecutionTrace, trace: Trace, out: Linked) -> list[Diagn
             )
         )
     if out.shared < LOW * out.kernels:
-        found.append(
+        findings.append(
             Diagnostic(
                 "operators-differ",
                 f"{out.kernels - out.shared} of {out.kernels} kernels come from operators that {observed.path} does not have (so often)",
@@ -270,18 +272,18 @@ def _findings(observed: ExecutionTrace, trace: Trace, out: Linked) -> list[Diagn
         )
     compared, agree = _same_shapes(observed, trace, out.node)
     if compared >= 20 and agree < SAME_RUN * compared:
-        found.append(
+        findings.append(
             Diagnostic(
                 "shapes-differ",
                 f"{compared - agree} of {compared} operators have other tensor shapes in {observed.path} than in {trace.path}:"
                 " the files are of different ranks or runs",
             )
         )
-    return found
+    return findings
 
 
 def _same_shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> tuple[int, int]:
-    """Matched operators whose tensor inputs' shapes were compared, and those that agree."""
+    """Of how many matched operators the shapes of tensor inputs were compared, and of how many they agree."""
     column = trace.args.get("Input Dims")
     if column is None:
         return 0, 0
@@ -290,8 +292,8 @@ def _same_shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> tuple[i
     compared = agree = 0
     for i in chosen.tolist():
         _, shapes, types = observed.inputs[int(node[column.rows[i]])]
-        ours, theirs, kinds = json.loads(trace.strings[int(column.values[i])]), json.loads(shapes), json.loads(types)
-        pairs = [(a, b) for a, b, kind in zip(ours, theirs, kinds, strict=False) if str(kind).startswith("Tensor")]
+        profiled, seen, kinds = json.loads(trace.strings[int(column.values[i])]), json.loads(shapes), json.loads(types)
+        pairs = [(a, b) for a, b, kind in zip(profiled, seen, kinds, strict=False) if str(kind).startswith("Tensor")]
         if pairs:
             compared += 1
             agree += all(a == b for a, b in pairs)
@@ -299,7 +301,7 @@ def _same_shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> tuple[i
 
 
 def agreement(observed: ExecutionTrace, trace: Trace, node: Int32) -> NDArray[np.float64]:
-    """The share of matched rows whose names are the same in both files, as an array of one: a check on any linking."""
+    """The share of matched rows whose names are the same in both files, float64[1]; nan where no row is matched."""
     rows = np.flatnonzero(node >= 0)
     same = [trace.strings[a] == observed.strings[b] for a, b in zip(trace.name[rows], observed.name[node[rows]], strict=True)]
     return np.array([np.mean(same)]) if same else np.array([np.nan])

@@ -1,4 +1,4 @@
-"""A linked pair of files as one `.et`: the profiler's times and kernels with the execution trace's tensors."""
+"""Write a linked pair of files as one `.et`: the profiler's times and kernels with the execution trace's tensors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lumos.trace.chakra_wire import Attribute, IOInfo, encode_io, encode_once, v
 from lumos.trace.execution_trace import ExecutionTrace
 from lumos.trace.table import Trace
 
-#: What an operator of the execution trace says of itself beside its tensors, and its type in Chakra.
-_KEPT = (("rf_id", "uint64"), ("seq_id", "int64"), ("fw_parent", "uint64"), ("op_schema", "string"), ("kernel_backend", "string"))
+#: The attributes that are copied from an operator of the execution trace besides its tensors, and their types in Chakra.
+_ATTRIBUTES = (("rf_id", "uint64"), ("seq_id", "int64"), ("fw_parent", "uint64"), ("op_schema", "string"), ("kernel_backend", "string"))
 
 
 def write_linked(path: Path, observed: ExecutionTrace, trace: Trace, linked: Linked) -> int:
-    """Write the rank's nodes to `path`, operators and their kernels with inputs and outputs; returns the nodes written.
+    """Write the rank's nodes to `path`, operators and their kernels with inputs and outputs. Returns how many were written.
 
     A kernel has the inputs and outputs of the operator that launched it. LumosError where the file cannot be written.
     """
@@ -32,7 +32,7 @@ def write_linked(path: Path, observed: ExecutionTrace, trace: Trace, linked: Lin
     done: set[int] = set()
     for i, row in enumerate(workload.event.tolist()):
         if row >= 0 and node_of[row] >= 0 and row not in done:
-            done.add(row)  # an operator cut by its callees is several nodes: the first has its tensors
+            done.add(row)  # an operator that calls others becomes several nodes; the first gets its tensors
             more[i] = _fields(observed, int(node_of[row]))
     try:
         descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -47,10 +47,10 @@ def write_linked(path: Path, observed: ExecutionTrace, trace: Trace, linked: Lin
 
 def _fields(observed: ExecutionTrace, node: int) -> bytes:
     attrs = observed.attrs[node]
-    known = [Attribute("et_id", "uint64", int(observed.id[node]))]
-    for name, kind in _KEPT:
+    attributes = [Attribute("et_id", "uint64", int(observed.id[node]))]
+    for name, kind in _ATTRIBUTES:
         value = attrs.get(name)
         if isinstance(value, str if kind == "string" else int) and value not in ("", None):
-            known.append(Attribute(name, kind, value))
-    encoded = b"".join(b"\x52" + varint(len(m)) + m for m in map(encode_once, known))
+            attributes.append(Attribute(name, kind, value))
+    encoded = b"".join(b"\x52" + varint(len(m)) + m for m in map(encode_once, attributes))
     return encode_io(8, IOInfo(*observed.inputs[node])) + encode_io(9, IOInfo(*observed.outputs[node])) + encoded

@@ -1,4 +1,4 @@
-"""Sets of other sizes drawn from what recorded sets have in common.
+"""Learn a model from recorded sets, and sample synthetic sets from it that give away neither names nor times.
 
 Nothing here is public: what users may call is in `lumos`.
 """

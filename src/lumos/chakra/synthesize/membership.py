@@ -1,8 +1,8 @@
-"""What a synthetic set gives away of its source, and how like it is.
+"""Measure what a synthetic set reveals about its source, and how similar it is.
 
-Four consecutive durations identify a place in a trace; none of the source's may survive, in nanoseconds. The membership
-test asks more: whether windows of the sample lie nearer to those of the source at the same place than to those of a
-permutation of the source (each operator's durations shuffled among its nodes). 0.5 is what chance gives.
+Four consecutive durations identify a place in a trace, so no such run of the source, in nanoseconds, may recur in the
+sample. The membership test asks more: how often a window of the sample is nearer to the source at the same place than to
+a permutation of the source, in which each operator's durations are shuffled among its nodes. Chance gives 0.5.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from lumos.trace.table import Int64
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """names, runs: of the source that survive. membership: 0.5 by chance, None where the structure was changed.
+    """How a sample compares with its source.
 
-    rounded_runs: the share of the sample's runs that are in the source once both are rounded to whole microseconds: short
-    operators have few values to choose from. rounded_baseline: of the runs of a permutation of the source.
-    baseline: the membership test with a second permutation in place of the sample. ks: the largest distance of the
-    cumulative distributions of durations (whole microseconds) by class of node, of communication sizes (to within the
-    share by which they were moved) and of dependencies a node.
+    names, runs: how many names and runs of durations of the source recur in the sample. membership: the membership test,
+    0.5 by chance, None where the structure was changed. baseline: the same test of a second permutation instead of the sample.
+    rounded_runs: the share of the sample's runs that the source has too once both are rounded to whole microseconds; some
+    recur by chance, because short operators have few values. rounded_baseline: the same share for a permutation of the
+    source. ks: the largest distance of the cumulative distributions of durations (whole microseconds) by class of node, of
+    sizes of communication (to within SIZE_SHIFT) and of dependencies per node.
     """
 
     names: int
@@ -43,19 +44,19 @@ class Likeness:
 def likeness(source: Workload, sample: Workload, seed: int = 0) -> Likeness:
     """Compare a sample with its source."""
     rng = np.random.default_rng(seed)
-    surviving = {n for n in _used(source) if n} & {n for n in _used(sample) if n}
+    common_names = {n for n in _used(source) if n} & {n for n in _used(sample) if n}
     membership = baseline = None
     permuted, other = _permuted(source, rng), _permuted(source, rng)
     if np.array_equal(source.rank_offset, sample.rank_offset):
         truth = source.duration
         membership = _nearer(_by_program(sample), truth, permuted)
         baseline = _nearer(other, truth, permuted)
-    mine, theirs = _runs(source, source.duration), _runs(sample, sample.duration)
+    source_runs, sample_runs = _runs(source, source.duration), _runs(sample, sample.duration)
     rounded, chance = _runs(source, _us(source.duration)), _runs(source, _us(permuted))
     drawn = _runs(sample, _us(sample.duration))
     return Likeness(
-        names=len(surviving),
-        runs=len(mine & theirs),
+        names=len(common_names),
+        runs=len(source_runs & sample_runs),
         rounded_runs=len(drawn & rounded) / max(len(drawn), 1),
         rounded_baseline=len(chance & rounded) / max(len(chance), 1),
         membership=membership,
@@ -74,7 +75,7 @@ def _us(duration: Int64) -> Int64:
 
 
 def _runs(workload: Workload, duration: Int64) -> set[tuple[int, ...]]:
-    """The runs of consecutive durations of every rank, but for those of nothing but zeros."""
+    """The runs of consecutive durations of every rank, except those that are all zeros."""
     out: set[tuple[int, ...]] = set()
     for low, high in zip(workload.rank_offset[:-1].tolist(), workload.rank_offset[1:].tolist(), strict=True):
         d = duration[low:high].tolist()
@@ -83,7 +84,7 @@ def _runs(workload: Workload, duration: Int64) -> set[tuple[int, ...]]:
 
 
 def _by_program(sample: Workload) -> Int64:
-    """The durations in the order of the program (ids), whatever the order of the starts."""
+    """The durations in the order of the nodes' ids, which is that of the program, not of the starts."""
     if sample.id is None:
         return sample.duration
     order = np.lexsort((sample.id, sample.rank_of()))
@@ -91,7 +92,7 @@ def _by_program(sample: Workload) -> Int64:
 
 
 def _permuted(source: Workload, rng: np.random.Generator) -> Int64:
-    """The source's durations, each symbol's shuffled among its nodes."""
+    """The durations of the source, those of each symbol shuffled among its nodes."""
     symbol = symbols_of(source)
     out = source.duration.copy()
     order = np.argsort(symbol, kind="stable")
@@ -101,7 +102,7 @@ def _permuted(source: Workload, rng: np.random.Generator) -> Int64:
 
 
 def _nearer(candidate: Int64, truth: Int64, permuted: Int64) -> float:
-    """How often windows of the candidate are nearer to the truth's than to the permutation's, ties half."""
+    """The share of windows in which the candidate is nearer to the truth than to the permutation; ties do not count."""
 
     def distance(other: Int64) -> NDArray[np.float64]:
         difference = np.abs(np.log1p(candidate) - np.log1p(other))
@@ -133,7 +134,7 @@ def _class(workload: Workload, name: str) -> NDArray[np.bool_]:
 def kolmogorov_smirnov(a: Int64, b: Int64, tolerance: float = 0.0) -> float:
     """The largest distance between the cumulative distributions of two samples.
 
-    tolerance: values may lie apart by this share without counting (Lévy's distance in one direction).
+    tolerance: values that differ by this share at most count as equal (as in Lévy's distance).
     """
     both, one, two = np.union1d(a, b), np.sort(a), np.sort(b)
 

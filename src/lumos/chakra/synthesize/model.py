@@ -1,14 +1,15 @@
 """A generative model of Chakra workloads: learned from one or many sets, saved as one file, sampled with a seed.
 
-Structure and values are kept apart. The structure of a set is, rank by rank (ranks that run the same share it), a
-sequence of symbols with dependencies as distances back. A symbol stands for an operator (or a kind of communication) at
-one order of magnitude; its name is a number. Of durations only each symbol's empirical quantiles are kept, over all
-ranks and sets: what is sampled has the marginals, the structure and the sums of the source and none of its runs. A
-parametric mixture (Gaussian, as in the public generator) was the alternative: operator times are spikes with long
-tails, which quantiles hold without a number of components to choose.
+The model separates structure and values. The structure of a set is a program per rank (ranks that run the same share
+one): a sequence of symbols, each with the distances back to the nodes that it depends on. A symbol is an operator, or a
+kind of communication, with durations of one order of magnitude; its name is a number. Of the durations the model holds
+only the empirical quantiles of each symbol over all ranks and sets. So a sample has the marginal distributions, the
+structure and the sums of its source, and none of its runs of durations. Chakra's public generator fits a mixture of
+Gaussians instead; but operator times are spikes with long tails, which quantiles describe without a number of components
+to choose.
 
-Long nodes decide the step, so their symbols are fine (a quarter octave; an eighth for the longest); short ones are pooled
-per operator.
+Long nodes decide the length of a step, so their symbols are narrow (a quarter octave, an eighth for the longest). Short
+nodes have one symbol per operator.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.lists import grouped
 from lumos.trace.table import ABSENT, Int32, Int64
 
-#: Consecutive durations that identify a place in a trace.
+#: How many consecutive durations identify a place in a trace.
 RUN = 4
 #: Points of a quantile table.
 POINTS = 33
-#: Durations below this are one symbol per operator, ns; those above this share of the set's time are the finest.
+#: Durations below SHORT ns have one symbol per operator; those above the share LONG of the set's time the narrowest symbols.
 SHORT, LONG = 16_000, 0.01
 
 _FORMAT = "lumos-chakra-model-1"
@@ -50,10 +51,11 @@ class Symbol(msgspec.Struct, frozen=True):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """What a rank runs: per node its symbol, queue and release (ABSENT none), and how far back its dependencies are.
+    """What a rank runs. symbol, queue, release (ABSENT none): one per node. deps: per node how many nodes back each of its
+    dependencies is.
 
-    comm: (node, type, size, group, peer as a distance in ranks, tag, kind) of the communication nodes. steps: first and
-    last node of every training step.
+    comm: (node, type, size, group, peer as a distance in ranks, tag, kind) of each communication node. steps: the first
+    and the last node of every training step.
     """
 
     symbol: tuple[int, ...]
@@ -65,7 +67,7 @@ class Program(msgspec.Struct, frozen=True):
 
 
 class Structure(msgspec.Struct, frozen=True):
-    """One set: its programs, which of them each rank runs, its groups."""
+    """The structure of one set. of_rank: which of the programs each rank runs."""
 
     programs: tuple[Program, ...]
     of_rank: tuple[int, ...]
@@ -73,8 +75,8 @@ class Structure(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, frozen=True):
-    """What was learned. kinds: of communication, in Lumos' words. short_runs: uint32 hashes, ascending, of the sources' runs
-    of durations so short that a sample might draw the same by chance."""
+    """What was learned. kinds: the kinds of communication, as in `Communication.kinds`. short_runs: uint32 hashes, ascending,
+    of the runs in the sources whose durations are so short that a sample might draw the same ones by chance."""
 
     format: str
     symbols: tuple[Symbol, ...]
@@ -103,7 +105,7 @@ def learn(workloads: Sequence[Workload]) -> Model:
 
 
 def run_hashes(workload: Workload) -> tuple[Int64, NDArray[np.uint32]]:
-    """Where runs of consecutive short durations begin (node numbers), and a hash of each; runs of zeros alone are none."""
+    """The first node of every run of RUN short durations, and a hash of each run. Runs that are all zeros are left out."""
     d = workload.duration.astype(np.uint64)
     if len(d) < RUN:
         return np.empty(0, np.int64), np.empty(0, np.uint32)
@@ -118,12 +120,12 @@ def run_hashes(workload: Workload) -> tuple[Int64, NDArray[np.uint32]]:
 
 
 def symbols_of(workload: Workload) -> Int32:
-    """The symbol of every node of one workload, as a number of its own: for tests of what a sample gives away."""
+    """The symbol of every node of one workload by itself, for the test of what a sample reveals."""
     return _symbols(workload, {}, {}, [])
 
 
 def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: dict[str, int], pools: list[list[Int64]]) -> Int32:
-    """The symbol of every node; new ones are added, and the durations of each join its pool."""
+    """The symbol of every node. Adds new symbols, labels and pools, and each symbol's durations to its pool."""
     label = np.array([labels.setdefault(name, len(labels)) for name in workload.names] or [0])[workload.name]
     long = LONG * float((workload.start + workload.duration).max())
     log = np.log2(np.maximum(workload.duration, 1))
@@ -144,7 +146,7 @@ def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: di
 
 
 def _quantiles(pool: Int64) -> tuple[int, ...]:
-    """The quantiles of a pool, moved together so that their mean is the pool's."""
+    """The quantiles of a pool, scaled so that they have the mean of the pool."""
     points = np.quantile(pool, np.linspace(0, 1, POINTS))
     mean = np.trapezoid(points) / (POINTS - 1) if hasattr(np, "trapezoid") else np.mean((points[1:] + points[:-1]) / 2)
     if mean > 0:
@@ -186,7 +188,7 @@ def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> Stru
 
 
 def _steps(workload: Workload, rank: int, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """First and last host node (or node, where there is none) of every step of a rank, counted within the rank."""
+    """The first and the last host node of every step of a rank (any node where it has no host nodes), from 0 in each rank."""
     start = workload.start[low:high]
     counted = workload.on_cpu[low:high] if workload.on_cpu[low:high].any() else np.ones(high - low, bool)
     for step in workload.steps:

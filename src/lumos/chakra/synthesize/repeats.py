@@ -1,4 +1,4 @@
-"""The repeating part of what a rank runs: its layers."""
+"""Find the part of a rank's program that repeats: its layers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from lumos.trace.table import Int64
 
-#: A unit repeats at least so often to be a layer.
+#: A unit must repeat at least so often to be a layer.
 LEAST = 3
-#: A longer unit must cover this much more to be preferred.
+#: A longer unit is preferred only where it covers this many times as much of the sequence.
 MUCH = 1.25
 
 
 class Region(NamedTuple):
-    """Entries start … start + period × times of a sequence are `times` like units."""
+    """`times` equal units of `period` entries, from the entry `start` of a sequence."""
 
     start: int
     period: int
@@ -23,9 +23,9 @@ class Region(NamedTuple):
 
 
 def regions(labels: Int64) -> list[Region]:
-    """The stretches in which a unit repeats: of the shortest period that covers about as much as any.
+    """The stretches in which a unit repeats, all with one period: the shortest that covers about as much as any other.
 
-    All have the same period length or multiples hidden in it; where several have different counts, each keeps its own.
+    Each stretch has its own number of repetitions.
     """
     best: list[Region] = []
     covered = 0

@@ -1,4 +1,4 @@
-"""Sets sampled from a model: like the source, or as it might be with other ranks, layers and speeds."""
+"""Sample sets from a model: similar to the source, or as it might be with more ranks, other layers or other speeds."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lumos.trace.table import ABSENT, Int64
 
 #: What `--scale` changes.
 SCALES = ("compute", "host", "communication", "size")
-#: Sizes move by up to this share, each size by its own.
+#: Each size changes by a random share of up to this much.
 SIZE_SHIFT = 0.03
-#: How often runs that a source has are looked for and lengthened.
+#: One more than the most rounds in which runs of durations that a source has are searched for and changed.
 ATTEMPTS = 12
-#: Durations move by up to this share beside their quantile, so that operators seen once do not keep theirs.
+#: Each duration changes by a random share of up to this much, so that an operator seen only once does not keep its duration.
 JITTER = 0.02
 
 
@@ -36,9 +36,9 @@ def sample(
 ) -> Graph:
     """A graph from the model. The same seed gives the same graph.
 
-    ranks: a multiple of the source's ranks; what spans all of the source's ranks then spans all. layers: how often the
-    repeating part of every rank repeats. scale: by what factor compute, host, communication times, and sizes change.
-    UsageError where the model cannot give that.
+    ranks: a multiple of the source's ranks; groups that span all ranks of the source then span all ranks. layers: how often
+    the repeating part of every rank repeats. scale: the factors by which the times of compute, host and communication nodes
+    and the sizes of communication change. Raises UsageError where the model cannot give that.
     """
     unknown = sorted(set(scale or ()) - set(SCALES))
     if unknown or any(factor <= 0 for factor in (scale or {}).values()):
@@ -60,19 +60,19 @@ def sample(
 
 
 def _without_runs(graph: Graph, model: Model) -> Graph:
-    """The graph with no run of short durations that a source has: one of the four becomes some nanoseconds longer."""
+    """The graph without runs of short durations that a source has: the longest of each run becomes a few ns longer."""
     known = np.frombuffer(model.short_runs, "<u4")
     plain = replace(graph, measured_start=None, measured_end=None)
     for by in range(1, ATTEMPTS):
         workload = lower(plain)
         where, hashes = run_hashes(workload)
-        met = where[np.isin(hashes, known)]
-        if not len(met):
+        revealing = where[np.isin(hashes, known)]
+        if not len(revealing):
             break
         assert workload.event is not None
         longer = plain.duration.copy()
-        place = met[:, None] + np.arange(RUN)
-        longest = place[np.arange(len(met)), workload.duration[place].argmax(axis=1)]
+        nodes = revealing[:, None] + np.arange(RUN)
+        longest = nodes[np.arange(len(revealing)), workload.duration[nodes].argmax(axis=1)]
         task = workload.event[longest]
         longer[task[task >= 0]] += by
         plain = replace(plain, duration=longer)
@@ -80,7 +80,7 @@ def _without_runs(graph: Graph, model: Model) -> Graph:
 
 
 def _steps(programs: list[Program], offset: Int64, start: Int64) -> tuple[Step, ...]:
-    """The training steps where they lie in the sample."""
+    """The marks of the training steps in the time of the sample."""
     return tuple(
         Step(rank, f"step {number}", int(start[low + first]), int(start[low + last]) + 1)
         for rank, (program, low) in enumerate(zip(programs, offset.tolist(), strict=False))
@@ -94,7 +94,7 @@ def _workload(model: Model, structure: Structure, replicas: int, rng: np.random.
     offset = offsets([len(p.symbol) for p in programs])
     symbol = np.concatenate([np.array(p.symbol, np.int64) for p in programs])
     groups, group_of, grown = _groups(structure, replicas)
-    facts, back = _communication(model, programs, offset, world, group_of, rng, scale.get("size", 1.0))
+    facts, order = _communication(model, programs, offset, world, group_of, rng, scale.get("size", 1.0))
     duration = _durations(model, symbol, rng, scale)
     if replicas > 1:
         _grow(duration, facts, groups, grown, replicas)
@@ -111,7 +111,7 @@ def _workload(model: Model, structure: Structure, replicas: int, rng: np.random.
         name=of_symbol[symbol].astype(np.int32),
         names=labels,
         queue=np.concatenate([np.array(p.queue, np.int32) for p in programs]),
-        start=back,
+        start=order,
         duration=duration,
         release=np.concatenate([np.array(p.release, np.int64) for p in programs]),
         operations=none,
@@ -124,14 +124,14 @@ def _workload(model: Model, structure: Structure, replicas: int, rng: np.random.
 
 
 def _labels(model: Model, rng: np.random.Generator) -> tuple[tuple[str, ...], Int64]:
-    """Names that say nothing: numbers in an order of their own; and each symbol's."""
+    """Names that reveal nothing, numbered at random; and the index of each symbol's name among them."""
     labels = sorted({s.label for s in model.symbols})
     number = dict(zip(labels, rng.permutation(len(labels)).tolist(), strict=True))
     return tuple(f"op{i}" for i in range(len(labels))), np.array([number[s.label] for s in model.symbols])
 
 
 def _durations(model: Model, symbol: Int64, rng: np.random.Generator, scale: Mapping[str, float]) -> Int64:
-    """A duration for every node: each symbol's nodes take one value from each equal share of its distribution."""
+    """A duration for every node: the n nodes of a symbol get one value from each n-th part of its distribution."""
     out = np.zeros(len(symbol), np.float64)
     bounds, order = grouped(symbol, len(model.symbols))
     for i, s in enumerate(model.symbols):
@@ -167,21 +167,22 @@ def _communication(
     rng: np.random.Generator,
     scale: float,
 ) -> tuple[Communication, Int64]:
-    """The facts of all ranks, and starts that only keep the order of every rank's nodes."""
+    """The communication of all ranks; and as start of every node its position in its rank, which says no more than the order."""
     rows = []
     factor: dict[int, float] = {}
     tags: dict[tuple[int, int], dict[int, list[int]]] = {}
     for rank, program in enumerate(programs):
         replica, local = divmod(rank, world)
-        for node, kind, size, group, peer, tag, was in program.comm:
+        for node, comm_type, size, group, peer, tag, kind in program.comm:
             by = factor.setdefault(size, 1 + SIZE_SHIFT * (2 * rng.random() - 1))
-            moved = max(round(size * by * scale / 4) * 4, 4)
+            changed = max(round(size * by * scale / 4) * 4, 4)
             other = replica * world + local + peer if group < 0 else ABSENT
             sends = model.symbols[program.symbol[node]].type == NodeType.SEND
             if group < 0:
                 pair = (rank, other) if sends else (other, rank)
                 tag = _tag(tags.setdefault(pair, {}), tag, sends)
-            rows.append((int(offset[rank]) + node, kind, moved, group_of[replica][group] if group >= 0 else ABSENT, other, tag, was))
+            own_group = group_of[replica][group] if group >= 0 else ABSENT
+            rows.append((int(offset[rank]) + node, comm_type, changed, own_group, other, tag, kind))
     table = np.array(rows, np.int64).reshape(len(rows), 7)
     facts = Communication(
         node=table[:, 0],
@@ -197,16 +198,17 @@ def _communication(
 
 
 def _tag(used: dict[int, list[int]], tag: int, sends: bool) -> int:
-    """A tag of its own for each repetition of a message: its k-th send and its k-th receive agree."""
+    """A tag for each repetition of a message; the k-th send and the k-th receive get the same one."""
     counts = used.setdefault(tag, [0, 0])
     counts[sends] += 1
     return tag + 100_000 * (counts[sends] - 1)
 
 
 def _groups(structure: Structure, replicas: int) -> tuple[tuple[tuple[int, ...], ...], list[list[int]], set[int]]:
-    """The groups of all replicas; each replica's number of each of the source's; those that grew.
+    """The groups of all replicas; for each replica the number of each of the source's groups; the groups that grew.
 
-    A group that reaches from the first tenth of the ranks to the last is one over everything, as data parallelism is.
+    A group that covers all ranks of the source, counting the distance between its members, grows to span all replicas, as
+    data parallelism does.
     """
     world = len(structure.of_rank)
     out: list[tuple[int, ...]] = []
@@ -227,7 +229,7 @@ def _groups(structure: Structure, replicas: int) -> tuple[tuple[tuple[int, ...],
 
 
 def _grow(duration: Int64, facts: Communication, groups: tuple[tuple[int, ...], ...], grown: set[int], replicas: int) -> None:
-    """Collectives of groups that grew last longer, as a ring does: (n - 1) / n of the bytes pass each link."""
+    """Lengthen the collectives of groups that grew as in a ring, where (n - 1) / n of the bytes pass each link."""
     for i, group in enumerate(facts.group.tolist()):
         if group in grown:
             n = len(groups[group])
@@ -247,9 +249,10 @@ def _with_layers(structure: Structure, layers: int) -> Structure:
 
 
 def _program_with_layers(program: Program, layers: int) -> Program | None:
-    """The program with every region of its layers `layers` units long; None where nothing repeats.
+    """The program with every region of layers `layers` units long; None where nothing repeats.
 
-    With enough communication, layers are told by it: what lies between differs by noise. Else by the symbols.
+    With enough communication the layers are found by its pattern, because the nodes between differ by noise; otherwise by
+    the symbols of all nodes.
     """
     by_comm = len(program.comm) >= 6
     if by_comm:
@@ -259,12 +262,12 @@ def _program_with_layers(program: Program, layers: int) -> Program | None:
         keys = [(s,) for s in program.symbol]
         cuts = list(range(len(program.symbol) + 1))
     index: dict[tuple[int, ...], int] = {}
-    found = regions(np.array([index.setdefault(k, len(index)) for k in keys], np.int64))
-    if not found:
+    repeating = regions(np.array([index.setdefault(k, len(index)) for k in keys], np.int64))
+    if not repeating:
         return None
     order: list[int] = []
     at = 0
-    for region in found:
+    for region in repeating:
         begin, end = cuts[region.start], cuts[region.start + region.period * region.times]
         order += range(at, begin)
         for unit in range(layers):
