@@ -14,9 +14,9 @@ _Member = TypeVar("_Member", bound=StrEnum)
 
 
 def one_of(kind: type[_Member], word: str, what: str) -> _Member:
-    """The member of a closed set that `word` names. what: what the word was given for, for the message.
+    """The member of the enum `kind` whose value is `word`. what: the setting that takes the word, for the message.
 
-    Raises UsageError with the nearest valid word, and all of them.
+    Raises UsageError, which names the nearest valid word and lists all valid ones.
     """
     try:
         return kind(word)
@@ -26,11 +26,11 @@ def one_of(kind: type[_Member], word: str, what: str) -> _Member:
         raise UsageError(f"{what} = {word!r} is not known{hint}; valid: {', '.join(kind)}") from None
 
 
-# ---- collectives and element types: what traces, graphs and cost models have in common ----
+# ---- collectives and element types: shared by traces, graphs and cost models ----
 
 
 class CollectiveKind(StrEnum):
-    """What ranks do together. The value is the spelling of graphs, of the command line and of JSON."""
+    """The kinds of communication between ranks. The value is the spelling in graphs, on the command line and in JSON."""
 
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"
@@ -74,7 +74,7 @@ class CollectiveKind(StrEnum):
         return input_bytes * ranks if self in _GATHERED else input_bytes
 
     def input_bytes(self, buffer_bytes: int, ranks: int) -> int:
-        """One rank's input from the larger of its input and output: the inverse of `buffer_bytes`, rounded down."""
+        """Bytes of one rank's input, from the larger of its input and output: the inverse of `buffer_bytes`, rounded down."""
         return buffer_bytes // ranks if self in _GATHERED else buffer_bytes
 
 
@@ -218,11 +218,11 @@ class Phase(IntEnum):
         return self.name.lower()
 
 
-# ---- what plans and frameworks choose from ----
+# ---- choices of plans and frameworks ----
 
 
 class Schedule(StrEnum):
-    """The order in which pipeline stages run their microbatches. The native module knows each by its place here."""
+    """The order in which pipeline stages run their microbatches. The native module numbers them in the order of this enum."""
 
     GPIPE = "gpipe"
     ONE_F_ONE_B = "1f1b"
@@ -232,7 +232,7 @@ class Schedule(StrEnum):
 
 
 class Recompute(StrEnum):
-    """What the backward pass computes again rather than keep: nothing, what `Selective` says, or whole layers."""
+    """Which activations the backward pass computes again instead of keeping them: none, those of `Selective`, or whole layers'."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -240,14 +240,14 @@ class Recompute(StrEnum):
 
 
 class Selective(StrEnum):
-    """What selective recomputation repeats."""
+    """What selective recomputation computes again."""
 
-    ATTENTION = "attention"  # the core of attention, where that is unfused
+    ATTENTION = "attention"  # scores, softmax and context, where attention is unfused
     ALTERNATE = "alternate"  # every second multiplication
 
 
 class Precision(StrEnum):
-    """The types that a step computes and keeps its tensors in."""
+    """The number format that a step computes in."""
 
     FP32 = "fp32"
     TF32 = "tf32"
@@ -262,14 +262,14 @@ class Precision(StrEnum):
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of one activation in memory: recipes of 8 bit keep theirs in 16, TF32 is a way to multiply fp32."""
+        """Bytes of one activation in memory. FP8 recipes keep activations in 16 bit; TF32 only changes how fp32 is multiplied."""
         return 4 if self in (Precision.FP32, Precision.TF32) else 2
 
 
 class Fusion(StrEnum):
-    """How many operations become one element-wise kernel."""
+    """Which element-wise operations run in one kernel."""
 
-    EAGER = "eager"  # one kernel for each operation
+    EAGER = "eager"  # every operation is a kernel of its own
     FUSED = "fused"  # fused by hand: bias + GeLU, bias + dropout + add, rotary positions, norms
     COMPILED = "compiled"  # neighbouring element-wise operations in one kernel
 
@@ -278,8 +278,8 @@ class AttentionKernel(StrEnum):
     """The kernel that computes the core of attention."""
 
     UNFUSED = "unfused"  # two multiplications around a softmax, with the scores in memory
-    FLASH = "flash"  # the accelerator's best
-    FA1 = "fa1"  # FlashAttention 1, Triton's of 2022 and 2023
+    FLASH = "flash"  # the best that is known on the accelerator
+    FA1 = "fa1"  # FlashAttention 1, and Triton's kernels of 2022 and 2023
     FA2 = "fa2"
     FA3 = "fa3"
     CUDNN = "cudnn"

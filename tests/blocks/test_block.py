@@ -1,4 +1,4 @@
-"""A collapsed block ends when the block does, whatever the host and the device were doing before."""
+"""A collapsed block ends when the block itself would, whenever the host and the device become free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lumos.predict.assemble import repeated
 
 
 def run(block: Block, times: list[int], host: int, device: int) -> tuple[int, int]:
-    """End on the device and on the host, where they are free at these times."""
+    """End of the block on the device and on the host, if these become free at the given times."""
     free: dict[Lane, int] = {}
     ends: list[int] = []
     clock = host + block.before
@@ -58,22 +58,22 @@ def test_series_of_blocks(made, count):
 def test_builder_chains_and_joins():
     b = Builder("x", 5)
     b.add("a", Traffic(1))
-    beside = b.beside("b", Traffic(1), Lane.TENSOR)
+    forked = b.fork("b", Traffic(1), Lane.TENSOR)
     b.add("c", Traffic(1, kernels=3))
-    b.join(beside)
+    b.join(forked)
     b.add("d", Traffic(1))
     block = b.build()
     assert [op.after for op in block.ops] == [(), (0,), (0,), (1, 2)]
     assert [op.host for op in block.ops] == [5, 5, 15, 5]
-    assert block.ends == (3,)
+    assert block.last_ops == (3,)
 
 
 def test_exposed_communication_of_a_block():
     b = Builder("x", 0)
     b.add("a", Traffic(1))
-    beside = b.beside("covered", Traffic(1), Lane.TENSOR)
+    forked = b.fork("covered", Traffic(1), Lane.TENSOR)
     b.add("b", Traffic(1))
-    b.join(beside)
+    b.join(forked)
     b.add("shown", Traffic(1), Lane.TENSOR)
     c = collapse(b.build(), [Times(t, t, t) for t in (10, 5, 20, 7)])
     assert (c.device[0], c.compute, c.exposed, c.overlapped) == (37, 30, 7, 5)

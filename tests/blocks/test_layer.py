@@ -1,4 +1,4 @@
-"""The work of a layer: what packing, 8-bit gathers and unfused softmax change."""
+"""The work of a layer: effects of packed documents, fp8 gathers and unfused softmax."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Prices: each piece once, in batches; what the step's coefficients do to them."""
+"""Prices: each piece of work once, in batches; effects of the step's coefficients."""
 
 from __future__ import annotations
 
 import pytest
 
 from lumos.blocks.coefficients import StepCoefficients
-from lumos.blocks.price import ERAS, Pricer
+from lumos.blocks.price import SLOWER_KERNELS, Pricer
 from lumos.blocks.work import Attention, Collective, Contention, Fixed, Gemm, GroupedGemm, Traffic
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective import collective
@@ -48,7 +48,7 @@ def replace_coefficients(**changes: float) -> StepCoefficients:
     return changed(PLAIN, **changes)
 
 
-def test_contention_is_a_share_of_what_runs_beside():
+def test_contention_is_a_share_of_the_concurrent_collective():
     move = Collective(CollectiveKind.ALL_GATHER, 8, 1 << 26, 8, 1, 8)
     whole, lost = times(move, Contention(move))
     assert lost == pytest.approx(0.25 * whole, abs=1)
@@ -56,7 +56,7 @@ def test_contention_is_a_share_of_what_runs_beside():
 
 def test_attention_of_earlier_years():
     new, old = times(FLASH, FLASH._replace(kernel="fa1"))
-    assert old == pytest.approx(ERAS["fa1"][1] * new, rel=0.001)
+    assert old == pytest.approx(SLOWER_KERNELS["fa1"][1] * new, rel=0.001)
 
 
 def test_kernels_nobody_measured_fall_back_and_say_so():

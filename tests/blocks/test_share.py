@@ -1,4 +1,4 @@
-"""Groups: how many ranks, how many in a node, how many share its network cards, and who they are."""
+"""Process groups: their size, their ranks, how many of these are on a node, and how many groups share its network cards."""
 
 from __future__ import annotations
 

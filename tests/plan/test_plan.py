@@ -1,4 +1,4 @@
-"""Plans that contradict are refused with the rule; layers are dealt out as frameworks do."""
+"""Plans that break a rule are refused with that rule; layers are spread over the stages as frameworks do."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ CASES = [
 
 
 def place(name: str, stage: int, stages: int, chunk: int) -> int:
-    """Position of a chunk along the model."""
+    """Place of a chunk among all chunks of the model."""
     return stages - 1 - stage if name == "dualpipe" and chunk else (stage if name == "dualpipe" else chunk * stages + stage)
 
 

@@ -1,4 +1,4 @@
-"""A small job whose step can be worked out by hand: every price is stated."""
+"""A small job with given prices, so that its step can be worked out by hand."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def step(plan, framework=QUIET, pricer=None, coarse=True, model=GPT):
 
 
 def passes(timeline, stage):
-    """Device time of a stage's compute stream."""
+    """Sum of the durations on a stage's compute stream."""
     graph = timeline.graph
     mine = np.array([p.rank == stage and p.is_stream and p.stream == 1 for p in graph.processors])[graph.processor]
     return (timeline.end - timeline.start)[mine].sum()
@@ -40,7 +40,7 @@ def test_bubble_of_1f1b_is_that_of_the_textbook(flat):
     pricer = flat(1_000_000)
     few = step(Plan(512, 8, pp=4), pricer=pricer)
     many = step(Plan(512, 16, pp=4), pricer=pricer)
-    each = (many - few) / 8  # one microbatch more, of the slowest stage
+    each = (many - few) / 8  # one more microbatch on the slowest stage
     assert many / each == pytest.approx(16 + 3, rel=0.1)
 
 
@@ -111,7 +111,7 @@ def test_orders_are_fixed(model, plan, framework, cluster):
 
 
 def random_plans(count: int) -> list[tuple[str, Plan, str]]:
-    """Feasible plans over all dimensions and profiles, always the same ones."""
+    """Feasible plans over all dimensions and profiles; the same ones in every run."""
     draw = random.Random(7)
     found: list[tuple[str, Plan, str]] = []
     while len(found) < count:

@@ -1,4 +1,4 @@
-"""What a prediction's four parts mean, and which rates its kernels run at; through the command line, as a user asks."""
+"""The four parts of a prediction, and the rates of its kernels, asked for on the command line."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from lumos.predict.predict import predict
 
 LAYERS = 16
 MODEL = replace(load_model("gpt3-126m"), layers=LAYERS, tied=False)
-#: No host time; gradients are not exchanged for want of replicas.
+#: No host time. There are no replicas, so gradients are not exchanged.
 QUIET = replace(profile("megatron-core"), host_us=0.0, layer_us=0.0, checkpoint_us=0.0, step_us=0.0, transfer_us=0.0, zero=0)
 KERNEL = 1_000_000
 
 
 class MultiplicationsOnly(Pricer):
-    """A layer's multiplications take KERNEL ns each, all else nothing: four forward, four for inputs, four for weights."""
+    """Each multiplication of a layer takes KERNEL ns (four forward, four for inputs, four for weights), all other work no time."""
 
     def __init__(self) -> None:
         super().__init__(load_cluster("h100"))
@@ -45,7 +45,7 @@ def step_ns(plan: Plan) -> float:
 @pytest.mark.parametrize("stages", [4, 8])
 @pytest.mark.parametrize("microbatches", [16, 128])
 @pytest.mark.parametrize(
-    ("schedule", "bubble"),  # in passes: a forward, an input-gradient and a weight-gradient one take equally long
+    ("schedule", "bubble"),  # in passes: forward, input-gradient and weight-gradient passes take equally long
     [
         ("1f1b", lambda p: 3 * (p - 1)),
         ("gpipe", lambda p: 3 * (p - 1)),
@@ -68,7 +68,7 @@ def test_split_passes_exchange_the_gradients_of_every_layer(schedule):
         return sum(w.size for w in works if isinstance(w, Collective))
 
     plan = Plan(512, 64, pp=4, dp=4, zero=1)
-    copies = 2 if schedule == "dualpipe" else 1  # each device holds a part of either direction
+    copies = 2 if schedule == "dualpipe" else 1  # each device holds a part for each direction
     assert exchanged(replace(plan, schedule=schedule)) == pytest.approx(copies * exchanged(plan), rel=0.05)
 
 

@@ -1,4 +1,4 @@
-"""The fit finds coefficients that made the data, holds to its priors without any, and leaves sources out."""
+"""The fit recovers the coefficients that made the data, stays at its priors without data, and can leave sources out."""
 
 from __future__ import annotations
 

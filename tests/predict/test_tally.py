@@ -1,4 +1,4 @@
-"""Blocks counted without listing every pass: the same counts as the layout's, for every framework and schedule."""
+"""Blocks that are counted without listing every pass: the counts equal the layout's for every framework and schedule."""
 
 from __future__ import annotations
 

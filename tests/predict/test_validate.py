@@ -1,4 +1,4 @@
-"""Scores: the errors' figures, rank correlation within groups, skipped rows."""
+"""Scores: figures of the errors, rank correlation within groups, skipped rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The core of attention on one rank: scores, softmax and context, in one fused kernel, in a ring of them, or unfused."""
+"""The core of attention (scores, softmax, context) on one rank: one fused kernel, a ring of them, or unfused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ScoreWork:
         value = latent.value if latent else s.model.head_dim
         part = plan.seq_len // plan.cp // plan.documents
         kernel = self.framework.attention
-        dtype = self.layer.wide_dtype  # Transformer Engine's default
+        dtype = self.layer.unquantised_dtype  # Transformer Engine does not compute attention in fp8 by default
 
         def kernel_of(queries: int, keys: int, causal: bool) -> Attention:
             batch = plan.micro_batch * plan.documents
@@ -48,15 +48,17 @@ class ScoreWork:
         if plan.cp == 1:
             b.add(name, kernel_of(part, part, True))
             return
-        # A ring: each device passes on its keys and values while it works on those it has; the order of the sequence is
-        # folded so that every device has the same causal work (Liu et al. 2023, arXiv:2310.01889; Megatron's "p2p").
-        carried = self.width * plan.micro_batch * part * s.kv_heads * (query + value) * (1 if direction is Direction.FORWARD else 2)
-        for turn in range(plan.cp):
-            moving = [b.beside("cp exchange", s.context(CollectiveKind.SEND_RECEIVE, carried), Lane.CONTEXT)] if turn < plan.cp - 1 else []
-            b.add(name, kernel_of(part, part, True) if turn == 0 else kernel_of(part, part // 2, False))
-            if turn:
+        # A ring: each device works on the keys and values that it has while it passes them on. Each device holds an early and a
+        # late part of the sequence, so that all have the same causal work (Liu et al. 2023, arXiv:2310.01889; Megatron's "p2p").
+        sent_bytes = self.width * plan.micro_batch * part * s.kv_heads * (query + value) * (1 if direction is Direction.FORWARD else 2)
+        for hop in range(plan.cp):
+            exchange = (
+                [b.fork("cp exchange", s.context(CollectiveKind.SEND_RECEIVE, sent_bytes), Lane.CONTEXT)] if hop < plan.cp - 1 else []
+            )
+            b.add(name, kernel_of(part, part, True) if hop == 0 else kernel_of(part, part // 2, False))
+            if hop:
                 b.add("merge partial attention", Traffic(3 * FP32 * s.tokens * s.heads * value))
-            b.join(*moving)
+            b.join(*exchange)
 
     def _unfused_forward(self, b: Builder) -> None:
         s, plan = self.share, self.share.plan
@@ -65,7 +67,7 @@ class ScoreWork:
         b.add("scores", Gemm(q, q, d, s.dtype, batch=batch, out_bytes=self.width))
         if self._fuses_softmax():
             b.add("masked softmax", Traffic(2 * self.width * scores, 1, "normalisation"))
-        else:  # to fp32, scale, mask, softmax, back
+        else:  # cast to fp32, scale, mask, softmax, cast back
             b.add("masked softmax", Traffic((2 * self.width + 7 * FP32) * scores, 5))
         if self.framework.dropout:
             b.add("attention dropout", Traffic((2 * self.width + 1) * scores))
@@ -73,7 +75,8 @@ class ScoreWork:
         b.add("transpose", Traffic(2 * self.width * s.tokens * s.heads * d, 1, "strided"))
 
     def _fuses_softmax(self) -> bool:
-        """Megatron-LM's fused kernel takes up to 2,048 keys and multiples of 4 heads · sequences (fused_softmax.py); else torch's."""
+        """Megatron-LM's fused softmax takes at most 2,048 keys, and heads · sequences that are a multiple of 4 (fused_softmax.py);
+        otherwise torch's softmax runs."""
         s = self.share
         return s.plan.seq_len <= 2048 and s.plan.micro_batch * s.heads % 4 == 0
 

@@ -1,10 +1,10 @@
 """Blocks: the tasks of one layer, embedding, head, optimizer or gradient sync in one phase, in the order of their launch.
 
-A block is a template. It says, per task, on which lane it runs, what work it is, how long the host takes to launch it and
-which tasks of the block it waits for beside the one before it on its lane. `collapse` shortens the compute of a block to
-one task: the block's end is max(start on the device + K, start on the host + E) because every task in it only waits for
-launches and for tasks of the block (max-plus linear, so one task with the right launch time is exact as long as the
-lanes are free when the block begins).
+A block is a template. For each task it holds the lane (stream), the work, the host time of the launch, and which tasks of the
+block it waits for besides the previous one on its lane. `collapse` turns a block into one task. Every task of a block waits
+only for its launch and for tasks of the block, so the block ends at max(start on the device + K, start on the host + E) with
+constants K and E. One task with the right launch time therefore ends at exactly the same time, as long as all lanes are
+free when the block begins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lumos.blocks.work import Lane, Work
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One device task: lane, work, host time of its launch (ns), tasks of the block that it waits for."""
+    """One device task. host: host time of its launch, ns. after: the tasks of the block that it waits for, by index."""
 
     name: str
     lane: Lane
@@ -29,20 +29,21 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`ops` in launch order; `ends`: the ops whose ends are the block's end. `before`: host work before its first launch, ns."""
+    """ops: in launch order. last_ops: the block ends when all of these have ended, by index. before: host work before the first
+    launch, ns."""
 
     name: str
     ops: tuple[Op, ...]
-    ends: tuple[int, ...]
+    last_ops: tuple[int, ...]
     before: int = 0
 
     def __hash__(self) -> int:
-        """Of enough to tell most blocks apart: they are looked up far more often than made, and hold hundreds of numbers."""
+        """Hash only a few fields, which differ between most blocks: blocks hold hundreds of numbers and are looked up often."""
         return hash((self.name, self.before, len(self.ops), *self.ops[:1], *self.ops[-1:]))
 
 
 class Builder:
-    """Lists the ops of a block: a chain, with work beside it that a later op joins."""
+    """Collects the ops of a block: a chain, and work that forks from it and is joined later. host_ns: host time of one launch."""
 
     def __init__(self, name: str, host_ns: int, before: int = 0) -> None:
         self.name = name
@@ -50,28 +51,28 @@ class Builder:
         self._before = before
         self._ops: list[Op] = []
         self._tail: tuple[int, ...] = ()
-        self._loose: list[int] = []
+        self._until_end: list[int] = []
 
     def add(self, name: str, work: Work, lane: Lane = Lane.COMPUTE) -> None:
-        """The next op of the chain: it waits for the chain so far."""
+        """Append an op to the chain: it waits for the chain so far."""
         self._ops.append(Op(name, lane, work, self._host * _launches(work), self._tail))
         self._tail = (len(self._ops) - 1,)
 
-    def beside(self, name: str, work: Work, lane: Lane) -> int:
-        """An op that waits for the chain so far, but for which the chain does not wait until `join`."""
+    def fork(self, name: str, work: Work, lane: Lane) -> int:
+        """Add an op that waits for the chain so far; the chain goes on without it until `join`. Returns its index."""
         self._ops.append(Op(name, lane, work, self._host * _launches(work), self._tail))
         return len(self._ops) - 1
 
-    def loose(self, name: str, work: Work, lane: Lane) -> None:
-        """An op that waits for the chain so far and that only the end of the block waits for."""
-        self._loose.append(self.beside(name, work, lane))
+    def fork_to_end(self, name: str, work: Work, lane: Lane) -> None:
+        """Add an op that waits for the chain so far; only the end of the block waits for it."""
+        self._until_end.append(self.fork(name, work, lane))
 
     def join(self, *ops: int) -> None:
-        """What follows also waits for these ops."""
+        """Let what follows in the chain also wait for these ops."""
         self._tail = tuple(sorted({*self._tail, *ops}))
 
     def build(self) -> Block:
-        self.join(*self._loose)
+        self.join(*self._until_end)
         return Block(self.name, tuple(self._ops), self._tail, self._before)
 
 
@@ -80,14 +81,14 @@ def _launches(work: Work) -> int:
 
 
 class Times(NamedTuple):
-    """How long work takes, ns: best guess, and the ends of its interval."""
+    """How long work takes, ns: the best guess, and the lower and upper end of the 80 % interval."""
 
     best: int
     low: int
     high: int
 
     def then(self, other: Times) -> Times:
-        """This work, then the other."""
+        """This work followed by the other."""
         return Times(self.best + other.best, self.low + other.low, self.high + other.high)
 
     def repeated(self, count: int) -> Times:
@@ -96,7 +97,7 @@ class Times(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """What the device's time of a block holds, ns: compute, communication that nothing covers, communication beside compute."""
+    """Parts of a block's time on the device, ns: compute, communication while no compute runs, communication during compute."""
 
     compute: int
     exposed: int
@@ -107,13 +108,12 @@ class Inside(NamedTuple):
 class Collapsed:
     """A block as one device task, all in ns.
 
-    device: its length where only the device limits it; hosted: from the host's arrival to its end
-    where only the host limits it; host: host time of all its launches. compute, exposed, overlapped: what is inside the
-    device's length: compute, communication that nothing covers, communication beside compute.
+    device: its length if launches take no time. host_limited: from the arrival of the host to the block's end, if the device is
+    free. host: host time of all launches. compute, exposed, overlapped: the parts of `device`, as `Inside` has them.
     """
 
     device: Times
-    hosted: int
+    host_limited: int
     host: int
     compute: int = 0
     exposed: int = 0
@@ -121,15 +121,15 @@ class Collapsed:
 
     @property
     def lead(self) -> int:
-        """Host time before the one task may start, so that it ends when the block would."""
-        return self.hosted - self.device.best
+        """Host time before the one task, such that it ends when the block would."""
+        return self.host_limited - self.device.best
 
     def then(self, other: Collapsed) -> Collapsed:
-        """This block, then the other."""
-        hosted = max(self.hosted + other.device.best, self.host + other.hosted)
+        """This block followed by the other."""
+        host_limited = max(self.host_limited + other.device.best, self.host + other.host_limited)
         return Collapsed(
             self.device.then(other.device),
-            hosted,
+            host_limited,
             self.host + other.host,
             self.compute + other.compute,
             self.exposed + other.exposed,
@@ -142,7 +142,7 @@ NOTHING = Collapsed(Times(0, 0, 0), 0, 0)
 
 
 def collapse(block: Block, times: Sequence[Times]) -> Collapsed:
-    """The block with its ops' times as one task."""
+    """The block as one task. times: of each op."""
     host = block.before + sum(op.host for op in block.ops)
     if not block.ops:
         return Collapsed(Times(0, 0, 0), host, host)
@@ -152,7 +152,7 @@ def collapse(block: Block, times: Sequence[Times]) -> Collapsed:
 
 
 def _ends(block: Block, times: Sequence[int], host: bool) -> list[int]:
-    """End of every op: with only the host's launches in the way (`host`), or only the device."""
+    """End of every op, ns from the start of the block. host: launches take their host time, else none."""
     ends: list[int] = []
     free: dict[Lane, int] = {}
     clock = block.before
@@ -166,12 +166,12 @@ def _ends(block: Block, times: Sequence[int], host: bool) -> list[int]:
 
 
 def _inside(block: Block, times: Sequence[int]) -> Inside:
-    """What the block holds, run without the host in the way."""
+    """The parts of the block's time on the device, if launches take no time."""
     ends = _ends(block, times, False)
     compute = sum(time for op, time in zip(block.ops, times, strict=True) if op.lane is Lane.COMPUTE)
-    moving = sorted((end - time, end) for op, end, time in zip(block.ops, ends, times, strict=True) if op.lane is not Lane.COMPUTE)
+    transfers = sorted((end - time, end) for op, end, time in zip(block.ops, ends, times, strict=True) if op.lane is not Lane.COMPUTE)
     covered, edge = 0, 0
-    for begin, stop in moving:
+    for begin, stop in transfers:
         covered += max(0, stop - max(edge, begin))
         edge = max(edge, stop)
     exposed = max(0, max(ends) - compute)

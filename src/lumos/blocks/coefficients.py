@@ -1,7 +1,7 @@
-"""The global coefficients of a whole step: what kernels measured alone do not show.
+"""The global coefficients of a whole step: effects that measurements of single kernels do not show.
 
-At most 25, none per row or source. `shipped` are those fitted by tools/fit_step.py over the published runs; docs/accuracy.md
-lists them with how they score on runs left out.
+There are at most 25, none for a single run or source. `validation/runs.py --fit` fits the `shipped` ones to published runs;
+docs/accuracy.md lists them with their errors on runs that were left out of the fit.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ DATA = Path(__file__).parent / "data" / "step.toml"
 
 
 class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Factors are on the cost models' times; 1 = as measured alone.
+    """Factors multiply the cost models' times; 1 leaves them as they are.
 
-    gemm, attention, traffic (element-wise kernels), collective: kernels inside a step / alone.
-    throttle: clock lost in a step, beyond the clusters' sustained clock, for every 16-bit peak of an A100 that a device has
-    more than one (denser arithmetic at a power that grows far less). host: factor on the profiles' host times. contention:
-    share of the time of communication beside compute that the compute loses (SMs and memory bandwidth taken). jitter:
-    growth of the step per doubling of the nodes beyond one (the slowest of many). step: factor on the profiles' step_us.
-    spread: half-width of the 80 % interval that the cost models' own intervals lack.
+    gemm, attention, traffic (element-wise kernels), collective: time inside a step / time alone. throttle: share of the clock
+    that is lost in a step, beyond the cluster's sustained clock, for each multiple of an A100's 16-bit peak above the first
+    (arithmetic has become denser much faster than power has grown). host: factor on the profiles' host times. contention:
+    compute loses this share of the time of concurrent communication, which takes SMs and memory bandwidth.
+    jitter: growth of the step per doubling of the nodes, since a step waits for the slowest of them. step: factor on the
+    profiles' step_us. spread: half-width, as a share of the step, of the error that the cost models' intervals do not cover.
     """
 
     gemm: float = 1.0

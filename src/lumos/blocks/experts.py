@@ -1,7 +1,7 @@
 """The work of a mixture-of-experts MLP on one rank: router, permutation, exchange, grouped multiplications, combination.
 
-Every rank of the expert-parallel group sends its tokens to the ranks that hold their experts and gets them back
-(GShard, arXiv:2006.16668); shared experts see every token.
+Every rank of the expert-parallel group sends its tokens to the ranks that hold their experts, and gets the results back
+(GShard, arXiv:2006.16668). Shared experts process every token.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from lumos.blocks.work import Gemm, GroupedGemm, Lane, Traffic
 from lumos.model import Experts
 from lumos.vocabulary import CollectiveKind, DType, Schedule
 
-#: Routed experts are never even: rows of the fullest expert / mean, of trained routers with a balancing loss.
+#: Rows of the most loaded expert / mean, for a trained router with a balancing loss: the load is never quite even.
 EXPERT_SKEW = 1.1
 
 
 class ExpertWork:
-    """Adds the work of the experts of a layer's share to a block."""
+    """Adds the work of this rank's experts of one layer to a block."""
 
     def __init__(self, layer: LayerParts, experts: Experts) -> None:
         self.layer = layer
@@ -27,9 +27,9 @@ class ExpertWork:
         self.width = layer.width
 
     def forward(self, b: Builder) -> None:
-        """Router, permutation, dispatch, grouped multiplications, combine; shared experts beside the exchange."""
+        """Router, permutation, dispatch, grouped multiplications, combination, then the shared experts."""
         s, e = self.share, self.experts
-        h, tokens = s.model.hidden, s.slim
+        h, tokens = s.model.hidden, s.residual_tokens
         sent = tokens * e.per_token
         b.add("router", Gemm(tokens, e.count, h, self.layer.dtype("router"), out_bytes=FP32))
         b.add("top-k", Traffic(6 * FP32 * tokens * e.count, 8))
@@ -44,20 +44,20 @@ class ExpertWork:
         b.add("unpermute", Traffic(2 * self.width * sent * h, 3))
         if e.shared_ffn:
             width = e.shared_ffn // s.plan.tp
-            self.layer.column_forward(b, "shared up", *self.layer.up(width))
+            self.layer.column_forward(b, "shared up", *self.layer.up_widths(width))
             self.layer.activation(b, s.tokens * width)
             self.layer.row_forward(b, "shared down", width)
             b.add("shared add", Traffic(3 * self.width * tokens * h))
 
     def backward(self, b: Builder) -> None:
         s, e = self.share, self.experts
-        h, tokens = s.model.hidden, s.slim
+        h, tokens = s.model.hidden, s.residual_tokens
         sent = tokens * e.per_token
         if e.shared_ffn:
             width = e.shared_ffn // s.plan.tp
             self.layer.row_backward(b, "shared down", width, False)
             self.layer.activation_backward(b, s.tokens * width)
-            self.layer.column_backward(b, "shared up", False, *self.layer.up(width))
+            self.layer.column_backward(b, "shared up", False, *self.layer.up_widths(width))
         b.add("unpermute backward", Traffic(3 * self.width * sent * h, 3))
         self._exchange(b, sent, False)
         rows = self._expert_rows()
@@ -71,9 +71,9 @@ class ExpertWork:
         self.layer.linear_backward(b, "router", tokens, e.count, h)
 
     def _expert_rows(self) -> int:
-        """Tokens of one expert, on average: what the ranks of the expert group send together."""
+        """Mean number of tokens of one expert, from all ranks of the expert-parallel group."""
         s, e = self.share, self.experts
-        return max(1, s.slim * e.per_token * s.plan.ep // e.count)
+        return max(1, s.residual_tokens * e.per_token * s.plan.ep // e.count)
 
     def _exchange(self, b: Builder, sent: int, dispatch: bool) -> None:
         s = self.share
@@ -84,18 +84,18 @@ class ExpertWork:
             nbytes = self._deep_ep_bytes(dispatch)
         work = s.expert(CollectiveKind.ALL_TO_ALL, nbytes)
         if self.framework.ep_overlap or s.plan.schedule is Schedule.DUALPIPE:
-            b.loose("ep all-to-all", work, Lane.EXPERT)
+            b.fork_to_end("ep all-to-all", work, Lane.EXPERT)
         else:
             b.add("ep all-to-all", work, Lane.EXPERT)
 
     def _deep_ep_bytes(self, dispatch: bool) -> int:
-        """Bytes that a rank sends where each token goes once to every node that it needs (and on over the node's links)."""
+        """Bytes that a rank sends if each token goes once to every node that it needs, and is distributed there over the node's links."""
         s, e = self.share, self.experts
         nodes = max(1, s.plan.ep * s.plan.tp // s.devices_per_node)
-        reached = nodes * (1 - (1 - 1 / nodes) ** e.per_token)  # of experts chosen at random
+        reached = nodes * (1 - (1 - 1 / nodes) ** e.per_token)  # expected number of nodes, for experts chosen at random
         copies = min(reached, e.nodes) if e.nodes else reached
         width = 1 if dispatch and s.dtype is DType.FP8 else self.width
-        return round(width * s.slim * s.model.hidden * copies)
+        return round(width * s.residual_tokens * s.model.hidden * copies)
 
     def _grouped(self, rows: int, n: int, k: int) -> GroupedGemm:
         return GroupedGemm(rows, self.share.experts, n, k, self.share.dtype, EXPERT_SKEW)

@@ -15,11 +15,13 @@ from lumos.vocabulary import CollectiveKind, Recompute, Selective
 
 
 class LayerWork(LayerParts):
-    """Blocks of the layers of one rank's share."""
+    """Makes the blocks of one rank's part of a layer. mixture: whether the layer has experts."""
 
     def __init__(self, share: Share) -> None:
         super().__init__(share)
-        self._backward: dict[tuple[bool, bool], Block] = {}  # split passes are cut out of the whole one
+        self._backward: dict[
+            tuple[bool, bool], Block
+        ] = {}  # by (mixture, recompute); the halves of a split backward pass are taken from these
 
     # ---------------------------------------------------------------- passes
 
@@ -30,7 +32,7 @@ class LayerWork(LayerParts):
         return b.build()
 
     def backward(self, mixture: bool, recompute: bool) -> Block:
-        """Backward pass, after the forward pass again where `recompute`."""
+        """The backward pass; with `recompute`, the forward pass runs again first."""
         key = mixture, recompute
         if key not in self._backward:
             self._backward[key] = self._whole_backward(mixture, recompute)
@@ -55,9 +57,9 @@ class LayerWork(LayerParts):
 
     def weights(self, mixture: bool) -> Block:
         """The weight gradients alone."""
-        kept = [op for op in self.backward(mixture, False).ops if _is_weight(op.name)]
+        gradients = [op for op in self.backward(mixture, False).ops if _is_weight(op.name)]
         b = self._builder("layer weight gradients", self.framework.layer_us)
-        for op in kept:
+        for op in gradients:
             b.add(op.name, op.work)
         return b.build()
 
@@ -65,7 +67,7 @@ class LayerWork(LayerParts):
 
     def _attention_forward(self, b: Builder) -> None:
         s = self.share
-        self.norm_forward(b, s.slim)
+        self.norm_forward(b, s.residual_tokens)
         if s.model.latent is not None:
             self._latent_forward(b)
         else:
@@ -76,11 +78,11 @@ class LayerWork(LayerParts):
             self._rotary(b)
         ScoreWork(self).forward(b)
         self.row_forward(b, "projection", s.model.attention_width // s.plan.tp)
-        self.residual_forward(b, s.slim)
+        self.residual_forward(b, s.residual_tokens)
 
     def _attention_backward(self, b: Builder) -> None:
         s = self.share
-        self.residual_backward(b, s.slim)
+        self.residual_backward(b, s.residual_tokens)
         self.row_backward(b, "projection", s.model.attention_width // s.plan.tp, s.model.bias)
         ScoreWork(self).backward(b)
         if s.model.latent is not None:
@@ -91,22 +93,22 @@ class LayerWork(LayerParts):
                 self.norm_backward(b, s.tokens, (s.heads + s.kv_heads) * s.model.head_dim)
             self._adapter_backward(b)
             self.column_backward(b, "qkv", s.model.bias or s.model.qkv_bias, *self.qkv())
-        self.norm_backward(b, s.slim)
+        self.norm_backward(b, s.residual_tokens)
 
     def _adapter_forward(self, b: Builder) -> None:
-        """LoRA beside queries, keys and values (Hu et al. 2021, arXiv:2106.09685): down, up, added to what they are beside."""
+        """LoRA adapters of queries, keys and values (Hu et al. 2021, arXiv:2106.09685): project down, up, and add to the output."""
         s, rank, wide = self.share, self.share.plan.lora_rank, sum(self.qkv())
         if rank:
-            b.add("adapter down", Gemm(s.tokens, rank, s.model.hidden, self.wide_dtype, out_bytes=self.width))
-            b.add("adapter up", Gemm(s.tokens, wide, rank, self.wide_dtype, out_bytes=self.width))
+            b.add("adapter down", Gemm(s.tokens, rank, s.model.hidden, self.unquantised_dtype, out_bytes=self.width))
+            b.add("adapter up", Gemm(s.tokens, wide, rank, self.unquantised_dtype, out_bytes=self.width))
             b.add("adapter add", Traffic(3 * self.width * s.tokens * wide))
 
     def _adapter_backward(self, b: Builder) -> None:
         s, rank, wide = self.share, self.share.plan.lora_rank, sum(self.qkv())
         if rank:
             for name, n, k in (("up", wide, rank), ("down", rank, s.model.hidden)):
-                b.add(f"adapter {name} input gradient", Gemm(s.tokens, k, n, self.wide_dtype, out_bytes=self.width))
-                b.add(f"adapter {name} weight gradient", Gemm(k, n, s.tokens, self.wide_dtype, out_bytes=self.width))
+                b.add(f"adapter {name} input gradient", Gemm(s.tokens, k, n, self.unquantised_dtype, out_bytes=self.width))
+                b.add(f"adapter {name} weight gradient", Gemm(k, n, s.tokens, self.unquantised_dtype, out_bytes=self.width))
             b.add("gradient add", Traffic(3 * self.width * s.tokens * s.model.hidden))
 
     def _rotary(self, b: Builder) -> None:
@@ -114,20 +116,20 @@ class LayerWork(LayerParts):
         if s.model.positions != "rope":
             return
         elements = s.tokens * (s.heads + s.kv_heads) * s.model.head_dim
-        if self.eager:  # halves swapped, two products, a sum, in fp32 and back
+        if self.eager:  # swap halves, two products, a sum, in fp32, and cast back
             b.add("rotary", Traffic(24 * elements, 6))
         else:
             b.add("rotary", Traffic(2 * self.width * elements, 2, "strided"))
 
     def _latent_forward(self, b: Builder) -> None:
-        """Multi-head latent attention: compressed projections (replicated over the tensor group), then heads."""
+        """Multi-head latent attention: compressed projections, the same on every rank of the tensor group, then this rank's heads."""
         s, m = self.share, self.share.model.latent
         assert m is not None
-        tokens, h = s.slim, s.model.hidden
+        tokens, h = s.residual_tokens, s.model.hidden
         if m.query_rank:
             self.linear_forward(b, "query down", tokens, m.query_rank, h)
             self.norm_forward(b, tokens, m.query_rank)
-            self.gather_in(b)
+            self.gather_input(b)
             self.linear_forward(b, "query up", s.tokens, s.heads * (m.nope + m.rope), m.query_rank)
         else:
             self.column_forward(b, "query", s.heads * (m.nope + m.rope))
@@ -139,7 +141,7 @@ class LayerWork(LayerParts):
     def _latent_backward(self, b: Builder) -> None:
         s, m = self.share, self.share.model.latent
         assert m is not None
-        tokens, h = s.slim, s.model.hidden
+        tokens, h = s.residual_tokens, s.model.hidden
         b.add("rotary and split", Traffic(2 * self.width * s.tokens * s.heads * (2 * (m.nope + m.rope) + m.value), 5))
         self.linear_backward(b, "kv up", s.tokens, s.heads * (m.nope + m.value), m.kv_rank)
         self.norm_backward(b, tokens, m.kv_rank)
@@ -158,25 +160,25 @@ class LayerWork(LayerParts):
 
     def _mlp_forward(self, b: Builder, mixture: bool) -> None:
         s = self.share
-        self.norm_forward(b, s.slim)
+        self.norm_forward(b, s.residual_tokens)
         if mixture:
             self._experts().forward(b)
         else:
-            self.column_forward(b, "mlp up", *self.up(s.ffn))
+            self.column_forward(b, "mlp up", *self.up_widths(s.ffn))
             self.activation(b, s.tokens * s.ffn)
             self.row_forward(b, "mlp down", s.ffn)
-        self.residual_forward(b, s.slim)
+        self.residual_forward(b, s.residual_tokens)
 
     def _mlp_backward(self, b: Builder, mixture: bool) -> None:
         s = self.share
-        self.residual_backward(b, s.slim)
+        self.residual_backward(b, s.residual_tokens)
         if mixture:
             self._experts().backward(b)
         else:
             self.row_backward(b, "mlp down", s.ffn, s.model.bias)
             self.activation_backward(b, s.tokens * s.ffn)
-            self.column_backward(b, "mlp up", s.model.bias, *self.up(s.ffn))
-        self.norm_backward(b, s.slim)
+            self.column_backward(b, "mlp up", s.model.bias, *self.up_widths(s.ffn))
+        self.norm_backward(b, s.residual_tokens)
 
     def _experts(self) -> ExpertWork:
         assert self.share.model.experts is not None
@@ -185,15 +187,15 @@ class LayerWork(LayerParts):
     # ---------------------------------------------------------------- selective recomputation
 
     def _alternate_forward(self, b: Builder) -> None:
-        """torchtitan's selective checkpointing: every second multiplication is kept, attention is kept, the rest is done again."""
+        """torchtitan's selective checkpointing: attention and every second multiplication are kept, the rest is computed again."""
         s = self.share
-        self.norm_forward(b, s.slim)
-        self.gather_in(b, self._cast_first("projection"))
+        self.norm_forward(b, s.residual_tokens)
+        self.gather_input(b, self._gathers_fp8("projection"))
         self._rotary(b)
         self.linear_forward(b, "projection again", s.tokens, s.model.hidden, s.model.attention_width // s.plan.tp)
-        self.residual_forward(b, s.slim)
-        self.norm_forward(b, s.slim)
-        self.gather_in(b, self._cast_first("projection"))
+        self.residual_forward(b, s.residual_tokens)
+        self.norm_forward(b, s.residual_tokens)
+        self.gather_input(b, self._gathers_fp8("projection"))
         self.linear_forward(b, "mlp up again", s.tokens, s.ffn, s.model.hidden)
         self.activation(b, s.tokens * s.ffn)
 
@@ -203,14 +205,14 @@ def _is_weight(name: str) -> bool:
 
 
 def without(block: Block, name: str, dropped: Callable[[Op], bool]) -> Block:
-    """The block without some of its ops; what waited for them waits for what they waited for."""
-    kept: list[Op] = []
+    """The block without some of its ops. An op that waited for a dropped one waits for what that one waited for."""
+    remaining: list[Op] = []
     place: dict[int, tuple[int, ...]] = {}
     for i, op in enumerate(block.ops):
         after = tuple(sorted({p for a in op.after for p in place[a]}))
         if dropped(op):
             place[i] = after
         else:
-            place[i] = (len(kept),)
-            kept.append(replace(op, after=after))
-    return Block(name, tuple(kept), tuple(sorted({p for e in block.ends for p in place[e]})), block.before)
+            place[i] = (len(remaining),)
+            remaining.append(replace(op, after=after))
+    return Block(name, tuple(remaining), tuple(sorted({p for e in block.last_ops for p in place[e]})), block.before)

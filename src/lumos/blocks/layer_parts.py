@@ -1,7 +1,7 @@
-"""What the parts of a layer are made of on one rank: norms, multiplications and the collectives around them.
+"""What attention and the MLP of a layer have in common on one rank: norms, multiplications and the collectives around them.
 
-Bytes of element-wise kernels count every read and write of the unfused or fused form. The backward pass of a
-multiplication is two (input gradient, weight gradient). Communication of tensor parallelism: Shoeybi et al. 2019
+The bytes of an element-wise kernel count every read and write, in its fused or unfused form. The backward pass of a
+multiplication is two: input gradient and weight gradient. Communication of tensor parallelism: Shoeybi et al. 2019
 (arXiv:1909.08053); with sequence parallelism: Korthikanti et al. 2022 (arXiv:2205.05198).
 """
 
@@ -19,7 +19,7 @@ FP32 = DType.FP32.bytes
 
 
 class LayerParts:
-    """Adds the operations that the parts of a layer have in common to a block."""
+    """Adds the operations that the parts of a layer have in common to a block. width: bytes of an activation."""
 
     def __init__(self, share: Share) -> None:
         self.share = share
@@ -35,12 +35,12 @@ class LayerParts:
         s = self.share
         return s.heads * s.model.head_dim, s.kv_heads * s.model.head_dim, s.kv_heads * s.model.head_dim
 
-    def up(self, width: int) -> tuple[int, ...]:
+    def up_widths(self, width: int) -> tuple[int, ...]:
         return (width, width) if self.share.model.gated else (width,)
 
     def norm_forward(self, b: Builder, tokens: int, width: int | None = None) -> None:
         elements = tokens * (width or self.share.model.hidden)
-        if self.eager and self.share.model.norm == "rms":  # to fp32, square, mean, rsqrt, scale, back, weight
+        if self.eager and self.share.model.norm == "rms":  # cast to fp32, square, mean, rsqrt, scale, cast back, weight
             b.add("rms norm", Traffic(36 * elements, 6))
         else:
             b.add("norm", Traffic(2 * self.width * elements, 1, "normalisation"))
@@ -75,12 +75,12 @@ class LayerParts:
         b.add(name, Gemm(tokens, n, k, self.dtype(name), out_bytes=self.width, cast=cast))
 
     def dtype(self, name: str) -> DType:
-        """Type of a multiplication: recipes of 8 bit leave the output projection and the router in 16."""
-        return self.wide_dtype if name in ("logits", "router") else self.share.dtype
+        """Type of a multiplication: fp8 recipes leave the output projection and the router in 16 bit."""
+        return self.unquantised_dtype if name in ("logits", "router") else self.share.dtype
 
     @property
-    def wide_dtype(self) -> DType:
-        """Type of what recipes of 8 bit leave in 16."""
+    def unquantised_dtype(self) -> DType:
+        """Type of the multiplications that fp8 recipes leave in 16 bit."""
         return DType.BF16 if self.share.dtype is DType.FP8 else self.share.dtype
 
     def linear_backward(
@@ -90,14 +90,15 @@ class LayerParts:
         tokens: int,
         n: int,
         k: int,
-        between: Callable[[], list[int]] | None = None,
+        reduce: Callable[[], list[int]] | None = None,
         bias: bool = False,
         cast: bool = True,
     ) -> None:
-        """Input gradient, then (`between`: communication of the input gradient starts) the weight gradient, then the join."""
+        """Input gradient, then weight gradient. reduce: starts the communication of the input gradient in between, and returns the
+        ops that the end has to wait for."""
         dtype, plan = self.dtype(name), self.share.plan
         b.add(f"{name} input gradient", Gemm(tokens, k, n, dtype, out_bytes=self.width, cast=cast))
-        pending = between() if between is not None else []
+        pending = reduce() if reduce is not None else []
         if plan.lora_rank == 0:
             fused = self.framework.fused_accumulation
             accumulate = fused and plan.microbatches > 1
@@ -110,8 +111,7 @@ class LayerParts:
             if bias:
                 b.add(f"{name} bias gradient", Traffic(self.width * tokens * n))
             if not fused and (plan.microbatches > 1 or self.framework.gradient_bytes > self.width):
-                held = self.framework.gradient_bytes
-                b.add(f"{name} accumulate", Traffic((self.width + 2 * held) * n * k))
+                b.add(f"{name} accumulate", Traffic((self.width + 2 * self.framework.gradient_bytes) * n * k))
         b.join(*pending)
 
     def activation(self, b: Builder, elements: int) -> None:
@@ -121,7 +121,7 @@ class LayerParts:
                 b.add("gate product", Traffic(3 * self.width * elements))
             else:
                 b.add("gated activation", Traffic(3 * self.width * elements))
-        elif self.share.model.squared_relu and not self.compiled:  # no framework fuses it: relu, then its square
+        elif self.share.model.squared_relu and not self.compiled:  # no framework fuses relu and its square
             b.add("squared relu", Traffic(4 * self.width * elements, 2))
         else:
             b.add("activation", Traffic(2 * self.width * elements))
@@ -133,34 +133,34 @@ class LayerParts:
                 b.add("silu backward", Traffic(3 * self.width * elements))
             else:
                 b.add("gated activation backward", Traffic(5 * self.width * elements))
-        elif self.share.model.squared_relu and not self.compiled:  # twice the input, times the gradient, where positive
+        elif self.share.model.squared_relu and not self.compiled:  # twice the input times the gradient, where the input is positive
             b.add("squared relu backward", Traffic(8 * self.width * elements, 3))
         else:
             b.add("activation backward", Traffic(3 * self.width * elements))
 
     # ---------------------------------------------------------------- tensor parallel communication
 
-    def gather_in(self, b: Builder, eight: bool = False) -> None:
-        """Before a column-parallel multiplication: the slices of the sequence are gathered, in 8 bit where `eight`."""
+    def gather_input(self, b: Builder, in_fp8: bool = False) -> None:
+        """Before a column-parallel multiplication, gather the slices of the sequence (with sequence parallelism)."""
         s = self.share
         if s.plan.tp > 1 and s.plan.sequence_parallel:
-            self._cast_slice(b, eight)
-            b.add("tp all-gather", self._gathered(eight), Lane.TENSOR)
+            self._cast_slice(b, in_fp8)
+            b.add("tp all-gather", self._slice_gather(in_fp8), Lane.TENSOR)
 
-    def _gathered(self, eight: bool) -> Collective:
-        return self.share.tensor(CollectiveKind.ALL_GATHER, self._residual_bytes() // (self.width if eight else 1))
+    def _slice_gather(self, in_fp8: bool) -> Collective:
+        return self.share.tensor(CollectiveKind.ALL_GATHER, self._residual_bytes() // (self.width if in_fp8 else 1))
 
-    def _cast_slice(self, b: Builder, eight: bool) -> None:
-        if eight:
-            b.add("cast to 8 bit", Traffic((self.width + 1) * self.share.slim * self.share.model.hidden))
+    def _cast_slice(self, b: Builder, in_fp8: bool) -> None:
+        if in_fp8:
+            b.add("cast to 8 bit", Traffic((self.width + 1) * self.share.residual_tokens * self.share.model.hidden))
 
-    def _cast_first(self, name: str) -> bool:
-        """Whether what is gathered for a multiplication is cast to 8 bit before."""
+    def _gathers_fp8(self, name: str) -> bool:
+        """Whether the input of a multiplication is cast to fp8 before it is gathered."""
         s = self.share
         return self.framework.fp8_gather and self.dtype(name) is DType.FP8 and s.plan.tp > 1 and s.plan.sequence_parallel
 
-    def reduce_out(self, b: Builder) -> None:
-        """After a row-parallel multiplication: partial sums are reduced, and scattered with sequence parallel."""
+    def reduce_output(self, b: Builder) -> None:
+        """After a row-parallel multiplication, reduce the partial sums; with sequence parallelism each rank keeps its slice."""
         s = self.share
         if s.plan.tp > 1:
             kind = CollectiveKind.REDUCE_SCATTER if s.plan.sequence_parallel else CollectiveKind.ALL_REDUCE
@@ -174,57 +174,57 @@ class LayerParts:
         return self.framework.tp_overlap and s.plan.tp > 1 and s.plan.sequence_parallel
 
     def column_forward(self, b: Builder, name: str, *widths: int) -> None:
-        """Gather, then multiply (by matrices of `widths`); pipelined where the framework overlaps them."""
+        """Gather, then multiply by matrices of `widths` columns; at the same time if the framework overlaps them."""
         s = self.share
-        moving: list[int] = []
-        eight = self._cast_first(name)
+        gather: list[int] = []
+        in_fp8 = self._gathers_fp8(name)
         if self._overlaps():
-            self._cast_slice(b, eight)
-            moving = [b.beside("tp all-gather", self._gathered(eight), Lane.TENSOR)]
+            self._cast_slice(b, in_fp8)
+            gather = [b.fork("tp all-gather", self._slice_gather(in_fp8), Lane.TENSOR)]
         else:
-            self.gather_in(b, eight)
+            self.gather_input(b, in_fp8)
         for n in self._joined(widths):
-            self.linear_forward(b, name, s.tokens, n, s.model.hidden, not eight)
-        b.join(*moving)
+            self.linear_forward(b, name, s.tokens, n, s.model.hidden, not in_fp8)
+        b.join(*gather)
 
     def _joined(self, widths: tuple[int, ...]) -> tuple[int, ...]:
         return (sum(widths),) if self.framework.fused_projections else widths
 
     def row_forward(self, b: Builder, name: str, k: int) -> None:
-        """Multiply, then reduce; pipelined where the framework overlaps them."""
+        """Multiply, then reduce; at the same time if the framework overlaps them."""
         s = self.share
         if not self._overlaps():
             self.linear_forward(b, name, s.tokens, s.model.hidden, k)
-            self.reduce_out(b)
+            self.reduce_output(b)
             return
-        moving = b.beside("tp reduce-scatter", s.tensor(CollectiveKind.REDUCE_SCATTER, self._residual_bytes()), Lane.TENSOR)
+        reduction = b.fork("tp reduce-scatter", s.tensor(CollectiveKind.REDUCE_SCATTER, self._residual_bytes()), Lane.TENSOR)
         self.linear_forward(b, name, s.tokens, s.model.hidden, k)
-        b.join(moving)
+        b.join(reduction)
 
     def row_backward(self, b: Builder, name: str, k: int, bias: bool) -> None:
-        """The output's gradient arrives in slices with sequence parallel and is gathered first."""
+        """The gradient of the output is gathered first: with sequence parallelism it arrives in slices."""
         s = self.share
-        moving: list[int] = []
-        eight = self._cast_first(name)
+        gather: list[int] = []
+        in_fp8 = self._gathers_fp8(name)
         if self._overlaps():
-            self._cast_slice(b, eight)
-            moving = [b.beside("tp all-gather", self._gathered(eight), Lane.TENSOR)]
+            self._cast_slice(b, in_fp8)
+            gather = [b.fork("tp all-gather", self._slice_gather(in_fp8), Lane.TENSOR)]
         else:
-            self.gather_in(b, eight)
-        self.linear_backward(b, name, s.tokens, s.model.hidden, k, lambda: moving, bias, not eight)
+            self.gather_input(b, in_fp8)
+        self.linear_backward(b, name, s.tokens, s.model.hidden, k, lambda: gather, bias, not in_fp8)
 
     def column_backward(self, b: Builder, name: str, bias: bool, *widths: int) -> None:
-        """The input's gradient is reduced beside the weight gradient where the framework does so."""
+        """The input gradient is reduced during the weight gradient's multiplication if the framework does so (`tp_async`)."""
         s = self.share
         tp, sequence = s.plan.tp > 1, s.plan.sequence_parallel
-        again = [b.beside("tp all-gather", self._gathered(self._cast_first(name)), Lane.TENSOR)] if tp and sequence else []
+        input_again = [b.fork("tp all-gather", self._slice_gather(self._gathers_fp8(name)), Lane.TENSOR)] if tp and sequence else []
 
         def reduce() -> list[int]:
-            b.join(*again)
+            b.join(*input_again)
             if not tp or not self.framework.tp_async:
                 return []
             kind = CollectiveKind.REDUCE_SCATTER if sequence else CollectiveKind.ALL_REDUCE
-            return [b.beside(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), Lane.TENSOR)]
+            return [b.fork(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), Lane.TENSOR)]
 
         *first, last = self._joined(widths)
         for n in first:
@@ -232,4 +232,4 @@ class LayerParts:
             b.add("gradient add", Traffic(3 * self.width * s.tokens * s.model.hidden))
         self.linear_backward(b, name, s.tokens, last, s.model.hidden, reduce, bias)
         if tp and not self.framework.tp_async:
-            self.reduce_out(b)
+            self.reduce_output(b)

@@ -1,12 +1,12 @@
-"""Memory of one device: what is held all the time, and what the schedule holds at its worst moment.
+"""Memory of one device: what it holds throughout the step, and the activations at the worst moment of the schedule.
 
-Bytes per parameter of mixed precision: the working copy (2), gradients (framework's width), Adam's fp32 master and two
-moments (12), each divided by what shards it. Activations of a layer are what the backward pass needs, from the layer's own
-tensors (after Korthikanti et al. 2022, arXiv:2205.05198, with the attention that is used): kept for every microbatch in
-flight, or with full recomputation only the layer's input, and one layer's whole while it is recomputed. Where weight gradients are
-put off, the inputs and output gradients of the multiplications wait with them: 32 of the 34 bytes an element that the backward
-pass needed (Qi et al. 2023, arXiv:2401.10241, section 3), taken as all of them, recomputed ones as well. Peak is what the
-allocator has handed out, without the context and the libraries' own buffers; the maximum over stages.
+Bytes per parameter of mixed precision: the working copy (2), the gradient (the framework's `gradient_bytes`), Adam's fp32
+master copy and two moments (12), each divided by the number of shards. The activations of a layer are the tensors that its
+backward pass needs (after Korthikanti et al. 2022, arXiv:2205.05198, with the attention that is used), for every microbatch
+in flight. With full recomputation these are only the layer's input, and all tensors of the one layer that is being recomputed.
+A weight gradient that a zero-bubble schedule delays keeps the inputs and output gradients of its multiplications: 32 of the 34
+bytes an element that the backward pass needed (Qi et al. 2023, arXiv:2401.10241, section 3); all 34 are counted, also of
+recomputed layers. The peak counts what the allocator has handed out, without the CUDA context and the libraries' own buffers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ADAM_STATES = 12
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on the worst device of the job."""
+    """Bytes on one device of a pipeline stage. fits: they are within the accelerator's memory (or its size is not known)."""
 
     parameters_bytes: int
     gradients_bytes: int
@@ -40,12 +40,12 @@ class Memory:
 
 
 def peak_memory(job: Job) -> Memory:
-    """The stage that needs most."""
+    """The memory of the stage that needs most."""
     return max((stage_memory(job, stage) for stage in range(job.plan.pp)), key=lambda m: m.peak_bytes)
 
 
 def stage_memory(job: Job, stage: int) -> Memory:
-    """What one rank of pipeline stage `stage` holds."""
+    """The memory of one rank of pipeline stage `stage`."""
     plan, framework = job.plan, job.framework
     share = Share(job.model, plan, framework, job.cluster.node.devices)
     chunks = layers_of_chunks(plan, job.model)
@@ -53,7 +53,7 @@ def stage_memory(job: Job, stage: int) -> Memory:
     owned = owned_parameters(share, held)
     width = share.activation_bytes
     layer = max((p.total for p in (job.model.layer_parameters(job.model.is_mixture(i)) for i in range(job.model.layers))), default=0)
-    if plan.zero == 3:  # two layers' parameters are whole at a time
+    if plan.zero == 3:  # the parameters of two layers are whole at a time
         parameters = owned * FP32 + 2 * width * (layer // plan.tp)
         gradients = owned * FP32 + width * (layer // plan.tp)
         optimizer = owned * (ADAM_STATES - FP32)
@@ -68,39 +68,44 @@ def stage_memory(job: Job, stage: int) -> Memory:
 
 
 def activation_bytes(share: Share, stage: int, chunks: list[list[range]]) -> int:
-    """Activations at the worst moment of the schedule."""
+    """Bytes of activations at the worst moment of the schedule."""
     plan, model = share.plan, share.model
-    whole, kept = [0] * len(chunks[stage]), [0] * len(chunks[stage])
+    full, retained = [0] * len(chunks[stage]), [0] * len(chunks[stage])
     for c, chunk in enumerate(chunks[stage]):
         for i, layer in enumerate(chunk):
             each = layer_activations(share, model.is_mixture(layer))
             again = plan.recompute is Recompute.FULL and (plan.recompute_layers < 0 or i < plan.recompute_layers)
-            whole[c] += each
-            kept[c] += share.activation_bytes * share.slim * model.hidden if again else each
+            full[c] += each
+            retained[c] += share.activation_bytes * share.residual_tokens * model.hidden if again else each
     live = peak = 0
     for action in schedule(plan.schedule, stage, plan.pp, plan.microbatches, plan.vpp):
         c = action.chunk
-        live += {Pass.FORWARD: kept[c], Pass.BACKWARD: -kept[c], Pass.INPUT: whole[c] - kept[c], Pass.WEIGHT: -whole[c]}[action.step]
+        live += {Pass.FORWARD: retained[c], Pass.BACKWARD: -retained[c], Pass.INPUT: full[c] - retained[c], Pass.WEIGHT: -full[c]}[
+            action.step
+        ]
         peak = max(peak, live)
     if plan.recompute is Recompute.FULL:
         peak += max(layer_activations(share, model.is_mixture(layer)) for chunk in chunks[stage] for layer in chunk)
     if stage == plan.pp - 1:
         peak += logits_bytes(share)
     if stage == 0:
-        peak += share.activation_bytes * share.slim * model.hidden
+        peak += share.activation_bytes * share.residual_tokens * model.hidden
     return peak
 
 
 def layer_activations(share: Share, mixture: bool) -> int:
-    """What one layer's backward pass needs of a microbatch's forward pass."""
+    """Bytes that the backward pass of one layer needs from the forward pass of one microbatch."""
     model, plan, width = share.model, share.plan, share.activation_bytes
-    tokens, slim, hidden = share.tokens, share.slim, model.hidden
+    tokens, residual_tokens, hidden = share.tokens, share.residual_tokens, model.hidden
     mask = 1 if share.framework.dropout else 0
-    residual = 2 * slim * hidden * (width + mask)  # inputs of the two norms, dropout masks
-    inputs = 2 * slim * hidden * width  # the norms' outputs, gathered again where sequence parallel
+    residual = 2 * residual_tokens * hidden * (width + mask)  # inputs of the two norms, dropout masks
+    inputs = 2 * residual_tokens * hidden * width  # outputs of the two norms, gathered again with sequence parallelism
     if model.latent is not None:
         m = model.latent
-        qkv = slim * (m.query_rank + m.kv_rank + m.rope) * 2 * width + tokens * share.heads * (2 * (m.nope + m.rope) + m.value) * width
+        qkv = (
+            residual_tokens * (m.query_rank + m.kv_rank + m.rope) * 2 * width
+            + tokens * share.heads * (2 * (m.nope + m.rope) + m.value) * width
+        )
         core = tokens * share.heads * m.value * width
     else:
         qkv = tokens * (share.heads + 2 * share.kv_heads) * model.head_dim * width
@@ -112,19 +117,19 @@ def layer_activations(share: Share, mixture: bool) -> int:
         core += FP32 * tokens * share.heads  # log-sum-exp
     if mixture and model.experts is not None:
         e = model.experts
-        rows = slim * e.per_token
-        mlp = rows * (hidden * 2 + e.ffn * (3 if model.gated else 2)) * width + slim * e.count * FP32 * 2
+        rows = residual_tokens * e.per_token
+        mlp = rows * (hidden * 2 + e.ffn * (3 if model.gated else 2)) * width + residual_tokens * e.count * FP32 * 2
         mlp += tokens * (e.shared_ffn // plan.tp) * (3 if model.gated else 2) * width
     else:
         mlp = tokens * share.ffn * (3 if model.gated else 2) * width
     if plan.recompute is Recompute.SELECTIVE and share.framework.selective is Selective.ALTERNATE:
-        # every second multiplication is kept, and attention; what lies between is computed again
+        # attention and every second multiplication are kept; what lies between is computed again
         return residual // 2 + qkv + core + mlp // (3 if model.gated else 2)
     return residual + inputs + qkv + core + scores + mlp
 
 
 def weight_gradients(share: Share, stage: int) -> int:
-    """Weight gradients in flight before they are accumulated: the largest of a layer, and on the last stage the head's."""
+    """Bytes of the weight gradients that are not yet accumulated: the largest of a layer and, on the last stage, the head's."""
     model, plan = share.model, share.plan
     up = (2 if model.gated else 1) * model.ffn * model.hidden // plan.tp
     head = share.vocab * model.hidden if stage == plan.pp - 1 else 0
@@ -132,6 +137,6 @@ def weight_gradients(share: Share, stage: int) -> int:
 
 
 def logits_bytes(share: Share) -> int:
-    """Logits and their gradient or fp32 copy, of one microbatch."""
+    """Bytes of one microbatch's logits, and of their gradient (fused loss) or fp32 copies."""
     each = share.tokens * share.vocab
     return each * (2 * share.activation_bytes if share.framework.loss is Loss.FUSED else share.activation_bytes + 2 * FP32)

@@ -1,41 +1,42 @@
-"""What surrounds the layers: embedding, head and loss, gradient and parameter exchange, optimizer."""
+"""The work outside the layers: embedding, head and loss, exchange of gradients and parameters, optimizer."""
 
 from __future__ import annotations
 
 from lumos.blocks.block import Block, Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
-from lumos.blocks.parameters import Held, owned_parameters, tensors_of_layer
+from lumos.blocks.parameters import RankParameters, owned_parameters, tensors_of_layer
 from lumos.blocks.share import Share
 from lumos.blocks.work import Lane, Traffic
 from lumos.vocabulary import CollectiveKind, DType, Loss
 
-#: fp32 master weight, two moments: read and written by one fused Adam step, and the gradient read. Bytes per parameter.
+#: Bytes per parameter that one fused Adam step moves: the fp32 master weight and two moments, each read and written.
 ADAM_BYTES = 2 * 3 * FP32
-#: Bytes moved for each logit and kernels, by how the loss is computed. torch: to fp32, log-softmax in one kernel; gradient
-#: of the pick, of log-softmax, back to 16 bit. megatron (vocabulary-parallel, in steps): to fp32, maximum, subtract,
-#: exponential, sum, divide; scale, back to 16 bit. fused: two passes over 16-bit logits, gradient in place.
+#: Bytes moved for each logit, and the number of kernels, by how the loss is computed. torch: cast to fp32, log-softmax in one
+#: kernel; backward: gradient of the selection, of log-softmax, cast to 16 bit. megatron (parallel over the vocabulary): cast to
+#: fp32, maximum, subtract, exponential, sum, divide; backward: scale, cast to 16 bit. fused: two passes over 16-bit logits;
+#: the gradient is written in their place.
 LOSS_FORWARD = {Loss.TORCH: (16, 4), Loss.MEGATRON: (38, 8), Loss.FUSED: (6, 3)}
 LOSS_BACKWARD = {Loss.TORCH: (22, 4), Loss.MEGATRON: (14, 4), Loss.FUSED: (4, 1)}
 
 
 def embedding_forward(share: Share, layers: LayerParts) -> Block:
-    """Rows of the (vocabulary-parallel) table, and learned positions."""
+    """Look up the rows of the table, which is split over the tensor-parallel ranks, and add learned positions."""
     b = _builder("embedding forward", share)
     elements = share.tokens * share.model.hidden
     width = share.activation_bytes
     b.add("embedding", Traffic(2 * width * elements, 3 if share.plan.tp > 1 else 1))
-    layers.reduce_out(b)
+    layers.reduce_output(b)
     if share.model.positions == "learned":
-        b.add("positions", Traffic(3 * width * share.slim * share.model.hidden, 2))
+        b.add("positions", Traffic(3 * width * share.residual_tokens * share.model.hidden, 2))
     if share.framework.dropout:
-        b.add("embedding dropout", Traffic((2 * width + 1) * share.slim * share.model.hidden))
+        b.add("embedding dropout", Traffic((2 * width + 1) * share.residual_tokens * share.model.hidden))
     return b.build()
 
 
 def embedding_backward(share: Share, layers: LayerParts) -> Block:
-    """A dense gradient of the table: zeroed, then rows added."""
+    """The dense gradient of the table: it is zeroed, then rows are added."""
     b = _builder("embedding backward", share)
-    layers.gather_in(b)
+    layers.gather_input(b)
     width, rows = share.activation_bytes, share.vocab * share.model.hidden
     b.add("embedding gradient", Traffic(width * rows + 3 * width * share.tokens * share.model.hidden, 6))
     if share.plan.microbatches > 1 or share.framework.gradient_bytes > width:
@@ -44,10 +45,10 @@ def embedding_backward(share: Share, layers: LayerParts) -> Block:
 
 
 def head_forward(share: Share, layers: LayerParts) -> Block:
-    """Final norm, logits, cross-entropy over this rank's part of the vocabulary."""
+    """Final norm, logits, and cross-entropy over this rank's part of the vocabulary."""
     b = _builder("head forward", share)
-    layers.norm_forward(b, share.slim)
-    layers.gather_in(b)
+    layers.norm_forward(b, share.residual_tokens)
+    layers.gather_input(b)
     layers.linear_forward(b, "logits", share.tokens, share.vocab, share.model.hidden)
     logits = share.tokens * share.vocab
     nbytes, kernels = LOSS_FORWARD[share.framework.loss]
@@ -66,12 +67,13 @@ def head_backward(share: Share, layers: LayerParts) -> Block:
     nbytes, kernels = LOSS_BACKWARD[share.framework.loss]
     b.add("cross-entropy backward", Traffic(nbytes * logits, kernels))
     layers.column_backward(b, "logits", False, share.vocab)
-    layers.norm_backward(b, share.slim)
+    layers.norm_backward(b, share.residual_tokens)
     return b.build()
 
 
-def optimizer(share: Share, held: Held[int], layers: int) -> Block:
-    """Gradient norm, clipping and Adam over the part of the `held` parameters, of `layers` layers, whose states this rank keeps."""
+def optimizer(share: Share, held: RankParameters[int], layers: int) -> Block:
+    """Gradient norm, clipping and Adam. held: the parameters on this rank, of `layers` layers; only the part whose optimizer
+    states this rank owns is updated."""
     f = share.framework
     owned, tensors = owned_parameters(share, held), layers * tensors_of_layer(share.model)
     b = Builder("optimizer", round(1000 * f.host_us), round(1000 * f.tensor_us * tensors))
@@ -85,16 +87,16 @@ def optimizer(share: Share, held: Held[int], layers: int) -> Block:
     moved = ADAM_BYTES + f.gradient_bytes + share.activation_bytes
     b.add("clip gradients", Traffic(2 * f.gradient_bytes * owned, 1))
     b.add("adam", Traffic(moved * owned, 4))
-    if share.dtype is DType.FP8 and share.plan.lora_rank == 0:  # the new weights and their transposes, read in 16 bit
+    if share.dtype is DType.FP8 and share.plan.lora_rank == 0:  # the new weights and their transposes, read in 16 bit and written in 8
         b.add("cast weights", Traffic(4 * held.total, 8))
     b.add("zero gradients", Traffic(f.gradient_bytes * held.total, 1))
     return b.build()
 
 
 def reduce_gradients(share: Share, dense: int, experts: int = 0, name: str = "gradient reduction") -> Block:
-    """Reduction of `dense` and `experts` bytes of gradients over their replicas: all-reduced, or scattered where sharded.
+    """Reduce `dense` and `experts` bytes of gradients over their replicas: all-reduce, or reduce-scatter if they are sharded.
 
-    Hybrid sharding scatters inside the shard group, then all-reduces the shards over the replicas.
+    Hybrid sharding reduce-scatters inside the shard group, then all-reduces each shard over its replicas.
     """
     b = _builder(name, share)
     plan = share.plan
@@ -116,7 +118,7 @@ def reduce_gradients(share: Share, dense: int, experts: int = 0, name: str = "gr
 
 
 def gather_parameters(share: Share, dense: int, experts: int = 0, lane: Lane = Lane.GATHER) -> Block:
-    """All-gather of `dense` and `experts` bytes of parameters from their shards."""
+    """Gather `dense` and `experts` bytes of parameters from their shards."""
     b = _builder("parameter gather", share)
     if dense and share.plan.shards > 1 and share.plan.zero < 3 and share.framework.by_owner:
         _broadcast_by_owner(b, share, dense, lane)
@@ -128,7 +130,7 @@ def gather_parameters(share: Share, dense: int, experts: int = 0, lane: Lane = L
 
 
 def _broadcast_by_owner(b: Builder, share: Share, nbytes: int, lane: Lane) -> None:
-    """A broadcast for each tensor of `nbytes` (of a layer's mean size), or for each owner where those are fewer."""
+    """Add one broadcast for each tensor in `nbytes` (of a layer's mean size), or for each owner if there are fewer owners."""
     p = share.model.layer_parameters(False)
     mean = share.parameter_bytes * ((p.attention + p.mlp) / share.plan.tp + p.norm) / tensors_of_layer(share.model)
     pieces = max(1, min(share.plan.shards, round(nbytes / mean)))
@@ -137,7 +139,7 @@ def _broadcast_by_owner(b: Builder, share: Share, nbytes: int, lane: Lane) -> No
 
 
 def tied_gradients(share: Share) -> Block:
-    """First and last stage share the token table: they add its gradients."""
+    """The first and the last stage each hold a copy of the token table: they add up its gradients."""
     nbytes = share.vocab * share.model.hidden * share.framework.reduce_bytes
     b = _builder("tied embedding gradients", share)
     b.add("tied embedding all-reduce", share.pipeline(nbytes)._replace(kind=CollectiveKind.ALL_REDUCE), Lane.DATA)
@@ -145,8 +147,8 @@ def tied_gradients(share: Share) -> Block:
 
 
 def transfer(share: Share, name: str, lane: Lane) -> Block:
-    """One side of a pipeline transfer of a microbatch's activations (or their gradient)."""
-    nbytes = share.activation_bytes * share.slim * share.model.hidden
+    """One side of the pipeline transfer of a microbatch's activations or of their gradient."""
+    nbytes = share.activation_bytes * share.residual_tokens * share.model.hidden
     if scattered(share):
         nbytes = -(-nbytes // share.plan.tp)
     b = Builder(name, round(1000 * share.framework.transfer_us))
@@ -155,12 +157,12 @@ def transfer(share: Share, name: str, lane: Lane) -> Block:
 
 
 def scattered(share: Share) -> bool:
-    """Whether a pipeline transfer is split over the tensor-parallel ranks and gathered behind."""
+    """Whether the tensor-parallel ranks each send a part of a pipeline transfer, which the receivers then gather."""
     return share.framework.transfer_scattered and share.plan.tp > 1 and not share.plan.sequence_parallel
 
 
 def gather_received(share: Share) -> Block:
-    """The parts of a scattered transfer put together."""
+    """Gather the parts of a scattered transfer."""
     b = _builder("gather of a transfer", share)
     b.add(
         "tp all-gather of a transfer",

@@ -1,7 +1,7 @@
-"""Prices of work: each distinct piece once, in batches, by the cost models.
+"""Prices of work from the cost models. Each distinct piece of work is priced once, together with others of its kind.
 
-Step coefficients (`StepCoefficients`) correct what the cost models, which are fitted on kernels alone, cannot know of a
-whole step. They are few, global, and each has a physical meaning.
+The cost models are fitted to kernels that ran alone. `StepCoefficients` correct them for a whole step: they are few, the same
+for all jobs, and each has a physical meaning.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ from lumos.cost.memory_bound import moved
 from lumos.diagnostics import Diagnostic
 from lumos.vocabulary import AttentionKernel, DType
 
-#: Attention kernels without measurements of their own: a fitted kin, and how much slower they are than it. FlashAttention 1
-#: against 2, forward and backward on A100: 1.5-2 (Dao, FlashAttention-2, arXiv:2307.08691, figures 4 and 5).
-ERAS: dict[AttentionKernel, tuple[AttentionKernel, float]] = {AttentionKernel.FA1: (AttentionKernel.FA2, 1.65)}
+#: Attention kernels that were not measured: a similar kernel that was, and how many times slower they are. FlashAttention 1
+#: against 2, forward and backward on A100: 1.5 to 2 (Dao, FlashAttention-2, arXiv:2307.08691, figures 4 and 5).
+SLOWER_KERNELS: dict[AttentionKernel, tuple[AttentionKernel, float]] = {AttentionKernel.FA1: (AttentionKernel.FA2, 1.65)}
 
-#: 16-bit FLOP/s of A100, from which throttling counts.
+#: 16-bit peak of an A100, FLOP/s: a device with more of it is throttled (`StepCoefficients.throttle`).
 A100_PEAK = 3.12e14
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Times of one piece of work, and what bounds it."""
+    """The time of one piece of work, and what bounds it."""
 
     times: Times
     bound: Bound
 
 
 class Pricer:
-    """Prices work on one cluster; remembers what it has priced."""
+    """Prices work on one cluster, and keeps the prices. diagnostics: the remarks of the cost models, each once, in order."""
 
     def __init__(self, cluster: Cluster, coefficients: StepCoefficients | None = None) -> None:
         self.cluster = cluster
         self.coefficients = coefficients or shipped()
         self.diagnostics: dict[Diagnostic, None] = {}
-        self._known: dict[Work, Price] = {}
+        self._prices: dict[Work, Price] = {}
 
     def __call__(self, work: Sequence[Work]) -> list[Price]:
         """The price of each piece of work."""
-        self._learn(w for w in dict.fromkeys(work) if w not in self._known)
-        return [self._known[w] for w in work]
+        self._price(w for w in dict.fromkeys(work) if w not in self._prices)
+        return [self._prices[w] for w in work]
 
-    def _learn(self, work: Iterable[Work]) -> None:
-        groups: dict[tuple[object, ...], list[Work]] = {}
+    def _price(self, work: Iterable[Work]) -> None:
+        families: dict[tuple[object, ...], list[Work]] = {}
         for w in work:
-            groups.setdefault(_family(w), []).append(w)
-        for members in groups.values():
+            families.setdefault(_family(w), []).append(w)
+        for members in families.values():
             estimate = self._estimate(members)
             self.diagnostics.update(dict.fromkeys(estimate.diagnostics))
             rows = zip(
                 members, estimate.time.tolist(), estimate.low.tolist(), estimate.high.tolist(), estimate.bound_by.tolist(), strict=True
             )
             for w, time, low, high, bound in rows:
-                self._known[w] = Price(Times(time, low, high), Bound(bound))
+                self._prices[w] = Price(Times(time, low, high), Bound(bound))
 
     def _estimate(self, members: list[Work]) -> Estimate:
         first, a = members[0], self.cluster.accelerator
@@ -74,7 +74,7 @@ class Pricer:
         columns = list(zip(*members, strict=True))
         if isinstance(first, Gemm):
             m, n, k, _, batch = columns[:5]
-            found = gemm(
+            estimate = gemm(
                 m,
                 n,
                 k,
@@ -86,47 +86,47 @@ class Pricer:
                 cast=first.cast,
                 clock=self.clock,
             )
-            return found.scaled(c.gemm)
+            return estimate.scaled(c.gemm)
         if isinstance(first, GroupedGemm):
             rows = np.array([_skewed(w) for w in members if isinstance(w, GroupedGemm)])
-            found = grouped_gemm(
+            estimate = grouped_gemm(
                 rows, columns[2], columns[3], a, first.dtype, out_bytes=first.out_bytes, accumulate=first.accumulate, clock=self.clock
             )
-            return found.scaled(c.gemm)
+            return estimate.scaled(c.gemm)
         if isinstance(first, Attention):
             batch, queries, keys, heads, kv_heads, head_dim, value_dim = columns[:7]
-            wanted, slower = ERAS.get(first.kernel, (first.kernel, 1.0))
-            kernel = self._kernel(wanted)
-            found = attention(
+            asked, slower = SLOWER_KERNELS.get(first.kernel, (first.kernel, 1.0))
+            kernel = self._kernel(asked)
+            estimate = attention(
                 batch, queries, heads, head_dim, a, first.dtype, kv_heads=kv_heads, value_dim=value_dim, kv_len=keys, causal=first.causal,
                 direction=first.direction, kernel=kernel, clock=self.clock,
             )  # fmt: skip
-            return found.scaled(c.attention * slower)
+            return estimate.scaled(c.attention * slower)
         if isinstance(first, Traffic):
             nbytes, kernels = np.array(columns[0], float), np.array(columns[1], float)
             return moved(nbytes / kernels, a, first.kernel_class).scaled(kernels * c.traffic)
         if isinstance(first, Contention):
-            return self._estimate([w.beside for w in members if isinstance(w, Contention)]).scaled(c.contention)
+            return self._estimate([w.collective for w in members if isinstance(w, Contention)]).scaled(c.contention)
         if isinstance(first, Collective):
             _, ranks, size, per_node, concurrent, span = columns
-            found = collective(first.kind, ranks, size, self.cluster, per_node=per_node, concurrent=concurrent, span=span)
-            return found.scaled(c.collective)
+            estimate = collective(first.kind, ranks, size, self.cluster, per_node=per_node, concurrent=concurrent, span=span)
+            return estimate.scaled(c.collective)
         time = np.array(columns[0], np.int64)
         return Estimate(time, time, time, np.full(len(time), Bound.HOST, np.uint8), time, np.zeros(len(time), bool))
 
-    def _kernel(self, wanted: AttentionKernel) -> AttentionKernel:
-        """The attention kernel that was asked for, or where nobody measured it on this device or its kin, its best known."""
+    def _kernel(self, asked: AttentionKernel) -> AttentionKernel:
+        """The attention kernel `asked` if it has coefficients (of this device, of one in `fitted_as`, or generic); else the best known."""
         sets = fitted().get("attention", {})
         a = self.cluster.accelerator
-        if wanted is AttentionKernel.FLASH or any(wanted in sets.get(name, {}) for name in (a.name, *a.fitted_as, GENERIC)):
-            return wanted
-        note = f"attention: {wanted} was not measured on {a.name}: its best known flash kernel instead"
+        if asked is AttentionKernel.FLASH or any(asked in sets.get(name, {}) for name in (a.name, *a.fitted_as, GENERIC)):
+            return asked
+        note = f"attention: {asked} was not measured on {a.name}: its best known flash kernel instead"
         self.diagnostics[Diagnostic("attention-kernel", note)] = None
         return AttentionKernel.FLASH
 
     @property
     def clock(self) -> float:
-        """Clock held in a long run / boost clock."""
+        """Clock that is held in a long run / boost clock."""
         a = self.cluster.accelerator
         peak = max(a.peak_flops.get(DType.BF16, 0.0), a.peak_flops.get(DType.FP16, 0.0))
         denser = max(0.0, peak / A100_PEAK - 1)
@@ -134,7 +134,7 @@ class Pricer:
 
 
 def _family(w: Work) -> tuple[object, ...]:
-    """Work that one call of a cost function prices."""
+    """A key that is equal for work which one call of a cost function can price together."""
     if isinstance(w, Gemm):
         return ("gemm", w.dtype, w.out_bytes, w.accumulate, w.cast)
     if isinstance(w, GroupedGemm):
@@ -144,12 +144,12 @@ def _family(w: Work) -> tuple[object, ...]:
     if isinstance(w, Collective):
         return ("collective", w.kind)
     if isinstance(w, Contention):
-        return ("contention", w.beside.kind)
+        return ("contention", w.collective.kind)
     return ("traffic", w.kernel_class) if isinstance(w, Traffic) else ("fixed",)
 
 
 def _skewed(w: GroupedGemm) -> np.ndarray:
-    """Rows of each expert, spread evenly between the least and the most loaded one."""
+    """Rows of each expert, in even steps from the least to the most loaded one."""
     if w.groups == 1:
         return np.array([w.rows])
     return np.rint(w.rows * np.linspace(2 - w.skew, w.skew, w.groups))

@@ -1,4 +1,4 @@
-"""Sizes of one rank's share of a model under a plan, and where its groups sit in the cluster."""
+"""Sizes of one rank's share of a model under a plan, and how its process groups lie in the cluster."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lumos.vocabulary import CollectiveKind, DType
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank holds and computes in a pass of one microbatch.
+    """One rank's share of a pass of one microbatch.
 
-    tokens: of the microbatch on this rank (its context-parallel part); slim: tokens of the residual stream (fewer with
-    sequence parallel). heads, kv_heads, ffn, vocab: this rank's part.
+    tokens: of the microbatch on this rank, which is its context-parallel part. residual_tokens: tokens of the residual stream,
+    fewer with sequence parallelism. heads, kv_heads, ffn, vocab: this rank's part.
     """
 
     model: Model
@@ -34,7 +34,7 @@ class Share:
 
     @property
     def parameter_bytes(self) -> int:
-        """Of one parameter as it is gathered from its shards."""
+        """Bytes of one parameter as it is gathered from its shards."""
         return 1 if self.dtype is DType.FP8 and self.framework.fp8_gather else self.activation_bytes
 
     @property
@@ -42,7 +42,7 @@ class Share:
         return self.plan.micro_batch * (self.plan.seq_len // self.plan.cp)
 
     @property
-    def slim(self) -> int:
+    def residual_tokens(self) -> int:
         return -(-self.tokens // self.plan.tp) if self.plan.sequence_parallel else self.tokens
 
     @property
@@ -59,7 +59,7 @@ class Share:
 
     @property
     def vocab(self) -> int:
-        """This rank's rows of the vocabulary; padded to a multiple of 128 · tp as Megatron does."""
+        """This rank's rows of the token table; with tensor parallelism the table is padded to a multiple of 128 · tp as in Megatron."""
         part = 128 * self.plan.tp
         return -(-self.model.vocab // part) * 128 if self.plan.tp > 1 else self.model.vocab
 
@@ -68,7 +68,7 @@ class Share:
         """Routed experts on this rank."""
         return (self.model.experts.count // self.plan.ep) if self.model.experts else 0
 
-    # ---- groups, innermost first: tensor, context, data, pipeline ----
+    # ---- collectives over groups, which lie innermost first: tensor, context, data, pipeline ----
 
     def tensor(self, kind: CollectiveKind, size: int) -> Collective:
         """A collective over the tensor-parallel group."""
@@ -81,20 +81,20 @@ class Share:
         return self._group(kind, self.plan.ep, self.plan.tp, size)
 
     def shards(self, kind: CollectiveKind, size: int) -> Collective:
-        """Over the devices that share one set of shards."""
+        """A collective over the devices that share one set of shards."""
         return self._group(kind, self.plan.shards, self.plan.tp, size)
 
     def replicas(self, kind: CollectiveKind, size: int) -> Collective:
-        """Over the devices that hold the same shard (hybrid sharding)."""
+        """A collective over the devices that hold the same shard (hybrid sharding)."""
         count = self.plan.dp * self.plan.cp // self.plan.shards
         return self._group(kind, count, self.plan.tp * self.plan.shards, size)
 
     def data(self, kind: CollectiveKind, size: int) -> Collective:
-        """Over all replicas of the dense layers (data and context parallel together)."""
+        """A collective over all replicas of the dense layers: data and context parallel together."""
         return self._group(kind, self.plan.dp * self.plan.cp, self.plan.tp, size)
 
     def expert_data(self, kind: CollectiveKind, size: int) -> Collective:
-        """Over the replicas of one rank's experts."""
+        """A collective over the replicas of one rank's experts."""
         count = self.plan.dp * self.plan.cp // self.plan.ep
         return self._group(kind, count, self.plan.tp * self.plan.ep, size)
 

@@ -1,4 +1,4 @@
-"""Units of work that a block consists of, before anything is priced: hashable, so that equal work is priced once."""
+"""The units of work of which blocks consist. They are hashable, so that equal work is priced once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Lane(IntEnum):
     SEND_FORWARD = 7
     RECEIVE_BACKWARD = 8
     SEND_BACKWARD = 9
-    RECEIVE_FORWARD_UP = 10  # the pipeline that runs the other way (DualPipe)
+    RECEIVE_FORWARD_UP = 10  # the pipeline that runs in the opposite direction (DualPipe)
     SEND_FORWARD_UP = 11
     RECEIVE_BACKWARD_UP = 12
     SEND_BACKWARD_UP = 13
@@ -34,7 +34,7 @@ LANE_NAMES = ("compute", "tensor parallel", "context parallel", "expert parallel
 
 
 class Gemm(NamedTuple):
-    """A matrix multiplication [m, k] · [k, n], `batch` equal ones in a kernel."""
+    """`batch` equal matrix multiplications [m, k] · [k, n] in one kernel; options as in `lumos.cost.gemm.gemm`."""
 
     m: int
     n: int
@@ -47,7 +47,7 @@ class Gemm(NamedTuple):
 
 
 class GroupedGemm(NamedTuple):
-    """`groups` multiplications of `rows` tokens each with weights of their own; `skew`: rows of the fullest / mean."""
+    """`groups` multiplications, each of `rows` tokens on average with weights of its own. skew: rows of the largest group / mean."""
 
     rows: int
     groups: int
@@ -77,7 +77,7 @@ class Attention(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Element-wise work, normalisations, copies: bytes through device memory in `kernels` launches."""
+    """Element-wise work, normalisations, copies: `bytes` read and written in device memory by `kernels` kernels."""
 
     bytes: int
     kernels: int = 1
@@ -85,13 +85,18 @@ class Traffic(NamedTuple):
 
 
 class Contention(NamedTuple):
-    """What compute loses while a collective runs beside it: a share of the collective's time."""
+    """The time that compute loses while `collective` runs at the same time: a share of the collective's time."""
 
-    beside: Collective
+    collective: Collective
 
 
 class Collective(NamedTuple):
-    """A collective over a group: `size` is nccl-tests' (the larger of one rank's input and output)."""
+    """A collective of `ranks` ranks.
+
+    size: bytes of the larger of one rank's input and output, as in nccl-tests. per_node: ranks of the group on one node.
+    concurrent: groups of a node that communicate with other nodes at the same time. span: how many consecutive ranks of the
+    job the group is spread over.
+    """
 
     kind: CollectiveKind
     ranks: int
@@ -102,7 +107,7 @@ class Collective(NamedTuple):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes of one rank's input, as graphs and traces count."""
+        """Bytes of one rank's input, which is how graphs and traces count."""
         return self.kind.input_bytes(self.size, self.ranks)
 
 
@@ -116,7 +121,7 @@ Work = Gemm | GroupedGemm | Attention | Traffic | Collective | Contention | Fixe
 
 
 def flops(work: Work) -> float:
-    """Arithmetic of multiplications and attention, as executed (0 for the rest)."""
+    """Floating-point operations that multiplications and attention execute; 0 for other work."""
     if isinstance(work, Gemm):
         return 2.0 * work.m * work.n * work.k * work.batch
     if isinstance(work, GroupedGemm):

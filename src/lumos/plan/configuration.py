@@ -1,7 +1,7 @@
-"""A prediction's settings, from options or a TOML file, as a job.
+"""Turn the settings of a prediction (command-line options or a TOML file) into a job.
 
-What is left open is filled: dp from the devices, micro_batch 1, ZeRO and sequence parallelism as the framework has them,
-the rest as one. Unknown keys and names are refused with the nearest valid one.
+Settings that are left open get defaults: dp follows from the number of devices; ZeRO, sequence parallelism and recomputation
+are as the framework's profile has them; the other sizes are 1. An unknown key or name is refused with the nearest valid one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,14 @@ from lumos.plan.framework import Framework, with_switches
 from lumos.plan.job import Job
 from lumos.plan.plan import Plan, PlanError, check, layer_count, layers_of_chunks
 from lumos.plan.profiles import named
-from lumos.vocabulary import Recompute, Schedule
+from lumos.vocabulary import Precision, Recompute, Schedule
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that `lumos predict` takes. `gpus`, `global_batch` (sequences), `seq` (tokens) are needed; None is open."""
+    """Everything that `lumos predict` takes.
+
+    `model`, `cluster`, `gpus`, `global_batch` (sequences) and `seq` (tokens) are required. None means that a setting is open.
+    """
 
     model: str | None = None
     cluster: str | None = None
@@ -46,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sequence_parallel: bool | None = None
     recompute: str | None = None
     recompute_layers: int = -1
-    precision: str = "bf16"
+    precision: str = Precision.BF16
     schedule: str | None = None
     lora_rank: int = 0
     document: int = 0
@@ -54,12 +57,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     switches: dict[str, str] = {}
 
 
-#: Settings that are fields of the plan under the same name.
-_OF_PLAN = tuple(field.name for field in fields(Plan) if field.name in Settings.__struct_fields__)
+#: Settings that are fields of `Plan` under the same name.
+_PLAN_FIELDS = tuple(field.name for field in fields(Plan) if field.name in Settings.__struct_fields__)
 
 
 def read_settings(path: str) -> Settings:
-    """The settings of a TOML file. LumosError where it cannot be read, UsageError for an unknown key or a wrong value."""
+    """The settings of a TOML file. Raises LumosError if it cannot be read, UsageError for an unknown key or a wrong value."""
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -82,17 +85,17 @@ def read_settings(path: str) -> Settings:
 
 
 def _in_words(message: str, table: dict[str, Any]) -> str:
-    """msgspec's message by key and value: "gpus = '8' must be a whole number"."""
-    found = re.match(r"Expected `(\w+)[^`]*`.* - at `\$\.(\w+)", message)
-    if found is None:
+    """msgspec's message, reworded with the file's key and value: "gpus = '8' must be a whole number"."""
+    match = re.match(r"Expected `(\w+)[^`]*`.* - at `\$\.(\w+)", message)
+    if match is None:
         return message
-    kind, key = found.groups()
+    kind, key = match.groups()
     words = {"int": "a whole number", "str": "text in quotes", "bool": "true or false", "object": "a table"}
     return f"{key} = {table[key]!r} must be {words.get(kind, kind)}"
 
 
 def job_from(settings: Settings) -> Job:
-    """The job that the settings describe. UsageError (PlanError) where they are incomplete, unknown or contradict."""
+    """The job that the settings describe. Raises UsageError if one is missing or unknown, PlanError if they contradict each other."""
     s = settings
     for key in ("model", "cluster", "gpus", "global_batch", "seq"):
         if getattr(s, key) is None:
@@ -107,7 +110,7 @@ def job_from(settings: Settings) -> Job:
     dp = s.gpus // rest if s.dp is None else s.dp
     if dp * rest != s.gpus:
         raise PlanError(f"plan: tp · pp · cp · dp ({rest} · {dp} = {dp * rest}) must be the {s.gpus} gpus")
-    given = {key: getattr(s, key) for key in _OF_PLAN if getattr(s, key) is not None}
+    given = {key: getattr(s, key) for key in _PLAN_FIELDS if getattr(s, key) is not None}
     given |= {
         "seq_len": s.seq,
         "dp": dp,
@@ -118,12 +121,12 @@ def job_from(settings: Settings) -> Job:
     }
     plan = Plan(**given)
     check(plan, model)
-    _check_words(s, plan, model)
+    _check_effects(s, plan, model)
     return Job(model, plan, framework, cluster, tuple(notes))
 
 
-def _check_words(s: Settings, plan: Plan, model: Model) -> None:
-    """PlanError where what was asked for has no effect, or another one than its word says."""
+def _check_effects(s: Settings, plan: Plan, model: Model) -> None:
+    """Raise PlanError for a setting that would have no effect, or a different one from what its name says."""
     if s.schedule == Schedule.INTERLEAVED and s.vpp == 1:
         raise PlanError("plan: the interleaved schedule needs vpp above 1; without it, it is 1f1b")
     if s.schedule == Schedule.ONE_F_ONE_B and s.vpp > 1:
@@ -136,6 +139,6 @@ def _check_words(s: Settings, plan: Plan, model: Model) -> None:
 
 
 def _framework(s: Settings) -> tuple[Framework, list[Diagnostic]]:
-    found = named(s.framework)
-    notes = [Diagnostic("framework-profile", f"{found.framework.name}: {found.why}")] if found.why else []
-    return with_switches(found.framework, s.switches), notes
+    chosen = named(s.framework)
+    notes = [Diagnostic("framework-profile", f"{chosen.framework.name}: {chosen.why}")] if chosen.why else []
+    return with_switches(chosen.framework, s.switches), notes

@@ -1,6 +1,6 @@
-"""What a training framework does with a plan: which kernels, what it fuses, what it overlaps, what the host costs.
+"""How a training framework runs a plan: which kernels it uses, what it fuses and overlaps, what its host work costs.
 
-The profiles of known frameworks are in `profiles`; single switches are set by the user (`with_switches`).
+The profiles of known frameworks are in `profiles`; `with_switches` changes single switches of one.
 """
 
 from __future__ import annotations
@@ -19,34 +19,39 @@ from lumos.vocabulary import AttentionKernel, Fusion, Loss, Recompute, Selective
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """Switches of a framework. Host times in µs. Raises UsageError for a value that a switch cannot have; a valid word becomes
-    the member of its set.
+    """Switches of a framework. Times are in µs. Raises UsageError for a value that a switch cannot have; a valid word becomes
+    the member of its enum.
 
-    attention, fusion, loss: kernels, as their sets say. dropout: hidden and attention dropout are on.
-    tp_async: the backward's tensor-parallel reduction runs beside the weight gradient. tp_overlap: gathers and scatters are
-    pipelined with their multiplications. dp_overlap: gradients are reduced while the last backward runs. gather_overlap:
-    the parameters that a sharded optimizer updated are gathered beside the next forward. p2p_overlap: pipeline transfers run
-    beside compute. ep_overlap: experts' exchanges run beside another microbatch's compute (also where the schedule is DualPipe):
-    a block takes the longer of both. deep_ep: a token goes once to each node that has experts of its own, in 8 bit where the
-    precision is (DeepEP). fused_projections: queries, keys and values (gate and up) come from one multiplication.
-    fused_accumulation: weight gradients accumulate inside the multiplication (fp32).
-    by_owner: a sharded optimizer's shards are whole tensors, and each is broadcast by its owner after the update in place of
-    one gather (InternEvo, hybrid_zero_optim.py; its reductions to the owners are bucketed and priced as scattered).
-    fp8_gather: in 8 bit, what tensor parallelism and parameter sharding gather is cast before, on the part that a device holds
-    (torchao's tensor-wise recipe). fp8_rows: scales by row, so that the operands of a weight gradient are cast again along the
-    other axis, in two passes (torchao's row-wise recipe, which gathers in 16 bit).
-    gradient_bytes: of one accumulated gradient; reduce_bytes: of one reduced gradient; reduce_each: they are reduced after
-    every microbatch. bucket_bytes: gradient buckets.
-    host_us: host time of one kernel's launch with its framework work; layer_us: of one pass through a layer beside its
-    kernels (hooks, checkpointing); checkpoint_us: of one layer's recomputation beside that; step_us: of one step outside the
-    passes (data, logging, synchronisations); tensor_us: of the optimizer for one parameter tensor, where it is not fused.
-    transfer_us: of one pipeline transfer. transfer_blocks: the host waits for the device after a receive (Megatron's
-    `batch_p2p_sync`), so it cannot run ahead of the pipeline. transfer_scattered: without sequence parallel every tensor-parallel
-    rank sends its part of the activations, gathered again behind (Narayanan et al. 2021, section 4.1).
-    cuda_graphs: each pass of a microbatch over a rank's layers is launched as one graph (`capture`).
-    metrics: losses computed again for the training log, every microbatch.
-    zero, sequence_parallel, recompute: what the framework does where a configuration leaves it open. selective: what
-    selective recomputation repeats.
+    Kernels. attention, fusion, loss: as those enums say. dropout: hidden and attention dropout are on. fused_projections:
+    queries, keys and values come from one multiplication, as do gate and up. fused_accumulation: the multiplication that
+    computes a weight gradient adds it to the accumulated fp32 gradient. metrics: how many losses are computed again for the
+    training log, in every microbatch. selective: what selective recomputation computes again.
+
+    Overlap. tp_async: the tensor-parallel reduction of input gradients runs during the computation of weight gradients. tp_overlap: gathers
+    and scatters are pipelined with their multiplications. dp_overlap: gradients are reduced during the last backward pass.
+    gather_overlap: the parameters that a sharded optimizer updated are gathered during the next forward pass.
+    p2p_overlap: pipeline transfers run during compute. ep_overlap: the experts' exchanges run during another microbatch's
+    compute, so a block takes the longer of the two (the DualPipe schedule implies it).
+
+    Communication. deep_ep: a token is sent once to each node that holds some of its experts, and in 8 bit if the precision is
+    fp8 (DeepEP). by_owner: the shards of a sharded optimizer are whole tensors, and after the update the owner broadcasts each
+    of them in place of one gather (InternEvo, hybrid_zero_optim.py; its reductions to the owners are bucketed, and priced as
+    scattered). fp8_gather: in fp8, each device casts its part before tensor parallelism or parameter sharding gathers it
+    (torchao's tensor-wise recipe). fp8_rows: scales are by row, so that the operands of a weight gradient are cast again
+    along the other axis, in two passes (torchao's row-wise recipe, which gathers in 16 bit). gradient_bytes: bytes of one
+    accumulated gradient. reduce_bytes: bytes of one gradient as it is reduced. reduce_each: gradients are reduced after every
+    microbatch. bucket_bytes: size of the buckets in which gradients are reduced. transfer_scattered: without sequence
+    parallelism, each tensor-parallel rank sends its part of the activations to the next stage, which gathers them (Narayanan
+    et al. 2021, section 4.1).
+
+    Host. host_us: host time to launch one kernel, with the framework's work around it. Host times beyond those of
+    its kernels: layer_us, of one pass through a layer (hooks, checkpointing); checkpoint_us, of the recomputation of one layer;
+    step_us, of one step outside its passes (data, logging, synchronisations). tensor_us: the optimizer's host time for one
+    parameter tensor, where it is not fused. transfer_us: host time of one pipeline transfer. transfer_blocks: after a
+    receive the host waits for the device (Megatron's `batch_p2p_sync`), so it cannot run ahead of the pipeline. cuda_graphs:
+    each pass of a microbatch over a rank's layers is launched as one graph (`lumos.predict.cuda_graphs`).
+
+    Defaults. zero, sequence_parallel, recompute: what the framework does if a configuration leaves it open.
     """
 
     name: str
@@ -93,18 +98,18 @@ class Framework:
 
     @property
     def repeats_selectively(self) -> bool:
-        """Whether selective recomputation has anything to repeat."""
+        """Whether selective recomputation has anything to compute again."""
         return self.attention is AttentionKernel.UNFUSED or self.selective is Selective.ALTERNATE
 
 
-#: What each switch is: a whole number, a number, on or off, or a word of a closed set.
+#: The type of each switch: int, float, bool (on or off) or an enum.
 SWITCHES: dict[str, type] = {key: kind for key, kind in get_type_hints(Framework).items() if key != "name"}
-#: The least value of a number, where it is not 0.
+#: The least value of a numeric switch, if it is not 0.
 _LEAST = {"gradient_bytes": 1, "reduce_bytes": 1, "bucket_bytes": 1}
 
 
 def _checked(what: str, value: Any, kind: type, least: int) -> Any:
-    """The value, as a member of its set where it is a word. UsageError where it is not of its kind, or less than `least`."""
+    """The value; a word becomes the member of its enum. Raises UsageError for a value of another type, or below `least`."""
     if issubclass(kind, StrEnum):
         return one_of(kind, value, what)
     if kind is bool:
@@ -116,7 +121,7 @@ def _checked(what: str, value: Any, kind: type, least: int) -> Any:
 
 
 def with_switches(framework: Framework, switches: Mapping[str, str]) -> Framework:
-    """The profile with single switches set from text. UsageError for an unknown switch, or a value that it cannot have."""
+    """The profile with some switches set from text. Raises UsageError for an unknown switch, or a value that it cannot have."""
     changes: dict[str, Any] = {}
     for key, text in switches.items():
         if key not in SWITCHES:

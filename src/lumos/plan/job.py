@@ -13,7 +13,7 @@ from lumos.plan.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one prediction is of; `assumed`: what the configuration left open, and what was taken for it."""
+    """The subject of one prediction. assumed: which facts the configuration left open, and the values that were assumed."""
 
     model: Model
     plan: Plan

@@ -1,8 +1,8 @@
 """A parallel plan: how one training step of a model is spread over devices and time.
 
-`Plan` states sizes; `check` holds it to the rules that frameworks enforce. Groups are placed in the order tensor, context,
-data, pipeline, innermost first (Megatron's default): neighbours in a tensor group are neighbours in a node. Experts are
-spread inside the data and context dimension.
+`Plan` holds the sizes; `check` applies the rules that frameworks enforce. Ranks are numbered by tensor, context, data and
+pipeline position, innermost first (Megatron's default), so the ranks of a tensor group are neighbours in a node. Expert
+parallel groups lie inside the data and context dimensions.
 """
 
 from __future__ import annotations
@@ -18,32 +18,30 @@ from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
 #: Fields of `Plan` that count devices, replicas, stages or sequences: whole numbers from 1.
 SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len")
-#: Passes of a step that are still simulated one by one (a stage's forward or backward of one microbatch): half a minute, 1 GB.
+#: The most passes (forward or backward, of one microbatch through one chunk) of a step that is simulated: it takes half a minute and 1 GB.
 MOST_PASSES = 500_000
-
-
-#: Fields of `Plan` that are words of a closed set.
+#: Fields of `Plan` that are enums.
 _WORDS: dict[str, type[Schedule | Recompute | Precision]] = {"schedule": Schedule, "recompute": Recompute, "precision": Precision}
 
 
 class PlanError(UsageError):
-    """A plan breaks a rule; the message names the rule and the sizes."""
+    """The plan breaks a rule. The message names the rule and the sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes and choices of one training step. Sequences are counted; `seq_len` is in tokens.
+    """Sizes and choices of one training step. Batches are counted in sequences; `seq_len` is in tokens.
 
-    Raises UsageError for a word that is not of its set (a valid word becomes the member), and PlanError for a size that no step
-    can have, whatever its model. `check` holds a plan to the rules between sizes, and between them and a model.
+    Raises UsageError for a word that is not in its enum (a valid word becomes the member), and PlanError for a size that no step
+    of any model can have. `check` tests the rules between sizes, and between them and a model.
 
     tp, pp, vpp, cp, ep, dp: tensor, pipeline, virtual stages per device, context, expert, data parallel sizes; dp counts the
     replicas of the dense layers (ep divides cp · dp). zero: 0 none, 1 optimizer states sharded, 2 gradients too,
-    3 parameters too (FSDP). shard: devices that share one set of shards (0: all of the data-parallel group; fewer is hybrid
-    sharding, replicated across shards). reshard: zero 3 frees parameters after the forward pass. recompute_layers: layers
-    of each stage recomputed where `recompute` is "full" (-1: all). frozen: only adapters of rank `lora_rank` are trained.
-    document: mean tokens of the documents that a sequence is packed of, each of which attends to itself alone (0: the
-    sequence is one document).
+    3 parameters too (FSDP). shard: how many devices share one set of shards (0: the whole data-parallel group; fewer is hybrid
+    sharding, with replicas of each set). reshard: zero 3 frees a layer's parameters after its forward pass. recompute_layers:
+    layers of each stage that are recomputed if `recompute` is "full" (-1: all). lora_rank: rank of the only parameters that are
+    trained, the adapters (0: all parameters are trained). forward_only: there is no backward pass. document: mean tokens of
+    the documents that are packed into a sequence, each of which attends only to itself (0: the sequence is one document).
     """
 
     seq_len: int
@@ -88,7 +86,7 @@ class Plan:
 
     @property
     def shards(self) -> int:
-        """Devices over which optimizer states (zero ≥ 1) are spread."""
+        """How many devices share one set of optimizer states (zero ≥ 1)."""
         return self.shard or self.dp * self.cp
 
     @property
@@ -103,7 +101,7 @@ class Plan:
 
 
 def check(plan: Plan, model: Model) -> None:
-    """Raise PlanError with the rule between sizes that the plan breaks, if any."""
+    """Raise PlanError if the plan breaks a rule between its sizes, or between them and the model."""
     tokens = plan.micro_batch * plan.seq_len
     _rule(tokens < 1 << 31, f"micro_batch · seq_len = {tokens:,} tokens: more than kernels can index (2^31)")
     per_step = plan.dp * plan.micro_batch
@@ -133,7 +131,7 @@ def check(plan: Plan, model: Model) -> None:
             (plan.seq_len // plan.cp) % plan.tp == 0,
             f"seq_len / cp ({plan.seq_len // plan.cp}) must be a multiple of tp ({plan.tp}) with sequence parallel",
         )
-    if plan.pp > 1:  # the first and the last part may hold the embedding and the head alone
+    if plan.pp > 1:  # the first and the last chunk may hold only the embedding and only the head
         most = model.layers + 2
         _rule(
             plan.pp * plan.vpp <= most,
@@ -178,31 +176,31 @@ def _rule(holds: bool, message: str) -> None:
         raise PlanError(f"plan: {message}")
 
 
-class Ends(NamedTuple):
-    """Whether a pipeline stage has the model's first part (the embedding), and its last (the final norm and the head)."""
+class OuterParts(NamedTuple):
+    """Whether a pipeline stage holds the embedding (`first`), and whether it holds the final norm and the head (`last`)."""
 
     first: bool
     last: bool
 
 
-def ends_of_stage(schedule: Schedule, stages: int, stage: int) -> Ends:
-    """What a stage has beside its layers. With DualPipe every device also has the mirrored stage's part."""
+def outer_parts(schedule: Schedule, stages: int, stage: int) -> OuterParts:
+    """What a stage holds besides its layers. With DualPipe every device also holds the part of the mirrored stage."""
     mirrored = stages - 1 - stage if schedule == Schedule.DUALPIPE else stage
-    return Ends(0 in (stage, mirrored), stages - 1 in (stage, mirrored))
+    return OuterParts(0 in (stage, mirrored), stages - 1 in (stage, mirrored))
 
 
 def layer_count(chunks: list[range]) -> int:
-    """Layers of a stage's chunks together."""
+    """How many layers the chunks of a stage have together."""
     return sum(map(len, chunks))
 
 
 def layers_of_chunks(plan: Plan, model: Model) -> list[list[range]]:
-    """The layers of each chunk: [stage][virtual stage], as ranges. What does not divide goes to the middle chunks.
+    """The layers of each chunk, as ranges: [stage][virtual stage].
 
-    The first chunk also has the embedding and the last one the head, so the chunks that get one layer fewer are the last,
-    then the first (Llama 3 takes one from each end; Megatron's uneven first and last stage).
+    If the layers do not divide evenly, the last chunk gets one fewer, then the first, because these also hold the head and
+    the embedding (Llama 3 takes one layer from each end; Megatron has options for an uneven first and last stage).
     """
-    chunks = plan.pp * plan.vpp  # dualpipe: every device holds its part and the mirrored one
+    chunks = plan.pp * plan.vpp  # with dualpipe every device holds its own part and the mirrored one
     base, extra = divmod(model.layers, chunks)
     sizes = [base] * chunks
     order = [*range(1, chunks - 1), 0, chunks - 1] if chunks > 1 else [0]

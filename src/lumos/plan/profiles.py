@@ -1,6 +1,6 @@
-"""The profiles of known frameworks, and which of them a framework's name and year mean.
+"""The profiles of known frameworks, and which profile a framework's name and year stand for.
 
-`data/frameworks.toml` holds them, each value with its source, and says there how it is laid out.
+`data/frameworks.toml` holds them, each value with its source; its header describes the format.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.plan.framework import SWITCHES, Framework
 
 DATA = Path(__file__).parent / "data" / "frameworks.toml"
-#: The year that a framework without one is taken to be of.
+#: The year that is assumed for a framework if none is given.
 RECENT = 2024
 
 
@@ -33,7 +33,7 @@ _Values = dict[str, _Value]
 
 
 class _Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
-    """What differs from a profile in some years."""
+    """Values that differ from those of a profile in some years (`first` to `last`, inclusive; None is open)."""
 
     why: str
     values: _Values
@@ -42,7 +42,7 @@ class _Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={
 
 
 class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What differs from the defaults."""
+    """Values that differ from the defaults."""
 
     name: str
     why: str
@@ -51,7 +51,7 @@ class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
-    """Which names, remarks and years mean a profile."""
+    """The names, remarks (`notes`) and years that select a profile."""
 
     words: tuple[str, ...]
     profile: str
@@ -69,7 +69,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def _file() -> _File:
-    """The file of profiles. LumosError where it is not of the form, or sets what is no switch."""
+    """The file of profiles. Raises LumosError if it has another format or sets an unknown switch."""
     try:
         file = msgspec.convert(tomllib.loads(DATA.read_text(encoding="utf-8")), _File)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
@@ -90,12 +90,12 @@ def _framework(profile: _Profile, version: _Values) -> Framework:
 
 @cache
 def profiles() -> Mapping[str, Framework]:
-    """The profiles by name, in the order of the file; each as it is where no year is given."""
+    """The profiles by name, in the order of the file, without the differences of single years."""
     return {each.name: _framework(each, {}) for each in _file().profile}
 
 
 def profile(name: str) -> Framework:
-    """The profile of that name. UsageError with the nearest and the valid ones."""
+    """The profile of that name. Raises UsageError, which lists the valid names and the nearest."""
     known = profiles()
     if name in known:
         return known[name]
@@ -108,26 +108,27 @@ def profile(name: str) -> Framework:
 
 
 class Chosen(NamedTuple):
-    """A profile, and why it is the one (empty: it was named)."""
+    """A profile, and the reason for choosing it (empty if the user named it)."""
 
     framework: Framework
     why: str
 
 
 def named(name: str) -> Chosen:
-    """The profile of that name, or of the framework that goes by it. UsageError with the nearest and the valid ones."""
-    found = None if name in profiles() else _matching(name, RECENT, "")
-    return found or Chosen(profile(name), "")
+    """The profile of that name, or of the framework of that name. Raises UsageError, which lists the valid names and the nearest."""
+    matching = None if name in profiles() else _matching(name, RECENT, "")
+    return matching or Chosen(profile(name), "")
 
 
 def choose(framework: str, year: int | None = None, notes: str = "") -> Chosen:
-    """The profile for a framework as a table names it, and why: by family, then by the era of its kernels.
+    """The profile for a framework as a table names it, and why: chosen by the name, then by the year.
 
-    notes: free text that may name compilation. A framework that is not known is taken as the file says.
+    notes: free text that may tell more, such as compilation. A framework that is not known gets the profile that the file names
+    for it.
     """
-    found = _matching(framework, year or RECENT, notes)
-    if found is not None:
-        return found
+    matching = _matching(framework, year or RECENT, notes)
+    if matching is not None:
+        return matching
     assumed = _profile(_file().unknown)
     return Chosen(profile(assumed.name), f"framework {framework!r} is not known: taken as {assumed.why}")
 
@@ -135,16 +136,20 @@ def choose(framework: str, year: int | None = None, notes: str = "") -> Chosen:
 def _matching(framework: str, year: int, notes: str) -> Chosen | None:
     text, hints = framework.lower(), notes.lower()
     for choice in _file().choice:
-        if _within(year, choice.first, choice.last) and any(_says(text, words) for words in choice.words) and _says(hints, choice.notes):
+        if (
+            _within(year, choice.first, choice.last)
+            and any(_matches(text, words) for words in choice.words)
+            and _matches(hints, choice.notes)
+        ):
             return _of_year(_profile(choice.profile), year)
     return None
 
 
-def _of_year(found: _Profile, year: int) -> Chosen:
-    for version in found.version:
+def _of_year(chosen: _Profile, year: int) -> Chosen:
+    for version in chosen.version:
         if _within(year, version.first, version.last):
-            return Chosen(_framework(found, version.values), version.why)
-    return Chosen(profile(found.name), found.why)
+            return Chosen(_framework(chosen, version.values), version.why)
+    return Chosen(profile(chosen.name), chosen.why)
 
 
 def _profile(name: str) -> _Profile:
@@ -155,6 +160,6 @@ def _within(year: int, first: int | None, last: int | None) -> bool:
     return (first is None or year >= first) and (last is None or year <= last)
 
 
-def _says(text: str, words: str) -> bool:
-    """Whether the text has all words, and none of those behind a minus."""
+def _matches(text: str, words: str) -> bool:
+    """Whether the text contains all words, except those after a minus sign, of which it may contain none."""
     return all((word.removeprefix("-") in text) != word.startswith("-") for word in words.split())

@@ -1,12 +1,13 @@
 """The order in which a pipeline stage runs its microbatches.
 
 An action is a pass of one microbatch through one of the stage's chunks (virtual stages): forward, backward, or in
-zero-bubble schedules the backward pass split into input gradients and weight gradients. The schedules themselves, with their
-sources, are in `native/pipeline_schedule.hpp`, which the search walks without Python.
+zero-bubble schedules one half of a backward pass (input gradients or weight gradients). The schedules and their sources
+are in `native/pipeline_schedule.hpp`, so that the search can run through them without Python.
 
-What a step of p stages loses, with equal passes of F (forward), I (input gradients) and W ≤ F (weight gradients) and free transfers:
-1F1B (p − 1)(F + I + W), ZB-H1 (p − 1)(F + I − W), both as published. DualPipe (p/2 − 1)(F + I − W) with passes one after the
-other; the published (p/2 − 1)(F&B + 2 I + 2 W − 3 W) is for turns of a forward and a backward pass that end together.
+The bubble of p stages, if all passes of one kind take equally long (F forward, I input gradients, W ≤ F weight gradients) and
+transfers are free: 1F1B (p − 1)(F + I + W) and ZB-H1 (p − 1)(F + I − W), both as published. DualPipe has
+(p/2 − 1)(F + I − W) if its passes run one after the other, as here; the published (p/2 − 1)(F&B + 2 I + 2 W − 3 W) assumes
+that a forward and a backward pass run at once and end together.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from lumos.vocabulary import Schedule
 
 
 class Pass(IntEnum):
-    """What an action does."""
+    """Which pass an action runs."""
 
     FORWARD = 0
     BACKWARD = 1  # input and weight gradients
@@ -32,12 +33,12 @@ class Pass(IntEnum):
 check_enum(_pipeline, Pass)
 check_enum(_pipeline, Schedule)
 
-#: Schedules whose stages stand still until what they sent is taken, where transfers do not run beside compute. Where passes of
-#: several chunks alternate, sends and receives go as one batch instead; zero-bubble runtimes hand sends over and go on (sail-sg's
-#: `zerobubble/runtime.py` waits for what it receives alone), as a stage that waited for a taker could not run what it put off.
+#: Schedules in which a stage waits until the receiver has taken what it sent, unless transfers run during compute. If passes of
+#: several chunks alternate, sends and receives are issued as one batch instead. Zero-bubble runtimes do not wait for sends (sail-sg's
+#: `zerobubble/runtime.py` waits only for what it receives): a waiting stage could not run its delayed weight gradients.
 HELD_BY_SENDS = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
 _PASSES = tuple(Pass)
-#: What the native module knows each schedule by: its place in the enum.
+#: The number of each schedule in the native module: its place in the enum.
 _PLACE = {name: place for place, name in enumerate(Schedule)}
 
 
@@ -56,10 +57,10 @@ def schedule(name: Schedule, stage: int, stages: int, microbatches: int, chunks:
 
 
 def last_gradients(actions: Iterable[Action]) -> dict[int, int]:
-    """Where in `actions` the weight gradients of each chunk are complete: its last whole backward or weight-gradient pass."""
+    """The index in `actions` after which the weight gradients of each chunk are complete, by chunk."""
     return {action.chunk: i for i, action in enumerate(actions) if action.step in (Pass.BACKWARD, Pass.WEIGHT)}
 
 
 def holds_sender(name: Schedule, chunks: int, p2p_overlap: bool) -> bool:
-    """Whether a stage stands still until what it sent is taken."""
+    """Whether a stage waits until the receiver has taken what it sent."""
     return not p2p_overlap and chunks == 1 and name in HELD_BY_SENDS

@@ -10,23 +10,23 @@ from functools import partial
 from lumos.blocks import outer_layers
 from lumos.blocks.block import Block, Builder, Op
 from lumos.blocks.layer import LayerWork
-from lumos.blocks.parameters import Held, bucket_layers, layer_parameters, stage_parameters
+from lumos.blocks.parameters import RankParameters, bucket_layers, layer_parameters, stage_parameters
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, Lane
 from lumos.model import Model
 from lumos.plan.framework import Framework
-from lumos.plan.plan import Plan, check, ends_of_stage, layer_count, layers_of_chunks
+from lumos.plan.plan import Plan, check, layer_count, layers_of_chunks, outer_parts
 from lumos.plan.schedules import Action, Pass, holds_sender, last_gradients, schedule
 from lumos.predict.cuda_graphs import captured
 from lumos.predict.layout import Blocks, Item, Layout
 from lumos.vocabulary import Phase, Recompute, Schedule
 
-#: Host time of the task that stands for contention, ns: it is no launch, but every task of a stream has one.
+#: Host time of launching a contention task, ns. No such launch exists, but every task of a stream needs one.
 CONTENTION_LAUNCH = 1000
 
 
 def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: int) -> Layout:
-    """The layout of one training step. PlanError where the plan breaks a rule."""
+    """The layout of one training step. Raises PlanError if the plan breaks a rule."""
     check(plan, model)
     share = Share(model, plan, framework, devices_per_node)
     chunks = layers_of_chunks(plan, model)
@@ -38,7 +38,7 @@ def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: in
 
 @dataclass(slots=True)
 class _Run:
-    """Consecutive equal layers of a chunk."""
+    """Consecutive layers of a chunk that do the same work. mixture: they have experts."""
 
     layers: range
     mixture: bool
@@ -46,21 +46,21 @@ class _Run:
 
 @dataclass(slots=True)
 class Stage:
-    """Lists the items of one stage."""
+    """Lists the items of one pipeline stage in the order of their launch."""
 
     share: Share
     work: LayerWork
     blocks: Blocks
     stage: int
     chunks: list[list[range]]
-    listed: list[Item] = field(default_factory=list)
+    placed: list[Item] = field(default_factory=list)
     tail: int = -1  # the last item of the compute chain
-    earlier: int = -1  # what it was before the latest pass
+    tail_before_pass: int = -1  # what the tail was before the latest pass
     pending: list[int] = field(default_factory=list)  # gradient exchanges that the optimizer waits for
     runs: dict[int, list[_Run]] = field(default_factory=dict)  # equal layers of each chunk
     gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters, until it has been waited for
-    host_blocked: bool = False  # the host waits for the next item of the chain's waits as well
-    extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for beside the chain
+    host_blocked: bool = False  # the host also waits for what the next item of the chain waits for
+    extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for besides the tail
 
     # ---------------------------------------------------------------- the step
 
@@ -69,33 +69,36 @@ class Stage:
         for action, final in self._actions():
             before = self.tail
             self._pass(action, final)
-            self.earlier = before
+            self.tail_before_pass = before
         self._finish()
-        return self.listed
+        return self.placed
 
     def runs_of_blocks(self) -> Counter[int]:
-        """How often `items` runs each block. Which blocks a pass runs depends on its kind, its chunk and on whether it completes
-        the chunk's gradients, not on its microbatch; so passes alike in these are listed once and counted."""
+        """How often `items` runs each block, by number of the block.
+
+        The blocks of a pass depend on its kind, on its chunk and on whether it completes the chunk's gradients, but not on
+        its microbatch, so passes that agree in these are listed once and counted.
+        """
         self._begin()
-        alike = Counter((action.step, action.chunk, final) for action, final in self._actions())
-        times = [1] * len(self.listed)
-        for (step, chunk, final), count in alike.items():
+        kinds = Counter((action.step, action.chunk, final) for action, final in self._actions())
+        times = [1] * len(self.placed)
+        for (step, chunk, final), count in kinds.items():
             self._pass(Action(step, 0, chunk), final)
-            times += [count] * (len(self.listed) - len(times))
+            times += [count] * (len(self.placed) - len(times))
         self._finish()
-        times += [1] * (len(self.listed) - len(times))
-        found: Counter[int] = Counter()
-        for item, count in zip(self.listed, times, strict=True):
-            found[item.block] += item.repeat * count
-        return found
+        times += [1] * (len(self.placed) - len(times))
+        total: Counter[int] = Counter()
+        for item, count in zip(self.placed, times, strict=True):
+            total[item.block] += item.repeat * count
+        return total
 
     def _begin(self) -> None:
         begin = Builder("step begin", 0, round(1000 * self.share.framework.step_us)).build()
-        self._put(begin, phase=Phase.SYNC)
+        self._place(begin, phase=Phase.SYNC)
         self._begin_parameters()
 
     def _actions(self) -> Iterator[tuple[Action, bool]]:
-        """The passes of the stage, each with whether its chunk's gradients are complete after it."""
+        """The passes of the stage in order, each with whether it completes the gradients of its chunk."""
         plan = self.share.plan
         actions = schedule(plan.schedule, self.stage, plan.pp, plan.microbatches, plan.vpp)
         complete = last_gradients(actions)
@@ -112,23 +115,23 @@ class Stage:
 
     def _forward(self, action: Action) -> None:
         chunk = self._position(action.chunk)
-        first, last = chunk == 0, chunk == self._parts - 1
+        first, last = chunk == 0, chunk == self._chunk_count - 1
         if not first:
             self._receive(f"f{chunk}.{action.microbatch}", Lane.RECEIVE_FORWARD, "receive forward", action)
         if first:
-            self._chain(self._end(outer_layers.embedding_forward), Phase.FORWARD, action)
+            self._chain(self._outer_block(outer_layers.embedding_forward), Phase.FORWARD, action)
         for run in self._runs(action.chunk):
             block = self.blocks.of_pass((Pass.FORWARD, run.mixture), partial(self.work.forward, run.mixture))
             self._layers(block, run, Phase.FORWARD, action)
         if last:
-            self._chain(self._end(outer_layers.head_forward), Phase.FORWARD, action)
+            self._chain(self._outer_block(outer_layers.head_forward), Phase.FORWARD, action)
         else:
             self._send(f"f{chunk + 1}.{action.microbatch}", Lane.SEND_FORWARD, "send forward", action)
 
     def _backward(self, action: Action, final: bool) -> None:
         plan = self.share.plan
         chunk = self._position(action.chunk)
-        first, last = chunk == 0, chunk == self._parts - 1
+        first, last = chunk == 0, chunk == self._chunk_count - 1
         exchange = action.step is not Pass.INPUT and (
             plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
         )
@@ -138,18 +141,18 @@ class Stage:
         if not last:
             self._receive(f"b{chunk}.{action.microbatch}", Lane.RECEIVE_BACKWARD, "receive backward", action)
         else:
-            self._chain(self._end(outer_layers.head_backward), Phase.BACKWARD, action)
+            self._chain(self._outer_block(outer_layers.head_backward), Phase.BACKWARD, action)
         for run in reversed(self._runs(action.chunk)):
             self._backward_layers(run, action, exchange)
         if first and plan.lora_rank == 0:
-            self._chain(self._end(outer_layers.embedding_backward), Phase.BACKWARD, action)
+            self._chain(self._outer_block(outer_layers.embedding_backward), Phase.BACKWARD, action)
             if exchange and self.share.framework.dp_overlap:
                 self._reduce(self._outer_parameters(), action, "embedding gradients")
         if not first:
             self._send(f"b{chunk - 1}.{action.microbatch}", Lane.SEND_BACKWARD, "send backward", action)
 
     def _weights(self, action: Action, exchange: bool) -> None:
-        """Weight gradients put off by a split backward pass: only after them is there anything to exchange."""
+        """The delayed weight gradients of a split backward pass. Their exchange can only follow them."""
         for run in reversed(self._runs(action.chunk)):
             block = self.blocks.of_pass((Pass.WEIGHT, run.mixture), partial(self.work.weights, run.mixture))
             if exchange:
@@ -161,10 +164,10 @@ class Stage:
 
     def _backward_layers(self, run: _Run, action: Action, exchange: bool) -> None:
         plan = self.share.plan
-        keep = self._recomputed(run)
+        recomputed = self._recomputed(run)
         splits: list[tuple[range, bool]] = []
-        middle = run.layers.stop - keep
-        if keep:
+        middle = run.layers.stop - recomputed
+        if recomputed:
             splits.append((range(middle, run.layers.stop), True))
         if middle > run.layers.start:
             splits.append((range(run.layers.start, middle), False))
@@ -181,7 +184,7 @@ class Stage:
                 self._layers(block, part, Phase.BACKWARD, action)
 
     def _recomputed(self, run: _Run) -> int:
-        """Layers of the run that are recomputed (the first of the stage's, as Megatron's "block" method)."""
+        """How many layers of the run are recomputed (Megatron's "block" method)."""
         plan = self.share.plan
         if plan.recompute is not Recompute.FULL:
             return 0
@@ -203,15 +206,15 @@ class Stage:
             self._chain(block, phase, action, repeat=len(run.layers), layer=run.layers.start)
 
     def _sharded_forward(self, block: Block, run: _Run, action: Action) -> None:
-        """Each layer's parameters are gathered while the layer before it runs; at most two sets are held at a time."""
+        """Each layer's parameters are gathered while the previous layer runs; at most two layers' parameters are held at a time."""
         gather = self._gather(run.mixture, Lane.DATA)
         slowed = self._slowed(block, gather)
         before = [self.tail, self.tail]
-        ready = self._put(gather, (before[0],), Phase.SYNC, action, run.layers.start)
+        ready = self._place(gather, (before[0],), Phase.SYNC, action, run.layers.start)
         for layer in run.layers:
             this = ready
             if layer + 1 < run.layers.stop:
-                ready = self._put(gather, (before[0],), Phase.SYNC, action, layer + 1)
+                ready = self._place(gather, (before[0],), Phase.SYNC, action, layer + 1)
             self._wait_for(this)
             before = [before[1], self._chain(slowed, Phase.FORWARD, action, layer=layer)]
 
@@ -222,33 +225,33 @@ class Stage:
         again = plan.reshard and plan.shards > 1
         slowed = self._slowed(block, *([gather] if again else []), reduce)
         before = [self.tail, self.tail]
-        ready = self._put(gather, (before[0],), Phase.SYNC, action, run.layers[-1]) if again else -1
+        ready = self._place(gather, (before[0],), Phase.SYNC, action, run.layers[-1]) if again else -1
         for layer in reversed(run.layers):
             this = ready
             if again and layer > run.layers.start:
-                ready = self._put(gather, (before[0],), Phase.SYNC, action, layer - 1)
+                ready = self._place(gather, (before[0],), Phase.SYNC, action, layer - 1)
             self._wait_for(this if again else None)
             before = [before[1], self._chain(slowed, Phase.BACKWARD, action, layer=layer)]
-            self.pending.append(self._put(reduce, (self.tail,), Phase.SYNC, action, layer))
+            self.pending.append(self._place(reduce, (self.tail,), Phase.SYNC, action, layer))
 
-    # ---------------------------------------------------------------- gradients beside the last backward pass
+    # ---------------------------------------------------------------- gradients exchanged during the last backward pass
 
     def _overlaps(self) -> bool:
         plan = self.share.plan
         return self.share.framework.dp_overlap and plan.dp * plan.cp > 1
 
     def _bucketed_backward(self, block: Block, run: _Run, action: Action) -> None:
-        """Gradients are reduced in buckets of whole layers, each as soon as its last layer is done."""
+        """Gradients are reduced in buckets of whole layers, each as soon as the last layer of the bucket has run."""
         size = bucket_layers(self.share, run.mixture, most=len(run.layers))
         left = list(reversed(run.layers))
         slow = self._slowed(block, self._reduction(run.mixture, 1))
         while left:
             part, left = left[:size], left[size:]
             self._chain(slow, Phase.BACKWARD, action, repeat=len(part), layer=part[-1])
-            self.pending.append(self._put(self._reduction(run.mixture, len(part)), (self.tail,), Phase.SYNC, action, part[-1]))
+            self.pending.append(self._place(self._reduction(run.mixture, len(part)), (self.tail,), Phase.SYNC, action, part[-1]))
 
     def _reduction(self, mixture: bool, layers: int) -> Block:
-        """Gradient exchange of `layers` layers: dense parts over all replicas, experts over theirs."""
+        """The exchange of the gradients of `layers` layers: dense parts over all replicas, experts over the replicas of experts."""
         dense, experts = self._layer_parameters(mixture)
         width = self.share.framework.reduce_bytes * layers
         return self.blocks.make(
@@ -256,7 +259,7 @@ class Stage:
         )
 
     def _gather(self, mixture: bool, lane: Lane) -> Block:
-        """Gather of one layer's parameters."""
+        """The gather of one layer's parameters."""
         dense, experts = self._layer_parameters(mixture)
         width = self.share.parameter_bytes
         return self.blocks.make(
@@ -266,27 +269,28 @@ class Stage:
     def _reduce(self, parameters: int, action: Action | None, name: str) -> None:
         block = outer_layers.reduce_gradients(self.share, parameters * self.share.framework.reduce_bytes, 0, name)
         if block.ops:
-            self.pending.append(self._put(block, (self.tail,), Phase.SYNC, action))
+            self.pending.append(self._place(block, (self.tail,), Phase.SYNC, action))
 
-    def _slowed(self, block: Block, *beside: Block) -> Block:
-        """The block with what it loses to the exchanges that run beside it."""
-        return self.blocks.make(("slowed", id(block), *map(id, beside)), lambda: self._with_contention(block, beside))
+    def _slowed(self, block: Block, *exchanges: Block) -> Block:
+        """The block, longer by what its compute loses to the exchanges that run at the same time."""
+        return self.blocks.make(("slowed", id(block), *map(id, exchanges)), lambda: self._with_contention(block, exchanges))
 
-    def _with_contention(self, block: Block, beside: tuple[Block, ...]) -> Block:
-        lost = [Contention(op.work) for other in beside for op in other.ops if isinstance(op.work, Collective)]
+    def _with_contention(self, block: Block, exchanges: tuple[Block, ...]) -> Block:
+        lost = [Contention(op.work) for other in exchanges for op in other.ops if isinstance(op.work, Collective)]
         if not lost:
             return block
         b = Builder(block.name, CONTENTION_LAUNCH)
         for work in lost:
             b.add("contention", work)
         extra = b.build()
-        ops = (*block.ops, *_moved(extra, len(block.ops), block.ends))
+        ops = (*block.ops, *_renumbered(extra, len(block.ops), block.last_ops))
         return Block(block.name, ops, (len(ops) - 1,), block.before)
 
     # ---------------------------------------------------------------- begin and end of the step
 
     def _begin_parameters(self) -> None:
-        """A sharded optimizer's new parameters are gathered beside the first forward pass, or (see _finish) before it."""
+        """With overlap, the parameters that a sharded optimizer updated are gathered during the first forward pass. Without it,
+        `_finish` gathers them at the end of the step."""
         plan, framework = self.share.plan, self.share.framework
         if plan.zero not in (1, 2) or not framework.gather_overlap or plan.lora_rank or plan.dp * plan.cp == 1:
             return
@@ -296,7 +300,7 @@ class Stage:
                 if not gather.ops:
                     continue
                 for layer in run.layers:
-                    self.gathered[layer] = self._put(gather, (), Phase.SYNC, None, layer)
+                    self.gathered[layer] = self._place(gather, (), Phase.SYNC, None, layer)
 
     def _finish(self) -> None:
         plan, framework = self.share.plan, self.share.framework
@@ -308,10 +312,10 @@ class Stage:
             width = framework.reduce_bytes
             block = outer_layers.reduce_gradients(self.share, held.dense * width, held.experts * width)
             if block.ops:
-                self.pending.append(self._put(block, (self.tail,), Phase.SYNC))
+                self.pending.append(self._place(block, (self.tail,), Phase.SYNC))
         elif (
             data > 1
-            and ends_of_stage(plan.schedule, plan.pp, self.stage).last
+            and outer_parts(plan.schedule, plan.pp, self.stage).last
             and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap)
             and not self.share.model.tied
             and plan.lora_rank == 0
@@ -319,7 +323,7 @@ class Stage:
             self._reduce(self._head_parameters(), None, "head gradients")
         if self.share.model.tied and plan.pp > 1 and plan.lora_rank == 0 and self.stage in (0, plan.pp - 1):
             block = outer_layers.tied_gradients(self.share)
-            self.pending.append(self._put(block, (self.tail, *self.pending), Phase.SYNC, transfer="tied"))
+            self.pending.append(self._place(block, (self.tail, *self.pending), Phase.SYNC, transfer="tied"))
         self._wait_for(*self.pending)
         optimizer = outer_layers.optimizer(self.share, held, layer_count(self.chunks[self.stage]))
         self._chain(optimizer, Phase.OPTIMIZER, host_waits=True)
@@ -327,11 +331,11 @@ class Stage:
             width = self.share.parameter_bytes
             gather = outer_layers.gather_parameters(self.share, held.dense * width, held.experts * width)
             if gather.ops:
-                self._put(gather, (self.tail,), Phase.SYNC)
+                self._place(gather, (self.tail,), Phase.SYNC)
 
     # ---------------------------------------------------------------- parameters
 
-    def _layer_parameters(self, mixture: bool) -> Held[int]:
+    def _layer_parameters(self, mixture: bool) -> RankParameters[int]:
         return layer_parameters(self.share.model, mixture, self.share.plan.tp, self.share.plan.ep)
 
     def _outer_parameters(self) -> int:
@@ -341,22 +345,22 @@ class Stage:
     def _head_parameters(self) -> int:
         return -(-self.share.model.head_parameters // self.share.plan.tp)
 
-    def _trained_parameters(self) -> Held[int]:
-        """Of the stage's parameters, those that are trained: all, or the adapters of its layers."""
+    def _trained_parameters(self) -> RankParameters[int]:
+        """The parameters of the stage that are trained: all of them, or only the adapters of its layers."""
         plan, model = self.share.plan, self.share.model
         if plan.lora_rank == 0:
             return stage_parameters(self.share, self.stage, self.chunks)
         width = model.hidden + (model.heads + 2 * model.kv_heads) * model.head_dim // plan.tp
-        return Held(layer_count(self.chunks[self.stage]) * plan.lora_rank * width, 0)
+        return RankParameters(layer_count(self.chunks[self.stage]) * plan.lora_rank * width, 0)
 
     # ---------------------------------------------------------------- items
 
     @property
-    def _parts(self) -> int:
+    def _chunk_count(self) -> int:
         return self.share.plan.pp * self.share.plan.vpp
 
     def _position(self, chunk: int) -> int:
-        """Place of this stage's chunk along the model."""
+        """The place of this stage's chunk among all chunks of the model."""
         if self.share.plan.schedule is Schedule.DUALPIPE and chunk == 1:
             return self.share.plan.pp - 1 - self.stage
         return chunk * self.share.plan.pp + self.stage
@@ -386,10 +390,10 @@ class Stage:
         waits = (*((self.tail,) if self.tail >= 0 else ()), *self.extra_waits)
         self.extra_waits = ()
         host_waits, self.host_blocked = host_waits or self.host_blocked, False
-        self.tail = self._put(block, waits, phase, action, layer, repeat, host_waits)
+        self.tail = self._place(block, waits, phase, action, layer, repeat, host_waits)
         return self.tail
 
-    def _put(
+    def _place(
         self,
         block: Block,
         waits: tuple[int, ...] = (),
@@ -402,36 +406,36 @@ class Stage:
     ) -> int:
         microbatch = action.microbatch if action else -1
         waits = tuple(dict.fromkeys(w for w in waits if w >= 0))
-        self.listed.append(Item(self.blocks.number(block), waits, repeat, host_waits, transfer, phase, layer, microbatch))
-        return len(self.listed) - 1
+        self.placed.append(Item(self.blocks.number(block), waits, repeat, host_waits, transfer, phase, layer, microbatch))
+        return len(self.placed) - 1
 
-    def _end(self, maker: Callable[[Share, LayerWork], Block]) -> Block:
-        """Embedding or head."""
+    def _outer_block(self, maker: Callable[[Share, LayerWork], Block]) -> Block:
+        """The block of the embedding or of the head that `maker` makes."""
         return self.blocks.of_pass(maker.__name__, lambda: maker(self.share, self.work))
 
     def _transfer(self, name: str, lane: Lane) -> Block:
         return self.blocks.of_pass((name, lane), lambda: outer_layers.transfer(self.share, name, lane))
 
     def _receive(self, key: str, lane: Lane, name: str, action: Action) -> None:
-        posted = self.earlier if self.share.framework.p2p_overlap else self.tail
-        item = self._put(self._transfer(name, self._lane(lane, action)), (posted,), Phase.SYNC, action, transfer=key)
+        posted = self.tail_before_pass if self.share.framework.p2p_overlap else self.tail
+        item = self._place(self._transfer(name, self._lane(lane, action)), (posted,), Phase.SYNC, action, transfer=key)
         self._wait_for(item)
         self.host_blocked = self.share.framework.transfer_blocks
         if outer_layers.scattered(self.share):
             self._chain(self.blocks.of_pass("received", lambda: outer_layers.gather_received(self.share)), Phase.SYNC, action)
 
     def _lane(self, lane: Lane, action: Action) -> Lane:
-        """The lane of a transfer: the pipeline that runs up has its own."""
+        """The lane of a transfer. With DualPipe, the pipeline that runs from the last device to the first has its own lanes."""
         up = self.share.plan.schedule is Schedule.DUALPIPE and action.chunk == 1
         return Lane(lane + Lane.RECEIVE_FORWARD_UP - Lane.RECEIVE_FORWARD) if up else lane
 
     def _send(self, key: str, lane: Lane, name: str, action: Action) -> None:
-        item = self._put(self._transfer(name, self._lane(lane, action)), (self.tail,), Phase.SYNC, action, transfer=key)
+        item = self._place(self._transfer(name, self._lane(lane, action)), (self.tail,), Phase.SYNC, action, transfer=key)
         plan = self.share.plan
         if holds_sender(plan.schedule, plan.vpp, self.share.framework.p2p_overlap):
             self._wait_for(item)
 
 
-def _moved(block: Block, base: int, waits: tuple[int, ...] = ()) -> tuple[Op, ...]:
-    """The block's ops, renumbered to follow `base` others; those that wait for nothing wait for `waits`."""
+def _renumbered(block: Block, base: int, waits: tuple[int, ...] = ()) -> tuple[Op, ...]:
+    """The block's ops, renumbered to follow `base` others. Those that wait for no op wait for `waits`."""
     return tuple(replace(op, after=tuple(a + base for a in op.after) if op.after else waits) for op in block.ops)

@@ -1,8 +1,8 @@
-"""Layout to Graph: tasks of the distinct ranks, fine (one task a kernel) or coarse (one task a run of blocks).
+"""Turn a layout into a graph of the distinct ranks, in fine form (a task for each kernel) or coarse form (a task for each item).
 
-Every rank has one CPU thread, which launches everything in the layout's order, and a stream per lane. A device task waits
-for its launch, for the tasks of its block and, at the head of an item, for the ends of the items it waits for. The two
-sides of a transfer are a rendezvous.
+Every rank has one CPU thread, which launches everything in the layout's order, and one stream per lane. A device task waits
+for its launch and for tasks of its block; the first tasks of an item also wait for the last tasks of the items that it waits
+for. The two sides of a transfer form a rendezvous.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, offsets, places
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.predict.layout import Item, Layout
-from lumos.trace.table import Int32, Int64
+from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
 
 #: Lane code of the CPU thread.
 HOST = -1
-#: 80 % interval of host times, as ratios: processors of one era differ by about this (PassMark single-thread, 2019-2024
-#: server parts), and frameworks' Python around a kernel likewise.
+#: 80 % interval of host times, as ratios. Server processors of 2019 to 2024 differ by about as much (PassMark, single thread),
+#: and so does the Python work of frameworks around a kernel.
 HOST_INTERVAL = (0.6, 1.6)
-ABSENT = -1
-#: Which side of a message the streams of a pipeline's transfers are.
+#: Whether a lane of pipeline transfers sends or receives.
 SIDES: Mapping[Lane, CollectiveKind] = {
     lane: CollectiveKind.SEND if "SEND" in lane.name else CollectiveKind.RECEIVE for lane in Lane if lane >= Lane.RECEIVE_FORWARD
 }
@@ -37,19 +36,19 @@ SIDES: Mapping[Lane, CollectiveKind] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assembled:
-    """A graph, and its durations where every price is at its low and high end: int64[n] ns."""
+    """A graph. low, high: the durations with every price at the low or the high end of its interval, int64[n] ns."""
 
     graph: Graph
     low: Int64
     high: Int64
-    work: tuple[Work | None, ...]  # by pool entry: what the tasks do (None: host work, or a whole block)
-    entry: Int64  # pool entry of every task
-    inside: Int64  # [n, 2]: communication inside a block's one task, exposed and covered (ns); 0 in fine form
+    work: tuple[Work | None, ...]  # of each entry of the pool (None: host work, or a whole block)
+    entry: Int64  # of each task: its entry in the pool
+    inside: Int64  # [n, 2]: exposed and overlapped communication inside the task of a whole block, ns; 0 in fine form
 
 
 @dataclass(slots=True)
 class _Template:
-    """A block as tasks: per task lane, kind, name, times, launch (index in the template), waits inside."""
+    """A block as tasks, with one entry of each list per task. launched_by: index of its launch in the template."""
 
     lane: list[int]
     kind: list[int]
@@ -57,8 +56,8 @@ class _Template:
     times: list[Times]
     launched_by: list[int]
     edges: list[tuple[int, int]]  # (task, predecessor), DATA
-    heads: list[int]
-    ends: list[int]
+    first_tasks: list[int]
+    last_tasks: list[int]
     first_host: int
     work: list[Work | None]
     inside: list[tuple[int, int]]
@@ -66,7 +65,7 @@ class _Template:
 
 def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
     """The graph of the layout's distinct ranks, with prices from `pricer`."""
-    layout = _hosted(layout, pricer.coefficients)
+    layout = _with_host_factors(layout, pricer.coefficients)
     prices = _prices(layout, pricer)
     stages = [_instances(items, coarse) for items in layout.stages]
     if coarse:
@@ -76,17 +75,17 @@ def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
     else:
         keys = {(inst.block, 1) for stage in stages for inst in stage}
         templates = {key: _fine(layout.blocks[key[0]], prices[key[0]]) for key in keys}
-    return _put_together(stages, templates, pricer)
+    return _graph_of(stages, templates, pricer)
 
 
-def _hosted(layout: Layout, c: StepCoefficients) -> Layout:
+def _with_host_factors(layout: Layout, c: StepCoefficients) -> Layout:
     """The layout with its host times multiplied by the step's coefficients."""
     if c.host == 1.0 and c.step == 1.0:
         return layout
-    return replace(layout, blocks=tuple(hosted(block, c) for block in layout.blocks))
+    return replace(layout, blocks=tuple(with_host_factors(block, c) for block in layout.blocks))
 
 
-def hosted(block: Block, c: StepCoefficients) -> Block:
+def with_host_factors(block: Block, c: StepCoefficients) -> Block:
     """The block with its host times multiplied by the step's coefficients."""
     return replace(
         block,
@@ -97,13 +96,13 @@ def hosted(block: Block, c: StepCoefficients) -> Block:
 
 def _prices(layout: Layout, pricer: Pricer) -> list[list[Times]]:
     every = [op.work for block in layout.blocks for op in block.ops]
-    found = iter(pricer(every))
-    return [[next(found).times for _ in block.ops] for block in layout.blocks]
+    prices = iter(pricer(every))
+    return [[next(prices).times for _ in block.ops] for block in layout.blocks]
 
 
 @dataclass(slots=True)
 class _Instance:
-    """One run of a template: waits are instances of the same stage."""
+    """One run of a template. waits: instances of the same stage."""
 
     block: int
     repeat: int
@@ -113,15 +112,15 @@ class _Instance:
 
 
 def _instances(items: Sequence[Item], coarse: bool) -> list[_Instance]:
-    """Items as instances: in fine form, repeats one after the other."""
+    """Items as instances. In fine form an item that repeats becomes several, one after the other."""
     if coarse:
         return [_Instance(i.block, i.repeat, i.waits, i.host_waits, i.transfer) for i in items]
     out: list[_Instance] = []
-    last: list[int] = []  # instance that ends each item
+    last: list[int] = []  # the last instance of each item
     for item in items:
         waits = tuple(last[w] for w in item.waits)
-        for turn in range(item.repeat):
-            out.append(_Instance(item.block, 1, waits if turn == 0 else (len(out) - 1,), item.host_waits and turn == 0, item.transfer))
+        for run in range(item.repeat):
+            out.append(_Instance(item.block, 1, waits if run == 0 else (len(out) - 1,), item.host_waits and run == 0, item.transfer))
         last.append(len(out) - 1)
     return out
 
@@ -141,11 +140,11 @@ def _fine(block: Block, times: Sequence[Times]) -> _Template:
             if block.ops[a].lane is not op.lane:
                 t.edges.append((task, place[a]))
         if not op.after:
-            t.heads.append(task)
-    t.ends.extend(place[e] for e in block.ends)
-    if not t.ends:
-        t.heads.append(0)
-        t.ends.append(0)
+            t.first_tasks.append(task)
+    t.last_tasks.extend(place[e] for e in block.last_ops)
+    if not t.last_tasks:
+        t.first_tasks.append(0)
+        t.last_tasks.append(0)
     return t
 
 
@@ -153,8 +152,8 @@ def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
     t = _Template([], [], [], [], [], [], [], [], 0, [], [])
     if not block.ops:
         _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))
-        t.heads.append(0)
-        t.ends.append(0)
+        t.first_tasks.append(0)
+        t.last_tasks.append(0)
         return t
     c = repeated(c, repeat)
     lanes = {op.lane for op in block.ops}
@@ -168,20 +167,20 @@ def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
         t.inside[task] = c.exposed, c.overlapped
     if c.host > c.lead:
         _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(c.host - c.lead))
-    t.heads.append(task)
-    t.ends.append(task)
+    t.first_tasks.append(task)
+    t.last_tasks.append(task)
     return t
 
 
 def _host(ns: int) -> Times:
-    """Host time with its interval: hosts differ far more than devices of one kind."""
+    """Host time with its interval, which is wide: hosts differ far more than devices of one kind."""
     return Times(ns, round(ns * HOST_INTERVAL[0]), round(ns * HOST_INTERVAL[1]))
 
 
 def repeated(c: Collapsed, count: int) -> Collapsed:
     """The block `count` times in series."""
-    hosted = c.hosted + (count - 1) * max(c.host, c.device.best)
-    return Collapsed(c.device.repeated(count), hosted, c.host * count, c.compute * count, c.exposed * count, c.overlapped * count)
+    host_limited = c.host_limited + (count - 1) * max(c.host, c.device.best)
+    return Collapsed(c.device.repeated(count), host_limited, c.host * count, c.compute * count, c.exposed * count, c.overlapped * count)
 
 
 def _add(t: _Template, lane: int, kind: Kind, name: str, times: Times, launch: int = ABSENT, work: Work | None = None) -> int:
@@ -195,7 +194,7 @@ def _add(t: _Template, lane: int, kind: Kind, name: str, times: Times, launch: i
     return len(t.lane) - 1
 
 
-def _put_together(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], pricer: Pricer) -> Assembled:
+def _graph_of(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], pricer: Pricer) -> Assembled:
     keys = list(templates)
     number = {key: i for i, key in enumerate(keys)}
     pool = _Pool([templates[key] for key in keys])
@@ -243,7 +242,7 @@ def _put_together(stages: list[list[_Instance]], templates: dict[tuple[int, int]
 
 
 class _Pool:
-    """All templates' tasks as columns."""
+    """The tasks of all templates, as columns."""
 
     def __init__(self, templates: list[_Template]) -> None:
         self.size = np.array([len(t.lane) for t in templates], np.int64)
@@ -263,7 +262,7 @@ class _Pool:
 
 
 def _inner_edges(edges: Edges, pool: _Pool, which: Int64, offset: Int64, source: Int64) -> None:
-    """Within each instance, as its template has them."""
+    """Add the edges inside each instance, as its template has them."""
     launch = pool.launched_by[source]
     base = np.repeat(offset[:-1], pool.size[which])
     launched = np.flatnonzero(launch >= 0)
@@ -275,7 +274,10 @@ def _inner_edges(edges: Edges, pool: _Pool, which: Int64, offset: Int64, source:
 
 
 def _outer_edges(edges: Edges, stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], offset: Int64) -> None:
-    """From the ends of the instances waited for to the heads of those that wait (same lane: the stream's order says it)."""
+    """Add the edges between instances: from the last tasks of the one to the first tasks of the one that waits for it.
+
+    Tasks of one lane need no edge, since a stream keeps its order.
+    """
     after: list[int] = []
     before: list[int] = []
     host_after: list[int] = []
@@ -283,14 +285,14 @@ def _outer_edges(edges: Edges, stages: list[list[_Instance]], templates: dict[tu
     begins = offset.tolist()
     base = 0
     for stage in stages:
-        found = [templates[inst.block, inst.repeat] for inst in stage]
+        used = [templates[inst.block, inst.repeat] for inst in stage]
         for i, inst in enumerate(stage):
-            t = found[i]
+            t = used[i]
             here = begins[base + i]
             for w in inst.waits:
-                other, there = found[w], begins[base + w]
-                for end in other.ends:
-                    for head in t.heads:
+                other, there = used[w], begins[base + w]
+                for end in other.last_tasks:
+                    for head in t.first_tasks:
                         if t.lane[head] != other.lane[end]:
                             after.append(here + head)
                             before.append(there + end)
@@ -323,15 +325,16 @@ def _rendezvous(stages: list[list[_Instance]], templates: dict[tuple[int, int], 
         for i, inst in enumerate(stage):
             if inst.transfer:
                 t = templates[inst.block, inst.repeat]
-                sets.setdefault(inst.transfer, []).append(int(offset[base + i]) + t.ends[0])
+                sets.setdefault(inst.transfer, []).append(int(offset[base + i]) + t.last_tasks[0])
         base += len(stage)
     return end_to_end([s for s in sets.values() if len(s) > 1])
 
 
-def _collectives(pool: _Pool, source: Int64, stage: Int64, met: Lists) -> Collectives | None:
-    """Facts of the collective tasks; in coarse form, of the first collective that a task stands for.
+def _collectives(pool: _Pool, source: Int64, stage: Int64, rendezvous: Lists) -> Collectives | None:
+    """Facts of the collective tasks; in coarse form, of the first collective in the block.
 
-    stage: rank of each task. met: the rendezvous, which say who a message goes to. Groups are named by lane and size.
+    stage: rank of each task. rendezvous: the tasks that transfer together, which give the peers. Groups are named by lane and
+    size.
     """
     has = np.array([isinstance(w, Collective) for w in pool.work], bool)
     task = np.flatnonzero(has[source])
@@ -339,7 +342,7 @@ def _collectives(pool: _Pool, source: Int64, stage: Int64, met: Lists) -> Collec
         return None
     kinds: dict[CollectiveKind, int] = {}
     groups: dict[str, int] = {}
-    facts = np.full((len(pool.work), 4), ABSENT, np.int64)  # of a pool entry: kind, bytes, group, ranks
+    facts = np.full((len(pool.work), 4), ABSENT, np.int64)  # of each entry of the pool: kind, bytes, group, ranks
     for i, (entry, lane) in enumerate(zip(pool.work, pool.lane.tolist(), strict=True)):
         if isinstance(entry, Collective):
             kind = kinds.setdefault(SIDES.get(Lane(lane), entry.kind), len(kinds))
@@ -352,18 +355,18 @@ def _collectives(pool: _Pool, source: Int64, stage: Int64, met: Lists) -> Collec
         nbytes=nbytes.copy(),
         group=group.astype(np.int32),
         sequence=np.full(len(task), ABSENT, np.int64),
-        peer=_peers(stage, pool.lane[source], met)[task],
+        peer=_peers(stage, pool.lane[source], rendezvous)[task],
         kinds=tuple(kinds),
         groups=tuple(groups),
         size=size.astype(np.int32),
     )
 
 
-def _peers(stage: Int64, lane: Int64, met: Lists) -> Int32:
-    """The rank at the other end of each message, int32[n]; ABSENT for every other task."""
+def _peers(stage: Int64, lane: Int64, rendezvous: Lists) -> Int32:
+    """The rank on the other side of each transfer, int32[n]; ABSENT for all other tasks."""
     peer = np.full(len(stage), ABSENT, np.int32)
-    first = met.offset[:-1][np.diff(met.offset) == 2]
-    one, other = met.flat[first], met.flat[first + 1]
+    first = rendezvous.offset[:-1][np.diff(rendezvous.offset) == 2]
+    one, other = rendezvous.flat[first], rendezvous.flat[first + 1]
     peer[one], peer[other] = stage[other], stage[one]
     peer[~np.isin(lane, list(SIDES))] = ABSENT
     return peer

@@ -1,8 +1,8 @@
 """Fit the global coefficients of a step to published runs.
 
-Every source counts the same, whatever its number of rows; within a source the mean absolute logarithmic error counts
-(iteratively reweighted least squares), so single odd rows do not lead. Every coefficient is pulled towards its prior with
-a stated strength. The step's time is linearised in the coefficients by finite differences, a few times over.
+Every source has the same weight, whatever its number of rows. Within a source the mean absolute logarithmic error is minimised
+(by iteratively reweighted least squares), so that single outliers have little influence. Every coefficient is pulled towards
+its prior (`STRENGTH`). The logarithm of the step's time is linearised in the coefficients by finite differences, `ROUNDS` times.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lumos.predict.step_time import time_of
 
 Float64 = NDArray[np.float64]
 
-#: Coefficients that are fitted: how far each may reasonably lie from its prior (one standard deviation), and its bounds.
+#: The coefficients that are fitted: standard deviation of the prior, lower and upper bound.
 FITTED = {
     "gemm": (0.05, 0.8, 1.3),
     "attention": (0.08, 0.7, 1.4),
@@ -39,16 +39,16 @@ FITTED = {
     "jitter": (0.004, 0.0, 0.02),
     "step": (0.5, 0.2, 4.0),
 }
-#: Errors below this are as good as none when rows are weighted.
+#: Rows with a smaller error than this have the same weight as rows with this error.
 NEAR = 0.02
-#: Step of the finite differences; a tenth of it for the coefficients that are small themselves.
+#: Step of the finite differences. Coefficients whose prior has a deviation of at most 0.01 take 0.002.
 DELTA = 0.02
 ROUNDS = 2
 
 
 @dataclass(slots=True)
 class Problem:
-    """Rows to fit: their jobs, layouts (which no coefficient changes), measured seconds, sources."""
+    """Rows to fit: their jobs, layouts (which do not depend on the coefficients), measured seconds and sources."""
 
     jobs: list[Job]
     layouts: list[Layout]
@@ -57,7 +57,7 @@ class Problem:
 
 
 def problem(rows: Sequence[Row]) -> Problem:
-    """The rows that can be read, arranged."""
+    """The rows that can be read, with their layouts."""
     jobs, layouts, measured, sources = [], [], [], []
     for row in rows:
         try:
@@ -72,7 +72,7 @@ def problem(rows: Sequence[Row]) -> Problem:
 
 
 def predicted(p: Problem, coefficients: StepCoefficients) -> Float64:
-    """Seconds of every row."""
+    """Predicted seconds of every row."""
     pricers: dict[bytes, Pricer] = {}
 
     def pricer(cluster: Cluster) -> Pricer:
@@ -88,7 +88,7 @@ def predicted(p: Problem, coefficients: StepCoefficients) -> Float64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Linear:
-    """log seconds of every row around `at`: value and slope by coefficient."""
+    """The logarithm of every row's seconds near the coefficients `at`: value [rows], slope [rows, coefficients]."""
 
     at: Float64
     value: Float64
@@ -107,7 +107,7 @@ def linearise(p: Problem, coefficients: StepCoefficients) -> Linear:
 
 
 def solve(linear: Linear, p: Problem, use: NDArray[np.bool_], prior: StepCoefficients) -> Float64:
-    """Coefficients that fit the rows of `use`."""
+    """The coefficients that fit the rows of the mask `use` best, in the order of `FITTED`."""
     names = list(FITTED)
     centre = np.array([getattr(prior, key) for key in names])
     sigma, low, high = (np.array([FITTED[key][i] for key in names]) for i in range(3))
@@ -117,14 +117,14 @@ def solve(linear: Linear, p: Problem, use: NDArray[np.bool_], prior: StepCoeffic
     x = linear.at.copy()
     for _ in range(30):
         residual = residual0 + linear.slope @ (x - linear.at)
-        weight = share / np.maximum(np.abs(residual), NEAR) / NEAR  # Σ |r| / NEAR beside Σ ((x − prior) / σ)²
+        weight = share / np.maximum(np.abs(residual), NEAR) / NEAR  # makes the weighted square |error| / NEAR
         a = linear.slope.T @ (weight[:, None] * linear.slope) + np.diag(1 / sigma**2) * STRENGTH
         b = linear.slope.T @ (weight * (linear.slope @ linear.at - residual0)) + STRENGTH * centre / sigma**2
         x = np.clip(np.linalg.solve(a, b), low, high)
     return x
 
 
-#: Weight of the priors against the rows: one source's mean error of NEAR counts as much as one coefficient one σ away.
+#: Weight of the priors: the fit minimises Σ over sources of mean |error| / NEAR, plus STRENGTH / 2 · Σ ((x − prior) / σ)².
 STRENGTH = 0.2
 
 
@@ -133,7 +133,7 @@ def fit(
 ) -> StepCoefficients:
     """The coefficients fitted to all rows, or to those of other sources than `leave_out`.
 
-    start: where the first round is linearised (default: at the prior).
+    start: the linearisation for the first round (default: at the prior).
     """
     use = np.array([s != leave_out for s in p.sources])
     current = prior

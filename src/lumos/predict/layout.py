@@ -1,7 +1,7 @@
 """A layout: blocks, and the order in which every distinct rank runs them.
 
-Equal ranks are folded: tensor, context and data parallel peers do the same at the same time, so one rank stands for each
-pipeline stage, and collectives are costed for their whole groups.
+Equal ranks are folded: tensor, context and data parallel peers do the same work at the same time, so one rank represents each
+pipeline stage, and collectives are priced for their whole groups.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lumos.vocabulary import Phase
 class Item:
     """One run of a block (`repeat` times in series) on a rank.
 
-    waits: items of the rank that must have ended before it starts on the device. host_waits: the host waits for them too.
-    transfer: the two sides of one transfer share a key; "" for everything else. layer, microbatch: what it belongs to
-    (-1: none or several); phase: what it is for.
+    block: number of the block in the layout. waits: items of the rank that must have ended before it starts on the device.
+    host_waits: the host waits for them too. transfer: a key that the two sides of one transfer share; "" for everything else.
+    layer, microbatch: what it belongs to (-1: none or several). phase: its phase of the step.
     """
 
     block: int
@@ -40,7 +40,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Layout(Described):
-    """`stages[s]`: the items of pipeline stage s in the order of their launch; item numbers count within a stage."""
+    """stages: the items of each pipeline stage, in the order of their launch; items are numbered within their stage."""
 
     model: Model
     plan: Plan
@@ -49,7 +49,7 @@ class Layout(Described):
     stages: tuple[tuple[Item, ...], ...]
 
     def described(self) -> str:
-        """Its model, plan and framework, and how many blocks its stages run."""
+        """Its model, plan and framework, and how many blocks its stages run, for people."""
         p = self.plan
         sizes = " ".join(
             f"{name} {size}" for name, size in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp), ("ep", p.ep), ("dp", p.dp)) if size > 1
@@ -63,18 +63,18 @@ class Layout(Described):
 
 
 class Blocks:
-    """Distinct blocks, each made once, numbered as they are first used. passes: blocks of passes by key, shared between layouts
-    whose passes are the same (`tally`)."""
+    """Distinct blocks, each made once, numbered in the order of first use. passes: blocks of passes by key, which layouts with
+    equal passes share (`tally`)."""
 
     def __init__(self, passes: dict[Hashable, Block] | None = None) -> None:
         self.blocks: list[Block] = []
         self._passes = {} if passes is None else passes
         self._numbers: dict[Block, int] = {}
         self._made: dict[Hashable, Block] = {}
-        self._identities: dict[int, int] = {}  # of blocks in _made, which keeps them alive
+        self._identities: dict[int, int] = {}  # number by id of the blocks in _made, which keeps them alive
 
     def make(self, key: Hashable, maker: Callable[[], Block]) -> Block:
-        """The block of that key, made when first asked for."""
+        """The block of that key; `maker` is called for the first request only."""
         if key not in self._made:
             block = maker()
             self._made[key] = block
@@ -82,11 +82,11 @@ class Blocks:
         return self._made[key]
 
     def of_pass(self, key: Hashable, maker: Callable[[], Block]) -> Block:
-        """The block of that key, of a pass through the model."""
+        """The block of that key, which is part of a pass through the model, so that layouts may share it."""
         return self.make(key, lambda: self._passes[key] if key in self._passes else self._passes.setdefault(key, maker()))
 
     def number(self, block: Block) -> int:
-        """The block's number; blocks that `make` gave need no comparison."""
+        """The block's number, found without comparing blocks if `make` returned it."""
         return self._identities[id(block)] if id(block) in self._identities else self._number(block)
 
     def _number(self, block: Block) -> int:

@@ -28,13 +28,16 @@ from lumos.simulate.timeline import Timeline
 from lumos.units import duration
 from lumos.vocabulary import Schedule
 
-#: Tasks beyond which a step is simulated in its coarse form: the two agree, and people wait.
+#: A step with more tasks is simulated in coarse form, which gives nearly the same answer much sooner.
 FINE_TASKS = 100_000
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Prediction(Shown):
-    """One predicted step. `breakdown`: seconds of the slowest stage by the four parts; `critical_path`, `bound_by`: shares."""
+    """One predicted step. breakdown: seconds of the four parts, mean over stages. critical_path, bound_by: shares of the step.
+
+    granularity: "kernels" for the fine form of the graph, "blocks" for the coarse one.
+    """
 
     job: Job
     layout: Layout
@@ -48,14 +51,14 @@ class Prediction(Shown):
     bound_by: dict[str, float]
     granularity: str
     diagnostics: tuple[Diagnostic, ...]
-    works: tuple[Work | None, ...]  # of every task; None for host work
+    works: tuple[Work | None, ...]  # the work of each task; None for host work
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos predict --json`."""
         return result(self)
 
     def described(self) -> str:
-        """The step with its interval, and of what job it is."""
+        """The step with its interval, and the job, for people."""
         step, low, high = (duration(1e9 * s) for s in (self.time.time_s, self.time.low_s, self.time.high_s))
         return (
             f"{step} a step (80 % interval {low} to {high}), {self.layout.described()}, {self.job.plan.devices} x {self.job.cluster.name}"
@@ -67,7 +70,7 @@ class Prediction(Shown):
         return [w if isinstance(w, Collective) else None for w in self.works]
 
 
-#: Schedules that no table of measured steps contains, and what is assumed of them.
+#: Schedules for which no measured steps are published, and what is assumed about them.
 UNPROVED_SCHEDULES = {
     Schedule.ZERO_BUBBLE: "its order and its bubble are those published (ZB-H1), split passes hide no tensor-parallel reduction",
     Schedule.DUALPIPE: "its order is that of DeepSeek's implementation, a turn's two passes run one after the other",
@@ -75,8 +78,8 @@ UNPROVED_SCHEDULES = {
 
 
 def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None, slow: Mapping[int, float] | None = None) -> Prediction:
-    """The step of `job`. coarse: True, False, or None for fine up to FINE_TASKS tasks. slow: stages whose own work, on host and
-    device, takes a factor longer."""
+    """The step of `job`. coarse: which form of the graph is simulated; None: the fine one up to FINE_TASKS tasks. slow: by pipeline
+    stage, the factor by which its own work on host and device takes longer."""
     pricer = pricer or Pricer(job.cluster)
     layout = layout_of(job)
     notes = list(job.assumed)
@@ -121,7 +124,7 @@ def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None, 
 
 
 def _slowed(assembled: Assembled, slow: Mapping[int, float]) -> Assembled:
-    """The job with the work of some stages slower; transfers keep their time."""
+    """The job with slower work on some stages; transfers keep their time."""
     for stage, factor in slow.items():
         base = assembled.graph
         graphs = [slow_rank(replace(base, duration=d), stage, factor) for d in (base.duration, assembled.low, assembled.high)]
@@ -130,16 +133,16 @@ def _slowed(assembled: Assembled, slow: Mapping[int, float]) -> Assembled:
 
 
 def task_count(layout: Layout) -> int:
-    """Tasks of the fine graph."""
+    """How many tasks the fine form of the graph has."""
     size = [2 * len(block.ops) + 1 for block in layout.blocks]
     return sum(size[item.block] * item.repeat for stage in layout.stages for item in stage)
 
 
 def breakdown_of(timeline: Timeline, assembled: Assembled, factor: float) -> dict[str, float]:
-    """The four parts, in seconds, averaged over the stages; each stage's idle time up to the end of the step is `other`.
+    """The four parts of the step in seconds, mean over the stages. A stage's idle time up to the end of the step is `other`.
 
-    In coarse form communication inside a block is taken out of its task's compute. A stage that waits for its neighbour
-    (the bubble) is idle: only the transfer itself is communication.
+    In coarse form the communication inside a block is subtracted from the compute of its task. A stage that waits for its
+    neighbour (the bubble) is idle: only the transfer itself counts as communication. factor: growth of the step (`slowest`).
     """
     graph = timeline.graph
     arrived = np.where(graph.kind == Kind.COLLECTIVE, timeline.end - graph.duration, timeline.start)
@@ -148,7 +151,7 @@ def breakdown_of(timeline: Timeline, assembled: Assembled, factor: float) -> dic
     exposed, overlapped, communication = (parts[:, i].mean() for i in range(3))
     shown, covered = assembled.inside.sum(axis=0) / len(parts)
     other = whole - exposed - overlapped - communication
-    bare = exposed / max(exposed + overlapped, 1.0)  # share of the blocks that nothing outside them covers
+    bare = exposed / max(exposed + overlapped, 1.0)  # share of the blocks' time during which no other communication runs
     values = (
         exposed - bare * (shown + covered),
         overlapped - (1 - bare) * shown + bare * covered,
@@ -160,7 +163,7 @@ def breakdown_of(timeline: Timeline, assembled: Assembled, factor: float) -> dic
 
 
 def shares(graph: Graph, path: CriticalPath, layout: Layout, pricer: Pricer) -> tuple[dict[str, float], dict[str, float]]:
-    """The critical path by kind of work and by what bounds it: fractions of the step."""
+    """The critical path by kind of work, and by what bounds it, each as fractions of the step."""
     mix = _mix(layout, pricer)
     kinds, limits = Counter[str](), Counter[str]()
     total = max(1, path.duration_ns)
@@ -188,7 +191,7 @@ def _fractions(counter: Counter[str], total: int) -> dict[str, float]:
 
 
 def _mix(layout: Layout, pricer: Pricer) -> dict[str, dict[tuple[str, str], float]]:
-    """For every task name, of kernels and of whole blocks: shares of its time by (kind of work, what bounds it)."""
+    """For each name of a task (a kernel or a whole block): shares of its time by (kind of work, what bounds it)."""
     times: dict[str, Counter[tuple[str, str]]] = {}
     for block in layout.blocks:
         for op, price in zip(block.ops, pricer([op.work for op in block.ops]), strict=True):
@@ -199,7 +202,7 @@ def _mix(layout: Layout, pricer: Pricer) -> dict[str, dict[tuple[str, str], floa
 
 
 def work_class(work: Work, lane: Lane) -> str:
-    """A word for people."""
+    """The kind of work, in words for people."""
     if isinstance(work, Collective):
         names = {
             Lane.TENSOR: "tensor-parallel",
@@ -217,7 +220,7 @@ def work_class(work: Work, lane: Lane) -> str:
 
 
 def result(p: Prediction) -> dict[str, Any]:
-    """The keys that `lumos predict --json` promises."""
+    """The keys of `lumos predict --json`."""
     m = p.memory
     return {
         "step_time_s": p.time.time_s,

@@ -1,15 +1,15 @@
-"""Rows of published tables of training runs, as jobs: the columns of FORMATS, with stated rules for spellings and blanks.
+"""Read rows of published tables of training runs as jobs, by stated rules for spellings and blanks.
 
 Columns: model, layers, hidden, heads, kv_heads, ffn, vocab, seq_len, precision, gpu, n_gpus, gpus_per_node, interconnect,
 tp, pp, vpp, cp, ep, dp, zero_or_fsdp, micro_batch, global_batch, recompute, sequence_parallel, framework, year, notes.
 
-Blanks. A row's own dimensions win over those of the model it names; what neither has is assumed, with a diagnostic:
-kv_heads = heads; ffn = the gated 8/3 hidden (rounded up to 256) or 4 hidden; vocab = the family's, else 51,200; of a
-model cut to fewer layers the leading dense ones shrink in proportion (rounded up); precision = fp16 where the framework
-is Megatron-DeepSpeed, else bf16; parallel sizes 1, dp = devices / (tp · pp · cp); micro_batch 1; vpp = one layer a
-virtual stage for NeMo with pp > 1; ZeRO, recomputation and sequence parallelism as the framework profile has them. A
-number that is not one, a device or a model that nobody can place, and a plan that breaks a rule skip the row with the
-reason.
+Blanks. A row's own dimensions have precedence over those of the model that it names. What neither has is assumed, with a
+diagnostic: kv_heads = heads; ffn = the gated 8/3 hidden (rounded up to 256) or 4 hidden; vocab = that of the model's
+family, else 51,200; if the row cuts a model to fewer layers, its leading dense layers shrink in proportion (rounded up);
+precision = fp16 where the framework is Megatron-DeepSpeed, else bf16; parallel sizes 1, dp = devices / (tp · pp · cp);
+micro_batch 1; vpp such that a virtual stage has one layer for NeMo with pp > 1; ZeRO, recomputation and sequence
+parallelism as in the framework's profile. A row is skipped, with the reason, if a number cannot be read, if its device or
+model is not known, or if its plan breaks a rule.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from lumos.vocabulary import Loss, Precision, Recompute, Schedule
 
 Row = Mapping[str, str]
 
-#: What tables write where they have nothing to say.
+#: Texts that tables write for a blank.
 BLANK = ("", "-", "–", "n/a", "na", "none", "null")
 
 #: Families whose MLP is gated (SwiGLU), by how their names begin.
 GATED = ("llama", "internlm", "mistral", "mixtral", "qwen", "deepseek", "yi", "baichuan")
-#: Vocabularies by family, where a row leaves it open: from their config.json.
+#: Sizes of the vocabulary by family, from the models' config.json, for rows that leave it open.
 VOCABULARY = {
     "llama2": 32000,
     "llama3": 128256,
@@ -51,19 +51,19 @@ VOCABULARY = {
 }
 
 
-#: Tokens of an example of SQuAD 1.1, which NeMo's performance summaries say that their fine-tuning runs are packed of: a
-#: paragraph of 117 words, a question of 10 and an answer of 3 (Rajpurkar et al. 2016, arXiv:1606.05250), 4 tokens for 3 words,
-#: and the prompt around them.
+#: Tokens of an example of SQuAD 1.1. According to NeMo's performance summaries its fine-tuning runs pack such examples into
+#: sequences: a paragraph of 117 words, a question of 10 and an answer of 3 (Rajpurkar et al. 2016, arXiv:1606.05250), at
+#: 4 tokens for 3 words, and the prompt around them.
 SQUAD_TOKENS = 192
 
 
 def job_of(row: Row) -> Job:
-    """The job that a row describes. LumosError with the reason where it cannot be told."""
+    """The job that a row describes. Raises LumosError with the reason if the row does not determine one."""
     notes: list[Diagnostic] = []
     framework, why = choose(row.get("framework", ""), _number(row, "year"), f"{row.get('notes', '')} {row.get('zero_or_fsdp', '')}")
     notes.append(Diagnostic("framework-profile", f"{framework.name}: {why}"))
     model = model_of(row, notes)
-    framework = _special(row, framework)
+    framework = _noted_switches(row, framework)
     plan = plan_of(row, model, framework, notes)
     cluster = cluster_of(row, notes)
     check(plan, model)
@@ -74,10 +74,10 @@ def job_of(row: Row) -> Job:
 
 
 def model_of(row: Row, notes: list[Diagnostic]) -> Model:
-    """The named model with the row's own dimensions, or a model of those alone."""
+    """The model that the row names, with the row's own dimensions; or a model of only those dimensions."""
     name = row.get("model", "") or "model"
     layers, hidden, heads = (_number(row, key) for key in ("layers", "hidden", "heads"))
-    known = find_model(name) or find_model(re.sub(r"\s*\(.*\)|_padding.*", "", name)) or _begins(name, hidden)
+    known = find_model(name) or find_model(re.sub(r"\s*\(.*\)|_padding.*", "", name)) or _known_by_prefix(name, hidden)
     if known is None:
         if layers is None or hidden is None or heads is None:
             raise LumosError(f"model {name!r} is not known and the row has no layers, hidden and heads of its own")
@@ -94,7 +94,7 @@ def model_of(row: Row, notes: list[Diagnostic]) -> Model:
     if changes.keys() - {"layers", "vocab"}:
         notes.append(Diagnostic("row-dimensions", f"the row's own {', '.join(sorted(changes))} in place of {known.name}'s"))
     model = replace(known, **changes)  # type: ignore[arg-type]
-    if model.experts is not None and model.layers < known.layers:  # a truncated model keeps the proportion
+    if model.experts is not None and model.layers < known.layers:  # a model cut to fewer layers keeps the proportion
         first = -(-model.experts.first_dense * model.layers // known.layers)
         model = replace(model, experts=replace(model.experts, first_dense=first))
     if model.positions == "learned":
@@ -102,11 +102,11 @@ def model_of(row: Row, notes: list[Diagnostic]) -> Model:
     return model
 
 
-def _begins(name: str, hidden: int | None) -> Model | None:
-    """The known model that the name begins with ("Mixtral-8x7B-v0.1"), where the row's width does not contradict."""
+def _known_by_prefix(name: str, hidden: int | None) -> Model | None:
+    """The known model whose name begins `name` ("Mixtral-8x7B-v0.1"), unless the row has another hidden size."""
     text = plain(name)
-    begun = max((n for n in model_names() if text.startswith(plain(n))), key=len, default=None)
-    model = find_model(begun) if begun else None
+    prefix = max((n for n in model_names() if text.startswith(plain(n))), key=len, default=None)
+    model = find_model(prefix) if prefix else None
     return model if model is not None and hidden in (None, model.hidden) else None
 
 
@@ -135,7 +135,7 @@ def _unnamed(row: Row, name: str, layers: int, hidden: int, heads: int, notes: l
 
 
 def plan_of(row: Row, model: Model, framework: Framework, notes: list[Diagnostic]) -> Plan:
-    """The row's plan, blanks filled."""
+    """The row's plan, with its blanks filled."""
     devices = _required(row, "n_gpus")
     tp, pp, vpp, cp, ep = (_number(row, key) or 1 for key in ("tp", "pp", "vpp", "cp", "ep"))
     if pp > 1 and not (row.get("vpp") or "").strip() and framework.name == "nemo" and model.layers % pp == 0:
@@ -178,7 +178,7 @@ def plan_of(row: Row, model: Model, framework: Framework, notes: list[Diagnostic
 
 
 def precision_of(text: str, framework: Framework, notes: list[Diagnostic]) -> Precision:
-    """The precision family of a free spelling ("amp_bf16", "FP8 tensorwise")."""
+    """The precision that a table means by a text such as "amp_bf16" or "FP8 tensorwise"."""
     lower = text.lower()
     for family in (Precision.FP8, Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32):
         if family in lower or family.replace("fp", "float") in lower:
@@ -191,10 +191,10 @@ def precision_of(text: str, framework: Framework, notes: list[Diagnostic]) -> Pr
 
 
 def _sharding(text: str, framework: Framework, group: int, notes: list[Diagnostic]) -> tuple[int, int]:
-    """ZeRO stage and devices that share a set of shards, from "zero1 group=8", "FULL_SHARD", "fsdp2_group=64", …"""
+    """The ZeRO stage, and how many devices share a set of shards (0: all), from "zero1 group=8", "FULL_SHARD", "fsdp2_group=64", …"""
     lower = text.lower()
-    found = re.search(r"group\s*=\s*(\d+)", lower)
-    shard = int(found.group(1)) if found else 0
+    match = re.search(r"group\s*=\s*(\d+)", lower)
+    shard = int(match.group(1)) if match else 0
     if not lower:
         if framework.zero:
             notes.append(Diagnostic("assumed-zero", f"stage {framework.zero}, as {framework.name} has it"))
@@ -244,8 +244,8 @@ def _schedule(notes: str, vpp: int) -> Schedule:
     return Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B
 
 
-def _special(row: Row, framework: Framework) -> Framework:
-    """Switches that a row's text states."""
+def _noted_switches(row: Row, framework: Framework) -> Framework:
+    """The framework with the switches that the row's remarks and precision mention."""
     text = f"{row.get('notes', '')} {row.get('precision', '')}".lower()
     if "overlap off" in text:
         framework = replace(framework, dp_overlap=False, gather_overlap=False, tp_overlap=False, tp_async=False)
@@ -283,7 +283,8 @@ def cluster_of(row: Row, notes: list[Diagnostic]) -> Cluster:
 
 
 def network_rate(text: str, devices: int) -> tuple[int, float] | None:
-    """NICs of a node and bytes/s of each, from a free text ("4x100Gb RoCE", "1600 Gbps node-node"); None where it has none."""
+    """How many NICs a node has and the bytes/s of each, from a text such as "4x100Gb RoCE" or "1600 Gbps node-node"; None if it
+    states no rate."""
     lower = text.lower()
     several = re.search(r"(\d+)\s*x\s*(\d+)\s*gb", lower)
     if several:
@@ -326,7 +327,7 @@ def _flag(text: str, default: bool) -> bool:
 
 
 def measured_step(row: Row) -> float:
-    """Seconds of the measured step: `step_time_s`, else from tokens/s per device. LumosError where a row has neither."""
+    """Seconds of the measured step: `step_time_s`, else from tokens/s per device. Raises LumosError if the row has neither."""
     for key in ("step_time_s", "tokens_per_s_per_gpu"):
         text = (row.get(key) or "").strip()
         if not text:

@@ -1,7 +1,8 @@
-"""The graph of every rank of a job: the folded one copied to all peers, collectives met by their groups.
+"""Expand a folded graph, which has one rank for each pipeline stage, to all ranks of the job.
 
-Ranks are numbered tensor, context, data, pipeline, innermost first. Members of a collective leave together, so a rank that
-is late (jitter) holds the others up, as in a measured job.
+Each rank gets a copy of its stage's tasks, and the copies of a collective in one group form a rendezvous. Ranks are numbered tensor,
+context, data, pipeline, innermost first. The members of a collective end together, so a rank that is late (jitter) delays the
+others, as in a measured job.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from lumos.vocabulary import CollectiveKind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class World:
-    """graph: all ranks. stage: of each rank. first: first task of each rank (one more at the end). folded: for each task
-    of the world the task of the folded graph that it copies."""
+    """The graph of all ranks. stage: pipeline stage of each rank. first: first task of each rank, int64[ranks + 1]. folded: for
+    each task, the task of the folded graph that it copies."""
 
     graph: Graph
     stage: Int64
@@ -32,15 +33,15 @@ class World:
 
 
 def group_of(rank: int, work: Collective) -> tuple[int, ...]:
-    """Ranks of the group of `rank` that a collective runs over."""
+    """The ranks of the process group that includes `rank` and runs the collective."""
     stride = max(1, work.span // work.ranks)
     base = rank - (rank // stride) % work.ranks * stride
     return tuple(base + i * stride for i in range(work.ranks))
 
 
 def expand(folded: Graph, plan: Plan, work: list[Collective | None], jitter: float = 0.0, seed: int = 0) -> World:
-    """Copy each stage's tasks to its ranks. work: the collective of every folded task, None for the rest. jitter: sigma of
-    the logarithm of every duration but the collectives'."""
+    """Copy each stage's tasks to its ranks. work: for each folded task, its collective or None. jitter: standard deviation of the
+    logarithm of a random factor (from `seed`) on every duration except those of collectives."""
     peers = plan.tp * plan.cp * plan.dp
     of_task = folded.rank_of_task
     starts = np.searchsorted(of_task, np.arange(plan.pp + 1))
@@ -48,7 +49,7 @@ def expand(folded: Graph, plan: Plan, work: list[Collective | None], jitter: flo
     sizes = np.diff(starts)[stage]
     first = offsets(sizes)
     total = int(first[-1])
-    shift = np.repeat(first[:-1] - starts[stage], sizes)  # world task = folded task + shift
+    shift = np.repeat(first[:-1] - starts[stage], sizes)  # task of the world = folded task + shift
     source = np.arange(total) - shift
     processor, processors = _processors(folded, stage, source, first)
     degree = np.diff(folded.pred_offset)[source]
@@ -59,7 +60,7 @@ def expand(folded: Graph, plan: Plan, work: list[Collective | None], jitter: flo
         noisy = folded.kind[source] != Kind.COLLECTIVE
         noise = np.exp(np.random.default_rng(seed).normal(0.0, jitter, total))
         duration[noisy] = np.rint(duration[noisy] * noise[noisy]).astype(np.int64)
-    together = end_to_end(_meetings(folded, plan, work, starts, first, peers))
+    rendezvous = end_to_end(_rendezvous_sets(folded, plan, work, starts, first, peers))
     graph = replace(
         folded,
         ranks=tuple(range(len(stage))),
@@ -73,9 +74,9 @@ def expand(folded: Graph, plan: Plan, work: list[Collective | None], jitter: flo
         pred=pred,
         pred_kind=folded.pred_kind[at],
         lag=np.repeat(folded.lag, peers, axis=0),
-        rendezvous_offset=together.offset,
-        rendezvous_task=together.flat.astype(np.int32),
-        collectives=_collectives(folded, work, source, np.repeat(np.arange(len(stage)), sizes), together),
+        rendezvous_offset=rendezvous.offset,
+        rendezvous_task=rendezvous.flat.astype(np.int32),
+        collectives=_collectives(folded, work, source, np.repeat(np.arange(len(stage)), sizes), rendezvous),
     )
     return World(graph, stage, first, source)
 
@@ -95,8 +96,10 @@ def _processors(folded: Graph, stage: Int64, source: Int64, first: Int64) -> tup
     return np.concatenate(columns), tuple(out)
 
 
-def _meetings(folded: Graph, plan: Plan, work: list[Collective | None], starts: Int64, first: Int64, peers: int) -> list[NDArray[np.int64]]:
-    """Sets of world tasks that transfer together."""
+def _rendezvous_sets(
+    folded: Graph, plan: Plan, work: list[Collective | None], starts: Int64, first: Int64, peers: int
+) -> list[NDArray[np.int64]]:
+    """Sets of tasks of the world that transfer together."""
     sets: list[NDArray[np.int64]] = []
     paired = np.zeros(len(folded), bool)
     paired[folded.rendezvous_task] = True
@@ -119,9 +122,9 @@ def _meetings(folded: Graph, plan: Plan, work: list[Collective | None], starts: 
     return sets
 
 
-def _collectives(folded: Graph, work: list[Collective | None], source: Int64, rank: Int64, met: Lists) -> Collectives | None:
-    """Facts of the collectives of all ranks: those of the folded tasks, but for the groups, which are the ranks that meet, and the
-    peers. source: folded task of each task; rank: of each task; met: the rendezvous."""
+def _collectives(folded: Graph, work: list[Collective | None], source: Int64, rank: Int64, rendezvous: Lists) -> Collectives | None:
+    """Facts of the collectives of all ranks. They are those of the folded tasks, except the groups, which are the ranks of the
+    rendezvous, and the peers. source: the folded task of each task; rank: of each task."""
     facts = folded.collectives
     if facts is None:
         return None
@@ -131,11 +134,11 @@ def _collectives(folded: Graph, work: list[Collective | None], source: Int64, ra
     row = row_of[source[task]]
     names: dict[str, int] = {}
     group, peer = np.full(len(source), ABSENT, np.int32), np.full(len(source), ABSENT, np.int32)
-    for members in np.split(met.flat, met.offset[1:-1]) if len(met.flat) else ():
+    for members in np.split(rendezvous.flat, rendezvous.offset[1:-1]) if len(rendezvous.flat) else ():
         group[members] = names.setdefault(_listed(rank[members].tolist()), len(names))
         if len(members) == 2:
             peer[members] = rank[members[::-1]]
-    for t in task[group[task] == ABSENT].tolist():  # nobody is met: a group of one
+    for t in task[group[task] == ABSENT].tolist():  # in no rendezvous: a group of one rank
         w = work[int(source[t])]
         if w is not None:
             group[t] = names.setdefault(_listed(group_of(int(rank[t]), w)), len(names))

@@ -1,4 +1,4 @@
-"""The time of a job's step: arranged, assembled, swept."""
+"""The time of one step of a job: arrange its layout, assemble the graph, simulate it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lumos.predict.assemble import Assembled, assemble
 from lumos.predict.layout import Layout
 from lumos.simulate import freeze, sweep_many
 
-#: Share of the cost models' intervals that a whole step keeps: errors on its many different shapes partly cancel.
+#: The interval of a whole step, as a share of the cost models' intervals: errors on its many different shapes partly cancel.
 CORRELATED = 0.5
 
 
@@ -46,6 +46,6 @@ def time_of(assembled: Assembled, job: Job, coefficients: StepCoefficients) -> S
 
 
 def slowest(job: Job, coefficients: StepCoefficients) -> float:
-    """Growth of a step whose every synchronisation waits for the slowest of many nodes: per doubling of the nodes."""
+    """Factor by which a step grows because it waits for the slowest of many nodes: `jitter` more for each doubling of the nodes."""
     nodes = max(1.0, job.plan.devices / job.cluster.node.devices)
     return 1 + coefficients.jitter * log2(nodes)

@@ -1,4 +1,4 @@
-"""How often the stages of a plan run each block, without the order: what tells many plans apart quickly."""
+"""How often the stages of a plan run each block, without their order: enough for a quick comparison of many plans."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from lumos.vocabulary import Schedule
 
 
 class Tally(NamedTuple):
-    """The blocks of a layout. runs[s]: by number of the block, how often pipeline stage s runs it."""
+    """The blocks of a layout. runs: for each pipeline stage, how often it runs each block, by number of the block."""
 
     blocks: tuple[Block, ...]
     runs: tuple[Counter[int], ...]
 
 
 class Tallies:
-    """Tallies of many plans on nodes of `devices_per_node`. Blocks of passes are made once for all plans that differ in their
-    schedule and in what they shard alone."""
+    """Makes tallies of many plans, on nodes of `devices_per_node` devices. Plans that differ only in their schedule and in what they
+    shard have the same blocks of passes, which are made once."""
 
     def __init__(self, devices_per_node: int) -> None:
         self._devices_per_node = devices_per_node
         self._passes: dict[tuple[Model, Framework, Plan], dict[Hashable, Block]] = {}
 
     def __call__(self, model: Model, plan: Plan, framework: Framework) -> Tally:
-        """The tally of the layout that `arrange` gives. PlanError where the plan breaks a rule."""
+        """The tally of the layout that `arrange` returns. Raises PlanError if the plan breaks a rule."""
         check(plan, model)
-        alike = replace(plan, zero=0, schedule=Schedule.DUALPIPE if plan.schedule is Schedule.DUALPIPE else Schedule.ONE_F_ONE_B)
-        blocks = Blocks(self._passes.setdefault((model, framework, alike), {}))
+        same_passes = replace(plan, zero=0, schedule=Schedule.DUALPIPE if plan.schedule is Schedule.DUALPIPE else Schedule.ONE_F_ONE_B)
+        blocks = Blocks(self._passes.setdefault((model, framework, same_passes), {}))
         share = Share(model, plan, framework, self._devices_per_node)
         chunks, work = layers_of_chunks(plan, model), LayerWork(share)
         runs = tuple(Stage(share, work, blocks, s, chunks).runs_of_blocks() for s in range(plan.pp))

@@ -1,4 +1,4 @@
-"""Predict every row of tables of published runs, and score the predictions against what was measured."""
+"""Predict every row of tables of published runs, and compare the predictions with the measured steps."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lumos.predict.published import Row, job_of, measured_step
 from lumos.predict.step_time import StepTime, step_time
 
 REQUIRED = ("id", "source", "gpu", "n_gpus", "seq_len", "global_batch")
-#: Rows of one configuration apart from the plan that a ranking needs at least.
+#: A group of rows that differ only in the plan is ranked if it has at least this many.
 RANKED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """One row: measured and predicted; or `skipped`, the reason."""
+    """One row with its measured and its predicted step. skipped: why it has no prediction, if it has none."""
 
     id: str
     source: str
@@ -48,7 +48,7 @@ class Scored:
 
 
 def read_tables(paths: Sequence[str]) -> Iterator[Row]:
-    """Rows of the tables. LumosError where a file is none or lacks a column that every row needs."""
+    """The rows of the tables. Raises LumosError if a file is not a table or lacks a required column."""
     for path in paths:
         try:
             with Path(path).open(newline="", encoding="utf-8") as file:
@@ -81,7 +81,7 @@ class Pricers:
 def score(
     rows: Iterable[Row], coefficients: StepCoefficients | None = None, progress: Callable[[int, int], None] | None = None
 ) -> list[Scored]:
-    """Every row predicted, or skipped with its reason."""
+    """Predict every row; rows that cannot be read are skipped, with the reason. progress: called with (rows done, all rows)."""
     rows = list(rows)
     pricers = Pricers(coefficients)
     out = []
@@ -114,7 +114,7 @@ def explained(scored: Sequence[Scored], count: int) -> list[tuple[Scored, dict[s
 
 
 def summary(scored: Sequence[Scored]) -> dict[str, Any]:
-    """The keys that `lumos validate --json` promises, over all rows and by source."""
+    """The keys of `lumos validate --json`, over all rows and by source, device, number of devices and parallelism."""
     good = [s for s in scored if s.skipped is None]
     return {
         **figures(good),
@@ -128,13 +128,13 @@ def summary(scored: Sequence[Scored]) -> dict[str, Any]:
 
 
 def grouped(scored: Sequence[Scored], key: Callable[[Scored], str]) -> dict[str, Any]:
-    """Figures by a property of the rows."""
+    """`figures` of the rows with each value of `key`."""
     names = sorted({key(s) for s in scored})
     return {name: figures([s for s in scored if key(s) == name]) for name in names}
 
 
 def parallel_kind(s: Scored) -> str:
-    """Which dimensions a row splits: "tp+pp", "zero3", "dp", …"""
+    """The kinds of parallelism that a row uses: "tp+pp", "zero3", "dp", …"""
     assert s.job is not None
     p = s.job.plan
     parts = [name for name, size in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp), ("ep", p.ep)) if size > 1]
@@ -144,7 +144,7 @@ def parallel_kind(s: Scored) -> str:
 
 
 def figures(scored: Sequence[Scored]) -> dict[str, Any]:
-    """Errors over the rows; null over nothing."""
+    """Errors over the rows; None for each figure if there are no rows."""
     if not scored:
         keys = ("mean_abs_error", "median_abs_error", "p90_abs_error", "bias", "spearman_within", "interval_coverage")
         return {"scored": 0, **dict.fromkeys(keys)}
@@ -163,7 +163,8 @@ def figures(scored: Sequence[Scored]) -> dict[str, Any]:
 
 
 def spearman_within(scored: Sequence[Scored]) -> float | None:
-    """Row-weighted mean rank correlation over groups of equal model, device, device count, batch and sequence."""
+    """Mean rank correlation (Spearman), weighted by rows, over groups of equal source, model, device, device count, batch and
+    sequence length. None if no group has enough rows."""
     groups: dict[tuple[str, ...], list[Scored]] = {}
     for s in scored:
         key = tuple(s.row.get(k, "") for k in ("source", "model", "gpu", "n_gpus", "global_batch", "seq_len"))
@@ -182,7 +183,7 @@ def spearman_within(scored: Sequence[Scored]) -> float | None:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0; equal values share their mean."""
+    """Ranks from 0; equal values all get the mean of their ranks."""
     _, inverse, count = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(count) - 1
     mean: np.ndarray = last - (count - 1) / 2
@@ -190,7 +191,7 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def memory_figures(scored: Sequence[Scored]) -> dict[str, Any]:
-    """Peak memory against the rows that publish it."""
+    """Errors of the peak memory, over the rows that publish it."""
     error = np.array([s.peak_bytes / s.measured_peak_bytes - 1 for s in scored if s.peak_bytes and s.measured_peak_bytes])
     if len(error) == 0:
         return {"scored": 0, "mean_abs_error": None, "max_abs_error": None, "bias": None}

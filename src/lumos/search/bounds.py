@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from lumos.blocks.coefficients import StepCoefficients
-from lumos.plan.plan import ends_of_stage
+from lumos.plan.plan import outer_parts
 from lumos.search.prices import SPLIT, Columns, Floats
 from lumos.search.space import SCHEDULES, Plans
 from lumos.search.structure import chunk_layers, shapes
@@ -37,7 +37,7 @@ def lower_bounds(plans: Plans, columns: Columns, coefficients: StepCoefficients)
 def _bound(name: Schedule, plans: Plans, c: Columns) -> Floats:
     dense, mixture = chunk_layers(plans, 0)  # [stages, chunks]
     stages = len(dense)
-    ends = np.array([ends_of_stage(name, stages, stage) for stage in range(stages)], float)
+    ends = np.array([outer_parts(name, stages, stage) for stage in range(stages)], float)
     backward = np.minimum(c.backward, c.inputs + c.weights) if name in SPLIT else c.backward  # some passes are split, some whole
     passes = c.forward + backward
     outer = np.stack([c.embedding.sum(axis=1), c.head.sum(axis=1)], axis=1)

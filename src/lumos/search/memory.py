@@ -8,8 +8,8 @@ import numpy as np
 
 from lumos import _pipeline
 from lumos.blocks.memory import ADAM_STATES, FP32
-from lumos.blocks.parameters import Held, held_parameters, sharded_parameters
-from lumos.plan.plan import ends_of_stage
+from lumos.blocks.parameters import RankParameters, held_parameters, sharded_parameters
+from lumos.plan.plan import outer_parts
 from lumos.search.prices import memory_columns
 from lumos.search.space import RECOMPUTES, Ints, Plans
 from lumos.search.structure import Structure, chunk_layers, structures
@@ -39,12 +39,12 @@ def _worst(structure: Structure, dense: Ints, mixture: Ints) -> Iterator[tuple[i
         yield stage, np.array(moments, np.int64)
 
 
-def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> Held[Ints]:
+def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> RankParameters[Ints]:
     """Parameters of one rank of a stage, by plan. A model of one kind of layers has them all in the first column."""
     model = plans.problem.model
     only_mixture = model.mixture_layers == model.layers
     layers = {kind: int(count.sum()) for kind, count in ((only_mixture, dense), (True, mixture)) if count.any()}
-    ends = ends_of_stage(structure.name, structure.stages, stage)
+    ends = outer_parts(structure.name, structure.stages, stage)
     return held_parameters(model, layers, ends, structure.stages, plans["tp"], plans["ep"])
 
 

@@ -21,7 +21,7 @@ from lumos.blocks.price import Pricer
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, Lane, Work
 from lumos.plan.plan import Plan, layer_count, layers_of_chunks
-from lumos.predict.assemble import hosted
+from lumos.predict.assemble import with_host_factors
 from lumos.search.space import SCHEDULES, Plans
 from lumos.vocabulary import Recompute, Schedule
 
@@ -144,7 +144,7 @@ class Prices:
         for block in blocks:
             if block not in memo:
                 times = [known[op.work].times for op in block.ops]
-                c = collapse(hosted(block, self._pricer.coefficients), times) if block.ops else NOTHING
+                c = collapse(with_host_factors(block, self._pricer.coefficients), times) if block.ops else NOTHING
                 memo[block] = _Lengths(float(c.device.best), float(c.host), float(c.lead))
             out.append(memo[block])
         return out
@@ -312,7 +312,7 @@ def memory_columns(plans: Plans) -> dict[str, Ints]:
         plan = plans.plan(row)
         share = Share(problem.model, plan, problem.framework, node)
         table["layer"].append([layer_activations(share, mixture) for mixture in _kinds(share)])
-        table["input"].append(share.activation_bytes * share.slim * problem.model.hidden)
+        table["input"].append(share.activation_bytes * share.residual_tokens * problem.model.hidden)
         table["logits"].append(logits_bytes(share))
         table["weights"].append([weight_gradients(share, -1), weight_gradients(share, plan.pp - 1)])
     return {name: np.array(column, np.int64)[inverse] for name, column in table.items()}

@@ -38,18 +38,18 @@ class CalibratedPricer(Pricer):
         self.coefficients = msgspec.structs.replace(c, host=c.host * host, step=c.step * host)
         self._own, self._by_class = own, by_class
 
-    def _learn(self, work: Iterable[Work]) -> None:
+    def _price(self, work: Iterable[Work]) -> None:
         new = list(work)
-        super()._learn(new)
+        super()._price(new)
         for w in new:
-            signature = of_work(w.beside if isinstance(w, Contention) else w)
+            signature = of_work(w.collective if isinstance(w, Contention) else w)
             alike = self._by_class.get(_class(signature), self._by_class.get(signature[:1], 1.0))
             ratio = self._own.get(signature, alike)
-            old = self._known[w]
+            old = self._prices[w]
             mid, low, high = old.times
             if signature in self._own:  # measured: the model's interval no longer matters
                 low = high = mid
-            self._known[w] = Price(Times(round(mid * ratio), round(low * ratio), round(high * ratio)), old.bound)
+            self._prices[w] = Price(Times(round(mid * ratio), round(low * ratio), round(high * ratio)), old.bound)
 
     def measured(self, work: Work) -> bool:
         """Whether the measured job did this work too."""
