@@ -6,9 +6,9 @@
 
 Each setting changes one thing from a base: four blocks of the 15B GPT-3 of the Lumos paper (arXiv 2504.09307, table 2:
 hidden 6144, ffn 12288, 48 heads of 128), sequence 2048, micro-batch 2, the shapes of one of four tensor-parallel ranks
-sharded as Megatron does (arXiv 1909.08053, section 3), bfloat16 parameters, fused AdamW. The compute of one rank alone: no
-collective runs. A step is forward and backward over the blocks from a fixed input and output gradient, then the optimizer;
-it ends when the device is idle, as a loop that reads its loss does.
+sharded as Megatron does (arXiv 1909.08053, section 3), bfloat16 parameters, fused AdamW. Only the compute of one rank runs, and
+no collective. A step is forward and backward over the blocks with a fixed input and a fixed output gradient, then the optimizer;
+it ends when the device is idle, like a step of a loop that reads its loss.
 
 Written under --out as it goes: `recording.json` (device, driver, versions, command), `steps.csv` with one
 `SETTING/rank0.json.gz` each, `gemm.csv`, `attention.csv`, `normalisation.csv`, `copy.csv`. Needs torch and lumos.collect only.
@@ -330,7 +330,7 @@ def timed_step(step: Callable[[], None], device: torch.device) -> int:
 
 
 def traced_steps(step: Callable[[], None], device: torch.device, folder: Path) -> tuple[int, list[int], Path]:
-    """Profile as many steps as a trace of the permitted size holds, TRACED_STEPS at most."""
+    """Profile TRACED_STEPS steps, or fewer where the trace would be larger than MAX_TRACE_BYTES."""
     for count in range(TRACED_STEPS, 0, -1):
         times = []
         with lumos.collect.profile(folder, steps=count, warmup=2, align=False) as recording:
@@ -345,7 +345,7 @@ def traced_steps(step: Callable[[], None], device: torch.device, folder: Path) -
 
 
 def release_memory() -> None:
-    """Give back what the setting before this one held."""
+    """Free the memory of the previous setting."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -360,10 +360,10 @@ def synchronize(device: torch.device) -> None:
 
 
 def microseconds(work: Callable[[], object], device: torch.device) -> float:
-    """Median time of one call, back to back: device time by CUDA events behind a queue kept full, else wall time.
+    """Median time of one of several calls without pauses between them: device time by CUDA events, else wall time.
 
-    The device sleeps first while the CPU queues the calls, so that launching does not count. Operands stay as the last call
-    left them in the cache, as in training where a kernel reads what the one before it wrote.
+    The device sleeps while the CPU queues the calls, so that launching does not count. Operands stay in the cache as the last call
+    left them, as in training, where a kernel reads what the one before it wrote.
     """
     for _ in range(3):
         work()
@@ -412,7 +412,7 @@ TABLES = {
 
 
 def points(scale: str) -> list[Point]:
-    """Every microbenchmark, in one fixed random order, so that whatever part of it is done covers the grid evenly."""
+    """Every microbenchmark, in a fixed random order, so that a part of them covers the grid evenly."""
     small = scale == "tiny"
     everything = [*gemm_points(small), *attention_points(small), *normalisation_points(small), *copy_points(small)]
     random.Random(0).shuffle(everything)
@@ -524,7 +524,7 @@ def copy(device: torch.device, kind: str, size: int) -> dict[str, Any]:
 
 
 class Table:
-    """A CSV that grows row by row and survives being killed: a torn last line is cut off when it is opened again."""
+    """A CSV that is written row by row. If the script was killed, an incomplete last line is removed when it is opened again."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path, self.columns = path, columns
@@ -546,7 +546,7 @@ class Table:
 
 
 def machine(device: torch.device, scale: str) -> dict[str, Any]:
-    """What the figures depend on."""
+    """The device and versions that the figures depend on."""
     on_gpu = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name() if on_gpu else platform.processor() or platform.machine(),
@@ -570,7 +570,7 @@ def _driver() -> str | None:
 
 
 def claim(folder: Path, found: dict[str, Any]) -> None:
-    """Make `folder` this machine's, or refuse: figures of two machines or versions in one table would be a lie."""
+    """Write the machine's description into `folder`, or exit where another is there: a table must not mix machines or versions."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "recording.json"
     if not path.exists():
@@ -599,7 +599,7 @@ def main() -> int:
             continue
         try:
             record()
-        except RuntimeError as error:  # what this device cannot run (memory, a missing kernel) must not cost the rest
+        except RuntimeError as error:  # go on with the others where this device cannot run one (memory, a missing kernel)
             failed.append(name)
             print(f"{name}: {error}", file=sys.stderr, flush=True)
         else:

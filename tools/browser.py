@@ -1,7 +1,7 @@
-"""A headless Chromium, driven through a pipe: for tests of pages, their benchmark and the documents' screenshots.
+"""A headless Chromium, controlled through a pipe, for tests of pages, their benchmark and the screenshots of the documents.
 
-The DevTools protocol as JSON between NUL bytes on two file descriptors (`--remote-debugging-pipe`); nothing to install but
-the browser itself.
+It speaks the DevTools protocol, JSON messages that end in a NUL byte, on two file descriptors (`--remote-debugging-pipe`), so that
+nothing but the browser itself needs to be installed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def find() -> str | None:
 
 
 class PageError(RuntimeError):
-    """A script in the page failed, or what was waited for did not come."""
+    """A script in the page failed, or a condition did not become true in time."""
 
 
 class Page:
@@ -68,7 +68,7 @@ class Page:
         self._call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
 
     def open(self, url: str, ready: str = "document.documentElement.dataset.state === 'ready'", timeout: float = 60) -> None:
-        """Open a page and wait until the expression holds."""
+        """Open a page and wait until the expression is true."""
         self._call("Page.navigate", url=url)
         self.wait(ready, timeout)
 
@@ -80,7 +80,7 @@ class Page:
         return found["result"].get("value")
 
     def wait(self, expression: str, timeout: float = 20) -> None:
-        """Until the expression holds. PageError with the page's errors where it does not in time."""
+        """Wait until the expression is true. Raises PageError with the page's errors where it is not in time."""
         until = time.monotonic() + timeout
         while time.monotonic() < until:
             with contextlib.suppress(PageError):  # between two documents there is none to ask
@@ -155,7 +155,7 @@ def _said(details: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def browser(width: int = 1280, height: int = 900, scale: float = 1) -> Iterator[Page]:
-    """A page in a browser of its own, with a profile of its own. PageError where no browser is installed."""
+    """A page in a new browser with a new profile. Raises PageError where no browser is installed."""
     path = find()
     if path is None:
         raise PageError(f"no browser: none of {', '.join(NAMES)} is installed (Debian: apt install chromium)")

@@ -28,8 +28,9 @@ TARGET = Path(__file__).parents[1] / "src/lumos/cost/data/coefficients.toml"
 HEADING = """Fitted by tools/fit.py to published measurements; see docs/cost-models.md. Do not edit by hand.
 interval: ratio measured / modelled that 80 % of the held-out rows lie in; median_error, p90_error: |error| over them."""
 FILES = ("gemm", "attention", "collectives")
-#: Sources that time something else: the best of a search over shapes (not what a shape takes), kernels without the
-#: cast; and within a node, logs of loops with host time in them and of older NCCL, kept to score against.
+#: Sources that measured something else: the best of a search over shapes (not the time of a given shape), and kernels without
+#: the cast. Within a node, only rows of WITHIN_A_NODE are fitted; other logs contain host time or are of older versions of NCCL,
+#: and are only used to check the fit.
 SEARCHED = "ml-engineering MAMF"
 OTHER_QUESTIONS = (SEARCHED, "DeepGEMM README")
 WITHIN_A_NODE = ("NVIDIA aiconfigurator NCCL database",)
@@ -38,7 +39,7 @@ FABRICS = {"EFA": "b200-efa", "A3 Mega": "h100-a3mega", "4x HDR": "a100-40gb-4ni
 
 
 def comparable(table: Table) -> Table:
-    """The table without the rows that answer another question, each row on its own cluster."""
+    """The table without rows that measured something else; rows across nodes get the cluster of their network."""
     rows = [r for r in table.rows if r["source"] not in OTHER_QUESTIONS]
     if table.kind == "collective":
         rows = [on_its_fabric(r) for r in rows if float(r["n_nodes"]) > 1 or r["source"] in WITHIN_A_NODE or r["gpu"] == "V100"]
@@ -73,7 +74,7 @@ def kernels(folder: Path) -> list[MemoryRows]:
 
 
 def levelled(table: Table, book: Book) -> Book:
-    """For accelerators with nothing but the best of a search: the generic GEMM set at the level of that one point."""
+    """For accelerators with only the best point of a search: the generic GEMM set, scaled to that point."""
     own: dict[str, dict[str, Coefficients]] = {}
     for row in table.rows:
         accelerator, dtype = load_cluster(row["gpu"]).accelerator, dtype_of(row["dtype"])
@@ -92,7 +93,7 @@ def levelled(table: Table, book: Book) -> Book:
 
 
 def main() -> None:
-    """Fit everything and say how well it did."""
+    """Fit all coefficients, write them and print their errors."""
     folder, traces = os.environ.get("LUMOS_MEASURED"), os.environ.get("LUMOS_TRACES")
     if not folder or not traces:
         raise LumosError("tools/fit.py: set LUMOS_MEASURED and LUMOS_TRACES to the folders of the measurements and traces")

@@ -21,7 +21,7 @@ from typing import Any
 from lumos._scan import ScanError
 from lumos.trace.kineto import new_scanner
 
-#: Pieces that JSON gives a meaning to, and some that it does not.
+#: Pieces of text with a meaning in JSON, and some without.
 PIECES = [
     *b'{}[]",:\\',
     *(b'"', b"\\", b"\\u", b"\\ud83d", b"\\ude00", b"null", b"nan", b"-inf", b"true", b"1e999", b"-0.5e-7", b"18446744073709551616"),
@@ -66,7 +66,7 @@ def mutated(text: bytes, random: Random) -> bytes:
 
 
 def outcome(text: bytes, cuts: Sequence[int], repair: bool) -> Any:
-    """What the scanner makes of the text fed in the blocks that the cuts give: its columns as bytes, or its error."""
+    """The scanner's result for the text, fed in blocks that end at the cuts: its columns as bytes, or its error."""
     scanner = new_scanner(repair)
     bounds = [0, *cuts, len(text)]
     try:

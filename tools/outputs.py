@@ -1,10 +1,10 @@
 """What every verb answers over a folder of traces, written to files, so that two commits can be compared.
 
 python -m tools.outputs FOLDER            # at one commit, then at the other
-diff -r FOLDER_BEFORE FOLDER_AFTER        # silent where nothing moved
+diff -r FOLDER_BEFORE FOLDER_AFTER        # prints nothing where no answer changed
 
-Traces are looked for in the folder that LUMOS_TRACES names, and the example's are read always. Times that Lumos took itself
-(reading, building, simulating, searching) are left out; all else is kept byte for byte.
+Traces are read from the folder in LUMOS_TRACES, and those of the example always. Times that Lumos itself took (reading,
+building, simulating, searching) are left out; everything else is written byte for byte.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: Verbs that take traces, with the options that show most of what they can answer.
+#: Commands that take traces, with options that cover most of what they can answer.
 OF_TRACES = {
     "inspect": ("inspect",),
     "blocks": ("inspect", "--blocks"),
@@ -68,7 +68,7 @@ PREDICTIONS = {
     "gpt3-175b-deepspeed": "gpt3-175b a100-80gb 384 2048 2048 --tp 4 --pp 12 --framework megatron-deepspeed",
 }
 
-#: What else answers without a trace.
+#: Other commands without a trace.
 OTHERS = {
     "models": ("models",),
     "clusters": ("clusters",),

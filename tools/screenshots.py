@@ -80,7 +80,7 @@ def _explorer(job: Path) -> Iterator[str]:
 
 
 def _bench(page: Page, url: str) -> None:
-    """Two scenarios saved, the second still on the bench."""
+    """Two saved scenarios, of which the second is still selected."""
     page.resize(1180, 1180)
     page.open(url)
     _settled(page)

@@ -1,4 +1,4 @@
-"""The callbacks of training frameworks: with the frameworks where they are installed, else with their outline."""
+"""The callbacks of training frameworks: with the frameworks where they are installed, else with substitutes for them."""
 
 from __future__ import annotations
 

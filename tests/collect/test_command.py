@@ -1,4 +1,4 @@
-"""`lumos collect -- COMMAND`: a script that knows nothing of it is recorded."""
+"""`lumos collect -- COMMAND`: a script is recorded without any change."""
 
 from __future__ import annotations
 

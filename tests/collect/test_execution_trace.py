@@ -1,4 +1,4 @@
-"""The execution trace beside the profiler's file."""
+"""The execution trace that is recorded together with the profiler's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the collector says that it cost."""
+"""The overhead that the collector reports."""
 
 from __future__ import annotations
 

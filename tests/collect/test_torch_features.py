@@ -1,4 +1,4 @@
-"""Profiler options are found by asking this torch, whatever its version says."""
+"""Profiler options are found by trying them, independently of torch's version."""
 
 from __future__ import annotations
 

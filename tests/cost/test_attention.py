@@ -1,4 +1,4 @@
-"""Attention: its physics as properties, head shapes, unfused and context-parallel forms."""
+"""Attention: physical properties, head shapes, unfused and context-parallel forms."""
 
 from __future__ import annotations
 

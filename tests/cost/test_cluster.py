@@ -1,4 +1,4 @@
-"""Cluster files: what ships is complete and sourced, what a user writes is checked."""
+"""Cluster files: those that ship are complete and have sources, those of users are checked."""
 
 from __future__ import annotations
 

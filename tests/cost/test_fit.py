@@ -1,4 +1,4 @@
-"""Fitting: coefficients come back from the times they made, groups stay together, files round-trip."""
+"""Fitting: coefficients are found again from times computed with them, groups stay together, files can be read back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ATTENTION_HEADER = "gpu,dtype,direction,causal,batch,seq_len,heads,kv_heads,head
 
 
 def gemm_csv(path: Path, slower: float = 1.0, rows: int = 120) -> Path:
-    """Times that the formula itself makes for a device `slower` than the textbook."""
+    """Times that the formula gives for a device that is `slower` times as slow as with textbook coefficients."""
     h100 = load_cluster("h100").accelerator
     rng = np.random.default_rng(1)
     m, n, k = (np.exp2(rng.uniform(7, 13, rows)).astype(int).astype(float) for _ in range(3))

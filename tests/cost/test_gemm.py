@@ -1,4 +1,4 @@
-"""The GEMM model: its physics as properties, and shapes a person can check."""
+"""The GEMM model: physical properties, and shapes whose time can be checked by hand."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_file_that_is_no_config(tmp_path, text):
 
 
 def test_every_name_is_its_own_model():
-    """gpt3-1.3b and gpt3-13b differ by a point alone."""
+    """gpt3-1.3b and gpt3-13b differ only in the decimal point."""
     assert {name: load_model(name).name for name in model_names()} == {name: name for name in model_names()}
     assert load_model("GPT3 1.3B").name == "gpt3-1.3b" and load_model("gpt3_13b").name == "gpt3-13b"
     assert load_model("llama32-1b").name == "llama3.2-1b"

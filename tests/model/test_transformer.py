@@ -1,4 +1,4 @@
-"""Parameter counts are exact: held to what the model cards and config.json files give."""
+"""Numbers of parameters are exact: compared with those of the model cards and config.json files."""
 
 from __future__ import annotations
 

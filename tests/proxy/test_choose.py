@@ -1,4 +1,4 @@
-"""Parts of a program, and programs that tell nothing."""
+"""Parts of a program, and programs without the names of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators from execution traces: tensor identity, values in range, and times lent by the profiler."""
+"""Operators from execution traces: identity of tensors, values in range, and exact arguments for profiled operators."""
 
 from __future__ import annotations
 

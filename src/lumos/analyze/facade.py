@@ -1,4 +1,4 @@
-"""`lumos.inspect`, `lumos.critical_path` and `lumos.compare`, with the words of the command line."""
+"""`lumos.inspect`, `lumos.critical_path` and `lumos.compare`, with the options of the command line as arguments."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ from lumos.trace.source import Source, as_job
 
 
 def inspect(job: Source, *, repair: bool = False) -> Rows[Contents]:
-    """What each trace of a job holds, and what it lacks that a replay would use. TraceError as for `lumos.read`."""
+    """What each trace of a job contains, and which features of a recording it lacks. Raises TraceError as `lumos.read` does."""
     return Rows(contents(trace) for trace in as_job(job, repair=repair).traces)
 
 
 def critical_path(
     timeline: Timeline, owners: Members | None = None, *, frozen: Frozen | None = None, step: str | None = None
 ) -> Rows[CriticalPath]:
-    """The chain of tasks that sets each step, over all ranks; of one step alone where it is named, by its name or the number behind its #.
+    """The chain of tasks that sets the time of each step, over all ranks.
 
-    owners, frozen: what `members` and `freeze` give for the timeline's graph, where they are known already. Raises UsageError for an
-    unknown step, GraphError where the graph has no schedule.
+    owners, frozen: what `members` and `freeze` give for the timeline's graph, where they are known already. step: only this step, by
+    its name or the number after its #. Raises UsageError for an unknown step, GraphError where the graph's dependencies contradict
+    each other.
     """
-    found = critical_paths(timeline, owners, frozen=frozen)
+    paths = critical_paths(timeline, owners, frozen=frozen)
     if step is None:
-        return found
-    name = check_step(step, [path.name for path in found])
-    return Rows(path for path in found if path.name == name)
+        return paths
+    name = check_step(step, [path.name for path in paths])
+    return Rows(path for path in paths if path.name == name)
 
 
 def compare(before: Source, after: Source | None = None, *, step: str | tuple[str, str] | None = None, repair: bool = False) -> Comparison:
     """What changed from one job to another, or from one step of a job to another of its steps.
 
-    before, after: what `lumos.read` takes or gave; without `after`, two steps of `before` are compared. step: compare this step alone;
-    of two, the first of `before` and the second of `after`. Raises UsageError for an unknown step or where nothing is left to compare
-    with, GraphError where a job has no step at all.
+    before, after: what `lumos.read` takes or returns; without `after`, two steps of `before` are compared. step: compare only this
+    step of both jobs or, if there are two, the first of `before` with the second of `after`. Raises UsageError for an unknown step or
+    without two jobs or steps to compare, GraphError where a job has no step.
     """
     steps = (step, step) if isinstance(step, str) else step
     if after is None and (steps is None or isinstance(step, str)):

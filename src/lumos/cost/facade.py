@@ -26,7 +26,7 @@ from lumos.trace.table import Job
 
 
 class FittedSet(NamedTuple):
-    """One set of fitted numbers: of which model, accelerator (or cluster) and variant (a dtype, a direction, …)."""
+    """One set of coefficients, with its model, accelerator (or "generic") and variant (a dtype, a kernel, …)."""
 
     model: str
     accelerator: str
@@ -36,8 +36,8 @@ class FittedSet(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Calibration(Shown):
-    """What was fitted. book: the coefficients, by model, accelerator and variant. classes: of a trace, measured / modelled by class of
-    operator. diagnostics: what was left out."""
+    """The result of a calibration. book: the coefficients, by model, accelerator and variant. classes: for a trace, measured / modelled
+    by class of operator. diagnostics: what was left out."""
 
     book: Book
     classes: tuple[ClassRatio, ...] = ()
@@ -45,7 +45,7 @@ class Calibration(Shown):
 
     @property
     def sets(self) -> Iterator[FittedSet]:
-        """Every set of numbers in the book."""
+        """Every set of coefficients in the book."""
         for model, accelerators in self.book.items():
             for accelerator, variants in accelerators.items():
                 for variant, coefficients in variants.items():
@@ -59,12 +59,12 @@ class Calibration(Shown):
         return {"coefficients": fitted, "classes": plain(self.classes), "diagnostics": plain(self.diagnostics)}
 
     def described(self) -> str:
-        """How many sets of numbers, and of which models."""
-        found = list(self.sets)
-        return f"{len(found)} sets of coefficients: {', '.join(dict.fromkeys(s.model for s in found))}"
+        """How many sets of coefficients there are, and of which models."""
+        sets = list(self.sets)
+        return f"{len(sets)} sets of coefficients: {', '.join(dict.fromkeys(s.model for s in sets))}"
 
     def write(self, path: str | os.PathLike[str], sources: Sequence[str] = ()) -> None:
-        """Write the coefficients as a TOML file, for `--coefficients`. LumosError where it cannot be written."""
+        """Write the coefficients as a TOML file, for `--coefficients`. Raises LumosError where it cannot be written."""
         names = f" from {', '.join(Path(source).name for source in sources)}" if sources else ""
         write(self.book, Path(path), f"Written by lumos calibrate{names}")
 
@@ -72,18 +72,18 @@ class Calibration(Shown):
 def calibrate(source: Source, *, output: str | os.PathLike[str] | None = None, on: str | None = None) -> Calibration:
     """Fit the cost models to CSV tables of measured times (gemm, attention or collective), or to the traces of a job.
 
-    source: tables, or what `lumos.read` takes or gave. output: write the coefficients there. on: the cluster whose device a trace is of,
-    where its header names none that is known. `lumos.cost.calibrate` says which columns tables have. Raises UsageError for tables and
-    traces at once, LumosError where a table or the device of a trace is not usable.
+    source: tables, or what `lumos.read` takes or returns; `lumos.cost.calibrate` lists the columns of tables. output: file to write the
+    coefficients to. on: the cluster with the device of a trace, where the trace's header does not name a known one. Raises UsageError
+    for tables and traces together, LumosError where a table cannot be used or the device of a trace is not known.
     """
     paths = () if isinstance(source, Job) else paths_of(source)
     tables = [path.endswith(".csv") for path in paths]
     if any(tables) and not all(tables):
         raise UsageError("calibrate takes CSV tables or traces, not both at once")
-    found = _of_tables(paths) if any(tables) else _of_traces(as_job(source), on)
+    calibration = _of_tables(paths) if any(tables) else _of_traces(as_job(source), on)
     if output is not None:
-        found.write(output, paths)
-    return found
+        calibration.write(output, paths)
+    return calibration
 
 
 def _of_tables(paths: Sequence[str]) -> Calibration:
@@ -92,7 +92,7 @@ def _of_tables(paths: Sequence[str]) -> Calibration:
 
 
 def _of_traces(job: Job, on: str | None) -> Calibration:
-    """The book of the first rank, and its ratios: ranks of one job run the same kernels."""
+    """The coefficients and ratios of the first rank only, because the ranks of a job run the same kernels."""
     trace = job.traces[0]
     accelerator = load_cluster(on).accelerator if on else accelerator_of(trace)
     return Calibration(calibrated(trace, accelerator), class_ratios(trace, accelerator))

@@ -25,8 +25,8 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Generated(Shown):
-    """A benchmark that was written. operators: of the first rank. recorded_step_ns: None where its source has no times. source: what its
-    arguments come from, "profiler" or "execution trace"."""
+    """A benchmark that was written. operators: number of those of the first rank. recorded_step_ns: None where its source has no times.
+    source: where its arguments come from, "profiler" or "execution trace"."""
 
     ranks: int
     world_size: int
@@ -52,10 +52,10 @@ def generate(
 ) -> Generated:
     """Write a runnable benchmark of one recorded step into the folder `output`: benchmark.py, trace.json and a README.
 
-    paths: profiler's files, a folder, or an execution trace alone. execution_trace: of each rank, in their order. step: its name (the
-    median without one). only: globs of operators to keep. blocks: globs of ranges (modules, labels) to keep. obfuscate: hash the names
-    that are the job's own. max_memory: bytes that tensors may take (0: what the device has). Raises UsageError for an unknown step,
-    TraceError where the step holds nothing to run.
+    paths: files of the profiler, a folder, or an execution trace alone. execution_trace: one for each rank, in the order of ranks. step:
+    name of the step (default: the one of median duration). only: globs of operators to include. blocks: globs of ranges (modules,
+    labels) whose operators to include. obfuscate: hash names that are not PyTorch's own. max_memory: bytes that tensors may take (0: no
+    limit but the device's). Raises UsageError for an unknown step, TraceError where the step has no operators.
     """
     program, notes = generate_program(
         paths_of(paths),
@@ -96,11 +96,12 @@ def run(
 ) -> dict[str, Any]:
     """Run a generated benchmark in processes of its own, and compare its step with the recorded one.
 
-    processes: all recorded ranks without a number. mode: "full", "compute" or "communication". device: "cpu" or "cuda" (a GPU where
-    there is one). rank: run this recorded rank. warmup, repeat: steps before the measured ones, and measured. max_memory: bytes that
-    tensors may take. threads: of an operator on the CPU (as recorded). profile: write a profile of this run into that folder.
+    processes: how many (default: one for each rank if all ranks were recorded, else one). mode: "full", "compute" or "communication".
+    device: "cpu" or "cuda" (default: a GPU if there is one). rank: the recorded rank to run. warmup, repeat: number of steps before the
+    measured ones, and of measured steps. max_memory: bytes that tensors may take. threads: intra-op threads on the CPU (default: as
+    recorded). profile: folder to write a profile of this run to.
 
-    The answer has the keys that docs/proxy.md lists. Raises UsageError for an unknown word, LumosError where the folder holds no
+    The result has the keys that docs/proxy.md lists. Raises UsageError for an invalid argument, LumosError where the folder has no
     benchmark, torch is not installed, or the run failed.
     """
     check_choice(mode, MODES, "a value of --mode")
