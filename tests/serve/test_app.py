@@ -81,7 +81,7 @@ def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ({"scale": [{"glob": "nothing-like-it", "factor": 2}]}, "no task matches"),
         ({"scale": [{"glob": "aten::mm", "factor": -1}]}, "greater than or equal to 0"),
@@ -101,10 +101,10 @@ def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):
         ({"network": ["speed=x2"]}, "speed"),
     ],
 )
-def test_a_wrong_request_says_what_is_wrong(explorer, body, said):
+def test_a_wrong_request_says_what_is_wrong(explorer, body, message):
     found = explorer.ask("/api/whatif", body)
     assert found.status == 400
-    assert said in found.json["error"]
+    assert message in found.json["error"]
 
 
 def test_a_body_that_is_not_json(explorer):
@@ -164,18 +164,18 @@ def test_the_apis_description_has_every_setting_with_its_values(explorer):
     assert asked["properties"]["layers"]["pattern"] == "^[0-9]+$"
 
 
-def test_scenarios_are_kept_compared_and_forgotten(explorer):
-    kept = explorer.ask("/api/scenarios", {"name": "faster <b>mm</b>", "changes": {"scale": [{"glob": "aten::mm", "factor": 0.5}]}}).json
+def test_scenarios_are_saved_listed_and_removed(explorer):
+    saved = explorer.ask("/api/scenarios", {"name": "faster <b>mm</b>", "changes": {"scale": [{"glob": "aten::mm", "factor": 0.5}]}}).json
     listed = explorer.ask("/api/scenarios").json
     assert [s["name"] for s in listed] == ["faster <b>mm</b>"]
-    assert listed[0]["answer"]["step_time_s"] == kept["answer"]["step_time_s"]
+    assert listed[0]["answer"]["step_time_s"] == saved["answer"]["step_time_s"]
     assert listed[0]["changes"]["scale"] == [{"glob": "aten::mm", "factor": 0.5}]
-    assert explorer.ask(f"/api/scenarios/{kept['number']}", {}, "DELETE").status == 200
+    assert explorer.ask(f"/api/scenarios/{saved['number']}", {}, "DELETE").status == 200
     assert explorer.ask("/api/scenarios").json == []
-    assert explorer.ask(f"/api/scenarios/{kept['number']}", {}, "DELETE").status == 400
+    assert explorer.ask(f"/api/scenarios/{saved['number']}", {}, "DELETE").status == 400
 
 
-def test_a_scenario_that_cannot_be_answered_is_not_kept(explorer):
+def test_a_scenario_that_cannot_be_answered_is_not_saved(explorer):
     assert explorer.ask("/api/scenarios", {"name": "x", "changes": {"drop": ["nothing-like-it"]}}).status == 400
     assert explorer.ask("/api/scenarios").json == []
 
@@ -203,7 +203,7 @@ def test_the_api_describes_itself(explorer):
 
 @pytest.mark.parametrize(("clients", "questions"), [(5, 10), pytest.param(20, 50, marks=pytest.mark.slow)])
 def test_no_answer_to_many_clients_is_lost(explorer, graph, clients, questions):
-    """Each client turns a rank's slowness through its own values; every answer is that of its own question."""
+    """Each client asks with its own factors for a slow rank, and every answer belongs to its own question."""
     factors = [[1 + (questions * client + i) / 1000 for i in range(questions)] for client in range(clients)]
     answers: list[list[float | None]] = [[None] * questions for _ in factors]
 
@@ -226,7 +226,7 @@ def test_no_answer_to_many_clients_is_lost(explorer, graph, clients, questions):
     assert answers[4][7] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
 
 
-def test_while_the_job_is_read_it_says_so(serve, tmp_path):
+def test_a_job_that_is_not_read_says_why(serve, tmp_path):
     served = serve(tmp_path / "absent.json")
     status = served.ask("/api/status").json
     assert status["state"] == "failed"

@@ -1,4 +1,4 @@
-"""The explorer in a browser: what its reader turns and sees."""
+"""The explorer in a browser: what its user changes and sees."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def opened(page, explorer):
 
 
 def slide(page, value):
-    """Turn the first slider, as its reader does."""
+    """Move the first slider, as a user does."""
     page.run(
         "(() => { const s = document.querySelector('#bench input[type=range]');"
         f" s.value = {value}; s.dispatchEvent(new Event('input', {{bubbles: true}})); }})()"
@@ -103,12 +103,12 @@ def test_a_number_keeps_to_its_bounds(opened):
     ]
 
 
-def test_a_pattern_that_matches_nothing_is_said_beside_the_bench(opened):
+def test_a_pattern_that_matches_nothing_is_reported(opened):
     add(opened, "nothing-like-it")
     assert "no task matches" in opened.run("document.querySelector('#bench .error').textContent")
 
 
-def test_scenarios_stand_side_by_side(opened, explorer):
+def test_scenarios_are_listed_together(opened, explorer):
     add(opened, "aten::mm")
     for name, factor in (("half", 0.5), ("<b>double</b>", 2)):
         slide(opened, factor)
@@ -117,10 +117,10 @@ def test_scenarios_stand_side_by_side(opened, explorer):
             f" f.querySelector('input').value = {json.dumps(name)}; f.requestSubmit(); }})()"
         )
         opened.wait(f"[...document.querySelectorAll('#bench table td')].some(c => c.textContent === {json.dumps(name)})")
-    kept = explorer.ask("/api/scenarios").json
-    assert [s["name"] for s in kept] == ["half", "<b>double</b>"]
+    saved = explorer.ask("/api/scenarios").json
+    assert [s["name"] for s in saved] == ["half", "<b>double</b>"]
     cells = opened.run("[...document.querySelectorAll('#bench table.rows')].at(-1).innerText")
-    for scenario in kept:
+    for scenario in saved:
         assert scenario["name"] in cells
         assert f"{scenario['answer']['step_time_s'] * 1e3:.1f} ms" in cells
     assert opened.run("document.querySelectorAll('#bench td b').length") == 0
@@ -156,7 +156,7 @@ def test_the_api_has_a_page(page, explorer):
 
 
 def test_a_page_of_another_origin_reads_nothing(page, explorer, tmp_path):
-    """A file's page, which is of no origin, asks the explorer: the browser sends it, the explorer refuses."""
+    """The page of a file, which has no origin, asks the explorer: the browser sends the request, the explorer refuses it."""
     (tmp_path / "evil.html").write_text("<!doctype html><html data-state='ready'><title>evil</title></html>")
     page.open((tmp_path / "evil.html").as_uri())
     got = page.run(f"fetch('{explorer.url}api/report', {{mode: 'no-cors'}}).then(a => a.type + a.status, e => 'refused')")
@@ -164,7 +164,7 @@ def test_a_page_of_another_origin_reads_nothing(page, explorer, tmp_path):
     assert page.run(f"fetch('{explorer.url}api/report').then(a => a.text(), e => 'refused')") == "refused"
 
 
-def test_reading_that_fails_is_told_with_a_way_to_try_again(page, serve, tmp_path):
+def test_a_failed_reading_is_reported_and_can_be_repeated(page, serve, tmp_path):
     served = serve(tmp_path / "absent.json")
     page.open(served.url, ready="document.documentElement.dataset.state === 'failed'")
     page.wait("document.querySelector('main .error') !== null")

@@ -1,4 +1,4 @@
-"""Who is refused: foreign pages, foreign names, foreign forms; and paths that were not given."""
+"""Which requests are refused: those of foreign pages, host names and forms, and paths other than the page's own."""
 
 from __future__ import annotations
 

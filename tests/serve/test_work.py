@@ -8,7 +8,7 @@ from lumos.errors import LumosError
 from lumos.serve.work import Work
 
 
-def test_it_says_how_far_it_is_and_then_has_its_result():
+def test_it_reports_its_progress_and_then_its_result():
     go_on = threading.Event()
     reached = threading.Event()
 
@@ -47,7 +47,7 @@ def test_cancelled_work_stops_at_its_next_report():
     assert after == []
 
 
-def test_an_error_is_told_not_raised():
+def test_an_error_is_reported_not_raised():
     def call(report):
         raise LumosError("x.json: empty; record it again")
 
@@ -58,13 +58,13 @@ def test_an_error_is_told_not_raised():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_fault_is_told_too():
+def test_a_fault_is_reported_too():
     def call(report):
         raise ZeroDivisionError("division by zero")
 
     work = Work(call)
     assert work.wait(10)
     assert "ZeroDivisionError: division by zero; this is a fault of Lumos" in work.status()["error"]
-    for thread in threading.enumerate():  # its exception must reach pytest within this test, where it is expected
+    for thread in threading.enumerate():  # join it, so that pytest sees its exception within this test, where it is expected
         if thread.name == "lumos-work":
             thread.join(5)

@@ -1,4 +1,4 @@
-"""Windows of steps that overlap, paths from a later start, and the interval's noise."""
+"""Windows of overlapping steps, critical paths cut at a later start, and the spread of the steps in the interval."""
 
 from __future__ import annotations
 

@@ -26,13 +26,13 @@ def bench():
 
 
 @pytest.mark.parametrize("changes", CHANGES, ids=lambda c: "; ".join(c.described()))
-def test_it_answers_as_a_what_if_of_its_own_does(bench, changes):
+def test_it_gives_the_answer_of_a_separate_what_if(bench, changes):
     slow = whatif(bench.job, bench.graph, Changes(durations=changes))
     found = bench.outcome(bench.changed(changes), bench.typical)
     assert found.step == slow.outcome.step
     assert found.step_time_s == pytest.approx(slow.outcome.step_time_s, abs=1e-12)
     assert found.breakdown == pytest.approx(slow.outcome.breakdown, abs=1e-12)
-    # The bench's interval holds the replay's own error alone; a what-if of its own adds how uncertain scaled work is.
+    # The interval of the bench has only the replay's own error; that of a separate what-if adds the uncertainty of scaled work.
     assert slow.outcome.step_time_low_s <= found.step_time_low_s + 1e-12 <= found.step_time_s + 2e-12
     assert found.step_time_s <= found.step_time_high_s + 1e-12 <= slow.outcome.step_time_high_s + 2e-12
     assert bench.measured_step_s(found.step) == slow.measured_step_s

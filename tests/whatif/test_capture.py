@@ -19,7 +19,7 @@ from lumos.whatif.planned import with_settings
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes, whatif
 
-#: Bound by launches (short kernels), and by the device.
+#: A job bound by its launches (short kernels), and one bound by the device.
 SHORT = Settings(model="gpt3-126m", cluster="h100", gpus=1, global_batch=2, seq=256)
 LONG = Settings(model="gpt3-1.3b", cluster="h100", gpus=1, global_batch=4, seq=2048, micro_batch=2)
 PIPELINE = Settings(model="gpt3-126m", cluster="h100", gpus=4, global_batch=8, seq=256, tp=1, pp=2)
@@ -72,8 +72,8 @@ def test_a_launch_bound_step_comes_near_its_device_time(short):
     assert found.outcome.step_time_low_s < found.outcome.step_time_s < found.outcome.step_time_high_s
 
 
-def test_measured_blocks_say_what_the_layout_says(short):
-    # two ways to the same job: tasks of the trace captured, and the layout's blocks
+def test_measured_blocks_and_the_identified_plan_agree(short):
+    # the same change made twice: on the tasks of the trace, and on the blocks of the layout
     assert _on(short).outcome.step_time_s == pytest.approx(_truth(short[0]).time.time_s, rel=0.02)
 
 
@@ -104,7 +104,7 @@ def test_off_is_what_the_trace_shows(short):
         whatif(traces, graph, Changes(parse_settings(["cuda_graphs=yes"])))
 
 
-def test_graphs_of_a_trace_cannot_be_taken_apart(short):
+def test_switching_off_the_graphs_of_a_trace_is_refused(short):
     _, traces, graph = short
     names = ["cudaGraphLaunch" if name == "cudaLaunchKernel" else name for name in graph.names]
     with pytest.raises(LumosError, match="without graphs"):

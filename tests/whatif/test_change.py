@@ -61,14 +61,14 @@ def test_as_many_layers_as_measured_change_nothing():
     assert step(layers(layout, job, 4)) == step(layout)
 
 
-def test_microbatches_before_the_last_exchange_nothing():
+def test_only_the_last_microbatch_exchanges_gradients():
     job, graph, layout = base()
     more = place(microbatches(layout, job, None, 3))
     assert len(more.graph.collectives.task) == len(graph.collectives.task)
     assert 2.5 < step(microbatches(layout, job, None, 3)) / step(layout) < 3.0
 
 
-def test_passes_that_do_not_pair_up_are_no_microbatches():
+def test_unequal_forward_and_backward_passes_are_refused():
     job, _, layout = base()
     found = layout.segmentation
     ahead = [replace(p, label=p.label._replace(microbatch=1)) if p.label.part == "head" and p.label.phase == Phase.FORWARD else p
@@ -80,7 +80,7 @@ def test_passes_that_do_not_pair_up_are_no_microbatches():
 def test_recomputation_runs_every_forward_layer_again():
     _, _, layout = base()
     again = recompute(layout, "full")
-    extra = [i for i in again.ranks[0] if i.beside >= 0]
+    extra = [i for i in again.ranks[0] if i.thread_of >= 0]
     assert len(extra) == 4 * 4  # layers, steps
     assert {layout.pieces[i.piece].label.phase for i in extra} == {Phase.FORWARD}
     assert step(again) > 1.15 * step(layout)
@@ -108,7 +108,7 @@ def test_larger_sizes_are_never_faster():
         assert step(resize(layout, job, None, **{size: value})) > step(layout)
 
 
-def test_the_answer_counts_tokens_and_says_what_it_rests_on():
+def test_the_answer_counts_tokens_and_has_the_shares_of_measured_time():
     job, graph, _ = base()
     found = whatif(job, graph, Changes(parse_settings(["micro_batch=8"])))
     assert found.outcome.tokens_per_s_per_gpu == pytest.approx(8 * 128 / found.outcome.step_time_s)
@@ -138,7 +138,7 @@ def test_structural_changes_and_changes_of_durations_combine():
         (["dp=64"], LumosError, "64"),
     ],
 )
-def test_what_cannot_be_is_refused(words, error, text):
+def test_a_change_that_the_trace_does_not_support_is_refused(words, error, text):
     job, graph, _ = base()
     with pytest.raises(error, match=text):
         whatif(job, graph, Changes(parse_settings(words)))

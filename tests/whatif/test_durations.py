@@ -20,7 +20,7 @@ US = 1000
 
 
 def gpu_job(ranks=(0,)):
-    """Per rank: one thread launches k1, k2 (10 µs apart), each 30 µs on one stream, then an all-reduce of 40 µs that ranks meet in."""
+    """On each rank one thread launches k1, k2 (10 µs apart), each 30 µs on one stream, and then an all-reduce of 40 µs of all ranks."""
     processors, tasks, edges, members = [], [], [], []
     for rank in ranks:
         thread = len(processors)

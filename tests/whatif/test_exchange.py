@@ -1,4 +1,4 @@
-"""More replicas than were traced: gradients exchanged over a link that the user states."""
+"""More replicas than were traced: gradients are exchanged over a link that the user describes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 
 @cache
 def alone():
-    """One rank of the recorded job as if it had been alone: its exchanges are quick, for nobody waits or sends."""
+    """One rank of the recorded job as if it had run alone: its exchanges are short, because it neither waits nor sends."""
     trace = replace(read(str(EXAMPLE)).traces[0], world_size=1)
     job = Job((trace,))
     graph = build(job)
@@ -47,7 +47,7 @@ def ask(path=None, words=("dp=2",), **more):
     return whatif(job, graph, Changes(parse_settings(words), base_cluster=path, **more))
 
 
-def test_one_process_does_not_say_what_an_exchange_costs():
+def test_one_process_does_not_show_what_an_exchange_costs():
     with pytest.raises(LumosError, match=r"one process.*--base-cluster FILE\.toml"):
         ask()
 

@@ -1,4 +1,4 @@
-"""Recorded transfers on other hardware: the cost model is asked about what crosses the links."""
+"""Recorded transfers on other hardware: the cost model is asked for the bytes that cross the links."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 
 
 @pytest.mark.parametrize(("kind", "parts"), [(CollectiveKind.ALL_REDUCE, 1), (CollectiveKind.ALL_GATHER, 4)])
-def test_a_gathered_whole_crosses_the_links_not_one_ranks_part(kind, parts):
+def test_a_gather_is_costed_by_the_whole_buffer_not_one_ranks_part(kind, parts):
     job = read(str(EXAMPLE))
     graph = build(job)
     facts = replace(

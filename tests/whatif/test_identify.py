@@ -55,7 +55,7 @@ def _identified(job, folder):
 def test_sizes_may_be_equal_to_each_other(tmp_path, settings, sizes):
     job = _job(sizes, **settings)
     found = _identified(job, tmp_path)
-    assert found.agreement > 0.99  # the length of the table of positions is not to be seen
+    assert found.agreement > 0.99  # the trace does not show the length of the table of positions
     assert found.job.plan == job.plan
     keys = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "gated")
     assert {k: getattr(found.job.model, k) for k in keys} == {k: getattr(job.model, k) for k in keys}

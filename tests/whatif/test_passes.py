@@ -1,4 +1,4 @@
-"""Recordings of passes under another pipeline, held to what a person can work out."""
+"""Recordings of passes under another pipeline, compared with steps that can be computed by hand."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_bubble_is_that_of_the_schedule(recording, words, expected):
     assert _step(recording, *words) == pytest.approx(expected, rel=1e-6)
 
 
-def test_durations_apply_beside_it(recording):
+def test_changes_of_durations_apply_to_the_rearranged_passes(recording):
     half = Durations.parse(["*-compute=0.5"], (), (), ())
     assert _step(recording, "vpp=2", durations=half) == pytest.approx(_step(recording, "vpp=2") / 2)
 
@@ -104,18 +104,18 @@ def test_any_pipeline_has_a_schedule(tmp_path):
     [
         (["tp=2"], LumosError, "not what they consist of"),
         (["layers=8"], LumosError, "not what they consist of"),
-        (["schedule=zero-bubble"], UsageError, "valid are 1f1b, gpipe, interleaved, as the job goes by recorded passes"),
-        (["schedule=interleaved"], UsageError, "does not go with"),
+        (["schedule=zero-bubble"], UsageError, "valid are 1f1b, gpipe, interleaved for a job that is changed through its recorded passes"),
+        (["schedule=interleaved"], UsageError, "cannot be used with vpp=1"),
         (["vpp=2", "microbatches=3"], UsageError, "multiple"),
         (["pp=0"], UsageError, "at least 1"),
         (["pp=two"], UsageError, "whole number"),
     ],
 )
-def test_what_passes_do_not_show_is_refused(recording, words, error, text):
+def test_a_change_that_passes_do_not_support_is_refused(recording, words, error, text):
     with pytest.raises(error, match=text):
         _step(recording, *words)
 
 
-def test_a_network_does_not_reach_passes(recording):
+def test_a_network_cannot_change_passes(recording):
     with pytest.raises(LumosError, match="--network"):
         _step(recording, network=("bandwidth=x2",))

@@ -1,4 +1,4 @@
-"""The one list of settings: what it takes, what it refuses, and that the docs say the same."""
+"""The list of settings: the values that it accepts and refuses, and that the docs list the same."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ DOCS = Path(__file__).parents[2] / "docs" / "whatif.md"
         ("recompute=ful", "did you mean 'full'"),
     ],
 )
-def test_what_no_job_could_take_is_refused(word, said):
+def test_a_value_that_no_job_could_take_is_refused(word, said):
     with pytest.raises(UsageError, match=said):
         parse_settings([word])
 
 
-def test_changes_made_in_python_are_held_to_the_same():
+def test_changes_made_in_python_are_checked_the_same_way():
     with pytest.raises(UsageError, match="--set precision=fp9"):
         Changes({"precision": "fp9"})
 
@@ -46,7 +46,7 @@ def test_every_value_of_every_setting_is_taken():
             check_settings({key: value})
 
 
-def test_numbers_are_read_and_words_left():
+def test_whole_numbers_are_parsed_and_words_are_not():
     wanted = parse_settings(["micro-batch=4", "recompute=full", "zero=0"])
     assert wanted == {"micro_batch": "4", "recompute": "full", "zero": "0"}
     assert counts(wanted) == {"micro_batch": 4, "zero": 0}
@@ -59,7 +59,7 @@ def test_some_settings_need_the_plan(word, plan):
 
 def test_a_word_may_be_valid_elsewhere():
     SETTINGS["recompute"].check_for(Way.PLAN, Recompute.SELECTIVE)
-    with pytest.raises(UsageError, match="valid are full, none, as the job goes by measured blocks"):
+    with pytest.raises(UsageError, match="valid are full, none for a job that is changed through its measured blocks"):
         SETTINGS["recompute"].check_for(Way.BLOCKS, Recompute.SELECTIVE)
 
 

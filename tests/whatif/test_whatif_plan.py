@@ -116,8 +116,8 @@ def test_changed_durations_carry_over_to_another_plan(written, glob, keys, chang
         Durations.parse((), (), (), ["5=1.5"]),
     ],
 )
-def test_durations_beside_the_measured_plan_are_durations_alone(written, durations):
-    # two ways to one job: tasks of the trace changed, and the plan arranged anew with changed prices
+def test_changed_durations_under_the_measured_plan_equal_changed_durations_alone(written, durations):
+    # the same change made twice: on the tasks of the trace, and on the prices of the identified plan
     beside, alone = (written.whatif(*words, durations=durations) for words in (["tp=2"], []))
     assert beside.outcome.step_time_s == pytest.approx(alone.outcome.step_time_s, rel=0.01)
 
@@ -173,7 +173,7 @@ def test_a_plan_that_breaks_a_rule_is_refused(written):
         written.whatif("ep=2")
 
 
-def test_a_stage_without_a_trace_is_missed(written):
+def test_a_stage_without_a_trace_is_refused(written):
     half = replace(written.traces, traces=written.traces.traces[:4])
     with pytest.raises(LumosError, match="every stage"):
         whatif(half, build(half), Changes(parse_settings(["tp=4"])))
@@ -221,7 +221,7 @@ def test_network_words():
             network(h100, [word])
 
 
-def test_passes_of_a_pipeline_stage_are_told_apart(written):
+def test_the_passes_of_a_pipeline_stage_are_separated(written):
     found = segment(written.graph, written.traces)
     first = [p.label for p in found.pieces if p.rank == 0]
     assert found.layers == 6  # of the 12, on each of two stages
@@ -230,7 +230,7 @@ def test_passes_of_a_pipeline_stage_are_told_apart(written):
     assert {row.repeats for row in outline(found).rows if row.block == "layer"} == {6}
 
 
-def test_a_plan_that_does_not_account_for_the_trace_is_not_followed_in_silence(written, monkeypatch):
+def test_a_plan_that_does_not_account_for_the_trace_is_reported(written, monkeypatch):
     found = replace(written.plan.on(written.job.cluster), agreement=0.8)
     monkeypatch.setattr(identify_module, "identify", lambda *_: found)
     answer = whatif(written.traces, written.graph, Changes(parse_settings(["micro_batch=2"])))

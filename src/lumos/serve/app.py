@@ -1,7 +1,7 @@
-"""The explorer's pages and its HTTP API (its description: /openapi.json, for people at /api).
+"""The explorer's pages and its HTTP API, which /openapi.json describes for programs and /api for people.
 
-Every answer is JSON; errors are {"error": message} with status 400 (the request cannot be answered), 403 (refused), 404 or
-409 (the job is not read yet). No request names a file.
+Every answer of the API is JSON. An error is {"error": message} with status 400 (the request cannot be answered), 403
+(refused), 404 (no such page or file) or 409 (the job is not read yet). No request names a file.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ FILES = dict.fromkeys((*MODULES, *OWN_MODULES), "text/javascript") | {"page.css"
 
 
 def _schema(setting: Setting) -> JsonDict:
-    """What the API's description says of a setting."""
-    what: JsonDict = {"type": "string", "description": f"{setting.help}; of jobs that go by {' or '.join(setting.values)}"}
+    """The JSON schema of a setting, for the description of the API."""
+    what: JsonDict = {"type": "string", "description": f"{setting.help}; can be changed through {' or '.join(setting.values)}"}
     return what | ({"pattern": "^[0-9]+$"} if setting.kind is Kind.COUNT else {"enum": list(setting.words)})
 
 
 def _offered(setting: Setting) -> dict[str, Any]:
-    """What the explorer's form needs to know of a setting."""
+    """What the explorer's form needs to know about a setting."""
     return {
         "kind": setting.kind,
         "words": setting.words,
@@ -69,7 +69,7 @@ class SlowRank(BaseModel):
 
 
 class ChangesAsked(BaseModel):
-    """Changes of a job, applied in this order: settings of the plan and the model, drop, fuse, scale, slow ranks."""
+    """Changes of a job. They are applied in this order: settings of the plan and the model, drop, fuse, scale, slow ranks."""
 
     model_config = ConfigDict(extra="forbid")
     settings: dict[str, str] = Field(
@@ -87,7 +87,7 @@ class ChangesAsked(BaseModel):
     rank_slowdown: list[SlowRank] = Field(default=[], max_length=64)
 
     def changes(self) -> Changes:
-        """As the what-if takes them. UsageError: an unknown setting or cluster (a cluster's file is no name, and is not read)."""
+        """The changes as `whatif` takes them. Raises UsageError for an unknown setting or cluster; the path of a file is not accepted."""
         for name in (self.base_cluster, self.cluster):
             if name is not None and name not in cluster_names():
                 raise UsageError(f"{name!r} is not a cluster; valid are {', '.join(cluster_names())}")
@@ -99,14 +99,14 @@ class ChangesAsked(BaseModel):
 
 
 class WhatIf(ChangesAsked):
-    """Changes, and of which step to tell; `moved` also compares the critical paths, which takes longer."""
+    """Changes, and the step to answer for. With `moved` the critical paths are compared too, which takes longer."""
 
     step: str | None = None
     moved: bool = False
 
 
 class SavedScenario(BaseModel):
-    """A scenario to keep."""
+    """A scenario to save."""
 
     model_config = ConfigDict(extra="forbid")
     name: str = Field(min_length=1, max_length=200)
@@ -142,8 +142,8 @@ def _errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def malformed(_: Request, error: RequestValidationError) -> Response:
-        said = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
-        return _json({"error": said or "the request is not what the API describes"}, 400)
+        message = "; ".join(f"{'.'.join(map(str, e['loc'][1:]))}: {e['msg']}" for e in error.errors())
+        return _json({"error": message or "the request is not what the API describes"}, 400)
 
     @app.exception_handler(HTTPException)
     def other(_: Request, error: HTTPException) -> Response:
@@ -216,17 +216,25 @@ def _whatif(app: FastAPI, session: Session) -> None:
     def settings() -> Response:
         return _json({"settings": {key: _offered(setting) for key, setting in SETTINGS.items()}, "clusters": cluster_names()})
 
-    @app.post("/api/work", tags=["what-if"], summary="The same in the background, for changes that take long: answers with a number")
+    @app.post(
+        "/api/work",
+        tags=["what-if"],
+        summary="The same in the background, for changes that take long; the answer is the number of the work",
+    )
     def start(asked: WhatIf) -> Response:
         return _json({"work": session.ask(_loaded(session), asked.changes(), asked.step)})
 
-    @app.get("/api/work/{number}", tags=["what-if"], summary="How far it is, and its answer once done")
+    @app.get("/api/work/{number}", tags=["what-if"], summary="How far the work is, and its answer once done")
     def ask(number: int) -> Response:
         work = session.work(number)
         status = work.status()
         return _json({**status, "answer": work.result if status["state"] == "done" else None})
 
-    @app.delete("/api/work/{number}", tags=["what-if"], summary="Cancel it: it stops at its next report, and its answer is dropped")
+    @app.delete(
+        "/api/work/{number}",
+        tags=["what-if"],
+        summary="Cancel the work: it stops the next time it reports its progress, and its answer is dropped",
+    )
     def stop(number: int) -> Response:
         session.work(number).cancel()
         return _json(session.work(number).status())
@@ -239,9 +247,9 @@ def _whatif(app: FastAPI, session: Session) -> None:
     @app.post("/api/scenarios", tags=["scenarios"], summary="Save a scenario")
     def save(asked: SavedScenario) -> Response:
         changes, loaded = asked.changes.changes(), _loaded(session)
-        loaded.whatif(changes, None, moved=False)  # one that cannot be answered is not kept
-        kept = session.save(asked.name, changes)
-        return _json(_scenario(session, loaded, kept.number, kept.name, kept.changes, None))
+        loaded.whatif(changes, None, moved=False)  # a scenario that cannot be answered is not saved
+        saved = session.save(asked.name, changes)
+        return _json(_scenario(session, loaded, saved.number, saved.name, saved.changes, None))
 
     @app.delete("/api/scenarios/{number}", tags=["scenarios"], summary="Forget a scenario")
     def remove(number: int) -> Response:

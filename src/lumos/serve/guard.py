@@ -1,8 +1,8 @@
-"""Who may talk to the explorer: pages that it served itself, and programs on this machine.
+"""Which requests the explorer accepts: those of pages that it served itself, and of programs on this machine.
 
-The server listens on the loopback address, but any web page may make a browser send requests there. So the Host header must
-name this server (a foreign name that resolves to the loopback address is refused), a request that carries an Origin must come
-from this server's own pages, and what changes anything must be JSON, which no foreign form can send.
+The server listens on the loopback address, but any web page can make a browser send requests there. So the Host header must
+name this server (a foreign name that resolves to the loopback address is refused), a request with an Origin header must come
+from this server's own pages, and a request that changes anything must be JSON, which the form of a foreign page cannot send.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ READING = ("GET", "HEAD")
 
 
 class Guard:
-    """ASGI middleware. port: of this server; policy: the content security policy of every answer."""
+    """ASGI middleware that refuses such requests. port: of this server. policy: the content security policy of every answer."""
 
     def __init__(self, app: App, port: int, policy: str) -> None:
         self._app = app
@@ -56,7 +56,7 @@ class Guard:
         await self._app(scope, receive, send_guarded)
 
     def _refusal(self, method: str, headers: dict[str, str]) -> str:
-        """Why a request is refused; "" where it is not."""
+        """Why the request is refused; "" if it is accepted."""
         if headers.get("host", "") not in self._hosts:
             return "the Host header does not name this server; open it as http://127.0.0.1"
         if "origin" in headers and headers["origin"] not in self._origins:
@@ -64,7 +64,7 @@ class Guard:
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and headers.get("sec-fetch-mode") != "navigate":
             return "requests from pages of other sites are refused"
         if method not in READING and headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return "what changes anything must be sent as application/json"
+            return "a request that changes anything must be sent as application/json"
         return ""
 
 

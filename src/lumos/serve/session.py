@@ -1,6 +1,6 @@
-"""What the explorer holds: the job of the paths that it was started with, its report, and scenarios.
+"""The state of the explorer: the job that it was started with, the job's report, and the scenarios that its users saved.
 
-Nothing that a request says names a file: the paths are given once, on the command line.
+The paths of the job are given once, on the command line; nothing in a request names a file.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from lumos.trace import read
 from lumos.whatif.bench import Bench
 from lumos.whatif.whatif import Changes, whatif
 
-#: What a drawing for a browser on the same machine may hold, and the tasks of one excerpt.
+#: The largest timeline that is sent to a browser on the same machine.
 LIMITS = Limits(cells=3_000_000, tasks=1_200_000)
+#: The most tasks that are sent for a part of a step.
 MOST_TASKS = 200_000
-#: Names that the bench suggests.
+#: How many names the page suggests as patterns.
 SUGGESTIONS = 200
-#: Questions under way, or answered and not yet fetched, at a time.
+#: How many what-ifs in the background are remembered, running or ended.
 MOST_WORK = 32
-#: Scenarios that are kept.
+#: How many scenarios can be saved.
 MOST_SCENARIOS = 64
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """The job, and what is asked of it again and again."""
+    """The job after it was read: its report, and the figures that many requests need."""
 
     recording: Recording
     bench: Bench
@@ -49,7 +50,7 @@ class Loaded:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def drawing(self, step: str) -> dict[str, Any]:
-        """The timeline of a step; UsageError where the job has no such step."""
+        """The timeline of a step as the page draws it. Raises UsageError where the job has no such step."""
         if step not in self.recording.steps:
             raise UsageError(f"the job has no step {step!r}; it has {', '.join(self.recording.steps)}")
         with self.lock:
@@ -58,7 +59,7 @@ class Loaded:
             return self.drawings[step]
 
     def excerpt(self, step: str, run: str, begin: int, end: int) -> dict[str, Any] | None:
-        """The tasks of one run in a part of a step; None where they are too many."""
+        """The tasks of the measured or the replayed run in a part of a step, begin to end in ns; None where they are too many."""
         runs: dict[str, Timeline] = {"measured": self.recording.measured, "replayed": self.recording.replayed}
         if run not in runs:
             raise UsageError(f"{run!r} is no run; valid are {', '.join(runs)}")
@@ -67,18 +68,20 @@ class Loaded:
         return excerpt(runs[run], self.recording.owners, step, begin, end, self.recording.job, MOST_TASKS)
 
     def names(self) -> list[dict[str, Any]]:
-        """What takes most time, as patterns for changes: names of tasks with their class and time over the job, ns."""
-        graph, of = self.recording.graph, work(self.recording.graph, self.recording.owners, self.recording.job)
+        """The names of tasks that take most time over the job, as patterns to suggest, each with its class and its time in ns."""
+        graph, equal_work = self.recording.graph, work(self.recording.graph, self.recording.owners, self.recording.job)
         tasks = np.flatnonzero((graph.kind != Kind.RETURN) & (graph.kind != Kind.HOST))
         total = np.bincount(graph.name[tasks], graph.duration[tasks], len(graph.names)).astype(np.int64)
         label = np.zeros(len(graph.names), np.int64)
-        label[graph.name[tasks]] = of.label[tasks]
+        label[graph.name[tasks]] = equal_work.label[tasks]
         order = [i for i in np.argsort(-total, kind="stable")[:SUGGESTIONS].tolist() if total[i]]
-        return [{"name": plain(graph.names[i]), "class": of.labels[label[i]], "time_ns": int(total[i])} for i in order]
+        return [{"name": plain(graph.names[i]), "class": equal_work.labels[label[i]], "time_ns": int(total[i])} for i in order]
 
     def whatif(self, changes: Changes, step: str | None, *, moved: bool) -> dict[str, Any]:
-        """What the changes do to a step, in the keys of `lumos whatif --json`. Where they change the plan or the model, the step is
-        the typical one, whatever `step` says, and `moved` is always told."""
+        """What the changes do to a step, with the keys of `lumos whatif --json`.
+
+        Changes of the plan or the model are always answered for the step of median length, whatever `step` is, and with `moved`.
+        """
         began = time.perf_counter()
         if changes.structural:
             found = as_json(whatif(self.recording.job, self.recording.graph, changes, self.recording.plan))
@@ -99,7 +102,7 @@ class Scenario:
 
 
 class Session:
-    """The explorer's state: the job being read, then read; and the scenarios that its users saved."""
+    """The explorer's state: the job, which is read in the background, and the scenarios that its users saved."""
 
     def __init__(self, paths: Sequence[str], *, repair: bool = False) -> None:
         self.paths = tuple(paths)
@@ -121,22 +124,25 @@ class Session:
             return list(self._scenarios.values())
 
     def save(self, name: str, changes: Changes) -> Scenario:
-        """Keep a scenario. UsageError where there are too many."""
+        """Save a scenario. Raises UsageError where there are too many."""
         with self._lock:
             if len(self._scenarios) >= MOST_SCENARIOS:
-                raise UsageError(f"{MOST_SCENARIOS} scenarios are kept at the most; remove one first")
+                raise UsageError(f"at most {MOST_SCENARIOS} scenarios can be saved; remove one first")
             self._last += 1
             self._scenarios[self._last] = Scenario(self._last, name, changes)
             return self._scenarios[self._last]
 
     def remove(self, number: int) -> None:
-        """Forget a scenario. UsageError where there is none of that number."""
+        """Remove a scenario. Raises UsageError where none has that number."""
         with self._lock:
             if self._scenarios.pop(number, None) is None:
                 raise UsageError(f"there is no scenario {number}")
 
     def ask(self, loaded: Loaded, changes: Changes, step: str | None) -> int:
-        """Answer a what-if in the background; the number to ask for it by. Ended work is forgotten where there is too much."""
+        """Start a what-if in the background and return its number. Where too many are remembered, ended ones are forgotten.
+
+        Raises UsageError where too many are running.
+        """
 
         def call(report: Report) -> dict[str, Any]:
             report("changing and simulating", 0, 0)
@@ -149,13 +155,13 @@ class Session:
             for number in ended[: max(len(self._work) - MOST_WORK + 1, 0)]:
                 del self._work[number]
             if len(self._work) >= MOST_WORK:
-                raise UsageError(f"{MOST_WORK} questions are under way; wait for one to end, or cancel it")
+                raise UsageError(f"{MOST_WORK} what-ifs are running; wait for one to end, or cancel one")
             self._last += 1
             self._work[self._last] = Work(call)
             return self._last
 
     def work(self, number: int) -> Work[dict[str, Any]]:
-        """The work of that number. UsageError where there is none."""
+        """The work of that number. Raises UsageError where there is none."""
         with self._lock:
             if number not in self._work:
                 raise UsageError(f"there is no work {number}")
@@ -174,7 +180,7 @@ class Session:
 
 
 def command_line(paths: Sequence[str], changes: Changes) -> str:
-    """The `lumos whatif` that answers the same."""
+    """The `lumos whatif` command with the same answer."""
     durations = changes.durations
     words = ["lumos", "whatif", *paths]
     words += [w for key, value in changes.settings.items() for w in ("--set", f"{key}={value}")]
@@ -189,7 +195,7 @@ def command_line(paths: Sequence[str], changes: Changes) -> str:
 
 
 def python_code(paths: Sequence[str], changes: Changes) -> str:
-    """Python that answers the same."""
+    """A Python program with the same answer."""
     durations = changes.durations
     network = [word.partition("=") for words in changes.network for word in words.split(",")]
     words = {

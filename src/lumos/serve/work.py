@@ -1,4 +1,4 @@
-"""Work that takes long: in a thread of its own, with progress that can be asked for, and a way to stop it."""
+"""Work that takes long, in a thread of its own: others can ask for its progress and cancel it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lumos.errors import LumosError
 Result = TypeVar("Result")
 State = Literal["running", "done", "failed", "cancelled"]
 
-#: Called with what is being done, how much of it is done, and of how much; raises CancelledError once the work is to stop.
+#: Called by the work with what it is doing, how much of that is done, and out of how much. Raises CancelledError if it is to stop.
 Report = Callable[[str, int, int], None]
 
 
@@ -20,7 +20,7 @@ class CancelledError(Exception):
 
 
 class Work(Generic[Result]):
-    """Runs `call(report)` in a thread. It stops, when cancelled, at its next report."""
+    """Runs `call(report)` in a thread. Once cancelled, it stops at the next call of `report`."""
 
     def __init__(self, call: Callable[[Report], Result]) -> None:
         self._call = call
@@ -40,18 +40,18 @@ class Work(Generic[Result]):
 
     @property
     def result(self) -> Result:
-        """What the call returned. Only where it is done."""
+        """What the call returned. Valid only in the state "done"."""
         return self._result[0]
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until it has ended; False where that takes longer."""
+        """Wait until the work has ended. Returns False where that takes longer than `seconds`."""
         return self._finished.wait(seconds)
 
     def cancel(self) -> None:
         self._stop.set()
 
     def status(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """The state and the progress, ready for JSON."""
         with self._lock:
             what, done, total = self._progress
             return {"state": self._state, "doing": what, "done": done, "total": total, "error": self._error}

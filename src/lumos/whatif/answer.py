@@ -1,10 +1,9 @@
-"""What a what-if answers: the step of the changed job beside that of the base, and what moved.
+"""The answer of a what-if: the step of the changed job, that of the base (the job as it was), and what moved between them.
 
-Both are simulated, so the replay's own error is in both and cancels in their difference. Figures are those of one step
-of the job, all ranks together: the step whose length in the base is the median one. A change that lets the CPU run further
-ahead has a step begin while the device still works on the one before; what it overlaps more than in the base is not counted
-(`Window`). `moved` compares the critical paths of base and change, class by class; the entries sum to the difference of the
-two steps.
+Both are simulated, so the replay's own error is in both and cancels in their difference. All figures are those of one step
+of the job over all ranks: the step whose length in the base is the median. A change that lets the CPU run further ahead lets a
+step begin while the device still works on the step before it; overlap beyond that of the base is not counted (`Window`).
+`moved` compares the critical paths of base and change, class by class; the entries sum to the difference of the two steps.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ from lumos.whatif.planned import Planned
 
 #: Half-width of the 80 % interval of a normal distribution, in standard deviations.
 Z80 = 1.2816
-#: Standard deviation of a normal distribution / its median distance to the median.
+#: Standard deviation of a normal distribution, divided by the median distance from its median.
 NORMAL = 1.4826
 #: A step shorter than this share of the median one was cut by the window.
 CUT = 0.7
-#: Steps that tell how far steps are apart, at least.
+#: The fewest whole steps from which the spread of the steps is estimated.
 FEWEST = 3
-#: Contributions that an answer lists.
+#: How many contributions an answer lists.
 LARGEST = 5
 
 
 class Parts(NamedTuple):
-    """A step's time, four ways, the mean over the ranks; the four sum to it. Seconds."""
+    """The four parts of a step's time, each the mean over the ranks, in seconds; they sum to the step."""
 
     exposed_compute_s: float
     overlapped_s: float
@@ -65,7 +64,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Outcome(Shown):
-    """One job's step. low, high: 80 % interval. critical_path: share of the step by what it went to."""
+    """The step of one job. low, high: the ends of its 80 % interval. critical_path: share of the step by class of work."""
 
     step: str
     step_time_s: float
@@ -79,7 +78,7 @@ class Outcome(Shown):
 
 
 class Contribution(NamedTuple):
-    """How much more (or less, negative) of the critical path one class of work takes. Seconds."""
+    """The time of one class of work on the critical path of the base and of the changed job, in seconds."""
 
     what: str
     base_s: float
@@ -91,7 +90,7 @@ class Contribution(NamedTuple):
 
 
 class Share(NamedTuple):
-    """How much of the changed step's critical path keeps measured durations, scales them, or was modelled; sums to 1."""
+    """The shares of the changed step's critical path with measured, scaled and modelled durations; they sum to 1."""
 
     measured: float
     scaled: float
@@ -100,7 +99,7 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Answer(Shown):
-    """The changed job beside its base. moved: the largest contributions to the difference, then the rest as one."""
+    """The changed job and its base. moved: the largest contributions to the difference, then the rest as one."""
 
     outcome: Outcome
     base: Outcome
@@ -115,7 +114,7 @@ class Answer(Shown):
         return {**contracted(self), "changes": list(self.changes)}
 
     def described(self) -> str:
-        """The changed step beside the base's, its interval, and what was changed."""
+        """The changed step and the base's, the interval, and what was changed."""
         changed, low, high, base = (
             duration(1e9 * s)
             for s in (self.outcome.step_time_s, self.outcome.step_time_low_s, self.outcome.step_time_high_s, self.base.step_time_s)
@@ -134,8 +133,11 @@ def typical_step(paths: tuple[CriticalPath, ...]) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Changed:
-    """A changed job, ready to simulate: its graph and steps, its durations at the ends of their interval (int64[n] ns), and
-    which of its tasks (bool[n]) scale a measured duration or rest on a model alone."""
+    """A changed job of n tasks, ready to simulate.
+
+    owners: the steps of `graph`. low, high: int64[n], the durations at the ends of their 80 % interval, ns. scaled: bool[n], tasks
+    with a scaled measured duration. modelled: bool[n], tasks whose duration comes from a model alone.
+    """
 
     graph: Graph
     owners: Members
@@ -148,7 +150,7 @@ class Changed:
 
 
 class Work(NamedTuple):
-    """What one step of a rank does, where the trace's shapes tell: tokens, model FLOPs, and the peak rate of its device."""
+    """The work of one step of a rank, None where the trace does not show it: tokens, model FLOPs, and the device's peak FLOP/s."""
 
     tokens: int | None = None
     flops: float | None = None
@@ -156,7 +158,10 @@ class Work(NamedTuple):
 
 
 def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = Work()) -> Answer:
-    """Simulate both jobs and compare. The changed one has the base's steps."""
+    """Simulate both jobs and compare them. The changed job has the steps of the base.
+
+    Raises LumosError where the change leaves the compared step without work.
+    """
     timeline, replayed = simulate(base), simulate(changed.graph)
     owners = members(base)
     paths, changed_paths = critical_paths(timeline, owners), critical_paths(replayed, changed.owners)
@@ -190,13 +195,13 @@ def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = W
 
 
 def unchanged_tasks(base: Graph, graph: Graph, changes: tuple[str, ...]) -> Changed:
-    """A job of the base's tasks with other durations."""
+    """The job whose tasks are those of `base` and whose durations are those of `graph`."""
     same = np.zeros(len(graph), bool)
     return Changed(graph, members(base), graph.duration, graph.duration, graph.duration != base.duration, same, changes)
 
 
 def outcome(timeline: Timeline, owners: Members, path: CriticalPath, spread: tuple[float, float], work: Work) -> Outcome:
-    """The figures of one step. spread: low and high end of the interval / step."""
+    """The figures of one step. spread: the low and the high end of the interval, as multiples of the step."""
     length = path.duration_ns
     shares = {name: ns / length for name, ns in path.by_class.items()} if length else {}
     seconds = length * 1e-9
@@ -214,23 +219,22 @@ def outcome(timeline: Timeline, owners: Members, path: CriticalPath, spread: tup
 
 
 def parts(timeline: Timeline, owners: Members, path: CriticalPath) -> Parts:
-    """The step of `path` four ways: the mean over the ranks; time before a rank's step begins or after it ends is `other`."""
-    mine = only(owners, path.name)
-    return parts_within(timeline, mine, working_tasks(owners), (path.start_ns, path.start_ns + path.duration_ns))
+    """The four parts of the step of `path`, the mean over the ranks. Time before a rank's step begins and after it ends is `other`."""
+    return parts_within(timeline, only(owners, path.name), working_tasks(owners), (path.start_ns, path.start_ns + path.duration_ns))
 
 
 def working_tasks(owners: Members) -> tuple[tuple[Int64, Int64], ...]:
-    """By rank: its tasks that compute, and that communicate, in ascending id."""
+    """For each rank: its tasks that compute and its tasks that communicate, each in ascending id."""
     computes, communicates = working(owners)
     ranks = [owners.of_rank(position) for position in range(len(owners.graph.ranks))]
     return tuple((tasks[computes[tasks]], tasks[communicates[tasks]]) for tasks in ranks)
 
 
 def parts_within(timeline: Timeline, owners: Members, tasks: Sequence[tuple[Int64, Int64]], window: tuple[int, int]) -> Parts:
-    """The time of `window` (ns) four ways, the mean over the steps of `owners`, each in the window of its own; before and after
-    that a rank does neither. tasks: `working_tasks` of the job."""
+    """The four parts of the time of `window` (ns), the mean over the steps of `owners`. Each rank's work counts from the start to the
+    end of its own step; the rest of the window is `other`. tasks: `working_tasks` of the job."""
     first, last = window
-    found = []
+    by_rank = []
     for rank, start, stop in zip(owners.step_rank().tolist(), *spans(timeline, owners), strict=True):
         begin, finish = max(int(start), first), max(int(stop), first)
         busy = ((timeline.start[t], timeline.end[t]) for t in tasks[rank])
@@ -238,8 +242,8 @@ def parts_within(timeline: Timeline, owners: Members, tasks: Sequence[tuple[Int6
         a, b, both = (
             int(within(u, np.array([begin]), np.array([finish]))[0]) for u in (compute, communication, either(compute, communication))
         )
-        found.append((both - b, a + b - both, both - a, last - first - both))
-    return Parts(*(np.array(found, float).mean(axis=0) * 1e-9).tolist())
+        by_rank.append((both - b, a + b - both, both - a, last - first - both))
+    return Parts(*(np.array(by_rank, float).mean(axis=0) * 1e-9).tolist())
 
 
 def contributions(base: CriticalPath, changed: CriticalPath) -> tuple[Contribution, ...]:
@@ -249,42 +253,44 @@ def contributions(base: CriticalPath, changed: CriticalPath) -> tuple[Contributi
     return _largest(every)
 
 
-def _largest(every: list[Contribution]) -> tuple[Contribution, ...]:
-    """Those that changed most, largest first, and the rest as one."""
-    every = sorted((c for c in every if c.delta_s), key=lambda c: -abs(c.delta_s))
-    rest = every[LARGEST:]
+def _largest(all_classes: list[Contribution]) -> tuple[Contribution, ...]:
+    """The contributions that changed most, largest first, and the sum of the rest."""
+    all_classes = sorted((c for c in all_classes if c.delta_s), key=lambda c: -abs(c.delta_s))
+    rest = all_classes[LARGEST:]
     if rest:
-        every = [*every[:LARGEST], Contribution("everything else", sum(c.base_s for c in rest), sum(c.changed_s for c in rest))]
-    return tuple(every)
+        all_classes = [*all_classes[:LARGEST], Contribution("everything else", sum(c.base_s for c in rest), sum(c.changed_s for c in rest))]
+    return tuple(all_classes)
 
 
 def planned_answer(
-    found: Planned, step: str, changes: tuple[str, ...], error: float, measured_s: float | None, diagnostics: tuple[Diagnostic, ...]
+    planned: Planned, step: str, changes: tuple[str, ...], error: float, measured_s: float | None, diagnostics: tuple[Diagnostic, ...]
 ) -> Answer:
-    """The answer of a change of plan. error: of the base's replay, as a fraction of the step."""
-    base, changed = (_of_prediction(p, step, found.factor, error, whole) for p, whole in ((found.base, True), (found.changed, False)))
+    """The answer of a change of the identified plan. error: half-width of the interval of the base, as a fraction of the step."""
+    base, changed = (
+        _of_prediction(p, step, planned.factor, error, is_base) for p, is_base in ((planned.base, True), (planned.changed, False))
+    )
     names = dict.fromkeys([*base.critical_path, *changed.critical_path])
     every = [
         Contribution(n, base.critical_path.get(n, 0.0) * base.step_time_s, changed.critical_path.get(n, 0.0) * changed.step_time_s)
         for n in names
     ]
-    share = Share(1 - found.scaled, found.scaled, 0.0)
-    notes = tuple(dict.fromkeys((*diagnostics, *found.changed.diagnostics)))
+    share = Share(1 - planned.scaled, planned.scaled, 0.0)
+    notes = tuple(dict.fromkeys((*diagnostics, *planned.changed.diagnostics)))
     return Answer(changed, base, measured_s, changes, _largest(every), share, notes)
 
 
-def _of_prediction(p: Prediction, step: str, factor: float, error: float, measured_: bool) -> Outcome:
-    """A prediction as an outcome. measured_: it is the base, whose time is known but for the replay's error."""
+def _of_prediction(p: Prediction, step: str, factor: float, error: float, is_base: bool) -> Outcome:
+    """A prediction as an outcome. is_base: its time was measured, so the only error is that of the replay."""
     time = p.time.time_s * factor
-    low, high = (time, time) if measured_ else (p.time.low_s * factor, p.time.high_s * factor)
-    whole = sum(p.breakdown.values())
+    low, high = (time, time) if is_base else (p.time.low_s * factor, p.time.high_s * factor)
+    total = sum(p.breakdown.values())
     m = p.memory
     return Outcome(
         step=step,
         step_time_s=time,
         step_time_low_s=low * (1 - error),
         step_time_high_s=high * (1 + error),
-        breakdown=Parts(**{key: value / whole * time for key, value in p.breakdown.items()}),
+        breakdown=Parts(**{key: value / total * time for key, value in p.breakdown.items()}),
         tokens_per_s_per_gpu=p.tokens_per_s_per_gpu / factor,
         model_flops_utilization=p.model_flops_utilization / factor,
         memory=Memory(m.parameters_bytes, m.gradients_bytes, m.optimizer_bytes, m.activations_bytes, m.peak_bytes, m.fits),
@@ -293,8 +299,8 @@ def _of_prediction(p: Prediction, step: str, factor: float, error: float, measur
 
 
 def spread(graph: Graph, replayed: Timeline, owners: Members) -> float:
-    """Half-width of the 80 % interval around an unchanged job, as a fraction of the step: by how much the replay misses the
-    steps of the trace at the most, and how far these are apart themselves. All answers from a trace hold at least this."""
+    """Half-width of the 80 % interval of an unchanged job, as a fraction of the step: the largest error of the replay over the
+    recorded steps, and how much these differ among themselves. No answer from a trace has a narrower interval."""
     return float(np.hypot(replay_error(graph, replayed, owners), step_spread(replayed, owners)))
 
 
@@ -302,15 +308,15 @@ def replay_error(graph: Graph, replayed: Timeline, owners: Members) -> float:
     """The largest error of the replay over the job's steps, as a fraction; 0 for a graph that was never measured."""
     if graph.measured_start is None:
         return 0.0
-    truth, found = (step_lengths(run, owners) for run in (measured(graph), replayed))
-    return max((abs(found[name] / length - 1) for name, length in truth.items() if length), default=0.0)
+    truth, simulated = (step_lengths(run, owners) for run in (measured(graph), replayed))
+    return max((abs(simulated[name] / length - 1) for name, length in truth.items() if length), default=0.0)
 
 
 def step_spread(timeline: Timeline, owners: Members) -> float:
-    """Half-width of the 80 % interval of a step among those of its job, as a fraction; 0 with fewer than three whole steps.
+    """Half-width of the 80 % interval in which the steps of a job lie, as a fraction; 0 with fewer than three whole steps.
 
-    From the median distance to the median step, so that a slow first step does not widen it. Steps much shorter than the
-    median are cut by the window and left out.
+    Computed from the median distance from the median step, so a slow first step does not widen it. Steps much shorter than
+    the median were cut by the window and are left out.
     """
     lengths = _whole_steps(timeline, owners)
     if len(lengths) < FEWEST:
@@ -320,24 +326,24 @@ def step_spread(timeline: Timeline, owners: Members) -> float:
 
 
 def _whole_steps(timeline: Timeline, owners: Members) -> NDArray[np.float64]:
-    """ns of the steps of the job that the window did not cut."""
+    """Lengths of the steps of the job that the window did not cut, ns."""
     lengths = np.array(list(step_lengths(timeline, owners).values()), float)
     return lengths[lengths >= CUT * np.median(lengths)] if len(lengths) else lengths
 
 
 def noise_unknown(timeline: Timeline, owners: Members) -> tuple[Diagnostic, ...]:
-    """What to say of the interval where the trace has too few steps to tell how far they are apart."""
+    """The diagnostic for a trace with too few steps to estimate how much they differ; () where it has enough."""
     count = len(_whole_steps(timeline, owners))
     if count >= FEWEST:
         return ()
     word = f"{count} whole step{'s' if count != 1 else ''}"
-    message = f"the trace has {word}: how far steps are apart is unknown and not in the interval; record {FEWEST} or more"
+    message = f"the trace has {word}: how much steps differ is unknown and not part of the interval; record {FEWEST} or more"
     return (Diagnostic("step-noise-unknown", message),)
 
 
 class Window(NamedTuple):
-    """A step of the job, ns: from its first start to its last end over all ranks; previous: the last end of the step that
-    begins before it (its own start without any)."""
+    """A step of the job, ns. start, end: its first start and its last end over all ranks. previous: the last end of the step that
+    begins before it, or its own start where there is none."""
 
     start: int
     end: int
@@ -345,20 +351,20 @@ class Window(NamedTuple):
 
     @property
     def overlap(self) -> int:
-        """For how long it runs beside the steps before it."""
+        """How long it runs at the same time as the step before it."""
         return max(0, self.previous - self.start)
 
     def begin(self, overlap: int) -> int:
-        """Where it begins if it counts no more than `overlap` of that."""
+        """When the step begins if no more than `overlap` ns of that time are counted."""
         return min(max(self.start, self.previous - overlap), self.end)
 
     def length(self, overlap: int) -> int:
-        """How long it takes from there."""
+        """How long the step takes from then on."""
         return self.end - self.begin(overlap)
 
 
 def windows(timeline: Timeline, owners: Members) -> dict[str, Window]:
-    """Every step of the job."""
+    """The window of every step of the job, by name."""
     start, end = spans(timeline, owners)
     every = [(name, int(start[parts].min()), int(end[parts].max())) for name, parts in job_steps(owners).items()]
     before: dict[str, int] = {}
@@ -369,7 +375,7 @@ def windows(timeline: Timeline, owners: Members) -> dict[str, Window]:
 
 
 def since(path: CriticalPath, begin: int) -> CriticalPath:
-    """The path from `begin` (ns) on."""
+    """The part of the path from `begin` (ns) on."""
     late = begin - path.start_ns
     if late <= 0:
         return path
@@ -380,7 +386,7 @@ def since(path: CriticalPath, begin: int) -> CriticalPath:
 
 
 def _later(link: Link, begin: int) -> Link:
-    """The part of a link after `begin`: first goes the delay before its work, then idle time, then work."""
+    """The part of a link after `begin`. What is cut off is first its delay, then its idle time, then its work."""
     start = link.start_ns - link.delay_ns - link.idle_ns
     delay = max(0, link.delay_ns - max(0, begin - start))
     idle = max(0, link.idle_ns - max(0, begin - start - link.delay_ns))
@@ -393,21 +399,21 @@ def step_lengths(timeline: Timeline, owners: Members) -> dict[str, int]:
 
 
 def measured_step(graph: Graph, owners: Members, name: str) -> float | None:
-    """The step as recorded, seconds; None for a graph that was never measured."""
+    """The length of the step as recorded, in seconds; None for a graph that was never measured."""
     if graph.measured_start is None:
         return None
     length = step_lengths(measured(graph), owners).get(name)
     return None if length is None else length * 1e-9
 
 
-def contracted(found: Answer) -> dict[str, Any]:
+def contracted(result: Answer) -> dict[str, Any]:
     """The object of `lumos whatif --json`: the changed job's keys, the base's under `base`."""
     return {
-        **plain(found.outcome),
-        "base": plain(found.base),
-        "measured_step_s": found.measured_step_s,
-        "changes": found.changes,
-        "moved": [{**c._asdict(), "delta_s": c.delta_s} for c in found.moved],
-        "share": plain(found.share),
-        "diagnostics": plain(found.diagnostics),
+        **plain(result.outcome),
+        "base": plain(result.base),
+        "measured_step_s": result.measured_step_s,
+        "changes": result.changes,
+        "moved": [{**c._asdict(), "delta_s": c.delta_s} for c in result.moved],
+        "share": plain(result.share),
+        "diagnostics": plain(result.diagnostics),
     }

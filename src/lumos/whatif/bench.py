@@ -1,8 +1,8 @@
-"""One measured job, many changes of its durations: what each does to a step, quickly enough to be turned by hand.
+"""One measured job, many changes of its durations: what each does to a step, quickly enough for a slider in the explorer.
 
-All that does not depend on the change is worked out once: who owns which task, what works where, the base's own figures.
-Both base and change are simulated by the event loop, so the replay's own error is in both and cancels in their difference,
-and a change may reorder work. Figures are those of one step of the job, all ranks together.
+Everything that does not depend on the change is computed once: the steps that own the tasks, the tasks that compute or
+communicate, the figures of the base. Base and change are simulated by the event loop, so the replay's own error is in both and
+cancels in their difference, and a change may reorder work. Figures are those of one step of the job over all ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Bench:
-    """A measured job and its replay, ready for changes. GraphError where the job was never measured or owns no step."""
+    """A measured job and its replay, ready for changes. Raises GraphError where the job was never measured or has no step with work."""
 
     job: Job
     graph: Graph
@@ -72,11 +72,11 @@ class Bench:
 
     @cached_property
     def spread(self) -> float:
-        """Half-width of every answer's interval, as `lumos whatif` has it."""
+        """Half-width of every answer's interval, as in `lumos whatif`, as a fraction of the step."""
         return spread(self.graph, self.base, self.owners)
 
     def check_step(self, step: str) -> None:
-        """UsageError where the job has no such step."""
+        """Raise UsageError where the job has no such step."""
         if step not in self.steps:
             raise UsageError(f"the job has no step {step!r}; it has {', '.join(self.steps)}")
 
@@ -85,7 +85,7 @@ class Bench:
         return step_lengths(measured(self.graph), self.owners)[step] * 1e-9
 
     def changed(self, changes: Durations) -> Timeline:
-        """The job with its durations changed. LumosError where a pattern matches nothing, or a rank is not there."""
+        """The simulated job with its durations changed. Raises LumosError where a pattern matches nothing or the job lacks a rank."""
         return simulate(changes.apply(self.graph, self.job))
 
     def base_outcome(self, step: str) -> Outcome:
@@ -100,8 +100,8 @@ class Bench:
         window = self._window(timeline, step)
         begin, error = window.begin(self._ahead[step]), self.spread
         length = (window.end - begin) * 1e-9
-        found = parts_within(timeline, self._only(step), self._working, (begin, window.end))
-        return Outcome(step, length, length * (1 - error), length * (1 + error), found)
+        parts = parts_within(timeline, self._only(step), self._working, (begin, window.end))
+        return Outcome(step, length, length * (1 - error), length * (1 + error), parts)
 
     def moved(self, timeline: Timeline, step: str) -> tuple[Contribution, ...]:
         """What differs on the critical path of a step, the largest difference first; the differences sum to the step's."""
@@ -121,12 +121,12 @@ class Bench:
 
     @cached_property
     def _windows(self) -> dict[str, Window]:
-        """Of all steps in the base."""
+        """The windows of all steps in the base."""
         return windows(self.base, self.owners)
 
     @cached_property
     def _ahead(self) -> dict[str, int]:
-        """By step, for how long it runs beside the steps before it in the base."""
+        """By step, how long it runs at the same time as the step before it in the base, ns."""
         return {name: window.overlap for name, window in self._windows.items()}
 
     @cached_property

@@ -1,8 +1,8 @@
-"""Prices that start from what a measured job took: measured × model(new) / model(old).
+"""Prices of work that are corrected by a measured job: model(new) × measured / model(old).
 
-Work that the measured job did too is multiplied by measured / modelled of just that work; work it did not do by the ratio
-of its class (multiplications, attention by direction, element-wise, collectives by kind). Host times likewise. So a plan
-that only moves work about keeps its measured times, and one that changes it carries the job's own efficiency over.
+Work that the measured job did too is multiplied by the ratio measured / modelled of exactly that work; other work by the ratio
+of its class (multiplications, attention by direction, element-wise, collectives by kind). The same holds for host times. So
+work that a new plan only moves to another rank or time keeps its measured time, and changed work keeps the job's own efficiency.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from lumos.trace.table import Int64
 from lumos.whatif.identify import Identified
 
 Factors = NDArray[np.float64]
-#: Collectives of fewer bytes are latency alone, and say nothing of larger ones.
+#: The time of a collective of fewer bytes is only latency, which says nothing about larger ones.
 SMALL = 1 << 20
 
 
 class CalibratedPricer(Pricer):
-    """Prices on `cluster`, corrected by the ratios of a measured job. own: ratio by signature; by_class: for other work."""
+    """Prices on `cluster`, corrected by the ratios of a measured job. own: the ratio by signature of work that it did. by_class: the
+    ratio by class, for other work. host: the ratio of host times."""
 
     def __init__(self, cluster: Cluster, own: dict[Signature, float], by_class: dict[Signature, float], host: float) -> None:
         super().__init__(cluster)
@@ -43,8 +44,8 @@ class CalibratedPricer(Pricer):
         super()._price(new)
         for w in new:
             signature = of_work(w.collective if isinstance(w, Contention) else w)
-            alike = self._by_class.get(_class(signature), self._by_class.get(signature[:1], 1.0))
-            ratio = self._own.get(signature, alike)
+            class_ratio = self._by_class.get(_class(signature), self._by_class.get(signature[:1], 1.0))
+            ratio = self._own.get(signature, class_ratio)
             old = self._prices[w]
             mid, low, high = old.times
             if signature in self._own:  # measured: the model's interval no longer matters
@@ -56,29 +57,29 @@ class CalibratedPricer(Pricer):
         return of_work(work) in self._own
 
 
-def calibrate(found: Identified, graph: Graph, cluster: Cluster | None = None, altered: Graph | None = None) -> CalibratedPricer:
-    """The pricer of a measured job (whose joined graph is `graph`), for `cluster` (default: where it was measured).
+def calibrate(identified: Identified, graph: Graph, cluster: Cluster | None = None, altered: Graph | None = None) -> CalibratedPricer:
+    """The pricer of a measured job, whose joined graph is `graph`, for `cluster` (default: where it was measured).
 
-    altered: the same graph with changed durations, which are taken in place of the measured ones.
+    altered: the same graph with changed durations, which replace the measured ones.
     """
-    base = Pricer(found.job.cluster)
-    layout = layout_of(found.job)
+    base = Pricer(identified.job.cluster)
+    layout = layout_of(identified.job)
     factor = np.ones(len(graph)) if altered is None else altered.duration / np.maximum(graph.duration, 1)
-    own, classes = _ratios(found, _transfers(graph), factor, base, [layout.work(s) for s in range(len(layout.stages))])
-    return CalibratedPricer(cluster or found.job.cluster, own, classes, _host_ratio(found, graph, factor, base))
+    own, classes = _ratios(identified, _transfer_durations(graph), factor, base, [layout.work(s) for s in range(len(layout.stages))])
+    return CalibratedPricer(cluster or identified.job.cluster, own, classes, _host_ratio(identified, graph, factor, base))
 
 
 def _ratios(
-    found: Identified, took: Int64, factor: Factors, base: Pricer, expected: list[list[Work]]
+    identified: Identified, transfer_ns: Int64, factor: Factors, base: Pricer, expected: list[list[Work]]
 ) -> tuple[dict[Signature, float], dict[Signature, float]]:
-    """Measured (× factor) / modelled by signature and by class."""
+    """The ratio measured × factor / modelled, by signature and by class. transfer_ns: `_transfer_durations`."""
     measured: dict[Signature, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     modelled: dict[Signature, list[int]] = defaultdict(lambda: [0, 0])
-    for rank, stage in zip(found.work, found.stage, strict=True):
+    for rank, stage in zip(identified.work, identified.stage, strict=True):
         for m in rank:
             entry = measured[m.signature]
-            entry[0] += int(took[m.task])
-            entry[1] += took[m.task] * factor[m.task]
+            entry[0] += int(transfer_ns[m.task])
+            entry[1] += transfer_ns[m.task] * factor[m.task]
             entry[2] += 1
         for w, price in zip(expected[stage], base(expected[stage]), strict=True):
             known = modelled[of_work(w)]
@@ -100,30 +101,30 @@ def _ratios(
     return own, {key: time / model for key, (time, model) in sums.items() if model}
 
 
-def _transfers(graph: Graph) -> Int64:
-    """Durations, but of joined collectives the least that a member measured: the last to arrive waits for no one, and its
-    own clock measures it, whatever the clocks of ranks are apart."""
-    took = graph.duration.copy()
+def _transfer_durations(graph: Graph) -> Int64:
+    """Durations of the tasks, but for every joined collective the shortest that a member measured. The last rank to arrive does not
+    wait, and its own clock measures the transfer, however much the clocks of the ranks differ."""
+    duration = graph.duration.copy()
     if graph.measured_start is None or graph.measured_end is None or not len(graph.rendezvous_task):
-        return took
+        return duration
     tasks = graph.rendezvous_task
     length = (graph.measured_end - graph.measured_start)[tasks]
     sizes = np.diff(graph.rendezvous_offset)
     least = np.minimum.reduceat(length, graph.rendezvous_offset[:-1][sizes > 0])
-    took[tasks] = np.repeat(least, sizes[sizes > 0])
-    return took
+    duration[tasks] = np.repeat(least, sizes[sizes > 0])
+    return duration
 
 
 def _class(signature: Signature) -> Signature:
-    """What carries efficiency over: the kind of work, and of attention the direction, of collectives the kind."""
+    """The class of work that shares one ratio: its type, for attention with the direction, for collectives with the kind."""
     return signature[:2] if signature[0] in ("attention", "collective") else signature[:1]
 
 
-def _host_ratio(found: Identified, graph: Graph, factor: Factors, base: Pricer) -> float:
-    """Launch time of the ranks, measured (× factor) / as the framework's profile has it."""
-    layout = layout_of(found.job)
+def _host_ratio(identified: Identified, graph: Graph, factor: Factors, base: Pricer) -> float:
+    """The launch time of the ranks: measured × factor, divided by that of the framework's profile."""
+    layout = layout_of(identified.job)
     expected = 0.0
-    for stage in found.stage:
+    for stage in identified.stage:
         blocks = [layout.blocks[item.block] for item in layout.stages[stage] for _ in range(item.repeat)]
         expected += base.coefficients.host * sum(op.host for block in blocks for op in block.ops)
     launching = ~graph.on_device & np.isin(graph.kind, (Kind.LAUNCH, Kind.OPERATOR, Kind.RUNTIME))

@@ -1,8 +1,8 @@
-"""Changes of a measured layout: other sizes, more or fewer layers, microbatches, recomputation, replicas.
+"""Changes of a measured layout: other sizes, more or fewer layers, microbatches, recomputation.
 
-Each function takes a layout and returns one; they compose, and those that touch different things commute. What a trace
-cannot support is refused with the reason. Which blocks run how often is decided here; what changed work costs, in
-`rescale` (operators) and `exchange` (collectives).
+Each function takes a layout and returns one. They compose, and those that change different things commute. A change that the
+trace does not support is refused with the reason. This module decides which blocks run how often; `rescale` decides what changed
+operators cost, and `exchange` what changed collectives and more replicas cost.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ SIZE_KEYS = tuple(key for key in SETTINGS if key in Sizes._fields)
 
 
 def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **wanted: int) -> MeasuredLayout:
-    """Other sizes per rank: any of SIZE_KEYS. accelerator: of the trace; None for a job on CPUs.
+    """The layout with other sizes of each rank: any of SIZE_KEYS. accelerator: of the trace; None for a job on CPUs.
 
-    Heads keep their number unless given, so a wider model has wider heads; feed-forward width and vocabulary keep theirs.
-    LumosError where the trace does not show a size that is to change.
+    The number of heads stays unless given, so a wider model has wider heads. The feed-forward width and the vocabulary stay, too.
+    Raises LumosError where the trace does not show a size that is to change, UsageError where sizes do not fit together.
     """
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
-    found, graph = layout.segmentation, layout.segmentation.graph
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
     owners = members(graph)
-    in_layer = np.array([p.label.layer >= 0 for p in found.pieces], bool)[found.piece]
-    update = np.array([p.label.phase == Phase.OPTIMIZER for p in found.pieces], bool)[found.piece]
+    in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
+    update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
     for position, trace in enumerate(job.traces):
         old = sizes(trace)
         change = Resize(old, resized(old, wanted, trace))
-        tasks, rows = operator_rows(found, position, trace, owners)
+        tasks, rows = operator_rows(segmentation, position, trace, owners)
         shapes = Shapes(trace)
-        rescale = Rescale(change, accelerator, core_of(found, tasks, rows, shapes) if accelerator is None else None)
+        rescale = Rescale(change, accelerator, core_of(segmentation, tasks, rows, shapes) if accelerator is None else None)
         shaped = shapes.of_row[rows] >= 0
         _rescaled(columns, graph, tasks[shaped], shapes, rows[shaped], rescale, in_layer, update)
         if accelerator is None:
             inner = largest_inside(trace, rows[~shaped], shapes)
             _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update)
-        before, after = (sum(weights(found, position, trace, r).values()) for r in (Resize(old, old), change))
+        before, after = (sum(weights(segmentation, position, trace, r).values()) for r in (Resize(old, old), change))
         if before and after != before:
             _multiply(columns, _of_weights(layout, position, tasks[shaped]), graph.duration, (after / before,) * 3, 0.0)
     described = tuple(f"{key} = {value}" for key, value in wanted.items())
@@ -65,7 +65,7 @@ def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **
 
 
 def resized(old: Sizes, wanted: dict[str, int], trace: Trace) -> Sizes:
-    """The sizes with those wanted. LumosError where one is not known from the trace, UsageError where they do not fit."""
+    """The sizes with those wanted. Raises LumosError where one is not known from the trace, UsageError where they do not fit together."""
     for key, value in wanted.items():
         if not getattr(old, key):
             raise LumosError(f"{trace.path}: its shapes do not show {key}, so it cannot be changed; record with record_shapes=True")
@@ -82,10 +82,10 @@ def resized(old: Sizes, wanted: dict[str, int], trace: Trace) -> Sizes:
 
 
 def _multiply(columns: Sequence[Factors], tasks: np.ndarray, duration: np.ndarray, ratios: Sequence[float], fixed: float) -> None:
-    """Multiply the factors of tasks; `fixed` ns of their durations do not change."""
-    still = np.minimum(fixed / np.maximum(duration[tasks], 1), 1.0)
+    """Multiply the factors of tasks in place; `fixed` ns of their durations do not change."""
+    fixed_share = np.minimum(fixed / np.maximum(duration[tasks], 1), 1.0)
     for column, ratio in zip(columns, ratios, strict=True):
-        column[tasks] *= still + (1 - still) * ratio
+        column[tasks] *= fixed_share + (1 - fixed_share) * ratio
 
 
 def _rescaled(
@@ -98,8 +98,10 @@ def _rescaled(
     in_layer: Mask,
     update: Mask,
 ) -> None:
-    """Multiply the factors of `tasks`, whose time goes by the operators in `rows`: by `factor` of the operator, whether it is
-    in a layer, and whether it belongs to an update."""
+    """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, which determine the time of the tasks.
+
+    `factor` is called with the operator, whether the task is in a layer, and whether it belongs to the optimizer.
+    """
     key = 4 * shapes.of_row[rows].astype(np.int64) + 2 * in_layer[tasks] + update[tasks]
     order = np.argsort(key, kind="stable")
     kinds, first = np.unique(key[order], return_index=True)
@@ -110,11 +112,11 @@ def _rescaled(
 
 
 def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np.ndarray:
-    """Tasks of a rank that work on all weights and show no shapes: fused optimizers' kernels, and gradient exchanges.
+    """Tasks of a rank that work on all weights and have no shapes: kernels of fused optimizers, and exchanges of gradients.
     shaped: tasks whose shapes are known."""
-    graph, found = layout.segmentation.graph, layout.segmentation
-    phase = np.array([p.label.phase for p in found.pieces], np.uint8)[found.piece]
-    rank = np.array([p.rank for p in found.pieces], np.int64)[found.piece]
+    graph, segmentation = layout.segmentation.graph, layout.segmentation
+    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
+    rank = np.array([p.rank for p in segmentation.pieces], np.int64)[segmentation.piece]
     update = graph.on_device & (phase == Phase.OPTIMIZER)
     update[shaped] = False
     exchanged = (graph.kind == Kind.COLLECTIVE) & np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER))
@@ -125,101 +127,104 @@ def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np
 
 
 def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
-    """`count` layers instead of those measured. Each new layer is a measured one: of n layers, layer i becomes i · n / count.
+    """The layout with `count` layers. New layer i is a copy of measured layer i · n / count, where n layers were measured.
 
-    LumosError where the trace shows no layers, or where they are not alike (a convolutional network's).
+    Raises LumosError where the trace shows no layers, or layers that are not alike (as those of a convolutional network).
     """
-    found = layout.segmentation
-    have = found.layers
+    segmentation = layout.segmentation
+    measured = segmentation.layers
     if count < 1:
         raise UsageError(f"--set layers={count}: must be at least 1")
-    if not have or found.evidence.get("forward") != "repetition":
+    if not measured or segmentation.evidence.get("forward") != "repetition":
         raise LumosError("--set layers: the trace shows no layers that repeat, so none can be added or left out (lumos inspect --blocks)")
-    ranks = tuple(_relayered(layout, items, have, count) for items in layout.ranks)
+    ranks = tuple(_relayered(layout, items, measured, count) for items in layout.ranks)
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
     for position, trace in enumerate(job.traces):
         same = Resize(sizes(trace), sizes(trace))
-        held = weights(found, position, trace, same)
-        outer = held.get(-1, 0)
-        inner = sum(v for layer, v in held.items() if layer >= 0)
+        by_layer = weights(segmentation, position, trace, same)
+        outer = by_layer.get(-1, 0)
+        inner = sum(v for layer, v in by_layer.items() if layer >= 0)
         if inner:
-            ratio = (outer + inner * count / have) / (outer + inner)
-            _multiply(columns, _whole_updates(layout, position), found.graph.duration, (ratio,) * 3, 0.0)
-    change = f"layers = {count} (measured: {have})"
+            ratio = (outer + inner * count / measured) / (outer + inner)
+            _multiply(columns, _whole_updates(layout, position), segmentation.graph.duration, (ratio,) * 3, 0.0)
+    change = f"layers = {count} (measured: {measured})"
     return replace(layout, ranks=ranks, factor=columns[0], low=columns[1], high=columns[2], changes=(*layout.changes, change))
 
 
-def _relayered(layout: MeasuredLayout, items: tuple[Instance, ...], have: int, count: int) -> tuple[Instance, ...]:
-    """Every pass over the layers with `count` of them."""
+def _relayered(layout: MeasuredLayout, items: tuple[Instance, ...], measured: int, count: int) -> tuple[Instance, ...]:
+    """The instances of a rank in which every pass runs over `count` layers."""
     out: list[Instance] = []
     for key, group in groupby(items, key=lambda i: _pass(layout, i)):
-        run = list(group)
+        one_pass = list(group)
         if key is None:
-            out += run
+            out += one_pass
             continue
-        own: dict[int, list[Instance]] = {}
-        for item in run:
-            own.setdefault(layout.pieces[item.piece].label.layer, []).append(item)
-        order = list(own)
-        down = len(order) > 1 and order[0] > order[-1]
-        if sorted(order) != list(range(have)):
-            raise LumosError(f"--set layers: a pass shows layers {sorted(order)} instead of 0 to {have - 1}: it was cut differently")
-        new = [i * have // count for i in range(count)]
-        for layer in reversed(new) if down else new:
-            out += own[layer]
+        of_layer: dict[int, list[Instance]] = {}
+        for item in one_pass:
+            of_layer.setdefault(layout.pieces[item.piece].label.layer, []).append(item)
+        order = list(of_layer)
+        descending = len(order) > 1 and order[0] > order[-1]
+        if sorted(order) != list(range(measured)):
+            raise LumosError(f"--set layers: a pass shows layers {sorted(order)} instead of 0 to {measured - 1}: it was cut differently")
+        new = [i * measured // count for i in range(count)]
+        for layer in reversed(new) if descending else new:
+            out += of_layer[layer]
     return tuple(out)
 
 
 def _pass(layout: MeasuredLayout, item: Instance) -> tuple[int, ...] | None:
-    """What the pieces of one pass over the layers have in common; None outside the layers. Recomputation is part of the
-    backward pass."""
+    """The step, direction and microbatch that the pieces of one pass over the layers share; None outside the layers. Recomputation
+    is part of the backward pass."""
     piece = layout.pieces[item.piece]
     label = piece.label
     if label.layer < 0:
         return None
     phase = Phase.BACKWARD if label.phase == Phase.RECOMPUTE else label.phase
-    return piece.step, int(phase) if item.beside < 0 else int(Phase.BACKWARD), label.microbatch
+    return piece.step, int(phase) if item.thread_of < 0 else int(Phase.BACKWARD), label.microbatch
 
 
 def _whole_updates(layout: MeasuredLayout, position: int) -> np.ndarray:
-    """Tasks of optimizers that treat all layers' weights at once (those that go layer by layer are repeated instead)."""
-    found, graph = layout.segmentation, layout.segmentation.graph
-    by_layer = found.evidence.get("optimizer") == "repetition"
+    """Tasks of a rank's optimizer if it updates all layers at once. One that updates layer by layer is repeated instead."""
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    by_layer = segmentation.evidence.get("optimizer") == "repetition"
     if by_layer:
         return np.empty(0, np.int64)
-    mine = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in found.pieces], bool)[found.piece]
-    return np.flatnonzero(mine & (graph.kind != Kind.HOST))
+    of_optimizer = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[
+        segmentation.piece
+    ]
+    return np.flatnonzero(of_optimizer & (graph.kind != Kind.HOST))
 
 
 # ---------------------------------------------------------------- microbatches
 
 
 def microbatches(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, count: int) -> MeasuredLayout:
-    """`count` microbatches a step (gradient accumulation) instead of those measured.
+    """The layout with `count` microbatches in a step (gradient accumulation).
 
-    All but the last run as the measured ones without exchanging gradients, and every one but the first adds its gradients
-    to what is there. LumosError where the trace has no backward pass, or a step's passes do not pair up.
+    All but the last run without exchanging gradients, and all but the first add their gradients to those that are there. Raises
+    LumosError where the trace has no backward pass, or a step has other forward than backward passes.
     """
     if count < 1:
         raise UsageError(f"--set microbatches={count}: must be at least 1")
-    found = layout.segmentation
-    if not any(p.label.phase == Phase.BACKWARD for p in found.pieces):
-        raise LumosError("--set microbatches: the trace has no backward pass, so a step cannot be told from its microbatches")
-    have = _paired(layout)
-    adding = [accumulation_ns(layout, position, trace, accelerator) for position, trace in enumerate(job.traces)]
+    segmentation = layout.segmentation
+    if not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
+        raise LumosError("--set microbatches: the trace has no backward pass, so it is unknown which passes form a step")
+    measured = _paired(layout)
+    accumulation = [accumulation_ns(layout, position, trace, accelerator) for position, trace in enumerate(job.traces)]
     ranks = []
     for position, items in enumerate(layout.ranks):
         out: list[Instance] = []
         for (_, passes), group in groupby(items, key=lambda i: (layout.pieces[i.piece].step, _is_pass(layout, i))):
-            run = list(group)
-            out += _repeated(layout, run, have, count, adding[position]) if passes else run
+            of_step = list(group)
+            out += _repeated(layout, of_step, measured, count, accumulation[position]) if passes else of_step
         ranks.append(tuple(out))
-    change = f"microbatches = {count} (measured: {have})"
+    change = f"microbatches = {count} (measured: {measured})"
     return replace(layout, ranks=tuple(ranks), changes=(*layout.changes, change))
 
 
 def _paired(layout: MeasuredLayout) -> int:
-    """Microbatches a step. LumosError where a step runs other forward than backward passes (it works ahead for the next one)."""
+    """The number of microbatches in a step. Raises LumosError where a step has other forward than backward passes (because it already
+    runs passes of the next step), or where the steps differ."""
     passes: dict[tuple[int, int], dict[Phase, set[int]]] = {}
     for p in layout.pieces:
         if p.label.phase in (Phase.FORWARD, Phase.BACKWARD):
@@ -230,7 +235,7 @@ def _paired(layout: MeasuredLayout) -> int:
         if forward and backward and forward != backward:
             raise LumosError(
                 f"--set microbatches: a step of rank position {rank} shows {len(forward)} forward and {len(backward)} backward passes,"
-                " so its microbatches cannot be told apart (lumos inspect --blocks)"
+                " so its microbatches cannot be counted (lumos inspect --blocks)"
             )
         if forward and backward:
             counts.add(len(backward))
@@ -243,46 +248,49 @@ def _is_pass(layout: MeasuredLayout, item: Instance) -> bool:
     return layout.pieces[item.piece].label.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
 
 
-def _repeated(layout: MeasuredLayout, run: list[Instance], have: int, count: int, adding: dict[int, int]) -> list[Instance]:
-    """The passes of one step, `count` times: the last as the last measured, those before as the first measured ones."""
-    by: dict[int, list[Instance]] = {}
-    for item in run:
-        by.setdefault(layout.pieces[item.piece].label.microbatch, []).append(item)
-    if len(by) != have:
-        return run  # a step that the window cut
-    early = [by[m] for m in range(have - 1)] or [[replace(i, inner=True) for i in by[0]]]
+def _repeated(layout: MeasuredLayout, of_step: list[Instance], measured: int, count: int, accumulation: dict[int, int]) -> list[Instance]:
+    """The passes of one step for `count` microbatches: the last as the last measured one, those before it as the earlier measured ones."""
+    by_microbatch: dict[int, list[Instance]] = {}
+    for item in of_step:
+        by_microbatch.setdefault(layout.pieces[item.piece].label.microbatch, []).append(item)
+    if len(by_microbatch) != measured:
+        return of_step  # the window cut this step
+    early = [by_microbatch[m] for m in range(measured - 1)] or [[replace(i, inner=True) for i in by_microbatch[0]]]
     out: list[Instance] = []
     for m in range(count):
-        source = by[have - 1] if m == count - 1 else early[min(m, len(early) - 1)]
-        fresh = have == 1 and m > 0
-        out += [_accumulating(layout, i, adding) if fresh else i for i in source]
+        source = by_microbatch[measured - 1] if m == count - 1 else early[min(m, len(early) - 1)]
+        accumulates = measured == 1 and m > 0
+        out += [_accumulating(layout, i, accumulation) if accumulates else i for i in source]
     return out
 
 
-def _accumulating(layout: MeasuredLayout, item: Instance, adding: dict[int, int]) -> Instance:
+def _accumulating(layout: MeasuredLayout, item: Instance, accumulation: dict[int, int]) -> Instance:
     label = layout.pieces[item.piece].label
-    if label.phase != Phase.BACKWARD or item.beside >= 0:
+    if label.phase != Phase.BACKWARD or item.thread_of >= 0:
         return item
-    return replace(item, extra=item.extra + adding.get(label.layer if label.layer >= 0 else -1, 0))
+    return replace(item, extra=item.extra + accumulation.get(label.layer if label.layer >= 0 else -1, 0))
 
 
 # ---------------------------------------------------------------- recomputation
 
 
 def recompute(layout: MeasuredLayout, wanted: str) -> MeasuredLayout:
-    """ "full": every layer's forward pass runs again before its backward pass, on the thread of the latter. "none": a
-    measured recomputation is left out.
+    """The layout with or without recomputation.
 
-    LumosError where the trace has no backward pass or no layers, or the two do not belong together.
+    "full": every layer's forward pass runs again before its backward pass, on the thread of the backward pass. "none": a measured
+    recomputation is left out. Raises LumosError where the trace has no backward pass or no layers, or where no layer has its forward
+    and its backward pass in one step.
     """
     SETTINGS["recompute"].check_for(Way.BLOCKS, wanted)
-    found = layout.segmentation
-    if not found.layers or not any(p.label.phase == Phase.BACKWARD for p in found.pieces):
+    segmentation = layout.segmentation
+    if not segmentation.layers or not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
         raise LumosError("--set recompute: needs layers and a backward pass in the trace (see lumos inspect --blocks)")
-    recomputes = any(p.label.phase == Phase.RECOMPUTE for p in found.pieces)
+    recomputes = any(p.label.phase == Phase.RECOMPUTE for p in segmentation.pieces)
     if wanted == Recompute.NONE:
-        kept = [[i for i in items if layout.pieces[i.piece].label.phase != Phase.RECOMPUTE and i.beside < 0] for items in layout.ranks]
-        return replace(layout, ranks=tuple(map(tuple, kept)), changes=(*layout.changes, "recompute = none"))
+        ranks = tuple(
+            tuple(i for i in items if layout.pieces[i.piece].label.phase != Phase.RECOMPUTE and i.thread_of < 0) for items in layout.ranks
+        )
+        return replace(layout, ranks=ranks, changes=(*layout.changes, "recompute = none"))
     if recomputes:
         return replace(layout, changes=(*layout.changes, "recompute = full (as measured)"))
     ranks = tuple(_recomputed(layout, items) for items in layout.ranks)
@@ -292,7 +300,7 @@ def recompute(layout: MeasuredLayout, wanted: str) -> MeasuredLayout:
 
 
 def _recomputed(layout: MeasuredLayout, items: tuple[Instance, ...]) -> tuple[Instance, ...]:
-    """The forward pieces of a layer again before its backward pieces."""
+    """The instances with the forward pieces of every layer inserted again before its backward pieces."""
     forward: dict[tuple[int, int, int], list[Instance]] = {}
     for item in items:
         piece = layout.pieces[item.piece]
@@ -308,7 +316,7 @@ def _recomputed(layout: MeasuredLayout, items: tuple[Instance, ...]) -> tuple[In
         if label.phase == Phase.BACKWARD and label.layer >= 0:
             key = (piece.step, label.microbatch, label.layer)
             if previous is None or previous[0] != label or previous[1] == item.piece:
-                out += [replace(i, beside=item.piece, inner=True) for i in forward.get(key, ())]
+                out += [replace(i, thread_of=item.piece, inner=True) for i in forward.get(key, ())]
         previous = (label, item.piece)
         out.append(item)
     return tuple(out)

@@ -1,9 +1,9 @@
-"""Changes of durations alone: the same tasks and dependencies, some faster, slower or gone. Graph to Graph.
+"""Changes of durations alone: the same tasks and dependencies, with some tasks faster, slower or taking no time.
 
 A pattern is a shell glob over the names of tasks: kernels, copies and collectives on the device, operators and runtime
-calls on the CPU. `cpu:GLOB` and `device:GLOB` restrict it to one side; `operator:GLOB` means all that operators (or
-annotated ranges) of that name do: their time on the CPU, that of the operators and calls inside them, and the device work they launch.
-The functions compose: each takes a graph and returns one.
+calls on the CPU. `cpu:GLOB` and `device:GLOB` restrict it to one side. `operator:GLOB` means everything that operators (or
+annotated ranges) of that name do: their time on the CPU, that of the operators and calls inside them, and the device work that
+they launch. The functions compose: each takes a graph and returns one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Scale(NamedTuple):
 
 
 class Durations(NamedTuple):
-    """Changes of durations, applied in this order: what is dropped, fused, scaled, then slow ranks."""
+    """Changes of durations, applied in this order: drops, fusions, scales, slow ranks (rank and factor)."""
 
     scales: tuple[Scale, ...] = ()
     drops: tuple[str, ...] = ()
@@ -43,11 +43,11 @@ class Durations(NamedTuple):
 
     @classmethod
     def parse(cls, scales: Iterable[str], drops: Iterable[str], fused: Iterable[str], slow: Iterable[str]) -> Durations:
-        """From the words of the command line. UsageError for a malformed one."""
+        """From the words of the command line. Raises UsageError for a malformed one."""
         return cls(tuple(map(parse_scale, scales)), tuple(drops), tuple(fused), tuple(map(parse_slowdown, slow)))
 
     def apply(self, graph: Graph, job: Job) -> Graph:
-        """The changed graph; patterns are matched against `graph` as given. `job`: the traces it was built from."""
+        """The changed graph. Patterns are matched against `graph` before any change. job: the traces from which it was built."""
         masks = {glob: matching(graph, job, glob) for glob in (*self.drops, *self.fused, *(s.glob for s in self.scales))}
         for glob in self.drops:
             graph = drop(graph, masks[glob])
@@ -70,7 +70,7 @@ class Durations(NamedTuple):
 
 
 def parse_scale(text: str) -> Scale:
-    """GLOB=FACTOR. UsageError where FACTOR is not a number ≥ 0."""
+    """Parse GLOB=FACTOR. Raises UsageError where FACTOR is not a number ≥ 0."""
     glob, equals, factor = text.rpartition("=")
     if not equals or not glob:
         raise UsageError(f"--scale {text!r}: write GLOB=FACTOR, for instance '*nccl*=0.5'")
@@ -78,7 +78,7 @@ def parse_scale(text: str) -> Scale:
 
 
 def parse_slowdown(text: str) -> tuple[int, float]:
-    """RANK=FACTOR, FACTOR above 0."""
+    """Parse RANK=FACTOR into both. Raises UsageError where FACTOR is not a number above 0."""
     rank, equals, factor = text.partition("=")
     if not equals or not rank.strip().isdigit():
         raise UsageError(f"--rank-slowdown {text!r}: write RANK=FACTOR, for instance 3=1.2")
@@ -89,7 +89,7 @@ def parse_slowdown(text: str) -> tuple[int, float]:
 
 
 def number(text: str, where: str) -> float:
-    """A finite number ≥ 0 (a leading x is allowed: x2)."""
+    """Parse a finite number ≥ 0; a leading x is allowed (x2). Raises UsageError with `where` for anything else."""
     try:
         value = float(text.strip().removeprefix("x"))
     except ValueError as error:
@@ -100,33 +100,33 @@ def number(text: str, where: str) -> float:
 
 
 def matching(graph: Graph, job: Job, glob: str) -> Mask:
-    """The tasks that a pattern means, bool[n]. LumosError where none does, naming what the job has."""
+    """The tasks that match a pattern, bool[n]. Raises LumosError with the job's longest names where none does."""
     side, colon, pattern = glob.partition(":")
     if not colon or side not in SIDES:
         side, pattern = "", glob
     matches = re.compile(translate(pattern)).match
     if side == "operator":
-        found = _inside(graph, job, matches)
-    else:  # every name is matched once; a million tasks then only look theirs up
-        found = np.array([bool(matches(name)) for name in graph.names] or [False])[graph.name]
+        mask = _inside(graph, job, matches)
+    else:  # match every name once; a million tasks then only look up theirs
+        mask = np.array([bool(matches(name)) for name in graph.names] or [False])[graph.name]
         if side:
-            found &= graph.on_device == (side == "device")
-    if not found.any():
+            mask &= graph.on_device == (side == "device")
+    if not mask.any():
         raise LumosError(f"no task matches {glob!r}; {_examples(graph, graph.on_device)}")
-    return found
+    return mask
 
 
 def drop(graph: Graph, tasks: Mask) -> Graph:
-    """The graph with `tasks` taking no time, nor the calls that launch nothing else."""
+    """The graph in which `tasks`, and the calls that launch nothing else, take no time."""
     return scale(graph, tasks | _only_launch(graph, tasks), 0.0)
 
 
 def fuse(graph: Graph, tasks: Mask) -> Graph:
     """The graph with every run of neighbouring `tasks` on a stream as one kernel, launched once.
 
-    The fused kernel lasts as long as the longest of the run's memory-bound kernels (each reads and writes the same tensor,
-    and fusion keeps what is between them in registers), or as all of its arithmetic (multiplications, convolutions,
-    attention), whichever is longer. LumosError where no two neighbours match.
+    The fused kernel lasts as long as the longest of the run's memory-bound kernels (they are assumed to read and write the same
+    tensor, so that fusion keeps intermediate values in registers), or as all of its multiplications, convolutions and attention
+    together, whichever is longer. Raises LumosError where no two neighbours match.
     """
     order = np.flatnonzero(graph.on_device)
     order = order[np.argsort(graph.processor[order], kind="stable")]
@@ -140,40 +140,40 @@ def fuse(graph: Graph, tasks: Mask) -> Graph:
     np.maximum.at(fused, run, graph.duration[order])
     duration = graph.duration.copy()
     duration[order] = np.where(follows, 0, fused[run])
-    gone = np.zeros(len(graph), bool)
-    gone[order[follows]] = True
-    duration[_only_launch(graph, gone)] = 0
+    removed = np.zeros(len(graph), bool)
+    removed[order[follows]] = True
+    duration[_only_launch(graph, removed)] = 0
     return with_durations(graph, duration)
 
 
 def _only_launch(graph: Graph, tasks: Mask) -> Mask:
-    """Launch calls all of whose device work is in `tasks`."""
+    """Launch calls of which all device work is in `tasks`."""
     launch = launches(graph)
     launched = launch >= 0
-    mine = np.bincount(launch[launched & tasks], minlength=len(graph))
-    every = np.bincount(launch[launched], minlength=len(graph))
-    only: Mask = (mine > 0) & (mine == every)
+    chosen = np.bincount(launch[launched & tasks], minlength=len(graph))
+    total = np.bincount(launch[launched], minlength=len(graph))
+    only: Mask = (chosen > 0) & (chosen == total)
     return only
 
 
 def _inside(graph: Graph, job: Job, matches: Callable[[str], object]) -> Mask:
-    """Tasks inside operators whose name matches: CPU slices that began in one, and the device work launched there."""
-    found = np.zeros(len(graph), bool)
+    """Tasks inside operators whose name matches: CPU slices that began in one, and the device work that they launch."""
+    mask = np.zeros(len(graph), bool)
     rank, on_device = graph.rank_of_task, graph.on_device
     for trace in job.traces:
         rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION) & trace.named(matches))
         tasks = np.flatnonzero((rank == trace.rank) & ~on_device & (graph.event != ABSENT))
         events = graph.event[tasks].astype(np.int64)
-        found[tasks] = np.isin(events, rows) | (innermost(trace, rows, events) >= 0)
+        mask[tasks] = np.isin(events, rows) | (innermost(trace, rows, events) >= 0)
     launch = launches(graph)
     launched = launch >= 0
-    found[launched] |= found[launch[launched]]
-    return found
+    mask[launched] |= mask[launch[launched]]
+    return mask
 
 
 def _examples(graph: Graph, on_device: Mask) -> str:
     """The names that take the most time, as a hint."""
-    among = np.flatnonzero(on_device) if on_device.any() else np.flatnonzero(graph.kind == Kind.OPERATOR)
-    total = np.bincount(graph.name[among], graph.duration[among], minlength=len(graph.names))
+    candidates = np.flatnonzero(on_device) if on_device.any() else np.flatnonzero(graph.kind == Kind.OPERATOR)
+    total = np.bincount(graph.name[candidates], graph.duration[candidates], minlength=len(graph.names))
     longest: Sequence[str] = [graph.names[i] for i in np.argsort(-total)[:3].tolist() if total[i] > 0]
     return f"most time goes to {', '.join(repr(name[:60]) for name in longest)}"

@@ -1,9 +1,9 @@
-"""What a changed job exchanges and accumulates: collectives of other groups, gradients added up.
+"""The exchanges of a job with another number of replicas, and the accumulation of gradients over microbatches.
 
-A measured collective of known peers lasts its transfer; under another group it lasts transfer · model(new) / model(old),
-so that the fabric's own efficiency carries over. Where peers were not recorded, waiting and transfer are one: the change
-of the modelled transfer is added. Collectives of a single process move nothing: the whole transfer is the model's, over
-the link that the user states.
+The time of a measured collective whose peers are known is its transfer. In another group it takes
+transfer · model(new) / model(old), so the fabric's own efficiency is kept. Where the peers were not recorded, waiting and transfer
+cannot be separated, and the change of the modelled transfer is added. The collectives of a single process move nothing: the
+whole transfer comes from the model, over the link that the user states.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from lumos.trace.table import ABSENT, Int32, Int64, Job, Trace
 from lumos.vocabulary import CollectiveKind, Phase
 from lumos.whatif.measured_layout import MeasuredLayout
 
-#: Bytes of one accumulated gradient: gradients have the dtype of their weights, fp32 or 16 bit; fp32 is assumed.
+#: Bytes of one accumulated gradient. Gradients have the dtype of their weights, fp32 or 16 bit; fp32 is assumed.
 GRADIENT_BYTES = 4
 #: A gradient is read twice and written once when another is added to it.
 PASSES = 3
-#: Elements from which an in-place operator shows the rate of a CPU's memory.
+#: An in-place operator on at least this many elements shows the rate of a CPU's memory.
 LARGE = 16_384
 
 
 def accumulation_ns(layout: MeasuredLayout, position: int, trace: Trace, accelerator: Accelerator | None) -> dict[int, int]:
-    """Time of adding one microbatch's gradients to those there, by layer (-1: outside the layers), ns."""
-    held = weights(layout.segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
+    """Time of adding the gradients of one microbatch to those of the earlier ones, by layer (-1: outside the layers), ns."""
+    by_layer = weights(layout.segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
     if accelerator is not None:
-        return {layer: int(moved(PASSES * GRADIENT_BYTES * n, accelerator, "pointwise").time) for layer, n in held.items()}
+        return {layer: int(moved(PASSES * GRADIENT_BYTES * n, accelerator, "pointwise").time) for layer, n in by_layer.items()}
     per_element = _add_rate(trace)
-    return {layer: round(per_element * n) for layer, n in held.items()}
+    return {layer: round(per_element * n) for layer, n in by_layer.items()}
 
 
 def _add_rate(trace: Trace) -> float:
-    """ns per element of a CPU's in-place operators on two large tensors: the optimizer's own."""
+    """ns per element of the in-place operators on large tensors of a CPU (mostly the optimizer's); 0 where the trace has none."""
     shapes = Shapes(trace)
     size = np.array([_in_place(o) for o in shapes.operators] or [0], np.int64)
     rows = shapes.rows()
@@ -54,17 +54,17 @@ def _add_rate(trace: Trace) -> float:
 
 
 def _in_place(o: Operator) -> int:
-    """Elements that an in-place operator works on; 0 for others."""
+    """Elements on which an in-place operator works; 0 for other operators."""
     works = o.name.endswith("_") and o.name != "aten::copy_" and any(o.shapes)
     return elements(o.shapes[0]) if works else 0
 
 
 def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | None) -> MeasuredLayout:
-    """`count` data-parallel replicas instead of those measured; the new ones do as the measured ones.
+    """The layout with `count` data-parallel replicas; new replicas do the same work as the measured ones.
 
-    Collectives of the whole job are taken as the data-parallel ones. A job of one process shows when gradients are
-    exchanged and how many bytes, but not what that costs: `cluster` says what links the processes, None that nobody
-    said. LumosError then, and where the trace does not show which collectives exchange gradients.
+    Collectives over the whole job are taken for the data-parallel ones. A job of one process shows when gradients are exchanged
+    and how many bytes, but not how long that takes: `cluster` then describes the link between the processes. Raises LumosError
+    where a link is needed and `cluster` is None, and where the trace does not show which collectives exchange gradients.
     """
     graph = layout.segmentation.graph
     if count < 1:
@@ -83,8 +83,8 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
         return replace(layout, changes=(*layout.changes, f"dp = {count} (as measured)"))
     if cluster is None:
         raise LumosError(
-            "--set dp: the trace is of one process, whose collectives move nothing, so it cannot tell what an exchange costs;"
-            " say what links the processes with --base-cluster FILE.toml, a cluster file with the node's link_bytes_per_s and"
+            "--set dp: the trace is of one process, whose collectives move nothing, so it does not show what an exchange costs;"
+            " describe the link between them with --base-cluster FILE.toml, a cluster file with the node's link_bytes_per_s and"
             " link_latency_s (docs/whatif.md), or record two processes"
         )
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
@@ -94,7 +94,7 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
     unknown[graph.waiting_unknown] = True
     for i in chosen.tolist():
         task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
-        whole = kind.buffer_bytes(nbytes, world)  # what is exchanged stays; of a gathered whole the ranks then hold other parts
+        whole = kind.buffer_bytes(nbytes, world)  # the exchanged buffer stays as large; each rank then has another part of it
         after = collective(kind, count, whole, cluster)
         for d in after.diagnostics:
             notes[d.code] = d
@@ -103,11 +103,11 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
         before = int(collective(kind, world, whole, cluster).time) if world > 1 else 0
         if before and not unknown[task]:
             ratios = [t / before for t in times]
-        else:  # what the transfer does not explain is waiting, and stays
+        else:  # the time that the modelled transfer does not explain is waiting, and stays
             modelled.add(task)
             ratios = [max(duration - before + t, t) / duration for t in times]
             if world > 1:
-                text = "collectives without their peers: what the model of their transfer does not explain is kept as waiting"
+                text = "collectives without their peers: the time that the model of their transfer does not explain is kept as waiting"
                 notes["waiting-kept"] = Diagnostic("waiting-kept", text)
         for column, ratio in zip(columns, ratios, strict=True):
             column[task] *= ratio
@@ -125,9 +125,9 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
 
 
 def _exchanges(layout: MeasuredLayout, facts: Collectives, world: int) -> Int64:
-    """Indices of the collectives over all ranks in a step's passes, of known kind and bytes."""
-    found = layout.segmentation
-    phase = np.array([p.label.phase for p in found.pieces], np.uint8)[found.piece]
+    """Indices of the collectives over all ranks, of known kind and bytes, in the passes and the optimizer of a step."""
+    segmentation = layout.segmentation
+    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
     size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
     size = np.where(size == ABSENT, world, size)
     known = np.array([kind is not CollectiveKind.UNKNOWN for kind in facts.kinds], bool)[facts.kind]
@@ -136,16 +136,18 @@ def _exchanges(layout: MeasuredLayout, facts: Collectives, world: int) -> Int64:
 
 
 def _waits(layout: MeasuredLayout, tasks: Int32) -> tuple[tuple[int, int], ...]:
-    """(collective, task that must not begin before it ends) for exchanges that a CPU thread carries out beside the
-    backward pass (gloo), where they were too quick when measured to show it: the next exchange of the rank, since they
-    share one link, and the first task of the update that began after the exchange ended, since that awaits it.
+    """Dependencies of the exchanges that a CPU thread (gloo's) carries out during the backward pass, as (collective, task that must
+    not begin before it ends). A measured exchange can be too short for the trace to show them.
+
+    The next exchange of the rank waits, since both share one link, and so does the first task of the optimizer that began after
+    the exchange ended.
     """
-    found, graph = layout.segmentation, layout.segmentation.graph
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
     owners = members(graph)
     start, end = graph.measured_start, graph.measured_end
     if start is None or end is None:
         return ()
-    phase = np.array([p.label.phase for p in found.pieces], np.uint8)[found.piece]
+    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
     rank = np.array([graph.ranks.index(p.rank) for p in graph.processors], np.int64)[graph.processor]
     host = tasks[~owners.on_device[tasks] & (phase[tasks] == Phase.BACKWARD)]
     updating = np.flatnonzero((phase == Phase.OPTIMIZER) & ~owners.on_device & (graph.kind != Kind.COLLECTIVE))

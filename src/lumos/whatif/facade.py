@@ -4,7 +4,7 @@
     lumos.whatif(job, scale={"*nccl*": 0.5}, drop="aten::dropout")
     lumos.whatif(job, grid={"dp": (2, 4, 8)})
 
-Everything is handed on as the command line hands it on, so both accept the same and refuse the same.
+The keywords are turned into the words of the command line and parsed as those are, so both accept and refuse the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lumos.whatif.whatif import whatif as answer_of
 
 
 class SettingWords(TypedDict, total=False):
-    """The settings of `lumos whatif --set`, which `whatif.settings` lists with what they mean and which job takes them."""
+    """The settings of `lumos whatif --set`. `whatif.settings` says what each means and which jobs can follow it."""
 
     layers: int
     hidden: int
@@ -49,10 +49,12 @@ class SettingWords(TypedDict, total=False):
 
 
 class ChangeWords(SettingWords, total=False):
-    """All that can be changed. scale: factors on the time of tasks, by a glob of their names. drop, fuse: globs of tasks that are left
-    out, and of neighbouring kernels that become one. rank_slowdown: factors on all work of a rank. cluster: where to run the job
-    instead; base_cluster: where it was recorded, if the trace does not say; both a name or a .toml file. network: factors on
-    "bandwidth" and "latency"."""
+    """Everything that can be changed.
+
+    scale: factors on the time of tasks, by a glob of their names. drop: globs of tasks to leave out. fuse: globs of neighbouring
+    kernels that become one. rank_slowdown: factors on all work of a rank. cluster: where to run the job instead. base_cluster: where
+    it was recorded, if the trace does not say. Both are a cluster's name or a .toml file. network: factors on "bandwidth" and "latency".
+    """
 
     scale: Mapping[str, float]
     drop: str | Sequence[str]
@@ -88,12 +90,12 @@ def whatif(
     grid: Mapping[str, Sequence[object]] | None = None,
     **changes: Unpack[ChangeWords],
 ) -> Answer | Rows[Cell]:
-    """The step of the job under `changes`, beside that of the job as it is.
+    """The step of the job under `changes`, compared with that of the job as it is.
 
-    job: trace files or a folder, or a job that `lumos.read` gave. graph: what `lumos.build` gives for it, where that is known already.
-    changes: see `ChangeWords` and its settings. grid: values by setting, or by "scale:GLOB"; every combination of them is evaluated on
-    top of the changes, a row for each. Raises UsageError for an unknown setting (it names the nearest) or a wrong value, LumosError
-    where the job cannot be changed so, TraceError as `lumos.read` does.
+    job: trace files or a folder, or a job from `lumos.read`. graph: the job's graph from `lumos.build`, to save building it again.
+    changes: see `ChangeWords` and `SettingWords`. grid: values by setting, or by "scale:GLOB"; every combination of them is evaluated
+    on top of the changes and becomes a row. Raises UsageError for an unknown setting (it names the nearest) or a wrong value,
+    LumosError where the trace does not support the change, TraceError as `lumos.read` does.
     """
     wanted = changes_of(changes)
     cells = None if grid is None else parse_grid(f"{key}={','.join(map(_text, values))}" for key, values in grid.items())
@@ -103,7 +105,7 @@ def whatif(
 
 
 def changes_of(words: ChangeWords) -> Changes:
-    """The changes that keyword arguments name. UsageError where one is unknown or wrong."""
+    """The changes that the keyword arguments ask for. Raises UsageError where one is unknown or wrong."""
     rest = cast(dict[str, object], dict(words))
     for word in ChangeWords.__optional_keys__ - SettingWords.__optional_keys__:
         rest.pop(word, None)
@@ -123,5 +125,5 @@ def _several(globs: str | Sequence[str]) -> Sequence[str]:
 
 
 def _text(value: object) -> str:
-    """A value as the command line has it."""
+    """A value as it is written on the command line."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

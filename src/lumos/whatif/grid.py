@@ -1,7 +1,7 @@
-"""Many what-ifs at once: every combination of the values given.
+"""Many what-ifs at once: every combination of the given values.
 
-Keys of --set are evaluated one by one; where all keys are durations (`scale:GLOB`), all combinations run through one batched
-sweep of the frozen graph.
+Combinations of settings are evaluated one by one. Where all keys scale durations (`scale:GLOB`), all combinations are simulated
+in one batched sweep of the frozen graph.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from lumos.whatif.whatif import Changes, whatif
 
 #: Prefix of grid keys that scale durations.
 SCALE = "scale:"
-#: Combinations of patterns that the sweep tells apart.
+#: The most groups of tasks with factors of their own that the sweep supports: one for every subset of the patterns.
 MOST_GROUPS = 1 << 12
 
 
 class Cell(NamedTuple):
-    """One combination. step_time_s: None where it cannot be, and why."""
+    """One combination. step_time_s: None where it was refused. refused: why, "" otherwise."""
 
     settings: dict[str, str]
     step_time_s: float | None
@@ -42,20 +42,20 @@ class Cell(NamedTuple):
 
 
 def parse_grid(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """KEY=V,V,… words. UsageError for an unknown key or no values."""
+    """Parse words KEY=V,V,…. Raises UsageError for an unknown key or no values."""
     out: dict[str, tuple[str, ...]] = {}
     for word in words:
         key, equals, values = word.rpartition("=")
-        found = tuple(v.strip() for v in values.split(",") if v.strip())
-        if not equals or not found:
+        choices = tuple(v.strip() for v in values.split(",") if v.strip())
+        if not equals or not choices:
             raise UsageError(f"--grid {word!r}: write KEY=VALUE,VALUE, for instance tp=1,2,4 or 'scale:*nccl*=0.5,1'")
         if key.startswith(SCALE):
-            for value in found:
+            for value in choices:
                 number(value, f"--grid {word!r}")
         else:
-            parsed = [parse_settings([f"{key}={value}"]) for value in found]
+            parsed = [parse_settings([f"{key}={value}"]) for value in choices]
             key = next(iter(parsed[0]))
-        out[key] = found
+        out[key] = choices
     return out
 
 
@@ -68,7 +68,7 @@ def evaluate(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[
 
 
 def _each(job: Job, graph: Graph, changes: Changes, cells: Iterable[dict[str, str]]) -> tuple[Cell, ...]:
-    """The combinations one by one."""
+    """Evaluate the combinations one by one."""
     plan = Identification(job, graph)
     return tuple(_one(job, graph, changes, cell, plan) for cell in cells)
 
@@ -85,9 +85,9 @@ def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str], plan: I
 
 
 def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[str, ...]], cells: list[dict[str, str]]) -> tuple[Cell, ...]:
-    """Durations alone: one frozen graph, all combinations through batched sweeps."""
+    """Evaluate combinations that change only durations: one frozen graph, batched sweeps."""
     masks = {key: matching(graph, job, key.removeprefix(SCALE)) for key in grid}
-    if any(mask.all() for mask in masks.values()):  # then the times at which ranks begin scale too (`durations.scale`)
+    if any(mask.all() for mask in masks.values()):  # then the times at which ranks start are scaled too (`simulate.durations.scale`)
         return _each(job, graph, changes, cells)
     base = changes.durations.apply(graph, job)
     ready = step_sweep(graph, base)
@@ -96,8 +96,8 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
 
 
 class StepSweep(NamedTuple):
-    """A graph made ready for changes of its durations. marks: uint8[n], 1 for the tasks of the step, 2 for those of the steps
-    before it. ahead: ns for which the step runs beside these as measured."""
+    """A graph made ready for sweeps over changed durations. marks: uint8[n], 1 for the tasks of the step, 2 for those of the step
+    before it, 0 for others. ahead: for how many ns these two steps overlap without a change."""
 
     frozen: Frozen
     marks: Int8
@@ -105,27 +105,27 @@ class StepSweep(NamedTuple):
 
 
 def step_sweep(graph: Graph, base: Graph) -> StepSweep:
-    """The typical step of `graph`, ready to be swept in `base`: the same graph with other durations."""
+    """The step of median length of `graph`, ready to be swept in `base`, which is the same graph with other durations."""
     owners, timeline = members(graph), simulate(graph)
     paths = critical_paths(timeline, owners)
     name = paths[typical_step(paths)].name
-    known = windows(timeline, owners)
+    by_name = windows(timeline, owners)
     marks = np.zeros(len(graph), np.uint8)
-    earlier = sorted((n for n, window in known.items() if window[:2] < known[name][:2]), key=lambda n: known[n])
+    earlier = sorted((n for n, window in by_name.items() if window[:2] < by_name[name][:2]), key=lambda n: by_name[n])
     marks[_tasks(owners, earlier[-1:])] = 2
     marks[_tasks(owners, [name])] = 1
-    return StepSweep(freeze(base), marks, known[name].overlap)
+    return StepSweep(freeze(base), marks, by_name[name].overlap)
 
 
 def scaled_steps(ready: StepSweep, masks: Mapping[str, Mask], factors: Sequence[Mapping[str, float]]) -> list[float]:
-    """Seconds of the step for each of `factors`: by what the tasks of each of `masks` (bool[n]) are multiplied."""
+    """The step in seconds for each of `factors`, which give by key the factor for the tasks of that mask (bool[n])."""
     group = np.zeros(len(ready.frozen), np.uint16)
     by_group = np.ones((len(factors), 1))  # tasks in the same masks form a group
     for key, mask in masks.items():
         if 2 * by_group.shape[1] > MOST_GROUPS:
             raise UsageError(f"--grid: at most {int(log2(MOST_GROUPS))} patterns at once")
         group += mask.astype(np.uint16) * np.uint16(by_group.shape[1])
-        by_group = np.concatenate((by_group, by_group * np.array([[wanted[key]] for wanted in factors])), axis=1)
+        by_group = np.concatenate((by_group, by_group * np.array([[by_key[key]] for by_key in factors])), axis=1)
     begin, end, before = sweep_scaled(ready.frozen, group, by_group, ready.marks)
     if (ready.marks == 2).any():
         begin = np.minimum(np.maximum(begin, before - ready.ahead), end)
@@ -133,9 +133,9 @@ def scaled_steps(ready: StepSweep, masks: Mapping[str, Mask], factors: Sequence[
 
 
 def _tasks(owners: Members, names: Sequence[str]) -> Int64:
-    """The tasks of steps of the job, without pauses between operators (the one until the next step is no part of a step)."""
+    """The tasks of the named steps, without time between operators: the pause until the next step is not part of a step."""
     steps = job_steps(owners)
     tasks = [owners.tasks(i) for name in names for i in steps[name]]
-    found = np.concatenate(tasks) if tasks else np.empty(0, np.int64)
-    chosen: Int64 = found[owners.graph.kind[found] != Kind.HOST]
+    owned = np.concatenate(tasks) if tasks else np.empty(0, np.int64)
+    chosen: Int64 = owned[owners.graph.kind[owned] != Kind.HOST]
     return chosen

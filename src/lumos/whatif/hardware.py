@@ -1,7 +1,8 @@
 """The same job on other hardware or another network: measured × model(new) / model(old), kernel by kernel.
 
-Operators with shapes by their cost models; kernels without by what bounds their class: multiplications, convolutions and
-attention by peak arithmetic, the rest by memory bandwidth. Collectives by theirs. The CPU stays the measured one.
+Kernels of operators with shapes, and collectives, are scaled by the ratio of their cost models. Kernels without shapes are scaled
+by what bounds their class: multiplications, convolutions and attention by peak arithmetic, the rest by memory bandwidth. The
+CPU stays the measured one.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ from lumos.whatif.durations import number
 from lumos.whatif.measured_layout import MeasuredLayout
 from lumos.whatif.rescale import modelled, operator_rows
 
-#: 80 % interval of a kernel moved by the ratio of two datasheets alone.
+#: Half-width of the 80 % interval of a kernel that is scaled only by the ratio of two datasheets, as a fraction.
 DATASHEET_INTERVAL = 0.3
 
 
 def network(cluster: Cluster, words: Iterable[str]) -> Cluster:
-    """The cluster with its links and NICs changed: bandwidth=x2, latency=x0.5 (comma-separated or repeated)."""
+    """The cluster with its links and NICs changed. words: bandwidth=x2, latency=x0.5 (comma-separated or repeated).
+
+    Raises UsageError for a malformed word, LumosError where the cluster states no latency that could change.
+    """
     factors = {"bandwidth": 1.0, "latency": 1.0}
     for word in (w for text in words for w in text.split(",")):
         key, equals, value = word.partition("=")
@@ -40,9 +44,9 @@ def network(cluster: Cluster, words: Iterable[str]) -> Cluster:
         factors[key.strip()] = number(value, f"--network {word!r}")
     if not factors["bandwidth"]:
         raise UsageError("--network bandwidth: a factor must be more than 0")
-    wide, late = factors["bandwidth"], factors["latency"]
+    bandwidth, latency = factors["bandwidth"], factors["latency"]
     node, fabric = cluster.node, cluster.fabric
-    if late != 1 and node.link_latency_s is None and fabric.latency_s is None:
+    if latency != 1 and node.link_latency_s is None and fabric.latency_s is None:
         raise LumosError(
             f"--network latency: the description of {cluster.name} states no latency to change; give a cluster file with"
             " node.link_latency_s or fabric.latency_s (--base-cluster FILE.toml)"
@@ -51,11 +55,11 @@ def network(cluster: Cluster, words: Iterable[str]) -> Cluster:
         cluster,
         node=msgspec.structs.replace(
             node,
-            link_bytes_per_s=_times(node.link_bytes_per_s, wide),
-            nic_bytes_per_s=_times(node.nic_bytes_per_s, wide),
-            link_latency_s=_times(node.link_latency_s, late),
+            link_bytes_per_s=_times(node.link_bytes_per_s, bandwidth),
+            nic_bytes_per_s=_times(node.nic_bytes_per_s, bandwidth),
+            link_latency_s=_times(node.link_latency_s, latency),
         ),
-        fabric=msgspec.structs.replace(fabric, latency_s=_times(fabric.latency_s, late)),
+        fabric=msgspec.structs.replace(fabric, latency_s=_times(fabric.latency_s, latency)),
     )
 
 
@@ -64,7 +68,7 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 def on_cluster(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, described: str) -> MeasuredLayout:
-    """The layout with its device work on `new` instead of `old`."""
+    """The layout with its device work on `new` instead of `old`. described: the change, for the answer."""
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
     if new.accelerator != old.accelerator:
         _kernels(layout, job, old.accelerator, new.accelerator, columns)
@@ -80,13 +84,13 @@ def on_cluster(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, des
 
 
 def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator, columns: tuple[np.ndarray, ...]) -> None:
-    found, graph = layout.segmentation, layout.segmentation.graph
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
     owners = members(graph)
     done = np.zeros(len(graph), bool)
     for position, trace in enumerate(job.traces):
         shapes = Shapes(trace)
         known: dict[object, tuple[float, float] | None] = {}
-        tasks, rows = operator_rows(found, position, trace, owners)
+        tasks, rows = operator_rows(segmentation, position, trace, owners)
         for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
             o = shapes[row]
             if o not in known:
@@ -130,7 +134,7 @@ def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, c
         size = world if facts.size is None or facts.size[i] == ABSENT else int(facts.size[i])
         if kind.is_transfer:
             size = 2
-        if size == 1:  # alone in its group: nothing moves
+        if size == 1:  # the rank is alone in its group, so nothing moves
             continue
         if kind is CollectiveKind.UNKNOWN or nbytes <= 0:
             left_out += 1

@@ -1,8 +1,8 @@
 """Which model, plan and framework a measured job ran, read from its traces.
 
-What the traces show outright is read by `counts`. Known models of those sizes are preferred. What the counts leave open
-(schedule, ZeRO, framework, selective recomputation, details of the model) is chosen by comparing what each candidate's
-layout would launch with what the ranks launched; the share that agrees is the confidence.
+What the traces show directly is read by `segment.counts`. Known models of those sizes are preferred. What remains open
+(schedule, ZeRO, framework, selective recomputation, details of the model) is decided by comparing the work that each
+candidate's layout would launch with the work that the ranks launched. The share that agrees is the confidence.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from lumos.segment.signatures import Measured, Signature, measured_work, of_work
 from lumos.trace.table import Job as Traces
 from lumos.vocabulary import Recompute, Schedule
 
-#: Below this share of agreement a trace's blocks are not those that a layout would have.
+#: The least share of agreement with which the layout of the identified plan is used in place of the trace.
 ENOUGH = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Identified:
-    """The job that a trace is of. agreement: share of the device work that its layout accounts for. work: by rank
-    (position in the traces), what the rank did in launch order; stage: pipeline stage of each rank."""
+    """The job that was traced. agreement: share of the device work that its layout accounts for. work: for each rank (by position in
+    the traces) its device work in launch order. stage: the pipeline stage of each rank."""
 
     job: Job
     agreement: float
@@ -45,7 +45,7 @@ class Identified:
 
 
 def identify(traces: Traces, graph: Graph, owners: Members, cluster: Cluster) -> Identified:
-    """Identify the job of `traces` (whose joined graph is `graph`). LumosError with what is missing where it cannot."""
+    """Identify the job of `traces`, whose joined graph is `graph`. Raises LumosError that names what is missing."""
     work = tuple(measured_work(graph, owners, i, t) for i, t in enumerate(traces.traces))
     counts, stages = counts_of(traces, work)
     seen = [Counter(m.signature for m in rank) for rank in work]
@@ -54,34 +54,34 @@ def identify(traces: Traces, graph: Graph, owners: Members, cluster: Cluster) ->
     if not scored:
         raise LumosError("the trace's plan does not fit together; its ranks, shapes and groups contradict each other")
     most = max(score for score, _ in scored)
-    alike = [job for score, job in scored if score > most - 1e-9]
-    job = max(alike, key=lambda candidate: _in_order(layout_of(candidate), work, stages)) if len(alike) > 1 else alike[0]
+    best = [job for score, job in scored if score > most - 1e-9]
+    job = max(best, key=lambda candidate: _in_order(layout_of(candidate), work, stages)) if len(best) > 1 else best[0]
     return Identified(job, most, work, tuple(stages))
 
 
 class Identification:
-    """The plan of one job, identified when first asked for and then kept: many what-ifs of a job need it once."""
+    """The plan of one job, identified on first use and then remembered, so that many what-ifs of the job identify it once."""
 
     def __init__(self, traces: Traces, graph: Graph) -> None:
         self._traces, self._graph = traces, graph
         self._known: list[tuple[Cluster, Identified | LumosError]] = []
 
     def on(self, cluster: Cluster) -> Identified:
-        """The job as it ran on `cluster`. LumosError where it cannot be identified, every time it is asked for."""
-        found = next((found for known, found in self._known if known == cluster), None)
-        if found is None:
+        """The job as it ran on `cluster`. Raises LumosError where it cannot be identified, on every call."""
+        result = next((result for known, result in self._known if known == cluster), None)
+        if result is None:
             try:
-                found = identify(self._traces, self._graph, members(self._graph), cluster)
+                result = identify(self._traces, self._graph, members(self._graph), cluster)
             except LumosError as error:
-                found = error
-            self._known.append((cluster, found))
-        if isinstance(found, LumosError):
-            raise found
-        return found
+                result = error
+            self._known.append((cluster, result))
+        if isinstance(result, LumosError):
+            raise result
+        return result
 
 
 def _agreement(expected: Sequence[Counter[Signature]], seen: Sequence[Counter[Signature]], stages: Sequence[int]) -> float:
-    """Share of the work, of both sides, that agrees. expected: by stage; seen: by rank, whose stages `stages` are."""
+    """Share of the expected and the measured work that agrees. expected: by stage. seen: by rank. stages: of the ranks."""
     both = total = 0
     for rank, stage in zip(seen, stages, strict=True):
         if stage >= len(expected):
@@ -92,7 +92,7 @@ def _agreement(expected: Sequence[Counter[Signature]], seen: Sequence[Counter[Si
 
 
 class _Expected:
-    """By stage, how often the work of a job has each signature. Most blocks are the same for many candidates, and looked at once."""
+    """Counts, for each stage of a job, how often its work has each signature. Blocks that candidates share are counted once."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._tally = Tallies(cluster.node.devices)
@@ -101,14 +101,14 @@ class _Expected:
     def __call__(self, job: Job) -> list[Counter[Signature]]:
         tally = self._tally(job.model, job.plan, job.framework)
         blocks = [self._signatures(block) for block in tally.blocks]
-        found = []
+        by_stage = []
         for runs in tally.runs:
             total: dict[Signature, int] = defaultdict(int)
             for block, count in runs.items():
                 for signature, each in blocks[block].items():
                     total[signature] += each * count
-            found.append(Counter(total))
-        return found
+            by_stage.append(Counter(total))
+        return by_stage
 
     def _signatures(self, block: Block) -> Counter[Signature]:
         if block not in self._of_block:
@@ -117,24 +117,26 @@ class _Expected:
 
 
 def _in_order(layout: Layout, work: Sequence[list[Measured]], stages: Sequence[int]) -> int:
-    """How much of the first rank's work of every stage stands where the layout has it: what tells schedules apart."""
-    found = 0
+    """How many operations run at the position at which the layout has them, over the first rank of every stage. Schedules that launch
+    the same work differ in this."""
+    count = 0
     for stage in range(len(layout.stages)):
         rank = work[stages.index(stage)]
-        found += sum(m.signature == of_work(w) for m, w in zip(rank, layout.work(stage), strict=False))
-    return found
+        count += sum(m.signature == of_work(w) for m, w in zip(rank, layout.work(stage), strict=False))
+    return count
 
 
 def _candidates(c: Counts, cluster: Cluster) -> Iterator[Job]:
+    """All jobs that the counts allow."""
     dp = c.world // (c.tp * c.pp * c.cp)
     schedules: tuple[Schedule, ...] = (Schedule.INTERLEAVED,) if c.vpp > 1 else (Schedule.ONE_F_ONE_B,)
     if c.pp > 1 and c.vpp == 1:
         schedules += (Schedule.GPIPE, Schedule.ZERO_BUBBLE)
     models = _models(c)
     recompute = (Recompute.FULL if c.recompute else Recompute.NONE, Recompute.SELECTIVE)
-    for framework, model, schedule, again, turn in combinations(profiles().values(), models, schedules, recompute, range(4)):
-        zero = (framework.zero + turn) % 4  # its own first, for one replica does not show any
-        if again is Recompute.SELECTIVE and not framework.repeats_selectively:
+    for framework, model, schedule, recomputed, turn in combinations(profiles().values(), models, schedules, recompute, range(4)):
+        zero = (framework.zero + turn) % 4  # the framework's default first: a job of one replica shows no stage
+        if recomputed is Recompute.SELECTIVE and not framework.repeats_selectively:
             continue
         try:
             plan = Plan(
@@ -150,7 +152,7 @@ def _candidates(c: Counts, cluster: Cluster) -> Iterator[Job]:
                 zero=zero,
                 sequence_parallel=c.sequence_parallel,
                 schedule=schedule,
-                recompute=again,
+                recompute=recomputed,
                 precision=c.precision,
             )
             check(plan, model)
@@ -160,14 +162,14 @@ def _candidates(c: Counts, cluster: Cluster) -> Iterator[Job]:
 
 
 def _models(c: Counts) -> list[Model]:
-    """Known models of the sizes seen, then ones of those sizes made up."""
+    """The known models of these sizes, or models made up from the sizes where none is known."""
     known = []
     for name in model_names():
         m = load_model(name)
-        same = (m.hidden, m.heads, m.kv_heads, m.head_dim, m.layers) == (c.hidden, c.heads, c.kv_heads, c.head_dim, c.layers)
-        mixture = (m.experts is not None) == (c.experts is not None)
-        dense = c.experts is not None or m.ffn == c.ffn
-        if same and mixture and dense and 0 <= c.vocab - m.vocab < 128 * c.tp + 1:
+        same_sizes = (m.hidden, m.heads, m.kv_heads, m.head_dim, m.layers) == (c.hidden, c.heads, c.kv_heads, c.head_dim, c.layers)
+        same_experts = (m.experts is not None) == (c.experts is not None)
+        same_ffn = c.experts is not None or m.ffn == c.ffn
+        if same_sizes and same_experts and same_ffn and 0 <= c.vocab - m.vocab < 128 * c.tp + 1:
             known.append(m)
     if known:
         return known

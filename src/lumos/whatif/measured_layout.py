@@ -1,7 +1,7 @@
-"""A layout of measured blocks: which measured pieces every rank runs, in which order, how much longer or shorter.
+"""A layout of measured blocks: which measured pieces every rank runs, in which order, and how much longer or shorter they take.
 
-`measured_layout` takes a segmented graph as it is; changes are functions from one layout to another (`change`); `place`
-assembles a layout into a graph again. Without a change the graph comes back task for task.
+`measured_layout` makes the layout of a segmented graph as it was measured. Changes are functions from one layout to another
+(`change`). `place` assembles a layout into a graph; without a change that has the measured tasks and dependencies again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Factors = NDArray[np.float64]
 class Instance:
     """One run of a measured piece.
 
-    inner: a run that is not the last microbatch of its step, so that it neither exchanges gradients nor begins the step.
-    beside: index of the piece on whose CPU thread it runs (recomputation runs where the backward pass does); -1 its own.
-    extra: work added to its last compute task, ns (gradients that are added to others).
+    inner: it is not the last microbatch of its step (or is recomputation), so it neither exchanges gradients nor begins the step.
+    thread_of: index of the piece on whose CPU thread it runs (recomputation runs where the backward pass does); -1 its own thread.
+    extra: time added to its last compute task, ns (for adding its gradients to those of earlier microbatches).
     """
 
     piece: int
     inner: bool = False
-    beside: int = -1
+    thread_of: int = -1
     extra: int = 0
 
 
@@ -37,9 +37,9 @@ class Instance:
 class MeasuredLayout:
     """What the ranks of a changed job run.
 
-    ranks: per rank the instances in order. factor: float64[n], by which every task of the measured graph is multiplied;
-    low, high: the same at the ends of its 80 % interval. modelled: tasks whose new duration rests on a model alone.
-    awaited: (task, the task that must not begin before it ends), for waits that the measured run was too quick to show.
+    ranks: for each rank its instances in order. factor: float64[n], by which the duration of every task of the measured graph is
+    multiplied; low, high: the same at the ends of its 80 % interval. modelled: tasks whose new duration comes from a model alone.
+    awaited: (task, the task that must not begin before it ends), for waits that were too short to show in the trace.
     """
 
     segmentation: Segmentation
@@ -57,10 +57,10 @@ class MeasuredLayout:
         return self.segmentation.pieces
 
 
-def measured_layout(found: Segmentation) -> MeasuredLayout:
+def measured_layout(segmentation: Segmentation) -> MeasuredLayout:
     """The layout of the job as it was measured."""
-    ranks: list[list[Instance]] = [[] for _ in found.graph.ranks]
-    for i, piece in enumerate(found.pieces):
+    ranks: list[list[Instance]] = [[] for _ in segmentation.graph.ranks]
+    for i, piece in enumerate(segmentation.pieces):
         ranks[piece.rank].append(Instance(i))
-    ones = np.ones(len(found.graph))
-    return MeasuredLayout(found, tuple(map(tuple, ranks)), ones, ones, ones)
+    ones = np.ones(len(segmentation.graph))
+    return MeasuredLayout(segmentation, tuple(map(tuple, ranks)), ones, ones, ones)

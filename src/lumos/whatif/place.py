@@ -1,9 +1,9 @@
-"""Measured layout to graph: copies of measured tasks in the order of the instances, with their dependencies.
+"""From a measured layout to a graph: copies of measured tasks in the order of the instances, with their dependencies.
 
-Inside an instance every dependency is copied. Between two pieces, the copy of a task waits for all runs of what it
-waited for since its own last run, else for the latest run before it; where that piece is gone, for the like task of
-the latest piece of its kind. Orders of threads and streams follow the order of the instances. Collectives of several
-ranks meet run by run.
+A dependency inside a piece is copied with every instance of the piece. For a dependency between two pieces, each copy of the
+waiting task waits for all copies of the awaited task since its own piece last ran, or, where there is none, for the latest copy
+before it. Where the layout no longer runs the awaited piece, it waits for the corresponding task of the latest piece of the same
+kind. Threads and streams run the instances in order. A collective joins the same run (first, second, …) of all its ranks.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from lumos.whatif.measured_layout import Instance, MeasuredLayout
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
-    """A graph with its steps, durations at the ends of the interval (int64[n]), and where its tasks came from: source
-    int64[n], tasks of the measured graph; -1 for what was added."""
+    """An assembled graph of n tasks. owners: its steps. low, high: int64[n], durations at the ends of the 80 % interval, ns. source:
+    int64[n], the task of the measured graph of which each is a copy; -1 for tasks that were added."""
 
     graph: Graph
     owners: Members
@@ -38,7 +38,7 @@ class Placed:
 
 
 def place(layout: MeasuredLayout) -> Placed:
-    """Assemble the layout. LumosError where its ranks no longer run the same collectives."""
+    """Assemble the layout. Raises LumosError where its ranks no longer run the same collectives."""
     base = layout.segmentation.graph
     owners = members(base)
     copies = _Copies(layout, owners)
@@ -48,7 +48,7 @@ def place(layout: MeasuredLayout) -> Placed:
     high = np.maximum(np.rint(base.duration[source] * layout.high[source]).astype(np.int64), duration)
     for column in (duration, low, high):
         copies.add_extra(column)
-    before = copies.edges().predecessors(len(source))
+    predecessors = copies.edges().predecessors(len(source))
     rendezvous = copies.rendezvous()
     release = copies.releases()
     graph = replace(
@@ -58,9 +58,9 @@ def place(layout: MeasuredLayout) -> Placed:
         kind=base.kind[source],
         name=base.name[source],
         event=base.event[source],
-        pred_offset=before.offset,
-        pred=before.task,
-        pred_kind=before.kind,
+        pred_offset=predecessors.offset,
+        pred=predecessors.task,
+        pred_kind=predecessors.kind,
         release_task=release[0],
         release_time=release[1],
         rendezvous_offset=rendezvous.offset,
@@ -80,7 +80,12 @@ def place(layout: MeasuredLayout) -> Placed:
 
 
 class _Copies:
-    """Which task is copied where. Arrays are by new task, but for those by instance (of all ranks, numbered through)."""
+    """The copies of measured tasks that make up the new graph. Instances are numbered through over all ranks.
+
+    source, instance, processor: by new task. place_in_piece: by measured task, its position among the tasks of its piece. new: the
+    new task by position in the list of all instances' tasks, -1 where left out. start: where an instance begins in that list.
+    runs: the instances of each piece, ascending. of_kind: the instances of each kind of piece, ascending.
+    """
 
     def __init__(self, layout: MeasuredLayout, owners: Members) -> None:
         self.base = base = layout.segmentation.graph
@@ -89,46 +94,46 @@ class _Copies:
         begin, order = grouped(piece, len(layout.pieces))
         self.instances = [(rank, i) for rank, items in enumerate(layout.ranks) for i in items]
         left_out = _left_out(layout)
-        self.local = np.empty(len(base), np.int64)
-        self.local[order] = np.arange(len(base)) - begin[piece[order]]
-        parts, of = [], []
+        self.place_in_piece = np.empty(len(base), np.int64)
+        self.place_in_piece[order] = np.arange(len(base)) - begin[piece[order]]
+        parts, numbers = [], []
         self.start = np.zeros(len(self.instances) + 1, np.int64)
-        self.absent: list[NDArray[np.bool_] | None] = []
+        absent: list[NDArray[np.bool_] | None] = []
         for number, (_, item) in enumerate(self.instances):
             tasks = order[begin[item.piece] : begin[item.piece + 1]]
-            self.absent.append(left_out[tasks] if item.inner else None)
+            absent.append(left_out[tasks] if item.inner else None)
             parts.append(tasks)
-            of.append(np.full(len(tasks), number, np.int64))
+            numbers.append(np.full(len(tasks), number, np.int64))
             self.start[number + 1] = self.start[number] + len(tasks)
         flat = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        instance = np.concatenate(of) if of else np.empty(0, np.int64)
-        keep = np.ones(len(flat), bool)
-        for number, gone in enumerate(self.absent):
-            if gone is not None:
-                keep[self.start[number] : self.start[number + 1]] = ~gone
+        instance = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+        present = np.ones(len(flat), bool)
+        for number, missing in enumerate(absent):
+            if missing is not None:
+                present[self.start[number] : self.start[number + 1]] = ~missing
         processor = _threads(layout, owners, flat, instance, self.instances)
         device = owners.on_device[flat]
         rank = np.array([r for r, _ in self.instances], np.int64)[instance]
-        chosen = np.flatnonzero(keep)
-        by = np.lexsort((flat[chosen], instance[chosen], np.where(device, processor, 0)[chosen], device[chosen], rank[chosen]))
-        picked = chosen[by]
-        self.source: Int64 = flat[picked]
-        self.instance: Int64 = instance[picked]
-        self.processor: Int32 = processor[picked].astype(np.int32)
-        #: new task by place in the flat list; -1 where left out
+        chosen = np.flatnonzero(present)
+        order_of_copies = np.lexsort((flat[chosen], instance[chosen], np.where(device, processor, 0)[chosen], device[chosen], rank[chosen]))
+        copied = chosen[order_of_copies]
+        self.source: Int64 = flat[copied]
+        self.instance: Int64 = instance[copied]
+        self.processor: Int32 = processor[copied].astype(np.int32)
         self.new = np.full(len(flat), -1, np.int64)
-        self.new[picked] = np.arange(len(picked))
-        self.runs: dict[int, list[int]] = defaultdict(list)  # instances of each piece, ascending
+        self.new[copied] = np.arange(len(copied))
+        self.runs: dict[int, list[int]] = defaultdict(list)
         for number, (_, item) in enumerate(self.instances):
             self.runs[item.piece].append(number)
-        self.kin = _kin(layout, self.instances)
+        self.of_kind = _by_kind(layout, self.instances)
         self.order, self.begin = order, begin
 
     def copy(self, task: int, instance: int) -> int:
-        """The new task that stands for `task` (of the instance's piece); -1 where it was left out."""
-        return int(self.new[self.start[instance] + self.local[task]])
+        """The copy of `task`, a task of the instance's piece; -1 where the instance leaves it out."""
+        return int(self.new[self.start[instance] + self.place_in_piece[task]])
 
     def edges(self) -> Edges:
+        """All dependencies of the new graph but its rendezvous and waits that are resolved while simulating."""
         base, piece = self.base, self.layout.segmentation.piece
         awaited = np.array(self.layout.awaited, np.int64).reshape(-1, 2)
         after = np.concatenate((list_of(base.pred_offset), awaited[:, 1]))
@@ -136,61 +141,62 @@ class _Copies:
         kind = np.concatenate((base.pred_kind, np.full(len(awaited), Dependency.HAND_OFF, base.pred_kind.dtype)))
         order = np.argsort(after, kind="stable")
         after, before, kind = after[order], before[order], kind[order]
-        inner = piece[after] == piece[before]
+        same_piece = piece[after] == piece[before]
         edges = Edges()
-        # inside an instance: every copy of `after` waits for the copy of `before` beside it
-        inside = np.flatnonzero(inner)
+        # within a piece, every copy of `after` waits for the copy of `before` in the same instance
+        inside = np.flatnonzero(same_piece)
         first = np.searchsorted(after[inside], self.source, "left")
         last = np.searchsorted(after[inside], self.source, "right")
         copies = last - first
         at = np.repeat(np.arange(len(self.source)), copies)
         edge = inside[places(first, copies)]
-        source = self.new[self.start[self.instance[at]] + self.local[before[edge]]]
+        source = self.new[self.start[self.instance[at]] + self.place_in_piece[before[edge]]]
         for k in np.unique(kind[edge]) if len(edge) else ():
             same = kind[edge] == k
             edges.add(source[same], at[same], Dependency(int(k)))
-        self._across(edges, after, before, kind, np.flatnonzero(~inner))
+        self._across(edges, after, before, kind, np.flatnonzero(~same_piece))
         return edges
 
     def _across(self, edges: Edges, after: Int64, before: Int64, kind: Int8, which: Int64) -> None:
-        """Dependencies between pieces."""
+        """Add the dependencies `which`, all between two pieces, to `edges`."""
         piece = self.layout.segmentation.piece
-        found: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        by_kind: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
         for e in which.tolist():
             u, v = int(before[e]), int(after[e])
-            befores, afters = found[int(kind[e])]
-            mine = self.runs.get(int(piece[v]), [])
-            for nth, run in enumerate(mine):
+            befores, afters = by_kind[int(kind[e])]
+            runs = self.runs.get(int(piece[v]), [])
+            for nth, run in enumerate(runs):
                 waiter = self.copy(v, run)
                 if waiter < 0:
                     continue
-                for source in self._sources(u, run, mine[nth - 1] if nth else -1):
+                for source in self._sources(u, run, runs[nth - 1] if nth else -1):
                     befores.append(source)
                     afters.append(waiter)
-        for k, (befores, afters) in found.items():
+        for k, (befores, afters) in by_kind.items():
             edges.add(np.array(befores, np.int64), np.array(afters, np.int64), Dependency(k))
 
     def _sources(self, task: int, run: int, previous: int) -> list[int]:
-        """The new tasks that stand for `task` as awaited by instance `run`, whose piece last ran as `previous`."""
+        """The new tasks for which instance `run` waits in place of `task`. previous: the instance in which its piece last ran, -1 none."""
         piece = int(self.layout.segmentation.piece[task])
         runs = self.runs.get(piece, [])
         last = bisect_left(runs, run)
-        if piece > self.instances[run][1].piece:  # measured to begin later: pieces of several threads overlap
+        if piece > self.instances[run][1].piece:  # the awaited piece began later, on another thread
             since = runs[last : last + 1]
         else:
             since = [r for r in runs[:last] if r > previous] or runs[max(last - 1, 0) : last]
-        found = [c for c in (self.copy(task, r) for r in since) if c >= 0]
-        if found or runs:
-            return found
-        kin = self.kin[_kind_of(self.layout, piece)]
-        at = bisect_left(kin, run)
-        return self._like(task, kin[at - 1]) if at else []
+        copies = [c for c in (self.copy(task, r) for r in since) if c >= 0]
+        if copies or runs:
+            return copies
+        same_kind = self.of_kind[_kind_of(self.layout, piece)]
+        at = bisect_left(same_kind, run)
+        return self._corresponding(task, same_kind[at - 1]) if at else []
 
-    def _like(self, task: int, instance: int) -> list[int]:
-        """The task of an instance of another piece that is most like `task`: at its place, else the last of its processor."""
+    def _corresponding(self, task: int, instance: int) -> list[int]:
+        """The copy of the task that corresponds to `task` in an instance of another piece: the task at the same position, if it has the
+        same name and kind, or else the last task on the same processor. [] where there is none."""
         piece = self.instances[instance][1].piece
         tasks = self.order[self.begin[piece] : self.begin[piece + 1]]
-        place = int(self.local[task])
+        place = int(self.place_in_piece[task])
         if (
             place < len(tasks)
             and self.base.name[tasks[place]] == self.base.name[task]
@@ -206,7 +212,7 @@ class _Copies:
         return [copy] if copy >= 0 else []
 
     def add_extra(self, duration: Int64) -> None:
-        """Add the instances' extra work to their last compute tasks, in place."""
+        """Add the extra time of every instance to its last compute task, in place."""
         for number, (_, item) in enumerate(self.instances):
             if not item.extra:
                 continue
@@ -224,7 +230,8 @@ class _Copies:
         return np.flatnonzero(np.isin(self.source, tasks)).astype(np.int32)
 
     def rendezvous(self) -> Lists:
-        """Run by run over the ranks."""
+        """Lists of the new tasks that meet: the n-th copies of the members of a measured rendezvous. Raises LumosError where members have
+        different numbers of copies."""
         base, piece = self.base, self.layout.segmentation.piece
         sets: list[list[int]] = []
         for low, high in zip(base.rendezvous_offset[:-1].tolist(), base.rendezvous_offset[1:].tolist(), strict=True):
@@ -239,12 +246,12 @@ class _Copies:
         return end_to_end(sets)
 
     def releases(self) -> tuple[Int32, Int64]:
-        """The first run of every released task keeps its time."""
+        """The tasks with a start time that the trace gives, and these times: the first copy of each such measured task."""
         first = np.full(len(self.base), -1, np.int64)
         first[self.source[::-1]] = np.arange(len(self.source))[::-1]
         task = first[self.base.release_task]
-        kept = task >= 0
-        return task[kept].astype(np.int32), self.base.release_time[kept]
+        copied = task >= 0
+        return task[copied].astype(np.int32), self.base.release_time[copied]
 
     def waits(self) -> Waits | None:
         waits = self.base.waits
@@ -273,7 +280,7 @@ class _Copies:
 
 
 def _rows(source: Int64, tasks: Int32) -> tuple[Int32, Int64]:
-    """(new task, row of `tasks`) for every copy of a listed task, by new task."""
+    """Every copy of a task in `tasks`, ascending, and the position of its source in `tasks`."""
     order = np.argsort(tasks, kind="stable")
     at = np.searchsorted(tasks[order], source)
     listed = np.zeros(len(source), bool)
@@ -283,7 +290,7 @@ def _rows(source: Int64, tasks: Int32) -> tuple[Int32, Int64]:
 
 
 def _left_out(layout: MeasuredLayout) -> NDArray[np.bool_]:
-    """Tasks that an inner run does without: exchanges with other ranks and their launches, and the pause before a step."""
+    """Tasks that inner instances leave out: collectives and their launches, and the pause before the step."""
     base = layout.segmentation.graph
     exchanged = base.kind == Kind.COLLECTIVE
     launch = launches(base)
@@ -294,31 +301,31 @@ def _left_out(layout: MeasuredLayout) -> NDArray[np.bool_]:
     piece = layout.segmentation.piece[tasks]
     first[piece[::-1]] = tasks[::-1]
     pause = np.flatnonzero(base.kind == Kind.HOST)
-    of = layout.segmentation.piece[pause]
-    leading = np.array([p.label.part == "embedding" for p in layout.pieces], bool)[of] & (pause < first[of])
+    piece_of_pause = layout.segmentation.piece[pause]
+    leading = np.array([p.label.part == "embedding" for p in layout.pieces], bool)[piece_of_pause] & (pause < first[piece_of_pause])
     out[pause[leading]] = True
     return out
 
 
 def _threads(layout: MeasuredLayout, owners: Members, flat: Int64, instance: Int64, instances: list[tuple[int, Instance]]) -> Int64:
-    """The processor of every copy: that of its source, but for CPU work that runs beside another piece."""
+    """The processor of every copy: that of its source, or of another piece for CPU work that runs on that piece's thread."""
     processor = layout.segmentation.graph.processor[flat].astype(np.int64)
     piece = layout.segmentation.piece
     for number, (_, item) in enumerate(instances):
-        if item.beside < 0:
+        if item.thread_of < 0:
             continue
-        there = np.flatnonzero((piece == item.beside) & ~owners.on_device)
-        if not len(there):
+        on_thread = np.flatnonzero((piece == item.thread_of) & ~owners.on_device)
+        if not len(on_thread):
             continue
-        thread = int(np.bincount(layout.segmentation.graph.processor[there]).argmax())
-        mine = np.flatnonzero(instance == number)
-        mine = mine[~owners.on_device[flat[mine]]]
-        processor[mine] = thread
+        thread = int(np.bincount(layout.segmentation.graph.processor[on_thread]).argmax())
+        copies = np.flatnonzero(instance == number)
+        copies = copies[~owners.on_device[flat[copies]]]
+        processor[copies] = thread
     return processor
 
 
 class _PieceKind(NamedTuple):
-    """What alike pieces share: rank and step, phase, and "layer" or the part outside the layers."""
+    """What pieces of one kind share. part: "layer", or the part outside the layers."""
 
     rank: int
     step: int
@@ -331,9 +338,9 @@ def _kind_of(layout: MeasuredLayout, piece: int) -> _PieceKind:
     return _PieceKind(p.rank, p.step, int(p.label.phase), "layer" if p.label.layer >= 0 else p.label.part)
 
 
-def _kin(layout: MeasuredLayout, instances: list[tuple[int, Instance]]) -> dict[_PieceKind, list[int]]:
-    """Instances by kind, ascending."""
-    found: dict[_PieceKind, list[int]] = defaultdict(list)
+def _by_kind(layout: MeasuredLayout, instances: list[tuple[int, Instance]]) -> dict[_PieceKind, list[int]]:
+    """The instances of each kind of piece, ascending."""
+    by_kind: dict[_PieceKind, list[int]] = defaultdict(list)
     for number, (_, item) in enumerate(instances):
-        found[_kind_of(layout, item.piece)].append(number)
-    return found
+        by_kind[_kind_of(layout, item.piece)].append(number)
+    return by_kind

@@ -1,8 +1,8 @@
-"""What-if by plan: the identified job with other settings, arranged and assembled by `predict`'s own assembler.
+"""What-ifs of the plan: the identified job with other settings, assembled as `predict` assembles a job.
 
-Groups are placed on the fabric anew; ranks that did not exist do as their peers; the schedule decides the order. Prices
-are the measured job's (`calibrated`). The step is the measured one · predicted(new) / predicted(old), so what no layout
-shows (jitter, stragglers) stays in proportion.
+Process groups are placed on the fabric again, new ranks do the same work as their peers, and the schedule decides the order.
+Prices are those of the measured job (`calibrated`). The step is measured · predicted(new) / predicted(old), so effects that a
+layout does not show (jitter, stragglers) keep their proportion of the step.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ MODEL_FIELDS = tuple(f.name for f in fields(Model) if f.name in SETTINGS)
 
 
 class Planned(NamedTuple):
-    """Both predictions, with the measured job's prices, and by what to multiply their times."""
+    """Both predictions with the measured job's prices. factor: by which their times are multiplied. scaled: share of the changed step's
+    kernel time that is not measured."""
 
     base: Prediction
     changed: Prediction
     factor: float
-    scaled: float  # share of the changed step's kernels' time that is not measured
+    scaled: float
 
 
 def planned(
-    found: Identified,
+    identified: Identified,
     graph: Graph,
     measured_s: float,
     settings: Mapping[str, str],
@@ -49,51 +50,51 @@ def planned(
 ) -> Planned:
     """Predict the identified job with `settings`. measured_s: its replayed step.
 
-    altered: `graph` with changed durations, which carry over to the new plan's like work as measured ones do. slow: ranks of the
-    new plan whose own work takes a factor longer. A stage's ranks meet in every layer or at the latest with their gradients, so
-    the slowest of them stands for them all.
+    altered: `graph` with changed durations, which are used for the same work of the new plan in place of the measured ones. slow:
+    ranks of the new plan whose own work takes a factor longer. The ranks of a stage wait for each other in every layer, or at the
+    latest when they exchange gradients, so a stage is as slow as its slowest rank.
 
-    LumosError where the layout does not account for enough of what the trace shows; PlanError where the plan breaks a rule.
+    Raises LumosError where the layout accounts for too little of the trace, PlanError where the plan breaks a rule.
     """
-    if found.agreement < ENOUGH:
+    if identified.agreement < ENOUGH:
         raise LumosError(
-            f"the layout of the plan that the trace shows accounts for {found.agreement:.1%} of its device work, less than the {ENOUGH:.0%}"
-            " that is needed to move it about; the other keys of --set go by the measured blocks"
+            f"the layout of the plan that the trace shows accounts for {identified.agreement:.1%} of its device work, less than the"
+            f" {ENOUGH:.0%} that a change of the plan needs; settings that the measured blocks support can still be changed"
         )
-    job = with_settings(found.job, settings, cluster)
-    base = predict(found.job, calibrate(found, graph), coarse=False)
-    pricer = calibrate(found, graph, job.cluster, altered)
+    job = with_settings(identified.job, settings, cluster)
+    base = predict(identified.job, calibrate(identified, graph), coarse=False)
+    pricer = calibrate(identified, graph, job.cluster, altered)
     changed = predict(job, pricer, coarse=False, slow=_slow_stages(job.plan, slow))
-    time = new = 0
+    time = scaled_time = 0
     for task, work in enumerate(changed.works):
         if work is not None:
             duration = int(changed.timeline.graph.duration[task])
             time += duration
-            new += 0 if pricer.measured(work) and _same_hardware(work, found.job, job) else duration
-    return Planned(base, changed, measured_s / base.time.time_s, new / time if time else 0.0)
+            scaled_time += 0 if pricer.measured(work) and _same_hardware(work, identified.job, job) else duration
+    return Planned(base, changed, measured_s / base.time.time_s, scaled_time / time if time else 0.0)
 
 
 def _same_hardware(work: Work, old: Job, new: Job) -> bool:
-    """Whether the work keeps its measured time: of its like on the same device, link and precision."""
+    """Whether work of the new job keeps the time measured for equal work: device, link and precision are the same."""
     if isinstance(work, Collective):
         return (old.cluster.node, old.cluster.fabric) == (new.cluster.node, new.cluster.fabric)
     return old.cluster.accelerator == new.cluster.accelerator and old.plan.precision == new.plan.precision
 
 
 def _slow_stages(plan: Plan, slow: Sequence[tuple[int, float]]) -> dict[int, float]:
-    """By stage, the factor of its slowest rank. LumosError where the plan has no such rank."""
-    peers = plan.tp * plan.cp * plan.dp
+    """By stage, the factor of its slowest rank. Raises LumosError where the plan has no such rank."""
+    stage_ranks = plan.tp * plan.cp * plan.dp
     factors: dict[int, dict[int, float]] = {}
     for rank, factor in slow:
         if rank >= plan.devices:
             raise LumosError(f"--rank-slowdown: the changed job has no rank {rank}; it has {plan.devices} ranks")
-        stage = factors.setdefault(rank // peers, {})
+        stage = factors.setdefault(rank // stage_ranks, {})
         stage[rank] = stage.get(rank, 1.0) * factor
-    return {stage: max([*own.values(), *([1.0] if len(own) < peers else [])]) for stage, own in factors.items()}
+    return {stage: max([*by_rank.values(), *([1.0] if len(by_rank) < stage_ranks else [])]) for stage, by_rank in factors.items()}
 
 
 def with_settings(job: Job, settings: Mapping[str, str], cluster: Cluster | None) -> Job:
-    """The job with --set's settings. Microbatches of a replica stay as many unless set, so the global batch follows."""
+    """The job with the settings of --set. The number of microbatches of a replica stays unless set, so the global batch follows from it."""
     numbers = counts(settings)
     values: dict[str, Any] = {**settings, **numbers}
     model = _model(job.model, {key: numbers[key] for key in MODEL_FIELDS if key in numbers})
@@ -110,7 +111,7 @@ def with_settings(job: Job, settings: Mapping[str, str], cluster: Cluster | None
 
 
 def _model(model: Model, counts: Mapping[str, int]) -> Model:
-    """Other dimensions. Heads keep their number unless given, so that a wider model has wider heads."""
+    """The model with other dimensions. The number of heads stays unless given, so a wider model has wider heads."""
     if not counts:
         return model
     new = replace(model, **counts)  # type: ignore[arg-type]

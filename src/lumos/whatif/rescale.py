@@ -1,16 +1,16 @@
 """How much longer a measured task takes when the sizes of its operator change: measured × model(new) / model(old).
 
-On accelerators the models are those of `cost`. On a CPU core, work at the rate at which the trace did it (`Core`): a fixed
-time of an operator, and the rest in proportion to what it does:
+On accelerators the models are those of `cost`. On a CPU core an operator has a fixed time, and the rest of its time is
+proportional to its work, at the rate that the trace shows (`Core`):
 
     multiplication  m · n · k
-    attention       its arithmetic at the rate of the trace's own multiplications, the rest by elements
-    view            nothing: it only describes its input anew
+    attention       its arithmetic at the rate of the trace's own multiplications, and its elements for the rest
+    view            no work: it only describes its input in another way
     anything else   the elements of its inputs
     autograd node   (no shapes) the elements of the largest operator inside it, whose memory it frees
 
-The trace's own efficiency is in the measured time, so only the change is modelled. Its interval grows with the change: the
-model's own, all of it from a factor of four.
+The measured time contains the trace's own efficiency, so only the change is modelled. The interval grows with the change, up to
+the interval of the model at a factor of four.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from lumos.segment.segment import Segmentation
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
 
-#: 80 % interval of a scaled CPU operator, from a change of a factor of four.
+#: Half-width of the 80 % interval of a CPU operator that is scaled by a factor of four or more, as a fraction.
 CPU_INTERVAL = 0.15
-#: A change this large brings the whole interval of the model.
-WHOLE = log(4.0)
-#: Operators of so few elements show the fixed time of an operator.
+#: Logarithm of the factor from which a scaled time has the whole interval of the model.
+WHOLE_INTERVAL = log(4.0)
+#: Operators of at most this many elements show the fixed time of an operator.
 SMALL = 256
-#: Fixed time of a kernel, ns: what ATen's smallest kernels take on current accelerators (public traces: 1–3 µs).
+#: Fixed time of a kernel, ns: that of ATen's smallest kernels on current accelerators (public traces: 1–3 µs).
 KERNEL_FLOOR = 2000
 
 
-#: Operators that describe a tensor anew and touch none of it; or that only call another one.
+#: Operators that only describe a tensor in another way, without reading its elements, or only call another operator.
 VIEWS = frozenset(
     f"aten::{name}"
     for name in (
@@ -59,7 +59,7 @@ VIEWS = frozenset(
 
 
 class Factor(NamedTuple):
-    """By what a duration is multiplied: best guess, low, high. fixed: ns of it that do not grow."""
+    """By what a duration is multiplied: best estimate and ends of the 80 % interval. fixed: ns of the duration that do not change."""
 
     ratio: float
     low: float
@@ -71,8 +71,9 @@ UNCHANGED = Factor(1.0, 1.0, 1.0, 0.0)
 
 
 class Core(NamedTuple):
-    """A CPU core as a trace shows it. fixed, node_fixed: ns of an operator, and of an autograd node, that do no work.
-    rate: multiplications a ns, 0 where the trace has none. own: ns that each operator takes, the median of its calls."""
+    """A CPU core as a trace shows it. fixed, node_fixed: the fixed time of an operator and of an autograd node, ns. rate:
+    multiplications per ns, 0 where the trace has none. own: the time of each operator without those inside it, the median over its
+    calls, ns."""
 
     fixed: float
     node_fixed: float
@@ -80,7 +81,7 @@ class Core(NamedTuple):
     own: dict[Operator, float]
 
     def ratio(self, old: Operator, new: Operator) -> float:
-        """By what the time of an operator beyond the fixed one is multiplied."""
+        """By what the time of an operator, without its fixed time, is multiplied."""
         if old.name in VIEWS:
             return 1.0
         arithmetic = work(new) / max(work(old), 1)
@@ -95,7 +96,7 @@ class Core(NamedTuple):
 
 
 class Rescale:
-    """Factors for the operators of one rank under a `resize`. accelerator, or core of a job on CPUs: one of them."""
+    """The factors for the operators of one rank under a `resize`. Either `accelerator` is given, or `core` for a job on CPUs."""
 
     def __init__(self, resize: Resize, accelerator: Accelerator | None, core: Core | None) -> None:
         self.resize, self.accelerator, self.core = resize, accelerator, core
@@ -124,15 +125,15 @@ class Rescale:
 
 
 def _factor(ratio: float, spread: float, fixed: float) -> Factor:
-    grown = spread * min(1.0, abs(log(ratio)) / WHOLE) if ratio > 0 else spread
-    return Factor(ratio, ratio / (1 + grown), ratio * (1 + grown), fixed)
+    half_width = spread * min(1.0, abs(log(ratio)) / WHOLE_INTERVAL) if ratio > 0 else spread
+    return Factor(ratio, ratio / (1 + half_width), ratio * (1 + half_width), fixed)
 
 
 def work(o: Operator) -> int:
-    """What an operator's time is in proportion to: multiplications, or elements of its inputs."""
-    found = product(o)
-    if found is not None:
-        m, n, k, batch = found
+    """The work to which an operator's time is proportional: multiplications, or elements of its inputs."""
+    sizes = product(o)
+    if sizes is not None:
+        m, n, k, batch = sizes
         return m * n * k * batch
     if is_attention(o.name):
         tensors = [s for s in o.shapes if len(s) == 4]
@@ -149,9 +150,9 @@ def touched(o: Operator) -> int:
 
 def modelled(o: Operator, accelerator: Accelerator) -> Estimate | None:
     """The cost model's time of an operator on an accelerator; None where no model covers it."""
-    found = product(o)
-    if found is not None:
-        m, n, k, batch = found
+    sizes = product(o)
+    if sizes is not None:
+        m, n, k, batch = sizes
         dtype = _dtype(o, accelerator)
         return None if dtype is None else gemm(m, n, k, accelerator, dtype, batch=batch, cast=False)
     if is_attention(o.name):
@@ -191,35 +192,35 @@ def _dtype(o: Operator, accelerator: Accelerator) -> str | None:
     return None
 
 
-def operator_rows(found: Segmentation, position: int, trace: Trace, owners: Members) -> tuple[Int64, Int64]:
-    """(task, operator row with shapes) of the tasks of a rank whose time is an operator's: its device work, or in a job
-    on CPUs its own time."""
-    graph = found.graph
+def operator_rows(segmentation: Segmentation, position: int, trace: Trace, owners: Members) -> tuple[Int64, Int64]:
+    """The tasks of a rank whose time belongs to an operator, and the row of each one's operator. On devices these are the kernels of
+    operators with shapes, in a job on CPUs the operators' own slices."""
+    graph = segmentation.graph
     tasks = owners.of_rank(position)
     device = tasks[owners.on_device[tasks]]
     column = trace.args.get("Input Dims")
     if column is None:
         return tasks[:0], tasks[:0]
     if len(device):
-        mine = device[(graph.kind[device] != Kind.COLLECTIVE) & (owners.launch[device] >= 0)]
-        calls = graph.event[owners.launch[mine]].astype(np.int64)
+        chosen = device[(graph.kind[device] != Kind.COLLECTIVE) & (owners.launch[device] >= 0)]
+        calls = graph.event[owners.launch[chosen]].astype(np.int64)
         shaped = column.rows.astype(np.int64)[trace.category[column.rows] == Category.OPERATOR]
         rows = innermost(trace, shaped, calls)
-        return mine[rows >= 0], rows[rows >= 0]
-    mine = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (graph.event[tasks] != ABSENT)]
-    return mine, graph.event[mine].astype(np.int64)
+        return chosen[rows >= 0], rows[rows >= 0]
+    chosen = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (graph.event[tasks] != ABSENT)]
+    return chosen, graph.event[chosen].astype(np.int64)
 
 
-def core_of(found: Segmentation, tasks: Int64, rows: Int64, shapes: Shapes) -> Core:
-    """The core of a rank on a CPU, from the own times of its operators (`operator_rows`: a task for every slice of one)."""
-    duration = found.graph.duration[tasks]
+def core_of(segmentation: Segmentation, tasks: Int64, rows: Int64, shapes: Shapes) -> Core:
+    """The CPU core of a rank, from the times of its operators. tasks, rows: of `operator_rows`, a task for every slice of an operator."""
+    duration = segmentation.graph.duration[tasks]
     of_task = shapes.of_row[rows]
-    fewest = np.array([any(o.shapes) and touched(o) <= SMALL for o in shapes.operators] or [False], bool)
-    small, nodes = duration[(of_task >= 0) & fewest[of_task]], duration[of_task < 0]
+    is_small = np.array([any(o.shapes) and touched(o) <= SMALL for o in shapes.operators] or [False], bool)
+    small, nodes = duration[(of_task >= 0) & is_small[of_task]], duration[of_task < 0]
     chosen, slices = np.unique(rows, return_inverse=True)
-    own, of_own = np.bincount(slices, duration, minlength=len(chosen)), shapes.of_row[chosen]
-    order = np.argsort(of_own, kind="stable")
-    ids, first = np.unique(of_own[order], return_index=True)
+    own, of_chosen = np.bincount(slices, duration, minlength=len(chosen)), shapes.of_row[chosen]
+    order = np.argsort(of_chosen, kind="stable")
+    ids, first = np.unique(of_chosen[order], return_index=True)
     times = np.split(own[order], first)[1:]
     typical = {shapes.operators[i]: float(np.median(t)) for i, t in zip(ids.tolist(), times, strict=True) if i >= 0}
     products = [(work(o), time) for o, time in typical.items() if product(o) is not None]
@@ -233,7 +234,7 @@ def core_of(found: Segmentation, tasks: Int64, rows: Int64, shapes: Shapes) -> C
 
 
 def largest_inside(trace: Trace, rows: Int64, shapes: Shapes) -> Int64:
-    """For each of `rows` the row of the operator with the most elements that begins inside it on its thread; -1 without one."""
+    """For each of `rows` the row of the operator with the most elements that begins inside it on its thread; -1 where there is none."""
     inner = shapes.rows()
     out = np.full(len(rows), -1, np.int64)
     if not len(inner):

@@ -1,6 +1,6 @@
 """The settings that `--set` changes: the one list that the command line, the HTTP API, the explorer and the docs read.
 
-A setting is a whole number or a word of a closed set. Which of them a job can follow depends on what its traces show (`Way`).
+A setting is a whole number or a word of a closed set. Which settings of a job can be changed depends on what its traces show (`Way`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lumos.vocabulary import Precision, Recompute, Schedule
 
 
 class Way(StrEnum):
-    """How a job follows a change of its settings."""
+    """On what a change of a job's settings is made."""
 
     BLOCKS = "measured blocks"
     PLAN = "identified plan"
@@ -35,9 +35,9 @@ ON, OFF = "on", "off"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A key of `--set`. values: by the way that a job follows it, the words that it takes there (none: a whole number).
+    """A key of `--set`. values: by the way in which it can be changed, the words that it takes there; () for a whole number.
 
-    least, most: of a whole number (most None: any).
+    least, most: bounds of a whole number; most is None where there is no upper bound.
     """
 
     key: str
@@ -48,7 +48,7 @@ class Setting:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Every word that it takes anywhere; () for a whole number."""
+        """All words that it takes in any way; () for a whole number."""
         return tuple(dict.fromkeys(word for words in self.values.values() for word in words))
 
     @property
@@ -58,7 +58,7 @@ class Setting:
         return Kind.SWITCH if set(self.words) == {ON, OFF} else Kind.WORD
 
     def check(self, text: str) -> None:
-        """UsageError where no job could take the value, with the nearest and the valid ones."""
+        """Raise UsageError, with the nearest and all valid values, where no job could take the value."""
         if self.kind is not Kind.COUNT:
             if text not in self.words:
                 raise UsageError(f"--set {self.key}={text}: {_nearest(text, self.words)}")
@@ -70,10 +70,10 @@ class Setting:
             raise UsageError(f"--set {self.key}={text}: must be at most {self.most}")
 
     def check_for(self, way: Way, text: str) -> None:
-        """UsageError where a job of this way does not take the word."""
+        """Raise UsageError where a job that is changed in this way does not take the word."""
         words = self.values[way]
         if words and text not in words:
-            raise UsageError(f"--set {self.key}={text}: {_nearest(text, words)}, as the job goes by {way}")
+            raise UsageError(f"--set {self.key}={text}: {_nearest(text, words)} for a job that is changed through its {way}")
 
 
 def _nearest(text: str, words: Iterable[str]) -> str:
@@ -128,12 +128,12 @@ SETTINGS: Mapping[str, Setting] = {
 
 
 def keys_for(way: Way) -> tuple[str, ...]:
-    """The keys that a job of this way can follow."""
+    """The keys that can be changed in this way."""
     return tuple(key for key, setting in SETTINGS.items() if way in setting.values)
 
 
 def parse_settings(words: Iterable[str]) -> dict[str, str]:
-    """KEY=VALUE words. UsageError for an unknown key or a value that no job could take, naming the nearest."""
+    """Parse words KEY=VALUE. Raises UsageError, with the nearest, for an unknown key or a value that no job could take."""
     out: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -145,13 +145,13 @@ def parse_settings(words: Iterable[str]) -> dict[str, str]:
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
-    """UsageError for an unknown key or a value that no job could take, naming the nearest."""
+    """Raise UsageError, with the nearest, for an unknown key or a value that no job could take."""
     for key, text in settings.items():
         known(key).check(text)
 
 
 def known(key: str) -> Setting:
-    """The setting of that key. UsageError with the nearest and the valid ones."""
+    """The setting of that key. Raises UsageError, with the nearest and all valid keys, where there is none."""
     if key not in SETTINGS:
         near = get_close_matches(key, SETTINGS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -160,12 +160,12 @@ def known(key: str) -> Setting:
 
 
 def counts(settings: Mapping[str, str]) -> dict[str, int]:
-    """Those of the settings that are whole numbers, as numbers."""
+    """The settings that are whole numbers, as numbers."""
     return {key: _whole(key, text) for key, text in settings.items() if known(key).kind is Kind.COUNT}
 
 
 def needs_plan(settings: Mapping[str, str]) -> bool:
-    """Whether only the plan of an identified job can follow the settings."""
+    """Whether the settings can only be changed on the identified plan of a job."""
 
     def by_blocks(key: str, text: str) -> bool:
         words = known(key).values.get(Way.BLOCKS)
@@ -175,15 +175,15 @@ def needs_plan(settings: Mapping[str, str]) -> bool:
 
 
 def in_words() -> str:
-    """The settings and where they are valid, in a sentence."""
+    """The settings and the jobs for which they are valid, in a sentence for the help."""
     blocks = ", ".join(_with_words(SETTINGS[key], Way.BLOCKS) for key in keys_for(Way.BLOCKS))
     plan = []
     for key in keys_for(Way.PLAN):
-        more = [word for word in SETTINGS[key].values[Way.PLAN] if word not in SETTINGS[key].values.get(Way.BLOCKS, ())]
+        plan_words = [word for word in SETTINGS[key].values[Way.PLAN] if word not in SETTINGS[key].values.get(Way.BLOCKS, ())]
         if Way.BLOCKS not in SETTINGS[key].values:
             plan.append(_with_words(SETTINGS[key], Way.PLAN))
         else:
-            plan += [f"{key}={word}" for word in more]
+            plan += [f"{key}={word}" for word in plan_words]
     passes = ", ".join(_with_words(SETTINGS[key], Way.PASSES) for key in keys_for(Way.PASSES))
     return f"{blocks}; of jobs whose plan the traces show also {', '.join(plan)}; of recordings of passes {passes}"
 

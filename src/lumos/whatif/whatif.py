@@ -1,6 +1,7 @@
 """From a measured job and a list of changes to the answer.
 
-Structural changes go through a layout of the measured blocks; changes of durations then apply to what came out.
+Structural changes are made on the identified plan, on a layout of the measured blocks, or on recorded passes. Changes of
+durations then apply to the result.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from lumos.whatif.settings import check_settings, counts, needs_plan
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to change. settings: --set. base_cluster: where the trace was recorded, for traces that do not say. cluster:
-    where it is to run; network: factors on its links (`hardware.network`).
+    """What to change. settings: of --set. base_cluster: where the trace was recorded, for traces that do not say. cluster:
+    where the job is to run. network: factors on its links (`hardware.network`).
 
     Raises UsageError for a setting that does not exist, or a value that no job could take.
     """
@@ -73,24 +74,26 @@ class Changes:
 
 
 def whatif(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
-    """The answer for one set of changes to `graph`, built from `job`. plan: of this job, for callers with many what-ifs of it, which
-    identify its plan once."""
+    """The answer for one set of changes to `graph`, which was built from `job`.
+
+    plan: the identification of this job, for callers that ask many what-ifs and need its plan identified only once.
+    """
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
         return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()))
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
     graphs = wants_graphs(changes.settings, graph)
-    identified = _by_plan(job, graph, changes, plan or Identification(job, graph))
+    identified = _identified(job, graph, changes, plan or Identification(job, graph))
     if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH):
         return _planned(identified, job, graph, changes)
     _whole_pipeline(job, graph, changes.settings)
-    found = segment(graph, job)
-    layout = changed_layout(measured_layout(found), job, changes)
+    segmentation = segment(graph, job)
+    layout = changed_layout(measured_layout(segmentation), job, changes)
     placed = place(layout)
     modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
     if graphs:
-        placed, launches = capture(placed, found)
+        placed, launches = capture(placed, segmentation)
         modelled |= launches
         layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
     altered = changes.durations.apply(placed.graph, job)
@@ -103,15 +106,15 @@ def whatif(job: Job, graph: Graph, changes: Changes, plan: Identification | None
         scaled=(layout.factor[placed.source] != 1) | (altered.duration != placed.graph.duration),
         modelled=modelled,
         changes=(*layout.changes, *changes.durations.described()),
-        diagnostics=(*layout.diagnostics, *_by_blocks(identified)),
+        diagnostics=(*layout.diagnostics, *_plan_not_followed(identified)),
     )
-    return answer(graph, changed, *_work(found, job, changes))
+    return answer(graph, changed, *_work(segmentation, job, changes))
 
 
 def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
     """The answer for a recording of passes."""
     if changes.cluster or changes.network:
-        raise LumosError(f"{job.traces[0].path} records passes, not what they consist of: --cluster and --network do not reach them")
+        raise LumosError(f"{job.traces[0].path} records passes, not what they consist of: --cluster and --network cannot change them")
     changed = rearranged(job, changes.settings)
     altered = changes.durations.apply(changed.graph, job)
     factor = altered.duration / np.maximum(changed.graph.duration, 1)
@@ -129,30 +132,30 @@ def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
 
 
 def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None:
-    """LumosError where the model as a whole is to change and ranks are missing that the given ones pass activations to."""
+    """Raise LumosError where layers or microbatches are to change but traces of some pipeline stages are missing."""
     world = max((t.world_size or 0 for t in job.traces), default=0)
     facts = graph.collectives
     transfers = facts is not None and any(facts.kinds[k].is_transfer for k in set(facts.kind.tolist()))
     if transfers and world > len(job.traces) and {"layers", "microbatches"} & set(settings):
         raise LumosError(
-            f"the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show a part of the model alone;"
+            f"the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show only a part of the model;"
             " give at least one rank of every pipeline stage"
         )
 
 
-def _by_blocks(identified: Identified | None) -> tuple[Diagnostic, ...]:
-    """Says that a job whose plan shows goes by measured blocks all the same, and why."""
+def _plan_not_followed(identified: Identified | None) -> tuple[Diagnostic, ...]:
+    """The diagnostic that a job is changed through its measured blocks although its plan was identified, and why."""
     if identified is None:
         return ()
     text = (
         f"the layout of the plan that the traces show accounts for {identified.agreement:.1%} of their device work, less than {ENOUGH:.0%}:"
-        " the change goes by measured blocks, which know no experts and no exchanges inside layers; hold it against lumos predict"
+        " the change is made on the measured blocks, which do not model experts or exchanges inside layers; compare it with lumos predict"
     )
     return (Diagnostic("plan-not-followed", text),)
 
 
-def _by_plan(job: Job, graph: Graph, changes: Changes, plan: Identification) -> Identified | None:
-    """The job's plan, where the change goes by it: where a key needs it, or the layout of a plan accounts for the trace."""
+def _identified(job: Job, graph: Graph, changes: Changes, plan: Identification) -> Identified | None:
+    """The job's identified plan. None where no setting needs it and the job has no collectives on devices or cannot be identified."""
     if needs_plan(changes.settings):
         if not has_device(graph):
             raise LumosError(
@@ -168,7 +171,7 @@ def _by_plan(job: Job, graph: Graph, changes: Changes, plan: Identification) -> 
 
 
 def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -> Answer:
-    """The answer by the identified plan."""
+    """The answer of a change that is made on the identified plan."""
     owners = members(graph)
     timeline = simulate(graph)
     paths = critical_paths(timeline, owners)
@@ -176,9 +179,9 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
     durations = changes.durations
     altered = durations._replace(slow=()).apply(graph, job)
     cluster = _target(identified.job.cluster, changes)
-    found = planned(identified, graph, step.duration_ns * 1e-9, changes.settings, cluster, altered, durations.slow)
+    prediction = planned(identified, graph, step.duration_ns * 1e-9, changes.settings, cluster, altered, durations.slow)
     return planned_answer(
-        found,
+        prediction,
         step.name,
         (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes), *changes.durations.described()),
         spread(graph, timeline, owners),
@@ -188,7 +191,7 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
 
 
 def _target(base: Cluster, changes: Changes) -> Cluster | None:
-    """The cluster that the job is to run on; None where it stays."""
+    """The cluster that the job is to run on; None where that does not change."""
     if changes.cluster is None and not changes.network:
         return None
     return network(load_cluster(changes.cluster) if changes.cluster else base, changes.network)
@@ -204,14 +207,16 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     settings = changes.settings
     wanted = counts(settings)
     resized = {key: wanted[key] for key in SIZE_KEYS if key in wanted}
-    costed = bool(resized) or "microbatches" in wanted
-    accelerator = device_of(job, layout.segmentation.graph, changes.base_cluster) if costed else None
+    needs_costs = bool(resized) or "microbatches" in wanted
+    accelerator = device_of(job, layout.segmentation.graph, changes.base_cluster) if needs_costs else None
     if resized:
         layout = resize(layout, job, accelerator, **resized)
     if "dp" in wanted:
         layout = replicas(layout, job, wanted["dp"], _fabric(job, layout.segmentation.graph, changes))
     if changes.cluster and not has_device(layout.segmentation.graph):
-        raise LumosError("--cluster: the job ran on CPUs, which does not tell what its operators take on accelerators; use lumos predict")
+        raise LumosError(
+            "--cluster: the job ran on CPUs, which does not show how long its operators take on accelerators; use lumos predict"
+        )
     if changes.cluster or changes.network:
         old = cluster_of(job, layout.segmentation.graph, changes.base_cluster)
         layout = on_cluster(layout, job, old, _target(old, changes) or old, ", ".join(_hardware_words(changes)))
@@ -225,7 +230,7 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
 
 
 def has_device(graph: Graph) -> bool:
-    """Whether the job ran on devices at all."""
+    """Whether the job ran on devices."""
     return any(p.is_stream for p in graph.processors)
 
 
@@ -258,7 +263,8 @@ def cluster_of(job: Job, graph: Graph, base_cluster: str | None) -> Cluster:
 
 
 def _fabric(job: Job, graph: Graph, changes: Changes) -> Cluster | None:
-    """What links the replicas. None for a CPU job of one process where nobody said: it exchanged nothing that could be scaled."""
+    """The cluster whose links connect the replicas. None for a CPU job of one process without a stated cluster: it exchanged nothing
+    whose time could be scaled."""
     if len(job.traces) > 1 or (job.traces[0].world_size or 1) > 1:
         return cluster_of(job, graph, changes.base_cluster)
     if not has_device(graph) and changes.base_cluster is None and changes.cluster is None:
@@ -267,31 +273,33 @@ def _fabric(job: Job, graph: Graph, changes: Changes) -> Cluster | None:
     return _target(base, changes) or base
 
 
-def _work(found: Segmentation, job: Job, changes: Changes) -> tuple[Work, Work]:
-    """What a step of the first rank does, before and after."""
+def _work(segmentation: Segmentation, job: Job, changes: Changes) -> tuple[Work, Work]:
+    """The work of a step of the first rank, before and after the change; unknown where shapes or the backward pass are missing."""
     old = sizes(job.traces[0])
-    if not old.micro_batch or not any(p.label.phase == Phase.BACKWARD for p in found.pieces):
+    if not old.micro_batch or not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
         return Work(), Work()
     settings = counts(changes.settings)
     new = old._replace(**{key: settings[key] for key in SIZE_KEYS if key in settings})
-    have = 1 + max(p.label.microbatch for p in found.pieces)
+    measured_microbatches = 1 + max(p.label.microbatch for p in segmentation.pieces)
     accelerator = None
-    if has_device(found.graph):
+    if has_device(segmentation.graph):
         try:
-            accelerator = device_of(job, found.graph, changes.base_cluster)
+            accelerator = device_of(job, segmentation.graph, changes.base_cluster)
         except LumosError:
             accelerator = None
-    count = found.layers
+    count = segmentation.layers
     peak = (
         max(accelerator.peak_flops.get(DType.BF16, 0.0), accelerator.peak_flops.get(DType.FP16, 0.0)) if accelerator is not None else None
     )
 
-    def of(s: Sizes, total: int, microbatches_: int) -> Work:
-        held = weights(found, 0, job.traces[0], Resize(old, s))
-        inner, outer = sum(v for k, v in held.items() if k >= 0), held.get(-1, 0)
-        tokens = s.micro_batch * s.seq * microbatches_
-        parameters = outer + (inner * total / count if count else 0)
-        attended = 6.0 * total * s.seq * s.heads * s.head_dim  # 12 · layers · seq · width a token, causal: half
+    def work_of(s: Sizes, layer_count: int, microbatch_count: int) -> Work:
+        by_layer = weights(segmentation, 0, job.traces[0], Resize(old, s))
+        inner, outer = sum(v for layer, v in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
+        tokens = s.micro_batch * s.seq * microbatch_count
+        parameters = outer + (inner * layer_count / count if count else 0)
+        attended = 6.0 * layer_count * s.seq * s.heads * s.head_dim  # 12 · layers · seq · width for a token, half of it as causal
         return Work(tokens, tokens * (6.0 * parameters + attended), peak)
 
-    return of(old, count, have), of(new, settings.get("layers", count), settings.get("microbatches", have))
+    return work_of(old, count, measured_microbatches), work_of(
+        new, settings.get("layers", count), settings.get("microbatches", measured_microbatches)
+    )
