@@ -1,4 +1,4 @@
-"""A search gives the same answer wherever its plans are timed, also where a node is lost in the middle."""
+"""A search gives the same answer wherever its plans are timed, also if a node is lost on the way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_an_unknown_engine_is_refused(small):
         engine_of("dask", small)
 
 
-def test_blocks_hold_every_row_once_and_weigh_alike(small):
+def test_blocks_hold_every_row_once_and_have_equal_work(small):
     plans = enumerate_plans(small, Space())
     rows = np.random.default_rng(0).permutation(len(plans))
     parts = blocks(plans, rows, 6)

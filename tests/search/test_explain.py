@@ -1,4 +1,4 @@
-"""Parts add up to the step, and the difference names what the plans differ in."""
+"""The parts add up to the step, and their difference shows in what the plans differ."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_parts_add_up_to_the_steps():
 def test_recomputation_is_named():
     first, second, found = explained("tp=2,pp=2", "tp=2,pp=2,recompute=full")
     assert max(found.difference, key=lambda part: found.difference[part]) == RECOMPUTED
-    again = found.difference[RECOMPUTED] + found.difference["tensor-parallel communication"]  # the forward pass's, done twice
-    assert again == pytest.approx(second.time.time_s - first.time.time_s, rel=0.15)
+    repeated = found.difference[RECOMPUTED] + found.difference["tensor-parallel communication"]  # the forward pass's, done twice
+    assert repeated == pytest.approx(second.time.time_s - first.time.time_s, rel=0.15)
 
 
 def test_a_deeper_pipeline_fills_longer():

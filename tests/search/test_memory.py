@@ -1,4 +1,4 @@
-"""Memory in columns is the memory of `layout.memory`, to the byte."""
+"""Memory in columns equals the memory of `blocks.memory`, to the byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lumos.search.space import SCHEDULES, Space, enumerate_plans
 
 @pytest.mark.parametrize("name", ["small", "mixture"])
 @pytest.mark.parametrize("framework", ["megatron-core", "megatron-2021"])
-def test_as_one_plan_at_a_time(name, framework, request):
+def test_columns_equal_one_plan_at_a_time(name, framework, request):
     problem = replace(request.getfixturevalue(name), framework=profile(framework))
     plans = enumerate_plans(problem, Space(schedule=SCHEDULES))
     peak = peak_bytes(plans)

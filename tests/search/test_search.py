@@ -1,4 +1,4 @@
-"""Searches against trying every plan in full; conditions, sweeps, interruption."""
+"""Searches compared with simulating every plan in full; conditions, sweeps, interruption."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def found(small):
     return search(small, FEW, refine=5)
 
 
-def test_finds_what_trying_every_plan_finds(small, found, monkeypatch):
+def test_finds_the_plans_that_simulating_all_finds(small, found, monkeypatch):
     from lumos.search import search as module
 
-    monkeypatch.setattr(module, "FIRST", 8)  # so that the first round sets a limit that prunes the rest
+    monkeypatch.setattr(module, "FIRST_ROUND", 8)  # so that the first round sets a limit that prunes the rest
     pruned = search(small, FEW, refine=5)
     assert pruned.pruned > 0
     plans = enumerate_plans(small, FEW)
@@ -53,7 +53,7 @@ def test_answer_has_the_plan_and_the_keys_of_predict(found):
     assert {"tp", "pp", "dp", "micro_batch", "schedule", "step_time_s", "memory", "critical_path"} <= best.keys()
 
 
-def test_front_is_what_nothing_beats_in_both(found):
+def test_no_plan_beats_one_of_the_front_in_both_time_and_memory(found):
     c = found.candidates
     front = c.pareto().tolist()
     for row in range(len(c.plans)):
@@ -66,18 +66,18 @@ def test_front_is_what_nothing_beats_in_both(found):
 
 def test_conditions_hold_for_every_plan_given(small, found):
     limit = float(np.sort(found.candidates.peak)[2]) + 1
-    kept = search(
+    restricted = search(
         small, FEW, refine=5, require=[parse(f"memory.peak_bytes < {limit}"), parse("model_flops_utilization > 0.01 and tp <= 8")]
     )
-    assert kept.best
-    assert all(p.memory.peak_bytes < limit for p in kept.best)
-    assert kept.excluded > 0
+    assert restricted.best
+    assert all(p.memory.peak_bytes < limit for p in restricted.best)
+    assert restricted.excluded > 0
 
 
-def test_conditions_that_need_the_full_simulation_look_past_the_first(small, found):
+def test_conditions_on_simulated_figures_are_tried_on_further_plans(small, found):
     times = sorted(p.time.time_s for p in found.best)
-    kept = search(small, FEW, refine=2, require=[parse(f"step_time_s > {times[1]}")])
-    assert [p.time.time_s for p in kept.best] == pytest.approx(times[2:4])
+    restricted = search(small, FEW, refine=2, require=[parse(f"step_time_s > {times[1]}")])
+    assert [p.time.time_s for p in restricted.best] == pytest.approx(times[2:4])
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_expressions(text, holds):
 @pytest.mark.parametrize(
     "text", ["__import__('os')", "a[0] < 1", "a.b <", "lambda: 1", "(x := 1) < 2", "[i for i in a]", "a ** 9 < 1", "a().b < 1"]
 )
-def test_what_is_no_comparison_is_refused(text):
+def test_anything_but_a_comparison_is_refused(text):
     with pytest.raises(UsageError, match="--require"):
         parse(text)
 

@@ -26,7 +26,7 @@ def test_every_plan_keeps_the_rules_and_uses_every_device(small, mixture):
 
 
 def test_no_plan_that_the_rules_allow_is_missing(small):
-    """Against a search of the whole product, with the choices that change nothing left out."""
+    """Compared with the whole product of all choices, without those that make no difference."""
     space = Space(micro_batch=(1, 2), cp=(1, 2), recompute=("none",), schedule=("1f1b", "zero-bubble", "dualpipe"))
     listed = {tuple(row) for row in enumerate_plans(small, space).rows.tolist()}
     some = enumerate_plans(small, space).plan(0)

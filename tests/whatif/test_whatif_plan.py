@@ -118,8 +118,8 @@ def test_changed_durations_carry_over_to_another_plan(written, glob, keys, chang
 )
 def test_changed_durations_under_the_measured_plan_equal_changed_durations_alone(written, durations):
     # the same change made twice: on the tasks of the trace, and on the prices of the identified plan
-    beside, alone = (written.whatif(*words, durations=durations) for words in (["tp=2"], []))
-    assert beside.outcome.step_time_s == pytest.approx(alone.outcome.step_time_s, rel=0.01)
+    under_plan, alone = (written.whatif(*words, durations=durations) for words in (["tp=2"], []))
+    assert under_plan.outcome.step_time_s == pytest.approx(alone.outcome.step_time_s, rel=0.01)
 
 
 def test_a_slow_rank_is_one_of_the_new_plan(written):

@@ -1,9 +1,10 @@
 """Times of many plans at once: the pipeline's recurrences over columns of plans, then the end of the step.
 
-Plans whose passes come in the same order are timed together (`native/pipeline_time.hpp`). Of long steps only as many
-microbatches are timed as the pipeline needs to reach its steady state; the rest is added at the pace of its last rounds. What
-it leaves out against the full simulation: a host that is late for single passes only, unless it waits for transfers (a host that is
-the limit throughout counts), and with ZeRO 3 what the gathers of one pass leave for the next.
+Plans that run their passes in the same order are timed together (`native/pipeline_time.hpp`). Of a long step only as many
+microbatches are timed as the pipeline needs to reach its steady state; the rest is added at the pace of its last rounds.
+
+Compared with the full simulation, two effects are missing: a host that is late for single passes, unless it waits for transfers (a
+host that is the limit during the whole step is included); and with ZeRO 3 the part of a pass's gathers that delays the next pass.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from lumos.search.structure import chunk_layers, passes, structures
 
 
 class PassKind(IntEnum):
-    """Passes that differ in length: those of `Pass`, then the backward and the weight-gradient pass that complete a chunk's
-    gradients."""
+    """Kinds of passes that differ in length: those of `Pass`, and then the last backward pass and the last weight-gradient pass of a
+    chunk, which complete its gradients."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -52,15 +53,15 @@ def step_times(plans: Plans, columns: Columns, coefficients: StepCoefficients) -
 
 
 def _table(plans: Plans, c: Columns, coefficients: StepCoefficients) -> Floats:
-    """What the recurrence needs of every plan, ns: float64[n, WIDTH], in the order of `Column` in native/pipeline_time.hpp."""
+    """The times that the recurrence reads, ns: float64[n, WIDTH], in the order of `Column` in native/pipeline_time.hpp."""
     framework, n = plans.problem.framework, len(plans)
     data = plans["dp"] * plans["cp"] > 1
-    whole = data & (plans["zero"] == 3)  # parameters are gathered for every pass
-    late = data & (plans["zero"] != 3)
+    gathers_parameters = data & (plans["zero"] == 3)  # for every pass
+    reduces_last = data & (plans["zero"] != 3)
     split = data & np.isin(plans["zero"], (1, 2))
     transfers = 2 * plans["vpp"] * (plans["pp"] > 1) * 1000 * framework.transfer_us
     parts: dict[str, list[NDArray[Any]]] = {
-        "length": _lengths(plans, c, data, whole),
+        "length": _lengths(plans, c, data, gathers_parameters),
         "host": [getattr(c, f"{name}_host") for name in _PRICES],
         **_late(plans, c),
         "ends": [c.embedding, c.head],
@@ -70,13 +71,13 @@ def _table(plans: Plans, c: Columns, coefficients: StepCoefficients) -> Floats:
         "gradients": [c.reduction],
         "bucket": [c.bucket],
         "outer_gradients": [c.outer_reduction[:, 0], np.zeros(n) if plans.problem.model.tied else c.outer_reduction[:, 1]],
-        "late_gradients": [np.where(late[:, None], c.final_reduction, 0.0)],
+        "late_gradients": [np.where(reduces_last[:, None], c.final_reduction, 0.0)],
         "optimizer": [c.optimizer],
         "late_gather": [c.final_gather],
         "tied": [c.tied],
         "launches": [transfers],
         "microbatches": [plans.microbatches],
-        "beside": [whole | (data & framework.dp_overlap)],
+        "beside": [gathers_parameters | (data & framework.dp_overlap)],
         "begin": [np.full(n, 1000 * framework.step_us * coefficients.step)],
     }
     stacked = [np.column_stack(part).astype(float) for part in parts.values()]
@@ -86,8 +87,8 @@ def _table(plans: Plans, c: Columns, coefficients: StepCoefficients) -> Floats:
 
 
 def _late(plans: Plans, c: Columns) -> dict[str, list[NDArray[Any]]]:
-    """Where the host waits for what a pass receives: how late the first layer's work is then, and each further layer's, by kind; the
-    latency of a launch."""
+    """Delays where the host waits for a transfer before it launches a pass: that of the first layer's work and that of each further
+    layer's, by kind of pass, and the latency of a launch."""
     n = len(plans)
     if not plans.problem.framework.transfer_blocks:
         none = [np.zeros((n, 2 * len(PassKind)))]
@@ -100,13 +101,14 @@ def _late(plans: Plans, c: Columns) -> dict[str, list[NDArray[Any]]]:
     }
 
 
-def _lengths(plans: Plans, c: Columns, data: np.ndarray, whole: np.ndarray) -> list[Floats]:
-    """A layer's passes by kind."""
+def _lengths(plans: Plans, c: Columns, data: np.ndarray, gathers_parameters: np.ndarray) -> list[Floats]:
+    """Lengths of the passes of one layer, by kind. data: plans with data parallelism. gathers_parameters: plans whose parameters are
+    gathered for every pass."""
     framework = plans.problem.framework
     slowed, slowed_by_gather = np.where(data[:, None], c.slowdown[:, :2], 0.0), c.slowdown[:, 2:]
     each = np.where(((plans["zero"] >= 2) & framework.reduce_each)[:, None], slowed, 0.0)
     last = slowed if framework.dp_overlap else each
-    sharded = whole[:, None]
+    sharded = gathers_parameters[:, None]
     gathered = np.maximum(c.backward + slowed + slowed_by_gather, c.gather + c.reduction)
     return [
         np.where(sharded, np.maximum(c.forward + slowed_by_gather, c.gather), c.forward),

@@ -1,4 +1,4 @@
-"""Conditions on results: expressions over the keys of `lumos predict --json`, read without evaluating any code.
+"""Conditions on results: expressions over the keys of `lumos predict --json`, which are parsed and never run as code.
 
 An expression compares keys (dotted), numbers and strings: `memory.peak_bytes < 70e9 and tp <= 8`. Allowed are and, or, not,
 comparisons (also chained, and `in` a list), + − * / and parentheses.
@@ -26,13 +26,13 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A condition; call it with a result to know whether it holds."""
+    """A condition on a result."""
 
     text: str
     tree: ast.expr
 
     def __call__(self, result: Mapping[str, Any]) -> bool:
-        """Whether it holds. UsageError for an unknown key, or values that do not compare."""
+        """Whether the condition holds. Raises UsageError for an unknown key, or values that cannot be compared."""
         try:
             return bool(_value(self.tree, result, self.text))
         except (TypeError, ZeroDivisionError) as error:
@@ -40,14 +40,14 @@ class Constraint:
 
     @property
     def keys(self) -> set[str]:
-        """The dotted keys that it reads."""
-        found: set[str] = set()
-        _collect(self.tree, found)
-        return found
+        """The dotted keys that the condition reads."""
+        dotted: set[str] = set()
+        _collect(self.tree, dotted)
+        return dotted
 
 
 def parse(text: str) -> Constraint:
-    """The condition of an expression. UsageError where it is not one."""
+    """Parse the expression of a condition. Raises UsageError where it is not one."""
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError) as error:
@@ -57,7 +57,7 @@ def parse(text: str) -> Constraint:
 
 
 def _check(node: ast.expr, text: str) -> None:
-    """Refuse what is not a comparison of keys and constants."""
+    """Raise UsageError for anything but comparisons of keys and constants."""
     match node:
         case ast.BoolOp(values=parts) | ast.List(elts=parts) | ast.Tuple(elts=parts):
             inner = parts
@@ -86,12 +86,12 @@ def _key(node: ast.expr, text: str) -> str:
     raise UsageError(f"--require {text!r}: {ast.unparse(node)!r} is not a key")
 
 
-def _collect(node: ast.AST, found: set[str]) -> None:
+def _collect(node: ast.AST, dotted: set[str]) -> None:
     if isinstance(node, (ast.Name, ast.Attribute)):
-        found.add(_key(node, ""))
+        dotted.add(_key(node, ""))
         return
     for child in ast.iter_child_nodes(node):
-        _collect(child, found)
+        _collect(child, dotted)
 
 
 def _value(node: ast.expr, result: Mapping[str, Any], text: str) -> Any:

@@ -1,7 +1,7 @@
 """Where plans are timed and simulated: on this machine, or as tasks of a Ray cluster.
 
-An engine works on rows of a table of plans whose blocks are priced already. Tasks are pure: the same rows give the same
-times anywhere, so a lost worker's task is done again and the answer is that of one machine.
+An engine works on rows of a table of plans whose blocks are priced already. The same rows give the same times on any machine, so
+the task of a lost worker is repeated elsewhere, and the answer equals that of one machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ENGINES = ("local", "ray")
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A plan simulated in full, without its timeline. keys: what `lumos predict --json` says of it."""
+    """A plan simulated in full, without its timeline. keys: those of `lumos predict --json`."""
 
     job: Job
     time: StepTime
@@ -47,41 +47,41 @@ class Engine(Protocol):
     pricer: Pricer
 
     def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
-        """Blocks of rows with their seconds in coarse form."""
+        """Blocks of rows, each with the steps of its plans in coarse form, seconds."""
 
     def simulate(self, plans: Plans, rows: Ints) -> Iterator[Simulated]:
-        """The plans of `rows` in full, in their order."""
+        """The plans of `rows` simulated in full, in the order of `rows`."""
 
 
 def simulated(job: Job, pricer: Pricer) -> Simulated:
-    """The step of `job` in full."""
+    """The step of `job` simulated in full."""
     p = predict(job, pricer, coarse=True)
     return Simulated(p.job, p.time, p.memory, p.tokens_per_s_per_gpu, p.model_flops_utilization, result(p))
 
 
 def blocks(plans: Plans, rows: Ints, count: int) -> list[Ints]:
-    """The rows in about `count` blocks of equal work. Plans whose passes come in one order stay together, as far as that allows."""
+    """The rows in about `count` blocks of equal work. As far as that allows, plans with the same order of passes stay together."""
     groups = []
     for structure, members in structures(plans.take(rows)):
         passes = 2 * structure.stages * structure.chunks * structure.microbatches
         groups.append((passes, rows[members]))
     share = sum(passes * len(members) for passes, members in groups) / max(1, count)
     out: list[Ints] = []
-    some: list[Ints] = []
-    room = share
+    current: list[Ints] = []
+    work_left = share
     for passes, members in groups:
         while len(members):
-            fitting = max(1, min(len(members), round(room / passes)))
-            some.append(members[:fitting])
-            members, room = members[fitting:], room - fitting * passes
-            if room < passes:
-                out.append(np.concatenate(some))
-                some, room = [], share
-    return [*out, np.concatenate(some)] if some else out
+            fitting = max(1, min(len(members), round(work_left / passes)))
+            current.append(members[:fitting])
+            members, work_left = members[fitting:], work_left - fitting * passes
+            if work_left < passes:
+                out.append(np.concatenate(current))
+                current, work_left = [], share
+    return [*out, np.concatenate(current)] if current else out
 
 
 class Local:
-    """Threads of this process: the passes are timed without the interpreter's lock. Full simulations run one by one."""
+    """Times plans in threads of this process, without the interpreter's lock. Full simulations run one by one."""
 
     def __init__(self, problem: Problem, threads: int | None = None, pricer: Pricer | None = None) -> None:
         self.pricer = pricer or Pricer(problem.cluster)
@@ -101,7 +101,7 @@ class Local:
 
 
 class Ray:
-    """Tasks of a Ray cluster: plans, their columns and the prices lie in the object store once."""
+    """Runs tasks on a Ray cluster. The plans, their columns and the prices are put into its object store once."""
 
     def __init__(self, problem: Problem, address: str | None = None, pricer: Pricer | None = None) -> None:
         self.pricer = pricer or Pricer(problem.cluster)
@@ -130,7 +130,7 @@ def _simulated(table: tuple[Plans, Pricer], row: int) -> Simulated:
 
 
 def engine_of(name: str, problem: Problem, address: str | None = None, pricer: Pricer | None = None) -> Engine:
-    """The engine of that name. UsageError for an unknown one."""
+    """The engine of that name. Raises UsageError for an unknown one."""
     if name == "local":
         return Local(problem, pricer=pricer)
     if name == "ray":

@@ -1,9 +1,9 @@
 """Why one plan beats another: the step as parts that add up to it, and the difference of two steps part by part.
 
-The parts are means over the pipeline stages. Inside a block: compute by kind of work, the forward pass done again (what memory
-forces), and the communication that the block's compute does not cover, by group. Between blocks the compute stream is
-idle: while gradients or parameters move (data parallel), before the first pass and after the last (filling and draining the
-pipeline), and between passes (transfers, and waiting for them).
+The parts are means over the pipeline stages. The time inside blocks is split into compute by kind of work, recomputation (to save
+memory), and the communication that does not overlap with compute, by process group. The time between blocks, in which the compute
+stream is idle, is split into data-parallel communication, the time before the first pass and after the last (filling and draining
+the pipeline), and the time between passes (transfers, and waiting for them).
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ DATA = "data-parallel communication"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Shown):
-    """Parts of two steps, in seconds; each adds up to its step."""
+    """The parts of two steps, in seconds; the parts of each add up to its step."""
 
     first: dict[str, float]
     second: dict[str, float]
 
     @property
     def difference(self) -> dict[str, float]:
-        """Second less first, the largest first."""
+        """The parts of the second step minus those of the first, the largest difference first."""
         keys = dict.fromkeys([*self.first, *self.second])
-        found = {key: self.second.get(key, 0.0) - self.first.get(key, 0.0) for key in keys}
-        return dict(sorted(found.items(), key=lambda item: -abs(item[1])))
+        differences = {key: self.second.get(key, 0.0) - self.first.get(key, 0.0) for key in keys}
+        return dict(sorted(differences.items(), key=lambda item: -abs(item[1])))
 
 
 def explain(first: Prediction, second: Prediction, pricer: Pricer) -> Explanation:
-    """The parts of two predictions in coarse form, of one cluster."""
+    """The parts of two predictions in coarse form on one cluster."""
     return Explanation(parts(first, pricer), parts(second, pricer))
 
 
 def parts(p: Prediction, pricer: Pricer) -> dict[str, float]:
-    """Seconds of a coarse prediction's parts."""
+    """The parts of a coarse prediction, in seconds."""
     total = Counter[str]()
     known: dict[int, Counter[str]] = {}
     layout = p.layout
@@ -71,24 +71,24 @@ def _inside(block: Block, p: Prediction, pricer: Pricer) -> Counter[str]:
     if not any(op.lane is Lane.COMPUTE for op in block.ops):
         return parts
     times = [price.times for price in pricer([op.work for op in block.ops])]
-    again = _again(block, p)
-    whole = collapse(block, times)
-    moved = Counter[str]()
+    repeated = _repeated_ops(block, p)
+    collapsed = collapse(block, times)
+    communication = Counter[str]()
     for i, (op, time) in enumerate(zip(block.ops, times, strict=True)):
         if isinstance(op.work, Collective):
-            moved[work_class(op.work, op.lane)] += time.best
-        elif i >= again:
+            communication[work_class(op.work, op.lane)] += time.best
+        elif i >= repeated:
             parts[work_class(op.work, op.lane)] += time.best
         else:
             parts[RECOMPUTED] += time.best
-    for name, length in moved.items():
-        parts[name] += round(whole.exposed * length / max(1, moved.total()))
-    parts[WAITING] += whole.device.best - parts.total()  # rounding
+    for name, length in communication.items():
+        parts[name] += round(collapsed.exposed * length / max(1, communication.total()))
+    parts[WAITING] += collapsed.device.best - parts.total()  # rounding
     return parts
 
 
-def _again(block: Block, p: Prediction) -> int:
-    """Ops at the head of a block that repeat the forward pass."""
+def _repeated_ops(block: Block, p: Prediction) -> int:
+    """How many operations at the beginning of a block repeat the forward pass."""
     plan = p.job.plan
     if plan.recompute is not Recompute.FULL or not block.name.startswith(("layer backward", "layer input")):
         return 0
@@ -104,7 +104,7 @@ def _again(block: Block, p: Prediction) -> int:
 
 
 def _between(p: Prediction) -> Counter[str]:
-    """Idle time of the stages' compute streams, summed, ns."""
+    """Idle time of the compute streams by part, summed over the stages, ns."""
     timeline, graph = p.timeline, p.timeline.graph
     begin, end = int(timeline.start.min()), int(timeline.end.max())
     streams = {(q.rank, q.stream - 1): i for i, q in enumerate(graph.processors) if q.is_stream}
@@ -116,11 +116,11 @@ def _between(p: Prediction) -> Counter[str]:
             continue
         idle = _gaps(spans, begin, end)
         data = [_spans(p, streams.get((stage, int(lane)))) for lane in (Lane.DATA, Lane.GATHER)]
-        moving = np.concatenate(data)
-        out[DATA] += sum(_overlap(gap, moving) for gap in idle)
+        communicating = np.concatenate(data)
+        out[DATA] += sum(_overlap(gap, communicating) for gap in idle)
         for gap in idle:
             outer = gap[0] == begin or gap[1] == end or gap[1] == spans[0, 0]
-            out[FILL if outer else WAITING] += gap[1] - gap[0] - _overlap(gap, moving)
+            out[FILL if outer else WAITING] += gap[1] - gap[0] - _overlap(gap, communicating)
     return out
 
 
@@ -141,7 +141,7 @@ def _gaps(spans: np.ndarray, begin: int, end: int) -> list[tuple[int, int]]:
 
 
 def _overlap(gap: tuple[int, int], spans: np.ndarray) -> int:
-    """Time of the gap that the spans cover (spans of different lanes may overlap: counted once)."""
+    """How much of the gap the spans cover, ns. Time that several spans cover is counted once."""
     if not len(spans):
         return 0
     inside = spans[(spans[:, 1] > gap[0]) & (spans[:, 0] < gap[1])]

@@ -39,7 +39,7 @@ Words: TypeAlias = str | Sequence[str]
 
 
 class SpaceWords(TypedDict, total=False):
-    """The values that each choice of a plan may take; what is left out is open."""
+    """The values that each choice of a plan may take. A choice that is left out may take any that the search allows."""
 
     tp: Sizes
     pp: Sizes
@@ -55,9 +55,13 @@ class SpaceWords(TypedDict, total=False):
 
 
 class SearchWords(SpaceWords, total=False):
-    """What is searched and how. model to seq: the job (of traces: where they ran, and sizes in place of the measured ones). refine: how
-    many plans are simulated in full (10). require: conditions, such as "memory.peak_bytes < 70e9". prune: leave out plans that are
-    proved slower (True). engine: "local", or "ray" (a cluster, at ray_address). progress(done, total): called with plans."""
+    """What is searched and how.
+
+    model, cluster, gpus, global_batch, seq: the job; for traces, the cluster on which they ran, and sizes in place of the measured ones.
+    refine: how many plans are simulated in full (10). require: conditions, such as "memory.peak_bytes < 70e9". prune: skip plans whose
+    lower bound is too slow (True). engine: "local", or "ray" for a Ray cluster, that at ray_address. progress: called with the number
+    of plans timed so far and in all.
+    """
 
     model: str
     cluster: str
@@ -75,7 +79,7 @@ class SearchWords(SpaceWords, total=False):
 
 
 class Swept(NamedTuple):
-    """What a search with one value of a size found."""
+    """The result of a search with one value of the swept size."""
 
     value: int
     found: Found
@@ -94,10 +98,10 @@ def search(
 ) -> Found | Rows[Swept]:
     """The plans of a model on a cluster, best first.
 
-    job: trace files, a folder, or a job that `lumos.read` gave: its sizes and measured blocks; without one, model, cluster, gpus,
-    global_batch and seq are needed. words: see `SearchWords` and `SpaceWords`. sweep: one size with its values, {"gpus": (256, 512)} or
-    "gpus=256..16384" (doubling): a search for each, in rows. Raises UsageError where a word is unknown or wrong, LumosError where the
-    job shows no plan that could be changed.
+    job: trace files, a folder, or a job from `lumos.read`, of which the sizes and the measured blocks are used. Without one, model,
+    cluster, gpus, global_batch and seq are needed. words: see `SearchWords` and `SpaceWords`. sweep: one size with its values,
+    {"gpus": (256, 512)} or "gpus=256..16384" (doubling); every value is searched and becomes a row. Raises UsageError where a word is
+    unknown or wrong, LumosError where no plan can be identified from the traces.
     """
     for word in words:
         check_choice(word, sorted(SearchWords.__optional_keys__), "a word of search")
@@ -116,7 +120,7 @@ def search(
 
 
 def _problem(job: Source | None, words: SearchWords) -> tuple[Problem, Pricer | None]:
-    """What is searched, and the prices of measured blocks."""
+    """The problem to search, and the prices of measured blocks where there are traces."""
     if job is None:
         sizes = words.get("gpus"), words.get("global_batch"), words.get("seq")
         named = words.get("precision", "bf16"), words.get("framework", "megatron-core")
@@ -140,7 +144,7 @@ def _listed(value: object) -> Sequence[str]:
 
 
 def _text(value: object) -> object:
-    """Values as the command line has them: separated by commas."""
+    """Values as they are written on the command line, separated by commas."""
     return value if isinstance(value, bool) else ",".join(_listed(value))
 
 
@@ -177,8 +181,8 @@ PlanSource: TypeAlias = PlanWords | str | os.PathLike[str]
 def explain(first: PlanSource, second: PlanSource, **job: Unpack[JobWords]) -> Explained:
     """Why one plan beats another: the difference of the two steps, part by part.
 
-    job: what both share (model, cluster, gpus, global_batch, seq and settings of the plan); it wins over files. Raises UsageError where a
-    plan is incomplete, unknown or contradicts itself, or where the two are of different clusters.
+    job: what both plans share (model, cluster, gpus, global_batch, seq and settings of the plan); it overrides files. Raises UsageError
+    where a plan is incomplete, unknown or contradicts itself, or where the two are of different clusters.
     """
     jobs = [job_from(with_words(_settings(plan), job, "explain")) for plan in (first, second)]
     if jobs[0].cluster != jobs[1].cluster:

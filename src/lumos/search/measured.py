@@ -1,4 +1,4 @@
-"""A search that starts from a measured job: its model, framework and sizes, and prices calibrated by its blocks."""
+"""A search that starts from a measured job: its model, framework and sizes, and prices calibrated by its device work."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lumos.whatif.whatif import cluster_of
 
 
 def problem_of_traces(job: Job, graph: Graph, base_cluster: str | None = None) -> tuple[Problem, Pricer]:
-    """The problem that the traces `job` (joined in `graph`) ran, and prices with their measured blocks.
+    """The problem of the traced job, whose joined graph is `graph`, and prices calibrated by it.
 
-    LumosError where the traces do not show a plan that accounts for their work.
+    Raises LumosError where no plan can be identified that accounts for the traced work.
     """
-    found = identify(job, graph, members(graph), cluster_of(job, graph, base_cluster))
-    if found.agreement < ENOUGH:
+    identified = identify(job, graph, members(graph), cluster_of(job, graph, base_cluster))
+    if identified.agreement < ENOUGH:
         raise LumosError(
-            f"the layout of the plan that the trace shows accounts for {found.agreement:.0%} of its device work, too little ({ENOUGH:.0%})"
-            " to price other plans by; name --model and --cluster to search without a trace"
+            f"the layout of the plan that the trace shows accounts for {identified.agreement:.0%} of its device work; pricing other"
+            f" plans from it takes at least {ENOUGH:.0%}; name --model and --cluster to search without a trace"
         )
-    ran = found.job
+    ran = identified.job
     plan = ran.plan
     problem = Problem(ran.model, ran.framework, ran.cluster, plan.devices, plan.global_batch, plan.seq_len, plan.precision, ran.assumed)
-    return problem, calibrate(found, graph)
+    return problem, calibrate(identified, graph)

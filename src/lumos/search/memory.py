@@ -1,4 +1,4 @@
-"""Peak memory of many plans at once: `layout.memory` in columns."""
+"""Peak memory of many plans at once: the formulas of `blocks.memory` on columns of plans."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lumos.vocabulary import Recompute, Schedule
 
 
 def peak_bytes(plans: Plans) -> Ints:
-    """Bytes of the worst stage of every plan, int64[n]."""
+    """Peak bytes of the stage that needs most, for every plan, int64[n]."""
     out = np.zeros(len(plans), np.int64)
-    per = memory_columns(plans)
+    plan_columns = memory_columns(plans)
     for structure, rows in structures(plans):
         part = plans.take(rows)
-        columns = {name: values[rows] for name, values in per.items()}
+        columns = {name: values[rows] for name, values in plan_columns.items()}
         dense, mixture = chunk_layers(part, 0)
         peak = np.zeros(len(part), np.int64)
         for stage, moments in _worst(structure, dense, mixture):
@@ -33,14 +33,17 @@ def peak_bytes(plans: Plans) -> Ints:
 
 
 def _worst(structure: Structure, dense: Ints, mixture: Ints) -> Iterator[tuple[int, Ints]]:
-    """Stages that no other one covers, each with what it holds at its worst moments, in layers: int[moments, 4], dense layers of
-    microbatches that wait for their backward pass and those of which the weight gradients are left, then mixture layers."""
+    """The stages that can need most memory, each with the layers that it holds at the moments when it can need most.
+
+    int64[moments, 4]: dense layers of microbatches that wait for their backward pass, dense layers of which only the weight gradients
+    are left to compute, and the same two for mixture layers.
+    """
     for stage, moments in _pipeline.worst(*structure, dense, mixture).items():
         yield stage, np.array(moments, np.int64)
 
 
 def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> RankParameters[Ints]:
-    """Parameters of one rank of a stage, by plan. A model of one kind of layers has them all in the first column."""
+    """Parameters of one rank of a stage, by plan. A model with one kind of layers has all of them in the first column."""
     model = plans.problem.model
     only_mixture = model.mixture_layers == model.layers
     layers = {kind: int(count.sum()) for kind, count in ((only_mixture, dense), (True, mixture)) if count.any()}
@@ -49,6 +52,7 @@ def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mix
 
 
 def _static(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> Ints:
+    """Bytes of the parameters, gradients and optimizer states of one rank of a stage, by plan."""
     problem = plans.problem
     model, width = problem.model, problem.precision.activation_bytes
     held = _parameters(plans, structure, stage, dense, mixture)
@@ -66,17 +70,18 @@ def _static(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture
 def _activations(
     plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints, moments: Ints, columns: dict[str, Ints]
 ) -> Ints:
+    """Peak bytes of the activations, and the weight gradients and logits that exist with them, of one rank of a stage, by plan."""
     full = plans["recompute"] == RECOMPUTES.index(Recompute.FULL)
     layer = columns["layer"]
-    kept = np.where(full[:, None], columns["input"][:, None], layer)
-    if structure.name is Schedule.GPIPE:  # holds every microbatch, also those beyond the structure's window
-        live = (plans.microbatches[:, None] * np.array([dense.sum(), mixture.sum()]) * kept).sum(axis=1)
+    saved = np.where(full[:, None], columns["input"][:, None], layer)
+    if structure.name is Schedule.GPIPE:  # it holds every microbatch, also those beyond the structure's window
+        live = (plans.microbatches[:, None] * np.array([dense.sum(), mixture.sum()]) * saved).sum(axis=1)
     else:
-        each = np.stack([kept[:, 0], layer[:, 0], kept[:, 1], layer[:, 1]], axis=1)
+        each = np.stack([saved[:, 0], layer[:, 0], saved[:, 1], layer[:, 1]], axis=1)
         live = (each @ moments.T).max(axis=1)
-    shown = [k for k, n in enumerate((dense.sum(), mixture.sum())) if n]
-    again = layer[:, shown].max(axis=1) if shown else np.zeros(len(plans), np.int64)
-    peak = live + np.where(full, again, 0)
+    kinds = [k for k, n in enumerate((dense.sum(), mixture.sum())) if n]
+    recomputed = layer[:, kinds].max(axis=1) if kinds else np.zeros(len(plans), np.int64)
+    peak = live + np.where(full, recomputed, 0)
     last = stage == structure.stages - 1
     if last:
         peak = peak + columns["logits"]

@@ -1,6 +1,7 @@
-"""Times of the blocks that plans consist of: each distinct block built and priced once, then spread over the plans as columns.
+"""Times of the blocks of which plans consist: each distinct block is built and priced once, then written to columns of all plans.
 
-A block depends on few of a plan's sizes; a plan that has them stands for all. Times are those of collapsed blocks, in ns.
+A block depends on few of a plan's sizes, so it is built for one plan of all those with equal sizes (their representative). Times
+are those of collapsed blocks, in ns.
 """
 
 from __future__ import annotations
@@ -31,20 +32,21 @@ Ints = NDArray[np.int64]
 DENSE, MIXTURE = 0, 1
 #: Schedules that split backward passes.
 SPLIT = (Schedule.ZERO_BUBBLE, Schedule.DUALPIPE)
-#: Stages that may differ: the first, one in the middle, the last.
+#: The kinds of stages that may differ: the first, those in the middle, the last.
 FIRST, MIDDLE, LAST = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Per plan, float64[n] or float64[n, k]; ns where not said.
+    """Times of every plan, float64[n] or float64[n, k], ns unless said otherwise.
 
-    forward, backward, inputs, weights: one layer's, by (dense, mixture); `*_host`: host time of its launches; `*_lead`: by how much
-    the host holds its end up where it starts with the device. slowdown: what a
-    layer's backward pass loses to the exchange of its gradients beside it. reduction: exchange of one layer's gradients,
-    in buckets; bucket: layers of a bucket; gather: of one layer's parameters. embedding, head: (forward, backward);
-    their gradients' exchange: outer_reduction (embedding, head). transfer: one pipeline transfer. optimizer, optimizer_host,
-    final_reduction, final_gather: by stage (first, middle, last). tied: sum of the shared table's gradients.
+    forward, backward, inputs, weights: the passes of one layer, by (dense, mixture). `*_host`: the host time of its launches. `*_lead`:
+    by how much the host delays the end of the layer if host and device start at the same time. slowdown: by how much a layer's passes
+    take longer while communication runs at the same time, as (backward pass during the exchange of gradients by dense and mixture,
+    the same during the gather of parameters). reduction: exchange of one layer's gradients, in buckets. bucket: layers of a bucket.
+    gather: gather of one layer's parameters. embedding, head: (forward, backward). outer_reduction: exchange of the gradients of
+    (embedding, head). transfer: one pipeline transfer. optimizer, optimizer_host, final_reduction, final_gather: by stage (first,
+    middle, last). tied: exchange of the gradients of the table that embedding and head share.
     """
 
     forward: Floats
@@ -79,7 +81,7 @@ class Columns:
 
 
 class _Lengths(NamedTuple):
-    """Of a collapsed block, ns."""
+    """The times of a collapsed block, ns."""
 
     device: float
     host: float
@@ -97,21 +99,23 @@ class Prices:
         many = (plans.microbatches > 1).astype(np.int64)
         sharded = np.minimum(plans["zero"], 1)
         dualpipe = plans["schedule"] == SCHEDULES.index(Schedule.DUALPIPE)
-        both_ways = (dualpipe & (plans.problem.model.experts is not None)).astype(np.int64)  # experts' exchanges run beside compute
+        both_ways = (dualpipe & (plans.problem.model.experts is not None)).astype(
+            np.int64
+        )  # exchanges of experts run at the same time as compute
         layer = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many, both_ways)
         outer = _keys(plans, ("tp", "cp", "micro_batch", "sequence_parallel"), many)
         parts = plans["pp"] * plans["vpp"]
         exchange = _keys(plans, ("tp", "cp", "ep", "dp"), sharded, parts)
-        tail = _keys(plans, ("tp", "cp", "ep", "dp", "pp", "vpp", "schedule"), sharded)
-        moving = _keys(plans, ("tp", "cp", "pp", "micro_batch", "sequence_parallel"))
-        found: dict[str, Floats] = {}
+        end_of_step = _keys(plans, ("tp", "cp", "ep", "dp", "pp", "vpp", "schedule"), sharded)
+        transfer = _keys(plans, ("tp", "cp", "pp", "micro_batch", "sequence_parallel"))
+        by_name: dict[str, Floats] = {}
         split = bool(np.any(np.isin(plans["schedule"], [SCHEDULES.index(name) for name in SPLIT])))
-        found |= self._spread(plans, layer, lambda s: _layer_blocks(s, split), _layer_values)
-        found |= self._spread(plans, outer, _outer_blocks, _outer_values)
-        found |= self._spread(plans, moving, _transfer_blocks, _transfer_values)
-        found |= self._spread(plans, exchange, _exchange_blocks, _exchange_values)
-        found |= self._spread(plans, tail, _tail_blocks, _tail_values)
-        return Columns(**found)
+        by_name |= self._spread(plans, layer, lambda s: _layer_blocks(s, split), _layer_values)
+        by_name |= self._spread(plans, outer, _outer_blocks, _outer_values)
+        by_name |= self._spread(plans, transfer, _transfer_blocks, _transfer_values)
+        by_name |= self._spread(plans, exchange, _exchange_blocks, _exchange_values)
+        by_name |= self._spread(plans, end_of_step, _tail_blocks, _tail_values)
+        return Columns(**by_name)
 
     def _spread(
         self,
@@ -120,7 +124,7 @@ class Prices:
         build: Callable[[Share], list[Block]],
         values: Callable[[Share, list[_Lengths]], dict[str, float | Sequence[float]]],
     ) -> dict[str, Floats]:
-        """Columns from the blocks of the plans that stand for the rest."""
+        """Columns of all plans from the blocks of their representatives. keys: of `_keys`."""
         rows, inverse = keys
         problem = plans.problem
         node = problem.cluster.node.devices
@@ -136,7 +140,7 @@ class Prices:
         return {name: np.array(column, float)[inverse] for name, column in table.items()}
 
     def _times(self, blocks: Sequence[Block]) -> list[_Lengths]:
-        """Times of every block."""
+        """The times of every block; equal blocks are priced once."""
         works: dict[Work, None] = dict.fromkeys(op.work for block in blocks for op in block.ops)
         known = dict(zip(works, self._pricer(list(works)), strict=True))
         memo: dict[Block, _Lengths] = {}
@@ -151,13 +155,13 @@ class Prices:
 
 
 def _keys(plans: Plans, names: tuple[str, ...], *more: Ints) -> tuple[Ints, Ints]:
-    """Rows that stand for all with equal values of the named columns, and the place of every row's stand-in."""
+    """The representatives of the plans with equal values in the named columns, as rows, and for every plan the index of its own."""
     table = np.stack([*(plans[name] for name in names), *more], axis=1)
-    code = np.zeros(len(table), np.int64)
+    combination = np.zeros(len(table), np.int64)
     for column in table.T:
-        _, place = np.unique(column, return_inverse=True)
-        code = code * (int(place.max(initial=0)) + 1) + place
-    _, rows, inverse = np.unique(code, return_index=True, return_inverse=True)
+        _, value_index = np.unique(column, return_inverse=True)
+        combination = combination * (int(value_index.max(initial=0)) + 1) + value_index
+    _, rows, inverse = np.unique(combination, return_index=True, return_inverse=True)
     return rows, inverse
 
 
@@ -178,7 +182,7 @@ _EMPTY = Block("", (), ())
 
 
 def _kinds(share: Share) -> tuple[bool, ...]:
-    """The kinds of layers, dense first; a model of one kind has it twice so that columns keep their shape."""
+    """For both columns whether their layers are mixtures, dense first. A model with one kind of layers has it in both columns."""
     mixtures = share.model.mixture_layers
     return (mixtures == share.model.layers, mixtures > 0)
 
@@ -222,7 +226,7 @@ def _transfer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequ
 
 
 def _bucket(share: Share, mixture: bool) -> int:
-    """Layers whose gradients are exchanged together."""
+    """How many layers exchange their gradients together."""
     return bucket_layers(share, mixture, most=-(-share.model.layers // (share.plan.pp * share.plan.vpp)))
 
 
@@ -267,7 +271,7 @@ def _exchange_values(share: Share, v: list[_Lengths]) -> dict[str, float | Seque
 
 
 def stage_of(kind: int, plan: Plan) -> int:
-    """The stage that stands for the first, the middle ones or the last."""
+    """The stage that represents the first, the middle ones or the last."""
     return (0, min(1, plan.pp - 1), plan.pp - 1)[kind]
 
 
@@ -302,8 +306,8 @@ def _tail_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence
 
 
 def memory_columns(plans: Plans) -> dict[str, Ints]:
-    """Bytes of a microbatch: `layer` by (dense, mixture), `input` (what full recomputation keeps of a layer), `logits`;
-    `weights`: weight gradients in flight, by (not the last stage, the last)."""
+    """Bytes of one microbatch, by plan. `layer`: activations of a layer, by (dense, mixture). `input`: the part of them that full
+    recomputation saves. `logits`. `weights`: weight gradients that are being exchanged, by (not the last stage, the last)."""
     rows, inverse = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"))
     problem = plans.problem
     node = problem.cluster.node.devices

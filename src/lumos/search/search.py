@@ -1,4 +1,4 @@
-"""The search: enumerate, drop what does not fit, bound, time the rest in columns, simulate the best in full."""
+"""The search: list all plans, drop those that do not fit, bound the others, time the rest in columns, simulate the best in full."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from lumos.search.memory import peak_bytes
 from lumos.search.prices import Floats, Prices
 from lumos.search.space import COLUMNS, Ints, Plans, Problem, Space, enumerate_plans
 
-#: Plans timed before the best of them set a limit.
-FIRST = 2048
-#: Full simulations for every plan asked for, before a search whose conditions fail gives up.
-PATIENCE = 20
+#: How many plans the first round times; the best of them set the limit for the others.
+FIRST_ROUND = 2048
+#: For every plan asked for, at most this many are simulated in full while the conditions are not met.
+MOST_ATTEMPTS = 20
 
 Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """Plans that fit and were timed, fastest first: seconds of the coarse form, and bytes at the peak."""
+    """Plans that fit and were timed, fastest first. seconds: steps in coarse form. peak: bytes of peak memory."""
 
     plans: Plans
     seconds: Floats
     peak: Ints
 
     def pareto(self) -> Ints:
-        """Rows that no other beats in both time and memory, fastest first."""
+        """Rows of the plans that no other plan beats in both time and memory, fastest first."""
         least = np.minimum.accumulate(self.peak)
         better = np.concatenate(([True], self.peak[1:] < least[:-1])) if len(self.peak) else np.zeros(0, bool)
         return np.flatnonzero(better)
@@ -42,13 +42,18 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Found(Shown):
-    """What a search gives. best: simulated in full, best first. complete: False where it was interrupted."""
+    """The result of a search.
+
+    plans: all that were listed. infeasible: those that need more memory than there is. excluded: those that break a condition on plan or
+    memory. pruned: those whose lower bound proves them slower. evaluated: those that were timed. best: simulated in full, best first.
+    complete: False where the search was interrupted.
+    """
 
     problem: Problem
     plans: int
-    infeasible: int  # need more memory than there is
-    excluded: int  # break a condition, as plan and memory alone tell
-    pruned: int  # proved slower by their bound
+    infeasible: int
+    excluded: int
+    pruned: int
     evaluated: int
     seconds_s: float
     best: tuple[Simulated, ...]
@@ -60,7 +65,7 @@ class Found(Shown):
         return answer(self)
 
     def described(self) -> str:
-        """How many plans there are, and the best."""
+        """The number of plans, and the best one."""
         if not self.best:
             first = "none simulated"
         else:
@@ -81,8 +86,8 @@ def search(
 ) -> Found:
     """The fastest plans of `problem` that meet `require`. refine: how many are simulated in full.
 
-    With the devices given, the least step time is also the most tokens a second and device. prune=False times every plan
-    that fits. Deterministic: ties go to the plan that is listed first.
+    For a given number of devices, the least step time is also the most tokens per second and device. prune=False times every plan
+    that fits. The answer is deterministic: of equal plans the one listed first wins.
     """
     began = time.perf_counter()
     engine = engine or Local(problem)
@@ -90,8 +95,8 @@ def search(
     peak = peak_bytes(everything)
     capacity = problem.cluster.accelerator.memory_bytes
     fits = np.flatnonzero(peak <= capacity) if capacity is not None else np.arange(len(everything))
-    keep = _meeting(everything, peak, fits, require)
-    plans, peak = everything.take(keep), peak[keep]
+    meeting = _meeting(everything, peak, fits, require)
+    plans, peak = everything.take(meeting), peak[meeting]
     full = _Full(engine, refine, require)
     seconds = np.full(len(plans), np.inf)
     complete, done = True, 0
@@ -100,9 +105,9 @@ def search(
         bounds = lower_bounds(plans, columns, engine.pricer.coefficients) if columns is not None else np.zeros(0)
         order = np.argsort(bounds, kind="stable")
         limit = np.inf
-        # The first round is small, as it sets what the second leaves out.
-        for some in (order[:FIRST], order[FIRST:]):
-            wanted = some[bounds[some] <= limit] if prune else some
+        # The first round is small: its best plans set the limit above which the second leaves plans out.
+        for of_round in (order[:FIRST_ROUND], order[FIRST_ROUND:]):
+            wanted = of_round[bounds[of_round] <= limit] if prune else of_round
             if columns is None or not len(wanted):
                 break
             for rows, times in engine.times(plans, columns, wanted):
@@ -117,7 +122,7 @@ def search(
             report(len(order), len(order))
     except KeyboardInterrupt:
         complete = False
-        full.something(plans, seconds)
+        full.at_least_one(plans, seconds)
     timed = np.flatnonzero(np.isfinite(seconds))
     timed = timed[np.argsort(seconds[timed], kind="stable")]
     return Found(
@@ -135,7 +140,7 @@ def search(
 
 
 def _meeting(plans: Plans, peak: Ints, rows: Ints, require: Sequence[Constraint]) -> Ints:
-    """Those of `rows` that meet the conditions that plan and peak memory alone decide."""
+    """The rows that meet the conditions on the plan and its peak memory; other conditions need a simulation."""
     early = [c for c in require if c.keys <= {*COLUMNS, "memory.peak_bytes"}]
     if not early:
         return rows
@@ -143,12 +148,12 @@ def _meeting(plans: Plans, peak: Ints, rows: Ints, require: Sequence[Constraint]
 
 
 def early_keys(plans: Plans, row: int, peak: int) -> dict[str, Any]:
-    """What is known of a plan before it is timed."""
+    """The keys of a plan that are known before it is timed."""
     return {**plan_keys(plans.plan(row)), "memory": {"peak_bytes": peak}}
 
 
 class _Full:
-    """Full simulations, each plan's once, until enough of them meet the conditions."""
+    """Simulates plans in full, each once, until enough of them meet the conditions."""
 
     def __init__(self, engine: Engine, wanted: int, require: Sequence[Constraint]) -> None:
         self._engine, self._wanted, self._require = engine, wanted, require
@@ -156,28 +161,29 @@ class _Full:
         self._accepted: dict[int, bool] = {}
 
     def accepted(self) -> list[Simulated]:
-        """The best first."""
+        """The plans that meet the conditions, best first."""
         rows = [row for row, accepted in self._accepted.items() if accepted]
         return [self._known[row] for row in sorted(rows, key=lambda row: (self._known[row].time.time_s, row))][: self._wanted]
 
     def limit(self, plans: Plans, seconds: Floats) -> float:
-        """A time that as many plans as are wanted are known to reach in full: what is proved slower is not among them."""
+        """A time that as many plans as are wanted reach in the full simulation, so that slower plans cannot be among the best; infinite
+        while there are fewer."""
         self.best(plans, seconds)
-        found = self.accepted()
-        return found[-1].time.time_s if len(found) >= self._wanted else np.inf
+        accepted = self.accepted()
+        return accepted[-1].time.time_s if len(accepted) >= self._wanted else np.inf
 
     def best(self, plans: Plans, seconds: Floats) -> None:
-        """Simulate the plans that were timed fastest: as many at once as are still missing."""
+        """Simulate the plans that were timed fastest, until as many as are wanted meet the conditions or `MOST_ATTEMPTS` is reached."""
         ranked = np.argsort(seconds, kind="stable")
-        ranked = ranked[np.isfinite(seconds[ranked])][: PATIENCE * self._wanted]
+        ranked = ranked[np.isfinite(seconds[ranked])][: MOST_ATTEMPTS * self._wanted]
         met = 0
         while met < self._wanted and len(ranked):
-            some, ranked = ranked[: self._wanted - met], ranked[self._wanted - met :]
-            self._simulate(plans, [row for row in some.tolist() if row not in self._known])
-            met += sum(self._accepted[row] for row in some.tolist())
+            chosen, ranked = ranked[: self._wanted - met], ranked[self._wanted - met :]
+            self._simulate(plans, [row for row in chosen.tolist() if row not in self._known])
+            met += sum(self._accepted[row] for row in chosen.tolist())
 
-    def something(self, plans: Plans, seconds: Floats) -> None:
-        """Simulate the fastest plan so far, unless one has been: an interrupted search answers too."""
+    def at_least_one(self, plans: Plans, seconds: Floats) -> None:
+        """Simulate the fastest plan so far, so that an interrupted search has an answer, unless a simulated plan meets the conditions."""
         if not self.accepted() and np.any(np.isfinite(seconds)):
             self._simulate(plans, [int(np.argmin(seconds))])
 
@@ -188,7 +194,7 @@ class _Full:
 
 
 def answer(found: Found) -> dict[str, Any]:
-    """The keys that `lumos search --json` promises."""
+    """The keys of `lumos search --json`."""
     return {
         "model": found.problem.model.name,
         "cluster": found.problem.cluster.name,
@@ -212,10 +218,10 @@ def answer(found: Found) -> dict[str, Any]:
 
 
 def keys_of(p: Simulated) -> dict[str, Any]:
-    """The plan and everything that `lumos predict --json` says of it."""
+    """The keys of the plan and those of `lumos predict --json`."""
     return {**plan_keys(p.job.plan), **p.keys}
 
 
 def plan_keys(plan: Any) -> dict[str, Any]:
-    """A plan by the names of the command line's options."""
+    """The choices of a plan, by the names of the options of the command line."""
     return {name: getattr(plan, name) for name in COLUMNS}

@@ -1,4 +1,4 @@
-"""A search's settings, from options."""
+"""The problem and the space of a search, from the options of the command line."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from lumos.plan.profiles import profile
 from lumos.search.space import COLUMNS, Problem, Space
 from lumos.vocabulary import Precision, one_of
 
+#: The sizes that can be swept.
 SWEPT = ("gpus", "global_batch", "seq")
-#: Choices of a plan that are whole numbers.
+#: The choices of a plan that are whole numbers.
 SIZES = tuple(key for key in COLUMNS if key not in ("sequence_parallel", "recompute", "schedule"))
 
 
 def problem_of(
     model: str | None, cluster: str | None, gpus: int | None, global_batch: int | None, seq: int | None, precision: str, framework: str
 ) -> Problem:
-    """The problem of these names and sizes. UsageError names the nearest valid one."""
+    """The problem of these names and sizes. Raises UsageError where one is missing or unknown; it names the nearest valid one."""
     needed = {"model": model, "cluster": cluster, "gpus": gpus, "global-batch": global_batch, "seq": seq}
     missing = [f"--{key}" for key, value in needed.items() if value is None]
     if missing:
@@ -36,7 +37,7 @@ def problem_of(
 
 
 def sweep_of(text: str) -> tuple[str, tuple[int, ...]]:
-    """Key and values of KEY=A..B (doubling) or KEY=A,B,C."""
+    """Parse KEY=A..B (doubling) or KEY=A,B,C into the key and its values. Raises UsageError where it is malformed."""
     key, sign, values = text.partition("=")
     key = key.strip().replace("-", "_")
     if not sign:
@@ -53,7 +54,7 @@ def sweep_of(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def space_of(options: Mapping[str, object]) -> Space:
-    """The space of comma-separated values; what is absent is open."""
+    """The space of comma-separated values. A choice without an option may take any value."""
     values: dict[str, tuple[object, ...]] = {}
     for key in SIZES:
         text = options.get(key)
@@ -88,7 +89,7 @@ def _known(key: str, word: str, valid: tuple[str, ...]) -> str:
 
 
 def settings_of(text: str) -> Settings:
-    """The settings of KEY=VALUE,KEY=VALUE. UsageError for an unknown key or a wrong value."""
+    """Parse KEY=VALUE,KEY=VALUE into settings. Raises UsageError for an unknown key or a wrong value."""
     values: dict[str, str] = {}
     for word in text.split(","):
         key, sign, value = word.strip().partition("=")

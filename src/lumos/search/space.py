@@ -1,9 +1,9 @@
 """The plans of a model on a cluster: every combination of sizes and choices that the rules of `plan.plan` allow.
 
-Choices that change nothing are listed once: with one replica ZeRO is 0, with one tensor rank there is no sequence parallelism,
-with one stage the schedule is 1F1B. Limits that are the space's own, not rules: tensor groups stay inside a node, a context
-part keeps at least `SHORTEST_PART` tokens, a microbatch has at most `MOST_SEQUENCES` sequences, and virtual stages split the
-layers (with the embedding or the head or both counted as a layer) evenly. Every limit gives way to values that are named.
+Choices that make no difference are listed once: with one replica ZeRO is 0, with one tensor rank there is no sequence
+parallelism, with one stage the schedule is 1F1B. The space adds limits of its own: tensor groups stay inside a node, a context
+part has at least `SHORTEST_PART` tokens, a microbatch has at most `MOST_SEQUENCES` sequences, and virtual stages divide the
+layers evenly (embedding, head or both may count as a layer). A limit does not apply to a choice whose values are named.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from lumos.plan.job import Job
 from lumos.plan.plan import MOST_PASSES, Plan
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
+#: The fewest tokens of a sequence that one context-parallel rank holds.
 SHORTEST_PART = 512
+#: The most sequences in a microbatch.
 MOST_SEQUENCES = 16
-#: GPipe holds every microbatch and is never faster than 1F1B; it is searched only where it is named.
+#: GPipe holds the activations of every microbatch and is never faster than 1F1B, so it is searched only where it is named.
 SEARCHED_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.DUALPIPE)
 
-#: What the numbers in the columns `schedule` and `recompute` stand for, by place.
+#: The columns `schedule` and `recompute` hold positions in these.
 SCHEDULES = tuple(Schedule)
 RECOMPUTES = tuple(Recompute)
 
@@ -36,7 +38,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What every plan shares: model, framework, cluster, devices, sequences of a step, tokens of a sequence, precision."""
+    """What all plans of a search share. gpus: devices. global_batch: sequences of a step. seq_len: tokens of a sequence."""
 
     model: Model
     framework: Framework
@@ -56,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Values that each choice may take; empty: all that the rules and the limits allow."""
+    """The values that each choice may take; an empty tuple allows all that the rules and limits allow."""
 
     tp: tuple[int, ...] = ()
     pp: tuple[int, ...] = ()
@@ -75,13 +77,13 @@ class Space:
         object.__setattr__(self, "schedule", tuple(one_of(Schedule, word, "schedule") for word in self.schedule))
 
 
-#: Columns of `Plans`, in order: what a plan chooses.
+#: The columns of `Plans`, in order: the choices of a plan.
 COLUMNS = tuple(field.name for field in fields(Space))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plans:
-    """Plans as columns: int64[n, len(COLUMNS)]; recompute and schedule are places in RECOMPUTES and SCHEDULES."""
+    """Plans as columns. rows: int64[n, len(COLUMNS)]; recompute and schedule are positions in RECOMPUTES and SCHEDULES."""
 
     problem: Problem
     rows: Ints
@@ -144,7 +146,7 @@ def _rows(problem: Problem, space: Space) -> Iterator[tuple[int, ...]]:
 
 
 def _shapes(problem: Problem, space: Space) -> Iterator[tuple[int, int, int, int]]:
-    """Sizes (tp, pp, cp, dp) whose product is the devices."""
+    """Every (tp, pp, cp, dp) whose product is the number of devices."""
     model, node = problem.model, problem.cluster.node.devices
     for tp in divisors(problem.gpus):
         fits = model.heads % tp == 0 and (model.kv_heads % tp == 0 or tp % model.kv_heads == 0) and model.ffn % tp == 0
@@ -180,9 +182,9 @@ def _sequence(problem: Problem, space: Space, tp: int, cp: int) -> list[bool]:
 
 
 def _recomputes(framework: Framework, space: Space) -> list[int]:
-    """What may be recomputed; selective only where it has anything to repeat, unless it is named."""
-    open_ = [r for r in RECOMPUTES if r is not Recompute.SELECTIVE or framework.repeats_selectively]
-    return [RECOMPUTES.index(r) for r in RECOMPUTES if r in (space.recompute or open_)]
+    """The kinds of recomputation; unless it is named, selective only where the framework has something to recompute selectively."""
+    useful = [r for r in RECOMPUTES if r is not Recompute.SELECTIVE or framework.repeats_selectively]
+    return [RECOMPUTES.index(r) for r in RECOMPUTES if r in (space.recompute or useful)]
 
 
 def _expert_sizes(model: Model, space: Space, data: int) -> Iterator[int]:
@@ -196,7 +198,7 @@ def _expert_sizes(model: Model, space: Space, data: int) -> Iterator[int]:
 
 
 def _schedules(model: Model, space: Space, pp: int, microbatches: int) -> Iterator[tuple[int, int]]:
-    """(schedule, virtual stages)"""
+    """Every pair of a schedule and a number of virtual stages that can be used."""
     named = space.schedule or SEARCHED_SCHEDULES
     if pp == 1:
         if (not space.vpp or 1 in space.vpp) and (not space.schedule or (Schedule.ONE_F_ONE_B in named or Schedule.INTERLEAVED in named)):

@@ -1,4 +1,4 @@
-"""One search for every value of a size: scaling curves."""
+"""One search for every value of a size, for scaling curves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OBJECTIVES = ("step-time", "tokens")
 
 
 def with_value(problem: Problem, key: str, value: int) -> Problem:
-    """The problem with another number of gpus, sequences (global_batch) or tokens a sequence (seq)."""
+    """The problem with another number of devices (gpus), sequences of a step (global_batch) or tokens of a sequence (seq)."""
     if key == "gpus":
         problem.cluster.check_size(value)
         return replace(problem, gpus=value)
@@ -20,7 +20,7 @@ def with_value(problem: Problem, key: str, value: int) -> Problem:
 
 
 def sweep(problem: Problem, key: str, values: Sequence[int], run: Callable[[Problem], Found]) -> list[tuple[int, Found]]:
-    """What `run` finds for every value, in order; stops after a search that was interrupted."""
+    """The result of `run` for every value, in order. Stops after a search that was interrupted."""
     out = []
     for value in values:
         found = run(with_value(problem, key, value))

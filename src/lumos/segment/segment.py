@@ -164,7 +164,7 @@ def _labels(trace: Trace, u: Units, step: Int64) -> _RankLabels:
 
 
 def _microbatches(trace: Trace, u: Units, step: Int64) -> Int64:
-    """The number of the pass that each unit belongs to: forward and backward passes are counted separately, anew in every step.
+    """The number of the pass that each unit belongs to: forward and backward passes are counted separately and from 0 in every step.
 
     A pass begins where the phase changes, or after a transfer from or to another pipeline stage.
     """

@@ -127,7 +127,8 @@ def _check_plan(ops: Operations, stages: int, chunks: int, count: int, name: Sch
     """Raise UsageError where no pipeline has these values, LumosError where the recording does not show what they take."""
     SETTINGS["schedule"].check_for(Way.PASSES, name)
     if (chunks > 1) != (name is Schedule.INTERLEAVED):
-        raise UsageError(f"schedule {name} cannot be used with vpp={chunks}: several chunks need the interleaved schedule, and it needs several")
+        text = "several chunks need the interleaved schedule, and it needs several"
+        raise UsageError(f"schedule {name} cannot be used with vpp={chunks}: {text}")
     if chunks > 1 and (stages < 2 or count % stages):
         raise UsageError(f"vpp={chunks} needs several stages, and microbatches ({count}) that are a multiple of them ({stages})")
     if ops.plan.stages == 1 and stages > 1:

@@ -87,7 +87,7 @@ export function bench(doc, names, settings) {
     if (change.kind === "set") {
       const { words, least, most, help, valid_for: ways } = settings.settings[change.key];
       const input = words.length ? el("select", {}, ...words.map((v) => el("option", { value: v, selected: v === change.value }, v))) : el("input", { type: "number", min: least, max: most, step: "1", value: change.value });
-      input.title = `${help}; of jobs that go by ${ways.join(" or ")}`;
+      input.title = `${help}; can be changed through ${ways.join(" or ")}`;
       input.setAttribute("aria-label", what);
       input.addEventListener("change", () => { change.value = input.value; turn(); });
       out.append(input);
