@@ -1,4 +1,4 @@
-"""Every graph that a test has built is held to its contract (`lumos.graph.check`), whichever builder made it.
+"""Check every graph that a test builds against its contract (`lumos.graph.check`), whichever builder made it.
 
 Builders are replaced where they are defined, before what uses them is imported: from the bottom up, as imports run.
 """
@@ -28,7 +28,7 @@ BUILDERS = (
 
 
 def install() -> None:
-    """Have the builders check what they return."""
+    """Make the builders check what they return."""
     for module, names in BUILDERS:
         loaded = import_module(module)
         for name in names:
@@ -47,7 +47,7 @@ def _checked(builder: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _graphs(made: Any) -> Iterator[Graph]:
-    """The graph, or the graphs among the fields of what holds one."""
+    """The graph itself, or the graphs among the fields of a value."""
     if isinstance(made, Graph):
         yield made
         return

@@ -1,4 +1,4 @@
-"""Small operation-level jobs, written as their public tools would, with times that a person can follow; ms."""
+"""Small operation-level jobs in the formats of public tools, with times in ms that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ checked_builders.install()
 # Tests run in one process a core, and so do the processes that they start: more threads would wait for each other in a busy loop.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# No deadline: how long an example takes says more about what else the machine does. In CI the same examples every time.
+# Examples have no deadline, because their time depends on what else the machine does. In CI the examples are always the same.
 settings.register_profile("quick", deadline=None, max_examples=50, derandomize="CI" in os.environ, print_blob=True)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=400)
 settings.load_profile("quick")
@@ -63,7 +63,7 @@ def pipeline(steps=(0,)) -> list[Operation]:
 
 
 def write_table(path: Path, operations: list[Operation], **replaced) -> Path:
-    """A Parquet table. replaced: columns to put in place of the right ones (None leaves one out)."""
+    """A Parquet table. replaced: columns that replace the right ones (None leaves a column out)."""
     import pyarrow
     from pyarrow import parquet
 
@@ -86,7 +86,7 @@ def write_table(path: Path, operations: list[Operation], **replaced) -> Path:
 
 
 def write_passes(folder: Path, iterations=("1",), stages=2, **config) -> Path:
-    """PIPELINE's passes as one file a pipeline rank, with config.json."""
+    """The passes of PIPELINE as one file for each pipeline rank, with config.json."""
     for stage in range(stages):
         lists = {}
         for prefix, name in (("fwd", "forward-compute"), ("bwd", "backward-compute")):

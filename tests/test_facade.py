@@ -1,4 +1,4 @@
-"""`import lumos`: everything public is there, typed, costs nothing until used, and keeps its name whatever is imported beside it."""
+"""`import lumos` offers everything public, with types. Names load when they are used, and keep their meaning after other imports."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def answers_of(code: str) -> list[str]:
 
 @pytest.mark.parametrize("order", ["modules first", "names first", "shuffled"])
 def test_a_function_keeps_its_name_beside_the_module_of_that_name(order):
-    """After deep imports, in a process of its own; names that were asked for before the imports stay, too."""
+    """Tested after deep imports, in a new process; names that were used before the imports keep their meaning, too."""
     names = list(SHARED)
     random.Random(7).shuffle(names)
     imports = "\n".join(f"import {SHARED[name]}" for name in (names if order == "shuffled" else SHARED))
@@ -154,7 +154,7 @@ def test_steps_are_named_as_on_the_command_line():
 
 
 def run_script(folder: Path) -> None:
-    """Run the user's script beside what it names."""
+    """Run the user's script in a folder that has the files it names."""
     (folder / "traces").symlink_to(EXAMPLE)
     (folder / "runs.csv").write_text(
         "id,source,model,gpu,n_gpus,seq_len,global_batch,tp,pp,step_time_s\n1,mine,llama3-8b,H100,8,8192,64,2,1,7.2\n"
@@ -189,7 +189,7 @@ def test_a_users_script_passes_strict_type_checks():
 
 
 def test_wrong_types_are_seen_by_type_checkers(tmp_path):
-    """That the script above passes proves little where everything is Any."""
+    """That the script above passes its type checks proves nothing if everything is Any."""
     pytest.importorskip("mypy", reason="mypy is not installed (pip install lumos-trace[dev])")
     wrong = {
         'lumos.whatif("a", tp="two")': "typeddict|arg-type",

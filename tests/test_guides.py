@@ -1,4 +1,4 @@
-"""The guides of CONTRIBUTING.md name the files that a case really touches, and documents name files that exist."""
+"""The guides of CONTRIBUTING.md name the files that must be changed, and documents name files that exist."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "lumos"
 
-#: From the bottom up; the parts of one line do not import each other.
+#: The parts from the bottom up; those on one line do not import each other.
 ORDER = (
     ("errors", "native"),
     ("choices", "diagnostics", "distribute", "intervals", "reexport", "units", "vocabulary"),
@@ -42,7 +42,7 @@ ORDER = (
 )
 PLACE = {part: place for place, parts in enumerate(ORDER) for part in parts}
 
-#: What a training script imports needs as little of Lumos as can be.
+#: What a training script imports must need as little of Lumos as possible.
 OF_COLLECT = {"errors", "vocabulary"}
 
 #: Files that may name modules in text: they load a verb, or a name of the façade, when it is first used.
@@ -63,7 +63,7 @@ class Import(NamedTuple):
 
 @cache
 def imports(path: Path) -> tuple[Import, ...]:
-    """The imports of lumos in a file, wherever they stand in it."""
+    """All imports of lumos in a file, also those inside functions."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -15,7 +15,7 @@ def columns(pairs):
 
 
 def points(pairs):
-    """Every integer moment that an interval covers: the definition itself."""
+    """Every integer time that an interval covers, straight from the definition."""
     return {t for s, d in pairs for t in range(s, s + d)}
 
 

@@ -1,4 +1,4 @@
-"""The native modules and the Python around them agree on the closed sets that both know."""
+"""The native modules and their Python callers agree on the closed sets that both use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lumos.simulate import tables
 
 
 def stale(module: ModuleType, **enums: str) -> SimpleNamespace:
-    """The module as an older version of its sources would have built it."""
+    """The module as it would be built from older sources."""
     return SimpleNamespace(__name__=module.__name__, ENUMS={**module.ENUMS, **enums})
 
 
@@ -53,7 +53,7 @@ def test_values_must_count_from_nought():
     ],
 )
 def test_the_module_that_uses_an_enum_compares_it_when_imported(native, user, enum):
-    """The user's source runs in a module of its own, so that the one that others hold keeps its classes."""
+    """The source of the importing module runs in a new module, so that the module that others imported keeps its classes."""
     spec = importlib.util.spec_from_file_location("stale_user", user.__file__)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(ImportError, match=f"its {enum} is OLDER, here it is "):
         patch.setattr(native, "ENUMS", {**native.ENUMS, enum: "OLDER"})

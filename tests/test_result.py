@@ -106,7 +106,7 @@ def test_a_repr_says_the_fields_with_their_units():
 
 
 def test_every_described_type_keeps_the_short_repr():
-    """A dataclass writes a repr of its own unless it is told not to."""
+    """A dataclass makes its own repr unless repr=False is given."""
     graph = lumos.build(lumos.read(EXAMPLE))
     lumos.stragglers(graph)
     kinds = [Described]

@@ -1,4 +1,4 @@
-"""The closed sets: every spelling leads to one member, and what is no member is told apart."""
+"""The closed sets: every spelling gives one member, and a word that is no member is recognised as such."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ def stages(tmp_path: Path) -> Path:
 
 
 def attribute(node: Node, name: str, kind: str | None = None, value: Any = None) -> None:
-    """Replace (or with no kind: remove) an attribute of a node."""
-    kept = tuple(a for a in node.attrs if a.name != name)
-    node.attrs = kept if kind is None else (*kept, Attribute(name, kind, value))
+    """Replace an attribute of a node, or remove it where no kind is given."""
+    others = tuple(a for a in node.attrs if a.name != name)
+    node.attrs = others if kind is None else (*others, Attribute(name, kind, value))
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def rewrite() -> Callable[..., None]:
 
 
 def write_nodes(path: Path, nodes: list[Node], metadata: Metadata | None = None) -> None:
-    """A file of these nodes."""
+    """Write a file of these nodes."""
     path.write_bytes(b"".join(frame(m) for m in [encode_metadata(metadata or Metadata()), *map(encode_node, nodes)]))
 
 
 def comp(id: int, us: int, *deps: int, **more: Any) -> Node:
-    """A kernel of so many microseconds."""
+    """A kernel that takes `us` microseconds."""
     return Node(id, f"COMP_NODE_{id}", data_deps=deps, duration_micros=us, attrs=(Attribute("is_cpu_op", "bool", False),), **more)
 
 

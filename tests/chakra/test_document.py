@@ -1,4 +1,4 @@
-"""The page about the verb names every rule, as it is."""
+"""The page about `lumos chakra` lists every rule with its exact text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a graph becomes: times that hold, kinds that simulators know, nothing that waits for ever."""
+"""Lowering a graph keeps its times, writes kinds of collectives that simulators know, and leaves nothing that waits for ever."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from lumos.trace.chakra_wire import CollectiveType, NodeType
 
 
 def one_collective(kind: str = "all-reduce", nbytes: int = 1000, ranks: int = 2, *, joined: bool = True) -> Graph:
-    """Every rank r computes 10 (r + 1) us on stream 7, then joins a collective of 5 us on stream 9, launch lag 2 us."""
+    """Every rank r computes for 10 (r + 1) us on stream 7, then takes part in a collective of 5 us on stream 9, after a lag of
+    2 us."""
     n = 2 * ranks
     lag = np.zeros((ranks, len(Dependency)), np.int64)
     lag[:, Dependency.STREAM_WAIT] = 2000
@@ -81,7 +82,7 @@ def test_kinds_are_lowered_to_what_is_simulated(kind: str, type_: int, size: int
     facts = lower(one_collective(kind)).communication
     assert facts.type.tolist() == [type_, type_]
     assert facts.size.tolist() == [size, size]
-    assert [facts.kinds[k] for k in facts.kind] == [kind] * 2  # and what it was is kept
+    assert [facts.kinds[k] for k in facts.kind] == [kind] * 2  # the original kind is kept as a label
 
 
 def test_a_collective_without_its_peers_is_compute_of_its_time() -> None:
@@ -90,7 +91,7 @@ def test_a_collective_without_its_peers_is_compute_of_its_time() -> None:
     assert [d.code for d in workload.diagnostics] == ["collective-as-compute"]
 
 
-def test_bytes_that_the_trace_lacks_are_said_to_be_missing() -> None:
+def test_missing_bytes_are_reported() -> None:
     workload = lower(one_collective(nbytes=-1))
     assert workload.communication.size.tolist() == [LEAST_BYTES] * 2
     assert [d.code for d in workload.diagnostics] == ["communication-unsized"]
@@ -103,7 +104,7 @@ def test_members_of_different_sizes_take_the_largest() -> None:
     assert lower(replace(graph, collectives=uneven)).communication.size.tolist() == [4096, 4096]
 
 
-def test_a_rank_that_starts_later_is_held_back_by_a_node() -> None:
+def test_a_rank_that_starts_later_is_delayed_by_a_node() -> None:
     graph = one_collective()
     late = replace(graph, release_task=np.array([0, 2], np.int32), release_time=np.array([1_000_000, 1_003_000], np.int64))
     workload = lower(late)

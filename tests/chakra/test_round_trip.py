@@ -1,4 +1,4 @@
-"""Export, check, import, replay: the same times come back."""
+"""A job that is exported, checked, imported and replayed has the same times."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def jobs(draw: st.DrawFn) -> Graph:
 
 
 def _graph(rows: list[tuple[Kind, int, int]], edges: list[tuple[int, int, Dependency]], facts: list[int], after_ns: int) -> Graph:
-    """Two ranks of a thread and two streams. rows: kind, processor, ns; facts: tasks that meet, in pairs; after_ns: behind launches and
-    on streams."""
+    """Two ranks, each with a thread and two streams. rows: kind, processor and ns of each task. facts: the tasks of the collectives,
+    in pairs. after_ns: the lag after launches and between the tasks of a stream."""
     edges = [*{(a, b): (a, b, k) for a, b, k in sorted(edges, key=lambda e: (e[1], e[0]))}.values()]
     n = len(rows)
     lag = np.zeros((2, len(Dependency)), np.int64)
@@ -99,8 +99,8 @@ def test_blocks_replay_to_the_times_of_their_kernels(job: Graph) -> None:
     assert len(blocks) <= 4 * len(blocks.communication) + 2 * len(blocks.ranks)
 
 
-def test_collectives_of_one_moment_meet_as_they_did_though_issued_in_another_order() -> None:
-    """Rank 0 could begin the second collective after 1 ns and the first after 3, rank 1 the other way about: both begin at 3."""
+def test_collectives_that_start_together_keep_their_order_though_issued_in_another() -> None:
+    """Rank 0 could begin the second collective after 1 ns and the first after 3 ns, rank 1 the other way round. Both begin at 3."""
     rows, edges = [], []
     for first, second in ((Kind.KERNEL, Kind.KERNEL), (Kind.COLLECTIVE, Kind.COLLECTIVE), (Kind.KERNEL, None)):
         for rank in range(2):
@@ -111,12 +111,12 @@ def test_collectives_of_one_moment_meet_as_they_did_though_issued_in_another_ord
                     edges.append((len(rows) - 2, len(rows) - 1, Dependency.LAUNCH))
     meeting = [i for i, row in enumerate(rows) if row[0] == Kind.COLLECTIVE]
     job = _graph(rows, edges, [meeting[i] for i in (0, 2, 1, 3)], 0)
-    assert simulate(job).end.max() == 5  # the kernels behind the collectives, which end at 4
+    assert simulate(job).end.max() == 5  # the kernels after the collectives, which end at 4
     assert simulate(graph_of(coarse(lower(job)))).end.max() == 5
 
 
 def test_roundings_cancel_along_a_chain(tmp_path: Path) -> None:
-    """A thousand kernels of 1.4 us: rounded one by one they would be 1,000 us, not 1,400."""
+    """A thousand kernels of 1.4 us take 1,400 us; if each were rounded by itself they would take 1,000."""
     n = 1000
     chain = Graph(
         ranks=(0,),
@@ -214,7 +214,7 @@ def test_import_names_a_message_without_a_receiver(stages: Path, rewrite: object
         graph(stages)
 
 
-def test_control_dependencies_that_contradict_are_told(tmp_path: Path) -> None:
+def test_control_dependencies_that_contradict_are_reported(tmp_path: Path) -> None:
     from lumos.trace.chakra_wire import Metadata, Node, encode_metadata, encode_node, frame
 
     nodes = [Node(1, "a", ctrl_deps=(2,), duration_micros=3), Node(2, "b", data_deps=(1,), duration_micros=4)]
@@ -242,7 +242,7 @@ def test_gathering_keeps_groups_of_the_same_ranks_apart(stages: Path) -> None:
 
 
 def test_a_predicted_job_exports_and_comes_back(tmp_path: Path) -> None:
-    """tp 2 x pp 2 x dp 2: a rank stands for each stage, and the stages' messages are messages."""
+    """tp 2, pp 2, dp 2: the job has one rank for each stage, and the messages between stages are sends and receives."""
     from lumos.plan.configuration import Settings, job_from
     from lumos.predict.predict import predict
 

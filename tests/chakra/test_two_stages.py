@@ -1,4 +1,4 @@
-"""The example that ran on ASTRA-sim: rebuilt from a graph node for node, and replayed to its times."""
+"""The example that was run on ASTRA-sim: a graph exports to the same nodes, and replays to the simulator's times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMP, SEND, RECV, COLL = 4, 5, 6, 7
 
 
 def expected(rank: int) -> list[tuple[int, str, int, int, tuple[int, ...], dict[str, tuple[str, object]]]]:
-    """(id, name, type, microseconds, data_deps, attributes) as the example has them."""
+    """(id, name, type, microseconds, data_deps, attributes) of each node of the example."""
 
     def message(source: int, target: int, tag: int) -> dict[str, tuple[str, object]]:
         facts = {"comm_size": 4194304, "comm_src": source, "comm_dst": target, "comm_tag": tag}

@@ -26,7 +26,7 @@ _STAGES = (
 
 
 def two_stages() -> Graph:
-    """The graph; communication has no durations: a simulator costs it."""
+    """The graph. Its communication has no durations; a simulator computes them."""
     names: list[str] = []
     rows = []  # name, kind, ns, processor, preds
     comm = []  # task, kind, bytes, group, sequence, peer

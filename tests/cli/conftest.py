@@ -39,7 +39,7 @@ def lumos(monkeypatch, capfd):
 
 
 def rows(steps=2, per_step=60):
-    """Kineto rows of a rank: in every step (1000 µs) as many operators, launches and kernels, and one all-reduce.
+    """Kineto rows of a rank: every step (1000 µs) has equally many operators, launches and kernels, and one all-reduce.
 
     Operator i of a step runs 10i–10i+8 µs and launches at 10i+2–10i+4; its kernel runs 10i+5–10i+11 on stream 7, so
     that each waits for the one before it by 1 µs.

@@ -19,7 +19,7 @@ def test_help_names_every_verb(lumos):
 def test_every_verb_loads_and_explains_itself(lumos, verb):
     command = load(verb)
     assert command.name == verb
-    for part in getattr(command, "commands", {"": None}):  # a verb with verbs of its own answers through those
+    for part in getattr(command, "commands", {"": None}):  # a verb that has verbs of its own is run through those
         done = lumos(verb, *filter(None, [part]), "--help")
         assert done.status == 0 and "--json" in done.out
 

@@ -1,4 +1,4 @@
-"""Which step a headline speaks of: the mean of the ranks' steps, or the job's."""
+"""A headline says whether its step is the mean of the ranks' steps or the step of the job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lumos predict`, `validate` and `models`: the keys that scripts rely on, files of settings, refusals."""
+"""`lumos predict`, `validate` and `models`: the JSON keys that scripts rely on, files of settings, and refusals."""
 
 from __future__ import annotations
 

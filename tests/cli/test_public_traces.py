@@ -1,4 +1,4 @@
-"""Every verb on recordings of others' hardware: an answer that adds up, or one message."""
+"""Every verb on public recordings of other hardware gives an answer whose numbers add up, or one message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lumos search` and `lumos explain`: the keys that scripts rely on, files, refusals."""
+"""`lumos search` and `lumos explain`: the JSON keys that scripts rely on, files, and refusals."""
 
 from __future__ import annotations
 

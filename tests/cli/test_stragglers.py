@@ -13,7 +13,7 @@ KEYS = {"measured_step_ns", "ideal_step_ns", "slowdown", "by_rank", "by_class"}
 
 @pytest.fixture
 def two_ranks(trace, tmp_path):
-    """Two alike ranks, but for rank 1's last kernel of each step, 40 µs longer: its steps end at 641 µs, not 601."""
+    """Two equal ranks, except that rank 1's last kernel of each step takes 40 µs longer: its steps end at 641 µs, not 601."""
     for rank in (0, 1):
         path = trace(f"rank{rank}.json", rank, 2)
     document = json.loads(path.read_text())
@@ -26,7 +26,7 @@ def two_ranks(trace, tmp_path):
 
 
 def test_the_figures_of_profiler_traces_by_hand(lumos, two_ranks):
-    """The last kernel takes 6 and 46 µs, in the ideal job 26 on both: 621 µs of 641."""
+    """The last kernel takes 6 µs and 46 µs, and in the ideal job 26 µs on both ranks: 621 µs of 641."""
     answer = lumos("stragglers", two_ranks, "--json").json
     assert answer.keys() >= KEYS and (answer["ranks"], answer["steps"]) == (2, 2)
     assert (answer["measured_step_ns"], answer["ideal_step_ns"]) == (641_000, 621_000)

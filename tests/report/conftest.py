@@ -7,12 +7,13 @@ import json
 import pytest
 from tools import browser
 
-#: A name that would run if any page took it for markup.
+#: A name that would run as a script if a page read it as markup.
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=2'><b>bold</b>"
 
 
 def rows(steps, per_step, name):
-    """Operator i of a step (1000 µs) runs 10i–10i+8 µs and launches at 10i+2–10i+4; its kernel runs 10i+5–10i+11 on stream 7."""
+    """Rows of a rank. Operator i of a step (1000 µs) runs from 10i to 10i+8 µs and launches from 10i+2 to 10i+4; its kernel runs
+    from 10i+5 to 10i+11 on stream 7."""
     found = []
     for step in range(steps):
         zero = 1000 * step

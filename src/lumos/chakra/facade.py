@@ -3,7 +3,7 @@
     lumos.chakra.export("traces/", "set", astra_sim=True, cluster="h100")
     lumos.chakra.check("set").ok
 
-Jobs are named as for `lumos.read`; what can be exported is also a graph, measured, changed or predicted.
+Jobs are given as for `lumos.read`. `export` also takes a graph, whether measured, changed or predicted.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def export(
 ) -> Exported:
     """Write a job's graph into the folder `output`: one .et file per rank, and the communicators.
 
-    astra_sim: also what ASTRA-sim runs it with; cluster: what the network file describes (a name or a .toml file). exact_ns: keep
-    nanoseconds. coarse: blocks between communication instead of kernels. GraphError where the job has no schedule, LumosError where the
-    folder cannot be written.
+    astra_sim: also write the files that ASTRA-sim needs to run it. cluster: the cluster that the network file describes (a name or a
+    .toml file). exact_ns: keep nanoseconds. coarse: write blocks between communication instead of kernels. Raises GraphError where the
+    job has no schedule, LumosError where the folder cannot be written.
     """
     graph = job if isinstance(job, Graph) else build(as_job(job, repair=repair))
     return export_graph(graph, Path(output), exact_ns=exact_ns, coarse=coarse, astra_sim=astra_sim, cluster=_cluster(cluster))
@@ -67,7 +67,7 @@ def _cluster(name: str | None) -> Cluster | None:
 
 
 def check(folder: str | os.PathLike[str]) -> Checked:
-    """Hold a set to every rule that ASTRA-sim has. LumosError where the folder holds no set at all."""
+    """Check a set against every rule of ASTRA-sim. LumosError where the folder holds no set at all."""
     return check_folder(Path(folder))
 
 
@@ -78,9 +78,9 @@ def link(
     output: str | os.PathLike[str] | None = None,
     repair: bool = False,
 ) -> Linked:
-    """Join an execution trace with the profiler's file of the same rank and run: tensors with times.
+    """Join an execution trace, which has tensors, with the profiler's file of the same rank and run, which has times.
 
-    output: write the linked nodes there, as a .et file. Raises UsageError where `kineto` holds several ranks, TraceError where a file
+    output: write the linked nodes to this .et file. Raises UsageError where `kineto` holds several ranks, TraceError where a file
     cannot be read.
     """
     observed, job = read_execution_trace(Path(execution_trace)), as_job(kineto, repair=repair)
@@ -94,7 +94,7 @@ def link(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Imported(Shown):
-    """A set that was read as a job, its graph, and what it simulates to."""
+    """A set that was read as a job, its graph, and the simulated timeline."""
 
     job: Job
     graph: Graph
@@ -111,10 +111,10 @@ class Imported(Shown):
 
 
 def import_(source: Source, *, output: str | os.PathLike[str] | None = None, as_json: bool = False) -> Imported:
-    """Read a set from any hand as a job, and simulate it.
+    """Read a set that any tool wrote as a job, and simulate it.
 
-    output: write it anew into that folder; as_json: as JSON instead of .et. TraceError where the set is broken, GraphError where its
-    ranks wait for each other for ever.
+    output: write the set again into this folder. as_json: write JSON instead of .et. Raises TraceError where the set is broken,
+    GraphError where its ranks wait for each other for ever.
     """
     job = as_job(source)
     graph = build(job)
@@ -132,8 +132,8 @@ def _length(timeline: Timeline) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Synthetic(Shown):
-    """A sampled set. symbols: distinct operators of the model. step_time_ns, source_step_time_ns: of the sample, and of each set that was
-    learned from. likeness: what the sample gives away of its one source; None where structure or speeds were changed."""
+    """A sampled set. symbols: how many symbols the model has. step_time_ns: of the sample. source_step_time_ns: of each set that was
+    learned from. likeness: what the sample reveals of its source; None where there were several, or structure or speeds were changed."""
 
     exported: Exported
     symbols: int
@@ -143,8 +143,8 @@ class Synthetic(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos chakra synthesize --json`."""
-        found = by_field(self)
-        return {**found.pop("exported"), **found}
+        fields = by_field(self)
+        return {**fields.pop("exported"), **fields}
 
 
 def synthesize(
@@ -160,11 +160,11 @@ def synthesize(
     astra_sim: bool = False,
     cluster: str | None = None,
 ) -> Synthetic:
-    """Sample a new set into the folder `output`: one that gives nothing of its source away, or has other ranks, layers and speeds.
+    """Sample a new set into the folder `output`: one without the names and times of its source, or with other ranks, layers and speeds.
 
-    sets: what to learn from, each a set or job of its own; or model: a file that save_model wrote. seed: the same one gives the same
-    set. ranks: a multiple of the source's. layers: how often the repeating part of every rank repeats. scale: factors on "compute",
-    "host", "communication" and "size". astra_sim, cluster: as for `export`. Raises UsageError where these contradict.
+    sets: the sets or jobs to learn from; or model: a file that save_model wrote. seed: the same seed gives the same set. ranks: a
+    multiple of the source's ranks. layers: how often the repeating part of every rank repeats. scale: factors for "compute", "host",
+    "communication" and "size". astra_sim, cluster: as for `export`. Raises UsageError where these contradict each other.
     """
     listed = (sets,) if isinstance(sets, (str, os.PathLike, Job)) else tuple(sets)
     if (model is None) == (not listed):
@@ -187,11 +187,11 @@ def synthesize(
 
 
 def stat(source: Source) -> Stat:
-    """What is in a set (or would be, of any job): nodes, operators, communication, dependencies, how alike its ranks are."""
+    """Summarise a set, or any job as it would be exported: nodes, operators, communication, dependencies, how alike ranks are."""
     return stat_workload(workload(source))
 
 
 def workload(source: Source) -> Workload:
-    """The nodes of a set as they are, or those of any other job as they would be exported."""
+    """The nodes of a set as they are in its files, or those of any other job as they would be exported."""
     job = as_job(source)
     return gather(job) if job.traces[0].metadata.get("format") == FORMAT else lower(build(job))

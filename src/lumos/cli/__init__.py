@@ -1,10 +1,10 @@
 """The command line: `lumos VERB …`.
 
-Each verb is a module of its own, imported only when it is called, so that `lumos --help` and a verb's start cost what
-they need and no more. A verb module defines either a function `command` (its parameters become arguments and options)
-or, where it has verbs of its own, a `typer.Typer` named `app`. To add one: write the module and add its line to VERBS.
+Each verb is a module that is imported only when the verb is called, so that `lumos --help` and every verb start fast. A
+verb module defines either a function `command`, whose parameters become arguments and options, or, where it has verbs of
+its own, a `typer.Typer` named `app`. To add a verb, write its module and add a line to VERBS.
 
-Exit status: 0 done, 1 the input cannot give an answer (LumosError), 2 wrong usage.
+Exit status: 0 where the verb was done, 1 where the input cannot give an answer (LumosError), 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ __all__ = ("VERBS", "load", "main", "new_app")
 
 
 class Verb(NamedTuple):
-    """Where a verb is defined and what it does, in a line."""
+    """The module that defines a verb, and one line that says what the verb does."""
 
     module: str
     summary: str
 
 
-#: In the order of the help text.
+#: The verbs, in the order of the help text.
 VERBS = {
     "inspect": Verb("lumos.cli.inspect", "What is in the traces, what is missing, and what that costs."),
     "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
     "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
-    "critical-path": Verb("lumos.cli.critical_path", "The chain that sets the step, and whom the ranks wait for."),
+    "critical-path": Verb("lumos.cli.critical_path", "The chain of tasks that sets the step, and whom the ranks wait for."),
     "stragglers": Verb("lumos.cli.stragglers", "What each slow rank, stage and class of operations costs."),
-    "compare": Verb("lumos.cli.compare", "Two jobs, or two steps: what changed, by what it costs."),
-    "whatif": Verb("lumos.cli.whatif", "Change the measured job and predict."),
-    "predict": Verb("lumos.cli.predict", "The step of a configuration, no trace needed."),
-    "validate": Verb("lumos.cli.validate", "Predict the rows of tables of measured runs, and score."),
+    "compare": Verb("lumos.cli.compare", "What changed between two jobs or two steps, and what it costs."),
+    "whatif": Verb("lumos.cli.whatif", "Change the measured job and predict its step."),
+    "predict": Verb("lumos.cli.predict", "Predict the step of a configuration, without a trace."),
+    "validate": Verb("lumos.cli.validate", "Predict measured runs from tables, and score the predictions."),
     "search": Verb("lumos.cli.search", "The plans of a model on a cluster, best first."),
     "explain": Verb("lumos.cli.explain", "Why one plan beats another."),
     "models": Verb("lumos.cli.models", "The models that Lumos knows."),
-    "cost": Verb("lumos.cli.cost", "What one piece of work takes."),
+    "cost": Verb("lumos.cli.cost", "How long one kernel or collective takes."),
     "calibrate": Verb("lumos.cli.calibrate", "Fit the cost models to your measurements or a trace."),
     "clusters": Verb("lumos.cli.clusters", "The clusters that Lumos knows."),
     "chakra": Verb("lumos.cli.chakra", "Read, link, export, check, import and synthesise Chakra traces."),
     "proxy": Verb("lumos.cli.proxy", "A runnable benchmark from a trace."),
     "collect": Verb("lumos.cli.collect", "Profile a training command."),
-    "report": Verb("lumos.cli.report", "One HTML file to look at, offline."),
-    "serve": Verb("lumos.cli.serve", "The report live on this machine, with a what-if bench."),
+    "report": Verb("lumos.cli.report", "Write one HTML file that shows a job, offline."),
+    "serve": Verb("lumos.cli.serve", "Explore a job in a browser on this machine, with what-ifs."),
 }
 
-#: Statuses that a shell gives to a command ended by SIGINT or SIGPIPE.
+#: The statuses that a shell gives to a command that SIGINT or SIGPIPE ended.
 INTERRUPTED, BROKEN_PIPE = 130, 141
 
 
@@ -89,7 +89,7 @@ class Verbs(TyperGroup):
         except BrokenPipeError:
             _leave_standard_output()
             ctx.exit(BROKEN_PIPE)
-        except OSError as error:  # verbs turn those of their files into a LumosError; what is left is a full disk behind stdout
+        except OSError as error:  # verbs turn errors of their files into a LumosError; what remains is a full disk behind stdout
             _leave_standard_output()
             place = error.filename or "standard output"
             print(f"lumos: {place}: cannot be written ({error.strerror or error}); free some space or write elsewhere", file=sys.stderr)
@@ -97,7 +97,7 @@ class Verbs(TyperGroup):
 
 
 def _leave_standard_output() -> None:
-    """Keep the interpreter from flushing into a reader that has left, or a full disk, once more at exit."""
+    """Keep the interpreter from flushing again at exit, where the reader has closed the pipe or the disk is full."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -114,7 +114,7 @@ def load(name: str) -> Any:
 
 
 def new_app(**settings: Any) -> typer.Typer:
-    """A Typer with the settings that every verb shares: plain help, plain errors."""
+    """A Typer with the settings of all verbs: plain help and plain errors."""
     return typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, **settings)
 
 

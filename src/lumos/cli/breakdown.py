@@ -33,8 +33,8 @@ def command(
     ray_address: RayAddress = None,
     json: Json = False,
 ) -> None:
-    """Where the time goes: each step four ways, and its device idle time by cause; then by kernel, operator, module,
-    stream or rank."""
+    """Show where the time goes: the four parts of each step, the idle time of devices by cause, and then the time by kernel,
+    operator, module, stream or rank."""
     check_choice(of, RUNS, "a run (--of)")
     check_choice(by, _groupings(), "a grouping (--by)")
     from lumos.analyze.breakdown import breakdown, variability
@@ -49,11 +49,11 @@ def command(
     job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
     graph = build(job)
     timeline = measured(graph) if of == "measured" else simulate(graph)
-    owners = members(graph)
-    steps = breakdown(timeline, owners)
-    rows = tabulate(timeline, owners, by, job)
-    achieved = achieved_flops(timeline, owners, job)
-    spread = variability(timeline, owners)
+    membership = members(graph)
+    steps = breakdown(timeline, membership)
+    rows = tabulate(timeline, membership, by, job)
+    achieved = achieved_flops(timeline, membership, job)
+    spread = variability(timeline, membership)
     if json:
         answer = {
             "ranks": len(graph.ranks),
@@ -61,7 +61,7 @@ def command(
             "steps": steps,
             "by": by,
             "rows": rows,
-            "queue": queue_lengths(timeline, owners),
+            "queue": queue_lengths(timeline, membership),
             "achieved_flops": achieved,
             "variability": spread,
             "diagnostics": graph.diagnostics,

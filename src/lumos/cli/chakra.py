@@ -15,7 +15,7 @@ app = new_app(no_args_is_help=True, help="Read, link, export, check, import, syn
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a set: PREFIX.0.et, PREFIX.1.et, …")]
 Output = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write the set.")]
 ExactNs = Annotated[bool, typer.Option("--exact-ns", help="Keep nanoseconds, as operation counts for a simulator's roofline mode.")]
-AstraSim = Annotated[bool, typer.Option("--astra-sim", help="Also write what ASTRA-sim runs it with.")]
+AstraSim = Annotated[bool, typer.Option("--astra-sim", help="Also write the files that ASTRA-sim needs to run it.")]
 Cluster = Annotated[str | None, typer.Option(metavar="C", help="The cluster that the network file describes: a name or a TOML file.")]
 
 
@@ -26,7 +26,7 @@ def export_(
     astra_sim: AstraSim = False,
     cluster: Cluster = None,
     exact_ns: ExactNs = False,
-    coarse: Annotated[bool, typer.Option("--coarse", help="Blocks between communication instead of kernels.")] = False,
+    coarse: Annotated[bool, typer.Option("--coarse", help="Write blocks between communication instead of kernels.")] = False,
     repair: Repair = False,
     json: Json = False,
 ) -> None:
@@ -58,7 +58,7 @@ def _cluster(name: str | None) -> Any:
 
 @app.command("check")
 def check_(folder: Folder, json: Json = False) -> None:
-    """Hold a set to every rule that ASTRA-sim has; status 1 where it breaks one."""
+    """Check a set against every rule of ASTRA-sim; the exit status is 1 where a rule is broken."""
     from lumos.chakra.facade import check
 
     result = check(folder)
@@ -80,7 +80,7 @@ def link_(
     repair: Repair = False,
     json: Json = False,
 ) -> None:
-    """Join an execution trace with the profiler's file of the same rank: tensors with times."""
+    """Join an execution trace, which has tensors, with the profiler's file of the same rank, which has times."""
     from lumos.chakra.link.link import link
     from lumos.chakra.link.linked_file import write_linked
     from lumos.errors import UsageError
@@ -120,11 +120,13 @@ def link_(
 @app.command("import")
 def import_(
     paths: Paths,
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write the set anew, clean and checked.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write the set again, in a form that passes `check`.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--as-json", help="Write JSON instead of .et.")] = False,
     json: Json = False,
 ) -> None:
-    """Read a set from any hand as a job, and say what it simulates to; with -o write it anew."""
+    """Read a set that any tool wrote as a job, and simulate it; with -o write it again."""
     from lumos.chakra.facade import import_ as import_set
     from lumos.trace import read
 
@@ -140,20 +142,22 @@ def import_(
 @app.command("synthesize")
 def synthesize_(
     output: Output,
-    paths: Annotated[list[str] | None, typer.Argument(metavar="[SET]...", help="What to learn from: a set or job for each PATH.")] = None,
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="[SET]...", help="Sets or jobs to learn from, one for each argument.")
+    ] = None,
     model: Annotated[Path | None, typer.Option(metavar="FILE", help="Sample from a saved model instead.")] = None,
-    save_model: Annotated[Path | None, typer.Option(metavar="FILE", help="Keep what was learned as one file.")] = None,
+    save_model: Annotated[Path | None, typer.Option(metavar="FILE", help="Save what was learned as one file.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same set.")] = 0,
-    ranks: Annotated[int | None, typer.Option(help="Ranks, a multiple of the source's.")] = None,
+    ranks: Annotated[int | None, typer.Option(help="Ranks of the new set: a multiple of the source's.")] = None,
     layers: Annotated[int | None, typer.Option(help="How often the repeating part of every rank repeats.")] = None,
     scale: Annotated[
-        list[str] | None, typer.Option(metavar="WHAT=F", help="compute, host, communication or size times F; repeatable.")
+        list[str] | None, typer.Option(metavar="WHAT=F", help="Multiply compute, host, communication or size by F; repeatable.")
     ] = None,
     astra_sim: AstraSim = False,
     cluster: Cluster = None,
     json: Json = False,
 ) -> None:
-    """Sample a new set that gives nothing of its source away, or that has other ranks, layers and speeds."""
+    """Sample a new set without the names and times of its source, or with other ranks, layers and speeds."""
     from lumos.chakra.facade import synthesize
     from lumos.trace import read
 
@@ -178,7 +182,7 @@ def synthesize_(
 
 
 def _factors(texts: list[str]) -> dict[str, float]:
-    """The factors of --scale WHAT=F. UsageError where one is no such thing."""
+    """The factors of --scale WHAT=F. UsageError where a text is not of this form."""
     from lumos.chakra.synthesize.sample import SCALES
     from lumos.choices import check_choice
     from lumos.errors import UsageError
@@ -198,7 +202,7 @@ def _factors(texts: list[str]) -> dict[str, float]:
 
 @app.command("stat")
 def stat_(paths: Paths, json: Json = False) -> None:
-    """What is in a set (or would be, of any job): nodes, operators, communication, dependencies, symmetry."""
+    """Summarise a set, or any job as it would be exported: nodes, operators, communication, dependencies, symmetry."""
     from lumos.chakra.facade import stat
     from lumos.trace import read
 

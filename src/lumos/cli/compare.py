@@ -17,12 +17,12 @@ def command(
     ],
     step: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Compare this step alone; given twice, this one of A and that one of B (or of A)."),
+        typer.Option(metavar="NAME", help="Compare only this step; given twice, the first step of A with the second of B (or of A)."),
     ] = None,
     repair: Repair = False,
     json: Json = False,
 ) -> None:
-    """What changed from A to B: the step, where its time goes, and the operators, kernels and collectives that appeared,
+    """Show what changed from A to B: the step, where its time goes, and the operators, kernels and collectives that appeared,
     vanished or changed, by what they cost."""
     steps = step or []
     if len(paths) > 2 or len(steps) > 2 or (len(paths) == 1 and len(steps) != 2):

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 app = new_app(no_args_is_help=True)
 
-#: No device holds an array with a side this long.
+#: The longest side of an array; no device has memory for a longer one.
 LARGEST = 1 << 40
 
 
 def _whole(text: str) -> int:
-    """A whole number, also in the spelling of powers: 1e9."""
+    """A whole number, also written as a power: 1e9."""
     try:
         number = Decimal(text.replace("_", ""))
     except InvalidOperation:
@@ -39,13 +39,13 @@ On = Annotated[
     str, typer.Option("--on", "--cluster", metavar="CLUSTER", help="Accelerator or cluster (see lumos clusters), or a .toml file.")
 ]
 Dtype = Annotated[str, typer.Option(help="fp64, fp32, tf32, bf16, fp16, fp8 or int8.")]
-Coefficients = Annotated[str | None, typer.Option("--coefficients", metavar="FILE", help="Your own fit, from lumos calibrate.")]
-Plot = Annotated[str | None, typer.Option("--plot", metavar="FILE.html", help="Also draw the curve around the size asked for.")]
+Coefficients = Annotated[str | None, typer.Option("--coefficients", metavar="FILE", help="Your own coefficients, from lumos calibrate.")]
+Plot = Annotated[str | None, typer.Option("--plot", metavar="FILE.html", help="Also plot the curve around this size.")]
 
 
 @app.callback()
 def _root() -> None:
-    """What one piece of work takes: time, interval, what bounds it, fraction of peak."""
+    """How long one kernel or collective takes: the time with its interval, what bounds it, and the fraction of peak."""
 
 
 @app.command("gemm")
@@ -134,7 +134,7 @@ def collective(
     plot: Plot = None,
     json: Json = False,
 ) -> None:
-    """A collective, from the last rank's arrival to the end."""
+    """A collective, from the arrival of the last rank to the end."""
     from lumos.cost.cluster import load_cluster
     from lumos.cost.collective import collective as of_size
 
@@ -149,7 +149,7 @@ def collective(
 
 
 def _draw(path: str | None, centre: int, cost: Callable[[Any], Estimate], title: str, axis: str) -> None:
-    """The curve over sizes around `centre`, where a file is asked for."""
+    """Plot the curve over sizes around `centre`, where a file was named."""
     if path is not None:
         from lumos.report.plots.cost import cost_curve, powers_around
 
@@ -158,7 +158,7 @@ def _draw(path: str | None, centre: int, cost: Callable[[Any], Estimate], title:
 
 
 def _book(path: str | None) -> Any:
-    """The user's coefficients over the shipped ones; None for the shipped ones."""
+    """The shipped coefficients with the user's in their place; None where the user has none."""
     if path is None:
         return None
     from pathlib import Path

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 def command(
     paths: Paths,
     of: Annotated[str, typer.Option(metavar="RUN", help="measured or replayed.", autocompletion=_runs)] = "measured",
-    step: Annotated[str | None, typer.Option(metavar="NAME", help="One step: its name, or the number behind its #.")] = None,
+    step: Annotated[str | None, typer.Option(metavar="NAME", help="One step: its name, or the number after its #.")] = None,
     perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write the run and its path as a trace for ui.perfetto.dev.")] = None,
     repair: Repair = False,
     engine: Engine = "local",
     ray_address: RayAddress = None,
     json: Json = False,
 ) -> None:
-    """The chain of tasks that sets each step, over all ranks: what it consists of, which ranks the others waited for, and how
-    much longer everything else could take."""
+    """Show the chain of tasks that sets each step, over all ranks: what it consists of, which ranks the others waited for, and
+    how much longer everything else could take."""
     check_choice(of, RUNS, "a run (--of)")
     from lumos.analyze.critical_path import critical_paths
     from lumos.analyze.slack import slack, slack_by_class
@@ -39,14 +39,14 @@ def command(
 
     job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
     graph = build(job)
-    replayed, owners, frozen = simulate(graph), members(graph), freeze(graph)
+    replayed, membership, frozen = simulate(graph), members(graph), freeze(graph)
     timeline = measured(graph) if of == "measured" else replayed
-    found = critical_paths(timeline, owners, frozen=frozen)
+    found = critical_paths(timeline, membership, frozen=frozen)
     if not found:
         raise GraphError(f"{', '.join(paths)}: no step contains any task; the profiler window may have cut every step")
     name = None if step is None else check_step(step, [path.name for path in found])
     chosen = tuple(path for path in found if name in (None, path.name))
-    spare = slack_by_class(slack(replayed, owners, frozen=frozen), owners)
+    class_slack = slack_by_class(slack(replayed, membership, frozen=frozen), membership)
     if perfetto is not None:
         from lumos.report.export.perfetto import write_perfetto
 
@@ -56,18 +56,18 @@ def command(
             "ranks": len(graph.ranks),
             "of": of,
             "steps": [_plain(path, graph) for path in chosen],
-            "slack_by_class": spare,
+            "slack_by_class": class_slack,
             "diagnostics": graph.diagnostics,
         }
         write_json(answer)
         return
     from lumos.report.text.critical_path import print_critical_paths
 
-    print_critical_paths(console(), of, graph, chosen, spare)
+    print_critical_paths(console(), of, graph, chosen, class_slack)
 
 
 def _plain(path: CriticalPath, graph: Graph) -> dict[str, Any]:
-    """The path as JSON can hold it, with the names of what its links refer to."""
+    """The path as values that JSON can hold, with the names of the tasks and processors of its links."""
     links = []
     for link in path.links:
         processor = graph.processors[graph.processor[link.task]]

@@ -19,7 +19,7 @@ def command(
     repair: Repair = False,
     json: Json = False,
 ) -> None:
-    """What is in the traces, what is missing, and what that costs."""
+    """Show what is in the traces, what is missing, and what that costs."""
     from lumos.analyze.contents import contents
     from lumos.analyze.interference import interference
     from lumos.trace import read

@@ -1,4 +1,4 @@
-"""What every verb writes: one JSON object, or text for people; and progress, on a terminal only."""
+"""Write what every verb writes: one JSON object or text for people, and progress where there is a terminal."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Clock", "Engine", "Json", "Paths", "RayAddress", "Repair", "console"
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Arguments that verbs share.
+#: Arguments that several verbs have.
 Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Trace files, or a folder with one file per rank.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Write one JSON object instead of text.")]
-Engine = Annotated[str, typer.Option(help="Where files are read: local, or ray (a cluster that sees them under the same paths).")]
-RayAddress = Annotated[str | None, typer.Option(help="Of a running Ray cluster.", show_default=False)]
-Repair = Annotated[bool, typer.Option("--repair", help="Read files that are not quite JSON, mending what can be mended.")]
+Engine = Annotated[str, typer.Option(help="Where files are read: local, or ray (on a cluster that has them at the same paths).")]
+RayAddress = Annotated[str | None, typer.Option(help="The address of a running Ray cluster.", show_default=False)]
+Repair = Annotated[bool, typer.Option("--repair", help="Read files that are not valid JSON, and repair what can be repaired.")]
 
-#: Work shorter than this shows no progress, s.
+#: No progress is shown for the first so many seconds.
 PATIENCE_S = 1.0
 
 
@@ -36,7 +36,7 @@ def write_json(value: Any) -> None:
 
 
 def console() -> Console:
-    """Where text for people goes: standard output, at the terminal's width, without colour where there is none."""
+    """A console on standard output, as wide as the terminal; without colours where the output is no terminal."""
     from rich.console import Console
 
     class PipeConsole(Console):

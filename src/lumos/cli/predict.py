@@ -14,7 +14,9 @@ Count = Annotated[int | None, typer.Option(min=1, show_default=False)]
 
 
 def command(
-    file: Annotated[str | None, typer.Argument(metavar="[FILE.toml]", help="Settings; options win over them.", show_default=False)] = None,
+    file: Annotated[
+        str | None, typer.Argument(metavar="[FILE.toml]", help="A file of settings; options override them.", show_default=False)
+    ] = None,
     model: Annotated[str | None, typer.Option(help="A known model, or the path of a Hugging Face config.json.", show_default=False)] = None,
     cluster: Annotated[str | None, typer.Option(help="A known cluster, or the path of a .toml file.", show_default=False)] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="Devices of the job.", show_default=False)] = None,
@@ -38,22 +40,23 @@ def command(
     schedule: Annotated[str | None, typer.Option(help=either(Schedule), show_default=False)] = None,
     lora_rank: Annotated[int | None, typer.Option(min=0, help="Train adapters of this rank only.", show_default=False)] = None,
     document: Annotated[
-        int | None, typer.Option(min=0, help="Mean tokens of the documents that a sequence is packed of (0: one).", show_default=False)
+        int | None,
+        typer.Option(min=0, help="Mean tokens of the documents that are packed into a sequence (0: one document).", show_default=False),
     ] = None,
     framework: Annotated[str | None, typer.Option(help="Profile: megatron-core, nemo, fsdp, …", show_default=False)] = None,
     switch: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set a switch of the profile; repeatable.")] = None,
     blocks: Annotated[
-        bool | None, typer.Option("--blocks/--kernels", help="Simulate runs of blocks, or every kernel.", show_default=False)
+        bool | None, typer.Option("--blocks/--kernels", help="Simulate whole blocks, or every kernel.", show_default=False)
     ] = None,
     perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write the step as a trace for ui.perfetto.dev.")] = None,
-    kineto: Annotated[str | None, typer.Option(metavar="DIR", help="Write the job as profiler files, one a rank.")] = None,
-    ranks: Annotated[str, typer.Option(help="Ranks of --kineto: 'stages' (one a pipeline stage) or 'all'.")] = "all",
+    kineto: Annotated[str | None, typer.Option(metavar="DIR", help="Write the job as profiler files, one per rank.")] = None,
+    ranks: Annotated[str, typer.Option(help="Ranks of --kineto: 'stages' (one per pipeline stage) or 'all'.")] = "all",
     jitter: Annotated[float, typer.Option(min=0.0, max=0.5, help="Noise on the durations of --kineto (relative, one sigma).")] = 0.0,
     clock_offset: Annotated[float, typer.Option(min=0.0, help="Spread of the ranks' clocks in --kineto, µs.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of jitter and clock offsets.")] = 0,
     json: Json = False,
 ) -> None:
-    """The step of a configuration: how long, how much memory, what bounds it."""
+    """Predict the step of a configuration: how long it takes, how much memory it needs, what bounds it."""
     given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.errors import UsageError
     from lumos.plan.words import JobWords

@@ -22,9 +22,9 @@ def generate(
     step: Annotated[str | None, typer.Option(metavar="NAME", help="The step, by its name in the trace (default: the median).")] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Only operators of these names; repeatable.")] = None,
     blocks: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Only what runs inside ranges of these names (modules, labels); repeatable.")
+        list[str] | None, typer.Option(metavar="GLOB", help="Only operators inside ranges of these names (modules, labels); repeatable.")
     ] = None,
-    obfuscate: Annotated[bool, typer.Option("--obfuscate", help="Hash the names that are the job's own.")] = False,
+    obfuscate: Annotated[bool, typer.Option("--obfuscate", help="Replace the names that the job's own code defines by hashes.")] = False,
     max_memory: Annotated[float, typer.Option(metavar="BYTES", help="Bytes that tensors may take (default: what the device has).")] = 0,
     repair: Repair = False,
     json: Json = False,
@@ -59,7 +59,7 @@ def run(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder that lumos proxy generate wrote.")],
     processes: Annotated[int | None, typer.Option(metavar="N", help="Processes (default: all recorded ranks).")] = None,
     mode: Annotated[str, typer.Option(metavar="full|compute|communication", help="What to run.")] = "full",
-    device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where (default: a GPU where there is one).")] = None,
+    device: Annotated[str | None, typer.Option(metavar="cpu|cuda", help="Where to run it (default: a GPU where there is one).")] = None,
     rank: Annotated[int | None, typer.Option(metavar="R", help="Which recorded rank to run (default: each process its own).")] = None,
     warmup: Annotated[int, typer.Option(metavar="N", help="Steps before the measured ones.")] = 3,
     repeat: Annotated[int, typer.Option(metavar="N", help="Steps measured; their median counts.")] = 10,
@@ -113,5 +113,5 @@ def _print_run(result: dict[str, Any]) -> None:
 
 
 def _printable(text: str) -> str:
-    """Recorded text without what would steer a terminal."""
+    """Recorded text without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -22,14 +22,17 @@ def command(
         list[str] | None,
         typer.Option(metavar="KIND", help="Drop a kind of dependency; repeatable.", autocompletion=_kinds),
     ] = None,
-    probes: Annotated[bool, typer.Option("--probes", help="Also replay counterfactuals that look through a copy.")] = False,
+    probes: Annotated[
+        bool,
+        typer.Option("--probes", help="Also replay with work that takes no time or longer, to test whether waits are simulated or copied."),
+    ] = False,
     perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write both runs as one trace for ui.perfetto.dev.")] = None,
     repair: Repair = False,
     engine: Engine = "local",
     ray_address: RayAddress = None,
     json: Json = False,
 ) -> None:
-    """Simulate the measured job and compare with the measurement.
+    """Simulate the measured job and compare the result with the measurement.
 
     Kinds of dependency: thread-order, hand-off, launch, stream-order, stream-wait, sync, queue-depth, occupancy,
     rendezvous, data.

@@ -13,7 +13,9 @@ from lumos.cli.output import Clock, Json, Paths, Repair, plain, progress, write_
 def command(
     paths: Paths,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE.html", help="Where to write the report.")],
-    step: Annotated[str | None, typer.Option(metavar="NAME", help="The timeline's step: its name, or the number behind its #.")] = None,
+    step: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The step that the timeline shows: its name, or the number after its #.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="What if: change the plan, the model or a size; repeatable.")
     ] = None,
@@ -37,7 +39,7 @@ def command(
 ) -> None:
     """Write one HTML file that shows where the job's time goes: steps, timeline, critical path, collectives, stragglers.
 
-    With changes (as of `lumos whatif`) it also shows the changed job beside the recorded one.
+    With changes, as for `lumos whatif`, it also shows the changed job next to the recorded one.
     """
     import shlex
 

@@ -16,11 +16,13 @@ Values = Annotated[str | None, typer.Option(metavar="V,V", show_default=False)]
 
 def command(
     paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[PATH...]", help="Traces of a job: its sizes and measured blocks.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[PATH...]", help="Traces of a job, whose sizes and measured blocks are used.", show_default=False),
     ] = None,
     model: Annotated[str | None, typer.Option(help="A known model, or the path of a config.json.", show_default=False)] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="A known cluster, or a .toml file; of traces: where they ran.", show_default=False)
+        str | None,
+        typer.Option(help="A known cluster, or a .toml file; with traces, the cluster on which they were recorded.", show_default=False),
     ] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="Devices of the job.", show_default=False)] = None,
     global_batch: Annotated[int | None, typer.Option(min=1, help="Sequences of a step.", show_default=False)] = None,
@@ -40,16 +42,18 @@ def command(
     framework: Annotated[str, typer.Option(help="Profile: megatron-core, nemo, fsdp, …")] = "megatron-core",
     refine: Annotated[int, typer.Option(min=1, help="Plans that are simulated in full.")] = 10,
     require: Annotated[list[str] | None, typer.Option(metavar="EXPR", help="A condition: 'memory.peak_bytes < 70e9'; repeatable.")] = None,
-    objective: Annotated[str, typer.Option(help="step-time, or tokens (a second and device): what a sweep's best is.")] = "step-time",
-    sweep: Annotated[str | None, typer.Option(metavar="KEY=A..B", help="Search for every value: gpus=256..16384, seq=….")] = None,
+    objective: Annotated[
+        str, typer.Option(help="What the best of a sweep is: step-time, or tokens (per second and device).")
+    ] = "step-time",
+    sweep: Annotated[str | None, typer.Option(metavar="KEY=A..B", help="Search once for each value: gpus=256..16384, seq=….")] = None,
     prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Leave out plans that are proved slower.")] = True,
     engine: Annotated[str, typer.Option(help="local, or ray (a cluster).")] = "local",
-    ray_address: Annotated[str | None, typer.Option(help="Of a running Ray cluster.", show_default=False)] = None,
+    ray_address: Annotated[str | None, typer.Option(help="The address of a running Ray cluster.", show_default=False)] = None,
     parquet: Annotated[str | None, typer.Option(metavar="FILE", help="Write every timed plan.")] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Write the front of time against memory, or the sweep.")] = None,
     json: Json = False,
 ) -> None:
-    """The plans of a model on a cluster, best first."""
+    """List the plans of a model on a cluster, best first."""
     given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.choices import check_choice
     from lumos.search.facade import SearchWords, Swept, search

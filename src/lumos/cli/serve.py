@@ -10,7 +10,7 @@ import typer
 
 from lumos.cli.output import Json, Paths, Repair, write_json
 
-#: Served where the user names no port and this one is free.
+#: The port where the user names none and this one is free.
 PORT = 8471
 
 
@@ -20,9 +20,9 @@ def command(
     repair: Repair = False,
     json: Json = False,
 ) -> None:
-    """Explore the job in a browser on this machine: the report's parts, and a bench that shows what changes would do.
+    """Explore the job in a browser on this machine: the parts of the report, and a bench that shows the effect of changes.
 
-    Listens on the loopback address only; ends with Ctrl-C.
+    The server listens on the loopback address only; Ctrl-C ends it.
     """
     from pathlib import Path
 

@@ -18,10 +18,11 @@ def command(
     ray_address: RayAddress = None,
     json: Json = False,
 ) -> None:
-    """What each slow rank, stage and class of operations costs, against a job in which equal work takes equal time.
+    """Show what each slow rank, stage and class of operations costs, against a job in which equal work takes equal time.
 
-    peer-median: equal work takes the median of its times over the ranks of a stage. pooled-mean: the mean over all ranks
-    and stages for compute and the median for communication, without launch delays (the rule of StragglerAnalysis).
+    peer-median: equal work takes the median of its times over the ranks of a stage. pooled-mean: compute takes the mean of
+    its times over all ranks and stages, communication the median, and there are no launch delays (the rule of
+    StragglerAnalysis).
     """
     from lumos.analyze.equal_work import RULES
 

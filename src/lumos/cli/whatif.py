@@ -22,7 +22,7 @@ def command(
         list[str] | None, typer.Option(metavar="GLOB=F", help="Multiply the time of tasks whose name matches; repeatable.")
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Leave tasks out, with their launches; repeatable.")] = None,
-    fuse: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Make neighbouring kernels one; repeatable.")] = None,
+    fuse: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Make one kernel of neighbouring kernels; repeatable.")] = None,
     rank_slowdown: Annotated[list[str] | None, typer.Option(metavar="RANK=F", help="Multiply all work of a rank; repeatable.")] = None,
     cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="Run it on this cluster instead.")] = None,
     network: Annotated[list[str] | None, typer.Option(metavar="KEY=xF", help="Change the network: bandwidth=x2,latency=x0.5.")] = None,
@@ -37,8 +37,8 @@ def command(
 ) -> None:
     """Change the measured job and predict its step.
 
-    GLOB matches names of kernels, collectives, operators and runtime calls; cpu:GLOB and device:GLOB only on one side, operator:GLOB all
-    that such operators do, with the work they launch.
+    GLOB matches names of kernels, collectives, operators and runtime calls; cpu:GLOB and device:GLOB only those of the CPU or the device;
+    operator:GLOB matches operators with everything that they do and launch.
     """
     from lumos.graph.build import build
     from lumos.trace import read

@@ -1,4 +1,4 @@
-"""Numbers to people: texts, pages, files and figures.
+"""Show numbers to people, as texts, pages, files and figures.
 
 Nothing here is public: what users may call is in `lumos`.
 """

@@ -22,7 +22,7 @@ from lumos.whatif.whatif import Changes
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Written(Shown):
-    """A report that was written. headline: its first sentence. step: whose timeline it shows."""
+    """A report that was written. headline: its first sentence. step: the step whose timeline it shows."""
 
     file: str
     size_bytes: int
@@ -40,15 +40,15 @@ def report(
 ) -> Written:
     """Write one HTML file that shows where the job's time goes, and opens offline.
 
-    job: what `lumos.read` takes or gave. step: the timeline's, by its name or the number behind its #; that of median length without
-    one. changes: as for `lumos.whatif`; with any, the changed job stands beside the recorded one. Raises UsageError for an unknown step
-    or change, LumosError where the file cannot be written or plotly and jinja2 are not installed.
+    job: what `lumos.read` takes or returned. step: the step whose timeline is shown, by its name or the number after its #; by default
+    the one of median length. changes: as for `lumos.whatif`; with any, the changed job is shown next to the recorded one. Raises
+    UsageError for an unknown step or change, LumosError where the file cannot be written or plotly and jinja2 are not installed.
     """
     return write(Recording.of(as_job(job, repair=repair)), output, (f"lumos.report(…, {os.fspath(output)!r})",), step, changes_of(changes))
 
 
 def write(recording: Recording, output: str | os.PathLike[str], command: Sequence[str], step: str | None, changes: Changes) -> Written:
-    """Write the report of a recording. command: what the report says that it was asked with."""
+    """Write the report of a recording. command: the command that the report says it was made with."""
     path = os.fspath(output)
     found = document(
         recording,

@@ -65,11 +65,11 @@ class Loaded:
             raise UsageError(f"{run!r} is no run; valid are {', '.join(runs)}")
         if not 0 <= begin < end:
             raise UsageError(f"an excerpt from {begin} to {end} ns is empty; begin at 0 or later and end after that")
-        return excerpt(runs[run], self.recording.owners, step, begin, end, self.recording.job, MOST_TASKS)
+        return excerpt(runs[run], self.recording.membership, step, begin, end, self.recording.job, MOST_TASKS)
 
     def names(self) -> list[dict[str, Any]]:
         """The names of tasks that take most time over the job, as patterns to suggest, each with its class and its time in ns."""
-        graph, equal_work = self.recording.graph, work(self.recording.graph, self.recording.owners, self.recording.job)
+        graph, equal_work = self.recording.graph, work(self.recording.graph, self.recording.membership, self.recording.job)
         tasks = np.flatnonzero((graph.kind != Kind.RETURN) & (graph.kind != Kind.HOST))
         total = np.bincount(graph.name[tasks], graph.duration[tasks], len(graph.names)).astype(np.int64)
         label = np.zeros(len(graph.names), np.int64)

@@ -1,4 +1,4 @@
-"""Every rule: a set that keeps all of them, and one broken variant for each."""
+"""Every rule of ASTRA-sim: a set that satisfies all of them, and a variant that breaks each."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _deps(node: int, *deps: int) -> Callable[[Nodes], None]:
 CHANGES: list[tuple[str, Callable[[Nodes], Any], set[str]]] = [
     ("a dependency on an absent node", _deps(6, 99), {"absent-dependency"}),
     ("a control dependency on an absent node", lambda n: setattr(n[6], "ctrl_deps", (99,)), {"absent-dependency"}),
-    ("a cycle beside a root", _deps(5, 6), {"cycle"}),
+    ("a cycle next to a root", _deps(5, 6), {"cycle"}),
     ("a node that waits for itself", _deps(6, 6), {"cycle"}),
     ("a metadata node", _type(6, NodeType.METADATA), {"node-type"}),
     ("an invalid node", _type(6, NodeType.INVALID), {"node-type"}),

@@ -1,4 +1,4 @@
-"""Linking: ids where they can be believed, order of calls elsewhere, and never a silent success."""
+"""Linking uses ids where they are right and the order of calls elsewhere, and reports where it fails."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ NAMES = ("aten::mm", "aten::add", "aten::relu")
 
 
 def files(folder: Path, steps: int, observed: range, *, ids: str = "", extra: str = "", shape: int = 4) -> tuple[ExecutionTrace, Trace]:
-    """A profiler file of some steps of three operators (each with a child that launches a kernel), and the observer's
-    file of a range of them. ids: where the profiler has the record function's id, "lie" shifts them by one."""
+    """A profiler file of some steps of three operators, each with a child that launches a kernel, and the observer's file of
+    a range of these steps. ids: "" leaves out the record function's ids, "lie" shifts them to the next operator."""
     rows: list[dict[str, Any]] = []
     nodes: list[dict[str, Any]] = [{"id": 1, "name": "[pytorch|profiler|execution_trace|process]", "parent": 1, "tid": 0}]
     number = 1
@@ -76,7 +76,7 @@ def test_ids_that_lie_are_not_believed(tmp_path: Path) -> None:
 
 
 def test_alignment_finds_what_ids_say(tmp_path: Path) -> None:
-    """The same pair, its ids stripped, links to the same nodes."""
+    """Without ids the same pair links to the same nodes."""
     observed, trace = files(tmp_path, 5, range(5), ids="true")
     stripped, bare = files(tmp_path, 5, range(5))
     assert link(stripped, bare).node.tolist() == link(observed, trace).node.tolist()

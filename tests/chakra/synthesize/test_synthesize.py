@@ -1,4 +1,4 @@
-"""Synthetic sets: like their source where it counts, and giving nothing of it away."""
+"""Synthetic sets have the distributions and the step of their source, but none of its names and runs of durations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from lumos.trace.chakra_wire import NodeType
 
 
 def layered(layers: int = 6, ranks: int = 4, seed: int = 1) -> Graph:
-    """Every layer computes three kernels of some 100, 200, 300 us, then reduces over pairs of ranks; at the end over all."""
+    """A job whose layers run three kernels of about 100, 200 and 300 us, then a reduction over pairs of ranks. At the end comes
+    a reduction over all ranks."""
     rng = np.random.default_rng(seed)
     rows, members = [], {}
     for rank in range(ranks):
@@ -72,7 +73,7 @@ def step(graph: Graph) -> int:
     return int(simulate(graph).end.max())
 
 
-def test_a_sample_is_like_its_source_and_gives_nothing_away() -> None:
+def test_a_sample_has_the_distributions_of_its_source_but_no_names_or_runs() -> None:
     source = lower(layered(24))
     found = sample(learn([source]), seed=3)
     drawn = lower(found)
@@ -85,7 +86,7 @@ def test_a_sample_is_like_its_source_and_gives_nothing_away() -> None:
     assert not set(source.communication.size.tolist()) & set(drawn.communication.size.tolist())
 
 
-def test_a_copy_is_told_by_the_membership_test() -> None:
+def test_the_membership_test_detects_a_copy() -> None:
     source = lower(layered(24))
     like = likeness(source, source)
     assert like.membership == 1.0 and like.runs > 0 and like.names > 0

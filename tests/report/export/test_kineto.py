@@ -1,4 +1,4 @@
-"""Predicted jobs as profiler files: our own reader and replay find the same step in them."""
+"""Predicted jobs written as profiler files: Lumos reads them and replays the same step."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_replay_of_the_files_gives_the_predicted_step(tmp_path, name):
 
 
 def facts(graph):
-    """How many collectives of each rank are of a kind, of so many input bytes, in a group of so many ranks."""
+    """The number of collectives of each rank by kind, input bytes and size of the group."""
     found = graph.collectives
     columns = (found.task, found.kind, found.nbytes, found.size, found.peer)
     ranks = graph.rank_of_task
@@ -66,7 +66,7 @@ def facts(graph):
 
 
 def sized_alike(found):
-    """Without the group's size: a message's is two in a predicted job, and that of the communicator in files."""
+    """The counts without the size of the group: for a message it is two in a predicted job, in files that of the communicator."""
     out = Counter()
     for (rank, kind, nbytes, size, peer), count in found.items():
         out[rank, kind, nbytes, None if kind.is_transfer else size, peer] += count

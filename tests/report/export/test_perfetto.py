@@ -20,7 +20,8 @@ BASE = 1_700_000_000_000_000_000  # an absolute time: too large for a float64 to
 
 @pytest.fixture
 def runs():
-    """Two ranks, each a launch 0–2001 ns and a kernel 3002–9003 ns, a return of no duration; replayed 7 ns later."""
+    """Two ranks, each with a launch from 0 to 2001 ns, a kernel from 3002 to 9003 ns and a return without duration; all replayed
+    7 ns later."""
     start = np.array([0, 2001, 3002] * 2, np.int64) + BASE
     end = np.array([2001, 2001, 9003] * 2, np.int64) + BASE
     processors = [p for rank in (0, 1) for p in (Processor(rank, False, "thread 5"), Processor(rank, True, "stream 7", 0, 7))]
@@ -72,14 +73,14 @@ def test_times_are_exact_from_the_first_task(runs, tmp_path):
 
 
 def test_structure(runs, tmp_path):
-    """What a Chrome trace must hold: every row on a named thread of a named process, arrows in pairs inside rows."""
+    """A Chrome trace needs every row on a named thread of a named process, and arrows in pairs whose ends lie within rows."""
     write_perfetto(str(tmp_path / "both.json"), runs)
     events = load(tmp_path / "both.json")
     named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     rows = [e for e in events if e["ph"] == "X"]
     assert {(e["pid"], e["tid"]) for e in rows} == named
     assert all(e["dur"] >= 0 and e["name"] and e["cat"] for e in rows)
-    assert "return" not in {e["name"] for e in rows}  # a moment, not work
+    assert "return" not in {e["name"] for e in rows}  # it has no duration
     arrows = defaultdict(dict)
     for event in events:
         if event["ph"] in "sf":
@@ -106,7 +107,8 @@ def test_the_busy_share_is_a_counter_of_each_group(runs, tmp_path):
 
 
 def test_the_critical_path_is_a_track_with_arrows_from_link_to_link(runs, tmp_path):
-    """rank 0: launch 0–2001, 1001 ns that no constant accounts for, kernel 3002–9003; the return is a moment, so not shown."""
+    """Rank 0: a launch from 0 to 2001, 1001 ns that no constant explains, a kernel from 3002 to 9003. The return has no duration
+    and is not shown."""
     write_perfetto(str(tmp_path / "path.json"), runs[:1], [critical_paths(runs[0])])
     events = load(tmp_path / "path.json")
     (pid,) = {e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"] == "critical path measured"}

@@ -1,4 +1,4 @@
-"""The report in a browser: what a reader sees, offline."""
+"""The report in a browser without a network, as a reader sees it."""
 
 from __future__ import annotations
 

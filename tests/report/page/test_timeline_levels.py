@@ -22,8 +22,8 @@ def values(column):
 
 @pytest.fixture
 def job():
-    """Two ranks, a step of 0–1000 ns: each an operator 0–400, and an all-reduce from 100 (rank 0) and 300 (rank 1) to 500; a
-    kernel of rank 0 from 600 to 1000."""
+    """A step of two ranks from 0 to 1000 ns. Each rank has an operator from 0 to 400 and an all-reduce from 100 (rank 0) or 300
+    (rank 1) to 500; rank 0 also has a kernel from 600 to 1000."""
     #          rank 0: op, all-reduce, kernel          rank 1: op, all-reduce
     start = np.array([0, 100, 600, 0, 300], np.int64)
     end = np.array([400, 500, 1000, 400, 500], np.int64)

@@ -12,7 +12,7 @@ from lumos.report.text.format import MOST_ROWS, kernel_name, percent, print_diag
 def test_sizes_and_percentages():
     assert [size(n) for n in (12, 2048, 3 * 2**20, 2**37)] == ["12 B", "2.00 KiB", "3.00 MiB", "128.0 GiB"]
     assert percent(0.0333, signed=True) == "+3.33 %"
-    assert percent(-0.00001, signed=True) == "+0.00 %"  # not a negative nothing
+    assert percent(-0.00001, signed=True) == "+0.00 %"  # not "-0.00 %"
     assert percent(None) == "–"
 
 

@@ -1,4 +1,4 @@
-"""The lists of `clusters`, `models`, `predict` and `validate` within 80 columns: the essentials whole, no boxes, no reprs."""
+"""The tables of `clusters`, `models`, `predict` and `validate` fit 80 columns; names and numbers are not cut."""
 
 from __future__ import annotations
 

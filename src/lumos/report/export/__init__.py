@@ -1,4 +1,4 @@
-"""Timelines as files that other tools open.
+"""Write timelines and searches as files that other tools open.
 
 Nothing here is public: what users may call is in `lumos`.
 """

@@ -1,12 +1,13 @@
-"""A predicted job as the profiler files of its ranks, as a measured job would have left them.
+"""Write a predicted job as profiler files, one for each rank, such as a recorded job would have.
 
-One file a rank, `rank<N>.json.gz`, in Kineto's form of torch 2.5 and later: operators with shapes, launches with
+The files are named `rank<N>.json.gz` and have Kineto's form of torch 2.5 and later: operators with shapes, launches with
 correlation ids, device work on streams, event records and waits with their `cuda_sync` rows, collectives with their
-arguments and sequence numbers, a marked step, the process groups in the header. Nothing says that the job never ran but
-the `lumos` key of the header.
+arguments and sequence numbers, a marked step, and the process groups in the header. Only the key `lumos` of the header
+says that the job never ran.
 
-A launching operator fills its slice of host time; waits are issued first, the launch call next, event records last, each
-for CALL ns, so that the launch latency of a task with a record is longer by as much.
+An operator that launches work fills its slice of CPU time. Within it, calls that wait for events come first, then the
+launch call, then calls that record events. A wait or record takes CALL ns, so that the launch latency of a task whose
+event is recorded is longer by CALL.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from lumos.simulate import simulate
 from lumos.simulate.timeline import Timeline
 from lumos.vocabulary import CollectiveKind, Direction, DType
 
-#: Host time of a record or wait call, ns.
+#: CPU time of a call that records or waits for an event, ns.
 CALL = 200
-#: Host time of a launch call where the accelerator states none, s; the rest of a slice is the operator's own.
+#: CPU time of a launch call where the accelerator's data has none, s; the rest of a slice is the operator's own.
 LAUNCH_S = 4.5e-6
-#: Start of the recording on the base clock, ns; and the base, a multiple of Kineto's window.
+#: Start of the recording, ns after the base of its clock; and that base, a multiple of Kineto's window.
 ORIGIN, BASE = 5_000_000_000, 1_735_689_600_000_000_000
 PROCESS, THREAD = 4000, 4001
 
@@ -45,7 +46,7 @@ _NCCL = {
     CollectiveKind.BROADCAST: "Broadcast_RING_LL",
     CollectiveKind.REDUCE: "Reduce_Sum_bf16_RING_LL",
 }
-#: The profiler's words for the types of tensors.
+#: The profiler's names for the types of tensors.
 _TYPES = {
     DType.BF16: "c10::BFloat16",
     DType.FP16: "c10::Half",
@@ -67,10 +68,11 @@ _C10D = {
 def write_kineto(
     folder: str, prediction: Prediction, *, ranks: str = "all", jitter: float = 0.0, clock_offset_ns: int = 0, seed: int = 0
 ) -> list[str]:
-    """Write the files of a prediction at kernel granularity to `folder` (made if need be); returns their paths.
+    """Write the files of a prediction at kernel granularity to `folder`, which is created if it is absent; returns their paths.
 
     ranks: "all", or "stages" (the first rank of every pipeline stage). jitter: sigma of the noise on host and kernel times.
-    clock_offset_ns: the ranks' clocks differ by up to this much. LumosError where the folder cannot be written.
+    clock_offset_ns: the most by which the clocks of the ranks differ. Raises UsageError for other `ranks` or a prediction
+    without kernels, LumosError where the folder cannot be written.
     """
     if ranks not in ("all", "stages"):
         raise UsageError(f"ranks {ranks!r} is not known; valid: all, stages")
@@ -97,7 +99,7 @@ def write_kineto(
 
 
 class _Writer:
-    """Writes one rank."""
+    """Writes the file of one rank."""
 
     def __init__(self, file: gzip.GzipFile, prediction: Prediction, world: World, timeline: Timeline, rank: int, offset: int) -> None:
         self.file, self.prediction, self.rank = file, prediction, rank
@@ -182,7 +184,7 @@ class _Writer:
             external += 1
             awaited = {streams[b]: max(self.end[c] for c in syncs[task] if streams[c] == streams[b]) for b in syncs.get(task, ())}
             for stream, until in sorted(awaited.items(), key=lambda pair: pair[1]):
-                # the host waits for what was issued to the stream, then goes on
+                # The CPU waits for the work that was issued to the stream, then goes on.
                 correlation += 1
                 back = max(clock, until)
                 yield self._complete(

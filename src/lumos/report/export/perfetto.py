@@ -1,9 +1,9 @@
-"""Timelines as one Chrome trace that ui.perfetto.dev opens.
+"""Write timelines as one Chrome trace that ui.perfetto.dev opens.
 
-Each rank of each timeline is a process group, and the groups of one rank are neighbours; threads and streams have the
-same names in each. Each group also has counters: the launches outstanding, and the share of each millisecond of a step in
-which the devices work. Above them, each timeline's critical path has a track of its own. Times are µs with three decimals, from
-the start of the earliest task of the first timeline.
+The viewer shows each rank of each timeline as a process; those of one rank are neighbours, and threads and streams have the
+same names in each. Each process also has two counters: the launches outstanding, and the share of each millisecond of a
+step in which the devices work. The critical path of each timeline has tracks of its own above them. Times are µs with three
+decimals, from the start of the earliest task of the first timeline.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from lumos.graph.table import Kind
 from lumos.report.export.perfetto_path import path_events
 from lumos.simulate.timeline import Timeline
 
-#: Events encoded at a time.
+#: How many encoded events are written at a time.
 BLOCK = 4096
 
 
 def write_perfetto(path: str, timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]] = ()) -> None:
-    """Write the timelines of one graph to `path` (.json or .json.gz), beside it first and then renamed.
+    """Write the timelines of one graph to `path` (.json or .json.gz). A draft is written first and then renamed.
 
     paths: the critical paths of each timeline's steps, where they are to be shown.
 
@@ -41,9 +41,10 @@ def write_perfetto(path: str, timelines: Sequence[Timeline], paths: Sequence[Seq
     if not path.endswith((".json", ".json.gz")):
         raise LumosError(f"{path}: a Perfetto trace is written as .json or .json.gz; give the file such a name")
     try:
-        descriptor, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     except OSError as error:
         raise LumosError(f"{path}: cannot write there ({error.strerror}); name a file in a folder that exists and is writable") from error
+    draft = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as raw:
             if path.endswith(".gz"):
@@ -51,25 +52,25 @@ def write_perfetto(path: str, timelines: Sequence[Timeline], paths: Sequence[Seq
                     _write(packed, timelines, paths)
             else:
                 _write(raw, timelines, paths)
-        Path(beside).chmod(0o644)
-        Path(beside).replace(target)
+        draft.chmod(0o644)
+        draft.replace(target)
     except OSError as error:
-        Path(beside).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise LumosError(f"{path}: cannot be written ({error.strerror}); free some space or name another file") from error
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
 
 
 def events(timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]] = ()) -> Iterator[dict[str, Any]]:
-    """The trace's events: names and order of the process groups and threads, then tasks, launch arrows, counters, paths."""
+    """The events of the trace: names and order of processes and threads, then tasks, launch arrows, counters and paths."""
     origin = min((int(t.start.min()) for t in timelines[:1] if len(t.start)), default=0)
     for place, timeline in enumerate(timelines):
         yield from _names(timeline, place, len(timelines))
         yield from _tasks(timeline, place, len(timelines), origin)
-        owners = members(timeline.graph)
-        yield from _queues(timeline, owners, place, len(timelines), origin)
-        yield from _busy(timeline, owners, place, len(timelines), origin)
+        membership = members(timeline.graph)
+        yield from _queues(timeline, membership, place, len(timelines), origin)
+        yield from _busy(timeline, membership, place, len(timelines), origin)
         if place < len(paths):
             yield from _paths(timeline, paths[place], place, len(timelines), origin)
 
@@ -128,17 +129,17 @@ def _tasks(timeline: Timeline, place: int, places: int, origin: int) -> Iterator
         yield {"ph": "f", "bp": "e", **arrow, "pid": pids[tid], "tid": tid, "ts": int(start[task]) / 1000}
 
 
-def _queues(timeline: Timeline, owners: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
+def _queues(timeline: Timeline, membership: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
     for position in range(len(timeline.graph.ranks)):
-        time, length = queue_steps(timeline, owners, position)
+        time, length = queue_steps(timeline, membership, position)
         for at, launches_outstanding in zip((time - origin).tolist(), length.tolist(), strict=True):
             yield _counter("launches outstanding", position * places + place, at, launches=launches_outstanding)
 
 
-def _busy(timeline: Timeline, owners: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
-    """The busy share of every millisecond of every step; the last of a step lasts until its end, where it falls to 0."""
-    start, end = spans(timeline, owners)
-    for i, (curve, position) in enumerate(zip(busy_curves(timeline, owners), owners.step_rank().tolist(), strict=True)):
+def _busy(timeline: Timeline, membership: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
+    """The busy share of every millisecond of every step. The last value of a step lasts until its end and is followed by 0."""
+    start, end = spans(timeline, membership)
+    for i, (curve, position) in enumerate(zip(busy_curves(timeline, membership), membership.step_rank().tolist(), strict=True)):
         for k, share in enumerate([*curve.tolist(), 0.0]):
             at = min(int(start[i]) + k * BIN_NS, int(end[i])) - origin
             yield _counter("busy share", position * places + place, at, busy=round(share, 4))
@@ -149,7 +150,7 @@ def _counter(name: str, pid: int, at: int, **values: float) -> dict[str, Any]:
 
 
 def _paths(timeline: Timeline, paths: Sequence[CriticalPath], place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
-    """The critical path's process, above those of the ranks."""
+    """The process with the tracks of the critical path, above those of the ranks."""
     pid = len(timeline.graph.ranks) * places + place
     yield _meta("process_name", pid, 0, name=f"critical path {timeline.source}")
     yield _meta("process_sort_index", pid, 0, sort_index=place - places)

@@ -1,4 +1,4 @@
-"""The critical path in a Perfetto trace: a track of its own, and arrows from link to link across the ranks' tracks."""
+"""The critical path in a Perfetto trace: tracks of its own, and arrows from link to link across the tracks of the ranks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from typing import Any
 from lumos.analyze.critical_path import CriticalPath, Link, before_work
 from lumos.simulate.timeline import Timeline
 
-#: Category of what belongs to the path, by which a viewer can search for it.
+#: Category of all events of the path, so that a viewer can search for them.
 CATEGORY = "critical path"
 
 
 def path_events(
     timeline: Timeline, paths: Sequence[CriticalPath], pid: int, pids: Sequence[int], origin: int, ids: tuple[int, int]
 ) -> Iterator[dict[str, Any]]:
-    """The track of the paths, in process `pid`, and their arrows. pids: of each processor's tasks. ids: an arrow's id is its
-    number times ids[1] plus ids[0], so that those of several timelines differ."""
+    """The tracks of the paths, in process `pid`, and their arrows.
+
+    pids: the process of each processor's tasks. ids: the id of an arrow is its number times ids[1] plus ids[0], so that the
+    arrows of several timelines have different ids.
+    """
     arrows: list[tuple[int, int, int, int]] = []
     for path in paths:
         yield _slice(path.name, pid, 0, path.start_ns - origin, path.duration_ns, {})
@@ -29,7 +32,7 @@ def path_events(
 
 
 def _arrows(path: CriticalPath) -> Iterator[tuple[int, int, int, int]]:
-    """From link to link, and inside a rendezvous from the member that came last: (task, when, next task, when)."""
+    """(task, time, next task, time) of each arrow: from link to link, and within a rendezvous from the last to arrive."""
     shown = [link for link in path.links if link.end_ns > link.start_ns]
     for before, after in pairwise(shown):
         yield before.task, before.end_ns - 1, after.arrival, after.start_ns
@@ -61,7 +64,7 @@ def _slice(name: str, pid: int, tid: int, start: int, length: int, args: dict[st
 def _arrow(
     timeline: Timeline, source: int, leaves: int, target: int, arrives: int, pids: Sequence[int], origin: int, number: int
 ) -> Iterator[dict[str, Any]]:
-    """An arrow between two tasks' slices; a viewer binds each end to the slice that it lies within."""
+    """An arrow between two tasks. A viewer attaches each end to the task that runs at its time."""
     for phase, task, time in (({"ph": "s"}, source, leaves), ({"ph": "f", "bp": "e"}, target, arrives)):
         processor = int(timeline.graph.processor[task])
         inside = min(max(time, int(timeline.start[task])), int(timeline.end[task]))

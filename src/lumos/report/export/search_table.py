@@ -1,4 +1,4 @@
-"""The timed plans of a search as a Parquet file."""
+"""Write the timed plans of a search as a Parquet file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from lumos.search.space import COLUMNS, RECOMPUTES, SCHEDULES
 
 
 def write_parquet(path: str, searches: Sequence[Found]) -> None:
-    """Write `path`: a row for every timed plan of every search, fastest first, after the sizes of its problem (`gpus`,
-    `global_batch`, `seq`); `step_time_s` is the coarse form's. LumosError without pyarrow, or where `path` cannot be written."""
+    """Write `path`: a row for every timed plan of every search, the fastest of each search first.
+
+    The first columns are the sizes of the search's problem (`gpus`, `global_batch`, `seq`); `step_time_s` is the time of the
+    coarse simulation. Raises LumosError without pyarrow, or where `path` cannot be written.
+    """
     try:
         import pyarrow as arrow
         from pyarrow import parquet

@@ -1,4 +1,4 @@
-"""Results as one HTML file, and what the local explorer shows.
+"""Show results as one HTML file, and in the local explorer.
 
 Nothing here is public: what users may call is in `lumos`.
 """

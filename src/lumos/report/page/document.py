@@ -1,6 +1,6 @@
-"""All that a report shows of a job, as one JSON document; the browser's modules (static/) draw it.
+"""Collect everything that a report shows of a job in one JSON document, which the browser's modules (static/) draw.
 
-Nothing is computed here that an analysis would not answer by itself: the document puts their answers side by side.
+The numbers come from the analyses; this module only puts them together.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from lumos.whatif.whatif import Changes, whatif
 
 #: Jobs of more ranks show the mean and the range of busy curves over ranks, not each rank's.
 MOST_CURVES = 16
-#: Points of a memory curve.
+#: The most points of a memory curve.
 MOST_POINTS = 2000
-#: Ranks × tasks of a job whose stragglers are part of the report: each rank is simulated twice (5 ns a task).
+#: Stragglers are left out where ranks × tasks exceed this, as every rank is simulated twice (5 ns a task).
 MOST_TRIED = 4_000_000_000
-#: Links of the critical path that the report names.
+#: How many of the longest links of the critical path the report lists.
 LONGEST_LINKS = 24
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A recorded job with its graph and replay, and what several parts of a report need of them, worked out once."""
+    """A recorded job with its graph and replay. What several parts of a report need of them is computed once, when needed."""
 
     job: Job
     graph: Graph
@@ -68,11 +68,12 @@ class Recording:
         return measured(self.graph)
 
     @cached_property
-    def owners(self) -> Members:
-        found = members(self.graph)
-        if not found.steps:
+    def membership(self) -> Members:
+        """Which tasks each step has. GraphError where no step has any."""
+        membership = members(self.graph)
+        if not membership.steps:
             raise GraphError(f"{self.job.traces[0].path}: no step contains any task; the profiler window may have cut every step")
-        return found
+        return membership
 
     @cached_property
     def frozen(self) -> Frozen:
@@ -86,20 +87,20 @@ class Recording:
     def paths(self) -> dict[str, dict[str, CriticalPath]]:
         """The critical path by run and step."""
         runs = {"measured": self.measured, "replayed": self.replayed}
-        return {k: {p.name: p for p in critical_paths(run, self.owners, frozen=self.frozen)} for k, run in runs.items()}
+        return {k: {p.name: p for p in critical_paths(run, self.membership, frozen=self.frozen)} for k, run in runs.items()}
 
     @property
     def steps(self) -> tuple[str, ...]:
-        return tuple(job_steps(self.owners))
+        return tuple(job_steps(self.membership))
 
     def typical_step(self) -> str:
-        """The step of median length as replayed (the lower of two), over all ranks."""
+        """The name of the step with the median replayed length over all ranks (the shorter of two)."""
         lengths = {name: path.duration_ns for name, path in self.paths["replayed"].items()}
         return sorted(lengths, key=lambda name: lengths[name])[(len(lengths) - 1) // 2]
 
     @cached_property
     def plan(self) -> Identification:
-        """The plan that the job ran, for what-ifs."""
+        """The plan that the job was recorded with, for what-ifs."""
         return Identification(self.job, self.graph)
 
     @cached_property
@@ -107,12 +108,12 @@ class Recording:
         return Bench(self.job, self.graph, self.replayed)
 
     def drawing(self, step: str, limits: Limits = Limits(), changed: Timeline | None = None) -> dict[str, Any]:
-        """The timeline of a step, measured and replayed, and as changed."""
+        """The timeline of a step: measured, replayed, and changed where a changed run is given."""
         runs = {"measured": self.measured, "replayed": self.replayed}
         paths = {run: self.paths[run][step] for run in runs}
         if changed is not None:
             runs["changed"], paths["changed"] = changed, self.bench.path(changed, step)
-        return drawing(runs, self.owners, step, paths, self.job, limits)
+        return drawing(runs, self.membership, step, paths, self.job, limits)
 
 
 def document(
@@ -123,14 +124,15 @@ def document(
     changes: Changes | None = None,
     timeline: bool = True,
 ) -> dict[str, Any]:
-    """The report of a job as JSON can hold it. step: whose timeline (default: the one of median length). changes: a what-if, whose
-    answer and timeline the report also shows.
+    """The report of a job as values that JSON can hold.
 
-    GraphError where the job was never measured, has no schedule, or no step owns a task.
+    step: the step whose timeline is shown (default: the one of median length). changes: a what-if; the report shows its
+    answer, and its timeline where only durations change. timeline: whether to include the timeline.
+    Raises GraphError where the job was never measured, has no schedule, or no step has a task.
     """
     step = step or recording.typical_step()
     changed = None if changes is None or changes.structural else recording.bench.changed(changes.durations)
-    found: dict[str, Any] = {
+    return {
         "headline": headline(recording),
         "about": _about(recording, command),
         "step": step,
@@ -147,7 +149,6 @@ def document(
         "whatif": None if changes is None else _what_if(recording, changes, changed, step),
         "timeline": recording.drawing(step, changed=changed) if timeline else None,
     }
-    return found
 
 
 def _what_if(recording: Recording, changes: Changes, changed: Timeline | None, step: str) -> dict[str, Any]:
@@ -157,13 +158,14 @@ def _what_if(recording: Recording, changes: Changes, changed: Timeline | None, s
 
 
 def as_json(found: Answer) -> dict[str, Any]:
-    """An answer in the keys of `lumos whatif --json`, and the difference."""
+    """An answer with the keys of `lumos whatif --json`, and the difference."""
     base, changed = found.base.step_time_s, found.outcome.step_time_s
     return {**contracted(found), "difference_s": changed - base, "change": changed / base - 1 if base else None}
 
 
 def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, *, moved: bool) -> dict[str, Any]:
-    """What changes of durations do to a step, in the same keys; those that take longer to find only where `moved` is asked for."""
+    """The effect of changed durations on a step, with the keys of `as_json`. moved: add what moved on the critical path,
+    which takes longer to find."""
     base, outcome = bench.base_outcome(step), bench.outcome(changed, step)
     answer: dict[str, Any] = {
         **plain(outcome),
@@ -180,7 +182,7 @@ def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, 
 
 
 def headline(recording: Recording) -> str:
-    """The answer in one sentence: the step, how far off its replay is, and what bounds it."""
+    """One sentence: the length of a step, the error of its replay, and what bounds it."""
     result, path = recording.result, recording.paths["measured"][recording.typical_step()]
     number = len(result.steps)
     mean = sum(s.measured_ns for s in result.steps) / number
@@ -189,40 +191,40 @@ def headline(recording: Recording) -> str:
     if not any(s.scored for s in result.steps):
         error += f" (no step is scored: {result.steps[0].unscored_reason})"
     ranks = f"on {result.ranks} ranks" if result.ranks > 1 else f"on rank {result.rank_numbers[0]}"
-    bound = next(iter(sorted(path.by_group.items(), key=lambda item: -item[1])), None)
-    what = f"; bound by {bound[0]} ({percent(bound[1] / path.duration_ns, decimals=0)} of the critical path)" if bound else ""
-    return f"{duration(mean)} a step {ranks}; {error}{what}."
+    largest = next(iter(sorted(path.by_group.items(), key=lambda item: -item[1])), None)
+    bound = f"; bound by {largest[0]} ({percent(largest[1] / path.duration_ns, decimals=0)} of the critical path)" if largest else ""
+    return f"{duration(mean)} a step {ranks}; {error}{bound}."
 
 
 def _about(recording: Recording, command: Sequence[str]) -> dict[str, Any]:
     from importlib.metadata import version
 
-    device = {str(p.get("name")) for t in recording.job.traces for p in t.metadata.get("deviceProperties") or [] if isinstance(p, dict)}
+    devices = {str(p.get("name")) for t in recording.job.traces for p in t.metadata.get("deviceProperties") or [] if isinstance(p, dict)}
     return {
         "command": list(command),
         "lumos": version("lumos-trace"),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "devices": sorted(device),
+        "devices": sorted(devices),
         "files": [{"path": t.path, "rank": t.rank, "rank_source": t.rank_source, "events": len(t)} for t in recording.job.traces],
     }
 
 
 def _busy(recording: Recording) -> list[dict[str, Any]]:
-    """By step of the job: the busy fraction of each millisecond, measured and replayed, of each rank or over all ranks."""
-    owners = recording.owners
-    runs = [busy_curves(run, owners) for run in (recording.measured, recording.replayed)]
+    """For each step of the job the busy share of each millisecond, measured and replayed, per rank or as the mean of many."""
+    membership = recording.membership
+    runs = [busy_curves(run, membership) for run in (recording.measured, recording.replayed)]
     out = []
-    for name, parts in job_steps(owners).items():
+    for name, parts in job_steps(membership).items():
         curves = [[curves[i] for i in parts] for curves in runs]
-        ranks = [owners.steps[i].rank for i in parts]
+        ranks = [membership.steps[i].rank for i in parts]
         if len(ranks) > MOST_CURVES:
             curves = [[_mean_curve(of_run)] for of_run in curves]
-            label = [f"mean of {len(ranks)} ranks"]
+            labels = [f"mean of {len(ranks)} ranks"]
         else:
-            label = [f"rank {rank}" for rank in ranks]
-        rows = zip(label, *curves, strict=True)
-        out.append({"step": name, "curves": [{"name": n, "measured": _short(m), "replayed": _short(r)} for n, m, r in rows]})
+            labels = [f"rank {rank}" for rank in ranks]
+        rows = zip(labels, *curves, strict=True)
+        out.append({"step": name, "curves": [{"name": n, "measured": _bytes(m), "replayed": _bytes(r)} for n, m, r in rows]})
     return out
 
 
@@ -231,21 +233,21 @@ def _mean_curve(curves: Sequence[Any]) -> Any:
     return np.mean([np.pad(c, (0, bins - len(c))) for c in curves], axis=0)
 
 
-def _short(curve: Any) -> dict[str, Any]:
-    """Shares in 255ths."""
+def _bytes(curve: Any) -> dict[str, Any]:
+    """Shares from 0 to 1 encoded as whole numbers from 0 to 255."""
     return column(np.rint(np.asarray(curve) * 255).astype(np.uint8))
 
 
 def _classes(recording: Recording) -> dict[str, Any]:
     runs = {}
     for name, run in (("measured", recording.measured), ("replayed", recording.replayed)):
-        found = class_times(run, recording.owners, recording.job)
-        runs[name] = {"labels": found.labels, "time_ns": found.time_ns.tolist(), "waiting_ns": found.waiting_ns.tolist()}
+        times = class_times(run, recording.membership, recording.job)
+        runs[name] = {"labels": times.labels, "time_ns": times.time_ns.tolist(), "waiting_ns": times.waiting_ns.tolist()}
     return {"ranks": recording.graph.ranks, **runs}
 
 
 def _collectives(recording: Recording) -> dict[str, Any]:
-    rows = collective_times(recording.measured, recording.owners)
+    rows = collective_times(recording.measured, recording.membership)
     expected, model = modelled_collectives(rows, recording.job) if rows else ([], "")
     return {
         "rows": [{**plain(row), "modelled": plain(m)} for row, m in zip(rows, expected, strict=True)],
@@ -255,7 +257,7 @@ def _collectives(recording: Recording) -> dict[str, Any]:
 
 
 def _paths(recording: Recording) -> list[dict[str, Any]]:
-    """By step: what the measured and the replayed critical path consist of, and the measured one's longest links."""
+    """For each step the classes of work on the measured and the replayed critical path, and the longest links of the measured."""
     graph, out = recording.graph, []
     for name, path in recording.paths["measured"].items():
         other = recording.paths["replayed"][name]
@@ -278,7 +280,7 @@ def _paths(recording: Recording) -> list[dict[str, Any]]:
 
 
 def _stragglers(recording: Recording) -> dict[str, Any] | None:
-    """None where one rank has no peers, or where so many ranks of so many tasks are too much to try one by one."""
+    """The stragglers; None for a job of one rank, and for one with too many ranks and tasks to try every rank."""
     ranks = len(recording.graph.ranks)
     if ranks < 2 or ranks * len(recording.graph) > MOST_TRIED:
         return None
@@ -297,7 +299,7 @@ def _left_out(recording: Recording) -> list[dict[str, str]]:
 
 
 def _outline(recording: Recording) -> dict[str, Any] | None:
-    """The blocks of one step of the first rank; None where the job is of operations, which have no layers to find."""
+    """The blocks of one step of the first rank; None where only whole operations were recorded, which show no layers."""
     if is_operation_level(recording.graph):
         return None
     first = replace(recording.job, traces=recording.job.traces[:1])
@@ -307,7 +309,7 @@ def _outline(recording: Recording) -> dict[str, Any] | None:
 
 
 def _memory(job: Job) -> list[dict[str, Any]]:
-    """Memory curves, thinned to the highest point of each of MOST_POINTS stretches of time."""
+    """Memory curves, reduced to the highest point of each of MOST_POINTS equal parts of their points."""
     out = []
     for trace in job.traces[:MOST_CURVES]:
         for curve in memory_curves(trace):

@@ -1,9 +1,9 @@
-"""Reports as one HTML file that needs no network.
+"""Write a report as one HTML file that needs no network.
 
-The file holds the document (`report.page.document`) as JSON, the browser's modules, the style sheet, and plotly.js, compressed.
-Text from traces reaches the page as JSON data that the modules show as text; in the file, `<`, `>` and `&` of the JSON are
-written as escapes, so no name can end its element. A content security policy allows the page's own scripts, by their
-digests, and no connection to anywhere.
+The file contains the document (`report.page.document`) as JSON, the browser's modules, the style sheet, and plotly.js,
+compressed. Text from traces is part of the JSON, and the modules show it as text. In the file, `<`, `>` and `&` of the
+JSON are written as escapes, so that no name can end its element. A content security policy allows only the page's own
+scripts, by their digests, and no connection.
 """
 
 from __future__ import annotations
@@ -41,12 +41,15 @@ def write_report(path: str, document: Mapping[str, Any]) -> None:
 
 
 def report_page(document: Mapping[str, Any]) -> str:
-    """The whole file."""
+    """The text of the HTML file that shows a document."""
     return _offline_page("report", document["headline"], "report_page.js", json_text(document))
 
 
 def write_figure_page(path: str, title: str, figure: Mapping[str, Any]) -> None:
-    """Write one plotly figure ({"data", "layout"}, as JSON can hold it) as a page of the report's look. LumosError as above."""
+    """Write one plotly figure ({"data", "layout"}, as values that JSON can hold) as a page that looks like a report.
+
+    LumosError where it cannot be written, or plotly or jinja2 is not installed.
+    """
     _write(path, _offline_page("figure", title, "figure_page.js", json_text(figure), evaluates=True))
 
 
@@ -58,7 +61,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _offline_page(kind: str, headline: str, start: str, data: str, *, evaluates: bool = False) -> str:
-    """A page with all that it needs inside. evaluates: its charts compile code of their own (plotly's WebGL traces)."""
+    """A page that contains everything it needs. evaluates: allow its charts to compile code, as plotly's WebGL traces do."""
     entry, plotly = static(start), plotly_source()
     imports = json_text({"imports": {f"lumos/{name}": _data_url(static(name)) for name in MODULES}})
     digests = " ".join(_digest(text) for text in (imports, entry, plotly))
@@ -81,7 +84,7 @@ def _offline_page(kind: str, headline: str, start: str, data: str, *, evaluates:
 
 
 def page(**values: Any) -> str:
-    """The template, filled in."""
+    """The HTML of a page: the template with these values."""
     from importlib.metadata import version
 
     try:
@@ -95,21 +98,21 @@ def page(**values: Any) -> str:
 
 @cache
 def static(name: str) -> str:
-    """The text of a file of the browser side."""
+    """The text of a file of the folder static/."""
     return (files(__package__) / "static" / name).read_text(encoding="utf-8")
 
 
 @cache
 def plotly_source() -> str:
-    """The plotly.js that the plotly package carries. LumosError where plotly is not installed."""
-    found = find_spec("plotly")
-    if found is None or found.origin is None:
+    """The plotly.js that the plotly package contains. LumosError where plotly is not installed."""
+    package = find_spec("plotly")
+    if package is None or package.origin is None:
         raise _missing("plotly")
-    return (Path(found.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    return (Path(package.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
 
 
 def json_text(value: Any) -> str:
-    """JSON that can stand inside any element of a page: nothing in it reads as markup."""
+    """JSON that can be placed inside any element of a page, because nothing in it can be read as markup."""
     import msgspec
 
     return msgspec.json.encode(value).decode().translate({ord(c): f"\\u{ord(c):04x}" for c in "&<>\u2028\u2029"})

@@ -1,9 +1,9 @@
-"""A step's timeline in a form that draws at any zoom: levels of aggregation, and the tasks themselves where they are few.
+"""The timeline of a step in a form that can be drawn at any zoom: levels of aggregation, and the tasks where they are few.
 
-Lanes are threads and streams, or, in a job of many, all CPU and all device work of each rank. A level cuts the step into
-bins of one width; a cell (lane, bin) holds the class of work that took most of it and the share of it that was busy. Each
-level's bins are four of the next finer one's, so whoever draws picks the level whose bins are about a pixel wide. A
-collective's waiting for its last rank is a class of its own.
+A lane is a thread or a stream; where there are many of them, each rank has one lane for all CPU and one for all device
+work. A level divides the step into bins of equal width. A cell (lane, bin) has the class of work that took most of it and
+the share of it that was busy. A bin is as wide as four of the next finer level, and the browser draws the level whose
+bins are about a pixel wide. The time in which a collective waits for its last rank is a class of its own.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from lumos.report.text.format import kernel_name
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int8, Int32, Int64, Job
 
-#: More threads and streams than this are shown as two lanes a rank.
+#: Where there are more threads and streams than this, each rank has two lanes.
 MOST_LANES = 96
-#: Bins of the finest level that a step may have, the largest first; and of the coarsest.
+#: How many bins the finest level may have, the most first; and how many the coarsest has.
 BINS = (16384, 4096, 1024, 256)
 COARSEST = 256
-#: Of a name in a drawing.
+#: Longer names are cut.
 LONGEST_NAME = 160
-#: The class of waiting for the last rank of a collective, and the cell in which nothing ran.
+#: The class of time in which a collective waits for its last rank.
 WAITING = "waiting"
+#: The class of a cell in which nothing ran.
 NOTHING = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a drawing may hold: cells of the finest level, and tasks (0: levels alone)."""
+    """The most cells of the finest level, and the most tasks, that a drawing may contain (tasks 0: only levels)."""
 
     cells: int = 1_500_000
     tasks: int = 100_000
 
 
 class Lane(NamedTuple):
-    """One row of the drawing: a thread or stream ("thread", "stream"), or all of a rank's ("cpu", "device")."""
+    """One row of the drawing. kind: "thread" or "stream"; "cpu" or "device" for all threads or all streams of a rank."""
 
     rank: int
     kind: str
@@ -54,8 +55,8 @@ class Lane(NamedTuple):
 
 
 class Level(NamedTuple):
-    """label, busy: uint8[lanes, bins]: index of the class that took most of the cell (NOTHING: none), and the busy share of
-    the bin in 255ths (full where several processors of a lane sum to more)."""
+    """label: uint8[lanes, bins], the class that took most of each cell, or NOTHING. busy: uint8[lanes, bins], the busy share
+    of the cell from 0 to 255; 255 also where several processors of a lane are busy for longer than the bin together."""
 
     bins: int
     bin_ns: int
@@ -64,7 +65,8 @@ class Level(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """What ran in the window, by lane and start; ns from the window's start. A collective is two: waiting, then transfer."""
+    """What ran in the window, by lane and start; ns from the start of the window. A collective that waits is two pieces:
+    waiting, then transfer."""
 
     lane: Int32
     start: Int64
@@ -81,12 +83,12 @@ class Window(NamedTuple):
     length: int
 
 
-def window_of(timeline: Timeline, owners: Members, name: str) -> Window:
+def window_of(timeline: Timeline, membership: Members, name: str) -> Window:
     """The step of that name over all ranks. GraphError where there is none."""
-    parts = job_steps(owners).get(name)
+    parts = job_steps(membership).get(name)
     if parts is None:
-        raise GraphError(f"no step {name!r}; the job has {', '.join(job_steps(owners))}")
-    start, end = spans(timeline, owners)
+        raise GraphError(f"no step {name!r}; the job has {', '.join(job_steps(membership))}")
+    start, end = spans(timeline, membership)
     return Window(name, int(start[parts].min()), int(end[parts].max() - start[parts].min()))
 
 
@@ -96,7 +98,7 @@ def lanes_of(graph: Graph) -> tuple[tuple[Lane, ...], Int32]:
     used[graph.processor] = True
     order = sorted(np.flatnonzero(used).tolist(), key=lambda i: (graph.processors[i].rank, graph.processors[i].is_stream, i))
     lane_of = np.zeros(len(graph.processors), np.int32)
-    found: dict[Lane | int, int] = {}
+    number: dict[Lane | int, int] = {}
     lanes: list[Lane] = []
     for i in order:
         p = graph.processors[i]
@@ -104,15 +106,15 @@ def lanes_of(graph: Graph) -> tuple[tuple[Lane, ...], Int32]:
             lane, key = Lane(p.rank, "stream" if p.is_stream else "thread", p.name), i
         else:
             lane = key = Lane(p.rank, "device" if p.is_stream else "cpu", "device" if p.is_stream else "CPU")  # type: ignore[assignment]
-        if key not in found:
-            found[key] = len(lanes)
+        if key not in number:
+            number[key] = len(lanes)
             lanes.append(lane)
-        lane_of[i] = found[key]
+        lane_of[i] = number[key]
     return tuple(lanes), lane_of
 
 
 def pieces(timeline: Timeline, window: Window, lane_of: Int32, label: Int64, waiting_label: int) -> Pieces:
-    """All tasks that run in the window, cut to it. label: int[n], the class of each task."""
+    """All tasks that run in the window; what lies outside it is cut off. label: int[n], the class of each task."""
     graph = timeline.graph
     began = waiting(timeline).began
     first, last = window.start, window.start + window.length
@@ -122,26 +124,26 @@ def pieces(timeline: Timeline, window: Window, lane_of: Int32, label: Int64, wai
     task = np.concatenate((shown, waits))
     start = np.concatenate((began[shown], timeline.start[waits]))
     end = np.concatenate((timeline.end[shown], began[waits]))
-    of = np.concatenate((label[shown], np.full(len(waits), waiting_label)))
+    labels = np.concatenate((label[shown], np.full(len(waits), waiting_label)))
     start, end = np.maximum(start, first) - first, np.minimum(end, last) - first
     lane = lane_of[graph.processor[task]]
     order = np.lexsort((end, start, lane))
     order = order[end[order] > start[order]]
-    return Pieces(lane[order], start[order], end[order], of[order].astype(np.int32), task[order])
+    return Pieces(lane[order], start[order], end[order], labels[order].astype(np.int32), task[order])
 
 
-def levels(found: Pieces, lanes: int, labels: int, length: int, most_cells: int) -> tuple[Level, ...]:
-    """The levels of a window, the finest first. `most_cells`: lanes × bins of the finest."""
+def levels(shown: Pieces, lanes: int, labels: int, length: int, most_cells: int) -> tuple[Level, ...]:
+    """The levels of a window of `length` ns, the finest first. most_cells: the most lanes × bins of the finest level."""
     bins = next((b for b in BINS if lanes * b <= most_cells), BINS[-1])
     bin_ns = max(-(-length // bins), 1)
     widths = [bins]
     while widths[-1] > COARSEST:
         widths.append(widths[-1] // 4)
     out = [Level(b, bin_ns * (bins // b), *(np.empty((lanes, b), np.uint8) for _ in range(2))) for b in widths]
-    offset = np.searchsorted(found.lane, np.arange(lanes + 1))
+    offset = np.searchsorted(shown.lane, np.arange(lanes + 1))
     for lane in range(lanes):
         here = slice(offset[lane], offset[lane + 1])
-        time = _binned(found.start[here], found.end[here], found.label[here], bins, bin_ns, labels)
+        time = _binned(shown.start[here], shown.end[here], shown.label[here], bins, bin_ns, labels)
         for level in out:
             time = time.reshape(level.bins, -1, labels).sum(axis=1)
             total = time.sum(axis=1)
@@ -151,7 +153,7 @@ def levels(found: Pieces, lanes: int, labels: int, length: int, most_cells: int)
 
 
 def _binned(start: Int64, end: Int64, label: Int32, bins: int, bin_ns: int, labels: int) -> NDArray[np.float64]:
-    """Time of each class in each bin, float64[bins, labels] ns (exact: whole numbers below 2^53)."""
+    """The time of each class in each bin, float64[bins, labels] ns (exact, because they are whole numbers below 2^53)."""
     first, last = start // bin_ns, (end - 1) // bin_ns
     number = last - first + 1
     piece = np.repeat(np.arange(len(start)), number)
@@ -162,50 +164,53 @@ def _binned(start: Int64, end: Int64, label: Int32, bins: int, bin_ns: int, labe
 
 def drawing(
     timelines: dict[str, Timeline],
-    owners: Members,
+    membership: Members,
     step: str,
     paths: dict[str, CriticalPath],
     job: Job | None = None,
     limits: Limits = Limits(),
 ) -> dict[str, Any]:
-    """One step of each run (by its name: "measured", "replayed", …) as JSON can hold it. paths: its critical path by run."""
+    """One step of each run, in values that JSON can hold. timelines: by the name of the run ("measured", "replayed", …).
+    paths: the critical path of the step by run."""
     graph = next(iter(timelines.values())).graph
-    of = work(graph, owners, job)
-    labels = (*of.labels, WAITING)
+    classes = work(graph, membership, job)
+    labels = (*classes.labels, WAITING)
     lanes, lane_of = lanes_of(graph)
     own_lanes = len(lanes) == len(np.unique(graph.processor))
     runs, names = [], _Names(graph)
     for source, timeline in timelines.items():
-        window = window_of(timeline, owners, step)
-        found = pieces(timeline, window, lane_of, of.label, len(of.labels))
+        window = window_of(timeline, membership, step)
+        shown = pieces(timeline, window, lane_of, classes.label, len(classes.labels))
         cells = [
             {"bins": w.bins, "bin_ns": w.bin_ns, "label": column(w.label.reshape(-1)), "busy": column(w.busy.reshape(-1))}
-            for w in levels(found, len(lanes), len(labels), window.length, limits.cells)
+            for w in levels(shown, len(lanes), len(labels), window.length, limits.cells)
         ]
-        tasks = _tasks(found, names, len(lanes)) if own_lanes and len(found.task) <= limits.tasks else None
+        tasks = _tasks(shown, names, len(lanes)) if own_lanes and len(shown.task) <= limits.tasks else None
         path = _path(paths[source], window, lane_of[graph.processor]) if source in paths else None
         runs.append(
-            {"source": source, "length_ns": window.length, "pieces": len(found.task), "levels": cells, "tasks": tasks, "path": path}
+            {"source": source, "length_ns": window.length, "pieces": len(shown.task), "levels": cells, "tasks": tasks, "path": path}
         )
     return {"step": step, "lanes": [lane._asdict() for lane in lanes], "labels": labels, "names": names.used, "runs": runs}
 
 
-def excerpt(timeline: Timeline, owners: Members, step: str, begin: int, end: int, job: Job | None, most: int) -> dict[str, Any] | None:
-    """The tasks of one run between `begin` and `end` (ns from the step's start) on the lanes of `drawing`; None where more
-    than `most` run there, or where lanes are not single processors, so that tasks would lie on top of each other."""
+def excerpt(timeline: Timeline, membership: Members, step: str, begin: int, end: int, job: Job | None, most: int) -> dict[str, Any] | None:
+    """The tasks of one run between `begin` and `end` (ns from the start of the step) on the lanes of `drawing`.
+
+    None where there are more than `most`, or where a lane shows several processors, whose tasks would cover each other.
+    """
     graph = timeline.graph
     lanes, lane_of = lanes_of(graph)
-    whole = window_of(timeline, owners, step)
-    of = work(graph, owners, job)
-    found = pieces(timeline, Window(step, whole.start + begin, end - begin), lane_of, of.label, len(of.labels))
-    if len(found.task) > most or len(lanes) < len(np.unique(graph.processor)):
+    whole = window_of(timeline, membership, step)
+    classes = work(graph, membership, job)
+    shown = pieces(timeline, Window(step, whole.start + begin, end - begin), lane_of, classes.label, len(classes.labels))
+    if len(shown.task) > most or len(lanes) < len(np.unique(graph.processor)):
         return None
     names = _Names(graph)
-    return {"begin_ns": begin, "tasks": _tasks(found, names, len(lanes)), "names": names.used}
+    return {"begin_ns": begin, "tasks": _tasks(shown, names, len(lanes)), "names": names.used}
 
 
 class _Names:
-    """Names in use, numbered as they come."""
+    """The names in use, numbered in the order in which they are first used."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -213,30 +218,30 @@ class _Names:
         self.used: list[str] = []
 
     def of(self, tasks: Int64) -> Int64:
-        found, inverse = np.unique(self._graph.name[tasks], return_inverse=True)
-        numbers = [self._number.setdefault(i, len(self._number)) for i in found.tolist()]
+        names, inverse = np.unique(self._graph.name[tasks], return_inverse=True)
+        numbers = [self._number.setdefault(i, len(self._number)) for i in names.tolist()]
         for i in list(self._number)[len(self.used) :]:
             text = kernel_name(self._graph.names[i]).encode("utf-8", "replace").decode()
             self.used.append(text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…")
         return np.array(numbers, np.int64)[inverse] if len(numbers) else np.empty(0, np.int64)
 
 
-def _tasks(found: Pieces, names: _Names, lanes: int) -> dict[str, Any]:
-    """Pieces as columns: of each lane's starts, the differences, which compress well."""
-    offset = np.searchsorted(found.lane, np.arange(lanes + 1))
-    before = np.concatenate(([0], found.start[:-1])) if len(found.start) else found.start
+def _tasks(shown: Pieces, names: _Names, lanes: int) -> dict[str, Any]:
+    """Pieces as columns. Starts are differences within a lane, because these compress well."""
+    offset = np.searchsorted(shown.lane, np.arange(lanes + 1))
+    before = np.concatenate(([0], shown.start[:-1])) if len(shown.start) else shown.start
     before[offset[:-1][offset[:-1] < len(before)]] = 0
     return {
         "offset": column(offset.astype(np.uint32)),
-        "start": times(found.start - before),
-        "duration": times(found.end - found.start),
-        "label": index(found.label),
-        "name": index(names.of(found.task)),
+        "start": times(shown.start - before),
+        "duration": times(shown.end - shown.start),
+        "label": index(shown.label),
+        "name": index(names.of(shown.task)),
     }
 
 
 def _path(path: CriticalPath, window: Window, lane_of: Int32) -> dict[str, Any]:
-    """The critical path's stretches of work, neighbours on one lane joined, by start."""
+    """The work of the critical path by start; links that follow each other on one lane are joined."""
     lane = np.array([lane_of[link.task] for link in path.links], np.int32)
     start = np.array([link.start_ns for link in path.links], np.int64) - window.start
     end = np.array([link.end_ns for link in path.links], np.int64) - window.start

@@ -1,4 +1,4 @@
-"""Figures as single HTML files.
+"""Draw figures as single HTML files.
 
 Nothing here is public: what users may call is in `lumos`.
 """

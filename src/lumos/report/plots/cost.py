@@ -1,4 +1,4 @@
-"""Plots as single HTML files. Plotly is loaded when one is drawn (`pip install lumos-trace[report]`)."""
+"""Plot cost models and errors as single HTML files. Plotly is loaded when one is drawn (`pip install lumos-trace[report]`)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cost_curve(path: str, sizes: NDArray[np.float64], estimate: Estimate, title:
 
 
 def scatter(path: str, groups: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]], title: str, axis: str) -> None:
-    """Write `path`: signed error over a quantity, one colour a group."""
+    """Write `path`: the signed error over a quantity, with one colour for each group."""
     graph, _ = _plotly()
     figure = graph.Figure(layout={"title": title})
     for name, (x, y) in groups.items():
@@ -48,7 +48,7 @@ def scatter(path: str, groups: dict[str, tuple[NDArray[np.float64], NDArray[np.f
 
 
 def write_figure(figure: Any, path: str) -> None:
-    """Write a figure as one HTML file that needs no network, in the look of the report. LumosError where it cannot be written."""
+    """Write a figure as one HTML file that needs no network and looks like a report. LumosError where it cannot be written."""
     import json
 
     from lumos.report.page.html import write_figure_page

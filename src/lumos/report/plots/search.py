@@ -1,4 +1,4 @@
-"""Searches as single HTML files: step time against memory, and scaling curves."""
+"""Plot searches as single HTML files: step time against memory, and scaling curves."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from lumos.report.plots.cost import write_figure
 from lumos.report.text.search import describe
 from lumos.search.search import Found
 
-#: Points drawn beside the front.
+#: The most plans that are drawn besides the front.
 MOST_POINTS = 5000
 
 
 def plot_front(path: str, found: Found) -> None:
-    """Write `path`: every timed plan by peak memory and step time, and those that no other beats in both."""
+    """Write `path`: the timed plans by peak memory and step time, and the front: those that no other beats in both."""
     graph = _graph()
     c = found.candidates
     shown = range(min(len(c.plans), MOST_POINTS))
@@ -34,7 +34,7 @@ def plot_front(path: str, found: Found) -> None:
 
 
 def plot_sweep(path: str, key: str, rows: Sequence[tuple[int, Found]]) -> None:
-    """Write `path`: the best plan's step time with its interval, and tokens a second and device, over the swept size."""
+    """Write `path`: the step time of the best plan with its interval, and tokens per second and device, over the swept size."""
     graph = _graph()
     best = [(value, found.best[0]) for value, found in rows if found.best]
     values = [value for value, _ in best]

@@ -1,4 +1,4 @@
-"""Measured against predicted steps of published runs, as one HTML file."""
+"""Plot the errors of predicted steps of published runs as one HTML file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lumos.report.plots.cost import scatter
 
 
 def write_plot(path: str, scored: Sequence[Scored]) -> None:
-    """Write `path`: the error of every row over its measured step, one colour a source."""
+    """Write `path`: the error of every row over its measured step, with one colour for each source."""
     groups = {}
     for source in dict.fromkeys(s.source for s in scored):
         rows = [s for s in scored if s.source == source and s.skipped is None]

@@ -1,4 +1,4 @@
-"""`lumos breakdown` as text."""
+"""Print the answer of `lumos breakdown`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns":
 
 def print_breakdown(
     console: Console,
-    of: str,
+    run: str,
     steps: Sequence[StepBreakdown],
     by: str,
     rows: Sequence[Row],
@@ -27,8 +27,8 @@ def print_breakdown(
     spread: Sequence[Variability],
     diagnostics: Sequence[Diagnostic],
 ) -> None:
-    """The whole report."""
-    sentence(console, headline(of, steps))
+    """Print the whole answer. run: "measured" or "replayed"."""
+    sentence(console, headline(run, steps))
     for v in spread:
         if v.variation is not None:
             console.print(
@@ -44,14 +44,14 @@ def print_breakdown(
     print_diagnostics(console, diagnostics)
 
 
-def headline(of: str, steps: Sequence[StepBreakdown]) -> str:
-    """The largest part of the steps, in a sentence."""
+def headline(run: str, steps: Sequence[StepBreakdown]) -> str:
+    """The length of the steps and their largest part, in a sentence."""
     total = sum(s.duration_ns for s in steps)
     parts = {label: sum(getattr(s.breakdown, key) for s in steps) for key, label in PARTS.items()}
     largest = max(parts, key=lambda label: parts[label])
     if not total:
         return f"{who(steps)}, none of which contains any work"
-    mean = f"{duration(total / len(steps))} a step as {of}{' (mean over ranks)' if len({s.rank for s in steps}) > 1 else ''}"
+    mean = f"{duration(total / len(steps))} a step as {run}{' (mean over ranks)' if len({s.rank for s in steps}) > 1 else ''}"
     return f"{who(steps)}, {mean}; {percent(parts[largest] / total, decimals=0)} is {largest}"
 
 
@@ -96,7 +96,7 @@ def _print_cpu_operators(console: Console, rows: Sequence[OperatorRow]) -> None:
     table(console, ("operator", "own CPU", "share"), cells)
 
 
-#: Column names of each kind of row, and which of them are text.
+#: For each kind of row the names of the columns, and which columns are text.
 COLUMNS: Mapping[type[Row], tuple[tuple[str, ...], tuple[int, ...]]] = {
     TimeRow: (("name", "count", "total", "share", "mean"), (0,)),
     OperatorRow: (("operator", "kernels", "device", "share", "own CPU"), (0,)),

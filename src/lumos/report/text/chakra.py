@@ -1,4 +1,4 @@
-"""`lumos chakra …` as text."""
+"""Print the answers of `lumos chakra …`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
     paragraph(console, f"{duration(result.step_time_ns)} replayed" + (f" (source: {sources})" if sources else ""))
     like = result.likeness
     if like is not None:
-        heading(console, "What it gives away of its source")
+        heading(console, "What it reveals of its source")
         rows = [
             ("names", f"{like.names}", "0"),
             ("runs of four durations (ns)", f"{like.runs}", "0"),

@@ -1,4 +1,4 @@
-"""`lumos clusters` as text: the list, and one cluster with the source of each number."""
+"""Print the answer of `lumos clusters`: the list, or one cluster with the source of each number."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lumos.cost.cluster import Cluster
 from lumos.report.text.format import heading, paragraph, sentence, table
 from lumos.vocabulary import DType
 
-#: What the endings of keys measure, in SI units: the longest ending that fits wins.
+#: The SI units of values, by the ending of their key; the first ending that fits counts, so longer ones come first.
 UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_hz": "Hz", "_s": "s"}
 
 
 def print_clusters(console: Console, clusters: Sequence[Cluster]) -> None:
-    """The list."""
+    """Print the list."""
     table(
         console,
         ("name", "memory", "peak TFLOP/s", "per node", "description"),
@@ -29,26 +29,26 @@ def print_clusters(console: Console, clusters: Sequence[Cluster]) -> None:
 
 
 def print_cluster(console: Console, cluster: Cluster) -> None:
-    """Every number of one cluster, and where it is from."""
+    """Print every number of one cluster with its source."""
     sentence(console, f"{cluster.name}: {cluster.description}")
     sources: dict[str, int] = {}
     for section in ("accelerator", "node", "fabric"):
         heading(console, section)
         rows = []
         for key, value in msgspec.structs.asdict(getattr(cluster, section)).items():
-            said = cluster.source.get(f"{section}.{key}")
-            mark = f"[{sources.setdefault(said, len(sources) + 1)}]" if said else ""
+            source = cluster.source.get(f"{section}.{key}")
+            mark = f"[{sources.setdefault(source, len(sources) + 1)}]" if source else ""
             rows += [(name, shown, mark) for name, shown in _entries(key, value)]
         table(console, ("", "value", "source"), rows, left=(0, 2))
     if sources:
         heading(console, "sources")
-    for said, number in sources.items():
-        paragraph(console, f"[{number}] {said}")
+    for source, number in sources.items():
+        paragraph(console, f"[{number}] {source}")
 
 
 def _memory(cluster: Cluster) -> str:
-    held = cluster.accelerator.memory_bytes
-    return f"{held / 1e9:.0f} GB" if held else "–"
+    nbytes = cluster.accelerator.memory_bytes
+    return f"{nbytes / 1e9:.0f} GB" if nbytes else "–"
 
 
 def _peak(cluster: Cluster) -> str:
@@ -57,7 +57,7 @@ def _peak(cluster: Cluster) -> str:
 
 
 def _entries(key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """(key, value in words): one of a plain value, one an entry of a table or list of tables."""
+    """(key, value as text): one pair for a plain value, one for each entry of a table or of a list of tables."""
     if isinstance(value, dict) and value:
         yield from ((f"{key}.{name}", _si(rate, "FLOP/s")) for name, rate in value.items())
     elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
@@ -81,7 +81,7 @@ def _in_words(key: str, value: Any) -> str:
 
 
 def _si(value: float, unit: str) -> str:
-    """Four digits and the decimal prefix that suits them: 3.35 TB/s, 4.5 µs."""
+    """A value with four digits and a decimal prefix: 3.35 TB/s, 4.5 µs."""
     for prefix, scale in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3)):
         if value >= scale and not (prefix == "P" and unit == "FLOP/s"):
             return f"{value / scale:.4g} {prefix}{unit}"

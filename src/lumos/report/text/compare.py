@@ -1,4 +1,4 @@
-"""`lumos compare` as text."""
+"""Print the answer of `lumos compare`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lumos.report.text.format import heading, kernel_name, paragraph, percent, p
 from lumos.report.text.replay import PARTS
 from lumos.units import count, duration
 
-#: Rows of each table.
+#: The most rows of each table.
 MOST_COSTLY = 12
 
 
 def print_comparison(console: Console, paths: tuple[str, str], result: Comparison) -> None:
-    """The whole report."""
+    """Print the whole answer."""
     sentence(console, headline(result))
     for letter, path, side in zip("AB", paths, (result.before, result.after), strict=True):
         paragraph(console, f"{letter}: {path}, {_who(side)}")
@@ -34,10 +34,10 @@ def headline(result: Comparison) -> str:
     """What changed most, in a sentence."""
     before, after = result.before, result.after
     change = "" if result.change is None else f", {percent(result.change, signed=True, decimals=1)}"
-    says = f"A takes {duration(before.step_ns)} a step, B {duration(after.step_ns)}{change}"
+    steps = f"A takes {duration(before.step_ns)} a step, B {duration(after.step_ns)}{change}"
     parts = {label: after.breakdown[key] - before.breakdown[key] for key, label in PARTS.items()}
     most = max(parts, key=lambda label: abs(parts[label]))
-    return f"{says}: {signed(parts[most])} {most}" if parts[most] else says
+    return f"{steps}: {signed(parts[most])} {most}" if parts[most] else steps
 
 
 def signed(ns: float) -> str:
@@ -117,7 +117,7 @@ def _costly(rows: Sequence[Change]) -> list[Change]:
 
 
 def _status(row: Change) -> str:
-    """What a reader cannot see from the figures at a glance."""
+    """A word for rows that are in only one of the two runs."""
     return {"appeared": "new", "vanished": "gone"}.get(row.status, "")
 
 

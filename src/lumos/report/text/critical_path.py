@@ -1,4 +1,4 @@
-"""`lumos critical-path` as text."""
+"""Print the answer of `lumos critical-path`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from lumos.graph.table import Graph
 from lumos.report.text.format import JOB_STEP, MOST_ROWS, heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
 from lumos.units import count, duration
 
-#: Links of one step, and names on the paths, that are listed.
+#: How many links of one step, and how many names on the paths, are listed.
 LONGEST = 10
-#: Classes with less than this share of the steps are only counted.
+#: Classes with less than this share of the steps are summed up as "the rest".
 LEAST = 0.001
 
 
-def print_critical_paths(console: Console, of: str, graph: Graph, paths: Sequence[CriticalPath], slack: Mapping[str, ClassSlack]) -> None:
-    """The whole report."""
-    sentence(console, headline(of, graph, paths))
+def print_critical_paths(console: Console, run: str, graph: Graph, paths: Sequence[CriticalPath], slack: Mapping[str, ClassSlack]) -> None:
+    """Print the whole answer. run: "measured" or "replayed"."""
+    sentence(console, headline(run, graph, paths))
     if len(graph.ranks) > 1:
         paragraph(console, ranks_sentence(paths))
     if len(paths) > 1:
@@ -35,7 +35,7 @@ def print_critical_paths(console: Console, of: str, graph: Graph, paths: Sequenc
     print_diagnostics(console, graph.diagnostics)
 
 
-def headline(of: str, graph: Graph, paths: Sequence[CriticalPath]) -> str:
+def headline(run: str, graph: Graph, paths: Sequence[CriticalPath]) -> str:
     """What bounds the step, in a sentence."""
     who = f"rank {graph.ranks[0]}" if len(graph.ranks) == 1 else count(len(graph.ranks), "rank")
     what = paths[0].name if len(paths) == 1 else count(len(paths), "step")
@@ -46,7 +46,7 @@ def headline(of: str, graph: Graph, paths: Sequence[CriticalPath]) -> str:
     shares = {group: sum(path.by_group.get(group, 0) for path in paths) for group in GROUPS}
     largest = max(shares, key=lambda group: shares[group])
     bound = f"bound by {largest} ({percent(shares[largest] / total, decimals=0)})"
-    return f"{who}: {what}, {duration(total / len(paths))}{each} as {of}, {bound}"
+    return f"{who}: {what}, {duration(total / len(paths))}{each} as {run}, {bound}"
 
 
 def ranks_sentence(paths: Sequence[CriticalPath]) -> str:
@@ -61,7 +61,7 @@ def ranks_sentence(paths: Sequence[CriticalPath]) -> str:
 
 
 def _sums(pairs: Iterable[tuple[int, int]], number: int) -> dict[int, float]:
-    """Totals by key, as the mean over so many steps."""
+    """The sum of the values of each key, divided by `number` steps."""
     totals: dict[int, float] = {}
     for key, value in pairs:
         totals[key] = totals.get(key, 0) + value / number
@@ -117,7 +117,7 @@ def _print_ranks(console: Console, graph: Graph, paths: Sequence[CriticalPath]) 
 
 
 def _print_names(console: Console, graph: Graph, paths: Sequence[CriticalPath]) -> None:
-    """What is on the path most, by name."""
+    """Print the names whose tasks take most of the path."""
     heading(console, "Most of it, by name" + (" (mean over steps)" if len(paths) > 1 else ""))
     time: dict[str, int] = {}
     times: dict[str, int] = {}

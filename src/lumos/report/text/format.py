@@ -1,4 +1,4 @@
-"""Results as text for people: a sentence that says the answer, then tables that fit 80 columns."""
+"""Print results as text for people: a sentence with the answer, then tables that fit 80 columns."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lumos.units import decimals
 if TYPE_CHECKING:
     from lumos.diagnostics import Diagnostic
 
-#: Rows of a table before the rest is only counted.
+#: The most rows of a table; the rest is only counted.
 MOST_ROWS = 24
 
-#: Columns between two columns of a table.
+#: Width of the space between two columns of a table, in characters.
 GUTTER = 3
 
-#: Columns before a table or paragraph.
+#: Width of the space before a table or paragraph, in characters.
 INDENT = 2
 
 
 def size(nbytes: float) -> str:
-    """An amount of memory in the binary unit that suits it."""
+    """An amount of memory in the largest binary unit of which it has at least one."""
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if nbytes >= scale:
             return f"{nbytes / scale:.{decimals(nbytes / scale)}f} {unit}"
@@ -35,14 +35,14 @@ def size(nbytes: float) -> str:
 
 
 def percent(fraction: float | None, *, signed: bool = False, decimals: int = 2) -> str:
-    """A fraction in percent; a dash over nothing."""
+    """A fraction in percent; a dash for None."""
     if fraction is None:
         return "–"
     sign = "+" if signed else ""
     return f"{round(100 * fraction, decimals) + 0.0:{sign}.{decimals}f} %"
 
 
-#: What a job's step is, where it has several ranks: not the mean of the ranks' steps.
+#: How long the step of a job of several ranks is: not the mean of the ranks' steps.
 JOB_STEP = "from the first rank's start to the last rank's end"
 
 
@@ -59,8 +59,8 @@ def table(
     most: int = MOST_ROWS,
     whole: bool = False,
 ) -> None:
-    """A table: numbers right-aligned and whole; the columns in `left` (text) left-aligned, and cut where the width ends, or
-    (`whole`) gone on in the next line.
+    """Print a table. The columns in `left` are text: left-aligned, and cut where the width of the console ends, or with
+    `whole` continued in the next line. Other columns are right-aligned and never cut.
 
     Rows after the first `most` are only counted.
     """
@@ -78,17 +78,17 @@ def table(
 
 
 def sentence(console: Console, text: str) -> None:
-    """The answer, ahead of all else; it wraps."""
+    """Print the answer, in bold and wrapped; it comes before everything else."""
     _print_wrapped(console, Text(text, style="bold"), 0)
 
 
 def paragraph(console: Console, *parts: str | tuple[str, str]) -> None:
-    """Indented text that wraps; a part may be (text, style)."""
+    """Print indented, wrapped text; a part may be (text, style)."""
     _print_wrapped(console, Text.assemble(*parts), INDENT)
 
 
 def _print_wrapped(console: Console, text: Text, indent: int) -> None:
-    """The lines of a text, without the blanks at which it was broken."""
+    """Print the lines of a text without the blanks at their ends."""
     for line in text.wrap(console, console.width - indent):
         line.rstrip()
         console.print(Text(" " * indent).append_text(line))
@@ -102,7 +102,7 @@ def kernel_name(name: str) -> str:
 
 
 def print_diagnostics(console: Console, diagnostics: Sequence[Diagnostic]) -> None:
-    """What is odd or missing, a paragraph for each kind of finding: the first of it, and how many more there are."""
+    """Print what is odd or missing: for each kind of finding a paragraph with the first, and how many more there are."""
     if not diagnostics:
         return
     heading(console, "What is odd or missing in the input")
@@ -115,10 +115,10 @@ def print_diagnostics(console: Console, diagnostics: Sequence[Diagnostic]) -> No
         paragraph(console, "• ", (code, "yellow"), f": {finding.message}{more}")
 
 
-def _widths(room: int, columns: Sequence[str], rows: Sequence[Sequence[str]], text: set[int]) -> list[int]:
-    """Width of each column: that of its longest cell; the widest columns of text give way where `room` is too small."""
+def _widths(available: int, columns: Sequence[str], rows: Sequence[Sequence[str]], text: set[int]) -> list[int]:
+    """The width of each column: that of its longest cell. Where they do not fit, the widest columns of text are narrowed."""
     widths = [max(len(name), *(len(row[i]) for row in rows), 0) for i, name in enumerate(columns)]
-    over = sum(widths) + GUTTER * (len(columns) - 1) - room
+    over = sum(widths) + GUTTER * (len(columns) - 1) - available
     while over > 0 and text:
         widest = max(text, key=lambda i: widths[i])
         second = max((widths[i] for i in text if widths[i] < widths[widest]), default=0)

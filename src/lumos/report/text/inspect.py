@@ -1,4 +1,4 @@
-"""`lumos inspect` as text."""
+"""Print the answer of `lumos inspect`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def print_contents(
     diagnostics: Sequence[Diagnostic],
     read_s: float,
 ) -> None:
-    """The whole report."""
-    events, held = sum(f.events for f in files), sum(f.memory_bytes for f in files)
+    """Print the whole answer."""
+    events, memory_bytes = sum(f.events for f in files), sum(f.memory_bytes for f in files)
     names = [f"rank {f.rank}" for f in files] if len(files) == 1 else [count(len(files), "rank")]
     worlds = {f.world_size for f in files if f.world_size is not None}
-    of = f" of {max(worlds)}" if worlds else ""
-    sentence(console, f"{names[0]}{of}: {count(events, 'row')}, {size(held)} in memory, read in {read_s:.2f} s")
+    world = f" of {max(worlds)}" if worlds else ""
+    sentence(console, f"{names[0]}{world}: {count(events, 'row')}, {size(memory_bytes)} in memory, read in {read_s:.2f} s")
     _print_files(console, files)
     _print_rows(console, files)
     _print_missing(console, files)
@@ -59,7 +59,7 @@ def _print_files(console: Console, files: Sequence[Contents]) -> None:
     machines: dict[str, list[int]] = {}
     for f in files:
         if f.devices:
-            machines.setdefault(_together(f.devices), []).append(f.rank)
+            machines.setdefault(_counted(f.devices), []).append(f.rank)
         for device, peak in f.peak_memory_bytes.items():
             paragraph(console, f"rank {f.rank} allocates at most {size(peak)} on {device}")
     for machine, ranks in machines.items():
@@ -105,5 +105,6 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def _together(devices: tuple[str, ...]) -> str:
+def _counted(devices: tuple[str, ...]) -> str:
+    """The names of the devices, each once and with its number: "8 × NVIDIA H100"."""
     return ", ".join(f"{devices.count(d)} × {d}" if devices.count(d) > 1 else d for d in dict.fromkeys(devices))

@@ -1,4 +1,4 @@
-"""Compute kernels beside collectives, as text."""
+"""Print how much slower compute kernels run during collectives."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lumos.units import duration
 
 
 def print_interference(console: Console, rows: Sequence[Interference]) -> None:
-    """How much slower each class runs inside collectives; nothing where nothing could be compared."""
+    """Print how much slower each class of kernels runs during collectives; print nothing where there was nothing to compare."""
     if not rows:
         return
-    heading(console, "Kernels beside a collective on another stream, against equal work alone")
+    heading(console, "Kernels during a collective on another stream, against equal work alone")
     cells = [(r.kernel_class, f"{r.kernels:,}", duration(r.time_ns), duration(r.alone_ns), f"× {r.slowdown:.2f}") for r in rows]
     table(console, ("class", "kernels", "time", "alone", "takes"), cells)

@@ -1,4 +1,4 @@
-"""`lumos models` as text: the list, and one model with its sizes."""
+"""Print the answer of `lumos models`: the list, or one model with its sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lumos.report.text.format import sentence, table
 
 
 def print_models(console: Console, models: Sequence[Model]) -> None:
-    """The list: what tells models apart; `print_model` shows the rest."""
+    """Print the list with the sizes in which models differ most; `print_model` shows the others."""
     rows = [
         (m.name, _billions(m.parameters), _billions(m.active_parameters), f"{m.layers}", f"{m.hidden}", f"{m.heads}", f"{m.kv_heads}")
         for m in models
@@ -21,7 +21,7 @@ def print_models(console: Console, models: Sequence[Model]) -> None:
 
 
 def print_model(console: Console, model: Model) -> None:
-    """One model."""
+    """Print one model with its sizes."""
     sentence(console, f"{model.name}: {model.parameters:,} parameters, {model.active_parameters:,} of them active")
     experts = model.experts
     rows = [

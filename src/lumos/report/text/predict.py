@@ -1,4 +1,4 @@
-"""A prediction, for people."""
+"""Print the answer of `lumos predict`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from lumos.report.text.format import heading, paragraph, percent, print_diagnost
 from lumos.report.text.whatif import PARTS
 from lumos.units import duration
 
-#: Kinds of work on the critical path that are listed.
+#: How many kinds of work on the critical path are listed.
 MOST_KINDS = 8
 
 
 def print_prediction(console: Console, p: Prediction) -> None:
-    """The step's time, parts, bounds and memory."""
+    """Print the time of the step, its parts, what bounds it, and the memory."""
     sentence(console, headline(p))
     for line in _job(p):
         paragraph(console, line)

@@ -1,4 +1,4 @@
-"""`lumos replay` as text."""
+"""Print the answer of `lumos replay`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def print_replay(
     seconds: Mapping[str, float],
     interference: Sequence[Interference] = (),
 ) -> None:
-    """The whole report."""
+    """Print the whole answer."""
     sentence(console, headline(result))
     console.print(f"{count(result.tasks, 'task')}, {result.dependencies:,} dependencies")
     console.print(f"read in {seconds['read_s']:.2f} s, built in {seconds['build_s']:.2f} s, simulated in {seconds['simulate_s']:.3f} s")
@@ -39,7 +39,7 @@ def print_replay(
         console.print(Text(f"Ignored dependencies: {', '.join(result.ignored)}", style="yellow"))
     _print_steps(console, result)
     _print_parts(console, result)
-    _print_honesty(console, result)
+    _print_evidence(console, result)
     _print_constants(console, result)
     if probes is not None:
         _print_probes(console, probes, result.rank_numbers)
@@ -58,7 +58,7 @@ def headline(result: ReplayResult) -> str:
 
 
 def who(steps: Sequence[StepReplay | StepBreakdown]) -> str:
-    """Whose steps, and how many: "rank 3: 5 steps", "8 ranks: 2 steps each"."""
+    """Which ranks have how many steps: "rank 3: 5 steps", "8 ranks: 2 steps each"."""
     per_rank = Counter(step.rank for step in steps)
     if len(per_rank) == 1:
         return f"rank {steps[0].rank}: {count(len(steps), 'step')}"
@@ -107,7 +107,7 @@ def _print_parts(console: Console, result: ReplayResult) -> None:
     table(console, ("", "measured", "share", "replayed"), rows)
 
 
-def _print_honesty(console: Console, result: ReplayResult) -> None:
+def _print_evidence(console: Console, result: ReplayResult) -> None:
     heading(console, "What the replay took from the trace or left unexplained (worst step)")
     worst: dict[str, tuple[float, StepReplay]] = {
         label: max(((getattr(s, key), s) for s in result.steps), key=lambda pair: pair[0])

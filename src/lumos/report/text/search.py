@@ -1,4 +1,4 @@
-"""The best plans, for people."""
+"""Print the answers of `lumos search` and `lumos explain`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lumos.vocabulary import Recompute, Schedule
 
 
 def print_found(out: Console, found: Found) -> None:
-    """What was searched, then the best plans."""
+    """Print what was searched, then the best plans."""
     p = found.problem
     out.print(f"{p.model.name} on {p.gpus} x {p.cluster.name}, {p.global_batch} sequences of {p.seq_len} tokens, {p.framework.name}")
     if not found.complete:
@@ -48,7 +48,7 @@ def _why_none(found: Found) -> str:
 
 
 def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best: int | None) -> None:
-    """The best plan for every value of the swept size."""
+    """Print the best plan for every value of the swept size."""
     p = rows[0][1].problem
     out.print(f"{p.model.name} on {p.cluster.name}: the best plan for every {key}; best of all: {best}")
     lines = []
@@ -62,7 +62,7 @@ def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best:
 
 
 def print_explanation(out: Console, names: tuple[str, str], steps: tuple[float, float], explanation: Explanation) -> None:
-    """The parts of two steps and their difference, the largest difference first."""
+    """Print the parts of two steps and their differences, the largest difference first."""
     faster = 0 if steps[0] <= steps[1] else 1
     out.print(f"A: {names[0]}: step {steps[0]:.4g} s")
     out.print(f"B: {names[1]}: step {steps[1]:.4g} s")
@@ -84,7 +84,7 @@ def _row(p: Simulated, best: Simulated) -> tuple[str, ...]:
 
 
 def describe(plan: Plan) -> str:
-    """A plan in a line: sizes above one, then choices that are not the plain ones."""
+    """A plan in one line: the degrees above 1, then every choice that is not the default."""
     sizes = (("tp", plan.tp), ("pp", plan.pp), ("v", plan.vpp), ("cp", plan.cp), ("ep", plan.ep), ("dp", plan.dp), ("mb", plan.micro_batch))
     words = [f"{name}{size}" for name, size in sizes if size > 1 or name == "mb"]
     words += [f"z{plan.zero}"] + (["sp"] if plan.sequence_parallel else [])

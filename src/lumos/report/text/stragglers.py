@@ -1,4 +1,4 @@
-"""`lumos stragglers` as text."""
+"""Print the answer of `lumos stragglers`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ COLUMNS = ("work", "off", "slowdown", "worth", "")
 
 
 def print_stragglers(console: Console, result: Stragglers) -> None:
-    """The whole report."""
+    """Print the whole answer."""
     sentence(console, headline(result))
     console.print(f"{duration(result.replayed_step_ns)} replayed; figures are means over {count(result.steps, 'step')}")
     if result.slowdown_without_launch_delay is not None:
         console.print(f"without launch delays {result.slowdown_without_launch_delay:.3f} times the ideal")
     step = result.replayed_step_ns
-    if 0 < len(result.by_stage) < result.ranks:  # else a stage is a rank
+    if 0 < len(result.by_stage) < result.ranks:  # otherwise every stage is one rank
         heading(console, "Stages")
         _print_shares(console, ("stage",), [((f"{s.stage}",), s) for s in result.by_stage], step)
     heading(console, "Ranks")

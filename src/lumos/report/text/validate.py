@@ -1,4 +1,4 @@
-"""Scores over published runs, for people."""
+"""Print the answer of `lumos validate`: errors over published runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUPS = {"by_source": "source", "by_gpu": "device", "by_devices": "devices", "b
 
 
 def print_validation(console: Console, scored: Sequence[Scored], result: Mapping[str, Any], worst: Explained) -> None:
-    """Errors by source, device, size and parallel kind; the worst rows; why rows were skipped."""
+    """Print errors by source, device, size and kind of parallelism; the worst rows; and why rows were skipped."""
     good = [s for s in scored if s.skipped is None]
     sentence(console, headline(len(good), len(scored), result))
     if good:

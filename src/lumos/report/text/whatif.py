@@ -1,4 +1,4 @@
-"""`lumos whatif` as text."""
+"""Print the answer of `lumos whatif`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = {
 
 
 def print_answer(console: Console, found: Answer) -> None:
-    """The whole answer."""
+    """Print the whole answer."""
     sentence(console, headline(found))
     for change in found.changes:
         paragraph(console, f"• {change}")
@@ -78,7 +78,7 @@ def _print_moved(console: Console, found: Answer) -> None:
 
 
 def print_grid(console: Console, cells: Sequence[Cell]) -> None:
-    """Every combination, fastest first; then what was refused."""
+    """Print every combination, the fastest first; then those that were refused."""
     done = sorted((c for c in cells if c.step_time_s is not None), key=lambda c: c.step_time_s or 0.0)
     if done:
         keys = tuple(done[0].settings)

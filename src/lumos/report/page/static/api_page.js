@@ -1,4 +1,4 @@
-// The API's page, from its OpenAPI description: what can be asked, with what, and how from a shell.
+// The page of the API, from its OpenAPI description: every request, its parameters, and how to send it from a shell.
 
 import { ask } from "lumos/api.js";
 import { el, folded, table } from "lumos/dom.js";
@@ -12,7 +12,7 @@ const named = (schema) => schema?.$ref?.split("/").at(-1);
 const kind = (s) => named(s) ?? (s.anyOf ? s.anyOf.map(kind).join(" or ") : s.type === "array" ? `list of ${kind(s.items)}` : s.type ?? "any");
 const rows = (schema) => Object.entries(schema.properties ?? {}).map(([name, s]) => [name, kind(s), schema.required?.includes(name) ? "yes" : "no", s.description ?? ""]);
 const columns = [{ title: "name", text: true }, { title: "type", text: true }, { title: "required", text: true }, { title: "meaning", text: true }];
-// Without the column that nothing fills.
+// A table without the last column where that is empty.
 const described = (caption, found) => (found.some((r) => r[3]) ? table(caption, columns, found) : table(caption, columns.slice(0, 3), found.map((r) => r.slice(0, 3))));
 
 const parts = document.getElementById("parts");

@@ -1,4 +1,4 @@
-// The what-if bench: changes on the left, what they do to the step on the right, scenarios below.
+// The what-if bench: changes on the left, their effect on the step on the right, scenarios below.
 
 import { ask, latest, query } from "lumos/api.js";
 import { chart, plain } from "lumos/charts.js";
@@ -34,7 +34,7 @@ export function bench(doc, names, settings) {
   const answer = latest(async ({ full }) => {
     try {
       const asked = request(), long = Object.keys(asked.settings).length > 0 || asked.network.length > 0 || "cluster" in asked;
-      if (long && !full) return; // a change of the plan takes too long to follow a slider: it is asked once the hand rests
+      if (long && !full) return; // a change of the plan takes too long to answer while a slider moves: ask once it rests
       const found = long ? await inBackground(asked) : await ask("/api/whatif", { ...asked, step, moved: full });
       if (!found) return;
       error.textContent = "";
@@ -45,7 +45,7 @@ export function bench(doc, names, settings) {
     }
   });
 
-  // A question that takes long: shows that it is under way, and can be cancelled. null where it was.
+  // Ask a question that takes long: show that it is under way, and a button that cancels it. Returns null where it was cancelled.
   async function inBackground(asked) {
     const { work } = await ask("/api/work", { ...asked, step });
     const stop = el("button", { type: "button", onclick: () => ask(`/api/work/${work}`, null, "DELETE") }, "cancel");
@@ -136,7 +136,7 @@ export function bench(doc, names, settings) {
     return [form, el("div", { class: "bar" }, el("span", { class: "hint" }, "most time:"), ...quick)];
   }
 
-  // What a setting is now, where the blocks tell; else 1.
+  // The present value of a setting where the blocks or the ranks show it, else 1.
   const known = (key) => (key === "layers" && doc.outline?.layers ? doc.outline.layers : key === "dp" ? doc.classes.ranks.length : 1);
 
   async function listScenarios() {
@@ -193,5 +193,5 @@ export function bench(doc, names, settings) {
   return { element, set, start: async () => { await Promise.all([answer({ full: true }), listScenarios()]); } };
 }
 
-// A name as a pattern that means it alone.
+// A pattern that matches exactly this name.
 const escapeGlob = (text) => text.replace(/[[*?]/g, "[$&]");

@@ -4,7 +4,7 @@ import { onTheme, style } from "lumos/theme.js";
 
 const drawn = new Map();
 
-// Plotly reads a little markup in its texts; names from traces are not markup.
+// Plotly interprets some markup in its texts, but names from traces are not markup.
 export const plain = (text) => String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 export function short(text, length = 60) {
@@ -14,7 +14,7 @@ export function short(text, length = 60) {
 export async function chart(node, traces, layout = {}) {
   node.classList.add("chart");
   drawn.set(node, { traces, layout });
-  if (layout.height) node.style.height = `${layout.height}px`; // what plotly goes by when the window changes
+  if (layout.height) node.style.height = `${layout.height}px`; // plotly reads it when the window is resized
   const plotly = await window.lumosPlotly();
   await plotly.react(node, traces, themed(layout), { displaylogo: false, responsive: true, displayModeBar: false });
   return node;

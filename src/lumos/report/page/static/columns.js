@@ -14,7 +14,7 @@ export async function decode(column) {
   return new TYPES[column.dtype](await inflate(column.gzip));
 }
 
-// Ends of a prefix sum that starts anew at each lane: differences of starts become starts.
+// A prefix sum that begins again at each lane: turns differences of starts into starts.
 export function cumulate(differences, offset) {
   const out = new Float64Array(differences.length);
   for (let lane = 0; lane + 1 < offset.length; lane++)

@@ -1,4 +1,4 @@
-// Elements made of text. Names come from traces, so nothing here ever parses markup.
+// Make elements of text. Names come from traces, so nothing here parses markup.
 
 // el("td", {class: "bad", onclick: f}, "text", child, …)
 export function el(tag, attributes = {}, ...children) {
@@ -27,7 +27,7 @@ export function table(caption, columns, rows) {
 
 export const folded = (title, ...content) => el("details", {}, el("summary", {}, title), ...content);
 
-// Buttons of which one is pressed.
+// A group of buttons of which one is pressed.
 export function choice(label, options, chosen, onchoose) {
   const buttons = options.map(([value, text]) =>
     el("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => choose(value) }, text),

@@ -40,7 +40,7 @@ async function loaded() {
 
 async function explore() {
   const [doc, names, settings] = await Promise.all([ask("/api/report"), ask("/api/names"), ask("/api/settings")]);
-  const part = section("whatif", "What if", "Choose changes and turn them: the job is simulated again each time. Both runs are simulated, so the replay's error cancels in the difference.");
+  const part = section("whatif", "What if", "Choose changes and adjust them: the job is simulated again each time. Both runs are simulated, so the replay's error cancels in the difference.");
   const made = bench(doc, names, settings);
   part.body.append(made.element);
   document.documentElement.dataset.state = "opening";

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Format numbers for people.
 
 const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3]];
 

@@ -1,4 +1,4 @@
-// What a page that is a file holds: its data, and plotly, compressed.
+// The contents of a page that is one file: its data, and plotly, compressed.
 
 import { inflate } from "lumos/columns.js";
 
@@ -10,6 +10,6 @@ async function load() {
   return window.Plotly;
 }
 
-// Only when a chart is drawn: the headline and the timeline come first.
+// Load plotly only when a chart is drawn, so that the headline and the timeline appear first.
 let plotly;
 window.lumosPlotly = () => (plotly ??= load());

@@ -1,4 +1,4 @@
-// The parts of a report: each takes its share of the document and an element, and fills it. Report and explorer use the same.
+// The parts of a report: each takes the document and an element, and fills the element. Report and explorer use the same.
 
 import { inflate } from "lumos/columns.js";
 import { chart, plain, short } from "lumos/charts.js";
@@ -187,7 +187,7 @@ export function stragglers(doc, node) {
   }], { height: Math.max(250, Math.min(120 + 22 * ranks.length, 760)), yaxis: { autorange: "reversed", type: "category" }, xaxis: { side: "top", type: "category", tickangle: -35 }, margin: { l: 70, r: 16, t: 120, b: 16 } });
 }
 
-// What a what-if does to a step: figures, the four parts, and what moved. Returns the elements and the chart's promise.
+// The effect of a what-if on a step: figures and the four parts. Returns the elements and the promise of the chart.
 export function outcome(found) {
   const faster = found.difference_s < 0, drawing = el("div"), runs = [["changed", found.breakdown], ["base", found.base.breakdown]];
   const elements = [

@@ -1,11 +1,11 @@
-// The page of a report: its parts in order, each under its heading.
+// The page of a report: its parts in order, each with a heading.
 
 import { el } from "lumos/dom.js";
 import * as parts from "lumos/parts.js";
 import { setTheme } from "lumos/theme.js";
 import { Timeline } from "lumos/timeline.js";
 
-// Name, heading, what it shows, how it is drawn, and whether a document has it.
+// [name, heading, what it shows, the function that draws it, whether a document has it]
 const PARTS = [
   ["changed", "What if", "The changed job against the replayed one. Both are simulated, so the replay's error cancels in the difference.", parts.whatif, (doc) => doc.whatif],
   ["breakdown", "Where the time goes", "Each step four ways, as measured and as replayed: device work (or, without a device, operators) alone, together with communication, communication alone, neither.", parts.breakdown],
@@ -13,7 +13,7 @@ const PARTS = [
   ["path", "Critical path", "The chain of tasks that sets the step, and what its time went to. Only what is on it can make the step shorter.", parts.path],
   ["busy", "How busy the devices were", "The busy share of each millisecond, measured and replayed on top of each other.", parts.busy],
   ["classes", "Time by class of work", "Own time without waiting for peers; the mean of a rank's step.", parts.classes],
-  ["collectives", "Collectives", "Waiting for the last rank and the transfer itself are told apart where every member was recorded.", parts.collectives, (doc) => doc.collectives.rows.length],
+  ["collectives", "Collectives", "Waiting for the last rank and the transfer itself are shown separately where every member was recorded.", parts.collectives, (doc) => doc.collectives.rows.length],
   ["stragglers", "Stragglers", "How far each rank is off the median rank, class by class, and what its slowness costs the job.", parts.stragglers, (doc) => doc.stragglers],
   ["outline", "Blocks", "One step of one rank cut into layers, phases and microbatches.", parts.outline, (doc) => doc.outline],
   ["memory", "Memory", "Allocated memory over the recording.", parts.memory, (doc) => doc.memory.length],
@@ -33,7 +33,7 @@ export function themeButton() {
   return button;
 }
 
-// before: sections ahead of the report's own. detail: where the timeline's tasks come from when it holds none.
+// before: sections that come before those of the report. detail: fetches the timeline's tasks where it has none.
 export async function show(doc, { before = [], detail = null, timeline = (d) => Timeline.create(d, detail) } = {}) {
   const main = document.getElementById("parts");
   main.replaceChildren();

@@ -1,4 +1,4 @@
-// Starts a report that is a file: its data and plotly are inside the page.
+// Start a report that is one file, with its data and plotly inside the page.
 
 import { el } from "lumos/dom.js";
 import { data } from "lumos/offline.js";

@@ -1,5 +1,5 @@
-// Light and dark, and the colours of classes of work: Okabe and Ito's palette (distinct to colour-blind eyes), with lighter and
-// darker kin for classes of one family, which differ in lightness as well as in hue.
+// Light and dark, and the colours of classes of work: Okabe and Ito's palette, which colour-blind people can distinguish, with
+// lighter and darker variants for related classes, which differ in lightness as well as in hue.
 
 const CLASS = {
   gemm: "#0072b2", attention: "#56b4e9", convolution: "#4a5fc1", collective: "#d55e00", transfer: "#d55e00", waiting: "#f0d97a",
@@ -21,7 +21,7 @@ export const PARTS = [
 
 export const RUN = { measured: "#0072b2", replayed: "#d55e00", changed: "#009e73" };
 
-// A function from class to colour; a class of unknown name gets a spare one, the same every time in one document.
+// Returns a function from class to colour; an unknown class gets a spare colour, always the same in one document.
 export function palette(labels) {
   const spare = labels.filter((l) => !(l in CLASS)).sort();
   return (label) => CLASS[label] ?? SPARE[spare.indexOf(label) % SPARE.length] ?? "#999999";
@@ -50,7 +50,7 @@ function apply(dark) {
   for (const listener of listeners) listener();
 }
 
-// The value of one of the sheet's variables. Asking the browser makes it lay the page out, so answers are kept.
+// The value of a variable of the style sheet. Values are cached, because asking the browser makes it lay out the page.
 const values = new Map();
 export function style(name) {
   if (!values.has(name)) values.set(name, getComputedStyle(document.documentElement).getPropertyValue(name).trim());

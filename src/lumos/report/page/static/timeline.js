@@ -1,4 +1,4 @@
-// The timeline of a step: all lanes, any zoom, by mouse and by keyboard.
+// The timeline of a step: all lanes at any zoom, with mouse and keyboard.
 
 import { decodeRun, decodeTasks } from "lumos/columns.js";
 import { choice, el } from "lumos/dom.js";
@@ -9,7 +9,8 @@ import { isDark, onTheme, palette, style } from "lumos/theme.js";
 const GUTTER = 168, RULER = 22, GAP = 3, TALLEST = 620;
 
 export class Timeline {
-  // drawing: of lumos.report.page.timeline_levels. detail: async (run, begin, end) → excerpt or null, where tasks are elsewhere.
+  // drawing: what lumos.report.page.timeline_levels.drawing returns. detail: async (run, begin, end) → excerpt or null; fetches
+  // tasks that the drawing lacks.
   static async create(drawing, detail = null) {
     const runs = await Promise.all(drawing.runs.map(decodeRun));
     return new Timeline(drawing, runs, detail);
@@ -40,7 +41,7 @@ export class Timeline {
         `Timeline of ${this.drawing.step}, ${this.drawing.lanes.length} lanes. Arrow keys pan and scroll, plus and minus zoom, Home shows all, N and P step through the tasks of a lane.`,
     });
     this.tip = el("div", { class: "tip", hidden: true });
-    this.said = el("div", { class: "sr", "aria-live": "polite" });
+    this.announcement = el("div", { class: "sr", "aria-live": "polite" });
     this.readout = el("span", { class: "hint" });
     const runs = choice("run", this.runs.map((r) => [r.source, r.source]), this.run.source, (source) => {
       this.run = this.runs.find((r) => r.source === source);
@@ -62,7 +63,7 @@ export class Timeline {
       key.style.background = this.colour(label);
       return el("span", {}, key, label);
     });
-    return el("div", {}, bar, el("div", { class: "timeline" }, this.canvas, this.tip), this.said, el("div", { class: "legend" }, ...keys),
+    return el("div", {}, bar, el("div", { class: "timeline" }, this.canvas, this.tip), this.announcement, el("div", { class: "legend" }, ...keys),
       el("p", { class: "hint" }, "Drag to pan; Ctrl + wheel, + and − zoom; arrows pan and scroll; Home shows all; N and P step through tasks; double-click zooms to a task. The line along a lane is the critical path."));
   }
 
@@ -112,13 +113,13 @@ export class Timeline {
     return out;
   }
 
-  // The tasks to paint: {tasks, names, shift}, or null where bins are painted.
+  // The tasks to paint: {tasks, names, shift}, or null where bins are painted instead.
   tasksToPaint(lanes) {
     const { begin, end } = this.view;
     const candidates = [];
     if (this.run.tasks) candidates.push({ tasks: this.run.tasks, names: this.names, shift: 0 });
-    const got = this.excerpts.get(this.run.source);
-    if (got && got.begin <= Math.max(begin, 0) && got.end >= Math.min(end, this.run.length_ns)) candidates.push(got);
+    const excerpt = this.excerpts.get(this.run.source);
+    if (excerpt && excerpt.begin <= Math.max(begin, 0) && excerpt.end >= Math.min(end, this.run.length_ns)) candidates.push(excerpt);
     return candidates.find((c) => tasksInView(c.tasks, lanes, begin - c.shift, end - c.shift) <= MOST_TASKS) ?? null;
   }
 
@@ -144,7 +145,7 @@ export class Timeline {
     this.pending = requestAnimationFrame(() => { this.pending = 0; this.paint(); });
   }
 
-  // Paints now; returns the milliseconds that it took.
+  // Paint at once; returns the milliseconds that it took.
   paint() {
     const started = performance.now();
     const ratio = window.devicePixelRatio || 1;
@@ -321,7 +322,7 @@ export class Timeline {
     this.selected = task;
     if (task) {
       const { rank, name } = this.drawing.lanes[task.lane];
-      this.said.textContent = words(task, rank, name);
+      this.announcement.textContent = words(task, rank, name);
       if (task.start > this.view.end || task.start + task.duration < this.view.begin) {
         const half = (this.view.end - this.view.begin) / 2;
         return this.show(task.start - half, task.start + half);
@@ -397,7 +398,7 @@ export class Timeline {
 
 const words = (task, rank, lane) => `${task.name}\n${task.label}, ${duration(task.duration)} from ${duration(task.start)}\nrank ${rank}, ${lane}`;
 
-// Black or white, whichever stands out from a colour (relative luminance of WCAG 2).
+// Black or white, whichever is readable on a colour (by the relative luminance of WCAG 2).
 function readable(hex) {
   const [r, g, b] = [1, 3, 5].map((i) => (parseInt(hex.slice(i, i + 2), 16) / 255) ** 2.2);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.3 ? "#000000" : "#ffffff";

@@ -1,9 +1,9 @@
-// Paints lanes into pixels. Pure: numbers in, pixels out, so that its cost is that of the pixels, not of the tasks.
+// Paint lanes into an array of pixels. Pure functions whose cost depends on the number of pixels, not of tasks.
 
-// More tasks than this in view: bins are painted instead.
+// Where more tasks than this are in view, bins are painted instead.
 export const MOST_TASKS = 20_000;
 
-// First index in [low, high) whose start + duration is past `time`.
+// The first index in [low, high) whose start + duration is after `time`.
 function firstEndingAfter(tasks, low, high, time) {
   while (low < high) {
     const mid = (low + high) >> 1;
@@ -22,7 +22,7 @@ function firstStartingFrom(tasks, low, high, time) {
   return low;
 }
 
-// Index range of the tasks of a lane that are in [begin, end).
+// The index range of the tasks of a lane that run in [begin, end).
 export function visible(tasks, lane, begin, end) {
   const low = firstEndingAfter(tasks, tasks.offset[lane], tasks.offset[lane + 1], begin);
   return [low, firstStartingFrom(tasks, low, tasks.offset[lane + 1], end)];
@@ -43,7 +43,7 @@ export function levelFor(levels, nsPerPixel) {
   return levels[0];
 }
 
-// What a pixel column of a lane shows: [label, busy]; from all bins that begin in it, or the one around it.
+// What a pixel column of a lane shows: [label, busy], from all bins that begin in it, or else the bin that contains it.
 export function cell(level, lane, from, to) {
   const first = Math.floor(from / level.bin_ns);
   const last = Math.max(first + 1, Math.min(Math.ceil(to / level.bin_ns), level.bins));
@@ -95,7 +95,7 @@ export function paintTasks(target, tasks, lanes, view, colours, dim, shift = 0) 
 function fill(pixels, width, rows, x0, x1, y0, y1, colour) {
   const bottom = Math.min(y1, rows);
   if (x1 - x0 < 12) {
-    // A loop of our own: a call for a few pixels costs more than they do.
+    // For a few pixels a loop is faster than a call of fill.
     for (let y = Math.max(y0, 0); y < bottom; y++) for (let at = y * width + x0, end = y * width + x1; at < end; at++) pixels[at] = colour;
     return;
   }
