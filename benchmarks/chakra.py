@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from tools.document import markdown_table, write_section
 
-from lumos.chakra.check.check import check
-from lumos.chakra.export import export
-from lumos.chakra.link.link import link
+from lumos.chakra.check.check import check_set
+from lumos.chakra.export import export_graph
+from lumos.chakra.link.link import link_traces
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.trace import read
 from lumos.trace.chakra_et import stream
-from lumos.trace.chakra_wire import Node, decode_node, encode_node
+from lumos.trace.chakra_wire import ChakraNode, decode_node, encode_node
 from lumos.trace.execution_trace import read as read_observed
 
 RANKS, NODES = 1024, 2000
@@ -105,7 +105,7 @@ def _export_alone() -> int:
     folder = Path(tempfile.mkdtemp())
     try:
         began = time.perf_counter()
-        export(graph, folder, astra_sim=True)
+        export_graph(graph, folder, astra_sim=True)
         seconds = time.perf_counter() - began
         size = sum(file.stat().st_size for file in folder.iterdir())
     finally:
@@ -124,9 +124,9 @@ def _export_rows() -> list[tuple[str, str, str]]:
     folder = Path(tempfile.mkdtemp())
     try:
         graph = large_job(64)
-        export(graph, folder)
+        export_graph(graph, folder)
         began = time.process_time()
-        result = check(folder)
+        result = check_set(folder)
         rows.append(("check of 64 ranks × 2,000 nodes", "–", f"{result.nodes / (time.process_time() - began) / 1e3:,.0f} k nodes/s"))
         began = time.process_time()
         read(folder)
@@ -148,7 +148,7 @@ def _link_rows() -> list[tuple[str, str, str]]:
             began = time.process_time()
             observed, trace = read_observed(paths[0]), read(paths[1]).traces[0]
             middle = time.process_time()
-            link(observed, trace)
+            link_traces(observed, trace)
             seconds.append((time.process_time() - began, time.process_time() - middle))
             events = len(observed) + len(trace)
         whole, alone = min(s[0] for s in seconds), min(s[1] for s in seconds)
@@ -160,7 +160,7 @@ def _link_rows() -> list[tuple[str, str, str]]:
 def _codec_rows() -> list[tuple[str, str, str]]:
     folder = Path(tempfile.mkdtemp())
     try:
-        export(large_job(8), folder)
+        export_graph(large_job(8), folder)
         nodes = [p.node for r in range(8) for p in stream(folder / f"job.{r}.et")[1]]
     finally:
         shutil.rmtree(folder)
@@ -197,7 +197,7 @@ def _protobuf() -> Any:
         return None
 
 
-def _rebuilt(peer: Any, node: Node) -> Any:
+def _rebuilt(peer: Any, node: ChakraNode) -> Any:
     """The same node as protobuf's objects, as a program in Python would build it."""
     out = peer(id=node.id, name=node.name, type=node.type, data_deps=node.data_deps)
     out.start_time_micros, out.duration_micros = node.start_time_micros, node.duration_micros

@@ -26,7 +26,7 @@ from tools.document import ROOT, markdown_table, write_section
 
 from lumos.analyze.steps import members
 from lumos.graph.build import build
-from lumos.report.page.document import Recording, document
+from lumos.report.page.document import ReportedJob, document
 from lumos.report.page.html import write_report
 from lumos.report.page.timeline_levels import drawing
 from lumos.serve.session import LIMITS, Loaded
@@ -66,7 +66,7 @@ def _reports(folder: Path, page: Page) -> list[tuple[str, str, str]]:
     rows = []
     for path in jobs:
         file = folder / "report.html"
-        write_report(str(file), document(Recording.of(read(str(path)))))
+        write_report(str(file), document(ReportedJob.of(read(str(path)))))
         name = path.parent.name if path.is_file() else path.name
         rows.append((f"report of {name}: size", f"{file.stat().st_size / 1e6:.1f} MB", "≤ 6 MB"))
         opened, ready = _open(page, file)
@@ -121,14 +121,14 @@ def _many_ranks(file: Path, page: Page, about: dict[str, Any]) -> list[tuple[str
     return [*rows, _panned(page, 1, f"timeline of {MANY_RANKS} ranks, all in view")]
 
 
-def _recording() -> Recording:
+def _recording() -> ReportedJob:
     traces = [_unmarked(t) for t in read(str(ROOT / "examples" / "gpt-2rank-cpu")).traces]
     each = len(build(Job((traces[0],))))
     times = max(1, round(TASKS / RANKS / each))
     ranks = [replace(stretched(repeated(traces[i % 2], times), 1 + JITTER * i), rank=i, world_size=RANKS) for i in range(RANKS)]
     job = Job(tuple(ranks))
     graph = build(job)
-    return Recording(job, graph, simulate(graph))
+    return ReportedJob(job, graph, simulate(graph))
 
 
 def _unmarked(trace: Trace) -> Trace:

@@ -20,18 +20,18 @@ from tools.document import markdown_table, write_section
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
-from lumos.plan.profiles import profile
-from lumos.report.text.search import describe
+from lumos.plan.profiles import framework_profile
+from lumos.report.text.search import plan_words
 from lumos.search.coarse import step_times
 from lumos.search.engine import Ray
 from lumos.search.memory import peak_bytes
 from lumos.search.prices import Prices
-from lumos.search.search import Found, search
+from lumos.search.search import Found, search_problem
 from lumos.search.space import Problem, Space, enumerate_plans
 from lumos.search.structure import passes
 
-GPT3 = Problem(load_model("gpt3-175b"), profile("megatron-core"), load_cluster("h100"), 512, 1536, 2048)
-LLAMA = Problem(load_model("llama3-405b"), profile("megatron-core"), load_cluster("h100"), 16384, 2048, 8192)
+GPT3 = Problem(load_model("gpt3-175b"), framework_profile("megatron-core"), load_cluster("h100"), 512, 1536, 2048)
+LLAMA = Problem(load_model("llama3-405b"), framework_profile("megatron-core"), load_cluster("h100"), 16384, 2048, 8192)
 #: Plans simulated in full by the search that is spread over workers.
 REFINED = 80
 NOTE = "on a machine that others use too, so process time is given besides wall-clock time"
@@ -66,7 +66,7 @@ def searches() -> str:
     rows, tops = [], []
     for problem in (GPT3, LLAMA):
         start = time.process_time()
-        found = search(problem)
+        found = search_problem(problem)
         rows.append(_row(problem, found, time.process_time() - start))
         tops.append(_top(problem, found))
     head = ("search", "plans", "too large", "proved slower", "timed", "s", "CPU s", "peak memory")
@@ -95,8 +95,8 @@ def _on_workers(count: int) -> float:
     ray.init(num_cpus=count, include_dashboard=False, log_to_driver=False)
     try:
         engine = Ray(LLAMA)
-        search(LLAMA, Space(tp=(8,), pp=(16,), micro_batch=(1,)), refine=2 * count, engine=engine)  # workers start
-        return search(LLAMA, refine=REFINED, prune=False, engine=engine).seconds_s
+        search_problem(LLAMA, Space(tp=(8,), pp=(16,), micro_batch=(1,)), refine=2 * count, engine=engine)  # workers start
+        return search_problem(LLAMA, refine=REFINED, prune=False, engine=engine).seconds_s
     finally:
         ray.shutdown()
 
@@ -139,7 +139,7 @@ def _row(problem: Problem, found: Found, cpu: float) -> tuple[str, ...]:
 
 def _top(problem: Problem, found: Found) -> str:
     rows = [
-        (describe(p.job.plan), f"{p.time.time_s:.3f}", f"{p.time.low_s:.2f} – {p.time.high_s:.2f}", f"{p.model_flops_utilization:.1%}",
+        (plan_words(p.job.plan), f"{p.time.time_s:.3f}", f"{p.time.low_s:.2f} – {p.time.high_s:.2f}", f"{p.model_flops_utilization:.1%}",
          f"{p.memory.peak_bytes / 1e9:.1f}")
         for p in found.best
     ]  # fmt: skip

@@ -29,7 +29,7 @@ from lumos.trace.table import Job
 from lumos.whatif.durations import Durations, matching
 from lumos.whatif.grid import scaled_steps, step_sweep
 from lumos.whatif.measured_layout import measured_layout
-from lumos.whatif.place import place
+from lumos.whatif.place import assemble_pieces
 from lumos.whatif.whatif import Changes, changed_layout
 
 TASKS = 1_000_000
@@ -84,7 +84,7 @@ def _plan() -> list[tuple[str, float, str]]:
     layout = measured_layout(segment(graph, job))
 
     def change(**settings: str) -> Callable[[], object]:
-        return lambda: place(changed_layout(layout, job, Changes(settings)))
+        return lambda: assemble_pieces(changed_layout(layout, job, Changes(settings)))
 
     size = f"{len(graph) / 1e6:.1f} M tasks"
     return [

@@ -10,7 +10,7 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from lumos.graph.check import check
+from lumos.graph.check import check_graph
 from lumos.graph.table import Graph
 
 #: Module and functions that make graphs.
@@ -20,7 +20,7 @@ BUILDERS = (
     ("lumos.graph.build", ("rank_graph", "build")),
     ("lumos.predict.assemble", ("assemble",)),
     ("lumos.predict.ranks", ("expand",)),
-    ("lumos.whatif.place", ("place",)),
+    ("lumos.whatif.place", ("assemble_pieces",)),
     ("lumos.whatif.capture", ("capture",)),
     ("lumos.whatif.passes", ("rearranged",)),
     ("lumos.chakra.build", ("graph_of",)),
@@ -40,7 +40,7 @@ def _checked(builder: Callable[..., Any]) -> Callable[..., Any]:
     def checking(*arguments: Any, **options: Any) -> Any:
         made = builder(*arguments, **options)
         for graph in _graphs(made):
-            check(graph)
+            check_graph(graph)
         return made
 
     return checking

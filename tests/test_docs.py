@@ -1,7 +1,7 @@
-"""The documents' Python runs, and every page that shows the command line shows Python too.
+"""The Python blocks of the pages run, and every page that shows the command line shows Python too.
 
-The Python blocks of a page run one after the other, beside the recorded example under the names that the pages use. A comment in front
-of a block says what else it needs (`<!-- needs torch -->`), or that it is a part of somebody's program (`<!-- not run: … -->`).
+The blocks of a page run one after the other, in a folder that has the recorded example under the names that the pages use. A comment
+before a block says what else it needs (`<!-- needs torch -->`), or that it is a part of somebody's program (`<!-- not run: … -->`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BLOCK = re.compile(r"(?:<!-- (?P<note>[^\n]*) -->\n)?```python\n(?P<code>.*?)^`
 
 
 class Block(NamedTuple):
-    """A block of Python: its code, the line of the page that it begins at, and the note in front of it."""
+    """A block of Python: its code, the line of the page at which it begins, and the comment before it."""
 
     code: str
     line: int
@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
     @property
     def missing(self) -> list[str]:
-        """What it needs and is not installed."""
+        """The packages that the block needs and that are not installed."""
         needs = self.note.removeprefix("needs ").split(", ") if self.note.startswith("needs ") else []
         return [module for module in needs if importlib.util.find_spec(module) is None]
 

@@ -98,15 +98,15 @@ def test_keyword_arguments_and_the_command_line_have_the_same_words():
     from lumos.plan.configuration import Settings
     from lumos.plan.words import JobWords
     from lumos.search.facade import SpaceWords
-    from lumos.search.space import COLUMNS
+    from lumos.search.space import PLAN_COLUMNS
     from lumos.whatif.facade import SettingWords
-    from lumos.whatif.settings import SETTINGS, Kind
+    from lumos.whatif.settings import SETTINGS, SettingKind
 
-    types = {Kind.COUNT: "int", Kind.WORD: "str", Kind.SWITCH: "bool | Literal['on', 'off']"}
+    types = {SettingKind.COUNT: "int", SettingKind.WORD: "str", SettingKind.SWITCH: "bool | Literal['on', 'off']"}
     annotated = {key: annotation.__forward_arg__.replace('"', "'") for key, annotation in SettingWords.__annotations__.items()}
     assert annotated == {key: types[setting.kind] for key, setting in SETTINGS.items()}
     assert JobWords.__optional_keys__ == set(Settings.__struct_fields__)
-    assert SpaceWords.__optional_keys__ == set(COLUMNS)
+    assert SpaceWords.__optional_keys__ == set(PLAN_COLUMNS)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ PLACE = {part: place for place, parts in enumerate(ORDER) for part in parts}
 OF_COLLECT = {"errors", "vocabulary"}
 
 #: Files that may name modules in text: they load a verb, or a name of the façade, when it is first used.
-BY_NAME = {SOURCE / "__init__.py", *(SOURCE / room / "__init__.py" for room in ("chakra", "cli", "cost", "proxy"))}
+BY_NAME = {SOURCE / "__init__.py", *(SOURCE / part / "__init__.py" for part in ("chakra", "cli", "cost", "proxy"))}
 _MODULE = re.compile(r"lumos(\.[a-z_]+)+")
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from lumos.cost.calibrate import Row, Table, fit_kernels, fit_tables, read_table
+from lumos.cost.calibrate import MeasuredRow, Table, fit_kernels, fit_tables, read_table
 from lumos.cost.cluster import dtype_of, load_cluster
-from lumos.cost.coefficients import GENERIC, Book, Coefficients, overlay, write
+from lumos.cost.coefficients import GENERIC, Book, Coefficients, overlay, write_coefficients
 from lumos.cost.fit_memory_bound import MemoryRows, memory_rows
 from lumos.cost.from_trace import accelerator_of
 from lumos.cost.gemm import gemm
@@ -46,7 +46,7 @@ def comparable(table: Table) -> Table:
     return replace(table, rows=tuple(rows))
 
 
-def on_its_fabric(row: Row) -> Row:
+def on_its_fabric(row: MeasuredRow) -> MeasuredRow:
     name = next((cluster for word, cluster in FABRICS.items() if word in row["interconnect"]), None)
     return {**row, "gpu": name} if name and float(row["n_nodes"]) > 1 else row
 
@@ -100,7 +100,7 @@ def main() -> None:
     tables = [comparable(read_table(Path(folder) / f"{name}.csv")) for name in FILES]
     book = overlay(fit_tables(tables, generic=True), fit_kernels(kernels(Path(traces)), generic=True))
     book = overlay(book, levelled(read_table(Path(folder) / "gemm.csv"), book))
-    write(book, TARGET, HEADING)
+    write_coefficients(book, TARGET, HEADING)
     for model, sets in book.items():
         for name, variants in sets.items():
             for variant, c in variants.items():

@@ -23,7 +23,7 @@ from tools.browser import Page, browser
 from tools.document import ROOT
 
 from lumos.cli.serve import listen
-from lumos.report.page.document import Recording, document
+from lumos.report.page.document import ReportedJob, document
 from lumos.report.page.html import write_report
 from lumos.serve.app import application
 from lumos.serve.session import Session
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _report(page: Page, file: Path, job: Path) -> None:
-    write_report(str(file), document(Recording.of(read(str(job)))))
+    write_report(str(file), document(ReportedJob.of(read(str(job)))))
     page.open(file.as_uri())
     time.sleep(0.5)
 

@@ -18,9 +18,9 @@ from tools.document import markdown_table, write_section
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.check.check import check
-from lumos.chakra.export import export
-from lumos.chakra.link.link import Linked, agreement, link
+from lumos.chakra.check.check import check_set
+from lumos.chakra.export import export_graph
+from lumos.chakra.link.link import Linked, agreement, link_traces
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesize.membership import Likeness, likeness
 from lumos.chakra.synthesize.model import learn
@@ -93,7 +93,7 @@ def _pair(folder: Path, one: str, other: str) -> tuple[ExecutionTrace, Trace]:
 
 def _linked(name: str, folder: Path, one: str, other: str) -> _Row:
     observed, trace = _pair(folder, one, other)
-    found = link(observed, trace)
+    found = link_traces(observed, trace)
     return _Row(
         name=name,
         found=found,
@@ -118,7 +118,7 @@ def _stripped(folder: Path) -> str:
     observed, trace = _pair(folder, *PAIRS[0][1:])
     args = {key: column for key, column in trace.args.items() if key not in ("Record function id", "Ev Idx")}
     bare = replace(trace, args=args, external_id=np.full(len(trace), ABSENT, np.int64))
-    with_ids, without = link(observed, trace), link(observed, bare)
+    with_ids, without = link_traces(observed, trace), link_traces(observed, bare)
     both = with_ids.node >= 0
     return f"{100 * float((with_ids.node[both] == without.node[both]).mean()):.1f} % of {int(both.sum())} operators"
 
@@ -130,8 +130,8 @@ def _round_trip(folder: Path, job: str) -> _Row:
     with tempfile.TemporaryDirectory() as scratch:
         for form in ({}, {"astra_sim": True}, {"exact_ns": True}, {"coarse": True, "astra_sim": True}):
             target = Path(scratch) / "-".join(form or ("plain",))
-            export(source, target, **form)
-            ok &= check(target).ok
+            export_graph(source, target, **form)
+            ok &= check_set(target).ok
             errors[tuple(form)] = _step(graph(target)) - step
         nodes = len(lower(source))
     return _Row(
@@ -148,7 +148,7 @@ def _example() -> float:
     """The largest relative error of a rank's end, for the hand-made job on the network that the simulator was given."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "set"
-        export(two_stages(), folder)
+        export_graph(two_stages(), folder)
         (folder / "net.yml").write_text(NETWORK)
         job = graph(folder)
         timeline = simulate(job)

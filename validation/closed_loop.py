@@ -27,18 +27,18 @@ from dataclasses import dataclass, field
 import msgspec
 from tools.document import markdown_table, write_section
 
-from lumos.blocks.coefficients import shipped
+from lumos.blocks.coefficients import shipped_step_coefficients
 from lumos.blocks.price import Pricer
 from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from
-from lumos.predict.predict import Prediction, predict
+from lumos.predict.predict import Prediction, predict_job
 from lumos.predict.ranks import expand
 from lumos.report.export.kineto import write_kineto
 from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.whatif.planned import with_settings
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 JITTER, CLOCKS_NS = 0.01, 50_000
 FIGURE = 0.01
@@ -122,9 +122,9 @@ class Score:
 def run(loop: Loop) -> list[Score]:
     """Write the job, change it, compare."""
     job = job_from(loop.settings)
-    coefficients = shipped()
+    coefficients = shipped_step_coefficients()
     changed = msgspec.structs.replace(coefficients, **{key: getattr(coefficients, key) * f for key, f in loop.factors.items()})
-    base = predict(job, Pricer(job.cluster, changed), coarse=False)
+    base = predict_job(job, Pricer(job.cluster, changed), coarse=False)
     ranks = "all" if job.plan.devices <= 16 else "stages"
     with tempfile.TemporaryDirectory() as folder:
         write_kineto(folder, base, ranks=ranks, jitter=JITTER, clock_offset_ns=CLOCKS_NS, seed=1)
@@ -133,9 +133,9 @@ def run(loop: Loop) -> list[Score]:
     scores = []
     for change in loop.changes:
         settings = parse_settings(change.split(","))
-        found = whatif(traces, graph, Changes(settings)).outcome
+        found = answer_changes(traces, graph, Changes(settings)).outcome
         other = with_settings(job, settings, None)
-        truth = predict(other, Pricer(other.cluster, changed), coarse=False)
+        truth = predict_job(other, Pricer(other.cluster, changed), coarse=False)
         times = truth.time.time_s, jittered(truth)
         scores.append(Score(loop.name, change, found.step_time_s, *times, found.step_time_low_s, found.step_time_high_s))
         print(f"{loop.name}: {change}: {scores[-1].error:+.2%}, {scores[-1].error_with_jitter:+.2%}", file=sys.stderr)

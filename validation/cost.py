@@ -21,17 +21,17 @@ from tools.fit import comparable, kernels
 
 from lumos.cost.calibrate import (
     FEWEST_ROWS,
-    Row,
+    MeasuredRow,
     Table,
     attention_tables,
-    cluster_of,
     collective_tables,
     gemm_tables,
+    measured_on,
     read_table,
 )
 from lumos.cost.cluster import load_cluster
-from lumos.cost.coefficients import GENERIC, find, shipped
-from lumos.cost.collective import KINDS, collective, link_coefficients
+from lumos.cost.coefficients import GENERIC, find, shipped_coefficients
+from lumos.cost.collective import MODELLED_KINDS, collective, link_coefficients
 from lumos.cost.estimate import Float64
 from lumos.cost.fit_attention import fit_attention
 from lumos.cost.fit_collective import fit_links, fit_network
@@ -123,9 +123,9 @@ def collectives(table: Table) -> tuple[list[Scored], list[Scored]]:
     for t in parts:
         if np.all(t.nodes == 1) and len(t.seconds) >= FEWEST_ROWS:
             fitted, modelled = fit_links([t])
-            inside.append(Scored(f"{t.cluster.name} {KINDS[t.kind]}", modelled, t.seconds, t.size_bytes, fitted.count))
+            inside.append(Scored(f"{t.cluster.name} {MODELLED_KINDS[t.kind]}", modelled, t.seconds, t.size_bytes, fitted.count))
     across = [t for t in parts if np.all(t.nodes > 1)]
-    inner = [link_coefficients(find("collective", t.cluster.accelerator, (KINDS[t.kind],))[0].values) for t in across]
+    inner = [link_coefficients(find("collective", t.cluster.accelerator, (MODELLED_KINDS[t.kind],))[0].values) for t in across]
     fitted, modelled_parts = fit_network(across, [t.cluster.name for t in across], inner)
     outside = [
         Scored(f"{t.cluster.name}, {int(t.nodes.max())} nodes", modelled, t.seconds, t.size_bytes, fitted.count)
@@ -176,9 +176,9 @@ def never_fitted(gemm_table: Table, collective_table: Table) -> list[Scored]:
     return out
 
 
-def _levelled(row: Row) -> bool:
+def _levelled(row: MeasuredRow) -> bool:
     """Whether the row set the level of its accelerator's own set."""
-    sets = shipped()["gemm"].get(cluster_of(row).accelerator.name, {})
+    sets = shipped_coefficients()["gemm"].get(measured_on(row).accelerator.name, {})
     return any(c.rows == 1 for c in sets.values())
 
 
@@ -221,7 +221,7 @@ def figures(
 def numbers() -> str:
     """How many numbers are committed, by model."""
     rows = []
-    for model, sets in sorted(shipped().items()):
+    for model, sets in sorted(shipped_coefficients().items()):
         own = [(name, v, c) for name, by in sets.items() for v, c in by.items() if name != GENERIC]
         shared = list(sets.get(GENERIC, {}).values())
         rows.append(

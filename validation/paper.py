@@ -25,17 +25,17 @@ from lumos.analyze.steps import members
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
-from lumos.plan.job import Job
+from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan
-from lumos.plan.profiles import profile
-from lumos.predict.predict import Prediction, predict
+from lumos.plan.profiles import framework_profile
+from lumos.predict.predict import Prediction, predict_job
 
 COMPONENTS = ("exposed_compute", "overlapped", "exposed_communication", "other")
 BASE = "15b-2x2x8"
 #: Microbatches of a pipeline for each of its stages: constant in the paper's runs, since compute is (figure 7).
 MICROBATCHES = 2
 #: Megatron-LM of MLPerf v3/v4 as the paper ran it: overlapped gradient reduction.
-FRAMEWORK = replace(profile("megatron-core"), gather_overlap=False)
+FRAMEWORK = replace(framework_profile("megatron-core"), gather_overlap=False)
 #: Targets replayed by the paper (figure 5): model, tp x pp x dp.
 GRID = {
     "gpt3-15b": ("2x2x4", "2x2x8", "2x4x2", "2x4x4", "4x2x2", "4x2x4"),
@@ -48,7 +48,7 @@ GRID = {
 def predicted(model: str, layout: str, pricer: Pricer, per_stage: int = MICROBATCHES) -> Prediction:
     tp, pp, dp = map(int, layout.split("x"))
     plan = Plan(2048, per_stage * pp * dp, tp=tp, pp=pp, dp=dp, zero=0, sequence_parallel=True, precision="bf16")
-    return predict(Job(load_model(model), plan, FRAMEWORK, load_cluster("h100")), pricer, coarse=False)
+    return predict_job(PlannedJob(load_model(model), plan, FRAMEWORK, load_cluster("h100")), pricer, coarse=False)
 
 
 def recorded(p: Prediction) -> dict[str, float]:

@@ -27,8 +27,8 @@ from typing import Any
 from tools.document import ROOT, markdown_table, write_section
 
 from lumos.errors import LumosError
-from lumos.proxy.generate import generate
-from lumos.proxy.run import run
+from lumos.proxy.generate import generate_program
+from lumos.proxy.run import run_benchmark
 
 JOBS = ("gpt", "resnet")
 SOURCES = ("profiler alone", "with execution trace")
@@ -119,8 +119,8 @@ def measure(job: str) -> Iterator[Round]:
         file, executed = out / "rank0.json.gz", out / "rank0.et.json.gz"
         for source, given in zip(SOURCES, ((), (str(executed),)), strict=True):
             proxy = Path(folder) / source.replace(" ", "-")
-            generate([str(file)], proxy, execution_traces=given)
-            result = run(proxy, options=("--device", "cpu", "--warmup", "2", "--repeat", "6"))
+            generate_program([str(file)], proxy, execution_traces=given)
+            result = run_benchmark(proxy, options=("--device", "cpu", "--warmup", "2", "--repeat", "6"))
             recorded, replayed = result["recorded_step_ns"], result["replayed_step_ns"]
             share = min(said["cpu_share"], result["cpu_share"])
             print(f"{job}, {source}: {recorded / 1e6:.1f} ms recorded, {replayed / 1e6:.1f} replayed, {share:.3f} CPU", file=sys.stderr)
@@ -140,8 +140,8 @@ def coverage(traces: Path, kept: Kept) -> Iterator[dict[str, Any]]:
         name = f"{file.parent.name}/{file.name.removesuffix('.json.gz')}"
         if not kept.of(name=name):
             with tempfile.TemporaryDirectory() as folder:
-                program, _ = generate([str(file)], folder, max_memory_bytes=MEMORY)
-                result = run(folder, processes=1, options=("--device", "cpu", "--warmup", "0", "--repeat", "1"))
+                program, _ = generate_program([str(file)], folder, max_memory_bytes=MEMORY)
+                result = run_benchmark(folder, processes=1, options=("--device", "cpu", "--warmup", "0", "--repeat", "1"))
             print(f"{name}: {result['operators']}", file=sys.stderr)
             recorded = sum(1 for _ in program.ranks[0].walk())
             kept.add({"name": name, "recorded": recorded, **{key: result[key] for key in ("operators", "memory", "not_real")}})

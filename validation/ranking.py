@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from tools.document import markdown_table, write_section
 
-from lumos.blocks.coefficients import StepCoefficients, shipped
+from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
-from lumos.plan.profiles import profile
+from lumos.plan.profiles import framework_profile
 from lumos.predict import fit as fitting
 from lumos.predict.step_time import step_time
 from lumos.predict.validate import RANKED, Scored, read_tables, score, spearman_within
@@ -66,7 +66,7 @@ def main() -> int:
 def _agreement() -> str:
     rows, every = [], []
     for model, framework, gpus, batch, seq in PROBLEMS:
-        problem = Problem(load_model(model), profile(framework), load_cluster("h100"), gpus, batch, seq)
+        problem = Problem(load_model(model), framework_profile(framework), load_cluster("h100"), gpus, batch, seq)
         coarse, full = _both(problem)
         every.append((coarse, full))
         rows.append((f"{model}, {gpus} GPUs, {framework}", *_cells(coarse, full)))
@@ -105,7 +105,7 @@ def _published(folder: str, left_out: bool) -> str:
         return _ranking(score(every), "coefficients fitted to all sources")
     prior = StepCoefficients()
     problem = fitting.problem([row for name, table in tables.items() for row in table[:: THINNED.get(name, 1)]])
-    start = fitting.linearise(problem, shipped())
+    start = fitting.linearise(problem, shipped_step_coefficients())
     scored: list[Scored] = []
     for source in dict.fromkeys(row["source"] for row in every):
         own = fitting.fit(problem, prior, leave_out=source, start=start, rounds=1)

@@ -48,7 +48,7 @@ from lumos.graph.build import build
 from lumos.trace import read
 from lumos.whatif.durations import Durations
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 WARMUP, TRACED = 1, 3
 #: glibc keeps what is freed, as caching allocators do. Else every large tensor is mapped anew and the operator that writes it
@@ -327,7 +327,7 @@ def score(folder: Path) -> list[Score]:
         job = replace(job, traces=tuple(replace(t, world_size=BASE.processes) for t in job.traces))
         graph = build(job)
         for target in TARGETS:
-            found = whatif(job, graph, _changes(target, folder, slowdown(steps)))
+            found = answer_changes(job, graph, _changes(target, folder, slowdown(steps)))
             predicted[target.name].append(found.outcome.step_time_s / found.base.step_time_s)
     scores = []
     for target in TARGETS:

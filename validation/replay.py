@@ -21,7 +21,7 @@ from tools.document import ROOT, markdown_table, write_section
 from lumos.analyze.probes import Probes, probes
 from lumos.analyze.replay import ReplayResult, StepReplay
 from lumos.analyze.replay import replay as compare
-from lumos.analyze.steps import members, spans
+from lumos.analyze.steps import members, step_spans
 from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.graph.table import DEPENDENCY_NAMES, DEVICE_KINDS, Graph, Kind
@@ -125,7 +125,7 @@ def _exchange(graph: Graph) -> float | None:
     given to the other step's slices in proportion, since whole-microsecond clocks drop a slice here and there.
     """
     owners = members(graph)
-    truth = spans(measured(graph), owners)
+    truth = step_spans(measured(graph), owners)
     length = truth[1] - truth[0]
     errors = []
     for i in range(len(owners.steps)):
@@ -135,7 +135,7 @@ def _exchange(graph: Graph) -> float | None:
             durations = _transplant(graph, owners.tasks(i), owners.tasks(j))
             if durations is None:
                 continue
-            start, end = spans(simulate(graph, durations), owners)
+            start, end = step_spans(simulate(graph, durations), owners)
             errors.append(abs(int(end[j] - start[j]) / int(length[i]) - 1))
     return statistics.fmean(errors) if errors else None
 

@@ -18,15 +18,15 @@ from typing import Any
 import msgspec
 from tools.document import markdown_table, write_section
 
-from lumos.blocks.coefficients import DATA, StepCoefficients, shipped
+from lumos.blocks.coefficients import STEP_FILE, StepCoefficients, shipped_step_coefficients
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
 from lumos.plan.framework import with_switches
-from lumos.plan.job import Job
+from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan
-from lumos.plan.profiles import profile
+from lumos.plan.profiles import framework_profile
 from lumos.predict import fit as fitting
-from lumos.predict.predict import predict
+from lumos.predict.predict import predict_job
 from lumos.predict.validate import Scored, figures, parallel_kind, read_tables, score, spearman_within, summary
 
 TABLES = ("vtrain", "llm_foundry", "internevo", "simumax_b200", "nemo_legacy", "torchtitan")
@@ -45,7 +45,7 @@ def main() -> int:
     problem = fitting.problem(thinned)
     if "--fit" in sys.argv:
         _ship(fitting.fit(problem, PRIOR))
-    start = fitting.linearise(problem, shipped())
+    start = fitting.linearise(problem, shipped_step_coefficients())
     clock = time.perf_counter()
     every = [row for table in rows.values() for row in table]
     fitted = score(every)
@@ -62,8 +62,8 @@ def main() -> int:
 def _ship(coefficients: StepCoefficients) -> None:
     lines = [f"{key} = {value:g}" for key, value in msgspec.structs.asdict(coefficients).items()]
     heading = "# Fitted by validation/runs.py --fit over published runs; see docs/accuracy.md. Do not edit by hand.\n"
-    DATA.write_text(heading + "\n".join(lines) + "\n", encoding="utf-8")
-    shipped.cache_clear()
+    STEP_FILE.write_text(heading + "\n".join(lines) + "\n", encoding="utf-8")
+    shipped_step_coefficients.cache_clear()
 
 
 def report(fitted: Sequence[Scored], left_out: Sequence[Scored], seconds: float) -> str:
@@ -114,7 +114,7 @@ def report(fitted: Sequence[Scored], left_out: Sequence[Scored], seconds: float)
         "",
         _worst(fitted),
         "",
-        f"The {len(fitting.FITTED)} coefficients of a step, one set for all sources, GPUs and frameworks (prior → fitted):",
+        f"The {len(fitting.FITTED_COEFFICIENTS)} coefficients of a step, one set for all sources, GPUs and frameworks (prior → fitted):",
         "",
         _coefficients(),
         "",
@@ -176,8 +176,8 @@ def _kind(s: Scored) -> tuple[str, ...]:
 
 
 def _coefficients() -> str:
-    now = shipped()
-    rows = [(key, f"{getattr(PRIOR, key):g}", f"{getattr(now, key):g}") for key in fitting.FITTED]
+    now = shipped_step_coefficients()
+    rows = [(key, f"{getattr(PRIOR, key):g}", f"{getattr(now, key):g}") for key in fitting.FITTED_COEFFICIENTS]
     return markdown_table(("coefficient", "prior", "fitted"), rows)
 
 
@@ -195,7 +195,7 @@ def llama() -> list[str]:
     cluster = load_cluster("llama3-h100")
     for devices, tp, cp, pp, dp, batch, seq, published in LLAMA:
         plan = Plan(seq, batch * dp, tp=tp, pp=pp, vpp=8, cp=cp, dp=dp, zero=1, sequence_parallel=True, schedule="interleaved")
-        p = predict(Job(load_model("llama3-405b"), plan, profile("megatron-core"), cluster), coarse=None)
+        p = predict_job(PlannedJob(load_model("llama3-405b"), plan, framework_profile("megatron-core"), cluster), coarse=None)
         reached = p.model_flops_utilization * cluster.accelerator.peak("bf16") / 1e12
         sizes = f"tp {tp} cp {cp} pp {pp} dp {dp}"
         rows.append(
@@ -254,9 +254,9 @@ def megatron_2022() -> list[str]:
 def deepseek() -> list[str]:
     """DeepSeek-V3's pre-training by the plan in its report (arXiv:2412.19437)."""
     cluster = load_cluster("h800")
-    framework = with_switches(profile("nemo"), {"deep_ep": "on"})
+    framework = with_switches(framework_profile("nemo"), {"deep_ep": "on"})
     plan = Plan(4096, 15360, pp=16, ep=64, dp=128, zero=1, precision="fp8", schedule="dualpipe")
-    p = predict(Job(load_model("deepseek-v3"), plan, framework, cluster), coarse=None)
+    p = predict_job(PlannedJob(load_model("deepseek-v3"), plan, framework, cluster), coarse=None)
     reached = p.tokens_per_s_per_gpu
     return [
         f"DeepSeek-V3 on 2,048 H800 (pp 16, ep 64, DualPipe, fp8, DeepEP): {DEEPSEEK_RATE:.0f} tokens/s per GPU published "

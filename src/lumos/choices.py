@@ -9,7 +9,7 @@ from enum import StrEnum
 from lumos.errors import UsageError
 
 
-def either(kind: type[StrEnum]) -> str:
+def one_or_other(kind: type[StrEnum]) -> str:
     """The words of a closed set as an option's help lists them: "none, selective or full." """
     *most, last = kind
     return f"{', '.join(most)} or {last}."

@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Int64 = NDArray[np.int64]
+_Int64 = NDArray[np.int64]
 
 
 class Union(NamedTuple):
     """Disjoint, non-empty intervals in ascending order; int64 ns."""
 
-    start: Int64
-    end: Int64
+    start: _Int64
+    end: _Int64
 
     @property
     def total(self) -> int:
@@ -22,7 +22,7 @@ class Union(NamedTuple):
         return int((self.end - self.start).sum())
 
 
-def union(start: Int64, end: Int64) -> Union:
+def union(start: _Int64, end: _Int64) -> Union:
     """The union of intervals given in any order; empty ones are dropped, touching ones joined."""
     keep = end > start
     start, end = start[keep], end[keep]
@@ -40,17 +40,17 @@ def either(a: Union, b: Union) -> Union:
     return union(np.concatenate((a.start, b.start)), np.concatenate((a.end, b.end)))
 
 
-def covered(intervals: Union, time: Int64) -> Int64:
+def covered(intervals: Union, time: _Int64) -> _Int64:
     """How much of the time before each entry of `time` the intervals cover, ns."""
     if len(intervals.start) == 0:
         return np.zeros(len(time), np.int64)
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(intervals.end - intervals.start)))
     i = np.searchsorted(intervals.start, time, side="right")
     inside = np.minimum(time, intervals.end[i - 1]) - intervals.start[i - 1]
-    out: Int64 = np.where(i > 0, before[i - 1] + inside, 0)
+    out: _Int64 = np.where(i > 0, before[i - 1] + inside, 0)
     return out
 
 
-def within(intervals: Union, start: Int64, end: Int64) -> Int64:
+def within(intervals: Union, start: _Int64, end: _Int64) -> _Int64:
     """How much of each window [start, end) the intervals cover, ns."""
     return covered(intervals, end) - covered(intervals, start)

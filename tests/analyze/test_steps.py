@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lumos.analyze.steps import members, spans
+from lumos.analyze.steps import members, step_spans
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulate.timeline import Timeline, measured
 
@@ -26,7 +26,7 @@ def test_device_work_follows_its_launch_into_the_next_step(two_steps):
 
 
 def test_a_pause_at_the_end_does_not_lengthen_a_step(two_steps):
-    start, end = spans(measured(two_steps), members(two_steps))
+    start, end = step_spans(measured(two_steps), members(two_steps))
     assert (start.tolist(), end.tolist()) == ([0, 105 * US], [80 * US, 150 * US])
 
 
@@ -69,7 +69,7 @@ def test_an_assembled_graph_is_one_step_a_rank(two_steps):
     graph = replace(two_steps, measured_start=None, measured_end=None, steps=())
     timeline = Timeline(graph, two_steps.measured_start, two_steps.measured_end, "replayed")
     owners = members(graph)
-    start, end = spans(timeline, owners)
+    start, end = step_spans(timeline, owners)
     assert len(owners.steps) == 1 and int(end[0] - start[0]) == 150 * US
 
 

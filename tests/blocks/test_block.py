@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.blocks.block import Block, Builder, Op, Times, collapse
-from lumos.blocks.work import Fixed, Lane, Traffic
+from lumos.blocks.work import Fixed, RankStream, Traffic
 from lumos.predict.assemble import repeated
 
 
 def run(block: Block, times: list[int], host: int, device: int) -> tuple[int, int]:
     """End of the block on the device and on the host, if these become free at the given times."""
-    free: dict[Lane, int] = {}
+    free: dict[RankStream, int] = {}
     ends: list[int] = []
     clock = host + block.before
     for op, time in zip(block.ops, times, strict=True):
@@ -28,7 +28,7 @@ def blocks(draw: st.DrawFn) -> tuple[Block, list[int]]:
     count = draw(st.integers(1, 8))
     ops = []
     for i in range(count):
-        lane = draw(st.sampled_from([Lane.COMPUTE, Lane.COMPUTE, Lane.TENSOR]))
+        lane = draw(st.sampled_from([RankStream.COMPUTE, RankStream.COMPUTE, RankStream.TENSOR]))
         after = draw(st.sets(st.integers(0, i - 1), max_size=2)) if i else set()
         ops.append(Op(f"op {i}", lane, Fixed(0), draw(st.integers(0, 50)), tuple(sorted(after))))
     times = draw(st.lists(st.integers(0, 50), min_size=count, max_size=count))
@@ -58,7 +58,7 @@ def test_series_of_blocks(made, count):
 def test_builder_chains_and_joins():
     b = Builder("x", 5)
     b.add("a", Traffic(1))
-    forked = b.fork("b", Traffic(1), Lane.TENSOR)
+    forked = b.fork("b", Traffic(1), RankStream.TENSOR)
     b.add("c", Traffic(1, kernels=3))
     b.join(forked)
     b.add("d", Traffic(1))
@@ -71,9 +71,9 @@ def test_builder_chains_and_joins():
 def test_exposed_communication_of_a_block():
     b = Builder("x", 0)
     b.add("a", Traffic(1))
-    forked = b.fork("covered", Traffic(1), Lane.TENSOR)
+    forked = b.fork("covered", Traffic(1), RankStream.TENSOR)
     b.add("b", Traffic(1))
     b.join(forked)
-    b.add("shown", Traffic(1), Lane.TENSOR)
+    b.add("shown", Traffic(1), RankStream.TENSOR)
     c = collapse(b.build(), [Times(t, t, t) for t in (10, 5, 20, 7)])
     assert (c.device[0], c.compute, c.exposed, c.overlapped) == (37, 30, 7, 5)

@@ -13,11 +13,11 @@ from lumos.blocks.share import Share
 from lumos.blocks.work import Attention, Collective, Gemm, Traffic
 from lumos.model import load_model
 from lumos.plan.plan import Plan
-from lumos.plan.profiles import profile
+from lumos.plan.profiles import framework_profile
 from lumos.vocabulary import CollectiveKind
 
 LLAMA = load_model("llama3-8b")
-TITAN = profile("fsdp2-compiled")
+TITAN = framework_profile("fsdp2-compiled")
 EIGHT = Plan(8192, 8, micro_batch=1, tp=8, dp=8, zero=3, sequence_parallel=True, precision="fp8")
 
 
@@ -35,8 +35,8 @@ def backward(plan: Plan, framework, model=LLAMA) -> Block:
 
 def test_packed_documents_attend_to_themselves():
     plan = Plan(4096, 8, micro_batch=2, dp=4)
-    (whole,) = works(forward(plan, profile("nemo")), Attention)
-    (packed,) = works(forward(replace(plan, document=512), profile("nemo")), Attention)
+    (whole,) = works(forward(plan, framework_profile("nemo")), Attention)
+    (packed,) = works(forward(replace(plan, document=512), framework_profile("nemo")), Attention)
     assert (whole.batch, whole.queries) == (2, 4096)
     assert (packed.batch, packed.queries, packed.keys) == (16, 512, 512)
 
@@ -70,29 +70,29 @@ def test_scales_by_row_cast_the_operands_of_weight_gradients_again():
 def test_megatron_fuses_softmax_for_multiples_of_four_and_short_sequences(tp, micro_batch, seq, kernels):
     model = replace(LLAMA, heads=16, kv_heads=16, head_dim=256)
     plan = Plan(seq, 8, micro_batch=micro_batch, tp=tp)
-    for block in (forward(plan, profile("megatron-2021"), model), backward(plan, profile("megatron-2021"), model)):
+    for block in (forward(plan, framework_profile("megatron-2021"), model), backward(plan, framework_profile("megatron-2021"), model)):
         (softmax,) = [op.work for op in block.ops if op.name.startswith("masked softmax")]
         assert softmax.kernels == kernels
 
 
 def test_owners_broadcast_their_tensors():
     plan = Plan(2048, 64, dp=64, zero=1)
-    share = Share(LLAMA, plan, profile("internevo"), 8)
+    share = Share(LLAMA, plan, framework_profile("internevo"), 8)
     nbytes = 2 * LLAMA.parameters
     pieces = works(outer_layers.gather_parameters(share, nbytes), Collective)
     assert {w.kind for w in pieces} == {CollectiveKind.BROADCAST}
     assert len(pieces) == 64  # fewer owners than tensors
     assert nbytes <= sum(w.size for w in pieces) < nbytes + 64
-    wide = Share(LLAMA, Plan(2048, 1024, dp=1024, zero=1), profile("internevo"), 8)
+    wide = Share(LLAMA, Plan(2048, 1024, dp=1024, zero=1), framework_profile("internevo"), 8)
     assert 250 < len(works(outer_layers.gather_parameters(wide, nbytes), Collective)) < 400  # as many as tensors
-    (one,) = works(outer_layers.gather_parameters(Share(LLAMA, plan, profile("deepspeed"), 8), nbytes), Collective)
+    (one,) = works(outer_layers.gather_parameters(Share(LLAMA, plan, framework_profile("deepspeed"), 8), nbytes), Collective)
     assert one.kind is CollectiveKind.ALL_GATHER
 
 
 def test_adapters_are_trained_beside_frozen_weights():
     plan = Plan(4096, 8, tp=2, lora_rank=16, sequence_parallel=True, precision="fp8")
-    ahead = {op.name: op.work for op in forward(plan, profile("nemo")).ops if op.name.startswith("adapter")}
+    ahead = {op.name: op.work for op in forward(plan, framework_profile("nemo")).ops if op.name.startswith("adapter")}
     assert ahead["adapter down"][:4] == (4096, 16, 4096, "bf16")
     assert ahead["adapter up"][:3] == (4096, 6144 // 2, 16)
-    back = [op.name for op in backward(plan, profile("nemo")).ops if op.name.endswith("weight gradient")]
+    back = [op.name for op in backward(plan, framework_profile("nemo")).ops if op.name.endswith("weight gradient")]
     assert back == ["adapter up weight gradient", "adapter down weight gradient"]

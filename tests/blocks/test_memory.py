@@ -9,15 +9,17 @@ import pytest
 from lumos.blocks.memory import peak_memory, stage_memory
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
-from lumos.plan.job import Job
+from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan
-from lumos.plan.profiles import profile
+from lumos.plan.profiles import framework_profile
 
 LLAMA = load_model("llama2-7b")
 
 
 def job(**plan):
-    return Job(LLAMA, Plan(**{"seq_len": 4096, "global_batch": 64, **plan}), profile("megatron-core"), load_cluster("h100"))
+    return PlannedJob(
+        LLAMA, Plan(**{"seq_len": 4096, "global_batch": 64, **plan}), framework_profile("megatron-core"), load_cluster("h100")
+    )
 
 
 def test_mixed_precision_adam_takes_eighteen_bytes_a_parameter():

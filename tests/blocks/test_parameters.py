@@ -11,7 +11,7 @@ from lumos.blocks.parameters import RankParameters, bucket_layers, held_paramete
 from lumos.blocks.share import Share
 from lumos.model import load_model
 from lumos.plan.plan import OuterParts, Plan, outer_parts
-from lumos.plan.profiles import profile
+from lumos.plan.profiles import framework_profile
 
 LLAMA = load_model("llama3-8b")
 MIXTRAL = load_model("mixtral-8x7b")
@@ -53,7 +53,7 @@ def test_columns_of_plans_hold_what_each_plan_holds():
 def test_states_are_kept_whole_without_zero_and_by_shards_with_it():
     def owned(zero: int) -> int:
         plan = Plan(seq_len=128, global_batch=8, dp=8, ep=4, zero=zero)
-        return owned_parameters(Share(MIXTRAL, plan, profile("megatron-core"), 8), RankParameters(1001, 100))
+        return owned_parameters(Share(MIXTRAL, plan, framework_profile("megatron-core"), 8), RankParameters(1001, 100))
 
     assert owned(0) == 1101
     assert owned(1) == 126 + 50  # one of 8 replicas, and one of the experts' 2
@@ -61,8 +61,8 @@ def test_states_are_kept_whole_without_zero_and_by_shards_with_it():
 
 def test_a_bucket_has_at_least_one_layer_and_no_more_than_there_are():
     def layers(bucket_bytes: float, most: int) -> int:
-        framework = replace(profile("megatron-core"), bucket_bytes=bucket_bytes)
+        framework = replace(framework_profile("megatron-core"), bucket_bytes=bucket_bytes)
         return bucket_layers(Share(LLAMA, Plan(seq_len=128, global_batch=8, dp=8), framework, 8), False, most)
 
-    each = LLAMA.layer_parameters().total * profile("megatron-core").reduce_bytes
+    each = LLAMA.layer_parameters().total * framework_profile("megatron-core").reduce_bytes
     assert [layers(1.0, 8), layers(3.1 * each, 8), layers(20.0 * each, 8)] == [1, 3, 8]

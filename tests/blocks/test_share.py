@@ -7,11 +7,11 @@ import pytest
 from lumos.blocks.share import Share
 from lumos.model import load_model
 from lumos.plan.plan import Plan
-from lumos.plan.profiles import profile
+from lumos.plan.profiles import framework_profile
 from lumos.predict.ranks import group_of
 from lumos.vocabulary import CollectiveKind
 
-SHARE = Share(load_model("llama3-8b"), Plan(4096, 64, tp=4, cp=2, pp=2, dp=4, zero=1, shard=2), profile("megatron-core"), 8)
+SHARE = Share(load_model("llama3-8b"), Plan(4096, 64, tp=4, cp=2, pp=2, dp=4, zero=1, shard=2), framework_profile("megatron-core"), 8)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_members_of_groups():
 
 
 def test_a_tensor_group_over_two_nodes_shares_all_their_cards():
-    wide = Share(load_model("llama3-8b"), Plan(4096, 1, tp=16), profile("megatron-core"), 8)
+    wide = Share(load_model("llama3-8b"), Plan(4096, 1, tp=16), framework_profile("megatron-core"), 8)
     work = wide.tensor(CollectiveKind.ALL_REDUCE, 8)
     assert (work.ranks, work.per_node, work.concurrent) == (16, 8, 1)
 

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from tests.chakra import two_stages
 
-from lumos.chakra.export import export
+from lumos.chakra.export import export_graph
 from lumos.trace.chakra_et import stream
-from lumos.trace.chakra_wire import Attribute, Metadata, Node, encode_metadata, encode_node, frame
+from lumos.trace.chakra_wire import Attribute, ChakraNode, Metadata, encode_metadata, encode_node, frame
 
 
 @pytest.fixture
 def stages(tmp_path: Path) -> Path:
     """The set of two pipeline stages, on the network whose times are known."""
     folder = tmp_path / "set"
-    export(two_stages.two_stages(), folder, astra_sim=True)
+    export_graph(two_stages.two_stages(), folder, astra_sim=True)
     (folder / "net.yml").write_text(two_stages.NETWORK)
     return folder
 
 
-def attribute(node: Node, name: str, kind: str | None = None, value: Any = None) -> None:
+def attribute(node: ChakraNode, name: str, kind: str | None = None, value: Any = None) -> None:
     """Replace an attribute of a node, or remove it where no kind is given."""
     others = tuple(a for a in node.attrs if a.name != name)
     node.attrs = others if kind is None else (*others, Attribute(name, kind, value))
@@ -35,7 +35,7 @@ def attribute(node: Node, name: str, kind: str | None = None, value: Any = None)
 def rewrite() -> Callable[..., None]:
     """Change the nodes of a file: rewrite(path, change), where change(nodes by id) may add, drop and alter them."""
 
-    def run(path: Path, change: Callable[[dict[int, Node]], Any]) -> None:
+    def run(path: Path, change: Callable[[dict[int, ChakraNode]], Any]) -> None:
         metadata, placed = stream(path)
         nodes = {p.node.id: p.node for p in placed}
         change(nodes)
@@ -44,14 +44,14 @@ def rewrite() -> Callable[..., None]:
     return run
 
 
-def write_nodes(path: Path, nodes: list[Node], metadata: Metadata | None = None) -> None:
+def write_nodes(path: Path, nodes: list[ChakraNode], metadata: Metadata | None = None) -> None:
     """Write a file of these nodes."""
     path.write_bytes(b"".join(frame(m) for m in [encode_metadata(metadata or Metadata()), *map(encode_node, nodes)]))
 
 
-def comp(id: int, us: int, *deps: int, **more: Any) -> Node:
+def comp(id: int, us: int, *deps: int, **more: Any) -> ChakraNode:
     """A kernel that takes `us` microseconds."""
-    return Node(id, f"COMP_NODE_{id}", data_deps=deps, duration_micros=us, attrs=(Attribute("is_cpu_op", "bool", False),), **more)
+    return ChakraNode(id, f"COMP_NODE_{id}", data_deps=deps, duration_micros=us, attrs=(Attribute("is_cpu_op", "bool", False),), **more)
 
 
 @pytest.fixture

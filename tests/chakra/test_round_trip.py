@@ -12,9 +12,9 @@ from tests.chakra import two_stages
 
 import lumos
 from lumos.chakra.build import graph, graph_of
-from lumos.chakra.check.check import check
+from lumos.chakra.check.check import check_set
 from lumos.chakra.coarse import coarse
-from lumos.chakra.export import export
+from lumos.chakra.export import export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
 from lumos.chakra.write import encode_rank
@@ -86,10 +86,10 @@ def _graph(rows: list[tuple[Kind, int, int]], edges: list[tuple[int, int, Depend
 def test_a_set_replays_to_the_times_of_its_graph(tmp_path_factory: pytest.TempPathFactory, job: Graph, exact: bool) -> None:
     folder = tmp_path_factory.mktemp("set")
     wanted = simulate(job).end.max()
-    export(job, folder, exact_ns=exact)
+    export_graph(job, folder, exact_ns=exact)
     found = simulate(graph(folder)).end.max()
     assert found == wanted if exact else abs(int(found) - int(wanted)) <= 1_000  # however many nodes: one microsecond
-    assert check(folder).violations == ()
+    assert check_set(folder).violations == ()
 
 
 @given(jobs())
@@ -132,7 +132,7 @@ def test_roundings_cancel_along_a_chain(tmp_path: Path) -> None:
         pred_kind=np.empty(0, np.uint8),
         lag=np.zeros((1, len(Dependency)), np.int64),
     )
-    export(chain, tmp_path)
+    export_graph(chain, tmp_path)
     nodes = [p.node for p in stream(tmp_path / "job.0.et")[1]]
     assert sum(n.duration_micros for n in nodes) == 1_400
     assert {n.duration_micros for n in nodes} == {1, 2}
@@ -141,7 +141,7 @@ def test_roundings_cancel_along_a_chain(tmp_path: Path) -> None:
 
 def test_nanoseconds_are_operations_of_a_roofline(tmp_path: Path, stages: Path) -> None:
     job = lumos.build(lumos.read(stages))
-    export(job, tmp_path, exact_ns=True)
+    export_graph(job, tmp_path, exact_ns=True)
     nodes = [p.node for p in stream(tmp_path / "job.0.et")[1]]
     assert next((n.value("num_ops"), n.value("tensor_size")) for n in nodes if n.type == 4) == (300_000_000, 1)
 
@@ -149,8 +149,8 @@ def test_nanoseconds_are_operations_of_a_roofline(tmp_path: Path, stages: Path) 
 def test_a_measured_job_comes_back_with_its_steps(traces: Path, tmp_path: Path) -> None:
     job = lumos.build(lumos.read(traces / "dlrm-8xv100"))
     before = lumos.replay(job, lumos.simulate(job))
-    export(job, tmp_path, astra_sim=True)
-    assert check(tmp_path).ok
+    export_graph(job, tmp_path, astra_sim=True)
+    assert check_set(tmp_path).ok
     again = lumos.build(lumos.read(tmp_path))
     after = lumos.replay(again, lumos.simulate(again))
     assert [s.name for s in after.steps] == [s.name for s in before.steps]
@@ -170,7 +170,7 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(write, "encode_rank", fails)
     with pytest.raises(LumosError, match="No space left"):
-        export(jobs_of_two(), tmp_path / "set")
+        export_graph(jobs_of_two(), tmp_path / "set")
     assert list((tmp_path / "set").iterdir()) == []
 
 
@@ -183,13 +183,13 @@ def jobs_of_two() -> Graph:
 def test_a_folder_of_another_set_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.0.et").write_bytes(b"")
     with pytest.raises(UsageError, match=r"other\.0\.et"):
-        export(jobs_of_two(), tmp_path)
+        export_graph(jobs_of_two(), tmp_path)
 
 
 def test_a_smaller_set_does_not_mix_with_an_older_one(tmp_path: Path) -> None:
     (tmp_path / "job.9.et").write_bytes(b"")
     with pytest.raises(UsageError, match=r"job\.9\.et"):
-        export(jobs_of_two(), tmp_path)
+        export_graph(jobs_of_two(), tmp_path)
 
 
 def test_import_refuses_what_has_no_schedule(stages: Path, rewrite: object) -> None:
@@ -215,9 +215,9 @@ def test_import_names_a_message_without_a_receiver(stages: Path, rewrite: object
 
 
 def test_control_dependencies_that_contradict_are_reported(tmp_path: Path) -> None:
-    from lumos.trace.chakra_wire import Metadata, Node, encode_metadata, encode_node, frame
+    from lumos.trace.chakra_wire import ChakraNode, Metadata, encode_metadata, encode_node, frame
 
-    nodes = [Node(1, "a", ctrl_deps=(2,), duration_micros=3), Node(2, "b", data_deps=(1,), duration_micros=4)]
+    nodes = [ChakraNode(1, "a", ctrl_deps=(2,), duration_micros=3), ChakraNode(2, "b", data_deps=(1,), duration_micros=4)]
     (tmp_path / "job.0.et").write_bytes(b"".join(map(frame, [encode_metadata(Metadata()), *map(encode_node, nodes)])))
     job = graph(tmp_path)
     assert [d.code for d in job.diagnostics] == ["control-dependencies-ignored", "never-measured"]
@@ -225,10 +225,10 @@ def test_control_dependencies_that_contradict_are_reported(tmp_path: Path) -> No
 
 
 def test_compute_without_a_duration_is_costed(tmp_path: Path) -> None:
-    from lumos.trace.chakra_wire import Attribute, Metadata, Node, encode_metadata, encode_node, frame
+    from lumos.trace.chakra_wire import Attribute, ChakraNode, Metadata, encode_metadata, encode_node, frame
 
     facts = (Attribute("num_ops", "int64", 9_000_000), Attribute("tensor_size", "uint64", 16))
-    (tmp_path / "job.0.et").write_bytes(b"".join(map(frame, [encode_metadata(Metadata()), encode_node(Node(1, "k", attrs=facts))])))
+    (tmp_path / "job.0.et").write_bytes(b"".join(map(frame, [encode_metadata(Metadata()), encode_node(ChakraNode(1, "k", attrs=facts))])))
     (tmp_path / "net.yml").write_text("topology: [ Switch ]\nnpus_count: [ 2 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n")
     (tmp_path / "sys.json").write_text('{"scheduling-policy": "LIFO", "peak-perf": 3, "local-mem-bw": 100}')
     job = graph(tmp_path)
@@ -244,12 +244,12 @@ def test_gathering_keeps_groups_of_the_same_ranks_apart(stages: Path) -> None:
 def test_a_predicted_job_exports_and_comes_back(tmp_path: Path) -> None:
     """tp 2, pp 2, dp 2: the job has one rank for each stage, and the messages between stages are sends and receives."""
     from lumos.plan.configuration import Settings, job_from
-    from lumos.predict.predict import predict
+    from lumos.predict.predict import predict_job
 
     plan = {"model": "gpt3-13b", "cluster": "h100", "gpus": 8, "global_batch": 16, "seq": 2048, "tp": 2, "pp": 2, "dp": 2, "micro_batch": 2}
-    job = predict(job_from(Settings(**plan)), coarse=True).timeline.graph  # type: ignore[arg-type]
-    export(job, tmp_path, exact_ns=True)
-    assert check(tmp_path).violations == ()
+    job = predict_job(job_from(Settings(**plan)), coarse=True).timeline.graph  # type: ignore[arg-type]
+    export_graph(job, tmp_path, exact_ns=True)
+    assert check_set(tmp_path).violations == ()
     again = graph(tmp_path)
     assert simulate(again).end.max() == simulate(job).end.max() - simulate(job).start.min()
     assert again.collectives is not None and {"send", "receive"} <= set(again.collectives.kinds)

@@ -9,8 +9,8 @@ from tests.chakra import two_stages
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.check.check import check
-from lumos.chakra.export import export
+from lumos.chakra.check.check import check_set
+from lumos.chakra.export import export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.network import durations, read_network
 from lumos.chakra.play import play
@@ -50,7 +50,7 @@ def expected(rank: int) -> list[tuple[int, str, int, int, tuple[int, ...], dict[
 
 @pytest.mark.parametrize("rank", range(4))
 def test_it_is_rebuilt_node_for_node(tmp_path: Path, rank: int) -> None:
-    export(two_stages.two_stages(), tmp_path)
+    export_graph(two_stages.two_stages(), tmp_path)
     metadata, placed = stream(tmp_path / f"job.{rank}.et")
     assert metadata.version == "0.0.4"
     nodes = [p.node for p in placed]
@@ -61,7 +61,7 @@ def test_it_is_rebuilt_node_for_node(tmp_path: Path, rank: int) -> None:
 
 
 def test_it_keeps_every_rule(stages: Path) -> None:
-    assert check(stages).violations == ()
+    assert check_set(stages).violations == ()
 
 
 def test_our_replay_ends_where_the_simulator_did(stages: Path) -> None:

@@ -164,7 +164,7 @@ def test_without_torch_the_error_says_how_to_install_it(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(LumosError, match=r"pip install 'lumos-trace\[torch\]'"):
         lumos.collect.profile(tmp_path)
-    assert "pip install" in window.INSTALL
+    assert "pip install" in window.INSTALL_TORCH
 
 
 def test_importing_the_collector_loads_neither_torch_nor_the_rest_of_lumos() -> None:

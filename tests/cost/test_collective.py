@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.cost.cluster import load_cluster
-from lumos.cost.collective import KINDS, collective
+from lumos.cost.collective import MODELLED_KINDS, collective
 from lumos.errors import LumosError
 
-KIND = st.sampled_from(sorted(KINDS))
+KIND = st.sampled_from(sorted(MODELLED_KINDS))
 BYTES = st.integers(1, 2**34)
 
 

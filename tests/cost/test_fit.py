@@ -9,10 +9,10 @@ import pytest
 
 from lumos.cost.calibrate import fit_tables, read_table
 from lumos.cost.cluster import load_cluster
-from lumos.cost.coefficients import Coefficients, overlay, read, shipped, write
-from lumos.cost.collective import LINK_PRIOR, link_seconds, place
+from lumos.cost.coefficients import Coefficients, overlay, read_coefficients, shipped_coefficients, write_coefficients
+from lumos.cost.collective import LINK_PRIOR, link_seconds, span_group
 from lumos.cost.fit import fit_positive, folds, held_out, minimise, summarise
-from lumos.cost.gemm import PRIOR, gemm, gemm_seconds, work_of
+from lumos.cost.gemm import GEMM_PRIOR, gemm, gemm_seconds, work_of
 from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 
@@ -25,7 +25,7 @@ def gemm_csv(path: Path, slower: float = 1.0, rows: int = 120) -> Path:
     h100 = load_cluster("h100").accelerator
     rng = np.random.default_rng(1)
     m, n, k = (np.exp2(rng.uniform(7, 13, rows)).astype(int).astype(float) for _ in range(3))
-    seconds = gemm_seconds(m, n, k, work_of(h100, "bf16"), PRIOR) * slower
+    seconds = gemm_seconds(m, n, k, work_of(h100, "bf16"), GEMM_PRIOR) * slower
     lines = [f"H100-SXM,bfloat16,{a:.0f},{b:.0f},{c:.0f},{t * 1e6:.6f}" for a, b, c, t in zip(m, n, k, seconds, strict=True)]
     path.write_text(HEADER + "\n".join(lines) + "\n")
     return path
@@ -89,8 +89,8 @@ def test_calibration_on_a_table_learns_the_device(tmp_path: Path) -> None:
     a = load_cluster("h100").accelerator
     mine = book["gemm"]["h100"]["bf16"]
     assert mine.median_error is not None and mine.median_error < 0.03
-    measured = gemm_seconds(np.array([3000.0]), np.array([5000.0]), np.array([2000.0]), work_of(a, "bf16"), PRIOR)[0] * 1.5
-    own = gemm(3000, 5000, 2000, a, book=overlay(shipped(), book))
+    measured = gemm_seconds(np.array([3000.0]), np.array([5000.0]), np.array([2000.0]), work_of(a, "bf16"), GEMM_PRIOR)[0] * 1.5
+    own = gemm(3000, 5000, 2000, a, book=overlay(shipped_coefficients(), book))
     assert own.time / 1e9 == pytest.approx(measured, rel=0.1)
     assert gemm(3000, 5000, 2000, a).time < own.time
 
@@ -99,7 +99,7 @@ def test_collective_tables_are_fitted_by_kind(tmp_path: Path) -> None:
     cluster = load_cluster("h100")
     sizes = np.tile(2.0 ** np.arange(10, 30), 2)
     ranks = np.repeat([2.0, 8.0], 20)
-    seconds, _, _ = link_seconds(CollectiveKind.ALL_REDUCE, sizes, place(cluster, ranks, ranks, np.ones(40), ranks), LINK_PRIOR)
+    seconds, _, _ = link_seconds(CollectiveKind.ALL_REDUCE, sizes, span_group(cluster, ranks, ranks, np.ones(40), ranks), LINK_PRIOR)
     lines = [f"H100,{n:.0f},1,all_reduce,{s:.0f},{t * 2e6:.4f}" for n, s, t in zip(ranks, sizes, seconds, strict=True)]
     path = tmp_path / "nccl.csv"
     path.write_text("gpu,n_gpus,n_nodes,collective,size_bytes,time_us\n" + "\n".join(lines))
@@ -113,13 +113,13 @@ def test_coefficients_round_trip_through_their_file(tmp_path: Path) -> None:
         {"a": 1.5, "b": [1.0, 2e-7]}, (0.9, 1.1), {"m": (1.0, 8.0)}, ratio=1.25, rows=7, held_out_rows=7, median_error=0.03
     )
     book = {"gemm": {"h100": {"bf16": entry}}}
-    write(book, tmp_path / "c.toml", "mine")
-    assert read(tmp_path / "c.toml") == book
+    write_coefficients(book, tmp_path / "c.toml", "mine")
+    assert read_coefficients(tmp_path / "c.toml") == book
 
 
 def test_shipped_sets_stay_small() -> None:
     numbers: dict[tuple[str, str], int] = {}
-    for model, accelerators in shipped().items():
+    for model, accelerators in shipped_coefficients().items():
         for name, variants in accelerators.items():
             for variant, c in variants.items():
                 key = (f"{model} {variant}" if model in ("gemm", "attention") else model, name)
@@ -161,8 +161,8 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("[gemm]\nh100 = 3\n")
     with pytest.raises(LumosError, match=r"c\.toml: not a file of coefficients.*lumos calibrate"):
-        read(path)
+        read_coefficients(path)
     with pytest.raises(LumosError, match="cannot be read"):
-        read(tmp_path / "none.toml")
+        read_coefficients(tmp_path / "none.toml")
     with pytest.raises(LumosError, match="cannot be read as a CSV"):
         read_table(tmp_path / "none.csv")

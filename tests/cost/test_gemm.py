@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lumos.cost.cluster import Accelerator, load_cluster
 from lumos.cost.estimate import SCALED, Bound
-from lumos.cost.gemm import PRIOR, GemmWork, gemm, gemm_seconds, grouped_gemm
+from lumos.cost.gemm import GEMM_PRIOR, GemmWork, gemm, gemm_seconds, grouped_gemm
 from lumos.errors import LumosError, UsageError
 
 SIZE = st.integers(1, 60_000)
@@ -45,7 +45,7 @@ def test_doubling_a_rate_never_slows(m: int, n: int, k: int, rate: str) -> None:
     base = GemmWork(1e15, 3e12, 132, 1.8e9, 2, 2, False, False, 1.0)
     faster = base._replace(**{rate: 2 * getattr(base, rate)})
     sizes = [np.array([float(x)]) for x in (m, n, k)]
-    assert gemm_seconds(*sizes, faster, PRIOR) <= gemm_seconds(*sizes, base, PRIOR)
+    assert gemm_seconds(*sizes, faster, GEMM_PRIOR) <= gemm_seconds(*sizes, base, GEMM_PRIOR)
 
 
 def test_vectorised_sizes_broadcast_and_agree_with_scalars() -> None:
@@ -67,7 +67,9 @@ def test_an_accelerator_with_one_published_point_keeps_its_level() -> None:
 def test_one_tile_more_than_a_wave_costs_another_wave() -> None:
     """132 cores and tiles of 128 x 128: 132 tiles fill one wave, 133 need two; with compute alone, twice the time."""
     work = GemmWork(1e15, 1e30, 132, 1e30, 2, 2, False, False, 1.0)
-    only = PRIOR._replace(launch_us=1e-9, prologue_us=1e-9, throttle=1e-9, compute_overhead=1e-9, tile_overhead=(9, 9, 1e-9, 9, 9, 9, 9))
+    only = GEMM_PRIOR._replace(
+        launch_us=1e-9, prologue_us=1e-9, throttle=1e-9, compute_overhead=1e-9, tile_overhead=(9, 9, 1e-9, 9, 9, 9, 9)
+    )
     k = np.array([65536.0])
     one, two = (gemm_seconds(np.array([128.0 * t]), np.array([128.0]), k, work, only)[0] for t in (132, 133))
     flops = 2 * 128 * 128 * 65536

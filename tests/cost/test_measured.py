@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lumos.cost.calibrate import attention_tables, collective_tables, gemm_tables, read_table
-from lumos.cost.coefficients import shipped
+from lumos.cost.coefficients import shipped_coefficients
 from lumos.cost.collective import collective
 from lumos.cost.gemm import gemm
 
@@ -17,14 +17,14 @@ MEASURED = os.environ.get("LUMOS_MEASURED")
 
 
 def test_held_out_errors_of_the_large_sets_meet_their_figures() -> None:
-    for name, variants in shipped()["gemm"].items():
+    for name, variants in shipped_coefficients()["gemm"].items():
         for variant, c in variants.items():
             if name != "generic" and c.held_out_rows:
                 assert c.held_out_rows >= 1000
                 assert (c.median_error or 1) <= 0.05, (name, variant)
                 assert (c.p90_error or 1) <= 0.15, (name, variant)
-    assert all((c.median_error or 1) <= 0.12 for c in shipped()["gemm"]["generic"].values())
-    assert all((c["trtllm"].median_error or 1) <= 0.08 for c in shipped()["attention"].values() if "trtllm" in c)
+    assert all((c.median_error or 1) <= 0.12 for c in shipped_coefficients()["gemm"]["generic"].values())
+    assert all((c["trtllm"].median_error or 1) <= 0.08 for c in shipped_coefficients()["attention"].values() if "trtllm" in c)
 
 
 @pytest.mark.skipif(not MEASURED, reason="LUMOS_MEASURED is not set")

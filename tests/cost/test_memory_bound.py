@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.cost.cluster import Accelerator, load_cluster
-from lumos.cost.host import MODES, host_launches
+from lumos.cost.host import HOST_MODES, host_launches
 from lumos.cost.memory_bound import WORK, bytes_per_element, fused, memory_bound, moved
 from lumos.errors import LumosError, UsageError
 
@@ -78,7 +78,7 @@ def test_bad_input_is_refused() -> None:
 
 
 def test_host_time_grows_with_launches_and_shrinks_with_compilation() -> None:
-    eager, compiled, graph = (host_launches(1000, device(), m) for m in MODES)
+    eager, compiled, graph = (host_launches(1000, device(), m) for m in HOST_MODES)
     assert eager.time > compiled.time > graph.time > 0
     assert eager.time == 10 * host_launches(100, device()).time
     assert eager.bounds() == "host"

@@ -116,7 +116,7 @@ def test_calibrate_fits_a_table_and_cost_uses_it(tmp_path: Path) -> None:
 
 def test_coefficients_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "own.toml"
-    coefficients.write({}, path, "of before")
+    coefficients.write_coefficients({}, path, "of before")
 
     def half(self: Path, text: str, **options: Any) -> None:
         with self.open("w", **options) as file:
@@ -126,10 +126,10 @@ def test_coefficients_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatc
     with monkeypatch.context() as full:
         full.setattr(Path, "write_text", half)
         with pytest.raises(LumosError, match=r"own\.toml: cannot be written \(No space"):
-            coefficients.write({}, path, "of now")
+            coefficients.write_coefficients({}, path, "of now")
     assert path.read_text() == "# of before\n" and list(tmp_path.iterdir()) == [path]
     with pytest.raises(LumosError, match=r"own\.toml: cannot be written"):
-        coefficients.write({}, tmp_path / "absent" / "own.toml", "nowhere")
+        coefficients.write_coefficients({}, tmp_path / "absent" / "own.toml", "nowhere")
 
 
 def test_calibrate_refuses_a_mixture(tmp_path: Path) -> None:

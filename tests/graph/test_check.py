@@ -11,7 +11,7 @@ import pytest
 from tests.checked_builders import BUILDERS
 
 from lumos.errors import GraphError
-from lumos.graph.check import check
+from lumos.graph.check import check_graph
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "lumos"
@@ -50,9 +50,9 @@ def two_ranks(**facts) -> Graph:
 
 
 def test_a_sound_graph_passes():
-    check(two_ranks())
-    check(two_ranks(kind=np.array([1, 2], np.int32), peer=np.array([1, 0], np.int32)))
-    check(two_ranks(kind=np.full(2, 3, np.int32), nbytes=np.array([64, 32], np.int64)))  # an all-gather's parts need not be equal
+    check_graph(two_ranks())
+    check_graph(two_ranks(kind=np.array([1, 2], np.int32), peer=np.array([1, 0], np.int32)))
+    check_graph(two_ranks(kind=np.full(2, 3, np.int32), nbytes=np.array([64, 32], np.int64)))  # an all-gather's parts need not be equal
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_sound_graph_passes():
 )
 def test_facts_that_contradict_are_named(facts, message):
     with pytest.raises(GraphError, match=message):
-        check(two_ranks(**facts))
+        check_graph(two_ranks(**facts))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_facts_that_contradict_are_named(facts, message):
 )
 def test_columns_that_are_not_as_stated_are_named(columns, message):
     with pytest.raises(GraphError, match=message):
-        check(replace(two_ranks(), **columns))
+        check_graph(replace(two_ranks(), **columns))
 
 
 def test_a_kind_of_no_vocabulary_is_refused_where_it_is_made():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lumos.errors import GraphError
-from lumos.graph.alignment import align
+from lumos.graph.alignment import align_collectives
 from lumos.graph.build import build
 from lumos.simulate import simulate
 
@@ -148,18 +148,18 @@ def test_order_that_cannot_complete_is_reported_not_awaited(draw, job):
 
 
 def test_like_sequences_align_one_to_one():
-    assert align("aab", "aab", np.zeros(3, np.int64), np.zeros(3, np.int64)).tolist() == [0, 1, 2]
+    assert align_collectives("aab", "aab", np.zeros(3, np.int64), np.zeros(3, np.int64)).tolist() == [0, 1, 2]
 
 
 def test_ends_tell_like_from_like():
     # the second "a" is missing from the other rank: order alone could not say which
     end = np.array([10, 1_000_010, 2_000_010], np.int64)
-    assert align("aaa", "aa", end, end[[0, 2]]).tolist() == [0, -1, 1]
+    assert align_collectives("aaa", "aa", end, end[[0, 2]]).tolist() == [0, -1, 1]
 
 
 def test_runs_of_like_labels_align_where_clocks_differ():
     other_end = np.array([5, 6, 7, 8], np.int64) * 10**12
-    assert align("abcab", "abab", np.arange(5) * 10**9, other_end).tolist() == [0, 1, -1, 2, 3]
+    assert align_collectives("abcab", "abab", np.arange(5) * 10**9, other_end).tolist() == [0, 1, -1, 2, 3]
 
 
 def test_collectives_that_were_never_under_way_together_did_not_meet(draw, job):

@@ -8,12 +8,12 @@ import pytest
 
 from lumos.errors import UsageError
 from lumos.plan.framework import with_switches
-from lumos.plan.profiles import profile
+from lumos.plan.profiles import framework_profile
 from lumos.vocabulary import Fusion, Selective
 
 
 def test_switches_are_parsed_by_their_kind():
-    changed = with_switches(profile("fsdp"), {"tp_overlap": "on", "host_us": "12.5", "attention": "fa3", "gradient_bytes": "2"})
+    changed = with_switches(framework_profile("fsdp"), {"tp_overlap": "on", "host_us": "12.5", "attention": "fa3", "gradient_bytes": "2"})
     assert (changed.tp_overlap, changed.host_us, changed.attention, changed.gradient_bytes) == (True, 12.5, "fa3", 2)
 
 
@@ -40,7 +40,7 @@ def test_switches_are_parsed_by_their_kind():
 )
 def test_wrong_switches(switches, word):
     with pytest.raises(UsageError, match=word):
-        with_switches(profile("fsdp"), switches)
+        with_switches(framework_profile("fsdp"), switches)
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_wrong_switches(switches, word):
 )
 def test_wrong_values(change, said):
     with pytest.raises(UsageError, match=said):
-        replace(profile("fsdp"), **change)
+        replace(framework_profile("fsdp"), **change)
 
 
 def test_words_become_members():
-    changed = replace(profile("fsdp"), fusion="compiled", selective="alternate")
+    changed = replace(framework_profile("fsdp"), fusion="compiled", selective="alternate")
     assert changed.fusion is Fusion.COMPILED and changed.selective is Selective.ALTERNATE

@@ -9,7 +9,7 @@ import pytest
 
 from lumos.errors import UsageError
 from lumos.model import load_model
-from lumos.plan.plan import Plan, PlanError, check, layers_of_chunks
+from lumos.plan.plan import Plan, PlanError, check_plan, layers_of_chunks
 from lumos.vocabulary import Precision, Recompute, Schedule
 
 LLAMA = load_model("llama3-8b")
@@ -42,9 +42,9 @@ GOOD = Plan(seq_len=4096, global_batch=64, micro_batch=1, tp=2, pp=2, dp=4)
     ],
 )
 def test_rules(change, rule):
-    check(GOOD, LLAMA)
+    check_plan(GOOD, LLAMA)
     with pytest.raises(PlanError, match=rule):
-        check(replace(GOOD, **change), LLAMA)
+        check_plan(replace(GOOD, **change), LLAMA)
 
 
 @pytest.mark.parametrize(

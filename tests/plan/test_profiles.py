@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lumos.errors import UsageError
-from lumos.plan.profiles import DATA, choose, named, profile, profiles
+from lumos.plan.profiles import _DATA, choose, framework_profile, named, profiles
 
 
 @pytest.mark.parametrize(
@@ -41,33 +41,33 @@ def test_attention_of_the_era():
 
 def test_unknown_profile_names_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'fsdp'"):
-        profile("fsdpp")
+        framework_profile("fsdpp")
 
 
 def test_a_framework_is_named_by_its_profile_or_as_tables_have_it():
-    assert named("fsdp2") == (profile("fsdp2"), "")
-    assert named("torchtitan") == (profile("fsdp2"), "torch FSDP2, eager")
+    assert named("fsdp2") == (framework_profile("fsdp2"), "")
+    assert named("torchtitan") == (framework_profile("fsdp2"), "torch FSDP2, eager")
     with pytest.raises(UsageError, match="did you mean 'nemo'"):
         named("nemmo")
 
 
 def test_versions_differ_from_their_profile_in_what_they_state():
-    base = profile("megatron-2021")
+    base = framework_profile("megatron-2021")
     assert choose("Megatron-LM", 2022)[0] == replace(base, tp_async=True, fused_accumulation=True)
     assert choose("Megatron-LM", 2020)[0] == base
 
 
 def test_remarks_tell_a_compiled_framework_from_an_eager_one():
-    assert choose("torchtitan FSDP2", 2025, "torch.compile")[0] == profile("fsdp2-compiled")
+    assert choose("torchtitan FSDP2", 2025, "torch.compile")[0] == framework_profile("fsdp2-compiled")
 
 
 def test_every_choice_leads_to_a_profile():
-    table = tomllib.loads(DATA.read_text(encoding="utf-8"))
+    table = tomllib.loads(_DATA.read_text(encoding="utf-8"))
     assert {choice["profile"] for choice in table["choice"]} == set(profiles())
     assert table["unknown"] in profiles()
 
 
 def test_every_value_has_a_source():
-    table = tomllib.loads(DATA.read_text(encoding="utf-8"))
+    table = tomllib.loads(_DATA.read_text(encoding="utf-8"))
     values = [table["defaults"], *(each["values"] for one in table["profile"] for each in (one, *one.get("version", ())))]
     assert all(value.keys() == {"value", "source"} and value["source"] for of in values for value in of.values())

@@ -12,15 +12,17 @@ from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.graph.table import Kind
 from lumos.model import load_model
-from lumos.plan.plan import Plan, PlanError, check
-from lumos.plan.profiles import profile, profiles
+from lumos.plan.plan import Plan, PlanError, check_plan
+from lumos.plan.profiles import framework_profile, profiles
 from lumos.predict.arrange import arrange
 from lumos.predict.assemble import assemble
 from lumos.simulate import freeze, simulate, sweep
 
 GPT = replace(load_model("gpt3-126m"), layers=8)
 #: No host time, no transfers to wait for.
-QUIET = replace(profile("megatron-core"), host_us=0.0, layer_us=0.0, checkpoint_us=0.0, step_us=0.0, transfer_us=0.0, zero=0, dropout=False)
+QUIET = replace(
+    framework_profile("megatron-core"), host_us=0.0, layer_us=0.0, checkpoint_us=0.0, step_us=0.0, transfer_us=0.0, zero=0, dropout=False
+)
 
 
 def step(plan, framework=QUIET, pricer=None, coarse=True, model=GPT):
@@ -97,7 +99,7 @@ PLANS = [
 
 @pytest.mark.parametrize(("model", "plan", "framework", "cluster"), PLANS)
 def test_coarse_and_fine_agree(model, plan, framework, cluster):
-    layout = arrange(load_model(model), plan, profile(framework), 8)
+    layout = arrange(load_model(model), plan, framework_profile(framework), 8)
     pricer = Pricer(load_cluster(cluster))
     coarse, fine = (simulate(assemble(layout, pricer, c).graph).end.max() for c in (True, False))
     assert coarse == pytest.approx(fine, rel=0.01)
@@ -106,7 +108,7 @@ def test_coarse_and_fine_agree(model, plan, framework, cluster):
 @pytest.mark.parametrize(("model", "plan", "framework", "cluster"), PLANS)
 def test_orders_are_fixed(model, plan, framework, cluster):
     """The event loop and the sweep of the frozen graph agree, so changes of durations alone can be swept."""
-    graph = assemble(arrange(load_model(model), plan, profile(framework), 8), Pricer(load_cluster(cluster)), True).graph
+    graph = assemble(arrange(load_model(model), plan, framework_profile(framework), 8), Pricer(load_cluster(cluster)), True).graph
     assert np.array_equal(simulate(graph).end, sweep(freeze(graph)).end)
 
 
@@ -124,7 +126,7 @@ def random_plans(count: int) -> list[tuple[str, Plan, str]]:
             recompute=draw.choice(("none", "selective", "full")),
         )  # fmt: skip
         try:
-            check(plan, load_model(name))
+            check_plan(plan, load_model(name))
         except PlanError:
             continue
         found.append((name, plan, draw.choice(list(profiles()))))
@@ -134,12 +136,12 @@ def random_plans(count: int) -> list[tuple[str, Plan, str]]:
 def test_random_plans_have_schedules_and_agree_in_both_forms():
     pricer = Pricer(load_cluster("h100"))
     for name, plan, framework in random_plans(40):
-        layout = arrange(load_model(name), plan, profile(framework), 8)
+        layout = arrange(load_model(name), plan, framework_profile(framework), 8)
         coarse, fine = (simulate(assemble(layout, pricer, c).graph).end.max() for c in (True, False))
         assert coarse == pytest.approx(fine, rel=0.01), (name, plan, framework)
 
 
 def test_twice_the_bandwidth_never_slows_a_step(flat):
     plan = Plan(512, 16, tp=2, dp=4, zero=1)
-    slow, fast = (step(plan, profile("megatron-core"), flat(100_000, t)) for t in (400_000, 200_000))
+    slow, fast = (step(plan, framework_profile("megatron-core"), flat(100_000, t)) for t in (400_000, 200_000))
     assert fast <= slow

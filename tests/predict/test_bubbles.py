@@ -8,20 +8,20 @@ import pytest
 
 from lumos.blocks.block import Times
 from lumos.blocks.price import Price, Pricer
-from lumos.blocks.work import Collective, Gemm, Lane
+from lumos.blocks.work import Collective, Gemm, RankStream
 from lumos.cost.cluster import load_cluster
 from lumos.cost.estimate import Bound
 from lumos.model import load_model
-from lumos.plan.job import Job
+from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan
-from lumos.plan.profiles import profile
+from lumos.plan.profiles import framework_profile
 from lumos.predict.arrange import arrange
-from lumos.predict.predict import predict
+from lumos.predict.predict import predict_job
 
 LAYERS = 16
 MODEL = replace(load_model("gpt3-126m"), layers=LAYERS, tied=False)
 #: No host time. There are no replicas, so gradients are not exchanged.
-QUIET = replace(profile("megatron-core"), host_us=0.0, layer_us=0.0, checkpoint_us=0.0, step_us=0.0, transfer_us=0.0, zero=0)
+QUIET = replace(framework_profile("megatron-core"), host_us=0.0, layer_us=0.0, checkpoint_us=0.0, step_us=0.0, transfer_us=0.0, zero=0)
 KERNEL = 1_000_000
 
 
@@ -39,7 +39,7 @@ class MultiplicationsOnly(Pricer):
 
 def step_ns(plan: Plan) -> float:
     pricer = MultiplicationsOnly()
-    return 1e9 * predict(Job(MODEL, plan, QUIET, pricer.cluster), pricer, coarse=True).time.time_s
+    return 1e9 * predict_job(PlannedJob(MODEL, plan, QUIET, pricer.cluster), pricer, coarse=True).time.time_s
 
 
 @pytest.mark.parametrize("stages", [4, 8])
@@ -62,9 +62,9 @@ def test_bubbles_are_those_of_the_papers(stages, microbatches, schedule, bubble)
 @pytest.mark.parametrize("schedule", ["zero-bubble", "dualpipe"])
 def test_split_passes_exchange_the_gradients_of_every_layer(schedule):
     def exchanged(plan: Plan) -> int:
-        layout = arrange(MODEL, plan, profile("megatron-core"), 8)
+        layout = arrange(MODEL, plan, framework_profile("megatron-core"), 8)
         blocks = [layout.blocks[item.block] for stage in layout.stages for item in stage for _ in range(item.repeat)]
-        works = [op.work for block in blocks for op in block.ops if op.lane is Lane.DATA]
+        works = [op.work for block in blocks for op in block.ops if op.lane is RankStream.DATA]
         return sum(w.size for w in works if isinstance(w, Collective))
 
     plan = Plan(512, 64, pp=4, dp=4, zero=1)
@@ -74,11 +74,11 @@ def test_split_passes_exchange_the_gradients_of_every_layer(schedule):
 
 def test_gradients_of_put_off_passes_are_exchanged_beside_them():
     """With replicas, zero bubble stays ahead of 1F1B."""
-    framework = replace(profile("megatron-core"), bucket_bytes=1e6)
+    framework = replace(framework_profile("megatron-core"), bucket_bytes=1e6)
     cluster = load_cluster("h100")
     model = load_model("llama3-8b")
     times = [
-        predict(Job(model, Plan(4096, 256, pp=4, dp=8, zero=1, schedule=s), framework, cluster), coarse=True).time.time_s
+        predict_job(PlannedJob(model, Plan(4096, 256, pp=4, dp=8, zero=1, schedule=s), framework, cluster), coarse=True).time.time_s
         for s in ("1f1b", "zero-bubble", "dualpipe")
     ]
     assert times[2] < times[1] < times[0]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from tests.predict.test_published import row
 
-from lumos.blocks.coefficients import StepCoefficients, shipped
-from lumos.predict.fit import FITTED, fit, linearise, predicted, problem
+from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
+from lumos.predict.fit import FITTED_COEFFICIENTS, fit, linearise, predicted, problem
 
 PRIOR = StepCoefficients()
 ROWS = [
@@ -30,7 +30,7 @@ def test_data_that_agree_with_the_prior_leave_it():
     p = problem(ROWS)
     p.measured = predicted(p, PRIOR)
     found = fit(p, PRIOR)
-    assert all(getattr(found, key) == pytest.approx(getattr(PRIOR, key), abs=0.01) for key in FITTED)
+    assert all(getattr(found, key) == pytest.approx(getattr(PRIOR, key), abs=0.01) for key in FITTED_COEFFICIENTS)
 
 
 def test_a_source_left_out_has_no_say():
@@ -45,5 +45,5 @@ def test_a_source_left_out_has_no_say():
 
 
 def test_coefficients_are_few():
-    assert len(FITTED) <= len(StepCoefficients.__struct_fields__) <= 25
-    assert all(low <= getattr(shipped(), key) <= high for key, (_, low, high) in FITTED.items())
+    assert len(FITTED_COEFFICIENTS) <= len(StepCoefficients.__struct_fields__) <= 25
+    assert all(low <= getattr(shipped_step_coefficients(), key) <= high for key, (_, low, high) in FITTED_COEFFICIENTS.items())

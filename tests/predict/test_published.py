@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lumos.errors import LumosError
-from lumos.predict.published import job_of, measured_step, network_rate
+from lumos.predict.published import job_of, network_rate, published_step
 
 ROW = {
     "id": "a-1", "source": "somewhere", "model": "GPT L24 h1024", "layers": "24", "hidden": "1024", "heads": "16", "seq_len": "1024",
@@ -109,11 +109,11 @@ def test_rows_that_cannot_be_read_say_why(change, reason):
 
 
 def test_measured_step_from_seconds_or_tokens():
-    assert measured_step(row()) == 0.5
-    assert measured_step(row(step_time_s="", tokens_per_s_per_gpu="4096")) == pytest.approx(1.0)
+    assert published_step(row()) == 0.5
+    assert published_step(row(step_time_s="", tokens_per_s_per_gpu="4096")) == pytest.approx(1.0)
     for bad in ({"step_time_s": "", "tokens_per_s_per_gpu": ""}, {"step_time_s": "-1"}, {"step_time_s": "fast"}):
         with pytest.raises(LumosError):
-            measured_step(row(**bad))
+            published_step(row(**bad))
 
 
 def test_fine_tuning_runs_of_nemo_are_packed():

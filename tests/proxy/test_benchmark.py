@@ -13,8 +13,8 @@ import pytest
 from tests.proxy.conftest import Write, annotation, mm, node, operator, tensor
 
 from lumos.errors import LumosError
-from lumos.proxy.generate import generate
-from lumos.proxy.run import run
+from lumos.proxy.generate import generate_program
+from lumos.proxy.run import run_benchmark
 
 pytest.importorskip("torch", reason="torch is not installed, and a benchmark runs its operators")
 
@@ -23,7 +23,7 @@ FAST = ("--device", "cpu", "--warmup", "1", "--repeat", "2")
 
 def make(path: Path, **options: Any) -> Path:
     folder = path.parent / "proxy"
-    generate([str(path)], folder, **options)
+    generate_program([str(path)], folder, **options)
     return folder
 
 
@@ -32,7 +32,7 @@ def outcomes(result: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def test_a_step_is_run_for_real_and_compared(kineto: Write) -> None:
-    result = run(make(kineto(annotation("ProfilerStep#1", 0, 3000), mm(100, 50, 8), mm(2000, 100, 8))), options=FAST)
+    result = run_benchmark(make(kineto(annotation("ProfilerStep#1", 0, 3000), mm(100, 50, 8), mm(2000, 100, 8))), options=FAST)
     assert result["coverage"] == {"real": 1.0, "stand_in": 0.0, "skipped": 0.0}
     assert result["recorded_step_ns"] == 2_000_000
     assert result["replayed_step_ns"] >= 1_850_000  # the time between the operators is spun
@@ -42,7 +42,7 @@ def test_a_step_is_run_for_real_and_compared(kineto: Write) -> None:
 
 def test_operators_that_only_call_others_give_way_to_what_they_called(kineto: Write) -> None:
     linear = operator("aten::linear", 0, 100, inputs=[("float", [4, 4], ""), ("float", [4, 4], ""), ("", [], "")])
-    result = run(make(kineto(linear, mm(10, 50))), options=FAST)
+    result = run_benchmark(make(kineto(linear, mm(10, 50))), options=FAST)
     assert [row["name"] for row in result["by_class"]] == ["aten::mm"]
 
 
@@ -55,7 +55,7 @@ def test_what_cannot_run_stands_in_for_its_time_and_says_why(kineto: Write) -> N
         operator("aten::mm", 4010, 10, inputs=[("float", [2, 3], ""), ("float", [2, 3], "")]),
         mm(4020, 10),
     ]
-    result = run(make(kineto(*rows)), options=FAST)
+    result = run_benchmark(make(kineto(*rows)), options=FAST)
     found = outcomes(result)
     assert {name: outcome for name, (outcome, _) in found.items()} == dict.fromkeys(
         ("mylib::fused", "aten::cudnn_batch_norm", "aten::relu", "aten::from_file", "aten::mm"), "stand_in"
@@ -73,7 +73,7 @@ def test_indices_are_in_range(kineto: Write) -> None:
         operator("aten::embedding", 0, 10, inputs=[("float", [50, 4], ""), ("long int", [64], ""), ("Scalar", [], "-1")]),
         operator("aten::index_select", 20, 10, inputs=[("float", [3, 4], ""), ("Scalar", [], "0"), ("long int", [64], "")]),
     ]
-    assert run(make(kineto(*rows)), options=FAST)["coverage"]["real"] == 1.0
+    assert run_benchmark(make(kineto(*rows)), options=FAST)["coverage"]["real"] == 1.0
 
 
 def test_an_execution_trace_alone_runs_with_its_own_data_flow(executed: Write) -> None:
@@ -85,7 +85,7 @@ def test_an_execution_trace_alone_runs_with_its_own_data_flow(executed: Write) -
         node(5, "aten::add", inputs=(c, turned, (1, [], "Int")), outputs=(a,), op_schema="aten::add.Tensor(x) -> x"),
         node(6, "triton_poi_0", inputs=(c,), kernel_backend="triton"),
     )
-    result = run(make(path), options=FAST)
+    result = run_benchmark(make(path), options=FAST)
     assert result["operators"] == {"real": 3, "stand_in": 0, "skipped": 1}
     assert (result["recorded_step_ns"], result["error"]) == (None, None)
     assert outcomes(result)["triton_poi_0"] == ("skipped", "a kernel that no operator of the dispatcher launched")
@@ -120,12 +120,12 @@ def test_hostile_names_stay_data(kineto: Write) -> None:
 def test_memory_is_planned_and_shared_and_scaled_to_fit(kineto: Write) -> None:
     rows = [mm(i * 100, 10, 256) for i in range(0, 90, 15)]
     folder = make(kineto(*rows))
-    free = run(folder, options=FAST)["memory"]
+    free = run_benchmark(folder, options=FAST)["memory"]
     assert (free["shared"], free["scale"]) == (False, 1.0)
-    shared = run(folder, options=(*FAST, "--max-memory", str(free["total_bytes"] - 1)))
+    shared = run_benchmark(folder, options=(*FAST, "--max-memory", str(free["total_bytes"] - 1)))
     assert shared["memory"]["shared"]
     assert shared["memory"]["total_bytes"] < free["total_bytes"]
-    scaled = run(folder, options=(*FAST, "--max-memory", "100000"))
+    scaled = run_benchmark(folder, options=(*FAST, "--max-memory", "100000"))
     assert scaled["memory"]["scale"] < 1
     assert scaled["memory"]["total_bytes"] <= 100_000
     assert (scaled["coverage"]["real"], scaled["error"]) == (1.0, None)
@@ -134,7 +134,7 @@ def test_memory_is_planned_and_shared_and_scaled_to_fit(kineto: Write) -> None:
 def test_a_step_that_fits_nowhere_is_refused_before_anything_is_allocated(kineto: Write, capfd: pytest.CaptureFixture[str]) -> None:
     folder = make(kineto(mm(0, 10, 256)), max_memory_bytes=64)
     with pytest.raises(LumosError, match="ended with status 1"):
-        run(folder, options=FAST)
+        run_benchmark(folder, options=FAST)
     assert "cannot be scaled under 64: raise --max-memory" in capfd.readouterr().err
 
 
@@ -145,15 +145,15 @@ def test_two_processes_transfer_for_real_and_modes_leave_parts_out(kineto: Write
     header["distributedInfo"]["rank"] = 1
     folder = kineto(reduce, mm(60, 10), name="rank1.json", **header).parent
     proxy = folder / "proxy"
-    generate([str(folder)], proxy)
-    both = run(proxy, options=FAST)
+    generate_program([str(folder)], proxy)
+    both = run_benchmark(proxy, options=FAST)
     assert len(both["ranks"]) == 2
     assert both["operators"] == {"real": 2, "stand_in": 0, "skipped": 0}
-    talk = run(proxy, options=(*FAST, "--mode", "communication"))
+    talk = run_benchmark(proxy, options=(*FAST, "--mode", "communication"))
     assert (talk["operators"]["real"], talk["error"]) == (1, None)
-    compute = run(proxy, 1, options=(*FAST, "--mode", "compute"))
+    compute = run_benchmark(proxy, 1, options=(*FAST, "--mode", "compute"))
     assert outcomes(compute)["c10d::allreduce_"] == ("skipped", "not part of --mode compute")
-    alone = run(proxy, 1, options=FAST)
+    alone = run_benchmark(proxy, 1, options=FAST)
     assert outcomes(alone)["c10d::allreduce_"] == ("stand_in", "a transfer between ranks, run in one process")
 
 
@@ -165,7 +165,7 @@ def test_the_loop_closes_through_replay(kineto: Write) -> None:
 
     rows = [mm(i * 40, 20, 32) for i in range(60)]
     path = kineto(*rows)
-    run(make(path), options=(*FAST, "--profile", str(path.parent / "profile")))
+    run_benchmark(make(path), options=(*FAST, "--profile", str(path.parent / "profile")))
     graph = build(read(path.parent / "profile"))
     result = replay(graph, simulate(graph))
     assert len(result.steps) == 3
@@ -175,18 +175,18 @@ def test_the_loop_closes_through_replay(kineto: Write) -> None:
 def test_a_rank_that_is_not_there_and_a_file_of_another_version_are_named(kineto: Write, capfd: pytest.CaptureFixture[str]) -> None:
     folder = make(kineto(mm(0, 10)))
     with pytest.raises(LumosError):
-        run(folder, options=(*FAST, "--rank", "5"))
+        run_benchmark(folder, options=(*FAST, "--rank", "5"))
     assert "rank 5 is not in trace.json, which has [0]" in capfd.readouterr().err
     trace = json.loads((folder / "trace.json").read_text())
     (folder / "trace.json").write_text(json.dumps({**trace, "version": 99}))
     with pytest.raises(LumosError):
-        run(folder, options=FAST)
+        run_benchmark(folder, options=FAST)
     assert "generate it again" in capfd.readouterr().err
 
 
 def test_a_folder_without_a_benchmark_is_named(tmp_path: Path) -> None:
     with pytest.raises(LumosError, match=r"holds no benchmark\.py"):
-        run(tmp_path)
+        run_benchmark(tmp_path)
 
 
 def test_the_benchmark_imports_no_lumos() -> None:
@@ -205,8 +205,8 @@ def test_every_kind_of_transfer_runs_between_two_processes(kineto: Write) -> Non
             rows.append(operator("record_param_comms", 100 * place, 50, **facts, **peer))
         header = {"backend": "gloo", "rank": rank, "world_size": 2}
         path = kineto(*rows, mm(2000, 10), name=f"rank{rank}.json", distributedInfo=header)
-    generate([str(path.parent)], path.parent / "proxy")
-    result = run(path.parent / "proxy", options=FAST)
+    generate_program([str(path.parent)], path.parent / "proxy")
+    result = run_benchmark(path.parent / "proxy", options=FAST)
     assert [(rank["operators"]["real"], outcomes(rank)) for rank in result["ranks"]] == [(9, {}), (9, {})]
 
 
@@ -220,5 +220,5 @@ def test_an_operator_runs_on_the_stream_of_what_it_called() -> None:
 
 def test_synchronising_the_device_is_no_operator(kineto: Write) -> None:
     call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": 7, "tid": 1, "ts": 20, "dur": 5, "args": {}}
-    result = run(make(kineto(mm(0, 10), call, mm(30, 10))), options=FAST)
+    result = run_benchmark(make(kineto(mm(0, 10), call, mm(30, 10))), options=FAST)
     assert result["operators"] == {"real": 2, "stand_in": 0, "skipped": 0}

@@ -10,34 +10,37 @@ from tests.proxy.conftest import Write, annotation, mm, operator
 
 from lumos.errors import UsageError
 from lumos.proxy import choose
-from lumos.proxy.generate import generate
-from lumos.proxy.program import Operator, Program, RankProgram
+from lumos.proxy.generate import generate_program
+from lumos.proxy.program import Program, RankProgram, RecordedOperator
 
 
-def make(*operators: Operator) -> Program:
+def make(*operators: RecordedOperator) -> Program:
     return Program([RankProgram(0, "step", 100, False, 0, list(operators), [], [])], [], 1, "profiler")
 
 
 def test_only_keeps_matching_operators_with_what_they_called() -> None:
-    linear = Operator("aten::linear", start_ns=0, children=[Operator("aten::t"), Operator("aten::mm")])
-    kept = choose.only(make(linear, Operator("aten::relu")), ["aten::mm", "aten::r*"]).ranks[0]
+    linear = RecordedOperator("aten::linear", start_ns=0, children=[RecordedOperator("aten::t"), RecordedOperator("aten::mm")])
+    kept = choose.only_blocks(make(linear, RecordedOperator("aten::relu")), ["aten::mm", "aten::r*"]).ranks[0]
     assert [o.name for o in kept.operators] == ["aten::mm", "aten::relu"]
     assert kept.recorded_ns == -1
-    whole = choose.only(make(linear), ["aten::linear"]).ranks[0]
+    whole = choose.only_blocks(make(linear), ["aten::linear"]).ranks[0]
     assert [o.name for o in whole.walk()] == ["aten::linear", "aten::t", "aten::mm"]
 
 
 def test_links_between_operators_follow_them_or_are_dropped() -> None:
     program = make(
-        Operator("aten::relu"), Operator("aten::mm", backward=3), Operator("aten::add", after=[0, 1]), Operator("aten::mm", after=[1])
+        RecordedOperator("aten::relu"),
+        RecordedOperator("aten::mm", backward=3),
+        RecordedOperator("aten::add", after=[0, 1]),
+        RecordedOperator("aten::mm", after=[1]),
     )
-    kept = choose.only(program, ["aten::mm", "aten::add"]).ranks[0]
+    kept = choose.only_blocks(program, ["aten::mm", "aten::add"]).ranks[0]
     assert [(o.name, o.after, o.backward) for o in kept.operators] == [("aten::mm", [], 2), ("aten::add", [0], -1), ("aten::mm", [0], -1)]
 
 
 def test_a_glob_that_matches_nothing_is_said() -> None:
     with pytest.raises(UsageError, match=r"nothing\*: no operator of the step has such a name"):
-        choose.only(make(Operator("aten::mm")), ["nothing*"])
+        choose.only_blocks(make(RecordedOperator("aten::mm")), ["nothing*"])
 
 
 def test_nothing_of_the_source_remains_under_obfuscation(kineto: Write, tmp_path: Path) -> None:
@@ -47,7 +50,7 @@ def test_nothing_of_the_source_remains_under_obfuscation(kineto: Write, tmp_path
         mm(10, 5), operator("secretlib::fused", 40, 5, inputs=secret), traceName="/home/secret/run", host_name="secrethost",
         lumos_collect={"threads": 1, "note": "Secret"}, name="secret-rank0.json",
     )  # fmt: skip
-    generate([str(path)], tmp_path / "out", obfuscate=True)
+    generate_program([str(path)], tmp_path / "out", obfuscate=True)
     for file in (tmp_path / "out").iterdir():
         assert "secret" not in file.read_text().lower()
     names = json.loads((tmp_path / "out" / "trace.json").read_text())["ranks"][0]["names"]
@@ -56,5 +59,5 @@ def test_nothing_of_the_source_remains_under_obfuscation(kineto: Write, tmp_path
 
 
 def test_the_same_name_hides_differently_each_time() -> None:
-    hidden = [choose.obfuscated(make(Operator("secretlib::fused"))).ranks[0].operators[0].name for _ in range(2)]
+    hidden = [choose.obfuscated(make(RecordedOperator("secretlib::fused"))).ranks[0].operators[0].name for _ in range(2)]
     assert hidden[0] != hidden[1]

@@ -10,7 +10,7 @@ from tests.proxy.conftest import Write, annotation, mm, node, tensor
 
 from lumos.errors import TraceError, UsageError
 from lumos.proxy.executed import pair
-from lumos.proxy.generate import from_execution_trace, from_job, generate
+from lumos.proxy.generate import from_execution_trace, from_job, generate_program
 from lumos.proxy.program import NON_NEGATIVE, RankProgram
 from lumos.trace import execution_trace, read
 
@@ -153,7 +153,7 @@ def test_operators_that_only_the_profiler_saw_keep_its_arguments_with_a_diagnost
 def test_a_folder_brings_its_execution_traces_with_it(kineto: Write, executed: Write, tmp_path: Path) -> None:
     executed(node(3, "aten::mm", inputs=(A, B), outputs=(C,)))
     kineto(mm(10, 5))
-    made, notes = generate([str(tmp_path)], tmp_path / "out")
+    made, notes = generate_program([str(tmp_path)], tmp_path / "out")
     assert made.source == "execution trace"
     assert "execution-trace-set-aside" not in [note.code for note in notes]
     assert made.ranks[0].operators[0].outputs is not None
@@ -162,13 +162,13 @@ def test_a_folder_brings_its_execution_traces_with_it(kineto: Write, executed: W
 def test_execution_traces_of_the_wrong_number_and_blocks_without_ranges_are_refused(kineto: Write, executed: Write, tmp_path: Path) -> None:
     profile, trace = str(kineto(mm(10, 5))), str(executed(node(3, "aten::mm", inputs=(A, B))))
     with pytest.raises(UsageError, match="2 execution traces for 1 ranks"):
-        generate([profile], tmp_path / "out", execution_traces=[trace, trace])
+        generate_program([profile], tmp_path / "out", execution_traces=[trace, trace])
     with pytest.raises(UsageError, match="--blocks needs a profiler's trace"):
-        generate([trace], tmp_path / "out", blocks=["layer"])
+        generate_program([trace], tmp_path / "out", blocks=["layer"])
 
 
 def test_a_cut_off_execution_trace_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "rank0.et.json"
     path.write_text('{"schema": "1.1.0-chakra.0.0.4", "pid": 1, "nodes": [ {"id": 1, "name": "x"')
     with pytest.raises(TraceError, match=r"rank0\.et\.json"):
-        generate([str(path)], tmp_path / "out")
+        generate_program([str(path)], tmp_path / "out")

@@ -9,8 +9,8 @@ import pytest
 from tests.proxy.conftest import Write, annotation, mm, operator
 
 from lumos.errors import TraceError, UsageError
-from lumos.proxy.generate import from_job, generate
-from lumos.proxy.program import Operator, RankProgram
+from lumos.proxy.generate import from_job, generate_program
+from lumos.proxy.program import RankProgram, RecordedOperator
 from lumos.trace import read
 
 
@@ -18,7 +18,7 @@ def program(path: Path, **options: Any) -> RankProgram:
     return from_job(read(path), **options)[0].ranks[0]
 
 
-def names(operators: list[Operator]) -> list[Any]:
+def names(operators: list[RecordedOperator]) -> list[Any]:
     return [(o.name, names(o.children)) if o.children else o.name for o in operators]
 
 
@@ -117,7 +117,7 @@ def test_missing_arguments_are_a_diagnostic(kineto: Write) -> None:
 def test_a_step_without_operators_cannot_be_run(kineto: Write, tmp_path: Path) -> None:
     path = kineto({"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 0, "dur": 5, "args": {"stream": 7, "device": 0}})
     with pytest.raises(TraceError, match="holds no operators"):
-        generate([str(path)], tmp_path / "out")
+        generate_program([str(path)], tmp_path / "out")
 
 
 def test_threads_of_the_recording_and_its_allocator_are_taken_over_as_numbers_only(kineto: Write) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lumos.blocks.price import Pricer
-from lumos.plan.profiles import profile
+from lumos.plan.profiles import framework_profile
 from lumos.predict.step_time import step_time
 from lumos.search.bounds import lower_bounds
 from lumos.search.coarse import step_times
@@ -37,7 +37,7 @@ def ranks(values):
 
 @pytest.mark.parametrize(("name", "framework"), [("small", "megatron-core"), ("mixture", "megatron-core"), ("small", "nemo")])
 def test_agrees_with_the_full_simulation(name, framework, request):
-    plans = sample(replace(request.getfixturevalue(name), framework=profile(framework)), 50, Space(schedule=SCHEDULES))
+    plans = sample(replace(request.getfixturevalue(name), framework=framework_profile(framework)), 50, Space(schedule=SCHEDULES))
     coarse, full, _ = both(plans)
     error = np.abs(coarse / full - 1)
     assert np.median(error) < 0.002
@@ -48,7 +48,7 @@ def test_agrees_with_the_full_simulation(name, framework, request):
 
 @pytest.mark.parametrize("framework", ["megatron-core", "nemo", "megatron-2021", "fsdp2"])
 def test_no_step_is_faster_than_its_bound(small, framework):
-    _, full, bounds = both(sample(replace(small, framework=profile(framework)), 40))
+    _, full, bounds = both(sample(replace(small, framework=framework_profile(framework)), 40))
     assert np.all(bounds <= full * (1 + 1e-9))
     assert np.median(bounds / full) > 0.7  # a bound near zero would prune nothing
 

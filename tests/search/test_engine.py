@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from lumos.errors import UsageError
-from lumos.search.engine import Local, Ray, blocks, engine_of
+from lumos.search.engine import Local, Ray, engine_of, layer_blocks
 from lumos.search.prices import Prices
-from lumos.search.search import answer, search
+from lumos.search.search import search_keys, search_problem
 from lumos.search.space import Space, enumerate_plans
 from lumos.search.structure import structures
 
@@ -16,11 +16,11 @@ SPACE = Space(cp=(1, 2), micro_batch=(1, 2))
 
 
 def without_clock(found):
-    return {**answer(found), "seconds_s": 0}
+    return {**search_keys(found), "seconds_s": 0}
 
 
 def test_threads_do_not_change_the_answer(small):
-    one, three = (search(small, SPACE, refine=3, engine=Local(small, threads)) for threads in (1, 3))
+    one, three = (search_problem(small, SPACE, refine=3, engine=Local(small, threads)) for threads in (1, 3))
     assert without_clock(one) == without_clock(three)
 
 
@@ -32,7 +32,7 @@ def test_an_unknown_engine_is_refused(small):
 def test_blocks_hold_every_row_once_and_have_equal_work(small):
     plans = enumerate_plans(small, Space())
     rows = np.random.default_rng(0).permutation(len(plans))
-    parts = blocks(plans, rows, 6)
+    parts = layer_blocks(plans, rows, 6)
     assert sorted(np.concatenate(parts).tolist()) == sorted(rows.tolist())
 
     def passes(block):
@@ -67,7 +67,7 @@ def test_a_lost_node_changes_nothing(small):
             if done == 1:
                 cluster.remove_node(lost, allow_graceful=False)
         assert np.array_equal(found, expected)
-        assert without_clock(search(small, SPACE, refine=3, engine=engine)) == without_clock(search(small, SPACE, refine=3))
+        assert without_clock(search_problem(small, SPACE, refine=3, engine=engine)) == without_clock(search_problem(small, SPACE, refine=3))
     finally:
         ray.shutdown()
         cluster.shutdown()

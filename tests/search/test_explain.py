@@ -6,8 +6,8 @@ import pytest
 
 from lumos.blocks.price import Pricer
 from lumos.plan.configuration import job_from
-from lumos.predict.predict import predict
-from lumos.search.explain import FILL, RECOMPUTED, explain
+from lumos.predict.predict import predict_job
+from lumos.search.explain import FILL, RECOMPUTED, explain_predictions
 from lumos.search.settings import settings_of
 
 COMMON = "model=llama3-8b,cluster=h100,gpus=16,global_batch=32,seq=4096"
@@ -16,8 +16,8 @@ COMMON = "model=llama3-8b,cluster=h100,gpus=16,global_batch=32,seq=4096"
 def explained(a, b):
     jobs = [job_from(settings_of(f"{COMMON},{text}")) for text in (a, b)]
     pricer = Pricer(jobs[0].cluster)
-    first, second = (predict(job, pricer, coarse=True) for job in jobs)
-    return first, second, explain(first, second, pricer)
+    first, second = (predict_job(job, pricer, coarse=True) for job in jobs)
+    return first, second, explain_predictions(first, second, pricer)
 
 
 def test_parts_add_up_to_the_steps():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lumos.blocks.memory import peak_memory
-from lumos.plan.profiles import profile
+from lumos.plan.profiles import framework_profile
 from lumos.search.memory import peak_bytes
 from lumos.search.space import SCHEDULES, Space, enumerate_plans
 
@@ -16,7 +16,7 @@ from lumos.search.space import SCHEDULES, Space, enumerate_plans
 @pytest.mark.parametrize("name", ["small", "mixture"])
 @pytest.mark.parametrize("framework", ["megatron-core", "megatron-2021"])
 def test_columns_equal_one_plan_at_a_time(name, framework, request):
-    problem = replace(request.getfixturevalue(name), framework=profile(framework))
+    problem = replace(request.getfixturevalue(name), framework=framework_profile(framework))
     plans = enumerate_plans(problem, Space(schedule=SCHEDULES))
     peak = peak_bytes(plans)
     for row in np.random.default_rng(7).choice(len(plans), 60, replace=False).tolist():

@@ -10,25 +10,25 @@ import pytest
 from lumos.blocks.price import Pricer
 from lumos.errors import UsageError
 from lumos.predict.step_time import step_time
-from lumos.search.constraints import parse
-from lumos.search.search import answer, search
+from lumos.search.constraints import parse_constraint
+from lumos.search.search import search_keys, search_problem
 from lumos.search.settings import sweep_of
 from lumos.search.space import Space, enumerate_plans
-from lumos.search.sweep import best_value, sweep
+from lumos.search.sweep import best_value, sweep_sizes
 
 FEW = Space(cp=(1,), micro_batch=(1, 2), schedule=("1f1b", "interleaved"), zero=(1,), sequence_parallel=(True,))
 
 
 @pytest.fixture(scope="module")
 def found(small):
-    return search(small, FEW, refine=5)
+    return search_problem(small, FEW, refine=5)
 
 
 def test_finds_the_plans_that_simulating_all_finds(small, found, monkeypatch):
     from lumos.search import search as module
 
     monkeypatch.setattr(module, "FIRST_ROUND", 8)  # so that the first round sets a limit that prunes the rest
-    pruned = search(small, FEW, refine=5)
+    pruned = search_problem(small, FEW, refine=5)
     assert pruned.pruned > 0
     plans = enumerate_plans(small, FEW)
     pricer = Pricer(small.cluster)
@@ -44,12 +44,12 @@ def test_finds_the_plans_that_simulating_all_finds(small, found, monkeypatch):
 
 
 def test_deterministic(small, found):
-    again = search(small, FEW, refine=5)
-    assert {**answer(again), "seconds_s": 0} == {**answer(found), "seconds_s": 0}
+    again = search_problem(small, FEW, refine=5)
+    assert {**search_keys(again), "seconds_s": 0} == {**search_keys(found), "seconds_s": 0}
 
 
 def test_answer_has_the_plan_and_the_keys_of_predict(found):
-    best = answer(found)["best"][0]
+    best = search_keys(found)["best"][0]
     assert {"tp", "pp", "dp", "micro_batch", "schedule", "step_time_s", "memory", "critical_path"} <= best.keys()
 
 
@@ -66,8 +66,11 @@ def test_no_plan_beats_one_of_the_front_in_both_time_and_memory(found):
 
 def test_conditions_hold_for_every_plan_given(small, found):
     limit = float(np.sort(found.candidates.peak)[2]) + 1
-    restricted = search(
-        small, FEW, refine=5, require=[parse(f"memory.peak_bytes < {limit}"), parse("model_flops_utilization > 0.01 and tp <= 8")]
+    restricted = search_problem(
+        small,
+        FEW,
+        refine=5,
+        require=[parse_constraint(f"memory.peak_bytes < {limit}"), parse_constraint("model_flops_utilization > 0.01 and tp <= 8")],
     )
     assert restricted.best
     assert all(p.memory.peak_bytes < limit for p in restricted.best)
@@ -76,7 +79,7 @@ def test_conditions_hold_for_every_plan_given(small, found):
 
 def test_conditions_on_simulated_figures_are_tried_on_further_plans(small, found):
     times = sorted(p.time.time_s for p in found.best)
-    restricted = search(small, FEW, refine=2, require=[parse(f"step_time_s > {times[1]}")])
+    restricted = search_problem(small, FEW, refine=2, require=[parse_constraint(f"step_time_s > {times[1]}")])
     assert [p.time.time_s for p in restricted.best] == pytest.approx(times[2:4])
 
 
@@ -91,7 +94,7 @@ def test_conditions_on_simulated_figures_are_tried_on_further_plans(small, found
     ],
 )
 def test_expressions(text, holds):
-    assert parse(text)({"a": {"b": 2}, "c": "y"}) is holds
+    assert parse_constraint(text)({"a": {"b": 2}, "c": "y"}) is holds
 
 
 @pytest.mark.parametrize(
@@ -99,12 +102,12 @@ def test_expressions(text, holds):
 )
 def test_anything_but_a_comparison_is_refused(text):
     with pytest.raises(UsageError, match="--require"):
-        parse(text)
+        parse_constraint(text)
 
 
 def test_an_unknown_key_names_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'peak_bytes'"):
-        parse("memory.peak_byte < 1")({"memory": {"peak_bytes": 1}})
+        parse_constraint("memory.peak_byte < 1")({"memory": {"peak_bytes": 1}})
 
 
 def test_sweeps_double_or_list():
@@ -116,7 +119,7 @@ def test_sweeps_double_or_list():
 
 
 def test_sweep_gives_a_search_for_every_value(small):
-    rows = sweep(small, "gpus", (8, 16), lambda p: search(p, FEW, refine=1))
+    rows = sweep_sizes(small, "gpus", (8, 16), lambda p: search_problem(p, FEW, refine=1))
     assert [(value, f.problem.gpus) for value, f in rows] == [(8, 8), (16, 16)]
     assert best_value(rows, "step-time") == 16
 
@@ -125,7 +128,7 @@ def test_interruption_gives_the_best_so_far(small):
     def stop(done, total):
         raise KeyboardInterrupt
 
-    stopped = search(small, FEW, refine=2, report=stop)
+    stopped = search_problem(small, FEW, refine=2, report=stop)
     assert not stopped.complete
     assert stopped.evaluated > 0
     assert len(stopped.best) == 1  # the fastest so far, though the first round was never finished
@@ -134,5 +137,5 @@ def test_interruption_gives_the_best_so_far(small):
 
 def test_no_plan_that_fits_is_an_answer(small):
     tight = replace(small, gpus=1, global_batch=1)
-    none = search(tight, Space(recompute=("none",)))
+    none = search_problem(tight, Space(recompute=("none",)))
     assert none.best == () and none.infeasible == none.plans > 0

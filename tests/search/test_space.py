@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from lumos.plan.plan import PlanError, check
-from lumos.search.space import COLUMNS, SCHEDULES, Space, divisors, enumerate_plans
+from lumos.plan.plan import PlanError, check_plan
+from lumos.search.space import PLAN_COLUMNS, SCHEDULES, Space, divisors, enumerate_plans
 
 
 def test_divisors():
@@ -21,7 +21,7 @@ def test_every_plan_keeps_the_rules_and_uses_every_device(small, mixture):
         assert len({tuple(row) for row in plans.rows.tolist()}) == len(plans)
         for row in range(0, len(plans), 7):
             plan = plans.plan(row)
-            check(plan, problem.model)
+            check_plan(plan, problem.model)
             assert plan.devices == problem.gpus
 
 
@@ -53,11 +53,11 @@ def test_no_plan_that_the_rules_allow_is_missing(small):
         )
         changes_nothing = (zero > 0 and plan.dp * cp == 1) or (sequence and tp == 1) or (pp == 1 and schedule != "1f1b")
         try:
-            check(plan, small.model)
+            check_plan(plan, small.model)
         except PlanError:
             continue
         if not changes_nothing:
-            values = [getattr(plan, name) for name in COLUMNS[:-2]]
+            values = [getattr(plan, name) for name in PLAN_COLUMNS[:-2]]
             expected.add((*map(int, values), 0, SCHEDULES.index(schedule)))
     assert listed == expected
 
@@ -74,7 +74,7 @@ def test_steps_too_long_to_simulate_are_not_listed(small):
     plans = enumerate_plans(long, Space(micro_batch=(1,), cp=(1,), tp=(1, 2, 4), recompute=("none",)))
     assert len(plans)
     for row in range(len(plans)):
-        check(plans.plan(row), long.model)
+        check_plan(plans.plan(row), long.model)
 
 
 def test_a_space_without_plans_is_empty(small):

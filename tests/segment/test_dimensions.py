@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.segment.dimensions import Operator, Resize, Shapes, Sizes, product
+from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, Sizes, product
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
-from lumos.whatif.rescale import Core, touched, work
+from lumos.whatif.rescale import Core, operator_work, touched
 
 #: The sequence is as long as a head is wide, and a micro-batch has as many tokens as the model is wide.
 EQUAL = Sizes(micro_batch=4, seq=64, hidden=256, heads=4, kv_heads=4, head_dim=64, ffn=1024, vocab=1000)
@@ -18,14 +18,14 @@ ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
 def op(name, *shapes):
-    return Operator(name, shapes, ("float",) * len(shapes))
+    return ShapedOperator(name, shapes, ("float",) * len(shapes))
 
 
 def test_a_longer_sequence_does_not_widen_heads_of_its_length():
     queries = (4, 4, 64, 64)
     longer = LONGER.operator(op(ATTENTION, queries, queries, queries), True)
     assert longer.shapes == ((4, 4, 128, 64),) * 3
-    assert work(longer) == 4 * work(op(ATTENTION, queries, queries, queries))
+    assert operator_work(longer) == 4 * operator_work(op(ATTENTION, queries, queries, queries))
     assert LONGER.operator(op("aten::copy_", (4, 64, 3, 4, 64)), True).shapes == ((4, 128, 3, 4, 64),)
 
 
@@ -44,7 +44,7 @@ def test_scores_grow_with_both_of_their_sequences():
 )
 def test_twice_the_tokens_are_twice_the_arithmetic_where_tokens_equal_the_width(name, shapes):
     before, after = op(name, *shapes), LONGER.operator(op(name, *shapes), True)
-    assert work(after) == 2 * work(before)
+    assert operator_work(after) == 2 * operator_work(before)
     assert product(after) is not None
 
 
@@ -57,7 +57,7 @@ def test_attention_grows_by_arithmetic_only_as_far_as_arithmetic_takes_its_time(
     queries = (4, 4, 64, 64)
     before = op(ATTENTION, queries, queries, queries)
     after = LONGER.operator(before, True)
-    arithmetic = 2 * work(before)  # at one multiplication a ns
+    arithmetic = 2 * operator_work(before)  # at one multiplication a ns
     half = Core(fixed=0.0, node_fixed=0.0, rate=1.0, own={before: 2.0 * arithmetic})
     assert half.ratio(before, after) == pytest.approx((4 + 2) / 2)
     assert replace_own(half, before, arithmetic).ratio(before, after) == pytest.approx(4)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lumos.analyze.steps import members, spans
+from lumos.analyze.steps import members, step_spans
 from lumos.graph.build import build
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
@@ -19,7 +19,7 @@ from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
 from lumos.whatif.measured_layout import measured_layout
-from lumos.whatif.place import place
+from lumos.whatif.place import assemble_pieces
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 TRACES = os.environ.get("LUMOS_TRACES")
@@ -126,8 +126,8 @@ def test_layers_of_public_traces(path, layers):
 )
 def test_without_a_change_the_layout_assembles_to_the_measured_job(path):
     graph, found = cut(path if path == EXAMPLE else Path(TRACES) / path)
-    placed = place(measured_layout(found))
+    placed = assemble_pieces(measured_layout(found))
     assert len(placed.graph) == len(graph)
     assert len(placed.graph.pred) == len(graph.pred)
-    before, after = spans(simulate(graph), members(graph)), spans(simulate(placed.graph), placed.owners)
+    before, after = step_spans(simulate(graph), members(graph)), step_spans(simulate(placed.graph), placed.owners)
     assert np.array_equal(before[1] - before[0], after[1] - after[0])

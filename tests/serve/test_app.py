@@ -11,7 +11,7 @@ import lumos
 from lumos.vocabulary import Schedule
 from lumos.whatif.durations import Durations
 from lumos.whatif.settings import SETTINGS
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -23,7 +23,7 @@ def graph():
 
 def test_a_what_if_is_that_of_the_command_line(explorer, graph):
     changes = Durations.parse(["aten::mm=0.5"], (), (), ["1=1.1"])
-    expected = whatif(lumos.read(EXAMPLE), graph, Changes(durations=changes))
+    expected = answer_changes(lumos.read(EXAMPLE), graph, Changes(durations=changes))
     body = {"scale": [{"glob": "aten::mm", "factor": 0.5}], "rank_slowdown": [{"rank": 1, "factor": 1.1}], "moved": True}
     found = explorer.ask("/api/whatif", body).json
     assert found["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
@@ -115,7 +115,7 @@ def test_a_change_of_the_plan_is_answered_in_the_background(explorer, graph):
     number = explorer.ask("/api/work", {"settings": {"layers": "8"}}).json["work"]
     assert explorer.session.work(number).wait(60)
     found = explorer.ask(f"/api/work/{number}").json
-    expected = whatif(lumos.read(EXAMPLE), graph, Changes({"layers": "8"}))
+    expected = answer_changes(lumos.read(EXAMPLE), graph, Changes({"layers": "8"}))
     assert found["state"] == "done"
     assert found["answer"]["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
     assert found["answer"]["command"].endswith("--set layers=8")
@@ -222,7 +222,7 @@ def test_no_answer_to_many_clients_is_lost(explorer, graph, clients, questions):
     assert flat == sorted(flat)  # a slower rank never makes a faster step
     assert flat[0] <= flat[-1]
     changes = Durations(slow=((0, factors[4][7]),))
-    expected = whatif(lumos.read(EXAMPLE), graph, Changes(durations=changes))
+    expected = answer_changes(lumos.read(EXAMPLE), graph, Changes(durations=changes))
     assert answers[4][7] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from lumos.errors import LumosError
-from lumos.serve.work import Work
+from lumos.serve.work import BackgroundWork
 
 
 def test_it_reports_its_progress_and_then_its_result():
@@ -18,7 +18,7 @@ def test_it_reports_its_progress_and_then_its_result():
         go_on.wait(10)
         return 42
 
-    work = Work(call)
+    work = BackgroundWork(call)
     assert reached.wait(10)
     assert work.status() == {"state": "running", "doing": "reading", "done": 3, "total": 10, "error": ""}
     go_on.set()
@@ -38,7 +38,7 @@ def test_cancelled_work_stops_at_its_next_report():
         report("reading", 1, 2)
         after.append("went on")
 
-    work = Work(call)
+    work = BackgroundWork(call)
     reached.wait(10)
     work.cancel()
     go_on.set()
@@ -51,7 +51,7 @@ def test_an_error_is_reported_not_raised():
     def call(report):
         raise LumosError("x.json: empty; record it again")
 
-    work = Work(call)
+    work = BackgroundWork(call)
     assert work.wait(10)
     assert work.status()["state"] == "failed"
     assert work.status()["error"] == "x.json: empty; record it again"
@@ -62,7 +62,7 @@ def test_a_fault_is_reported_too():
     def call(report):
         raise ZeroDivisionError("division by zero")
 
-    work = Work(call)
+    work = BackgroundWork(call)
     assert work.wait(10)
     assert "ZeroDivisionError: division by zero; this is a fault of Lumos" in work.status()["error"]
     for thread in threading.enumerate():  # join it, so that pytest sees its exception within this test, where it is expected

@@ -13,19 +13,21 @@ import lumos
 from lumos.errors import TraceError
 from lumos.trace import chakra_json
 from lumos.trace.chakra_et import sniff, stream
-from lumos.trace.chakra_wire import Attribute, IOInfo, Metadata, Node, encode_metadata, encode_node, frame, varint
+from lumos.trace.chakra_wire import Attribute, ChakraNode, IOInfo, Metadata, encode_metadata, encode_node, frame, varint
 from lumos.trace.table import Category
 
 GPU, CPU = (Attribute("is_cpu_op", "bool", value) for value in (False, True))
 NODES = [
-    Node(1, "aten::mm", data_deps=(), start_time_micros=5, duration_micros=3, attrs=(CPU, Attribute("tid", "int64", 2))),
-    Node(2, "COMP_NODE_gemm", ctrl_deps=(1,), start_time_micros=8, duration_micros=10, attrs=(GPU, Attribute("stream", "int64", 7))),
-    Node(2**63 + 5, "late", type=7, data_deps=(2,), inputs=IOInfo("[1]", "[[]]", "['Int']"), attrs=(GPU, Attribute("x", "bytes", b"\xff"))),
+    ChakraNode(1, "aten::mm", data_deps=(), start_time_micros=5, duration_micros=3, attrs=(CPU, Attribute("tid", "int64", 2))),
+    ChakraNode(2, "COMP_NODE_gemm", ctrl_deps=(1,), start_time_micros=8, duration_micros=10, attrs=(GPU, Attribute("stream", "int64", 7))),
+    ChakraNode(
+        2**63 + 5, "late", type=7, data_deps=(2,), inputs=IOInfo("[1]", "[[]]", "['Int']"), attrs=(GPU, Attribute("x", "bytes", b"\xff"))
+    ),
 ]
 METADATA = Metadata(attrs=(Attribute("schema", "string", "1.0.1"),))
 
 
-def data(nodes: list[Node] = NODES, metadata: Metadata = METADATA) -> bytes:
+def data(nodes: list[ChakraNode] = NODES, metadata: Metadata = METADATA) -> bytes:
     return b"".join(map(frame, [encode_metadata(metadata), *map(encode_node, nodes)]))
 
 
@@ -68,9 +70,9 @@ def test_a_stream_gives_offsets(tmp_path: Path) -> None:
         (data() + varint(2 << 30) + b"x", "claims 2147483648 bytes"),
         (data([]), "holds no nodes"),
         (data() + frame(b"\x12\x01\xff"), "node 4 at byte .*not UTF-8"),
-        (data([Node(1, "a", attrs=(Attribute("is_cpu_op", "string", "no"),))]), "is_cpu_op is a string"),
-        (data([Node(1, "a", attrs=(Attribute("tid", "double", 1.5),))]), "tid is a double"),
-        (data([Node(1, "a", duration_micros=2**63)]), "146 years"),
+        (data([ChakraNode(1, "a", attrs=(Attribute("is_cpu_op", "string", "no"),))]), "is_cpu_op is a string"),
+        (data([ChakraNode(1, "a", attrs=(Attribute("tid", "double", 1.5),))]), "tid is a double"),
+        (data([ChakraNode(1, "a", duration_micros=2**63)]), "146 years"),
         (gzip.compress(data())[:-9], "cut off"),
     ],
 )
@@ -109,7 +111,7 @@ def test_json_of_protobuf_reads_it_as_its_own(tmp_path: Path) -> None:
     """Chakra's jsonizer writes protobuf's JSON: 64-bit integers as text, enumerations by name."""
     text = '{"version": "0.0.4"}{\n "id": "4", "type": "COMM_COLL_NODE", "dataDeps": ["1"], "durationMicros": "9",'
     text += ' "attr": [{"name": "comm_size", "int64Val": "64"}, {"name": "involved_dim", "boolList": {"values": [true]}}]}'
-    metadata, (node,) = chakra_json.parse(text)
+    metadata, (node,) = chakra_json.parse_json(text)
     assert metadata.version == "0.0.4"
     assert (node.id, node.type, node.data_deps, node.duration_micros) == (4, 7, (1,), 9)
     assert node.attrs == (Attribute("comm_size", "int64", 64), Attribute("involved_dim", "bool_list", (True,)))

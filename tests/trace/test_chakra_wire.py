@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.trace.chakra_wire import (
-    KINDS,
+    ATTRIBUTE_KINDS,
     MAX_MESSAGE,
     Attribute,
+    ChakraNode,
     IOInfo,
     Metadata,
-    Node,
     WireError,
     decode_attribute,
     decode_metadata,
@@ -48,7 +48,7 @@ def _values(kind: str) -> st.SearchStrategy[Any]:
 
 @st.composite
 def _attributes(draw: st.DrawFn) -> Attribute:
-    kind = draw(st.sampled_from(KINDS))
+    kind = draw(st.sampled_from(ATTRIBUTE_KINDS))
     doc = draw(_texts)
     if draw(st.booleans()):
         return Attribute(draw(_texts), f"{kind}_list", tuple(draw(st.lists(_values(kind), max_size=4))), doc)
@@ -57,7 +57,7 @@ def _attributes(draw: st.DrawFn) -> Attribute:
 
 _io = st.none() | st.builds(IOInfo, _texts, _texts, _texts)
 _nodes = st.builds(
-    Node,
+    ChakraNode,
     id=_ids,
     name=_texts,
     type=st.integers(0, 7),
@@ -72,7 +72,7 @@ _nodes = st.builds(
 
 
 @given(_nodes)
-def test_a_node_survives_writing_and_reading(node: Node) -> None:
+def test_a_node_survives_writing_and_reading(node: ChakraNode) -> None:
     assert decode_node(encode_node(node)) == node
 
 
@@ -88,7 +88,7 @@ def test_metadata_always_has_a_version() -> None:
 
 def test_fields_beyond_the_schema_are_kept() -> None:
     beyond = varint(77 << 3) + b"\x05" + varint(78 << 3 | 2) + b"\x02hi"
-    node = decode_node(encode_node(Node(7, "a")) + beyond)
+    node = decode_node(encode_node(ChakraNode(7, "a")) + beyond)
     assert node.id == 7
     assert encode_node(node).endswith(beyond)
 
@@ -106,7 +106,7 @@ def _reference() -> dict[str, Any]:
 
 
 @given(_nodes)
-def test_protobuf_reads_what_is_written_and_the_other_way_round(node: Node) -> None:
+def test_protobuf_reads_what_is_written_and_the_other_way_round(node: ChakraNode) -> None:
     reference = _reference()["Node"]()
     reference.ParseFromString(encode_node(node))
     assert (reference.id, reference.name, tuple(reference.data_deps)) == (node.id, node.name, node.data_deps)
@@ -160,7 +160,7 @@ def test_bytes_that_are_no_node_are_refused(data: bytes, reason: str) -> None:
 
 def test_a_node_in_place_of_the_metadata_is_told() -> None:
     with pytest.raises(WireError, match="lacks its metadata"):
-        decode_metadata(encode_node(Node(1)))
+        decode_metadata(encode_node(ChakraNode(1)))
 
 
 def test_frames_are_found_however_the_bytes_are_cut() -> None:

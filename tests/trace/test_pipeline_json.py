@@ -8,7 +8,7 @@ import pytest
 
 from lumos.errors import TraceError
 from lumos.trace import read
-from lumos.trace.operations import plan_of
+from lumos.trace.operations import recorded_plan
 from lumos.trace.table import Category
 
 
@@ -39,7 +39,7 @@ def test_lists_become_passes_with_their_microbatch(folder):
         ("backward-compute", 73_000_000, 20_000_000),
     ]
     assert trace.dense("microbatch")[rows].tolist() == [0, 1, 0, 1] * 2
-    assert (trace.rank_source, plan_of(trace).stages) == ("file name", 2)
+    assert (trace.rank_source, recorded_plan(trace).stages) == ("file name", 2)
     assert int((trace.category == Category.ANNOTATION).sum()) == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lumos.errors import TraceError
 from lumos.trace import read
-from lumos.trace.operations import plan_of
+from lumos.trace.operations import recorded_plan
 from lumos.trace.table import Category
 
 pyarrow = pytest.importorskip("pyarrow", reason="reading Parquet needs pyarrow")
@@ -39,7 +39,7 @@ def test_rows_become_operations_on_lanes_with_their_place(table):
     ]
     assert trace.dense("microbatch")[rows][:4].tolist() == [0, -1, 1, -1]
     assert trace.dense("sequence")[rows][:4].tolist() == [0, 0, 1, 1]
-    assert (plan_of(trace).stages, plan_of(trace).dp, trace.world_size) == (2, 1, 2)
+    assert (recorded_plan(trace).stages, recorded_plan(trace).dp, trace.world_size) == (2, 1, 2)
 
 
 def test_steps_are_marked_and_laid_end_to_end(table, operation_jobs):
@@ -69,7 +69,7 @@ def test_a_missing_rank_is_named(table, operation_jobs):
 def test_the_meta_file_knows_of_a_last_stage_that_is_missing(table, tmp_path):
     (tmp_path / "meta.yaml").write_text("trial_name: t\ndp_size: 1\npp_size: 3\n")
     trace = read(table()).traces[0]
-    assert plan_of(trace).stages == 3 and "stage 2 dp rank 0: 1 of 3 ranks" in trace.diagnostics[0].message
+    assert recorded_plan(trace).stages == 3 and "stage 2 dp rank 0: 1 of 3 ranks" in trace.diagnostics[0].message
     (tmp_path / "meta.yaml").write_text("trial_name: t\npp_size: 1\n")
     with pytest.raises(TraceError, match="has pp_size 1, the table needs 2; give the meta file of this job"):
         read(table())

@@ -11,14 +11,14 @@ from lumos.analyze.critical_path import critical_paths
 from lumos.analyze.steps import members
 from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from
-from lumos.predict.predict import predict
+from lumos.predict.predict import predict_job
 from lumos.report.export.kineto import write_kineto
 from lumos.simulate import simulate
 from lumos.trace import read
-from lumos.whatif.answer import NORMAL, Z80, Window, noise_unknown, since, step_lengths, step_spread, windows
+from lumos.whatif.answer import NORMAL, Z80, StepWindow, noise_unknown, since, step_lengths, step_spread, windows
 from lumos.whatif.bench import Bench
 from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -31,13 +31,13 @@ def example():
 
 
 def test_a_step_counts_no_more_overlap_than_the_base_has():
-    alone = Window(start=100, end=200, previous=90)
+    alone = StepWindow(start=100, end=200, previous=90)
     assert (alone.overlap, alone.begin(0), alone.length(0)) == (0, 100, 100)
-    early = Window(start=10, end=200, previous=90)  # begins while the one before still runs
+    early = StepWindow(start=10, end=200, previous=90)  # begins while the one before still runs
     assert early.overlap == 80
     assert early.length(80) == 190  # as in the base
     assert early.length(0) == 110
-    assert Window(start=10, end=50, previous=90).length(0) == 0  # never negative
+    assert StepWindow(start=10, end=50, previous=90).length(0) == 0  # never negative
 
 
 def test_steps_in_a_row_do_not_overlap(example):
@@ -69,7 +69,7 @@ def test_the_noise_is_that_between_the_steps(example):
 def test_the_explorer_and_the_command_give_one_interval(example):
     job, graph, timeline, _ = example
     faster = Durations.parse(["*addmm*=0.5"], (), (), ())
-    bench, found = Bench(job, graph, timeline), whatif(job, graph, Changes(durations=faster)).outcome
+    bench, found = Bench(job, graph, timeline), answer_changes(job, graph, Changes(durations=faster)).outcome
     shown = bench.outcome(bench.changed(faster), found.step)
     assert shown.step_time_low_s == pytest.approx(found.step_time_low_s)
     assert shown.step_time_high_s == pytest.approx(found.step_time_high_s)
@@ -77,9 +77,9 @@ def test_the_explorer_and_the_command_give_one_interval(example):
 
 
 def test_one_step_says_that_its_noise_is_unknown(tmp_path):
-    prediction = predict(job_from(Settings(model="gpt3-126m", cluster="h100", gpus=1, global_batch=1, seq=256)), coarse=False)
+    prediction = predict_job(job_from(Settings(model="gpt3-126m", cluster="h100", gpus=1, global_batch=1, seq=256)), coarse=False)
     write_kineto(str(tmp_path), prediction)
     job = read(str(tmp_path))
     graph = build(job)
-    found = whatif(job, graph, Changes(durations=Durations.parse(["gemm*=0.5"], (), (), ())))
+    found = answer_changes(job, graph, Changes(durations=Durations.parse(["gemm*=0.5"], (), (), ())))
     assert "step-noise-unknown" in {d.code for d in found.diagnostics}

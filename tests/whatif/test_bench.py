@@ -8,7 +8,7 @@ import lumos
 from lumos.errors import LumosError, UsageError
 from lumos.whatif.bench import Bench, step_lengths
 from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 CHANGES = [
@@ -27,7 +27,7 @@ def bench():
 
 @pytest.mark.parametrize("changes", CHANGES, ids=lambda c: "; ".join(c.described()))
 def test_it_gives_the_answer_of_a_separate_what_if(bench, changes):
-    slow = whatif(bench.job, bench.graph, Changes(durations=changes))
+    slow = answer_changes(bench.job, bench.graph, Changes(durations=changes))
     found = bench.outcome(bench.changed(changes), bench.typical)
     assert found.step == slow.outcome.step
     assert found.step_time_s == pytest.approx(slow.outcome.step_time_s, abs=1e-12)

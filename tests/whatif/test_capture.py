@@ -12,12 +12,12 @@ from lumos.graph.build import build
 from lumos.graph.table import Kind
 from lumos.plan.configuration import Settings, job_from
 from lumos.predict.cuda_graphs import LAUNCH, graph_launch
-from lumos.predict.predict import predict
+from lumos.predict.predict import predict_job
 from lumos.report.export.kineto import write_kineto
 from lumos.trace import read
 from lumos.whatif.planned import with_settings
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 #: A job bound by its launches (short kernels), and one bound by the device.
 SHORT = Settings(model="gpt3-126m", cluster="h100", gpus=1, global_batch=2, seq=256)
@@ -27,7 +27,7 @@ PIPELINE = Settings(model="gpt3-126m", cluster="h100", gpus=4, global_batch=8, s
 
 def _written(folder, settings):
     job = job_from(settings)
-    prediction = predict(job, coarse=False)
+    prediction = predict_job(job, coarse=False)
     write_kineto(str(folder), prediction)
     traces = read(str(folder))
     return job, traces, build(traces)
@@ -45,11 +45,11 @@ def pipeline(tmp_path_factory):
 
 def _on(found, *words):
     _, traces, graph = found
-    return whatif(traces, graph, Changes(parse_settings(["cuda_graphs=on", *words])))
+    return answer_changes(traces, graph, Changes(parse_settings(["cuda_graphs=on", *words])))
 
 
 def _truth(job, *words):
-    return predict(with_settings(job, parse_settings(["cuda_graphs=on", *words]), None), coarse=False)
+    return predict_job(with_settings(job, parse_settings(["cuda_graphs=on", *words]), None), coarse=False)
 
 
 def _busy(graph):
@@ -90,24 +90,24 @@ def test_an_identified_job_follows_its_plan(pipeline):
 
 def test_capture_changes_no_kernel(short):
     job = short[0]
-    plain, graphs = predict(job, coarse=False), _truth(job)
+    plain, graphs = predict_job(job, coarse=False), _truth(job)
     kernels = [sorted(p.timeline.graph.duration[p.timeline.graph.kind == Kind.KERNEL].tolist()) for p in (plain, graphs)]
     assert kernels[0] == kernels[1]
-    assert _truth(job).time.time_s == pytest.approx(predict(_truth(job).job, coarse=True).time.time_s, rel=0.01)
+    assert _truth(job).time.time_s == pytest.approx(predict_job(_truth(job).job, coarse=True).time.time_s, rel=0.01)
 
 
 def test_off_is_what_the_trace_shows(short):
     _, traces, graph = short
-    found = whatif(traces, graph, Changes(parse_settings(["cuda_graphs=off"])))
+    found = answer_changes(traces, graph, Changes(parse_settings(["cuda_graphs=off"])))
     assert found.outcome.step_time_s == pytest.approx(found.base.step_time_s, rel=1e-3)
     with pytest.raises(UsageError, match="valid are on, off"):
-        whatif(traces, graph, Changes(parse_settings(["cuda_graphs=yes"])))
+        answer_changes(traces, graph, Changes(parse_settings(["cuda_graphs=yes"])))
 
 
 def test_switching_off_the_graphs_of_a_trace_is_refused(short):
     _, traces, graph = short
     names = ["cudaGraphLaunch" if name == "cudaLaunchKernel" else name for name in graph.names]
     with pytest.raises(LumosError, match="without graphs"):
-        whatif(traces, replace(graph, names=names), Changes(parse_settings(["cuda_graphs=off"])))
+        answer_changes(traces, replace(graph, names=names), Changes(parse_settings(["cuda_graphs=off"])))
     with pytest.raises(LumosError, match="of its own"):
-        whatif(traces, replace(graph, names=names), Changes(parse_settings(["cuda_graphs=on"])))
+        answer_changes(traces, replace(graph, names=names), Changes(parse_settings(["cuda_graphs=on"])))

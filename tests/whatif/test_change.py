@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lumos.analyze.steps import spans
+from lumos.analyze.steps import step_spans
 from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
 from lumos.segment.segment import segment
@@ -18,9 +18,9 @@ from lumos.vocabulary import Phase
 from lumos.whatif.change import layers, microbatches, recompute, resize
 from lumos.whatif.durations import Durations
 from lumos.whatif.measured_layout import measured_layout
-from lumos.whatif.place import place
+from lumos.whatif.place import assemble_pieces
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -34,8 +34,8 @@ def base():
 
 def step(layout):
     """Mean step of both ranks, ns."""
-    placed = place(layout)
-    start, end = spans(simulate(placed.graph), placed.owners)
+    placed = assemble_pieces(layout)
+    start, end = step_spans(simulate(placed.graph), placed.owners)
     return float((end - start).mean())
 
 
@@ -63,7 +63,7 @@ def test_as_many_layers_as_measured_change_nothing():
 
 def test_only_the_last_microbatch_exchanges_gradients():
     job, graph, layout = base()
-    more = place(microbatches(layout, job, None, 3))
+    more = assemble_pieces(microbatches(layout, job, None, 3))
     assert len(more.graph.collectives.task) == len(graph.collectives.task)
     assert 2.5 < step(microbatches(layout, job, None, 3)) / step(layout) < 3.0
 
@@ -110,7 +110,7 @@ def test_larger_sizes_are_never_faster():
 
 def test_the_answer_counts_tokens_and_has_the_shares_of_measured_time():
     job, graph, _ = base()
-    found = whatif(job, graph, Changes(parse_settings(["micro_batch=8"])))
+    found = answer_changes(job, graph, Changes(parse_settings(["micro_batch=8"])))
     assert found.outcome.tokens_per_s_per_gpu == pytest.approx(8 * 128 / found.outcome.step_time_s)
     assert found.base.tokens_per_s_per_gpu == pytest.approx(4 * 128 / found.base.step_time_s)
     assert found.share.scaled > 0.5
@@ -120,8 +120,8 @@ def test_the_answer_counts_tokens_and_has_the_shares_of_measured_time():
 def test_structural_changes_and_changes_of_durations_combine():
     job, graph, _ = base()
     settings = parse_settings(["layers=8"])
-    both = whatif(job, graph, Changes(settings, Durations.parse(["*=0.5"], (), (), ())))
-    alone = whatif(job, graph, Changes(settings))
+    both = answer_changes(job, graph, Changes(settings, Durations.parse(["*=0.5"], (), (), ())))
+    alone = answer_changes(job, graph, Changes(settings))
     assert both.outcome.step_time_s == pytest.approx(alone.outcome.step_time_s / 2, rel=1e-3)
     assert len(both.changes) == 2
 
@@ -141,10 +141,10 @@ def test_structural_changes_and_changes_of_durations_combine():
 def test_a_change_that_the_trace_does_not_support_is_refused(words, error, text):
     job, graph, _ = base()
     with pytest.raises(error, match=text):
-        whatif(job, graph, Changes(parse_settings(words)))
+        answer_changes(job, graph, Changes(parse_settings(words)))
 
 
 def test_a_job_of_cpus_does_not_move_to_accelerators():
     job, graph, _ = base()
     with pytest.raises(LumosError, match="ran on CPUs"):
-        whatif(job, graph, Changes(cluster="h100"))
+        answer_changes(job, graph, Changes(cluster="h100"))

@@ -16,7 +16,7 @@ from lumos.trace import read
 from lumos.trace.table import Job
 from lumos.whatif.durations import Durations
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -44,7 +44,7 @@ def link(tmp_path, rate):
 
 def ask(path=None, words=("dp=2",), **more):
     job, graph = alone()
-    return whatif(job, graph, Changes(parse_settings(words), base_cluster=path, **more))
+    return answer_changes(job, graph, Changes(parse_settings(words), base_cluster=path, **more))
 
 
 def test_one_process_does_not_show_what_an_exchange_costs():

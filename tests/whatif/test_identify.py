@@ -8,13 +8,13 @@ import pytest
 
 from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from
-from lumos.predict.predict import predict
+from lumos.predict.predict import predict_job
 from lumos.report.export.kineto import write_kineto
 from lumos.trace import read
 from lumos.whatif.identify import Identification
 from lumos.whatif.planned import with_settings
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 
 def _job(sizes=None, **settings):
@@ -25,7 +25,7 @@ def _job(sizes=None, **settings):
 
 
 def _read(job, folder):
-    write_kineto(str(folder), predict(job, coarse=False), ranks="stages")
+    write_kineto(str(folder), predict_job(job, coarse=False), ranks="stages")
     traces = read(str(folder))
     return traces, build(traces)
 
@@ -100,12 +100,12 @@ def test_precision_and_recomputation_are_what_predict_says(tmp_path, settings, c
     plan = Identification(traces, graph)
     for change in changes:
         wanted = parse_settings([change])
-        truth = predict(with_settings(job, wanted, None), coarse=False).time.time_s
-        assert whatif(traces, graph, Changes(wanted), plan).outcome.step_time_s == pytest.approx(truth, rel=0.01), change
+        truth = predict_job(with_settings(job, wanted, None), coarse=False).time.time_s
+        assert answer_changes(traces, graph, Changes(wanted), plan).outcome.step_time_s == pytest.approx(truth, rel=0.01), change
 
 
 def test_lower_precision_is_faster(tmp_path):
     traces, graph = _read(_job({"hidden": 3072, "head_dim": 256, "ffn": 12288, "layers": 4}, seq=2048), tmp_path)
     plan = Identification(traces, graph)
-    step = {word: whatif(traces, graph, Changes({"precision": word}), plan).outcome.step_time_s for word in ("fp32", "bf16", "fp8")}
+    step = {word: answer_changes(traces, graph, Changes({"precision": word}), plan).outcome.step_time_s for word in ("fp32", "bf16", "fp8")}
     assert step["fp8"] < step["bf16"] < step["fp32"]

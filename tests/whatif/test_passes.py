@@ -13,7 +13,7 @@ from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.whatif.durations import Durations
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 FORWARD, BACKWARD = 10.0, 20.0  # ms
 STAGES, COUNT = 2, 4
@@ -60,13 +60,13 @@ def recording(tmp_path_factory):
 
 def _step(recording, *words, **durations):
     job, graph = recording
-    return whatif(job, graph, Changes(parse_settings(words), **durations)).outcome.step_time_s * 1e3
+    return answer_changes(job, graph, Changes(parse_settings(words), **durations)).outcome.step_time_s * 1e3
 
 
 def test_the_same_pipeline_is_the_recording(recording):
     assert _step(recording, "vpp=1") == pytest.approx((COUNT + STAGES - 1) * 30)
     job, graph = recording
-    found = whatif(job, graph, Changes(parse_settings(["pp=2"])))
+    found = answer_changes(job, graph, Changes(parse_settings(["pp=2"])))
     assert found.outcome.step_time_s == found.base.step_time_s == found.measured_step_s
 
 
@@ -95,7 +95,7 @@ def test_changes_of_durations_apply_to_the_rearranged_passes(recording):
 def test_any_pipeline_has_a_schedule(tmp_path):
     job, graph = _recording(tmp_path, stages=4, count=8)
     for words in (["vpp=2"], ["vpp=3", "pp=2"], ["pp=3"], ["pp=8", "microbatches=16", "vpp=2"], ["schedule=gpipe", "microbatches=3"]):
-        assert whatif(job, graph, Changes(parse_settings(words))).outcome.step_time_s > 0
+        assert answer_changes(job, graph, Changes(parse_settings(words))).outcome.step_time_s > 0
     assert simulate(graph)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lumos.errors import UsageError
 from lumos.vocabulary import Recompute
-from lumos.whatif.settings import SETTINGS, Kind, Way, check_settings, counts, in_words, keys_for, needs_plan, parse_settings
+from lumos.whatif.settings import SETTINGS, SettingKind, Way, check_settings, counts, in_words, keys_for, needs_plan, parse_settings
 from lumos.whatif.whatif import Changes
 
 DOCS = Path(__file__).parents[2] / "docs" / "whatif.md"
@@ -65,7 +65,7 @@ def test_a_word_may_be_valid_elsewhere():
 
 def test_kinds():
     kinds = {key: setting.kind for key, setting in SETTINGS.items()}
-    assert (kinds["tp"], kinds["schedule"], kinds["cuda_graphs"]) == (Kind.COUNT, Kind.WORD, Kind.SWITCH)
+    assert (kinds["tp"], kinds["schedule"], kinds["cuda_graphs"]) == (SettingKind.COUNT, SettingKind.WORD, SettingKind.SWITCH)
     assert keys_for(Way.PASSES) == ("pp", "vpp", "microbatches", "schedule")
 
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from lumos.blocks.coefficients import shipped
+from lumos.blocks.coefficients import shipped_step_coefficients
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from
 from lumos.plan.plan import PlanError
-from lumos.predict.predict import predict
+from lumos.predict.predict import predict_job
 from lumos.report.export.kineto import write_kineto
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
@@ -27,7 +27,7 @@ from lumos.whatif.hardware import network
 from lumos.whatif.identify import Identification
 from lumos.whatif.planned import with_settings
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 PLAN = Settings(model="gpt3-126m", cluster="h100", gpus=8, global_batch=16, seq=1024, tp=2, pp=2)
 
@@ -37,7 +37,7 @@ class Written:
 
     def __init__(self, folder, settings=PLAN, slower=1.0, ranks="all", jitter=0.0):
         self.job = job_from(settings)
-        c = shipped()
+        c = shipped_step_coefficients()
         keys = ("gemm", "attention", "traffic", "collective")
         self.coefficients = msgspec.structs.replace(c, **{key: getattr(c, key) * slower for key in keys})
         prediction = self.predict(self.job)
@@ -47,10 +47,10 @@ class Written:
         self.plan = Identification(self.traces, self.graph)
 
     def predict(self, job):
-        return predict(job, Pricer(job.cluster, self.coefficients), coarse=False)
+        return predict_job(job, Pricer(job.cluster, self.coefficients), coarse=False)
 
     def whatif(self, *words, **changes):
-        return whatif(self.traces, self.graph, Changes(parse_settings(words), **changes), self.plan)
+        return answer_changes(self.traces, self.graph, Changes(parse_settings(words), **changes), self.plan)
 
     def truth(self, *words):
         return self.predict(with_settings(self.job, parse_settings(words), None)).time.time_s
@@ -103,7 +103,7 @@ def test_changed_durations_carry_over_to_another_plan(written, glob, keys, chang
     found = written.whatif(change, durations=Durations.parse([f"{glob}=0.5"], (), (), ()))
     faster = msgspec.structs.replace(written.coefficients, **{key: getattr(written.coefficients, key) * 0.5 for key in keys})
     job = with_settings(written.job, parse_settings([change]), None)
-    truth = predict(job, Pricer(job.cluster, faster), coarse=False).time.time_s
+    truth = predict_job(job, Pricer(job.cluster, faster), coarse=False).time.time_s
     assert found.outcome.step_time_s == pytest.approx(truth, rel=0.01)
     assert found.changes == (change.replace("=", " = "), f"scale {glob} by 0.5")
 
@@ -176,7 +176,7 @@ def test_a_plan_that_breaks_a_rule_is_refused(written):
 def test_a_stage_without_a_trace_is_refused(written):
     half = replace(written.traces, traces=written.traces.traces[:4])
     with pytest.raises(LumosError, match="every stage"):
-        whatif(half, build(half), Changes(parse_settings(["tp=4"])))
+        answer_changes(half, build(half), Changes(parse_settings(["tp=4"])))
 
 
 def test_a_grid_of_plans(written):
@@ -197,7 +197,7 @@ def test_a_grid_of_durations_is_swept_together(written):
 def test_ranks_of_one_stage_are_no_whole_model(written):
     part = replace(written.traces, traces=written.traces.traces[:2])
     with pytest.raises(LumosError, match="at least one rank of every pipeline stage"):
-        whatif(part, build(part), Changes(parse_settings(["layers=24"])))
+        answer_changes(part, build(part), Changes(parse_settings(["layers=24"])))
 
 
 def test_other_hardware_keeps_no_measured_time(written):
@@ -233,7 +233,7 @@ def test_the_passes_of_a_pipeline_stage_are_separated(written):
 def test_a_plan_that_does_not_account_for_the_trace_is_reported(written, monkeypatch):
     found = replace(written.plan.on(written.job.cluster), agreement=0.8)
     monkeypatch.setattr(identify_module, "identify", lambda *_: found)
-    answer = whatif(written.traces, written.graph, Changes(parse_settings(["micro_batch=2"])))
+    answer = answer_changes(written.traces, written.graph, Changes(parse_settings(["micro_batch=2"])))
     assert "plan-not-followed" in {d.code for d in answer.diagnostics}
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.idle import Idle, device_idle
-from lumos.analyze.steps import Members, lengths, members, spans
+from lumos.analyze.steps import Members, lengths, members, step_spans
 from lumos.graph.table import Kind
 from lumos.intervals import either, union, within
 from lumos.result import Rows, Shown
@@ -46,7 +46,7 @@ class StepBreakdown(Shown):
 def breakdown(timeline: Timeline, owners: Members | None = None) -> Rows[StepBreakdown]:
     """Every step's breakdown, by rank and start."""
     owners = owners or members(timeline.graph)
-    start, end = spans(timeline, owners)
+    start, end = step_spans(timeline, owners)
     idle = device_idle(timeline, owners)
     return Rows(
         StepBreakdown(step.rank, step.name, int(end[i] - start[i]), parts, idle[i])
@@ -57,7 +57,7 @@ def breakdown(timeline: Timeline, owners: Members | None = None) -> Rows[StepBre
 def four_way(timeline: Timeline, owners: Members) -> tuple[FourWay, ...]:
     """The four parts of every step of `owners`."""
     computes, communicates = working(owners)
-    start, end = spans(timeline, owners)
+    start, end = step_spans(timeline, owners)
     step_rank = owners.step_rank()
     parts = np.empty((len(owners.steps), 4), np.int64)
     for rank in np.unique(step_rank):

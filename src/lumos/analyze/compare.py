@@ -15,7 +15,7 @@ import numpy as np
 
 from lumos.analyze.breakdown import FourWay, four_way, working
 from lumos.analyze.collectives import waiting
-from lumos.analyze.steps import Members, members, only, spans, step_names
+from lumos.analyze.steps import Members, members, only_steps, step_names, step_spans
 from lumos.analyze.tables import by_operator
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
@@ -88,7 +88,7 @@ class _Run(NamedTuple):
     owners: Members
 
 
-def compare(
+def compare_timelines(
     before: tuple[Job, Graph], after: tuple[Job, Graph], before_step: str | None = None, after_step: str | None = None
 ) -> Comparison:
     """Compare two jobs (each with the graph built from it) as measured, over all of their steps or over the one named for each.
@@ -115,7 +115,7 @@ def _run(job: Job, graph: Graph, step: str | None) -> _Run:
     if not owners.steps:
         raise GraphError(f"{where}: no step contains any task; the profiler window may have cut every step")
     if step is not None:
-        chosen = only(owners, step)
+        chosen = only_steps(owners, step)
         if not chosen.steps:
             raise GraphError(f"{where}: there is no step {step!r}; it has {', '.join(step_names(graph))}")
         owners = chosen
@@ -124,7 +124,7 @@ def _run(job: Job, graph: Graph, step: str | None) -> _Run:
 
 def _side(run: _Run) -> Side:
     owners = run.owners
-    start, end = spans(run.timeline, owners)
+    start, end = step_spans(run.timeline, owners)
     parts = np.array(four_way(run.timeline, owners), np.float64)
     names = tuple(dict.fromkeys(step.name for step in owners.steps))
     breakdown = dict(zip(FourWay._fields, parts.mean(axis=0).tolist(), strict=True))

@@ -36,19 +36,19 @@ _DELAY = {
     Dependency.QUEUE_DEPTH: "full launch queue",
 }
 OTHER_DELAY = "other delays"
-IDLE = "idle"
+_IDLE = "idle"
 LATE_START = "late start of the rank"
 BEFORE_WINDOW = "launched before the window"
 
 #: What bounds a step, in few words, and the classes that belong to each.
-GROUPS = {
+PATH_GROUPS = {
     "CPU work": (*dict.fromkeys(CPU_CLASSES.values()), "thread hand-offs"),
     "operators": (OPERATORS,),
     "kernels": tuple(name for name in CLASSES if name != "collective"),
     "communication": (TRANSFER, WAITING_UNKNOWN),
     "launches and gaps": ("launch latency", "kernel gaps", "stream waits", "full launch queue", OTHER_DELAY),
     "late start": (LATE_START, BEFORE_WINDOW),
-    "idle": (IDLE,),
+    "idle": (_IDLE,),
 }
 
 
@@ -124,7 +124,7 @@ def _path_of(
         name=name,
         start_ns=first,
         duration_ns=int(timeline.end[final]) - first,
-        by_group={group: total for group, names in GROUPS.items() if (total := sum(by_class.get(n, 0) for n in names))},
+        by_group={group: total for group, names in PATH_GROUPS.items() if (total := sum(by_class.get(n, 0) for n in names))},
         by_class=by_class,
         by_rank=_by_rank(timeline, owners, latest.waiting, parts, links),
         links=links,
@@ -145,7 +145,7 @@ def before_work(link: Link) -> tuple[tuple[str, int], tuple[str, int]]:
     if link.cause is None:
         imposed = LATE_START if link.label in CPU_CLASSES.values() or link.label == OPERATORS else BEFORE_WINDOW
         return (OTHER_DELAY, link.delay_ns), (imposed, link.idle_ns)
-    return (_DELAY.get(link.cause, OTHER_DELAY), link.delay_ns), (IDLE, link.idle_ns)
+    return (_DELAY.get(link.cause, OTHER_DELAY), link.delay_ns), (_IDLE, link.idle_ns)
 
 
 def _walk(timeline: Timeline, owners: Members, latest: Causes, labels: tuple[list[str], Int32], final: int, first: int) -> tuple[Link, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.breakdown import working
-from lumos.analyze.steps import Members, spans
+from lumos.analyze.steps import Members, step_spans
 from lumos.intervals import Union, covered, union
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Int64
@@ -23,7 +23,7 @@ BIN_NS = 1_000_000
 
 def busy_curves(timeline: Timeline, owners: Members) -> tuple[NDArray[np.float64], ...]:
     """The busy fraction of every step of `owners`, float64[⌈step / 1 ms⌉]."""
-    start, end = spans(timeline, owners)
+    start, end = step_spans(timeline, owners)
     step_rank = owners.step_rank()
     computes, communicates = working(owners)
     works = computes | communicates
@@ -71,7 +71,7 @@ def queue_steps(timeline: Timeline, owners: Members, rank: int) -> tuple[Int64, 
 
 def queue_lengths(timeline: Timeline, owners: Members) -> tuple[QueueLength, ...]:
     """The queue of every step's rank during the step."""
-    start, end = spans(timeline, owners)
+    start, end = step_spans(timeline, owners)
     step_rank = owners.step_rank()
     queues = {int(rank): queue_steps(timeline, owners, int(rank)) for rank in np.unique(step_rank)}
     return tuple(_during(*queues[int(step_rank[i])], int(start[i]), int(end[i])) for i in range(len(owners.steps)))

@@ -20,7 +20,7 @@ from lumos.analyze.task_class import kernel_classes
 from lumos.graph.table import Graph, Kind
 from lumos.trace.table import ABSENT, Int64, Job
 
-RULES = ("peer-median", "pooled-mean")
+IDEAL_RULES = ("peer-median", "pooled-mean")
 
 #: The class of launch delays in an operation-level job.
 DELAY_CLASS = "launch delay"
@@ -38,7 +38,7 @@ _CPU_CLASSES = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class EqualWork:
     """The class of each of a graph's n tasks, and the pipeline stage of each rank.
 
     label: int64[n], index into `labels`, the classes. stage: int64[ranks], None where the job does not say.
@@ -51,24 +51,24 @@ class Work:
     delay: NDArray[np.bool_]
 
 
-def work(graph: Graph, owners: Members, job: Job | None) -> Work:
+def equal_work(graph: Graph, owners: Members, job: Job | None) -> EqualWork:
     """The classes of a graph's tasks and the stages of its ranks. job: what the graph was built from, which gives the stages."""
     if is_operation_level(graph):
         delay = graph.kind == Kind.HOST
         used, label = np.unique(np.where(delay, len(graph.names), graph.name), return_inverse=True)
         labels = tuple(DELAY_CLASS if i == len(graph.names) else graph.names[i] for i in used.tolist())
         stage = None if job is None else np.array([int(t.dense("stage").max()) for t in job.traces], np.int64)
-        return Work(labels, label.astype(np.int64), stage, delay)
+        return EqualWork(labels, label.astype(np.int64), stage, delay)
     kernel_labels, of_kernel = kernel_classes(graph)
     cpu_labels = list(dict.fromkeys(_CPU_CLASSES.values()))
     of_kind = np.zeros(len(Kind), np.int64)
     for kind, name in _CPU_CLASSES.items():
         of_kind[kind] = len(kernel_labels) + cpu_labels.index(name)
     label = np.where(owners.on_device, of_kernel, of_kind[graph.kind]).astype(np.int64)
-    return Work((*kernel_labels, *cpu_labels), label, None, np.zeros(len(graph), bool))
+    return EqualWork((*kernel_labels, *cpu_labels), label, None, np.zeros(len(graph), bool))
 
 
-def ideal_durations(graph: Graph, owners: Members, classes: Work, counted: NDArray[np.bool_], rule: str) -> Int64:
+def ideal_durations(graph: Graph, owners: Members, classes: EqualWork, counted: NDArray[np.bool_], rule: str) -> Int64:
     """The durations, int64[n] ns, of the job in which equal work takes equal time.
 
     counted: bool[n], tasks of the steps that count. All other tasks keep their durations; so do collectives whose peers are

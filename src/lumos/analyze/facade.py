@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lumos.analyze.compare import Comparison
-from lumos.analyze.compare import compare as compare_sides
+from lumos.analyze.compare import compare_timelines as compare_sides
 from lumos.analyze.contents import Contents, contents
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.steps import Members, step_names

@@ -21,7 +21,7 @@ from lumos.graph.table import Kind
 from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Category, Int64, Job, Trace
 
-Shape = list[int]
+_Shape = list[int]
 
 
 class Achieved(NamedTuple):
@@ -53,7 +53,7 @@ _ATTENTION = {
 }
 
 
-def _product(a: Shape, b: Shape) -> float | None:
+def _product(a: _Shape, b: _Shape) -> float | None:
     """Operations of the (batched) product of two matrices."""
     if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
         return None
@@ -71,7 +71,7 @@ _PRODUCTS = {
 }
 
 
-def operator_flops(name: str, shapes: list[Shape], inputs: list[str]) -> float | None:
+def operator_flops(name: str, shapes: list[_Shape], inputs: list[str]) -> float | None:
     """Operations of one call by its input shapes and values; None where the operator or its shapes are not known."""
     if name in _PRODUCTS:
         a, b = _PRODUCTS[name]

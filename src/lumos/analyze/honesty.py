@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lumos.analyze.causes import device_causes
 from lumos.analyze.idle import TOLERANCE_NS, Unexplained, is_operation_level, unexplained_operations
 from lumos.analyze.occupancy import NEVER
-from lumos.analyze.steps import Members, spans
+from lumos.analyze.steps import Members, step_spans
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
 from lumos.simulate.timeline import Timeline
@@ -47,7 +47,7 @@ class Honesty:
 def honesty(timeline: Timeline, owners: Members) -> tuple[Honesty, ...]:
     """The figures of every step of `owners`, from the measured timeline."""
     graph = timeline.graph
-    start, end = spans(timeline, owners)
+    start, end = step_spans(timeline, owners)
     length = np.maximum(end - start, 1)
     step = owners.step[graph.unclaimed_wait_task]
     kept_wait = np.bincount(step[step >= 0], weights=graph.unclaimed_wait_time[step >= 0], minlength=len(owners.steps)) / length

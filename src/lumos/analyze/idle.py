@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lumos.analyze.causes import DeviceCauses, device_causes
-from lumos.analyze.steps import Members, spans
+from lumos.analyze.steps import Members, step_spans
 from lumos.graph.lists import list_of
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.simulate.timeline import Timeline
@@ -39,7 +39,7 @@ class Idle(NamedTuple):
 def device_idle(timeline: Timeline, owners: Members) -> tuple[Idle | None, ...]:
     """The idle time of every step of `owners`: when no device of its rank worked; None where the rank has no device."""
     causes = device_causes(timeline, owners)
-    start, end = spans(timeline, owners)
+    start, end = step_spans(timeline, owners)
     rank, step_rank = owners.rank[causes.task], owners.step_rank()
     rows = {int(position): np.flatnonzero(rank == position) for position in np.unique(step_rank)}
     own = [rows[int(position)] for position in step_rank]

@@ -29,7 +29,7 @@ ALONE = 3
 #: Times alone are steady where their interquartile range is no more than this share of their median.
 STEADY = 0.1
 #: The name of the row for all classes together.
-ALL = "all classes"
+_ALL = "all classes"
 
 
 class Interference(NamedTuple):
@@ -74,11 +74,11 @@ def interference(traces: Sequence[Trace]) -> tuple[Interference, ...]:
         inside, alone = (np.concatenate(parts) for parts in times)
         if not len(inside) or len(alone) < ALONE or not _steady(alone):
             continue
-        for label in (ALL, kernel_class(work.name)):
+        for label in (_ALL, kernel_class(work.name)):
             number, time, expected = by_class.get(label, _Sums(0, 0, 0))
             by_class[label] = _Sums(number + len(inside), time + int(inside.sum()), expected + int(np.median(alone)) * len(inside))
     rows = [Interference(label, *sums, slowdown=sums.time_ns / sums.alone_ns) for label, sums in by_class.items() if sums.alone_ns]
-    return tuple(sorted(rows, key=lambda row: (row.kernel_class != ALL, -row.time_ns)))
+    return tuple(sorted(rows, key=lambda row: (row.kernel_class != _ALL, -row.time_ns)))
 
 
 def _groups(trace: Trace) -> Iterator[tuple[EqualKernels, Int64, Int64]]:

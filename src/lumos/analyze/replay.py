@@ -16,11 +16,11 @@ from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.device_load import busy_curves, busy_difference
 from lumos.analyze.honesty import honesty
 from lumos.analyze.idle import is_operation_level
-from lumos.analyze.steps import Members, lengths, members, spans
+from lumos.analyze.steps import Members, lengths, members, step_spans
 from lumos.analyze.task_class import kernel_classes
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
-from lumos.graph.operations.host import constants as operation_constants
+from lumos.graph.operations.host import operation_constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
@@ -137,13 +137,13 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
         collective_start_error=start_error(starts[(graph.kind == Kind.COLLECTIVE) & (owners.step >= 0)]),
         start_error_by_class=start_error_by_class(truth, timeline, owners, starts),
         start_error_by_stream=start_error_by_stream(truth, timeline, owners, starts),
-        constants=constants(graph),
+        constants=replay_constants(graph),
         ignored=tuple(sorted(kind.name.lower().replace("_", "-") for kind in graph.ignored)),
         diagnostics=graph.diagnostics,
     )
 
 
-def constants(graph: Graph) -> dict[str, tuple[int, ...]]:
+def replay_constants(graph: Graph) -> dict[str, tuple[int, ...]]:
     """The constants that a replay uses, by name, one value per rank: delays of dependencies that are not zero, and the depth
     of a limited launch queue."""
     out: dict[str, tuple[int, ...]] = {}
@@ -210,8 +210,8 @@ def start_errors(measured: Timeline, replayed: Timeline, owners: Members) -> NDA
     out = np.full(len(measured.start), np.nan)
     owned = np.flatnonzero(owners.step >= 0)
     step = owners.step[owned]
-    start, end = spans(measured, owners)
-    replayed_start, _ = spans(replayed, owners)
+    start, end = step_spans(measured, owners)
+    replayed_start, _ = step_spans(replayed, owners)
     shift = (replayed.start[owned] - replayed_start[step]) - (measured.start[owned] - start[step])
     out[owned] = np.abs(shift) / np.maximum(end - start, 1)[step]
     return out

@@ -130,7 +130,7 @@ def job_steps(owners: Members) -> dict[str, list[int]]:
     return indices
 
 
-def only(owners: Members, *names: str) -> Members:
+def only_steps(owners: Members, *names: str) -> Members:
     """The same members with the steps of these names only; the tasks of all other steps then belong to no step."""
     chosen = [i for i, step in enumerate(owners.steps) if step.name in names]
     number = np.full(len(owners.steps) + 1, -1, np.int32)  # the last is what index -1 finds
@@ -158,7 +158,7 @@ def launches(graph: Graph) -> Int32:
     return launch
 
 
-def spans(timeline: Timeline, owners: Members) -> tuple[Int64, Int64]:
+def step_spans(timeline: Timeline, owners: Members) -> tuple[Int64, Int64]:
     """Start and end of every step of `owners` in the timeline, int64[steps] ns."""
     if not owners.steps:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -172,7 +172,7 @@ def spans(timeline: Timeline, owners: Members) -> tuple[Int64, Int64]:
 
 def lengths(timeline: Timeline, owners: Members) -> Int64:
     """The time of every step of `owners` in the timeline, int64[steps] ns."""
-    start, end = spans(timeline, owners)
+    start, end = step_spans(timeline, owners)
     return end - start
 
 

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.analyze.equal_work import RULES, ideal_durations, work
-from lumos.analyze.steps import Members, members, spans
+from lumos.analyze.equal_work import IDEAL_RULES, equal_work, ideal_durations
+from lumos.analyze.steps import Members, members, step_spans
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph, Kind
@@ -107,15 +107,15 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
     Raises UsageError where `ideal` is none of RULES; GraphError where the job has one rank only, was not measured, or has no
     step that owns a task.
     """
-    if ideal not in RULES:
-        raise UsageError(f"{ideal!r} is no ideal; valid are {', '.join(RULES)}")
+    if ideal not in IDEAL_RULES:
+        raise UsageError(f"{ideal!r} is no ideal; valid are {', '.join(IDEAL_RULES)}")
     if len(graph.ranks) < 2:
         raise GraphError(f"rank {graph.ranks[0]} alone has no peers to compare with; give the traces of several ranks")
     truth, owners = measured(graph), members(graph)
     if not owners.steps:
         raise GraphError("no step contains any task, so there is nothing to compare: the profiler window may have cut every step")
     steps = _Steps(owners, truth)
-    classes = work(graph, owners, job)
+    classes = equal_work(graph, owners, job)
     counted = steps.counted[owners.step] & (owners.step >= 0)
     best = ideal_durations(graph, owners, classes, counted, ideal)
     trial = _Trial(graph, steps, best)
@@ -188,7 +188,7 @@ class _Steps:
         return [Diagnostic("step-left-out", message)]
 
     def _times(self, timeline: Timeline) -> Int64:
-        start, end = spans(timeline, self._owners)
+        start, end = step_spans(timeline, self._owners)
         low = np.full(len(self._names), np.iinfo(np.int64).max)
         high = np.full(len(self._names), np.iinfo(np.int64).min)
         np.minimum.at(low, self._job_step, start)

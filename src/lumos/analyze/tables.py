@@ -12,9 +12,9 @@ from lumos.analyze.attribution import MODULE_PREFIX, has_modules, modules, opera
 from lumos.analyze.breakdown import FourWay, four_way, working
 from lumos.analyze.causes import device_causes
 from lumos.analyze.collectives import waiting
-from lumos.analyze.equal_work import work
+from lumos.analyze.equal_work import equal_work
 from lumos.analyze.idle import Idle, device_idle, split
-from lumos.analyze.steps import Members, job_steps, spans
+from lumos.analyze.steps import Members, job_steps, step_spans
 from lumos.errors import TraceError
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
@@ -79,10 +79,10 @@ class RankRow(NamedTuple):
     idle: Idle | None
 
 
-Row = TimeRow | OperatorRow | ModuleRow | StreamRow | RankRow
+TableRow = TimeRow | OperatorRow | ModuleRow | StreamRow | RankRow
 
 
-def tabulate(timeline: Timeline, owners: Members, by: str, job: Job) -> tuple[Row, ...]:
+def tabulate(timeline: Timeline, owners: Members, by: str, job: Job) -> tuple[TableRow, ...]:
     """The rows of a grouping, the largest first (ranks in order). `by` is one of GROUPINGS."""
     if by == "kernel":
         return by_kernel(timeline, owners)
@@ -158,7 +158,7 @@ def by_stream(timeline: Timeline, owners: Members) -> tuple[StreamRow, ...]:
     """Each stream's busy time and its idle time by cause."""
     graph = timeline.graph
     causes = device_causes(timeline, owners)
-    start, end = spans(timeline, owners)
+    start, end = step_spans(timeline, owners)
     step_rank = owners.step_rank()
     rows = []
     for place in np.unique(graph.processor[causes.task]):
@@ -176,7 +176,7 @@ def by_stream(timeline: Timeline, owners: Members) -> tuple[StreamRow, ...]:
 
 def by_rank(timeline: Timeline, owners: Members) -> tuple[RankRow, ...]:
     """Each rank's steps together."""
-    start, end = spans(timeline, owners)
+    start, end = step_spans(timeline, owners)
     step_rank = owners.step_rank()
     parts, idle = four_way(timeline, owners), device_idle(timeline, owners)
     rows = []
@@ -231,7 +231,7 @@ class ClassTimes(NamedTuple):
 
 def class_times(timeline: Timeline, owners: Members, job: Job | None = None) -> ClassTimes:
     """The mean step of the job by rank and class, the classes that take most time first. job: as for `work`."""
-    graph, classes = timeline.graph, work(timeline.graph, owners, job)
+    graph, classes = timeline.graph, equal_work(timeline.graph, owners, job)
     began = waiting(timeline).began
     tasks = np.flatnonzero((owners.step >= 0) & (graph.kind != Kind.RETURN))
     shape = len(graph.ranks), len(classes.labels)

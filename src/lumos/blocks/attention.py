@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lumos.blocks.block import Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
-from lumos.blocks.work import Attention, Gemm, Lane, Traffic
+from lumos.blocks.work import Attention, Gemm, RankStream, Traffic
 from lumos.vocabulary import AttentionKernel, CollectiveKind, Direction, Recompute
 
 
@@ -53,7 +53,7 @@ class ScoreWork:
         sent_bytes = self.width * plan.micro_batch * part * s.kv_heads * (query + value) * (1 if direction is Direction.FORWARD else 2)
         for hop in range(plan.cp):
             exchange = (
-                [b.fork("cp exchange", s.context(CollectiveKind.SEND_RECEIVE, sent_bytes), Lane.CONTEXT)] if hop < plan.cp - 1 else []
+                [b.fork("cp exchange", s.context(CollectiveKind.SEND_RECEIVE, sent_bytes), RankStream.CONTEXT)] if hop < plan.cp - 1 else []
             )
             b.add(name, kernel_of(part, part, True) if hop == 0 else kernel_of(part, part // 2, False))
             if hop:

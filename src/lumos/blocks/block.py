@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lumos.blocks.work import Lane, Work
+from lumos.blocks.work import RankStream, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Op:
     """One device task. host: host time of its launch, ns. after: the tasks of the block that it waits for, by index."""
 
     name: str
-    lane: Lane
+    lane: RankStream
     work: Work
     host: int
     after: tuple[int, ...]
@@ -53,17 +53,17 @@ class Builder:
         self._tail: tuple[int, ...] = ()
         self._until_end: list[int] = []
 
-    def add(self, name: str, work: Work, lane: Lane = Lane.COMPUTE) -> None:
+    def add(self, name: str, work: Work, lane: RankStream = RankStream.COMPUTE) -> None:
         """Append an op to the chain: it waits for the chain so far."""
         self._ops.append(Op(name, lane, work, self._host * _launches(work), self._tail))
         self._tail = (len(self._ops) - 1,)
 
-    def fork(self, name: str, work: Work, lane: Lane) -> int:
+    def fork(self, name: str, work: Work, lane: RankStream) -> int:
         """Add an op that waits for the chain so far; the chain goes on without it until `join`. Returns its index."""
         self._ops.append(Op(name, lane, work, self._host * _launches(work), self._tail))
         return len(self._ops) - 1
 
-    def fork_to_end(self, name: str, work: Work, lane: Lane) -> None:
+    def fork_to_end(self, name: str, work: Work, lane: RankStream) -> None:
         """Add an op that waits for the chain so far; only the end of the block waits for it."""
         self._until_end.append(self.fork(name, work, lane))
 
@@ -138,7 +138,7 @@ class Collapsed:
 
 
 #: A block without work.
-NOTHING = Collapsed(Times(0, 0, 0), 0, 0)
+NO_WORK = Collapsed(Times(0, 0, 0), 0, 0)
 
 
 def collapse(block: Block, times: Sequence[Times]) -> Collapsed:
@@ -154,7 +154,7 @@ def collapse(block: Block, times: Sequence[Times]) -> Collapsed:
 def _ends(block: Block, times: Sequence[int], host: bool) -> list[int]:
     """End of every op, ns from the start of the block. host: launches take their host time, else none."""
     ends: list[int] = []
-    free: dict[Lane, int] = {}
+    free: dict[RankStream, int] = {}
     clock = block.before
     for op, time in zip(block.ops, times, strict=True):
         clock += op.host
@@ -168,8 +168,8 @@ def _ends(block: Block, times: Sequence[int], host: bool) -> list[int]:
 def _inside(block: Block, times: Sequence[int]) -> Inside:
     """The parts of the block's time on the device, if launches take no time."""
     ends = _ends(block, times, False)
-    compute = sum(time for op, time in zip(block.ops, times, strict=True) if op.lane is Lane.COMPUTE)
-    transfers = sorted((end - time, end) for op, end, time in zip(block.ops, ends, times, strict=True) if op.lane is not Lane.COMPUTE)
+    compute = sum(time for op, time in zip(block.ops, times, strict=True) if op.lane is RankStream.COMPUTE)
+    transfers = sorted((end - time, end) for op, end, time in zip(block.ops, ends, times, strict=True) if op.lane is not RankStream.COMPUTE)
     covered, edge = 0, 0
     for begin, stop in transfers:
         covered += max(0, stop - max(edge, begin))

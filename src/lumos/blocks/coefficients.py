@@ -1,6 +1,6 @@
 """The global coefficients of a whole step: effects that measurements of single kernels do not show.
 
-There are at most 25, none for a single run or source. `validation/runs.py --fit` fits the `shipped` ones to published runs;
+There are at most 25, none for a single run or source. `validation/runs.py --fit` fits the shipped ones to published runs;
 docs/accuracy.md lists them with their errors on runs that were left out of the fit.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-DATA = Path(__file__).parent / "data" / "step.toml"
+STEP_FILE = Path(__file__).parent / "data" / "step.toml"
 
 
 class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,8 +39,8 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def shipped() -> StepCoefficients:
+def shipped_step_coefficients() -> StepCoefficients:
     """The coefficients that ship with Lumos."""
-    if not DATA.exists():
+    if not STEP_FILE.exists():
         return StepCoefficients()
-    return msgspec.convert(tomllib.loads(DATA.read_text(encoding="utf-8")), StepCoefficients)
+    return msgspec.convert(tomllib.loads(STEP_FILE.read_text(encoding="utf-8")), StepCoefficients)

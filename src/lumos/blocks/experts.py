@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lumos.blocks.block import Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
-from lumos.blocks.work import Gemm, GroupedGemm, Lane, Traffic
+from lumos.blocks.work import Gemm, GroupedGemm, RankStream, Traffic
 from lumos.model import Experts
 from lumos.vocabulary import CollectiveKind, DType, Schedule
 
@@ -84,9 +84,9 @@ class ExpertWork:
             nbytes = self._deep_ep_bytes(dispatch)
         work = s.expert(CollectiveKind.ALL_TO_ALL, nbytes)
         if self.framework.ep_overlap or s.plan.schedule is Schedule.DUALPIPE:
-            b.fork_to_end("ep all-to-all", work, Lane.EXPERT)
+            b.fork_to_end("ep all-to-all", work, RankStream.EXPERT)
         else:
-            b.add("ep all-to-all", work, Lane.EXPERT)
+            b.add("ep all-to-all", work, RankStream.EXPERT)
 
     def _deep_ep_bytes(self, dispatch: bool) -> int:
         """Bytes that a rank sends if each token goes once to every node that it needs, and is distributed there over the node's links."""

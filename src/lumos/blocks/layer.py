@@ -10,7 +10,7 @@ from lumos.blocks.block import Block, Builder, Op
 from lumos.blocks.experts import ExpertWork
 from lumos.blocks.layer_parts import LayerParts
 from lumos.blocks.share import Share
-from lumos.blocks.work import Gemm, Lane, Traffic
+from lumos.blocks.work import Gemm, RankStream, Traffic
 from lumos.vocabulary import CollectiveKind, Recompute, Selective
 
 
@@ -149,7 +149,7 @@ class LayerWork(LayerParts):
         if m.query_rank:
             self.linear_backward(b, "query up", s.tokens, s.heads * (m.nope + m.rope), m.query_rank)
             if s.plan.tp > 1 and s.plan.sequence_parallel:
-                b.add("tp reduce-scatter", s.tensor(CollectiveKind.REDUCE_SCATTER, self.width * s.tokens * m.query_rank), Lane.TENSOR)
+                b.add("tp reduce-scatter", s.tensor(CollectiveKind.REDUCE_SCATTER, self.width * s.tokens * m.query_rank), RankStream.TENSOR)
             self.norm_backward(b, tokens, m.query_rank)
             self.linear_backward(b, "query down", tokens, m.query_rank, h)
         else:

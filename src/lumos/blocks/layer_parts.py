@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from lumos.blocks.block import Builder
 from lumos.blocks.share import Share
-from lumos.blocks.work import Collective, Gemm, Lane, Traffic
+from lumos.blocks.work import Collective, Gemm, RankStream, Traffic
 from lumos.vocabulary import CollectiveKind, DType, Fusion
 
 #: Bytes of an fp32 number.
@@ -145,7 +145,7 @@ class LayerParts:
         s = self.share
         if s.plan.tp > 1 and s.plan.sequence_parallel:
             self._cast_slice(b, in_fp8)
-            b.add("tp all-gather", self._slice_gather(in_fp8), Lane.TENSOR)
+            b.add("tp all-gather", self._slice_gather(in_fp8), RankStream.TENSOR)
 
     def _slice_gather(self, in_fp8: bool) -> Collective:
         return self.share.tensor(CollectiveKind.ALL_GATHER, self._residual_bytes() // (self.width if in_fp8 else 1))
@@ -164,7 +164,7 @@ class LayerParts:
         s = self.share
         if s.plan.tp > 1:
             kind = CollectiveKind.REDUCE_SCATTER if s.plan.sequence_parallel else CollectiveKind.ALL_REDUCE
-            b.add(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), Lane.TENSOR)
+            b.add(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), RankStream.TENSOR)
 
     def _residual_bytes(self) -> int:
         return self.width * self.share.tokens * self.share.model.hidden
@@ -180,7 +180,7 @@ class LayerParts:
         in_fp8 = self._gathers_fp8(name)
         if self._overlaps():
             self._cast_slice(b, in_fp8)
-            gather = [b.fork("tp all-gather", self._slice_gather(in_fp8), Lane.TENSOR)]
+            gather = [b.fork("tp all-gather", self._slice_gather(in_fp8), RankStream.TENSOR)]
         else:
             self.gather_input(b, in_fp8)
         for n in self._joined(widths):
@@ -197,7 +197,7 @@ class LayerParts:
             self.linear_forward(b, name, s.tokens, s.model.hidden, k)
             self.reduce_output(b)
             return
-        reduction = b.fork("tp reduce-scatter", s.tensor(CollectiveKind.REDUCE_SCATTER, self._residual_bytes()), Lane.TENSOR)
+        reduction = b.fork("tp reduce-scatter", s.tensor(CollectiveKind.REDUCE_SCATTER, self._residual_bytes()), RankStream.TENSOR)
         self.linear_forward(b, name, s.tokens, s.model.hidden, k)
         b.join(reduction)
 
@@ -208,7 +208,7 @@ class LayerParts:
         in_fp8 = self._gathers_fp8(name)
         if self._overlaps():
             self._cast_slice(b, in_fp8)
-            gather = [b.fork("tp all-gather", self._slice_gather(in_fp8), Lane.TENSOR)]
+            gather = [b.fork("tp all-gather", self._slice_gather(in_fp8), RankStream.TENSOR)]
         else:
             self.gather_input(b, in_fp8)
         self.linear_backward(b, name, s.tokens, s.model.hidden, k, lambda: gather, bias, not in_fp8)
@@ -217,14 +217,14 @@ class LayerParts:
         """The input gradient is reduced during the weight gradient's multiplication if the framework does so (`tp_async`)."""
         s = self.share
         tp, sequence = s.plan.tp > 1, s.plan.sequence_parallel
-        input_again = [b.fork("tp all-gather", self._slice_gather(self._gathers_fp8(name)), Lane.TENSOR)] if tp and sequence else []
+        input_again = [b.fork("tp all-gather", self._slice_gather(self._gathers_fp8(name)), RankStream.TENSOR)] if tp and sequence else []
 
         def reduce() -> list[int]:
             b.join(*input_again)
             if not tp or not self.framework.tp_async:
                 return []
             kind = CollectiveKind.REDUCE_SCATTER if sequence else CollectiveKind.ALL_REDUCE
-            return [b.fork(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), Lane.TENSOR)]
+            return [b.fork(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), RankStream.TENSOR)]
 
         *first, last = self._joined(widths)
         for n in first:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from lumos.blocks.parameters import owned_parameters, stage_parameters
 from lumos.blocks.share import Share
-from lumos.plan.job import Job
+from lumos.plan.job import PlannedJob
 from lumos.plan.plan import layers_of_chunks
 from lumos.plan.schedules import Pass, schedule
 from lumos.vocabulary import AttentionKernel, DType, Loss, Recompute, Selective
 
 #: Bytes of an fp32 number.
-FP32 = DType.FP32.bytes
+_FP32 = DType.FP32.bytes
 #: fp32 master copy and two moments.
 ADAM_STATES = 12
 
@@ -39,12 +39,12 @@ class Memory:
     stage: int
 
 
-def peak_memory(job: Job) -> Memory:
+def peak_memory(job: PlannedJob) -> Memory:
     """The memory of the stage that needs most."""
     return max((stage_memory(job, stage) for stage in range(job.plan.pp)), key=lambda m: m.peak_bytes)
 
 
-def stage_memory(job: Job, stage: int) -> Memory:
+def stage_memory(job: PlannedJob, stage: int) -> Memory:
     """The memory of one rank of pipeline stage `stage`."""
     plan, framework = job.plan, job.framework
     share = Share(job.model, plan, framework, job.cluster.node.devices)
@@ -54,9 +54,9 @@ def stage_memory(job: Job, stage: int) -> Memory:
     width = share.activation_bytes
     layer = max((p.total for p in (job.model.layer_parameters(job.model.is_mixture(i)) for i in range(job.model.layers))), default=0)
     if plan.zero == 3:  # the parameters of two layers are whole at a time
-        parameters = owned * FP32 + 2 * width * (layer // plan.tp)
-        gradients = owned * FP32 + width * (layer // plan.tp)
-        optimizer = owned * (ADAM_STATES - FP32)
+        parameters = owned * _FP32 + 2 * width * (layer // plan.tp)
+        gradients = owned * _FP32 + width * (layer // plan.tp)
+        optimizer = owned * (ADAM_STATES - _FP32)
     else:
         parameters = held.total * width
         gradients = (owned if plan.zero == 2 else held.total) * framework.gradient_bytes
@@ -114,11 +114,11 @@ def layer_activations(share: Share, mixture: bool) -> int:
     if share.framework.attention is AttentionKernel.UNFUSED:
         scores = plan.micro_batch * share.heads * plan.seq_len**2 * (2 * width + 1) if plan.recompute is not Recompute.SELECTIVE else 0
     else:
-        core += FP32 * tokens * share.heads  # log-sum-exp
+        core += _FP32 * tokens * share.heads  # log-sum-exp
     if mixture and model.experts is not None:
         e = model.experts
         rows = residual_tokens * e.per_token
-        mlp = rows * (hidden * 2 + e.ffn * (3 if model.gated else 2)) * width + residual_tokens * e.count * FP32 * 2
+        mlp = rows * (hidden * 2 + e.ffn * (3 if model.gated else 2)) * width + residual_tokens * e.count * _FP32 * 2
         mlp += tokens * (e.shared_ffn // plan.tp) * (3 if model.gated else 2) * width
     else:
         mlp = tokens * share.ffn * (3 if model.gated else 2) * width
@@ -139,4 +139,4 @@ def weight_gradients(share: Share, stage: int) -> int:
 def logits_bytes(share: Share) -> int:
     """Bytes of one microbatch's logits, and of their gradient (fused loss) or fp32 copies."""
     each = share.tokens * share.vocab
-    return each * (2 * share.activation_bytes if share.framework.loss is Loss.FUSED else share.activation_bytes + 2 * FP32)
+    return each * (2 * share.activation_bytes if share.framework.loss is Loss.FUSED else share.activation_bytes + 2 * _FP32)

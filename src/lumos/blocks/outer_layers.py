@@ -6,7 +6,7 @@ from lumos.blocks.block import Block, Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.parameters import RankParameters, owned_parameters, tensors_of_layer
 from lumos.blocks.share import Share
-from lumos.blocks.work import Lane, Traffic
+from lumos.blocks.work import RankStream, Traffic
 from lumos.vocabulary import CollectiveKind, DType, Loss
 
 #: Bytes per parameter that one fused Adam step moves: the fp32 master weight and two moments, each read and written.
@@ -57,7 +57,7 @@ def head_forward(share: Share, layers: LayerParts) -> Block:
         b.add("loss of the log", Traffic(LOSS_FORWARD[Loss.TORCH][0] * logits, 4))
     if share.plan.tp > 1:
         for part in ("maximum", "target", "sum"):
-            b.add(f"tp all-reduce of the {part}", share.tensor(CollectiveKind.ALL_REDUCE, FP32 * share.tokens), Lane.TENSOR)
+            b.add(f"tp all-reduce of the {part}", share.tensor(CollectiveKind.ALL_REDUCE, FP32 * share.tokens), RankStream.TENSOR)
     return b.build()
 
 
@@ -82,7 +82,7 @@ def optimizer(share: Share, held: RankParameters[int], layers: int) -> Block:
         b.add(
             "gradient norm all-reduce",
             share.data(CollectiveKind.ALL_REDUCE, 8) if share.plan.dp * share.plan.cp > 1 else share.tensor(CollectiveKind.ALL_REDUCE, 8),
-            Lane.DATA,
+            RankStream.DATA,
         )
     moved = ADAM_BYTES + f.gradient_bytes + share.activation_bytes
     b.add("clip gradients", Traffic(2 * f.gradient_bytes * owned, 1))
@@ -103,21 +103,21 @@ def reduce_gradients(share: Share, dense: int, experts: int = 0, name: str = "gr
     sharded = plan.zero > 0
     if dense and plan.dp * plan.cp > 1:
         if not sharded:
-            b.add("gradient all-reduce", share.data(CollectiveKind.ALL_REDUCE, dense), Lane.DATA)
+            b.add("gradient all-reduce", share.data(CollectiveKind.ALL_REDUCE, dense), RankStream.DATA)
         elif plan.shards > 1:
-            b.add("gradient reduce-scatter", share.shards(CollectiveKind.REDUCE_SCATTER, dense), Lane.DATA)
+            b.add("gradient reduce-scatter", share.shards(CollectiveKind.REDUCE_SCATTER, dense), RankStream.DATA)
         if sharded and plan.shards < plan.dp * plan.cp:
-            b.add("gradient all-reduce of shards", share.replicas(CollectiveKind.ALL_REDUCE, dense // plan.shards), Lane.DATA)
+            b.add("gradient all-reduce of shards", share.replicas(CollectiveKind.ALL_REDUCE, dense // plan.shards), RankStream.DATA)
     if experts and plan.dp * plan.cp > plan.ep:
         b.add(
             "expert gradient reduction",
             share.expert_data(CollectiveKind.REDUCE_SCATTER if sharded else CollectiveKind.ALL_REDUCE, experts),
-            Lane.DATA,
+            RankStream.DATA,
         )
     return b.build()
 
 
-def gather_parameters(share: Share, dense: int, experts: int = 0, lane: Lane = Lane.GATHER) -> Block:
+def gather_parameters(share: Share, dense: int, experts: int = 0, lane: RankStream = RankStream.GATHER) -> Block:
     """Gather `dense` and `experts` bytes of parameters from their shards."""
     b = _builder("parameter gather", share)
     if dense and share.plan.shards > 1 and share.plan.zero < 3 and share.framework.by_owner:
@@ -129,7 +129,7 @@ def gather_parameters(share: Share, dense: int, experts: int = 0, lane: Lane = L
     return b.build()
 
 
-def _broadcast_by_owner(b: Builder, share: Share, nbytes: int, lane: Lane) -> None:
+def _broadcast_by_owner(b: Builder, share: Share, nbytes: int, lane: RankStream) -> None:
     """Add one broadcast for each tensor in `nbytes` (of a layer's mean size), or for each owner if there are fewer owners."""
     p = share.model.layer_parameters(False)
     mean = share.parameter_bytes * ((p.attention + p.mlp) / share.plan.tp + p.norm) / tensors_of_layer(share.model)
@@ -142,11 +142,11 @@ def tied_gradients(share: Share) -> Block:
     """The first and the last stage each hold a copy of the token table: they add up its gradients."""
     nbytes = share.vocab * share.model.hidden * share.framework.reduce_bytes
     b = _builder("tied embedding gradients", share)
-    b.add("tied embedding all-reduce", share.pipeline(nbytes)._replace(kind=CollectiveKind.ALL_REDUCE), Lane.DATA)
+    b.add("tied embedding all-reduce", share.pipeline(nbytes)._replace(kind=CollectiveKind.ALL_REDUCE), RankStream.DATA)
     return b.build()
 
 
-def transfer(share: Share, name: str, lane: Lane) -> Block:
+def transfer(share: Share, name: str, lane: RankStream) -> Block:
     """One side of the pipeline transfer of a microbatch's activations or of their gradient."""
     nbytes = share.activation_bytes * share.residual_tokens * share.model.hidden
     if scattered(share):
@@ -167,7 +167,7 @@ def gather_received(share: Share) -> Block:
     b.add(
         "tp all-gather of a transfer",
         share.tensor(CollectiveKind.ALL_GATHER, share.activation_bytes * share.tokens * share.model.hidden),
-        Lane.TENSOR,
+        RankStream.TENSOR,
     )
     return b.build()
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from lumos.blocks.block import Times
-from lumos.blocks.coefficients import StepCoefficients, shipped
+from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, Traffic, Work
 from lumos.cost.attention import attention
 from lumos.cost.cluster import Cluster
 from lumos.cost.coefficients import GENERIC
-from lumos.cost.coefficients import shipped as fitted
+from lumos.cost.coefficients import shipped_coefficients as fitted
 from lumos.cost.collective import collective
 from lumos.cost.estimate import Bound, Estimate
 from lumos.cost.gemm import gemm, grouped_gemm
@@ -46,7 +46,7 @@ class Pricer:
 
     def __init__(self, cluster: Cluster, coefficients: StepCoefficients | None = None) -> None:
         self.cluster = cluster
-        self.coefficients = coefficients or shipped()
+        self.coefficients = coefficients or shipped_step_coefficients()
         self.diagnostics: dict[Diagnostic, None] = {}
         self._prices: dict[Work, Price] = {}
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lumos.vocabulary import AttentionKernel, CollectiveKind, Direction, DType
 
 
-class Lane(IntEnum):
+class RankStream(IntEnum):
     """The stream of a rank that a task runs on."""
 
     COMPUTE = 0
@@ -28,7 +28,7 @@ class Lane(IntEnum):
 
 
 #: Names of the streams, by lane.
-LANE_NAMES = ("compute", "tensor parallel", "context parallel", "expert parallel", "data parallel", "parameter gather",
+RANK_STREAM_NAMES = ("compute", "tensor parallel", "context parallel", "expert parallel", "data parallel", "parameter gather",
               "receive forward", "send forward", "receive backward", "send backward",
               "receive forward up", "send forward up", "receive backward up", "send backward up")  # fmt: skip
 

@@ -1,6 +1,6 @@
 """Chakra, the open format of workload graphs: read, link, export, check, import and synthesise sets of its files.
 
-The names below are functions with the words of `lumos chakra`, and what they answer; the modules beside them are internal.
+The names below are the verbs of `lumos chakra` as functions, and their results. The other modules of this package are internal.
 """
 
 from __future__ import annotations

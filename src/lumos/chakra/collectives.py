@@ -54,7 +54,7 @@ _KINDS: Mapping[CollectiveType, CollectiveKind] = {
 EAGER = ("eager-send", "eager-receive")
 
 
-def kind_of(comm_type: int) -> CollectiveKind:
+def chakra_kind(comm_type: int) -> CollectiveKind:
     """The kind of a node's `comm_type`; UNKNOWN for a number that Chakra does not define."""
     return _KINDS[CollectiveType(comm_type)] if comm_type in list(CollectiveType) else CollectiveKind.UNKNOWN
 

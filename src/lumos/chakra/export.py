@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from lumos.chakra.astra_sim import files, serialised, with_idle_rank
 from lumos.chakra.coarse import coarse as blocks
 from lumos.chakra.lower import lower
-from lumos.chakra.write import GROUPS, file_name, write
+from lumos.chakra.write import GROUPS_FILE, file_name, write_set
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Graph
 from lumos.result import Shown
@@ -31,7 +31,7 @@ class Exported(Shown):
     diagnostics: tuple[Diagnostic, ...]
 
 
-def export(
+def export_graph(
     graph: Graph, folder: Path, *, exact_ns: bool = False, coarse: bool = False, astra_sim: bool = False, cluster: Cluster | None = None
 ) -> Exported:
     """Write a graph, whether measured, changed or assembled, as `job.R.et` and groups.json.
@@ -53,13 +53,13 @@ def export(
             assumptions.append(
                 Diagnostic("idle-rank-added", "the job has one rank; a second, idle one was added, because ASTRA-sim runs two at least")
             )
-    write(workload, folder, exact_ns=exact_ns, extra=extra)
+    write_set(workload, folder, exact_ns=exact_ns, extra=extra)
     return Exported(
         folder=str(folder),
         ranks=len(workload.ranks),
         nodes=len(workload),
         communication=len(workload.communication),
         groups=len(workload.groups),
-        files=(*(file_name(r) for r in range(len(workload.ranks))), GROUPS, *extra),
+        files=(*(file_name(r) for r in range(len(workload.ranks))), GROUPS_FILE, *extra),
         diagnostics=(*workload.diagnostics, *assumptions),
     )

@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from lumos.chakra.check.check import Checked
-from lumos.chakra.check.check import check as check_folder
+from lumos.chakra.check.check import check_set as check_folder
 from lumos.chakra.export import Exported
-from lumos.chakra.export import export as export_graph
+from lumos.chakra.export import export_graph as export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.json_files import write_json_files
 from lumos.chakra.link.link import Linked
-from lumos.chakra.link.link import link as link_traces
+from lumos.chakra.link.link import link_traces as link_traces
 from lumos.chakra.link.linked_file import write_linked
 from lumos.chakra.lower import lower
 from lumos.chakra.stat import Stat
-from lumos.chakra.stat import stat as stat_workload
+from lumos.chakra.stat import stat_workload as stat_workload
 from lumos.chakra.synthesize.membership import Likeness, likeness
 from lumos.chakra.synthesize.model import learn, load, save
 from lumos.chakra.synthesize.sample import sample

@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from lumos.chakra.collectives import EAGER, kind_of
+from lumos.chakra.collectives import EAGER, chakra_kind
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.graph.edges import distinct
 from lumos.graph.lists import Lists, list_of, offsets
 from lumos.graph.table import Kind, Step
-from lumos.trace.chakra_wire import Node, NodeType
+from lumos.trace.chakra_wire import ChakraNode, NodeType
 from lumos.trace.table import ABSENT, Int8, Int64, Job, ProcessGroup, Trace
 from lumos.vocabulary import CollectiveKind
 
@@ -101,14 +101,14 @@ class _Rank:
     the positions of those that it depends on."""
 
     trace: Trace
-    nodes: list[Node]
+    nodes: list[ChakraNode]
     rows: Int64
     deps: list[list[int]]
     findings: list[Diagnostic]
 
 
 def _rank(trace: Trace) -> _Rank:
-    nodes: list[Node] = trace.metadata["chakra"]
+    nodes: list[ChakraNode] = trace.metadata["chakra"]
     index: dict[int, int] = {}
     for row, node in enumerate(nodes):
         if index.setdefault(node.id, row) != row:
@@ -138,7 +138,7 @@ def _rank(trace: Trace) -> _Rank:
     return _Rank(trace, [nodes[i] for i in order], np.array(order), [[int(place[d]) for d in deps[i]] for i in order], findings)
 
 
-def _known(trace: Trace, node: Node, deps: Sequence[int], index: Mapping[int, int], *, strict: bool) -> list[int]:
+def _known(trace: Trace, node: ChakraNode, deps: Sequence[int], index: Mapping[int, int], *, strict: bool) -> list[int]:
     """The rows of the nodes that a node depends on. An absent one raises TraceError where `strict`, else it is left out."""
     out = []
     for dep in deps:
@@ -150,7 +150,7 @@ def _known(trace: Trace, node: Node, deps: Sequence[int], index: Mapping[int, in
     return out
 
 
-def _order(trace: Trace, nodes: Sequence[Node], deps: Sequence[Sequence[int]]) -> list[int]:
+def _order(trace: Trace, nodes: Sequence[ChakraNode], deps: Sequence[Sequence[int]]) -> list[int]:
     """The rows in topological order, those that are ready together by start and id; rows on cycles are left out."""
     waiting = [len(d) for d in deps]
     followers: list[list[int]] = [[] for _ in nodes]
@@ -171,7 +171,7 @@ def _order(trace: Trace, nodes: Sequence[Node], deps: Sequence[Sequence[int]]) -
     return out
 
 
-def _type(node: Node) -> NodeType:
+def _type(node: ChakraNode) -> NodeType:
     """The type that a simulator needs: communication only where data is transferred. Memory nodes, pseudo-nodes and CPU calls
     that issue collectives are compute, which takes their time."""
     if node.type in _COMMUNICATION and not node.value("is_cpu_op") and node.attr("comm_size") is not None:
@@ -179,7 +179,7 @@ def _type(node: Node) -> NodeType:
     return NodeType.COMP
 
 
-def _kind(node: Node, kind: int) -> Kind:
+def _kind(node: ChakraNode, kind: int) -> Kind:
     written = _KINDS.get(str(node.value("kind")))
     if kind in _COMMUNICATION:
         return Kind.COLLECTIVE
@@ -192,12 +192,12 @@ def _kind(node: Node, kind: int) -> Kind:
     return Kind.OPERATOR if node.value("is_cpu_op") else Kind.KERNEL
 
 
-def _integer(node: Node, name: str) -> int:
+def _integer(node: ChakraNode, name: str) -> int:
     value = node.value(name)
     return value if isinstance(value, int) else ABSENT
 
 
-def _queue(node: Node) -> int:
+def _queue(node: ChakraNode) -> int:
     stream, thread = _integer(node, "stream"), _integer(node, "tid")
     if node.value("is_cpu_op"):
         return thread
@@ -211,7 +211,7 @@ def _dependencies(ranks: Sequence[_Rank], offset: Int64) -> Lists:
 
 
 def _communication(
-    job: Job, nodes: Sequence[Node], types: Int8, offset: Int64, position: Mapping[int, int]
+    job: Job, nodes: Sequence[ChakraNode], types: Int8, offset: Int64, position: Mapping[int, int]
 ) -> tuple[Communication, tuple[tuple[int, ...], ...]]:
     """The facts of the communication nodes, and the groups that they name."""
     groups: dict[tuple[str, tuple[int, ...]], int] = {}  # groups of the same ranks are different communicators
@@ -224,13 +224,13 @@ def _communication(
         node, path = nodes[at], job.traces[rank].path
         sends = node.type == NodeType.SEND
         if node.type == NodeType.COLL:
-            members = group_of(node.value("pg_name"), named, len(job.ranks))
+            members = group_members(node.value("pg_name"), named, len(job.ranks))
             if members is None or any(m not in position for m in members):
-                why = "is in no groups.json beside it" if members is None else "has ranks that have no file"
+                why = "is not in the set's groups.json" if members is None else "has ranks that have no file"
                 raise TraceError(f"{path}: node {node.id}: group {node.value('pg_name')!r} {why}; add what is missing")
             ranks = tuple(sorted(position[m] for m in members))
             kind = _integer(node, "comm_type")
-            label = _label(node) or kind_of(kind)
+            label = _label(node) or chakra_kind(kind)
             name = str(node.value("pg_name") or 0)
             row = (kind, groups.setdefault((name, ranks), len(groups)), ABSENT, ABSENT)
         else:
@@ -254,7 +254,7 @@ def _communication(
     return facts, tuple(ranks for _, ranks in groups)
 
 
-def _label(node: Node) -> str:
+def _label(node: ChakraNode) -> str:
     """The kind of collective, or one of EAGER, that was exported as this node; "" where the file does not say."""
     written = str(node.value("collective") or "")
     return written if written in EAGER or not written else CollectiveKind.of_word(written)
@@ -285,7 +285,7 @@ def folder_of(job: Job) -> Path:
     return Path(job.traces[0].path).parent
 
 
-def group_of(name: Any, groups: Mapping[str, tuple[int, ...]], world: int) -> tuple[int, ...] | None:
+def group_members(name: Any, groups: Mapping[str, tuple[int, ...]], world: int) -> tuple[int, ...] | None:
     """The ranks of a `pg_name`: all where it is absent, no number, or 0; None where the file of groups lacks it."""
     if name is None or not str(name).isdigit() or int(name) == 0:
         return tuple(range(world))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from lumos.chakra.write import GROUPS
+from lumos.chakra.write import GROUPS_FILE
 from lumos.errors import LumosError, UsageError
 from lumos.trace.chakra_et import FORMAT
 from lumos.trace.chakra_json import dump
@@ -26,6 +26,6 @@ def write_json_files(job: Job, folder: Path) -> None:
             draft.write_text("\n".join(dump(metadata, trace.metadata["chakra"])) + "\n")
             draft.replace(folder / f"job.{trace.rank}.json")
         groups = {g.name: list(g.ranks) for g in job.groups if g.name.isdigit() and g.ranks}
-        (folder / GROUPS).write_bytes(msgspec.json.encode(groups))
+        (folder / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
     except OSError as error:
         raise LumosError(f"{folder}: cannot be written to ({error.strerror or error}); name another folder with -o") from error

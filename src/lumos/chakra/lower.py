@@ -38,7 +38,7 @@ from lumos.vocabulary import CollectiveKind
 LEAST_BYTES = 4
 
 #: The two sides of a message.
-SIDES = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
+_SIDES = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
 
 #: How many nodes `reduced` visits in search of a chain that makes a dependency superfluous.
 REACH = 8
@@ -282,7 +282,7 @@ def _communicate(nodes: _Nodes) -> None:
         name = facts.groups[facts.group[rows[0]]] if facts.group[rows[0]] >= 0 else ""
         size = max(int(facts.nbytes[r]) for r in rows)
         unsized += size == ABSENT and CollectiveKind.BARRIER not in kinds
-        if sorted(kinds) == sorted(SIDES):
+        if sorted(kinds) == sorted(_SIDES):
             send = kinds.index(CollectiveKind.SEND)
             _pair(nodes, tasks[send], tasks[1 - send], max(size, LEAST_BYTES), int(facts.sequence[rows[0]]))
         elif len(set(kinds)) == 1:
@@ -297,7 +297,7 @@ def _communicate(nodes: _Nodes) -> None:
         nodes.find("rendezvous-mixed", f"{mixed} rendezvous join tasks that are no one collective: written as compute, unsynchronised")
 
 
-def _pair(nodes: _Nodes, send: int, receive: int, size: int, number: int, label: Sequence[str] = SIDES) -> None:
+def _pair(nodes: _Nodes, send: int, receive: int, size: int, number: int, label: Sequence[str] = _SIDES) -> None:
     source, target = int(nodes.rank[send]), int(nodes.rank[receive])
     tag = nodes.tag(source, target, number)
     nodes.type[send], nodes.type[receive] = NodeType.SEND, NodeType.RECV
@@ -345,7 +345,7 @@ def _eager_pair(nodes: _Nodes, before: int, after: int) -> bool:
     if facts is None or not all(map(len, rows)) or NodeType.COLL in nodes.type[[before, after]]:
         return False
     one, other = (int(r[0]) for r in rows)
-    if (facts.kinds[facts.kind[one]], facts.kinds[facts.kind[other]]) != SIDES:
+    if (facts.kinds[facts.kind[one]], facts.kinds[facts.kind[other]]) != _SIDES:
         return False
     _pair(nodes, before, after, max(int(facts.nbytes[one]), LEAST_BYTES), int(facts.sequence[one]), EAGER)
     return True

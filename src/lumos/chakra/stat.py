@@ -13,7 +13,7 @@ from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT
 
 #: The most operators that are listed.
-MOST = 20
+_MOST = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Stat(Shown):
     communication: tuple[Transfers, ...]
 
 
-def stat(workload: Workload) -> Stat:
+def stat_workload(workload: Workload) -> Stat:
     """The summary of a workload; operators by time, then by count."""
     counts = np.bincount(workload.type, minlength=len(NodeType))
     widths = np.diff(workload.dep_offset)
@@ -91,7 +91,7 @@ def _operators(workload: Workload) -> tuple[Operators, ...]:
     time = np.zeros(len(workload.names), np.int64)
     np.add.at(time, name, np.maximum(duration, 0))
     known = bool((duration != ABSENT).all())
-    order = np.lexsort((-nodes, -time))[:MOST]
+    order = np.lexsort((-nodes, -time))[:_MOST]
     return tuple(Operators(workload.names[i], int(nodes[i]), _time(int(time[i]), known)) for i in order if nodes[i])
 
 

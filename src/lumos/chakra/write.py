@@ -39,7 +39,7 @@ PREFIX = {
 }
 
 #: Name of the file of communicators.
-GROUPS = "groups.json"
+GROUPS_FILE = "groups.json"
 
 
 def file_name(rank: int, prefix: str = "job") -> str:
@@ -47,7 +47,7 @@ def file_name(rank: int, prefix: str = "job") -> str:
     return f"{prefix}.{rank}.et"
 
 
-def write(workload: Workload, folder: Path, *, exact_ns: bool = False, extra: Mapping[str, str] | None = None) -> None:
+def write_set(workload: Workload, folder: Path, *, exact_ns: bool = False, extra: Mapping[str, str] | None = None) -> None:
     """Write `job.R.et` for every rank, groups.json and the `extra` files (name: text) to `folder`.
 
     Writes all files or none. LumosError where the folder cannot be written, UsageError where it holds another set.
@@ -61,7 +61,7 @@ def write(workload: Workload, folder: Path, *, exact_ns: bool = False, extra: Ma
             with (draft / file_name(rank)).open("wb") as file:
                 file.writelines(encode_rank(workload, rank, exact_ns))
         groups = {str(i): list(ranks) for i, ranks in enumerate(workload.groups, 1)}
-        (draft / GROUPS).write_bytes(msgspec.json.encode(groups))
+        (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
         for name, text in (extra or {}).items():
             (draft / name).write_text(text)
 

@@ -31,7 +31,7 @@ def export_(
     json: Json = False,
 ) -> None:
     """Write the job's graph as one .et file per rank, and the communicators."""
-    from lumos.chakra.export import export
+    from lumos.chakra.export import export_graph
     from lumos.graph.build import build
     from lumos.trace import read
 
@@ -39,7 +39,7 @@ def export_(
     described = _cluster(cluster)
     graph = build(read(*paths, repair=repair, progress=progress("reading")))
     build_s = clock.lap()
-    result = export(graph, output, exact_ns=exact_ns, coarse=coarse, astra_sim=astra_sim, cluster=described)
+    result = export_graph(graph, output, exact_ns=exact_ns, coarse=coarse, astra_sim=astra_sim, cluster=described)
     if json:
         write_json({**plain(result), "build_s": build_s, "export_s": clock.lap()})
         return
@@ -81,7 +81,7 @@ def link_(
     json: Json = False,
 ) -> None:
     """Join an execution trace, which has tensors, with the profiler's file of the same rank, which has times."""
-    from lumos.chakra.link.link import link
+    from lumos.chakra.link.link import link_traces
     from lumos.chakra.link.linked_file import write_linked
     from lumos.errors import UsageError
     from lumos.trace import read
@@ -93,7 +93,7 @@ def link_(
     if len(job.traces) != 1:
         raise UsageError(f"{profiled}: {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
     read_s = clock.lap()
-    result = link(et, job.traces[0])
+    result = link_traces(et, job.traces[0])
     link_s = clock.lap()
     if output is not None:
         write_linked(output, et, job.traces[0], result)

@@ -163,9 +163,9 @@ def _book(path: str | None) -> Any:
         return None
     from pathlib import Path
 
-    from lumos.cost.coefficients import overlay, read, shipped
+    from lumos.cost.coefficients import overlay, read_coefficients, shipped_coefficients
 
-    return overlay(shipped(), read(Path(path)))
+    return overlay(shipped_coefficients(), read_coefficients(Path(path)))
 
 
 def _answer(estimate: Estimate, json: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lumos.choices import either
+from lumos.choices import one_or_other
 from lumos.cli.output import Json, console, write_json
 from lumos.vocabulary import Precision, Recompute, Schedule
 
@@ -34,10 +34,10 @@ def command(
     ] = None,
     shard: Annotated[int | None, typer.Option(min=0, help="Devices that share a set of shards.", show_default=False)] = None,
     sequence_parallel: Annotated[bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", show_default=False)] = None,
-    recompute: Annotated[str | None, typer.Option(help=either(Recompute), show_default=False)] = None,
+    recompute: Annotated[str | None, typer.Option(help=one_or_other(Recompute), show_default=False)] = None,
     recompute_layers: Annotated[int | None, typer.Option(min=0, help="Layers of a stage that are recomputed.", show_default=False)] = None,
-    precision: Annotated[str | None, typer.Option(help=either(Precision), show_default=False)] = None,
-    schedule: Annotated[str | None, typer.Option(help=either(Schedule), show_default=False)] = None,
+    precision: Annotated[str | None, typer.Option(help=one_or_other(Precision), show_default=False)] = None,
+    schedule: Annotated[str | None, typer.Option(help=one_or_other(Schedule), show_default=False)] = None,
     lora_rank: Annotated[int | None, typer.Option(min=0, help="Train adapters of this rank only.", show_default=False)] = None,
     document: Annotated[
         int | None,

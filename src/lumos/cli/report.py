@@ -44,7 +44,7 @@ def command(
     import shlex
 
     from lumos.report.facade import write
-    from lumos.report.page.document import Recording
+    from lumos.report.page.document import ReportedJob
     from lumos.trace import read
     from lumos.whatif.durations import Durations
     from lumos.whatif.settings import parse_settings
@@ -53,7 +53,7 @@ def command(
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
     clock = Clock()
-    recording = Recording.of(read(*paths, repair=repair, progress=progress("reading")))
+    recording = ReportedJob.of(read(*paths, repair=repair, progress=progress("reading")))
     found = write(recording, output, ["lumos", *map(shlex.quote, sys.argv[1:])], step, changes)
     if json:
         write_json({**plain(found), "seconds_s": clock.lap()})

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lumos.choices import either
+from lumos.choices import one_or_other
 from lumos.cli.output import Json, console, progress, write_json
 from lumos.vocabulary import Precision
 
@@ -38,7 +38,7 @@ def command(
     recompute: Values = None,
     schedule: Values = None,
     sequence_parallel: Annotated[bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", show_default=False)] = None,
-    precision: Annotated[str, typer.Option(help=either(Precision))] = "bf16",
+    precision: Annotated[str, typer.Option(help=one_or_other(Precision))] = "bf16",
     framework: Annotated[str, typer.Option(help="Profile: megatron-core, nemo, fsdp, …")] = "megatron-core",
     refine: Annotated[int, typer.Option(min=1, help="Plans that are simulated in full.")] = 10,
     require: Annotated[list[str] | None, typer.Option(metavar="EXPR", help="A condition: 'memory.peak_bytes < 70e9'; repeatable.")] = None,

@@ -24,9 +24,9 @@ def command(
     its times over all ranks and stages, communication the median, and there are no launch delays (the rule of
     StragglerAnalysis).
     """
-    from lumos.analyze.equal_work import RULES
+    from lumos.analyze.equal_work import IDEAL_RULES
 
-    check_choice(ideal, RULES, "an ideal (--ideal)")
+    check_choice(ideal, IDEAL_RULES, "an ideal (--ideal)")
     from lumos.analyze.stragglers import stragglers
     from lumos.graph.build import build
     from lumos.trace import read

@@ -44,7 +44,7 @@ def command(
     from lumos.trace import read
     from lumos.whatif.durations import Durations
     from lumos.whatif.grid import evaluate, parse_grid
-    from lumos.whatif.whatif import Changes, whatif
+    from lumos.whatif.whatif import Changes, answer_changes
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
@@ -60,7 +60,7 @@ def command(
 
         print_grid(console(), cells)
         return
-    found = whatif(job, graph, changes)
+    found = answer_changes(job, graph, changes)
     if json:
         from lumos.whatif.answer import contracted
 

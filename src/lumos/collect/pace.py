@@ -7,7 +7,7 @@ import time
 
 #: The least number of steps without the profiler to compare with recorded ones. The first of a loop does not count, because it is
 #: never representative.
-ENOUGH = 3
+_ENOUGH = 3
 
 
 class Pace:
@@ -38,7 +38,7 @@ class Pace:
             elif 1 < self._done <= self._wait or self._done > self._end + 1:
                 self._untraced.append(now - self._started)
         self._started = now
-        return self._done > self._end and len(self._untraced) >= ENOUGH and bool(self._traced)
+        return self._done > self._end and len(self._untraced) >= _ENOUGH and bool(self._traced)
 
     def medians(self) -> tuple[float, float]:
         """Median seconds of a recorded step, and of one without the profiler."""

@@ -27,9 +27,9 @@ from lumos.collect.torch_features import experimental_config
 from lumos.errors import LumosError, UsageError
 
 #: Settings of glibc that change how large tensors are allocated, and therefore how long operators take on a CPU.
-MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
+_MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
 
-INSTALL = "pip install 'lumos-trace[torch]'"
+INSTALL_TORCH = "pip install 'lumos-trace[torch]'"
 
 
 def profile(
@@ -232,7 +232,9 @@ def _import_torch() -> Any:
         torch = importlib.import_module("torch")
         importlib.import_module("torch.profiler")
     except ModuleNotFoundError as error:
-        raise LumosError(f"lumos.collect records with the PyTorch profiler, and torch is not installed ({error}): {INSTALL}") from error
+        raise LumosError(
+            f"lumos.collect records with the PyTorch profiler, and torch is not installed ({error}): {INSTALL_TORCH}"
+        ) from error
     return torch
 
 
@@ -251,5 +253,5 @@ def _provenance(torch: Any, steps: int, warmup: int) -> dict[str, Any]:
         "backend": distributed.get_backend() if has_group else None,
         "steps": steps,
         "warmup": warmup,
-        "malloc": {name: os.environ[name] for name in MALLOC if os.environ.get(name, "").isdigit()},
+        "malloc": {name: os.environ[name] for name in _MALLOC if os.environ.get(name, "").isdigit()},
     }

@@ -30,7 +30,7 @@ from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
-BLOCK = 128
+_BLOCK = 128
 #: Head sizes that the kernels are compiled for; others are padded to the next of these.
 HEAD_SIZES = np.array([32, 64, 96, 128, 192, 256])
 #: Multiplications of the backward pass over those of the forward pass: five over two.
@@ -58,7 +58,7 @@ class AttentionCoefficients(NamedTuple):
     backward_overhead: float
 
 
-PRIOR = AttentionCoefficients(8.0, 0.2, 0.03, 0.5, 0.5, 0.3, 0.2)
+ATTENTION_PRIOR = AttentionCoefficients(8.0, 0.2, 0.03, 0.5, 0.5, 0.3, 0.2)
 
 
 class AttentionShape(NamedTuple):
@@ -171,8 +171,8 @@ def _one_direction(
     pairs, blocks, longest, starts = _blocks(s, causal)
     work = BACKWARD_FLOPS if backward else 1.0
     slower = (1 + c.backward_overhead) if backward else 1.0
-    block_flops = 2.0 * BLOCK**2 * (_padded(s.head_dim) + _padded(s.value_dim))
-    block = (work * block_flops * cores / peak * (1 + c.overhead) + BLOCK**2 * c.softmax_cycles / hertz) * slower / clock
+    block_flops = 2.0 * _BLOCK**2 * (_padded(s.head_dim) + _padded(s.value_dim))
+    block = (work * block_flops * cores / peak * (1 + c.overhead) + _BLOCK**2 * c.softmax_cycles / hertz) * slower / clock
     compute = (blocks / cores + c.tail * longest) * block
     rows = s.batch * s.heads * s.queries
     columns = s.batch * s.kv_heads * s.keys
@@ -189,7 +189,7 @@ def _one_direction(
 
 def _blocks(s: AttentionShape, causal: bool) -> tuple[Float64, Float64, Float64, Float64]:
     """Number of scores needed, of blocks computed, of key blocks of the longest query block, and of query blocks."""
-    q, k = np.ceil(s.queries / BLOCK), np.ceil(s.keys / BLOCK)
+    q, k = np.ceil(s.queries / _BLOCK), np.ceil(s.keys / _BLOCK)
     each = s.batch * s.heads
     if not causal:
         return each * s.queries * s.keys, each * q * k, k, each * q

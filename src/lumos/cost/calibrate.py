@@ -23,8 +23,8 @@ import numpy as np
 from lumos.cost.attention import DIRECTIONS, directions_of, shape_of
 from lumos.cost.cluster import Cluster, dtype_of, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients
-from lumos.cost.collective import FITTED, kind_of, link_coefficients
-from lumos.cost.collective import KINDS as COLLECTIVES
+from lumos.cost.collective import FITTED_KINDS, link_coefficients, modelled_kind
+from lumos.cost.collective import MODELLED_KINDS as COLLECTIVES
 from lumos.cost.estimate import Float64
 from lumos.cost.fit_attention import AttentionRows, fit_attention
 from lumos.cost.fit_collective import CollectiveRows, fit_links, fit_network
@@ -34,7 +34,7 @@ from lumos.cost.fit_memory_bound import MemoryRows, fit_memory_bound
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 
-KINDS = {
+TABLE_KINDS = {
     "gemm": ("gpu", "dtype", "m", "n", "k", "time_us"),
     "attention": ("gpu", "dtype", "direction", "causal", "batch", "seq_len", "heads", "kv_heads", "head_dim", "time_us"),
     "collective": ("gpu", "n_gpus", "n_nodes", "collective", "size_bytes", "time_us"),
@@ -42,7 +42,7 @@ KINDS = {
 #: The least number of rows from which coefficients are fitted.
 FEWEST_ROWS = 20
 
-Row = dict[str, str]
+MeasuredRow = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Table:
 
     kind: str
     path: str
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredRow, ...]
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
@@ -64,17 +64,17 @@ def read_table(path: Path) -> Table:
             rows = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise LumosError(f"{path}: cannot be read as a CSV file ({error})") from error
-    missing = {kind: [c for c in wanted if c not in columns] for kind, wanted in KINDS.items()}
+    missing = {kind: [c for c in wanted if c not in columns] for kind, wanted in TABLE_KINDS.items()}
     kind = min(missing, key=lambda name: len(missing[name]))
     if missing[kind]:
-        forms = "; ".join(f"{name}: {', '.join(wanted)}" for name, wanted in KINDS.items())
+        forms = "; ".join(f"{name}: {', '.join(wanted)}" for name, wanted in TABLE_KINDS.items())
         raise LumosError(f"{path}: columns {', '.join(missing[kind])} are missing for a {kind} table; tables have: {forms}")
     usable, left_out = _usable(rows, kind, path)
     notes = tuple(Diagnostic("rows-left-out", f"{path}: {n} rows left out: {why}") for why, n in left_out.items())
     return Table(kind, str(path), tuple(usable), notes)
 
 
-def _usable(rows: Iterable[Row], kind: str, path: Path) -> tuple[list[Row], Counter[str]]:
+def _usable(rows: Iterable[MeasuredRow], kind: str, path: Path) -> tuple[list[MeasuredRow], Counter[str]]:
     """The rows of known accelerators that have every number their kind needs; and how many others there are, by reason."""
     if kind == "attention":  # without a count of K and V heads there are as many as heads
         rows = [{**r, "kv_heads": r["kv_heads"].strip() or r["heads"]} for r in rows]
@@ -94,7 +94,7 @@ def _usable(rows: Iterable[Row], kind: str, path: Path) -> tuple[list[Row], Coun
         try:
             load_cluster(row["gpu"])
             if kind == "collective":
-                kind_of(row["collective"])
+                modelled_kind(row["collective"])
             else:
                 dtype_of(row["dtype"].split("/")[-1])
         except LumosError:
@@ -114,14 +114,14 @@ def _number(text: str, column: str, path: Path, line: int) -> float:
     return value
 
 
-def column(rows: Sequence[Row], key: str) -> Float64:
+def _column(rows: Sequence[MeasuredRow], key: str) -> Float64:
     """One column as numbers."""
     return np.array([float(r[key]) for r in rows])
 
 
-def grouped(rows: Sequence[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, ...], list[Row]]:
+def grouped_rows(rows: Sequence[MeasuredRow], key: Callable[[MeasuredRow], tuple[str, ...]]) -> dict[tuple[str, ...], list[MeasuredRow]]:
     """Rows by key, in the order in which the keys first appear."""
-    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[MeasuredRow]] = defaultdict(list)
     for row in rows:
         groups[key(row)].append(row)
     return dict(groups)
@@ -130,9 +130,9 @@ def grouped(rows: Sequence[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[
 def gemm_tables(table: Table) -> list[GemmRows]:
     """A table of multiplications by accelerator and dtype; only those with at least `FEWEST_ROWS` rows."""
     out = []
-    for (gpu, dtype), rows in grouped(table.rows, lambda r: (cluster_of(r).accelerator.name, dtype_of(r["dtype"]))).items():
+    for (gpu, dtype), rows in grouped_rows(table.rows, lambda r: (measured_on(r).accelerator.name, dtype_of(r["dtype"]))).items():
         if len(rows) >= FEWEST_ROWS:
-            m, n, k, microseconds = (column(rows, c) for c in ("m", "n", "k", "time_us"))
+            m, n, k, microseconds = (_column(rows, c) for c in ("m", "n", "k", "time_us"))
             out.append(GemmRows(load_cluster(gpu).accelerator, dtype_of(dtype), m, n, k, microseconds * 1e-6))
     return out
 
@@ -144,18 +144,18 @@ KERNEL_NAMES = {"trt-llm torch flow": "trtllm", "flashattention-2": "fa2", "flas
 def attention_tables(table: Table) -> dict[tuple[str, str], list[AttentionRows]]:
     """A table of attention by (accelerator, kernel), each a list of parts with equal dtype, direction and mask."""
 
-    def key(r: Row) -> tuple[str, ...]:
+    def key(r: MeasuredRow) -> tuple[str, ...]:
         kernel = r.get("kernel", "").strip().lower() or "flash"
         dtype = dtype_of(r["dtype"].split("/")[-1])
-        return cluster_of(r).accelerator.name, KERNEL_NAMES.get(kernel, kernel), dtype, r["direction"], r["causal"]
+        return measured_on(r).accelerator.name, KERNEL_NAMES.get(kernel, kernel), dtype, r["direction"], r["causal"]
 
     sets: dict[tuple[str, str], list[AttentionRows]] = defaultdict(list)
-    for (name, kernel, dtype, direction, causal), rows in grouped(table.rows, key).items():
-        sizes = {c: column(rows, c) for c in ("batch", "seq_len", "heads", "head_dim", "kv_heads")}
+    for (name, kernel, dtype, direction, causal), rows in grouped_rows(table.rows, key).items():
+        sizes = {c: _column(rows, c) for c in ("batch", "seq_len", "heads", "head_dim", "kv_heads")}
         accelerator = load_cluster(name).accelerator
         sets[name, kernel].append(
             AttentionRows(
-                accelerator, dtype_of(dtype), directions_of(direction), causal == "yes", shape_of(**sizes), column(rows, "time_us") * 1e-6
+                accelerator, dtype_of(dtype), directions_of(direction), causal == "yes", shape_of(**sizes), _column(rows, "time_us") * 1e-6
             )
         )
     return {key: parts for key, parts in sets.items() if sum(len(p.seconds) for p in parts) >= FEWEST_ROWS}
@@ -164,15 +164,15 @@ def attention_tables(table: Table) -> dict[tuple[str, str], list[AttentionRows]]
 def collective_tables(table: Table) -> list[CollectiveRows]:
     """A table of collectives by cluster and kind; rows within a node and rows across nodes are in separate parts."""
     out = []
-    for (cluster, kind, _), rows in grouped(
-        table.rows, lambda r: (r["gpu"], kind_of(r["collective"]), str(float(r["n_nodes"]) > 1))
+    for (cluster, kind, _), rows in grouped_rows(
+        table.rows, lambda r: (r["gpu"], modelled_kind(r["collective"]), str(float(r["n_nodes"]) > 1))
     ).items():
-        ranks, nodes, size, microseconds = (column(rows, c) for c in ("n_gpus", "n_nodes", "size_bytes", "time_us"))
-        out.append(CollectiveRows(load_cluster(cluster), kind_of(kind), ranks, nodes, size, microseconds * 1e-6))
+        ranks, nodes, size, microseconds = (_column(rows, c) for c in ("n_gpus", "n_nodes", "size_bytes", "time_us"))
+        out.append(CollectiveRows(load_cluster(cluster), modelled_kind(kind), ranks, nodes, size, microseconds * 1e-6))
     return out
 
 
-def cluster_of(row: Row) -> Cluster:
+def measured_on(row: MeasuredRow) -> Cluster:
     """The cluster that a row's `gpu` names."""
     return load_cluster(row["gpu"])
 
@@ -216,7 +216,7 @@ def _fit_attention(table: Table, book: dict[str, dict[str, dict[str, Coefficient
 def _fit_collectives(table: Table, book: dict[str, dict[str, dict[str, Coefficients]]], generic: bool) -> None:
     """Adds to `book` sets within a node by accelerator and kind, and one set across nodes."""
     parts = collective_tables(table)
-    inside = [t for t in parts if np.all(t.nodes == 1) and len(t.seconds) >= FEWEST_ROWS and t.kind in FITTED]
+    inside = [t for t in parts if np.all(t.nodes == 1) and len(t.seconds) >= FEWEST_ROWS and t.kind in FITTED_KINDS]
     sets = book.setdefault("collective", {})
     for rows in inside:
         sets.setdefault(rows.cluster.accelerator.name, {})[COLLECTIVES[rows.kind]] = fit_links([rows])[0]
@@ -225,9 +225,9 @@ def _fit_collectives(table: Table, book: dict[str, dict[str, dict[str, Coefficie
         sets.setdefault(GENERIC, {})[COLLECTIVES[kind]] = fit_links(switched)[0]
     across = [t for t in parts if np.all(t.nodes > 1)]
     if sum(len(t.seconds) for t in across) >= FEWEST_ROWS:
-        from lumos.cost.coefficients import find, overlay, shipped
+        from lumos.cost.coefficients import find, overlay, shipped_coefficients
 
-        known = overlay(shipped(), book) if not generic else book
+        known = overlay(shipped_coefficients(), book) if not generic else book
         inner = [link_coefficients(find("collective", t.cluster.accelerator, (COLLECTIVES[t.kind],), known)[0].values) for t in across]
         fitted = fit_network(across, [t.cluster.name for t in across], inner)[0]
         book.setdefault("network", {})[GENERIC] = {"network": fitted}

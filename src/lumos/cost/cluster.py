@@ -19,7 +19,7 @@ import msgspec
 from lumos.errors import LumosError, UsageError
 from lumos.vocabulary import DType
 
-DATA = Path(__file__).parent / "data"
+CLUSTER_FOLDER = Path(__file__).parent / "data"
 
 #: Types for which hardware has a peak rate.
 DTYPES = (DType.FP64, DType.FP32, DType.TF32, DType.BF16, DType.FP16, DType.FP8, DType.INT8)
@@ -147,7 +147,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def cluster_names() -> tuple[str, ...]:
     """Names of the clusters that ship with Lumos, sorted."""
-    return tuple(sorted(p.stem for p in (DATA / "clusters").glob("*.toml")))
+    return tuple(sorted(p.stem for p in (CLUSTER_FOLDER / "clusters").glob("*.toml")))
 
 
 def load_cluster(name: str) -> Cluster:
@@ -188,7 +188,7 @@ def _spellings() -> Mapping[str, str]:
 
 @cache
 def _shipped(name: str) -> Cluster:
-    return _read(DATA / "clusters" / f"{name}.toml")
+    return _read(CLUSTER_FOLDER / "clusters" / f"{name}.toml")
 
 
 def _read(path: Path) -> Cluster:
@@ -212,7 +212,7 @@ def _merged(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         return table
     if base_name not in cluster_names():
         raise LumosError(f"{path}: based_on = {base_name!r} is not a cluster; valid: {', '.join(cluster_names())}")
-    base = _merged(DATA / "clusters" / f"{base_name}.toml", (*seen, path))
+    base = _merged(CLUSTER_FOLDER / "clusters" / f"{base_name}.toml", (*seen, path))
     base.pop("aliases", None)
     base["accelerator"]["fitted_as"] = [base_name, *base["accelerator"].get("fitted_as", [])]
     if "accelerator" not in table:

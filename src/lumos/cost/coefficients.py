@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from lumos.cost.cluster import DATA, Accelerator
+from lumos.cost.cluster import CLUSTER_FOLDER, Accelerator
 from lumos.cost.estimate import MODELLED, SCALED, Bound, Estimate, Float64, nanoseconds
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
@@ -53,12 +53,12 @@ Book = Mapping[str, Mapping[str, Mapping[str, Coefficients]]]
 
 
 @cache
-def shipped() -> Book:
+def shipped_coefficients() -> Book:
     """The coefficients that ship with Lumos."""
-    return read(DATA / "coefficients.toml")
+    return read_coefficients(CLUSTER_FOLDER / "coefficients.toml")
 
 
-def read(path: Path) -> Book:
+def read_coefficients(path: Path) -> Book:
     """Coefficients of a file that `lumos calibrate` or tools/fit.py wrote. Raises LumosError where the file is not of that form."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -69,7 +69,7 @@ def read(path: Path) -> Book:
         raise LumosError(f"{path}: not a file of coefficients: {error}; write it with lumos calibrate") from error
 
 
-def write(book: Book, path: Path, heading: str) -> None:
+def write_coefficients(book: Book, path: Path, heading: str) -> None:
     """Write the book as TOML, sorted, with six significant digits, under `heading` as a comment.
 
     An existing file is replaced only once the new one is complete. Raises LumosError where it cannot be written.
@@ -126,7 +126,7 @@ def find(
     Where there is none, the generic set of the first of `variants` that has one. A set that was not fitted on the accelerator
     itself comes with a diagnostic. Raises LumosError where there is no set at all.
     """
-    sets = (shipped() if book is None else book).get(model, {})
+    sets = (shipped_coefficients() if book is None else book).get(model, {})
     for variant in variants:
         if variant in sets.get(accelerator.name, {}):
             return sets[accelerator.name][variant], ()

@@ -37,7 +37,7 @@ from lumos.errors import UsageError
 from lumos.vocabulary import CollectiveKind
 
 #: Kinds that have a model, and under which name the files of coefficients hold the set that is used for each.
-KINDS: Mapping[CollectiveKind, str] = {
+MODELLED_KINDS: Mapping[CollectiveKind, str] = {
     CollectiveKind.ALL_REDUCE: "all_reduce",
     CollectiveKind.ALL_GATHER: "all_gather",
     CollectiveKind.REDUCE_SCATTER: "reduce_scatter",
@@ -47,7 +47,7 @@ KINDS: Mapping[CollectiveKind, str] = {
     CollectiveKind.SEND_RECEIVE: "all_to_all",
 }
 #: Kinds that are fitted from measurements of their own.
-FITTED = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
+FITTED_KINDS = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
 #: Kinds that NCCL always runs as a chain through every device (its src/graph/tuning.cc allows only the ring for them).
 CHAINED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 
@@ -114,14 +114,16 @@ def collective(
     (default: ranks · devices per node / per_node). A group of one rank costs nothing. Raises UsageError for an unknown
     kind, a negative size or more ranks than the cluster has, LumosError where the cluster lacks a number.
     """
-    known = kind_of(kind)
+    known = modelled_kind(kind)
     ranks, size_bytes = np.asarray(ranks, float), np.asarray(size_bytes, float)
     if np.any(ranks < 1) or np.any(size_bytes < 0) or np.any(np.asarray(concurrent) < 1):
         raise UsageError("collective: ranks and concurrent groups must be 1 or more and bytes 0 or more")
     shape = np.broadcast_shapes(ranks.shape, size_bytes.shape, np.shape(concurrent), np.shape(per_node or 1), np.shape(span or 1))
-    group = place(cluster, *(np.broadcast_to(np.asarray(x, float), shape) for x in _defaults(cluster, ranks, per_node, concurrent, span)))
+    group = span_group(
+        cluster, *(np.broadcast_to(np.asarray(x, float), shape) for x in _defaults(cluster, ranks, per_node, concurrent, span))
+    )
     size = np.broadcast_to(size_bytes, shape)
-    links, notes = find("collective", cluster.accelerator, (KINDS[known],), book)
+    links, notes = find("collective", cluster.accelerator, (MODELLED_KINDS[known],), book)
     seconds, bound, roof = link_seconds(known, size, group, link_coefficients(links.values))
     fitted = links
     if np.any(group.nodes > 1):
@@ -137,13 +139,13 @@ def collective(
     return estimate(np.where(work, seconds, 0.0), np.where(work, roof, 0.0), bound, beyond, fitted, notes)
 
 
-def kind_of(word: str) -> CollectiveKind:
+def modelled_kind(word: str) -> CollectiveKind:
     """The modelled kind that a word names; a send or a receive is the whole transfer. Raises UsageError that lists the valid ones."""
     kind = CollectiveKind.of_word(word)
     if kind.is_transfer:
         return CollectiveKind.SEND_RECEIVE
-    if kind not in KINDS:
-        raise UsageError(f"collective {word!r} is not known; valid: {', '.join(KINDS)}")
+    if kind not in MODELLED_KINDS:
+        raise UsageError(f"collective {word!r} is not known; valid: {', '.join(MODELLED_KINDS)}")
     return kind
 
 
@@ -158,7 +160,7 @@ def _defaults(
     return ranks, inside, concurrent, whole
 
 
-def place(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float64, span: Float64) -> Group:
+def span_group(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float64, span: Float64) -> Group:
     """The group with its share of the cluster's links and NICs."""
     node, fabric = cluster.node, cluster.fabric
     cluster.check_size(int(np.max(ranks, initial=1)))

@@ -13,7 +13,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.result import Described
 from lumos.units import duration
 
-Int64 = NDArray[np.int64]
+_Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
 
@@ -44,11 +44,11 @@ class Estimate(Described):
     `MODELLED`.
     """
 
-    time: Int64
-    low: Int64
-    high: Int64
+    time: _Int64
+    low: _Int64
+    high: _Int64
     bound_by: NDArray[np.uint8]
-    roofline: Int64
+    roofline: _Int64
     extrapolated: NDArray[np.bool_]
     source: str = MODELLED
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -100,6 +100,6 @@ class Estimate(Described):
         )
 
 
-def nanoseconds(values: ArrayLike) -> Int64:
+def nanoseconds(values: ArrayLike) -> _Int64:
     """Nearest whole nanosecond, as int64 of the same shape."""
     return np.asarray(np.rint(values)).astype(np.int64)

@@ -16,7 +16,7 @@ import msgspec
 
 from lumos.cost.calibrate import fit_tables, read_table
 from lumos.cost.cluster import load_cluster
-from lumos.cost.coefficients import Book, Coefficients, write
+from lumos.cost.coefficients import Book, Coefficients, write_coefficients
 from lumos.cost.from_trace import ClassRatio, accelerator_of, calibrated, class_ratios
 from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
@@ -66,7 +66,7 @@ class Calibration(Shown):
     def write(self, path: str | os.PathLike[str], sources: Sequence[str] = ()) -> None:
         """Write the coefficients as a TOML file, for `--coefficients`. Raises LumosError where it cannot be written."""
         names = f" from {', '.join(Path(source).name for source in sources)}" if sources else ""
-        write(self.book, Path(path), f"Written by lumos calibrate{names}")
+        write_coefficients(self.book, Path(path), f"Written by lumos calibrate{names}")
 
 
 def calibrate(source: Source, *, output: str | os.PathLike[str] | None = None, on: str | None = None) -> Calibration:

@@ -26,7 +26,7 @@ FOLDS = 3
 INTERVAL_SHARE = 0.8
 
 #: From positive parameters to the modelled seconds of some rows.
-Model = Callable[[Float64], Float64]
+_Model = Callable[[Float64], Float64]
 
 
 def minimise(residuals: Callable[[Float64], Float64], start: Float64, steps: int = 40) -> Float64:
@@ -70,7 +70,7 @@ def _loss(residuals: Float64) -> float:
     return float(np.sum(np.sqrt(1 + np.square(residuals / LOSS_SCALE)) - 1))
 
 
-def fit_positive(models: Sequence[Model], measured: Sequence[Float64], prior: Float64) -> Float64:
+def fit_positive(models: Sequence[_Model], measured: Sequence[Float64], prior: Float64) -> Float64:
     """Positive parameters shared by all `models`. measured: seconds of each model's rows. prior: where the fit starts and what
     it is pulled towards.
 
@@ -134,6 +134,6 @@ def summarise(
     )
 
 
-def spans(**inputs: Float64) -> dict[str, tuple[float, float]]:
+def input_ranges(**inputs: Float64) -> dict[str, tuple[float, float]]:
     """Smallest and largest value of each input."""
     return {key: (float(np.min(v)), float(np.max(v))) for key, v in inputs.items()}

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.cost.attention import PRIOR, AttentionCoefficients, AttentionShape, attention_seconds
+from lumos.cost.attention import ATTENTION_PRIOR, AttentionCoefficients, AttentionShape, attention_seconds
 from lumos.cost.cluster import Accelerator
 from lumos.cost.coefficients import Coefficients
 from lumos.cost.estimate import Float64
-from lumos.cost.fit import fit_positive, held_out, spans, summarise
+from lumos.cost.fit import fit_positive, held_out, input_ranges, summarise
 from lumos.vocabulary import Direction, DType
 
 
@@ -46,7 +46,7 @@ def fit_attention(tables: Sequence[AttentionRows]) -> tuple[Coefficients, Float6
         modelled = held_out(lambda mask: lambda other: _predict(_fit(split(mask)), split(other)), measured, groups)
     else:  # too few sizes of heads to hold any out: hold out sequence lengths
         modelled = held_out(lambda mask: lambda other: _predict(_fit(split(mask)), split(other)), measured, merged.keys.tolist())
-    seen = spans(batch=merged.batch, seq_len=merged.keys, heads=merged.heads, head_dim=merged.head_dim)
+    seen = input_ranges(batch=merged.batch, seq_len=merged.keys, heads=merged.heads, head_dim=merged.head_dim)
     values: dict[str, float | list[float]] = dict(_fit(tables)._asdict())
     return summarise(values, modelled, measured, seen), modelled
 
@@ -54,7 +54,7 @@ def fit_attention(tables: Sequence[AttentionRows]) -> tuple[Coefficients, Float6
 def _fit(tables: Sequence[AttentionRows]) -> AttentionCoefficients:
     some = [t for t in tables if len(t.seconds)]
     models = [lambda values, t=t: _seconds(t, AttentionCoefficients(*map(float, values))) for t in some]
-    return AttentionCoefficients(*map(float, fit_positive(models, [t.seconds for t in some], np.array(PRIOR))))
+    return AttentionCoefficients(*map(float, fit_positive(models, [t.seconds for t in some], np.array(ATTENTION_PRIOR))))
 
 
 def _seconds(t: AttentionRows, c: AttentionCoefficients) -> Float64:

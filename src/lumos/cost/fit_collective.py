@@ -17,10 +17,10 @@ from lumos.cost.collective import (
     NetworkCoefficients,
     link_seconds,
     network_seconds,
-    place,
+    span_group,
 )
 from lumos.cost.estimate import Float64
-from lumos.cost.fit import fit_positive, held_out, spans, summarise
+from lumos.cost.fit import fit_positive, held_out, input_ranges, summarise
 from lumos.vocabulary import CollectiveKind
 
 
@@ -50,7 +50,7 @@ def fit_links(tables: Sequence[CollectiveRows]) -> tuple[Coefficients, Float64]:
 
     modelled = held_out(lambda mask: lambda other: _predict(_fit_links(split(mask)), split(other)), measured, sizes.tolist())
     values = _stored(_fit_links(tables))
-    return summarise(values, modelled, measured, spans(ranks=np.concatenate([t.ranks for t in tables]), size_bytes=sizes)), modelled
+    return summarise(values, modelled, measured, input_ranges(ranks=np.concatenate([t.ranks for t in tables]), size_bytes=sizes)), modelled
 
 
 def fit_network(
@@ -65,7 +65,7 @@ def fit_network(
         modelled.append(_network(table, link, _fit_network([tables[i] for i in chosen], [inner[i] for i in chosen])))
     values: dict[str, float | list[float]] = dict(_fit_network(tables, inner)._asdict())
     measured = np.concatenate([t.seconds for t in tables])
-    seen = spans(size_bytes=np.concatenate([t.size_bytes for t in tables]), nodes=np.concatenate([t.nodes for t in tables]))
+    seen = input_ranges(size_bytes=np.concatenate([t.size_bytes for t in tables]), nodes=np.concatenate([t.nodes for t in tables]))
     return summarise(values, np.concatenate(modelled), measured, seen), modelled
 
 
@@ -84,12 +84,12 @@ def _fit_network(tables: Sequence[CollectiveRows], inner: Sequence[LinkCoefficie
 
 
 def _link(t: CollectiveRows, c: LinkCoefficients) -> Float64:
-    group = place(t.cluster, t.ranks, t.ranks, np.ones_like(t.ranks), t.ranks)
+    group = span_group(t.cluster, t.ranks, t.ranks, np.ones_like(t.ranks), t.ranks)
     return link_seconds(t.kind, t.size_bytes, group, c)[0]
 
 
 def _network(t: CollectiveRows, inner: LinkCoefficients, c: NetworkCoefficients) -> Float64:
-    group = place(t.cluster, t.ranks, t.ranks / t.nodes, np.ones_like(t.ranks), t.nodes * t.cluster.node.devices)
+    group = span_group(t.cluster, t.ranks, t.ranks / t.nodes, np.ones_like(t.ranks), t.nodes * t.cluster.node.devices)
     return network_seconds(t.kind, t.size_bytes, group, inner, c)[0]
 
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from lumos.cost.cluster import Accelerator
 from lumos.cost.coefficients import Coefficients
 from lumos.cost.estimate import Float64
-from lumos.cost.fit import fit_positive, held_out, spans, summarise
-from lumos.cost.gemm import PRIOR, TILES, GemmCoefficients, gemm_seconds, work_of
+from lumos.cost.fit import fit_positive, held_out, input_ranges, summarise
+from lumos.cost.gemm import GEMM_PRIOR, TILES, GemmCoefficients, gemm_seconds, work_of
 from lumos.vocabulary import DType
 
 _SCALARS = GemmCoefficients._fields[:-1]
@@ -38,7 +38,7 @@ def fit_gemm(rows: GemmRows) -> tuple[Coefficients, Float64]:
     pairs = list(zip(rows.n.tolist(), rows.k.tolist(), strict=True))
     modelled = held_out(lambda mask: lambda other: _predict(_fit([rows.where(mask)]), rows.where(other)), rows.seconds, pairs)
     values = _stored(_fit([rows]))
-    return summarise(values, modelled, rows.seconds, spans(m=rows.m, n=rows.n, k=rows.k)), modelled
+    return summarise(values, modelled, rows.seconds, input_ranges(m=rows.m, n=rows.n, k=rows.k)), modelled
 
 
 def fit_generic(tables: Sequence[GemmRows], most: int = 800) -> tuple[Coefficients, Mapping[str, Float64]]:
@@ -50,12 +50,12 @@ def fit_generic(tables: Sequence[GemmRows], most: int = 800) -> tuple[Coefficien
         others = [t for t in thinned if t.accelerator.name != table.accelerator.name]
         modelled[table.accelerator.name] = _predict(_fit(others), table) if others else np.full(len(table.m), np.nan)
     measured = np.concatenate([t.seconds for t in tables])
-    seen = spans(**{key: np.concatenate([getattr(t, key) for t in tables]) for key in "mnk"})
+    seen = input_ranges(**{key: np.concatenate([getattr(t, key) for t in tables]) for key in "mnk"})
     return summarise(_stored(_fit(thinned)), np.concatenate([modelled[t.accelerator.name] for t in tables]), measured, seen), modelled
 
 
 def _fit(tables: Sequence[GemmRows]) -> GemmCoefficients:
-    prior = np.array([*PRIOR[:-1], *PRIOR.tile_overhead])
+    prior = np.array([*GEMM_PRIOR[:-1], *GEMM_PRIOR.tile_overhead])
     models = [lambda values, t=t: _predict(_unpacked(values), t) for t in tables]
     return _unpacked(fit_positive(models, [t.seconds for t in tables], prior))
 

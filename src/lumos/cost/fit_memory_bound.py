@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from lumos.cost.cluster import Accelerator
 from lumos.cost.coefficients import Coefficients
 from lumos.cost.estimate import Float64
-from lumos.cost.fit import fit_positive, held_out, spans, summarise
-from lumos.cost.memory_bound import PRIOR, MemoryCoefficients, moved_seconds
+from lumos.cost.fit import fit_positive, held_out, input_ranges, summarise
+from lumos.cost.memory_bound import MEMORY_PRIOR, MemoryCoefficients, moved_seconds
 from lumos.cost.operators import operator_times
 from lumos.cost.traffic import traffic
 from lumos.trace.table import Category, Trace
 
 #: A row whose time is not known to within this share of itself is fitted, but does not count for the error.
-COARSEST = 0.2
+_COARSEST = 0.2
 
 
 class MemoryRows(NamedTuple):
@@ -54,7 +54,7 @@ def memory_rows(trace: Trace, accelerator: Accelerator) -> list[MemoryRows]:
         seconds = np.array([float(np.median(times[key])) for key in keys]) * 1e-9
         shapes = tuple(key[2].partition("(")[2] for key in keys)
         out.append(
-            MemoryRows(accelerator, kernel_class, np.array([k[1] for k in keys]), seconds, shapes, seconds * COARSEST >= tick * 1e-9)
+            MemoryRows(accelerator, kernel_class, np.array([k[1] for k in keys]), seconds, shapes, seconds * _COARSEST >= tick * 1e-9)
         )
     return out
 
@@ -72,13 +72,13 @@ def fit_memory_bound(tables: Sequence[MemoryRows]) -> tuple[Coefficients, Float6
     modelled = held_out(lambda mask: lambda other: _predict(_fit(split(mask)), split(other)), measured, shapes)
     modelled = np.where(np.concatenate([t.scored for t in tables]), modelled, np.nan)
     values: dict[str, float | list[float]] = dict(_fit(tables)._asdict())
-    return summarise(values, modelled, measured, spans(bytes=np.concatenate([t.bytes for t in tables]))), modelled
+    return summarise(values, modelled, measured, input_ranges(bytes=np.concatenate([t.bytes for t in tables]))), modelled
 
 
 def _fit(tables: Sequence[MemoryRows]) -> MemoryCoefficients:
     some = [t for t in tables if len(t.seconds)]
     models = [lambda values, t=t: _seconds(t, MemoryCoefficients(*map(float, values))) for t in some]
-    return MemoryCoefficients(*map(float, fit_positive(models, [t.seconds for t in some], np.array(PRIOR))))
+    return MemoryCoefficients(*map(float, fit_positive(models, [t.seconds for t in some], np.array(MEMORY_PRIOR))))
 
 
 def _seconds(t: MemoryRows, c: MemoryCoefficients) -> Float64:

@@ -74,7 +74,7 @@ class GemmCoefficients(NamedTuple):
 
 
 #: Textbook values: the fit starts from them and is pulled towards them where there are few data.
-PRIOR = GemmCoefficients(2.0, 0.1, 0.2, 40.0, 0.3, 0.1, 3.0, 0.5, (0.05,) * len(TILES))
+GEMM_PRIOR = GemmCoefficients(2.0, 0.1, 0.2, 40.0, 0.3, 0.1, 3.0, 0.5, (0.05,) * len(TILES))
 
 
 def gemm(

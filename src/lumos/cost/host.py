@@ -30,18 +30,18 @@ class Mode(NamedTuple):
 
 #: Modes of launching. No public trace has shapes in the modes "compiled" and "graph"; they are set to about a third and a fiftieth
 #: of eager.
-MODES = {"eager": Mode(28e-6, 12e-6, 52e-6), "compiled": Mode(9e-6, 4e-6, 18e-6), "graph": Mode(0.5e-6, 0.2e-6, 1e-6)}
+HOST_MODES = {"eager": Mode(28e-6, 12e-6, 52e-6), "compiled": Mode(9e-6, 4e-6, 18e-6), "graph": Mode(0.5e-6, 0.2e-6, 1e-6)}
 
 
 def host_launches(kernels: ArrayLike, accelerator: Accelerator, mode: str = "eager") -> Estimate:
     """Time that one thread needs to launch `kernels` kernels. Raises UsageError for an unknown mode or a negative count,
     LumosError where the accelerator has no launch_s."""
-    if mode not in MODES:
-        raise UsageError(f"host launches: mode {mode!r} is not known; valid: {', '.join(MODES)}")
+    if mode not in HOST_MODES:
+        raise UsageError(f"host launches: mode {mode!r} is not known; valid: {', '.join(HOST_MODES)}")
     count = np.asarray(kernels, float)
     if not np.all(count >= 0):
         raise UsageError("host launches: kernels must be zero or more")
     call = 0.0 if mode == "graph" else float(accelerator.require("launch_s"))
-    time, low, high = (nanoseconds(count * (call + extra) * 1e9) for extra in MODES[mode])
+    time, low, high = (nanoseconds(count * (call + extra) * 1e9) for extra in HOST_MODES[mode])
     bound = np.where(count > 0, Bound.HOST, Bound.NOTHING).astype(np.uint8)
     return Estimate(time, low, high, bound, np.zeros_like(time), np.zeros(count.shape, bool))

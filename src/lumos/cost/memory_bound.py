@@ -36,10 +36,10 @@ class MemoryCoefficients(NamedTuple):
     cache_share: float
 
 
-PRIOR = MemoryCoefficients(2.0, 0.15, 2.5, 0.5)
+MEMORY_PRIOR = MemoryCoefficients(2.0, 0.15, 2.5, 0.5)
 
 
-class Work(NamedTuple):
+class ElementwiseWork(NamedTuple):
     """Traffic per element: tensors of the activations' dtype read and written, and bytes of other dtypes."""
 
     reads: float
@@ -49,7 +49,7 @@ class Work(NamedTuple):
 
 #: Classes with coefficients of their own: one pass over contiguous tensors; one with broadcast or permuted operands; one that
 #: reduces many elements to few; one that reduces and then passes over the tensor again.
-POINTWISE, STRIDED, REDUCTION, NORMALISATION = CLASSES = ("pointwise", "strided", "reduction", "normalisation")
+POINTWISE, STRIDED, REDUCTION, NORMALISATION = TRAFFIC_CLASSES = ("pointwise", "strided", "reduction", "normalisation")
 _CLASS_OF = {
     **dict.fromkeys(("transpose", "rotary", "rotary_backward", "embedding", "embedding_backward", "bias"), STRIDED),
     **dict.fromkeys(("gradient_norm", "cross_entropy"), REDUCTION),
@@ -61,37 +61,37 @@ _CLASS_OF = {
 
 #: Traffic per element of each kind of kernel.
 WORK = {
-    "copy": Work(1, 1),
-    "transpose": Work(1, 1),
-    "cast_to_fp32": Work(1, 0, 4),
-    "cast_from_fp32": Work(0, 1, 4),
-    "cast_to_fp8": Work(1, 0, 1),
-    "fill": Work(0, 1),
-    "residual": Work(2, 1),
-    "bias": Work(1, 1),
-    "activation": Work(1, 1),
-    "activation_backward": Work(2, 1),
-    "gated_activation": Work(2, 1),  # per element of the product: gate and up read
-    "gated_activation_backward": Work(3, 2),
-    "layer_norm": Work(1, 1),
-    "layer_norm_backward": Work(4, 1),  # input gradient, then the weights' gradients from the same two tensors
-    "rms_norm": Work(1, 1),
-    "rms_norm_backward": Work(4, 1),
-    "dropout": Work(1, 1, 1),
-    "dropout_backward": Work(1, 1, 1),
-    "softmax": Work(1, 1),
-    "softmax_backward": Work(2, 1),
-    "masked_softmax": Work(1, 1, 1),
-    "rotary": Work(1, 1),
-    "rotary_backward": Work(1, 1),
-    "cross_entropy": Work(2, 0),  # per logit: maximum, then the sum of exponentials
-    "cross_entropy_backward": Work(1, 1),
-    "embedding": Work(1, 1),
-    "embedding_backward": Work(2, 1),
-    "gradient_accumulation": Work(1, 0, 8),  # into fp32: read and write
-    "gradient_norm": Work(0, 0, 4),
-    "sgd": Work(0, 0, 12),
-    "adam": Work(0, 1, 28),  # fp32 master, two moments read and written, fp32 gradient read; new parameter written
+    "copy": ElementwiseWork(1, 1),
+    "transpose": ElementwiseWork(1, 1),
+    "cast_to_fp32": ElementwiseWork(1, 0, 4),
+    "cast_from_fp32": ElementwiseWork(0, 1, 4),
+    "cast_to_fp8": ElementwiseWork(1, 0, 1),
+    "fill": ElementwiseWork(0, 1),
+    "residual": ElementwiseWork(2, 1),
+    "bias": ElementwiseWork(1, 1),
+    "activation": ElementwiseWork(1, 1),
+    "activation_backward": ElementwiseWork(2, 1),
+    "gated_activation": ElementwiseWork(2, 1),  # per element of the product: gate and up read
+    "gated_activation_backward": ElementwiseWork(3, 2),
+    "layer_norm": ElementwiseWork(1, 1),
+    "layer_norm_backward": ElementwiseWork(4, 1),  # input gradient, then the weights' gradients from the same two tensors
+    "rms_norm": ElementwiseWork(1, 1),
+    "rms_norm_backward": ElementwiseWork(4, 1),
+    "dropout": ElementwiseWork(1, 1, 1),
+    "dropout_backward": ElementwiseWork(1, 1, 1),
+    "softmax": ElementwiseWork(1, 1),
+    "softmax_backward": ElementwiseWork(2, 1),
+    "masked_softmax": ElementwiseWork(1, 1, 1),
+    "rotary": ElementwiseWork(1, 1),
+    "rotary_backward": ElementwiseWork(1, 1),
+    "cross_entropy": ElementwiseWork(2, 0),  # per logit: maximum, then the sum of exponentials
+    "cross_entropy_backward": ElementwiseWork(1, 1),
+    "embedding": ElementwiseWork(1, 1),
+    "embedding_backward": ElementwiseWork(2, 1),
+    "gradient_accumulation": ElementwiseWork(1, 0, 8),  # into fp32: read and write
+    "gradient_norm": ElementwiseWork(0, 0, 4),
+    "sgd": ElementwiseWork(0, 0, 12),
+    "adam": ElementwiseWork(0, 1, 28),  # fp32 master, two moments read and written, fp32 gradient read; new parameter written
 }
 
 
@@ -132,7 +132,7 @@ def bytes_per_element(kind: str, dtype: str) -> float:
 
 
 def moved(traffic: ArrayLike, accelerator: Accelerator, kernel_class: str = POINTWISE, *, book: Book | None = None) -> Estimate:
-    """Time of a kernel that reads and writes `traffic` bytes in total. kernel_class: one of `CLASSES`."""
+    """Time of a kernel that reads and writes `traffic` bytes in total. kernel_class: one of `TRAFFIC_CLASSES`."""
     traffic = np.asarray(traffic, float)
     if not np.all(traffic >= 0):
         raise UsageError("memory-bound kernel: sizes must be zero or more")

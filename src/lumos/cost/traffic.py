@@ -14,16 +14,16 @@ from lumos.cost.memory_bound import NORMALISATION, POINTWISE, REDUCTION, STRIDED
 from lumos.cost.operators import OperatorTime, Shape, elements
 from lumos.vocabulary import DType
 
-Tensor = tuple[Shape, int]
+_Tensor = tuple[Shape, int]
 
 
-Rule = Callable[[list[Tensor]], float]
+_Rule = Callable[[list[_Tensor]], float]
 
 
-def _pointwise(operands: int, in_place: bool) -> Rule:
+def _pointwise(operands: int, in_place: bool) -> _Rule:
     """Every operand is read once, and one result of their broadcast shape is written. Further tensors are outputs."""
 
-    def rule(tensors: list[Tensor]) -> float:
+    def rule(tensors: list[_Tensor]) -> float:
         read = tensors[:operands]
         shape = tensors[0][0] if in_place else np.broadcast_shapes(*(s for s, _ in read))
         return sum(elements(s) * size for s, size in read) + elements(shape) * max(size for _, size in read)
@@ -31,7 +31,7 @@ def _pointwise(operands: int, in_place: bool) -> Rule:
     return rule
 
 
-def _first(reads: float, writes: float) -> Rule:
+def _first(reads: float, writes: float) -> _Rule:
     """The first tensor is read `reads` times and written `writes` times."""
     return lambda tensors: elements(tensors[0][0]) * tensors[0][1] * (reads + writes)
 
@@ -44,7 +44,7 @@ _TERNARY = ("where", "addcmul", "addcdiv")
 _POINTWISE = {name: n for n, names in enumerate((_UNARY, _BINARY, _TERNARY), 1) for name in names}
 
 #: By operator: the class of its kernel, and the rule for its bytes.
-_RULES: dict[str, tuple[str, Rule]] = {
+_RULES: dict[str, tuple[str, _Rule]] = {
     **{f"aten::{name}": (POINTWISE, _pointwise(n, False)) for name, n in _POINTWISE.items()},
     **{f"aten::{name}_": (POINTWISE, _pointwise(n, True)) for name, n in _POINTWISE.items()},
     "aten::copy_": (POINTWISE, lambda tensors: sum(elements(s) * size for s, size in tensors[:2])),
@@ -83,7 +83,7 @@ def traffic(operator: OperatorTime) -> tuple[str, float] | None:
         return None
 
 
-def _strided(name: str, tensors: list[Tensor]) -> bool:
+def _strided(name: str, tensors: list[_Tensor]) -> bool:
     """Whether the kernel does not pass over contiguous memory: it has a broadcast operand, or is a copy that changes the layout.
 
     A copy between equal dtypes changes the layout if it runs as a kernel; otherwise it would be a memcpy.

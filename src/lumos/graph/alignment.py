@@ -13,10 +13,10 @@ from lumos.trace.table import Int64
 #: which entries belong together.
 ENDS_TOGETHER = 200_000
 #: Share of the shorter sequence that must have a partner by its end before partners by end are preferred to those by order.
-MOST = 0.8
+_MOST = 0.8
 
 
-def align(reference: Sequence[Hashable], other: Sequence[Hashable], reference_end: Int64, other_end: Int64) -> Int64:
+def align_collectives(reference: Sequence[Hashable], other: Sequence[Hashable], reference_end: Int64, other_end: Int64) -> Int64:
     """For each entry of `reference` its partner in `other`, -1 without one: int64[len(reference)], ascending where >= 0.
 
     Equal sequences match one to one. Otherwise, entries of equal label that end at the same time match, if the share MOST
@@ -25,7 +25,7 @@ def align(reference: Sequence[Hashable], other: Sequence[Hashable], reference_en
     if list(reference) == list(other):
         return np.arange(len(reference))
     by_end = _by_end(reference, other, reference_end, other_end)
-    if (by_end >= 0).sum() >= MOST * min(len(reference), len(other)):
+    if (by_end >= 0).sum() >= _MOST * min(len(reference), len(other)):
         return by_end
     partner = np.full(len(reference), -1, np.int64)
     for block in SequenceMatcher(None, reference, other, autojunk=False).get_matching_blocks():

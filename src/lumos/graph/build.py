@@ -20,7 +20,7 @@ from lumos.errors import GraphError
 from lumos.graph.calls import classify
 from lumos.graph.collectives import collectives, is_communication
 from lumos.graph.concatenate import concatenate
-from lumos.graph.constants import constants
+from lumos.graph.constants import rank_constants
 from lumos.graph.edges import Edges
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.launches import DeviceWork, device_work
@@ -97,7 +97,7 @@ def rank_graph(trace: Trace) -> Graph:
         raise GraphError(f"{trace.path}: rank {trace.rank} has neither operators nor device work; record with CPU and CUDA activities on")
     timers = _timers(trace, anchors)
     handed = hand_offs(trace, slices, timers)
-    delays = constants(trace, work, _marked(len(work), waits.work), syncs, copies)
+    delays = rank_constants(trace, work, _marked(len(work), waits.work), syncs, copies)
 
     planned = plan(trace, slices)
     _plan_launches(planned, work, copies, full, delays.launch_latency)

@@ -27,7 +27,7 @@ MOST_BYTES = 2**50
 _Column = tuple[NDArray[np.generic], type[np.generic], int]
 
 
-def check(graph: Graph) -> None:
+def check_graph(graph: Graph) -> None:
     """Raise GraphError with the first thing in which a graph is not as `Graph` and `Collectives` describe it."""
     n, ranks = len(graph), len(graph.ranks)
     columns: dict[str, _Column] = {

@@ -47,7 +47,7 @@ class Constants:
         return lag
 
 
-#: The names above, by the dependency that adds them; what `replay` reports as `constants`.
+#: The names above, by the dependency that adds them; what `replay` reports as `rank_constants`.
 CONSTANT_NAMES = {
     Dependency.LAUNCH: "launch_latency",
     Dependency.STREAM_ORDER: "kernel_gap",
@@ -56,7 +56,9 @@ CONSTANT_NAMES = {
 }
 
 
-def constants(trace: Trace, work: DeviceWork, waiting: NDArray[np.bool_], syncs: Synchronisations, copies: BlockingCopies) -> Constants:
+def rank_constants(
+    trace: Trace, work: DeviceWork, waiting: NDArray[np.bool_], syncs: Synchronisations, copies: BlockingCopies
+) -> Constants:
     """Estimate the constants of one rank. `waiting` marks work that also waits for another stream."""
     if not len(work):
         return Constants()

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
-from lumos.graph.alignment import align
+from lumos.graph.alignment import align_collectives
 from lumos.graph.lists import end_to_end
 from lumos.graph.table import Collectives, Graph, Occupancy, Step
 from lumos.trace.table import ABSENT, Int32, Int64
@@ -33,7 +33,7 @@ TOGETHER = (
     CollectiveKind.BARRIER,
 )
 #: The two sides of a message.
-SIDES = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
+_SIDES = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
 #: Ranks of one host share a clock: they leave a collective within a few microseconds of each other (1 to 7 in the public
 #: DLRM job). A clock is not moved where it differs by no more than this, or by no more than its differences scatter (ns).
 SAME_CLOCK = 10_000
@@ -89,7 +89,7 @@ def _match(graph: Graph, facts: Collectives, world: int | None) -> tuple[list[Ma
     matches: list[Matches] = []
     lone: list[Int32] = []
     kinds = [facts.kinds[k] for k in facts.kind]
-    paired = np.isin(kinds, SIDES) & (facts.peer >= 0)
+    paired = np.isin(kinds, _SIDES) & (facts.peer >= 0)
     for index in _groups(facts, ~paired):
         order = index[np.argsort(start[index], kind="stable")]
         lanes = [order[of_task[order] == r] for r in range(len(graph.ranks))]
@@ -135,7 +135,7 @@ def _match_group(graph: Graph, facts: Collectives, kinds: Sequence[CollectiveKin
     end = _measured(graph)[1][facts.task]
     columns = [np.arange(len(lanes[0]))]
     for other, lane in zip(labels[1:], lanes[1:], strict=True):
-        columns.append(align(labels[0], other, end[lanes[0]], end[lane]))
+        columns.append(align_collectives(labels[0], other, end[lanes[0]], end[lane]))
     partner = np.stack(columns, axis=1)  # row: entry of the first lane; -1 where a lane has no partner
     full = (partner >= 0).all(axis=1)
     chosen = (

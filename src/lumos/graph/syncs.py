@@ -49,7 +49,7 @@ class Synchronisations:
     awaited_end: Int64
 
 
-ALL = -1
+_ALL = -1
 NONE = -2
 
 
@@ -95,7 +95,7 @@ def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisa
         begin, finish = int(trace.start[row]), int(trace.start[row] + trace.duration[row])
         note = notes.get(int(trace.correlation[row]))
         if calls[row] == Call.DEVICE_SYNC:
-            target[i] = ALL
+            target[i] = _ALL
             awaited[i] = issued.last_of_all_before(begin)
         elif calls[row] == Call.STREAM_SYNC:
             known = None if note is None else note_stream(stream_of, note.device, note.stream)

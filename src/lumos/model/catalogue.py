@@ -19,7 +19,7 @@ import msgspec
 from lumos.errors import LumosError
 from lumos.model.transformer import Model
 
-DATA = Path(__file__).parent / "data" / "models.toml"
+_DATA = Path(__file__).parent / "data" / "models.toml"
 
 
 def model_names() -> tuple[str, ...]:
@@ -39,7 +39,7 @@ def load_model(name: str) -> Model:
     model = find_model(name)
     if model is not None:
         return model
-    near = difflib.get_close_matches(plain(name), _spellings(), 1, 0.5)
+    near = difflib.get_close_matches(plain_name(name), _spellings(), 1, 0.5)
     hint = f"; nearest: {_spellings()[near[0]]}" if near else ""
     raise LumosError(f"model {name!r} is not known{hint}; valid: {', '.join(model_names())}, or the path of a Hugging Face config.json")
 
@@ -47,23 +47,23 @@ def load_model(name: str) -> Model:
 def find_model(name: str) -> Model | None:
     """The model that ships with Lumos under that name, in any spelling, or None."""
     spellings = _spellings()
-    known = spellings.get(_with_points(name)) or spellings.get(plain(name))
+    known = spellings.get(_with_points(name)) or spellings.get(plain_name(name))
     return None if known is None else _model(known)
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """The name's letters and digits in lower case."""
     return re.sub(r"[^a-z0-9]", "", name.lower().replace("meta-llama/", ""))
 
 
 def _with_points(name: str) -> str:
-    """As `plain`, but with decimal points, because 1.3b is not 13b."""
-    return ".".join(map(plain, re.split(r"(?<=\d)\.(?=\d)", name)))
+    """As `plain_name`, but with decimal points, because 1.3b is not 13b."""
+    return ".".join(map(plain_name, re.split(r"(?<=\d)\.(?=\d)", name)))
 
 
 @cache
 def _tables() -> Mapping[str, dict[str, Any]]:
-    return tomllib.loads(DATA.read_text(encoding="utf-8"))
+    return tomllib.loads(_DATA.read_text(encoding="utf-8"))
 
 
 @cache
@@ -71,7 +71,7 @@ def _spellings() -> Mapping[str, str]:
     names = {spelling: name for name, table in _tables().items() for spelling in (name, *table.get("aliases", ()))}
     known = {_with_points(spelling): name for spelling, name in names.items()}
     for spelling, name in names.items():  # a name without its decimal points must not replace the exact name of another model
-        known.setdefault(plain(spelling), name)
+        known.setdefault(plain_name(spelling), name)
     return known
 
 
@@ -87,4 +87,4 @@ def _model(name: str) -> Model:
     try:
         return msgspec.convert({"name": name, **table}, Model)
     except msgspec.ValidationError as error:
-        raise LumosError(f"{DATA}: [{name}]: {error}") from error
+        raise LumosError(f"{_DATA}: [{name}]: {error}") from error

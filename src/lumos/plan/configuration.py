@@ -20,8 +20,8 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.model import Model, load_model
 from lumos.plan.framework import Framework, with_switches
-from lumos.plan.job import Job
-from lumos.plan.plan import Plan, PlanError, check, layer_count, layers_of_chunks
+from lumos.plan.job import PlannedJob
+from lumos.plan.plan import Plan, PlanError, check_plan, layer_count, layers_of_chunks
 from lumos.plan.profiles import named
 from lumos.vocabulary import Precision, Recompute, Schedule
 
@@ -94,7 +94,7 @@ def _in_words(message: str, table: dict[str, Any]) -> str:
     return f"{key} = {table[key]!r} must be {words.get(kind, kind)}"
 
 
-def job_from(settings: Settings) -> Job:
+def job_from(settings: Settings) -> PlannedJob:
     """The job that the settings describe. Raises UsageError if one is missing or unknown, PlanError if they contradict each other."""
     s = settings
     for key in ("model", "cluster", "gpus", "global_batch", "seq"):
@@ -120,9 +120,9 @@ def job_from(settings: Settings) -> Job:
         "recompute": s.recompute or framework.recompute,
     }
     plan = Plan(**given)
-    check(plan, model)
+    check_plan(plan, model)
     _check_effects(s, plan, model)
-    return Job(model, plan, framework, cluster, tuple(notes))
+    return PlannedJob(model, plan, framework, cluster, tuple(notes))
 
 
 def _check_effects(s: Settings, plan: Plan, model: Model) -> None:

@@ -12,7 +12,7 @@ from lumos.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlannedJob:
     """The subject of one prediction. assumed: which facts the configuration left open, and the values that were assumed."""
 
     model: Model

@@ -17,7 +17,7 @@ from lumos.model import Model
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
 #: Fields of `Plan` that count devices, replicas, stages or sequences: whole numbers from 1.
-SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len")
+_SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len")
 #: The most passes (forward or backward, of one microbatch through one chunk) of a step that is simulated: it takes half a minute and 1 GB.
 MOST_PASSES = 500_000
 #: Fields of `Plan` that are enums.
@@ -68,7 +68,7 @@ class Plan:
     def __post_init__(self) -> None:
         for key, kind in _WORDS.items():
             object.__setattr__(self, key, one_of(kind, getattr(self, key), key))
-        for key in SIZES:
+        for key in _SIZES:
             _whole(self, key, 1)
         for key in ("shard", "lora_rank", "document"):
             _whole(self, key, 0)
@@ -100,7 +100,7 @@ class Plan:
         return self.global_batch * self.seq_len
 
 
-def check(plan: Plan, model: Model) -> None:
+def check_plan(plan: Plan, model: Model) -> None:
     """Raise PlanError if the plan breaks a rule between its sizes, or between them and the model."""
     tokens = plan.micro_batch * plan.seq_len
     _rule(tokens < 1 << 31, f"micro_batch · seq_len = {tokens:,} tokens: more than kernels can index (2^31)")

@@ -17,9 +17,9 @@ import msgspec
 from lumos.errors import LumosError, UsageError
 from lumos.plan.framework import SWITCHES, Framework
 
-DATA = Path(__file__).parent / "data" / "frameworks.toml"
+_DATA = Path(__file__).parent / "data" / "frameworks.toml"
 #: The year that is assumed for a framework if none is given.
-RECENT = 2024
+_RECENT = 2024
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,15 +71,15 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def _file() -> _File:
     """The file of profiles. Raises LumosError if it has another format or sets an unknown switch."""
     try:
-        file = msgspec.convert(tomllib.loads(DATA.read_text(encoding="utf-8")), _File)
+        file = msgspec.convert(tomllib.loads(_DATA.read_text(encoding="utf-8")), _File)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise LumosError(f"{DATA}: {error}") from error
+        raise LumosError(f"{_DATA}: {error}") from error
     tables = [file.defaults]
     for each in file.profile:
         tables += [each.values, *(version.values for version in each.version)]
     wrong = sorted({key for table in tables for key in table} - SWITCHES.keys()) + sorted(SWITCHES.keys() - file.defaults.keys())
     if wrong:
-        raise LumosError(f"{DATA}: {', '.join(wrong)}: not a switch, or a switch without a default")
+        raise LumosError(f"{_DATA}: {', '.join(wrong)}: not a switch, or a switch without a default")
     return file
 
 
@@ -94,7 +94,7 @@ def profiles() -> Mapping[str, Framework]:
     return {each.name: _framework(each, {}) for each in _file().profile}
 
 
-def profile(name: str) -> Framework:
+def framework_profile(name: str) -> Framework:
     """The profile of that name. Raises UsageError, which lists the valid names and the nearest."""
     known = profiles()
     if name in known:
@@ -116,8 +116,8 @@ class Chosen(NamedTuple):
 
 def named(name: str) -> Chosen:
     """The profile of that name, or of the framework of that name. Raises UsageError, which lists the valid names and the nearest."""
-    matching = None if name in profiles() else _matching(name, RECENT, "")
-    return matching or Chosen(profile(name), "")
+    matching = None if name in profiles() else _matching(name, _RECENT, "")
+    return matching or Chosen(framework_profile(name), "")
 
 
 def choose(framework: str, year: int | None = None, notes: str = "") -> Chosen:
@@ -126,11 +126,11 @@ def choose(framework: str, year: int | None = None, notes: str = "") -> Chosen:
     notes: free text that may tell more, such as compilation. A framework that is not known gets the profile that the file names
     for it.
     """
-    matching = _matching(framework, year or RECENT, notes)
+    matching = _matching(framework, year or _RECENT, notes)
     if matching is not None:
         return matching
     assumed = _profile(_file().unknown)
-    return Chosen(profile(assumed.name), f"framework {framework!r} is not known: taken as {assumed.why}")
+    return Chosen(framework_profile(assumed.name), f"framework {framework!r} is not known: taken as {assumed.why}")
 
 
 def _matching(framework: str, year: int, notes: str) -> Chosen | None:
@@ -149,7 +149,7 @@ def _of_year(chosen: _Profile, year: int) -> Chosen:
     for version in chosen.version:
         if _within(year, version.first, version.last):
             return Chosen(_framework(chosen, version.values), version.why)
-    return Chosen(profile(chosen.name), chosen.why)
+    return Chosen(framework_profile(chosen.name), chosen.why)
 
 
 def _profile(name: str) -> _Profile:

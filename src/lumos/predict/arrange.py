@@ -12,10 +12,10 @@ from lumos.blocks.block import Block, Builder, Op
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.parameters import RankParameters, bucket_layers, layer_parameters, stage_parameters
 from lumos.blocks.share import Share
-from lumos.blocks.work import Collective, Contention, Lane
+from lumos.blocks.work import Collective, Contention, RankStream
 from lumos.model import Model
 from lumos.plan.framework import Framework
-from lumos.plan.plan import Plan, check, layer_count, layers_of_chunks, outer_parts
+from lumos.plan.plan import Plan, check_plan, layer_count, layers_of_chunks, outer_parts
 from lumos.plan.schedules import Action, Pass, holds_sender, last_gradients, schedule
 from lumos.predict.cuda_graphs import captured
 from lumos.predict.layout import Blocks, Item, Layout
@@ -27,7 +27,7 @@ CONTENTION_LAUNCH = 1000
 
 def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: int) -> Layout:
     """The layout of one training step. Raises PlanError if the plan breaks a rule."""
-    check(plan, model)
+    check_plan(plan, model)
     share = Share(model, plan, framework, devices_per_node)
     chunks = layers_of_chunks(plan, model)
     blocks, work = Blocks(), LayerWork(share)
@@ -117,7 +117,7 @@ class Stage:
         chunk = self._position(action.chunk)
         first, last = chunk == 0, chunk == self._chunk_count - 1
         if not first:
-            self._receive(f"f{chunk}.{action.microbatch}", Lane.RECEIVE_FORWARD, "receive forward", action)
+            self._receive(f"f{chunk}.{action.microbatch}", RankStream.RECEIVE_FORWARD, "receive forward", action)
         if first:
             self._chain(self._outer_block(outer_layers.embedding_forward), Phase.FORWARD, action)
         for run in self._runs(action.chunk):
@@ -126,7 +126,7 @@ class Stage:
         if last:
             self._chain(self._outer_block(outer_layers.head_forward), Phase.FORWARD, action)
         else:
-            self._send(f"f{chunk + 1}.{action.microbatch}", Lane.SEND_FORWARD, "send forward", action)
+            self._send(f"f{chunk + 1}.{action.microbatch}", RankStream.SEND_FORWARD, "send forward", action)
 
     def _backward(self, action: Action, final: bool) -> None:
         plan = self.share.plan
@@ -139,7 +139,7 @@ class Stage:
             self._weights(action, exchange)
             return
         if not last:
-            self._receive(f"b{chunk}.{action.microbatch}", Lane.RECEIVE_BACKWARD, "receive backward", action)
+            self._receive(f"b{chunk}.{action.microbatch}", RankStream.RECEIVE_BACKWARD, "receive backward", action)
         else:
             self._chain(self._outer_block(outer_layers.head_backward), Phase.BACKWARD, action)
         for run in reversed(self._runs(action.chunk)):
@@ -149,7 +149,7 @@ class Stage:
             if exchange and self.share.framework.dp_overlap:
                 self._reduce(self._outer_parameters(), action, "embedding gradients")
         if not first:
-            self._send(f"b{chunk - 1}.{action.microbatch}", Lane.SEND_BACKWARD, "send backward", action)
+            self._send(f"b{chunk - 1}.{action.microbatch}", RankStream.SEND_BACKWARD, "send backward", action)
 
     def _weights(self, action: Action, exchange: bool) -> None:
         """The delayed weight gradients of a split backward pass. Their exchange can only follow them."""
@@ -207,7 +207,7 @@ class Stage:
 
     def _sharded_forward(self, block: Block, run: _Run, action: Action) -> None:
         """Each layer's parameters are gathered while the previous layer runs; at most two layers' parameters are held at a time."""
-        gather = self._gather(run.mixture, Lane.DATA)
+        gather = self._gather(run.mixture, RankStream.DATA)
         slowed = self._slowed(block, gather)
         before = [self.tail, self.tail]
         ready = self._place(gather, (before[0],), Phase.SYNC, action, run.layers.start)
@@ -220,7 +220,7 @@ class Stage:
 
     def _sharded_backward(self, block: Block, run: _Run, action: Action) -> None:
         plan = self.share.plan
-        gather = self._gather(run.mixture, Lane.DATA)
+        gather = self._gather(run.mixture, RankStream.DATA)
         reduce = self._reduction(run.mixture, 1)
         again = plan.reshard and plan.shards > 1
         slowed = self._slowed(block, *([gather] if again else []), reduce)
@@ -258,7 +258,7 @@ class Stage:
             ("reduce", mixture, layers), lambda: outer_layers.reduce_gradients(self.share, dense * width, experts * width)
         )
 
-    def _gather(self, mixture: bool, lane: Lane) -> Block:
+    def _gather(self, mixture: bool, lane: RankStream) -> Block:
         """The gather of one layer's parameters."""
         dense, experts = self._layer_parameters(mixture)
         width = self.share.parameter_bytes
@@ -296,7 +296,7 @@ class Stage:
             return
         for chunk in range(len(self.chunks[self.stage])):
             for run in self._runs(chunk):
-                gather = self._gather(run.mixture, Lane.GATHER)
+                gather = self._gather(run.mixture, RankStream.GATHER)
                 if not gather.ops:
                     continue
                 for layer in run.layers:
@@ -413,10 +413,10 @@ class Stage:
         """The block of the embedding or of the head that `maker` makes."""
         return self.blocks.of_pass(maker.__name__, lambda: maker(self.share, self.work))
 
-    def _transfer(self, name: str, lane: Lane) -> Block:
+    def _transfer(self, name: str, lane: RankStream) -> Block:
         return self.blocks.of_pass((name, lane), lambda: outer_layers.transfer(self.share, name, lane))
 
-    def _receive(self, key: str, lane: Lane, name: str, action: Action) -> None:
+    def _receive(self, key: str, lane: RankStream, name: str, action: Action) -> None:
         posted = self.tail_before_pass if self.share.framework.p2p_overlap else self.tail
         item = self._place(self._transfer(name, self._lane(lane, action)), (posted,), Phase.SYNC, action, transfer=key)
         self._wait_for(item)
@@ -424,12 +424,12 @@ class Stage:
         if outer_layers.scattered(self.share):
             self._chain(self.blocks.of_pass("received", lambda: outer_layers.gather_received(self.share)), Phase.SYNC, action)
 
-    def _lane(self, lane: Lane, action: Action) -> Lane:
+    def _lane(self, lane: RankStream, action: Action) -> RankStream:
         """The lane of a transfer. With DualPipe, the pipeline that runs from the last device to the first has its own lanes."""
         up = self.share.plan.schedule is Schedule.DUALPIPE and action.chunk == 1
-        return Lane(lane + Lane.RECEIVE_FORWARD_UP - Lane.RECEIVE_FORWARD) if up else lane
+        return RankStream(lane + RankStream.RECEIVE_FORWARD_UP - RankStream.RECEIVE_FORWARD) if up else lane
 
-    def _send(self, key: str, lane: Lane, name: str, action: Action) -> None:
+    def _send(self, key: str, lane: RankStream, name: str, action: Action) -> None:
         item = self._place(self._transfer(name, self._lane(lane, action)), (self.tail,), Phase.SYNC, action, transfer=key)
         plan = self.share.plan
         if holds_sender(plan.schedule, plan.vpp, self.share.framework.p2p_overlap):

@@ -15,7 +15,7 @@ import numpy as np
 from lumos.blocks.block import Block, Collapsed, Times, collapse
 from lumos.blocks.coefficients import StepCoefficients
 from lumos.blocks.price import Pricer
-from lumos.blocks.work import LANE_NAMES, Collective, Lane, Work
+from lumos.blocks.work import RANK_STREAM_NAMES, Collective, RankStream, Work
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, offsets, places
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
@@ -29,8 +29,10 @@ HOST = -1
 #: and so does the Python work of frameworks around a kernel.
 HOST_INTERVAL = (0.6, 1.6)
 #: Whether a lane of pipeline transfers sends or receives.
-SIDES: Mapping[Lane, CollectiveKind] = {
-    lane: CollectiveKind.SEND if "SEND" in lane.name else CollectiveKind.RECEIVE for lane in Lane if lane >= Lane.RECEIVE_FORWARD
+_SIDES: Mapping[RankStream, CollectiveKind] = {
+    lane: CollectiveKind.SEND if "SEND" in lane.name else CollectiveKind.RECEIVE
+    for lane in RankStream
+    if lane >= RankStream.RECEIVE_FORWARD
 }
 
 
@@ -157,10 +159,10 @@ def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
         return t
     c = repeated(c, repeat)
     lanes = {op.lane for op in block.ops}
-    lane = next(iter(lanes)) if len(lanes) == 1 else Lane.COMPUTE
+    lane = next(iter(lanes)) if len(lanes) == 1 else RankStream.COMPUTE
     launch = _add(t, HOST, Kind.LAUNCH, f"launch {block.name}", _host(c.lead))
     work = block.ops[0].work
-    communicates = lane is not Lane.COMPUTE
+    communicates = lane is not RankStream.COMPUTE
     kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
     task = _add(t, int(lane), kind, block.name, c.device, launch, work if communicates else None)
     if not communicates:
@@ -305,7 +307,7 @@ def _outer_edges(edges: Edges, stages: list[list[_Instance]], templates: dict[tu
 
 
 def _processors(stage: Int64, lane: Int64) -> tuple[Int32, tuple[Processor, ...]]:
-    width = len(Lane) + 1
+    width = len(RankStream) + 1
     code = stage * width + lane + 1
     used, processor = np.unique(code, return_inverse=True)
     out = []
@@ -314,7 +316,7 @@ def _processors(stage: Int64, lane: Int64) -> tuple[Int32, tuple[Processor, ...]
         if at == 0:
             out.append(Processor(rank, False, "thread 1 (training)", lane=-1))
         else:
-            out.append(Processor(rank, True, f"stream {at} ({LANE_NAMES[at - 1]})", device=rank % 8, stream=at))
+            out.append(Processor(rank, True, f"stream {at} ({RANK_STREAM_NAMES[at - 1]})", device=rank % 8, stream=at))
     return processor.astype(np.int32), tuple(out)
 
 
@@ -345,8 +347,8 @@ def _collectives(pool: _Pool, source: Int64, stage: Int64, rendezvous: Lists) ->
     facts = np.full((len(pool.work), 4), ABSENT, np.int64)  # of each entry of the pool: kind, bytes, group, ranks
     for i, (entry, lane) in enumerate(zip(pool.work, pool.lane.tolist(), strict=True)):
         if isinstance(entry, Collective):
-            kind = kinds.setdefault(SIDES.get(Lane(lane), entry.kind), len(kinds))
-            group = groups.setdefault(f"{LANE_NAMES[lane]} of {entry.ranks}", len(groups))
+            kind = kinds.setdefault(_SIDES.get(RankStream(lane), entry.kind), len(kinds))
+            group = groups.setdefault(f"{RANK_STREAM_NAMES[lane]} of {entry.ranks}", len(groups))
             facts[i] = kind, entry.input_bytes, group, entry.ranks
     kind, nbytes, group, size = facts[source[task]].T
     return Collectives(
@@ -368,5 +370,5 @@ def _peers(stage: Int64, lane: Int64, rendezvous: Lists) -> Int32:
     first = rendezvous.offset[:-1][np.diff(rendezvous.offset) == 2]
     one, other = rendezvous.flat[first], rendezvous.flat[first + 1]
     peer[one], peer[other] = stage[other], stage[one]
-    peer[~np.isin(lane, list(SIDES))] = ABSENT
+    peer[~np.isin(lane, list(_SIDES))] = ABSENT
     return peer

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from lumos.plan.configuration import Settings, job_from, read_settings
 from lumos.plan.words import JobWords, with_words
 from lumos.predict.predict import Prediction
-from lumos.predict.predict import predict as prediction_of
+from lumos.predict.predict import predict_job as prediction_of
 from lumos.predict.validate import Scored, read_tables, rows_of, score, summary
 from lumos.result import Shown
 

@@ -2,7 +2,7 @@
 
 Every source has the same weight, whatever its number of rows. Within a source the mean absolute logarithmic error is minimised
 (by iteratively reweighted least squares), so that single outliers have little influence. Every coefficient is pulled towards
-its prior (`STRENGTH`). The logarithm of the step's time is linearised in the coefficients by finite differences, `ROUNDS` times.
+its prior (`STRENGTH`). The logarithm of the step's time is linearised in the coefficients by finite differences, `_ROUNDS` times.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from lumos.blocks.coefficients import StepCoefficients
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import Cluster
 from lumos.errors import LumosError
-from lumos.plan.job import Job
+from lumos.plan.job import PlannedJob
 from lumos.predict.arrange import arrange
 from lumos.predict.assemble import assemble
 from lumos.predict.layout import Layout
-from lumos.predict.published import Row, job_of, measured_step
+from lumos.predict.published import PublishedRun, job_of, published_step
 from lumos.predict.step_time import time_of
 
-Float64 = NDArray[np.float64]
+_Float64 = NDArray[np.float64]
 
 #: The coefficients that are fitted: standard deviation of the prior, lower and upper bound.
-FITTED = {
+FITTED_COEFFICIENTS = {
     "gemm": (0.05, 0.8, 1.3),
     "attention": (0.08, 0.7, 1.4),
     "traffic": (0.15, 0.7, 1.8),
@@ -43,35 +43,35 @@ FITTED = {
 NEAR = 0.02
 #: Step of the finite differences. Coefficients whose prior has a deviation of at most 0.01 take 0.002.
 DELTA = 0.02
-ROUNDS = 2
+_ROUNDS = 2
 
 
 @dataclass(slots=True)
-class Problem:
+class FitProblem:
     """Rows to fit: their jobs, layouts (which do not depend on the coefficients), measured seconds and sources."""
 
-    jobs: list[Job]
+    jobs: list[PlannedJob]
     layouts: list[Layout]
-    measured: Float64
+    measured: _Float64
     sources: list[str]
 
 
-def problem(rows: Sequence[Row]) -> Problem:
+def problem(rows: Sequence[PublishedRun]) -> FitProblem:
     """The rows that can be read, with their layouts."""
     jobs, layouts, measured, sources = [], [], [], []
     for row in rows:
         try:
-            seconds, job = measured_step(row), job_of(row)
+            seconds, job = published_step(row), job_of(row)
         except LumosError:
             continue
         jobs.append(job)
         layouts.append(arrange(job.model, job.plan, job.framework, job.cluster.node.devices))
         measured.append(seconds)
         sources.append(row.get("source", ""))
-    return Problem(jobs, layouts, np.array(measured), sources)
+    return FitProblem(jobs, layouts, np.array(measured), sources)
 
 
-def predicted(p: Problem, coefficients: StepCoefficients) -> Float64:
+def predicted(p: FitProblem, coefficients: StepCoefficients) -> _Float64:
     """Predicted seconds of every row."""
     pricers: dict[bytes, Pricer] = {}
 
@@ -90,27 +90,27 @@ def predicted(p: Problem, coefficients: StepCoefficients) -> Float64:
 class Linear:
     """The logarithm of every row's seconds near the coefficients `at`: value [rows], slope [rows, coefficients]."""
 
-    at: Float64
-    value: Float64
-    slope: Float64
+    at: _Float64
+    value: _Float64
+    slope: _Float64
 
 
-def linearise(p: Problem, coefficients: StepCoefficients) -> Linear:
-    at = np.array([getattr(coefficients, key) for key in FITTED])
+def linearise(p: FitProblem, coefficients: StepCoefficients) -> Linear:
+    at = np.array([getattr(coefficients, key) for key in FITTED_COEFFICIENTS])
     base = np.log(predicted(p, coefficients))
     columns = []
-    for key, value in zip(FITTED, at, strict=True):
-        delta = DELTA if FITTED[key][0] > 0.01 else 0.002
+    for key, value in zip(FITTED_COEFFICIENTS, at, strict=True):
+        delta = DELTA if FITTED_COEFFICIENTS[key][0] > 0.01 else 0.002
         moved = msgspec.structs.replace(coefficients, **{key: float(value + delta)})
         columns.append((np.log(predicted(p, moved)) - base) / delta)
     return Linear(at, base, np.stack(columns, axis=1))
 
 
-def solve(linear: Linear, p: Problem, use: NDArray[np.bool_], prior: StepCoefficients) -> Float64:
-    """The coefficients that fit the rows of the mask `use` best, in the order of `FITTED`."""
-    names = list(FITTED)
+def solve(linear: Linear, p: FitProblem, use: NDArray[np.bool_], prior: StepCoefficients) -> _Float64:
+    """The coefficients that fit the rows of the mask `use` best, in the order of `FITTED_COEFFICIENTS`."""
+    names = list(FITTED_COEFFICIENTS)
     centre = np.array([getattr(prior, key) for key in names])
-    sigma, low, high = (np.array([FITTED[key][i] for key in names]) for i in range(3))
+    sigma, low, high = (np.array([FITTED_COEFFICIENTS[key][i] for key in names]) for i in range(3))
     residual0 = linear.value - np.log(p.measured)
     counts = {s: sum(1 for t, u in zip(p.sources, use, strict=True) if u and t == s) for s in set(p.sources)}
     share = np.array([1.0 / counts[s] if u else 0.0 for s, u in zip(p.sources, use, strict=True)])
@@ -129,7 +129,7 @@ STRENGTH = 0.2
 
 
 def fit(
-    p: Problem, prior: StepCoefficients, leave_out: str | None = None, start: Linear | None = None, rounds: int = ROUNDS
+    p: FitProblem, prior: StepCoefficients, leave_out: str | None = None, start: Linear | None = None, rounds: int = _ROUNDS
 ) -> StepCoefficients:
     """The coefficients fitted to all rows, or to those of other sources than `leave_out`.
 
@@ -140,5 +140,5 @@ def fit(
     for turn in range(rounds):
         linear = start if turn == 0 and start is not None else linearise(p, current)
         x = solve(linear, p, use, prior)
-        current = msgspec.structs.replace(prior, **{key: round(float(v), 4) for key, v in zip(FITTED, x, strict=True)})
+        current = msgspec.structs.replace(prior, **{key: round(float(v), 4) for key, v in zip(FITTED_COEFFICIENTS, x, strict=True)})
     return current

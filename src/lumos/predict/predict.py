@@ -14,10 +14,10 @@ from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.steps import members
 from lumos.blocks.memory import Memory, peak_memory
 from lumos.blocks.price import Pricer
-from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, Lane, Work
+from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, RankStream, Work
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Dependency, Graph, Kind
-from lumos.plan.job import Job
+from lumos.plan.job import PlannedJob
 from lumos.predict.assemble import Assembled, assemble
 from lumos.predict.layout import Layout
 from lumos.predict.step_time import StepTime, layout_of, slowest, time_of
@@ -39,7 +39,7 @@ class Prediction(Shown):
     granularity: "kernels" for the fine form of the graph, "blocks" for the coarse one.
     """
 
-    job: Job
+    job: PlannedJob
     layout: Layout
     timeline: Timeline
     time: StepTime
@@ -77,7 +77,9 @@ UNPROVED_SCHEDULES = {
 }
 
 
-def predict(job: Job, pricer: Pricer | None = None, coarse: bool | None = None, slow: Mapping[int, float] | None = None) -> Prediction:
+def predict_job(
+    job: PlannedJob, pricer: Pricer | None = None, coarse: bool | None = None, slow: Mapping[int, float] | None = None
+) -> Prediction:
     """The step of `job`. coarse: which form of the graph is simulated; None: the fine one up to FINE_TASKS tasks. slow: by pipeline
     stage, the factor by which its own work on host and device takes longer."""
     pricer = pricer or Pricer(job.cluster)
@@ -201,15 +203,15 @@ def _mix(layout: Layout, pricer: Pricer) -> dict[str, dict[tuple[str, str], floa
     return {name: {key: t / counter.total() for key, t in counter.items()} for name, counter in times.items()}
 
 
-def work_class(work: Work, lane: Lane) -> str:
+def work_class(work: Work, lane: RankStream) -> str:
     """The kind of work, in words for people."""
     if isinstance(work, Collective):
         names = {
-            Lane.TENSOR: "tensor-parallel",
-            Lane.CONTEXT: "context-parallel",
-            Lane.EXPERT: "expert-parallel",
-            Lane.DATA: "data-parallel",
-            Lane.GATHER: "data-parallel",
+            RankStream.TENSOR: "tensor-parallel",
+            RankStream.CONTEXT: "context-parallel",
+            RankStream.EXPERT: "expert-parallel",
+            RankStream.DATA: "data-parallel",
+            RankStream.GATHER: "data-parallel",
         }
         return f"{names.get(lane, 'pipeline')} communication"
     if isinstance(work, Gemm | GroupedGemm):

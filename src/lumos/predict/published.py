@@ -24,14 +24,14 @@ from lumos.cost.cluster import Cluster, load_cluster
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.model import Model
-from lumos.model.catalogue import find_model, model_names, plain
+from lumos.model.catalogue import find_model, model_names, plain_name
 from lumos.plan.framework import Framework
-from lumos.plan.job import Job
-from lumos.plan.plan import Plan, check
+from lumos.plan.job import PlannedJob
+from lumos.plan.plan import Plan, check_plan
 from lumos.plan.profiles import choose
 from lumos.vocabulary import Loss, Precision, Recompute, Schedule
 
-Row = Mapping[str, str]
+PublishedRun = Mapping[str, str]
 
 #: Texts that tables write for a blank.
 BLANK = ("", "-", "–", "n/a", "na", "none", "null")
@@ -57,23 +57,23 @@ VOCABULARY = {
 SQUAD_TOKENS = 192
 
 
-def job_of(row: Row) -> Job:
+def job_of(row: PublishedRun) -> PlannedJob:
     """The job that a row describes. Raises LumosError with the reason if the row does not determine one."""
     notes: list[Diagnostic] = []
     framework, why = choose(row.get("framework", ""), _number(row, "year"), f"{row.get('notes', '')} {row.get('zero_or_fsdp', '')}")
     notes.append(Diagnostic("framework-profile", f"{framework.name}: {why}"))
     model = model_of(row, notes)
     framework = _noted_switches(row, framework)
-    plan = plan_of(row, model, framework, notes)
-    cluster = cluster_of(row, notes)
-    check(plan, model)
-    return Job(model, plan, framework, cluster, tuple(notes))
+    plan = _plan_of(row, model, framework, notes)
+    cluster = _cluster_of(row, notes)
+    check_plan(plan, model)
+    return PlannedJob(model, plan, framework, cluster, tuple(notes))
 
 
 # ---------------------------------------------------------------- model
 
 
-def model_of(row: Row, notes: list[Diagnostic]) -> Model:
+def model_of(row: PublishedRun, notes: list[Diagnostic]) -> Model:
     """The model that the row names, with the row's own dimensions; or a model of only those dimensions."""
     name = row.get("model", "") or "model"
     layers, hidden, heads = (_number(row, key) for key in ("layers", "hidden", "heads"))
@@ -104,14 +104,14 @@ def model_of(row: Row, notes: list[Diagnostic]) -> Model:
 
 def _known_by_prefix(name: str, hidden: int | None) -> Model | None:
     """The known model whose name begins `name` ("Mixtral-8x7B-v0.1"), unless the row has another hidden size."""
-    text = plain(name)
-    prefix = max((n for n in model_names() if text.startswith(plain(n))), key=len, default=None)
+    text = plain_name(name)
+    prefix = max((n for n in model_names() if text.startswith(plain_name(n))), key=len, default=None)
     model = find_model(prefix) if prefix else None
     return model if model is not None and hidden in (None, model.hidden) else None
 
 
-def _unnamed(row: Row, name: str, layers: int, hidden: int, heads: int, notes: list[Diagnostic]) -> Model:
-    family = plain(name)
+def _unnamed(row: PublishedRun, name: str, layers: int, hidden: int, heads: int, notes: list[Diagnostic]) -> Model:
+    family = plain_name(name)
     gated = family.startswith(GATED)
     kv_heads, ffn, vocab = (_number(row, key) for key in ("kv_heads", "ffn", "vocab"))
     if ffn is None:
@@ -134,7 +134,7 @@ def _unnamed(row: Row, name: str, layers: int, hidden: int, heads: int, notes: l
 # ---------------------------------------------------------------- plan
 
 
-def plan_of(row: Row, model: Model, framework: Framework, notes: list[Diagnostic]) -> Plan:
+def _plan_of(row: PublishedRun, model: Model, framework: Framework, notes: list[Diagnostic]) -> Plan:
     """The row's plan, with its blanks filled."""
     devices = _required(row, "n_gpus")
     tp, pp, vpp, cp, ep = (_number(row, key) or 1 for key in ("tp", "pp", "vpp", "cp", "ep"))
@@ -244,7 +244,7 @@ def _schedule(notes: str, vpp: int) -> Schedule:
     return Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B
 
 
-def _noted_switches(row: Row, framework: Framework) -> Framework:
+def _noted_switches(row: PublishedRun, framework: Framework) -> Framework:
     """The framework with the switches that the row's remarks and precision mention."""
     text = f"{row.get('notes', '')} {row.get('precision', '')}".lower()
     if "overlap off" in text:
@@ -265,7 +265,7 @@ def _noted_switches(row: Row, framework: Framework) -> Framework:
 # ---------------------------------------------------------------- cluster
 
 
-def cluster_of(row: Row, notes: list[Diagnostic]) -> Cluster:
+def _cluster_of(row: PublishedRun, notes: list[Diagnostic]) -> Cluster:
     """The cluster of the row's device, with the row's node size and network."""
     name = row.get("gpu", "")
     if not name:
@@ -301,7 +301,7 @@ def network_rate(text: str, devices: int) -> tuple[int, float] | None:
 # ---------------------------------------------------------------- fields
 
 
-def _number(row: Row, key: str) -> int | None:
+def _number(row: PublishedRun, key: str) -> int | None:
     text = (row.get(key) or "").strip().replace(",", "")
     if text.lower() in BLANK:
         return None
@@ -314,7 +314,7 @@ def _number(row: Row, key: str) -> int | None:
     return int(value)
 
 
-def _required(row: Row, key: str) -> int:
+def _required(row: PublishedRun, key: str) -> int:
     value = _number(row, key)
     if value is None or value < 1:
         raise LumosError(f"{key} is blank; it is needed")
@@ -326,7 +326,7 @@ def _flag(text: str, default: bool) -> bool:
     return default if not lower else lower in ("yes", "true", "1", "on")
 
 
-def measured_step(row: Row) -> float:
+def published_step(row: PublishedRun) -> float:
     """Seconds of the measured step: `step_time_s`, else from tokens/s per device. Raises LumosError if the row has neither."""
     for key in ("step_time_s", "tokens_per_s_per_gpu"):
         text = (row.get(key) or "").strip()

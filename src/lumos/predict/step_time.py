@@ -9,7 +9,7 @@ import numpy as np
 
 from lumos.blocks.coefficients import StepCoefficients
 from lumos.blocks.price import Pricer
-from lumos.plan.job import Job
+from lumos.plan.job import PlannedJob
 from lumos.predict.arrange import arrange
 from lumos.predict.assemble import Assembled, assemble
 from lumos.predict.layout import Layout
@@ -27,16 +27,16 @@ class StepTime(NamedTuple):
     high_s: float
 
 
-def layout_of(job: Job) -> Layout:
+def layout_of(job: PlannedJob) -> Layout:
     return arrange(job.model, job.plan, job.framework, job.cluster.node.devices)
 
 
-def step_time(job: Job, pricer: Pricer, coarse: bool = True) -> StepTime:
+def step_time(job: PlannedJob, pricer: Pricer, coarse: bool = True) -> StepTime:
     """The step of `job`, priced by `pricer` (of the job's cluster)."""
     return time_of(assemble(layout_of(job), pricer, coarse), job, pricer.coefficients)
 
 
-def time_of(assembled: Assembled, job: Job, coefficients: StepCoefficients) -> StepTime:
+def time_of(assembled: Assembled, job: PlannedJob, coefficients: StepCoefficients) -> StepTime:
     frozen = freeze(assembled.graph)
     spans = sweep_many(frozen, np.stack([assembled.graph.duration, assembled.low, assembled.high]))
     factor = slowest(job, coefficients)
@@ -45,7 +45,7 @@ def time_of(assembled: Assembled, job: Job, coefficients: StepCoefficients) -> S
     return StepTime(time, time / (1 + float(down)), time * (1 + float(up)))
 
 
-def slowest(job: Job, coefficients: StepCoefficients) -> float:
+def slowest(job: PlannedJob, coefficients: StepCoefficients) -> float:
     """Factor by which a step grows because it waits for the slowest of many nodes: `jitter` more for each doubling of the nodes."""
     nodes = max(1.0, job.plan.devices / job.cluster.node.devices)
     return 1 + coefficients.jitter * log2(nodes)

@@ -12,7 +12,7 @@ from lumos.blocks.layer import LayerWork
 from lumos.blocks.share import Share
 from lumos.model import Model
 from lumos.plan.framework import Framework
-from lumos.plan.plan import Plan, check, layers_of_chunks
+from lumos.plan.plan import Plan, check_plan, layers_of_chunks
 from lumos.predict.arrange import Stage
 from lumos.predict.layout import Blocks
 from lumos.vocabulary import Schedule
@@ -35,7 +35,7 @@ class Tallies:
 
     def __call__(self, model: Model, plan: Plan, framework: Framework) -> Tally:
         """The tally of the layout that `arrange` returns. Raises PlanError if the plan breaks a rule."""
-        check(plan, model)
+        check_plan(plan, model)
         same_passes = replace(plan, zero=0, schedule=Schedule.DUALPIPE if plan.schedule is Schedule.DUALPIPE else Schedule.ONE_F_ONE_B)
         blocks = Blocks(self._passes.setdefault((model, framework, same_passes), {}))
         share = Share(model, plan, framework, self._devices_per_node)

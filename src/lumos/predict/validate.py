@@ -16,9 +16,9 @@ from lumos.blocks.memory import peak_memory
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import Cluster
 from lumos.errors import LumosError
-from lumos.plan.job import Job
-from lumos.predict.predict import predict
-from lumos.predict.published import Row, job_of, measured_step
+from lumos.plan.job import PlannedJob
+from lumos.predict.predict import predict_job
+from lumos.predict.published import PublishedRun, job_of, published_step
 from lumos.predict.step_time import StepTime, step_time
 
 REQUIRED = ("id", "source", "gpu", "n_gpus", "seq_len", "global_batch")
@@ -32,10 +32,10 @@ class Scored:
 
     id: str
     source: str
-    row: Row
+    row: PublishedRun
     measured_s: float = 0.0
     predicted: StepTime | None = None
-    job: Job | None = None
+    job: PlannedJob | None = None
     measured_peak_bytes: int | None = None
     peak_bytes: int | None = None
     skipped: str | None = None
@@ -47,7 +47,7 @@ class Scored:
         return self.predicted.time_s / self.measured_s - 1
 
 
-def read_tables(paths: Sequence[str]) -> Iterator[Row]:
+def read_tables(paths: Sequence[str]) -> Iterator[PublishedRun]:
     """The rows of the tables. Raises LumosError if a file is not a table or lacks a required column."""
     for path in paths:
         try:
@@ -79,7 +79,7 @@ class Pricers:
 
 
 def score(
-    rows: Iterable[Row], coefficients: StepCoefficients | None = None, progress: Callable[[int, int], None] | None = None
+    rows: Iterable[PublishedRun], coefficients: StepCoefficients | None = None, progress: Callable[[int, int], None] | None = None
 ) -> list[Scored]:
     """Predict every row; rows that cannot be read are skipped, with the reason. progress: called with (rows done, all rows)."""
     rows = list(rows)
@@ -92,10 +92,10 @@ def score(
     return out
 
 
-def _score(row: Row, pricers: Pricers) -> Scored:
+def _score(row: PublishedRun, pricers: Pricers) -> Scored:
     name, source = row.get("id", "?"), row.get("source", "?")
     try:
-        measured = measured_step(row)
+        measured = published_step(row)
         job = job_of(row)
         predicted = step_time(job, pricers.of(job.cluster))
         peak = row.get("peak_memory_bytes", "").strip()
@@ -110,7 +110,7 @@ def explained(scored: Sequence[Scored], count: int) -> list[tuple[Scored, dict[s
     """The `count` rows with the largest errors, each with its predicted critical path by kind of work (shares)."""
     good = [s for s in scored if s.job is not None and s.predicted is not None]
     worst = sorted(good, key=lambda s: -abs(s.error))[:count]
-    return [(s, predict(s.job, coarse=True).critical_path) for s in worst if s.job is not None]
+    return [(s, predict_job(s.job, coarse=True).critical_path) for s in worst if s.job is not None]
 
 
 def summary(scored: Sequence[Scored]) -> dict[str, Any]:
@@ -120,14 +120,14 @@ def summary(scored: Sequence[Scored]) -> dict[str, Any]:
         **figures(good),
         "skipped_count": len(scored) - len(good),
         "by_source": {source: figures([s for s in good if s.source == source]) for source in dict.fromkeys(s.source for s in scored)},
-        "by_gpu": grouped(good, lambda s: s.row.get("gpu", "")),
-        "by_devices": grouped(good, lambda s: s.row.get("n_gpus", "")),
-        "by_parallel": grouped(good, parallel_kind),
+        "by_gpu": figures_by(good, lambda s: s.row.get("gpu", "")),
+        "by_devices": figures_by(good, lambda s: s.row.get("n_gpus", "")),
+        "by_parallel": figures_by(good, parallel_kind),
         "memory": memory_figures(good),
     }
 
 
-def grouped(scored: Sequence[Scored], key: Callable[[Scored], str]) -> dict[str, Any]:
+def figures_by(scored: Sequence[Scored], key: Callable[[Scored], str]) -> dict[str, Any]:
     """`figures` of the rows with each value of `key`."""
     names = sorted({key(s) for s in scored})
     return {name: figures([s for s in scored if key(s) == name]) for name in names}

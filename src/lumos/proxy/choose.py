@@ -10,13 +10,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from lumos.errors import UsageError
-from lumos.proxy.program import Operator, Program, RankProgram, is_operator
+from lumos.proxy.program import Program, RankProgram, RecordedOperator, is_operator
 
 #: Namespaces of PyTorch's own operators, whose names are public and say nothing about a job.
 PUBLIC = ("aten", "c10d", "_c10d_functional")
 
 
-def only(program: Program, globs: Sequence[str]) -> Program:
+def only_blocks(program: Program, globs: Sequence[str]) -> Program:
     """The operators whose names match a glob, with the operators that they called, and without the time between them.
 
     Raises UsageError where none matches.
@@ -27,12 +27,12 @@ def only(program: Program, globs: Sequence[str]) -> Program:
     return replace(program, ranks=ranks)
 
 
-def keep(rank: RankProgram, wanted: Callable[[Operator], bool]) -> RankProgram:
+def keep(rank: RankProgram, wanted: Callable[[RecordedOperator], bool]) -> RankProgram:
     """The outermost wanted operators, with all that they called. The result is not a whole step, so it has no recorded time."""
     number = {id(operator): i for i, operator in enumerate(rank.walk())}
-    chosen: list[Operator] = []
+    chosen: list[RecordedOperator] = []
 
-    def visit(operator: Operator) -> None:
+    def visit(operator: RecordedOperator) -> None:
         if wanted(operator):
             chosen.append(operator)
             return

@@ -15,12 +15,12 @@ from typing import Any
 from lumos.errors import UsageError
 from lumos.proxy.elements import BYTES, INTEGERS, contiguous, extent, torch_name
 from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, Arguments, bounds
-from lumos.proxy.program import NON_NEGATIVE, Collective, Operator, RankProgram, Storage, Tensor
+from lumos.proxy.program import NON_NEGATIVE, RankProgram, RecordedCollective, RecordedOperator, Storage, Tensor
 from lumos.trace.execution_trace import ExecutionTrace
 from lumos.vocabulary import CollectiveKind
 
 #: The name of the step of a recording without step marks.
-WHOLE = "whole trace"
+_WHOLE = "whole trace"
 
 #: Where two sequences of operators differ, they are matched again where so many names in a row agree, at most LOOK_AHEAD operators
 #: further on.
@@ -167,13 +167,13 @@ def _shifted(value: Any, by: int) -> Any:
     return value
 
 
-def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | None) -> tuple[list[Operator], _Tensors, str]:
+def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | None) -> tuple[list[RecordedOperator], _Tensors, str]:
     """The operators of one step that no other called, with those that they called; their tensors; the name of the step."""
     low, high, name = _window(trace, step)
     pseudo = trace.is_pseudo()
     tensors = _Tensors()
-    made: dict[int, Operator] = {}
-    roots: list[Operator] = []
+    made: dict[int, RecordedOperator] = {}
+    roots: list[RecordedOperator] = []
     for node in range(low, high):
         if pseudo[node]:
             continue
@@ -194,8 +194,8 @@ def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | Non
 def _window(trace: ExecutionTrace, step: str | None) -> tuple[int, int, str]:
     """The range of nodes from one step mark to the next, and the step's name. All nodes where no step is marked in either trace."""
     marks = [i for i in range(len(trace)) if trace.strings[trace.name[i]].startswith("ProfilerStep")]
-    if not marks or step == WHOLE:
-        return 0, len(trace), WHOLE
+    if not marks or step == _WHOLE:
+        return 0, len(trace), _WHOLE
     names = [trace.strings[trace.name[i]] for i in marks]
     wanted = [at for at, n in enumerate(names) if step is not None and step in (n, n.removeprefix("ProfilerStep#"))]
     if step is not None and not wanted and not step.startswith("ProfilerStep"):
@@ -204,11 +204,11 @@ def _window(trace: ExecutionTrace, step: str | None) -> tuple[int, int, str]:
     return marks[at] + 1, marks[at + 1] if at + 1 < len(marks) else len(trace), names[at]
 
 
-def _operator(trace: ExecutionTrace, node: int, tensors: _Tensors, groups: Mapping[str, int]) -> Operator:
+def _operator(trace: ExecutionTrace, node: int, tensors: _Tensors, groups: Mapping[str, int]) -> RecordedOperator:
     attrs = trace.attrs[node]
     name = trace.strings[trace.name[node]]
     schema = attrs.get("op_schema")
-    operator = Operator(name, schema=schema if isinstance(schema, str) else "", kernel=bool(attrs.get("kernel_backend")))
+    operator = RecordedOperator(name, schema=schema if isinstance(schema, str) else "", kernel=bool(attrs.get("kernel_backend")))
     operator.inputs = _values(trace.inputs[node], tensors)
     outputs = _values(trace.outputs[node], tensors)
     operator.outputs = list(_slots(outputs)) if outputs is not None else None
@@ -292,7 +292,7 @@ def _slots(value: Any) -> Iterator[int]:
         yield value["tensor"]
 
 
-def _limits(operator: Operator, tensors: _Tensors) -> None:
+def _limits(operator: RecordedOperator, tensors: _Tensors) -> None:
     """Limit the values of the tensors that an operator reads: indices to their range, arguments of roots to non-negative values."""
     inputs = operator.inputs or []
     flat = [next(_slots(argument), None) if isinstance(argument, dict) else None for argument in inputs]
@@ -318,7 +318,9 @@ def _limits(operator: Operator, tensors: _Tensors) -> None:
             tensors.join(related[0], slot)
 
 
-def _collective(operator: Operator, attrs: Mapping[str, Any], tensors: _Tensors, groups: Mapping[str, int]) -> Collective | None:
+def _collective(
+    operator: RecordedOperator, attrs: Mapping[str, Any], tensors: _Tensors, groups: Mapping[str, int]
+) -> RecordedCollective | None:
     inputs = operator.inputs or []
     text = attrs.get("collective_name") or next(
         (v for v in inputs if isinstance(v, str) and CollectiveKind.in_name(v) is not CollectiveKind.UNKNOWN), operator.name
@@ -329,7 +331,7 @@ def _collective(operator: Operator, attrs: Mapping[str, Any], tensors: _Tensors,
     read, written = ([tensors.tensors[slot] for slot in _slots(side)] for side in (inputs, operator.outputs or []))
     dtype = torch_name(str(attrs.get("dtype", ""))) or (read[0].dtype if read else "float32")
     named = attrs.get("pg_name") or next((v[0] for v in inputs if isinstance(v, list) and len(v) == 2 and isinstance(v[0], str)), "")
-    return Collective(
+    return RecordedCollective(
         kind=kind,
         dtype=dtype,
         elements_in=_attribute(attrs, "in_msg_nelems", sum(_elements(t) for t in read)),

@@ -14,12 +14,12 @@ from typing import Any
 from lumos.choices import check_choice
 from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
-from lumos.proxy.generate import generate as generate_program
-from lumos.proxy.run import run as run_benchmark
+from lumos.proxy.generate import generate_program as generate_program
+from lumos.proxy.run import run_benchmark as run_benchmark
 from lumos.result import Shown
 from lumos.trace.source import paths_of
 
-MODES = ("full", "compute", "communication")
+_MODES = ("full", "compute", "communication")
 DEVICES = ("cpu", "cuda")
 
 
@@ -104,7 +104,7 @@ def run(
     The result has the keys that docs/proxy.md lists. Raises UsageError for an invalid argument, LumosError where the folder has no
     benchmark, torch is not installed, or the run failed.
     """
-    check_choice(mode, MODES, "a value of --mode")
+    check_choice(mode, _MODES, "a value of --mode")
     if warmup < 0 or repeat < 1 or (processes is not None and processes < 1):
         raise UsageError(f"--warmup {warmup} --repeat {repeat} --processes {processes}: at least 0, 1 and 1")
     if device is not None:

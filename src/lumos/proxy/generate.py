@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lumos.analyze.steps import members, spans
+from lumos.analyze.steps import members, step_spans
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError, UsageError
 from lumos.graph.build import build
@@ -31,7 +31,7 @@ from lumos.trace.read import EXECUTION_TRACE
 from lumos.trace.table import Job
 
 
-def generate(
+def generate_program(
     paths: Sequence[str],
     folder: str | os.PathLike[str],
     *,
@@ -59,12 +59,12 @@ def generate(
         program, notes = from_job(job, step, executed_by_rank(job, paths, execution_traces), blocks)
     program.max_memory_bytes = max_memory_bytes
     if only:
-        program = choose.only(program, only)
+        program = choose.only_blocks(program, only)
     if obfuscate:
         program = choose.obfuscated(program)
     if not any(True for rank in program.ranks for _ in rank.walk()):
         raise TraceError(f"{paths[0]}: the step holds no operators, so there is nothing to run; record with the CPU activity on")
-    write(program, folder)
+    write_program(program, folder)
     return program, notes
 
 
@@ -172,7 +172,7 @@ def from_execution_trace(trace: ExecutionTrace, rank: int = 0, step: str | None 
 def choose_steps(graph: Graph, name: str | None) -> dict[int, tuple[str, int]]:
     """By rank, the name of the step to take and its measured duration, ns. All ranks take the step chosen for the first rank."""
     owners = members(graph)
-    start, end = spans(measured(graph), owners)
+    start, end = step_spans(measured(graph), owners)
     durations_by_step = {(s.rank, s.name): (s.name, int(e - b)) for s, b, e in zip(owners.steps, start, end, strict=True)}
     first = [s.name for s in owners.steps if s.rank == owners.steps[0].rank]
     if name is None:
@@ -186,7 +186,7 @@ def choose_steps(graph: Graph, name: str | None) -> dict[int, tuple[str, int]]:
     return {rank: value for (rank, step), value in durations_by_step.items() if step == name}
 
 
-def write(program: Program, folder: str | os.PathLike[str]) -> Path:
+def write_program(program: Program, folder: str | os.PathLike[str]) -> Path:
     """Write the benchmark into a folder, which is created if needed; files of an earlier benchmark in it are replaced."""
     import msgspec
 

@@ -11,13 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-Shape = tuple[int, ...]
+_Shape = tuple[int, ...]
 
 
 class Arguments(NamedTuple):
     """The arguments of an operator. shapes: of tensors, None for other arguments. values: of plain arguments, None for others."""
 
-    shapes: Sequence[Shape | None]
+    shapes: Sequence[_Shape | None]
     values: Sequence[Any]
 
     def size(self, position: int, dimension: int) -> int:
@@ -27,12 +27,12 @@ class Arguments(NamedTuple):
 
 
 #: The bound of an index, from the arguments of its operator.
-Bound = Callable[[Arguments], int]
+_Bound = Callable[[Arguments], int]
 #: The position of an index among the arguments, and its bound.
-Rule = tuple[int, Bound]
+_Rule = tuple[int, _Bound]
 
 
-def _rows(source: int) -> Bound:
+def _rows(source: int) -> _Bound:
     """Indices into the first dimension of the tensor argument `source`."""
     return lambda given: given.size(source, 0)
 
@@ -42,12 +42,12 @@ def _along(given: Arguments) -> int:
     return given.size(0, given.values[1] if isinstance(given.values[1], int) else 0)
 
 
-def _classes(source: int) -> Bound:
+def _classes(source: int) -> _Bound:
     """Class numbers of the scores in the tensor argument `source`: [classes] or [batch, classes, …]."""
     return lambda given: given.size(source, 1 if len(given.shapes[source] or ()) > 1 else 0)
 
 
-def _count(position: int) -> Bound:
+def _count(position: int) -> _Bound:
     """Indices below a plain argument."""
 
     def bound(given: Arguments) -> int:
@@ -62,15 +62,15 @@ def _plane(given: Arguments) -> int:
     return math.prod((given.shapes[1] or (1,))[-2:])
 
 
-def _ascending(source: int) -> Bound:
+def _ascending(source: int) -> _Bound:
     """Ascending positions in the tensor argument `source`; the bound is negative to mark them as ascending."""
     return lambda given: -given.size(source, 0)
 
 
-_SCATTER: tuple[Rule, ...] = ((2, _along),)
-_BAG: tuple[Rule, ...] = ((1, _rows(0)), (2, _ascending(1)))
+_SCATTER: tuple[_Rule, ...] = ((2, _along),)
+_BAG: tuple[_Rule, ...] = ((1, _rows(0)), (2, _ascending(1)))
 
-RULES: dict[str, tuple[Rule, ...]] = {
+_RULES: dict[str, tuple[_Rule, ...]] = {
     "aten::embedding": ((1, _rows(0)),),
     "aten::embedding_backward": ((1, _count(2)),),
     "aten::embedding_dense_backward": ((1, _count(2)),),
@@ -103,7 +103,7 @@ def bounds(name: str, given: Arguments) -> dict[int, int]:
     """By position, the bound of each tensor argument of an operator that is an index; negative where the values must ascend."""
     shapes = given.shapes
     return {
-        position: bound(given) or 1 for position, bound in RULES.get(name, ()) if position < len(shapes) and shapes[position] is not None
+        position: bound(given) or 1 for position, bound in _RULES.get(name, ()) if position < len(shapes) and shapes[position] is not None
     }
 
 

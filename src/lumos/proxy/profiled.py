@@ -20,7 +20,7 @@ from lumos.proxy.choose import keep
 from lumos.proxy.elements import torch_name
 from lumos.proxy.indices import Arguments, bounds
 from lumos.proxy.pool import TensorPool
-from lumos.proxy.program import Collective, Operator, RankProgram
+from lumos.proxy.program import RankProgram, RecordedCollective, RecordedOperator
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
 from lumos.vocabulary import CollectiveKind
 
@@ -34,7 +34,7 @@ _BETWEEN = re.compile("HtoD|DtoH|HostToDevice|DeviceToHost")
 _TO_COPY_DEVICE = 3
 
 #: Settings of glibc that a recording can name and a benchmark then uses.
-MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
+_MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
 
 #: Operators that give a transfer to a process group. NCCL's own row about the transfer is inside them.
 _COLLECTIVE = re.compile(r"(c10d|_c10d_functional)::|record_param_comms")
@@ -45,8 +45,8 @@ class StepRows:
     """The operators of a step. roots: those that no other called. of_row: the operator of each row. copies: by id of an operator
     that copied between host and device, the direction."""
 
-    roots: list[Operator]
-    of_row: dict[int, Operator]
+    roots: list[RecordedOperator]
+    of_row: dict[int, RecordedOperator]
     copies: dict[int, str] = field(default_factory=dict)
 
 
@@ -77,14 +77,14 @@ def _provenance(trace: Trace) -> tuple[int, dict[str, str]]:
     known = written if isinstance(written, dict) else {}
     threads, malloc = known.get("threads", 0), known.get("malloc", {})
     settings = (
-        {k: v for k, v in malloc.items() if k in MALLOC and isinstance(v, str) and v.isascii() and v.isdigit()}
+        {k: v for k, v in malloc.items() if k in _MALLOC and isinstance(v, str) and v.isascii() and v.isdigit()}
         if isinstance(malloc, dict)
         else {}
     )
     return threads if isinstance(threads, int) else 0, settings
 
 
-def _inside(trace: Trace, rows: StepRows, blocks: Sequence[str]) -> Callable[[Operator], bool]:
+def _inside(trace: Trace, rows: StepRows, blocks: Sequence[str]) -> Callable[[RecordedOperator], bool]:
     """A function that says whether an operator ran inside a matching range of its thread, or is the backward operator of one that
     did."""
     matches = trace.named(lambda name: any(fnmatchcase(name, glob) for glob in blocks))
@@ -111,9 +111,9 @@ def step_operators(trace: Trace, step: Step) -> StepRows:
     chosen = np.flatnonzero(wanted)
     end = trace.start + trace.duration
     chosen = chosen[np.lexsort((chosen, -end[chosen], trace.start[chosen]))]
-    roots: list[Operator] = []
-    of_row: dict[int, Operator] = {}
-    open_on: dict[int, list[tuple[int, Operator]]] = {}
+    roots: list[RecordedOperator] = []
+    of_row: dict[int, RecordedOperator] = {}
+    open_on: dict[int, list[tuple[int, RecordedOperator]]] = {}
     for row in chosen.tolist():
         stack = open_on.setdefault(int(trace.lane[row]), [])
         while stack and stack[-1][0] <= trace.start[row]:
@@ -125,7 +125,7 @@ def step_operators(trace: Trace, step: Step) -> StepRows:
         if name.startswith("ProfilerStep"):
             continue
         start = int(trace.start[row]) - step.start
-        operator = Operator(name, start_ns=start, duration_ns=int(trace.duration[row]), synchronize=bool(runtime))
+        operator = RecordedOperator(name, start_ns=start, duration_ns=int(trace.duration[row]), synchronize=bool(runtime))
         (stack[-1][1].children if stack else roots).append(operator)
         stack.append((int(end[row]), operator))
         of_row[row] = operator
@@ -160,22 +160,22 @@ def _launches(trace: Trace, graph: Graph, step: Step) -> dict[int, int]:
     return dict(zip(work[inside].tolist(), call[inside].tolist(), strict=True))
 
 
-def _launching_operator(trace: Trace, launches: Mapping[int, int], rows: StepRows) -> dict[int, Operator]:
+def _launching_operator(trace: Trace, launches: Mapping[int, int], rows: StepRows) -> dict[int, RecordedOperator]:
     """By row of device work, the innermost operator around its launch call."""
     enclosing = _Enclosing(trace, rows)
     pairs = ((work, enclosing.of(call)) for work, call in launches.items())
     return {work: operator for work, operator in pairs if operator is not None}
 
 
-def _own_operators(trace: Trace, launches: Mapping[int, int], launcher: dict[int, Operator], step: Step, rows: StepRows) -> None:
+def _own_operators(trace: Trace, launches: Mapping[int, int], launcher: dict[int, RecordedOperator], step: Step, rows: StepRows) -> None:
     """Make operators of launches outside of all operators (graphs, kernels of other compilers), and add them to `launcher`."""
-    by_call: dict[int, Operator] = {}
+    by_call: dict[int, RecordedOperator] = {}
     for work, call in launches.items():
         if work in launcher:
             continue
         if call not in by_call:
             start = int(trace.start[call]) - step.start
-            by_call[call] = Operator(trace.strings[trace.name[work]], start_ns=start, duration_ns=int(trace.duration[call]))
+            by_call[call] = RecordedOperator(trace.strings[trace.name[work]], start_ns=start, duration_ns=int(trace.duration[call]))
         launcher[work] = by_call[call]
     if by_call:
         rows.roots.extend(by_call.values())
@@ -192,7 +192,7 @@ class _Enclosing:
         for lane in np.unique(trace.lane[operators]) if len(operators) else ():
             self._by_lane[int(lane)] = operators[trace.lane[operators] == lane]  # sorted by start already, parents first
 
-    def of(self, row: int) -> Operator | None:
+    def of(self, row: int) -> RecordedOperator | None:
         trace, lane = self._trace, int(self._trace.lane[row])
         candidates = self._by_lane.get(lane)
         if candidates is None:
@@ -224,7 +224,7 @@ def _collectives(trace: Trace, step: Step, rows: StepRows, groups: Mapping[str, 
                 one.collective = None
 
 
-def _collective(trace: Trace, row: int, operator: Operator, groups: Mapping[str, int], end_ns: int) -> Collective | None:
+def _collective(trace: Trace, row: int, operator: RecordedOperator, groups: Mapping[str, int], end_ns: int) -> RecordedCollective | None:
     named = _text(trace, row, "Collective name") or operator.name
     kind = CollectiveKind.in_name(named)
     if kind is CollectiveKind.UNKNOWN:
@@ -234,7 +234,7 @@ def _collective(trace: Trace, row: int, operator: Operator, groups: Mapping[str,
     elements = int(np.prod(spec.shape)) if spec else 0
     elements_in, elements_out = _integer(trace, row, "In msg nelems"), _integer(trace, row, "Out msg nelems")
     name = _text(trace, row, "Process Group Name")
-    return Collective(
+    return RecordedCollective(
         kind=kind,
         dtype=dtype,
         elements_in=elements if elements_in == ABSENT else elements_in,
@@ -274,7 +274,7 @@ def _waits(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
 def _backward(trace: Trace, rows: StepRows) -> None:
     """Link every forward operator to the backward operator with the same sequence number."""
     sequence = trace.dense("Sequence number")
-    forward: dict[int, Operator] = {}
+    forward: dict[int, RecordedOperator] = {}
     number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
     for row, operator in rows.of_row.items():
         at = int(sequence[row])
@@ -321,12 +321,12 @@ def _arguments(trace: Trace, rows: StepRows, pool: TensorPool, on_accelerator: b
             operator.inputs[_TO_COPY_DEVICE] = "accelerator" if on_host == 0 else "cpu"
 
 
-def _direction(operator: Operator, copies: Mapping[int, str]) -> str:
+def _direction(operator: RecordedOperator, copies: Mapping[int, str]) -> str:
     """Where an operator, or one that it called, copied from: "H" the host, "D" the device, "" where it did not copy between them."""
     return next((copies[id(inner)][0] for inner in operator.walk() if id(inner) in copies), "")
 
 
-def _on_host(operator: Operator, copies: Mapping[int, str]) -> int:
+def _on_host(operator: RecordedOperator, copies: Mapping[int, str]) -> int:
     """Position of the argument that is in host memory, from the direction of the copy; -1 for none."""
     if operator.name not in ("aten::copy_", "aten::_to_copy"):
         return -1

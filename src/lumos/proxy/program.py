@@ -59,7 +59,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
+class RecordedCollective:
     """A collective or point-to-point transfer, with the arguments of the process group's call.
 
     group: index into `Program.groups`, -1 unknown. elements_in, elements_out: of this rank's input and output. peer: root,
@@ -79,7 +79,7 @@ class Collective:
 
 
 @dataclass(slots=True)
-class Operator:
+class RecordedOperator:
     """One recorded operator, or a range that the framework put around operators.
 
     inputs: None where the arguments were not recorded; else one entry per argument: `{"tensor": i}`, a list of these, or
@@ -101,11 +101,11 @@ class Operator:
     kernel: bool = False
     after: list[int] = field(default_factory=list)
     backward: int = -1
-    collective: Collective | None = None
+    collective: RecordedCollective | None = None
     synchronize: bool = False
-    children: list[Operator] = field(default_factory=list)
+    children: list[RecordedOperator] = field(default_factory=list)
 
-    def walk(self) -> Iterator[Operator]:
+    def walk(self) -> Iterator[RecordedOperator]:
         """This operator and everything that it called, in pre-order."""
         yield self
         for child in self.children:
@@ -121,12 +121,12 @@ class RankProgram:
     recorded_ns: int
     on_accelerator: bool
     threads: int
-    operators: list[Operator]
+    operators: list[RecordedOperator]
     tensors: list[Tensor]
     storages: list[Storage]
     malloc: dict[str, str] = field(default_factory=dict)  # glibc's settings in the recording, which affect the cost of new memory
 
-    def walk(self) -> Iterator[Operator]:
+    def walk(self) -> Iterator[RecordedOperator]:
         """All operators in pre-order, which is the order of their numbers."""
         for operator in self.operators:
             yield from operator.walk()
@@ -171,7 +171,7 @@ def _rank_json(rank: RankProgram) -> dict[str, Any]:
     }
 
 
-def _operator_json(operator: Operator, names: dict[str, int]) -> dict[str, Any]:
+def _operator_json(operator: RecordedOperator, names: dict[str, int]) -> dict[str, Any]:
     """Fields with their default value are left out, because most operators have few others."""
     out: dict[str, Any] = {"name": names.setdefault(operator.name, len(names))}
     if operator.schema:
@@ -187,7 +187,7 @@ def _operator_json(operator: Operator, names: dict[str, int]) -> dict[str, Any]:
     if operator.after:
         out["after"] = operator.after
     if operator.collective is not None:
-        out["collective"] = {name: getattr(operator.collective, name) for name in Collective.__slots__}
+        out["collective"] = {name: getattr(operator.collective, name) for name in RecordedCollective.__slots__}
     if operator.children:
         out["children"] = [_operator_json(child, names) for child in operator.children]
     return out

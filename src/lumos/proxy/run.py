@@ -17,10 +17,10 @@ from typing import Any
 
 from lumos.errors import LumosError
 
-INSTALL = "pip install 'lumos-trace[torch]'"
+_INSTALL = "pip install 'lumos-trace[torch]'"
 
 
-def run(folder: str | os.PathLike[str], processes: int | None = None, options: tuple[str, ...] = ()) -> dict[str, Any]:
+def run_benchmark(folder: str | os.PathLike[str], processes: int | None = None, options: tuple[str, ...] = ()) -> dict[str, Any]:
     """Run the benchmark in `folder` and return the result of its first rank, with those of all ranks under `ranks`.
 
     processes: one for each rank (default: as many as trace.json has ranks if these are all ranks of the job, else one).
@@ -32,7 +32,7 @@ def run(folder: str | os.PathLike[str], processes: int | None = None, options: t
     if not script.is_file() or not trace.is_file():
         raise LumosError(f"{folder}: holds no benchmark.py and trace.json; make them with lumos proxy generate TRACE -o {folder}")
     if importlib.util.find_spec("torch") is None:
-        raise LumosError(f"a proxy benchmark runs torch operators, and torch is not installed: {INSTALL}")
+        raise LumosError(f"a proxy benchmark runs torch operators, and torch is not installed: {_INSTALL}")
     count = processes or default_processes(trace)
     with tempfile.TemporaryDirectory() as results:
         command = [sys.executable, str(script), "--json", results, *options]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Unpack
 
 from lumos.choices import check_step
-from lumos.report.page.document import Recording, document
+from lumos.report.page.document import ReportedJob, document
 from lumos.report.page.html import write_report
 from lumos.result import Shown
 from lumos.trace.source import Source, as_job
@@ -44,10 +44,12 @@ def report(
     the one of median length. changes: as for `lumos.whatif`; with any, the changed job is shown next to the recorded one. Raises
     UsageError for an unknown step or change, LumosError where the file cannot be written or plotly and jinja2 are not installed.
     """
-    return write(Recording.of(as_job(job, repair=repair)), output, (f"lumos.report(…, {os.fspath(output)!r})",), step, changes_of(changes))
+    return write(
+        ReportedJob.of(as_job(job, repair=repair)), output, (f"lumos.report(…, {os.fspath(output)!r})",), step, changes_of(changes)
+    )
 
 
-def write(recording: Recording, output: str | os.PathLike[str], command: Sequence[str], step: str | None, changes: Changes) -> Written:
+def write(recording: ReportedJob, output: str | os.PathLike[str], command: Sequence[str], step: str | None, changes: Changes) -> Written:
     """Write the report of a recording. command: the command that the report says it was made with."""
     path = os.fspath(output)
     found = document(

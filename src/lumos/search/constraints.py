@@ -46,7 +46,7 @@ class Constraint:
         return dotted
 
 
-def parse(text: str) -> Constraint:
+def parse_constraint(text: str) -> Constraint:
     """Parse the expression of a condition. Raises UsageError where it is not one."""
     try:
         tree = ast.parse(text, mode="eval").body

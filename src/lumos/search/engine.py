@@ -18,22 +18,22 @@ from lumos.blocks.memory import Memory
 from lumos.blocks.price import Pricer
 from lumos.distribute import Workers
 from lumos.errors import UsageError
-from lumos.plan.job import Job
-from lumos.predict.predict import predict, result
+from lumos.plan.job import PlannedJob
+from lumos.predict.predict import predict_job, result
 from lumos.predict.step_time import StepTime
 from lumos.search.coarse import step_times
 from lumos.search.prices import Columns, Floats
 from lumos.search.space import Ints, Plans, Problem
 from lumos.search.structure import structures
 
-ENGINES = ("local", "ray")
+SEARCH_ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
     """A plan simulated in full, without its timeline. keys: those of `lumos predict --json`."""
 
-    job: Job
+    job: PlannedJob
     time: StepTime
     memory: Memory
     tokens_per_s_per_gpu: float
@@ -53,13 +53,13 @@ class Engine(Protocol):
         """The plans of `rows` simulated in full, in the order of `rows`."""
 
 
-def simulated(job: Job, pricer: Pricer) -> Simulated:
+def simulated(job: PlannedJob, pricer: Pricer) -> Simulated:
     """The step of `job` simulated in full."""
-    p = predict(job, pricer, coarse=True)
+    p = predict_job(job, pricer, coarse=True)
     return Simulated(p.job, p.time, p.memory, p.tokens_per_s_per_gpu, p.model_flops_utilization, result(p))
 
 
-def blocks(plans: Plans, rows: Ints, count: int) -> list[Ints]:
+def layer_blocks(plans: Plans, rows: Ints, count: int) -> list[Ints]:
     """The rows in about `count` blocks of equal work. As far as that allows, plans with the same order of passes stay together."""
     groups = []
     for structure, members in structures(plans.take(rows)):
@@ -91,7 +91,7 @@ class Local:
         def run(block: Ints) -> Floats:
             return step_times(plans.take(block), columns.take(block), self.pricer.coefficients)
 
-        parts = blocks(plans, rows, 4 * self._threads)
+        parts = layer_blocks(plans, rows, 4 * self._threads)
         with ThreadPoolExecutor(self._threads) as pool:
             yield from zip(parts, pool.map(run, parts), strict=True)
 
@@ -110,7 +110,7 @@ class Ray:
 
     def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
         table = self._workers.put((plans, columns, self.pricer.coefficients))
-        parts = blocks(plans, rows, 4 * self._workers.count)
+        parts = layer_blocks(plans, rows, 4 * self._workers.count)
         return zip(parts, self._workers.map(_timed, table, parts), strict=True)
 
     def simulate(self, plans: Plans, rows: Ints) -> Iterator[Simulated]:
@@ -135,4 +135,4 @@ def engine_of(name: str, problem: Problem, address: str | None = None, pricer: P
         return Local(problem, pricer=pricer)
     if name == "ray":
         return Ray(problem, address, pricer=pricer)
-    raise UsageError(f"engine {name!r} is not known; valid: {', '.join(ENGINES)}")
+    raise UsageError(f"engine {name!r} is not known; valid: {', '.join(SEARCH_ENGINES)}")

@@ -17,7 +17,7 @@ from lumos.blocks.block import Block, collapse
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.price import Pricer
 from lumos.blocks.share import Share
-from lumos.blocks.work import Collective, Lane
+from lumos.blocks.work import Collective, RankStream
 from lumos.predict.predict import Prediction, work_class
 from lumos.predict.step_time import slowest
 from lumos.result import Shown
@@ -25,8 +25,8 @@ from lumos.vocabulary import Recompute
 
 RECOMPUTED = "recomputation (memory)"
 FILL = "pipeline fill and drain"
-WAITING = "waiting between passes"
-DATA = "data-parallel communication"
+_WAITING = "waiting between passes"
+_DATA = "data-parallel communication"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -44,12 +44,12 @@ class Explanation(Shown):
         return dict(sorted(differences.items(), key=lambda item: -abs(item[1])))
 
 
-def explain(first: Prediction, second: Prediction, pricer: Pricer) -> Explanation:
+def explain_predictions(first: Prediction, second: Prediction, pricer: Pricer) -> Explanation:
     """The parts of two predictions in coarse form on one cluster."""
-    return Explanation(parts(first, pricer), parts(second, pricer))
+    return Explanation(time_by_part(first, pricer), time_by_part(second, pricer))
 
 
-def parts(p: Prediction, pricer: Pricer) -> dict[str, float]:
+def time_by_part(p: Prediction, pricer: Pricer) -> dict[str, float]:
     """The parts of a coarse prediction, in seconds."""
     total = Counter[str]()
     known: dict[int, Counter[str]] = {}
@@ -68,7 +68,7 @@ def parts(p: Prediction, pricer: Pricer) -> dict[str, float]:
 def _inside(block: Block, p: Prediction, pricer: Pricer) -> Counter[str]:
     """Parts of one run of a block on the compute stream, ns."""
     parts = Counter[str]()
-    if not any(op.lane is Lane.COMPUTE for op in block.ops):
+    if not any(op.lane is RankStream.COMPUTE for op in block.ops):
         return parts
     times = [price.times for price in pricer([op.work for op in block.ops])]
     repeated = _repeated_ops(block, p)
@@ -83,7 +83,7 @@ def _inside(block: Block, p: Prediction, pricer: Pricer) -> Counter[str]:
             parts[RECOMPUTED] += time.best
     for name, length in communication.items():
         parts[name] += round(collapsed.exposed * length / max(1, communication.total()))
-    parts[WAITING] += collapsed.device.best - parts.total()  # rounding
+    parts[_WAITING] += collapsed.device.best - parts.total()  # rounding
     return parts
 
 
@@ -110,17 +110,17 @@ def _between(p: Prediction) -> Counter[str]:
     streams = {(q.rank, q.stream - 1): i for i, q in enumerate(graph.processors) if q.is_stream}
     out = Counter[str]()
     for stage in range(len(p.layout.stages)):
-        spans = _spans(p, streams.get((stage, int(Lane.COMPUTE))))
+        spans = _spans(p, streams.get((stage, int(RankStream.COMPUTE))))
         if not len(spans):
             out[FILL] += end - begin
             continue
         idle = _gaps(spans, begin, end)
-        data = [_spans(p, streams.get((stage, int(lane)))) for lane in (Lane.DATA, Lane.GATHER)]
+        data = [_spans(p, streams.get((stage, int(lane)))) for lane in (RankStream.DATA, RankStream.GATHER)]
         communicating = np.concatenate(data)
-        out[DATA] += sum(_overlap(gap, communicating) for gap in idle)
+        out[_DATA] += sum(_overlap(gap, communicating) for gap in idle)
         for gap in idle:
             outer = gap[0] == begin or gap[1] == end or gap[1] == spans[0, 0]
-            out[FILL if outer else WAITING] += gap[1] - gap[0] - _overlap(gap, communicating)
+            out[FILL if outer else _WAITING] += gap[1] - gap[0] - _overlap(gap, communicating)
     return out
 
 

@@ -19,36 +19,36 @@ from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from, read_settings
 from lumos.plan.words import JobWords, PlanWords, with_words
-from lumos.predict.predict import Prediction, predict, result
+from lumos.predict.predict import Prediction, predict_job, result
 from lumos.result import Rows, Shown
-from lumos.search.constraints import parse
+from lumos.search.constraints import parse_constraint
 from lumos.search.engine import engine_of
 from lumos.search.explain import Explanation
-from lumos.search.explain import explain as difference_of
+from lumos.search.explain import explain_predictions as difference_of
 from lumos.search.measured import problem_of_traces
-from lumos.search.search import Found, Report, plan_keys
-from lumos.search.search import search as search_problem
+from lumos.search.search import Found, _Report, plan_keys
+from lumos.search.search import search_problem as search_problem
 from lumos.search.settings import problem_of, settings_of, space_of, sweep_of
 from lumos.search.space import Problem
-from lumos.search.sweep import sweep as sweep_problem
+from lumos.search.sweep import sweep_sizes as sweep_problem
 from lumos.trace.source import Source, as_job
 
 #: A value that a choice takes, or several.
-Sizes: TypeAlias = int | Sequence[int]
+SweepSizes: TypeAlias = int | Sequence[int]
 Words: TypeAlias = str | Sequence[str]
 
 
 class SpaceWords(TypedDict, total=False):
     """The values that each choice of a plan may take. A choice that is left out may take any that the search allows."""
 
-    tp: Sizes
-    pp: Sizes
-    vpp: Sizes
-    cp: Sizes
-    ep: Sizes
-    dp: Sizes
-    zero: Sizes
-    micro_batch: Sizes
+    tp: SweepSizes
+    pp: SweepSizes
+    vpp: SweepSizes
+    cp: SweepSizes
+    ep: SweepSizes
+    dp: SweepSizes
+    zero: SweepSizes
+    micro_batch: SweepSizes
     recompute: Words
     schedule: Words
     sequence_parallel: bool
@@ -75,7 +75,7 @@ class SearchWords(SpaceWords, total=False):
     prune: bool
     engine: str
     ray_address: str
-    progress: Report
+    progress: _Report
 
 
 class Swept(NamedTuple):
@@ -105,7 +105,7 @@ def search(
     """
     for word in words:
         check_choice(word, sorted(SearchWords.__optional_keys__), "a word of search")
-    conditions = [parse(text) for text in _listed(words.get("require", ()))]
+    conditions = [parse_constraint(text) for text in _listed(words.get("require", ()))]
     given = cast(dict[str, object], dict(words))
     space = space_of({key: _text(given[key]) for key in SpaceWords.__optional_keys__ & given.keys()})
     problem, pricer = _problem(job, words)
@@ -188,7 +188,7 @@ def explain(first: PlanSource, second: PlanSource, **job: Unpack[JobWords]) -> E
     if jobs[0].cluster != jobs[1].cluster:
         raise UsageError(f"the plans are of two clusters ({jobs[0].cluster.name}, {jobs[1].cluster.name}); explain compares plans on one")
     pricer = Pricer(jobs[0].cluster)
-    a, b = (predict(job, pricer, coarse=True) for job in jobs)
+    a, b = (predict_job(job, pricer, coarse=True) for job in jobs)
     return Explained(a, b, difference_of(a, b, pricer))
 
 

@@ -8,9 +8,9 @@ from lumos.errors import LumosError
 from lumos.graph.table import Graph
 from lumos.search.space import Problem
 from lumos.trace.table import Job
-from lumos.whatif.calibrated import calibrate
-from lumos.whatif.identify import ENOUGH, identify
-from lumos.whatif.whatif import cluster_of
+from lumos.whatif.calibrated import calibrated_pricer
+from lumos.whatif.identify import ENOUGH_AGREEMENT, identify
+from lumos.whatif.whatif import recorded_cluster
 
 
 def problem_of_traces(job: Job, graph: Graph, base_cluster: str | None = None) -> tuple[Problem, Pricer]:
@@ -18,13 +18,13 @@ def problem_of_traces(job: Job, graph: Graph, base_cluster: str | None = None) -
 
     Raises LumosError where no plan can be identified that accounts for the traced work.
     """
-    identified = identify(job, graph, members(graph), cluster_of(job, graph, base_cluster))
-    if identified.agreement < ENOUGH:
+    identified = identify(job, graph, members(graph), recorded_cluster(job, graph, base_cluster))
+    if identified.agreement < ENOUGH_AGREEMENT:
         raise LumosError(
             f"the layout of the plan that the trace shows accounts for {identified.agreement:.0%} of its device work; pricing other"
-            f" plans from it takes at least {ENOUGH:.0%}; name --model and --cluster to search without a trace"
+            f" plans from it takes at least {ENOUGH_AGREEMENT:.0%}; name --model and --cluster to search without a trace"
         )
     ran = identified.job
     plan = ran.plan
     problem = Problem(ran.model, ran.framework, ran.cluster, plan.devices, plan.global_batch, plan.seq_len, plan.precision, ran.assumed)
-    return problem, calibrate(identified, graph)
+    return problem, calibrated_pricer(identified, graph)

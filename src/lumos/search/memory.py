@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from lumos import _pipeline
-from lumos.blocks.memory import ADAM_STATES, FP32
+from lumos.blocks.memory import _FP32, ADAM_STATES
 from lumos.blocks.parameters import RankParameters, held_parameters, sharded_parameters
 from lumos.plan.plan import outer_parts
 from lumos.search.prices import memory_columns
 from lumos.search.space import RECOMPUTES, Ints, Plans
-from lumos.search.structure import Structure, chunk_layers, structures
+from lumos.search.structure import PipelineStructure, chunk_layers, structures
 from lumos.vocabulary import Recompute, Schedule
 
 
@@ -32,7 +32,7 @@ def peak_bytes(plans: Plans) -> Ints:
     return out
 
 
-def _worst(structure: Structure, dense: Ints, mixture: Ints) -> Iterator[tuple[int, Ints]]:
+def _worst(structure: PipelineStructure, dense: Ints, mixture: Ints) -> Iterator[tuple[int, Ints]]:
     """The stages that can need most memory, each with the layers that it holds at the moments when it can need most.
 
     int64[moments, 4]: dense layers of microbatches that wait for their backward pass, dense layers of which only the weight gradients
@@ -42,7 +42,7 @@ def _worst(structure: Structure, dense: Ints, mixture: Ints) -> Iterator[tuple[i
         yield stage, np.array(moments, np.int64)
 
 
-def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> RankParameters[Ints]:
+def _parameters(plans: Plans, structure: PipelineStructure, stage: int, dense: Ints, mixture: Ints) -> RankParameters[Ints]:
     """Parameters of one rank of a stage, by plan. A model with one kind of layers has all of them in the first column."""
     model = plans.problem.model
     only_mixture = model.mixture_layers == model.layers
@@ -51,7 +51,7 @@ def _parameters(plans: Plans, structure: Structure, stage: int, dense: Ints, mix
     return held_parameters(model, layers, ends, structure.stages, plans["tp"], plans["ep"])
 
 
-def _static(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints) -> Ints:
+def _static(plans: Plans, structure: PipelineStructure, stage: int, dense: Ints, mixture: Ints) -> Ints:
     """Bytes of the parameters, gradients and optimizer states of one rank of a stage, by plan."""
     problem = plans.problem
     model, width = problem.model, problem.precision.activation_bytes
@@ -61,14 +61,16 @@ def _static(plans: Plans, structure: Structure, stage: int, dense: Ints, mixture
     owned = np.where(zero == 0, held.total, sharded_parameters(held, data, copies))
     largest = max(model.layer_parameters(kind).total for kind in {model.is_mixture(i) for i in range(model.layers)})
     whole = largest // plans["tp"]
-    parameters = np.where(zero == 3, owned * FP32 + 2 * width * whole, held.total * width)
-    gradients = np.where(zero == 3, owned * FP32 + width * whole, np.where(zero == 2, owned, held.total) * problem.framework.gradient_bytes)
-    optimizer = owned * np.where(zero == 3, ADAM_STATES - FP32, ADAM_STATES)
+    parameters = np.where(zero == 3, owned * _FP32 + 2 * width * whole, held.total * width)
+    gradients = np.where(
+        zero == 3, owned * _FP32 + width * whole, np.where(zero == 2, owned, held.total) * problem.framework.gradient_bytes
+    )
+    optimizer = owned * np.where(zero == 3, ADAM_STATES - _FP32, ADAM_STATES)
     return np.asarray(parameters + gradients + optimizer)
 
 
 def _activations(
-    plans: Plans, structure: Structure, stage: int, dense: Ints, mixture: Ints, moments: Ints, columns: dict[str, Ints]
+    plans: Plans, structure: PipelineStructure, stage: int, dense: Ints, mixture: Ints, moments: Ints, columns: dict[str, Ints]
 ) -> Ints:
     """Peak bytes of the activations, and the weight gradients and logits that exist with them, of one rank of a stage, by plan."""
     full = plans["recompute"] == RECOMPUTES.index(Recompute.FULL)

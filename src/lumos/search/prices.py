@@ -14,20 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.blocks import outer_layers
-from lumos.blocks.block import NOTHING, Block, Builder, collapse
+from lumos.blocks.block import NO_WORK, Block, Builder, collapse
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.memory import layer_activations, logits_bytes, weight_gradients
 from lumos.blocks.parameters import bucket_layers, layer_parameters, stage_parameters
 from lumos.blocks.price import Pricer
 from lumos.blocks.share import Share
-from lumos.blocks.work import Collective, Contention, Lane, Work
+from lumos.blocks.work import Collective, Contention, RankStream, Work
 from lumos.plan.plan import Plan, layer_count, layers_of_chunks
 from lumos.predict.assemble import with_host_factors
 from lumos.search.space import SCHEDULES, Plans
 from lumos.vocabulary import Recompute, Schedule
 
 Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+_Ints = NDArray[np.int64]
 
 DENSE, MIXTURE = 0, 1
 #: Schedules that split backward passes.
@@ -120,7 +120,7 @@ class Prices:
     def _spread(
         self,
         plans: Plans,
-        keys: tuple[Ints, Ints],
+        keys: tuple[_Ints, _Ints],
         build: Callable[[Share], list[Block]],
         values: Callable[[Share, list[_Lengths]], dict[str, float | Sequence[float]]],
     ) -> dict[str, Floats]:
@@ -148,13 +148,13 @@ class Prices:
         for block in blocks:
             if block not in memo:
                 times = [known[op.work].times for op in block.ops]
-                c = collapse(with_host_factors(block, self._pricer.coefficients), times) if block.ops else NOTHING
+                c = collapse(with_host_factors(block, self._pricer.coefficients), times) if block.ops else NO_WORK
                 memo[block] = _Lengths(float(c.device.best), float(c.host), float(c.lead))
             out.append(memo[block])
         return out
 
 
-def _keys(plans: Plans, names: tuple[str, ...], *more: Ints) -> tuple[Ints, Ints]:
+def _keys(plans: Plans, names: tuple[str, ...], *more: _Ints) -> tuple[_Ints, _Ints]:
     """The representatives of the plans with equal values in the named columns, as rows, and for every plan the index of its own."""
     table = np.stack([*(plans[name] for name in names), *more], axis=1)
     combination = np.zeros(len(table), np.int64)
@@ -215,7 +215,7 @@ def _outer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequenc
 
 
 def _transfer_blocks(share: Share) -> list[Block]:
-    return [outer_layers.transfer(share, "transfer", Lane.SEND_FORWARD)]
+    return [outer_layers.transfer(share, "transfer", RankStream.SEND_FORWARD)]
 
 
 def _transfer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
@@ -305,7 +305,7 @@ def _tail_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence
 # ---------------------------------------------------------------- memory
 
 
-def memory_columns(plans: Plans) -> dict[str, Ints]:
+def memory_columns(plans: Plans) -> dict[str, _Ints]:
     """Bytes of one microbatch, by plan. `layer`: activations of a layer, by (dense, mixture). `input`: the part of them that full
     recomputation saves. `logits`. `weights`: weight gradients that are being exchanged, by (not the last stage, the last)."""
     rows, inverse = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"))

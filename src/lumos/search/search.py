@@ -15,14 +15,14 @@ from lumos.search.constraints import Constraint
 from lumos.search.engine import Engine, Local, Simulated
 from lumos.search.memory import peak_bytes
 from lumos.search.prices import Floats, Prices
-from lumos.search.space import COLUMNS, Ints, Plans, Problem, Space, enumerate_plans
+from lumos.search.space import PLAN_COLUMNS, Ints, Plans, Problem, Space, enumerate_plans
 
 #: How many plans the first round times; the best of them set the limit for the others.
 FIRST_ROUND = 2048
 #: For every plan asked for, at most this many are simulated in full while the conditions are not met.
 MOST_ATTEMPTS = 20
 
-Report = Callable[[int, int], None]
+_Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +62,7 @@ class Found(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos search --json`."""
-        return answer(self)
+        return search_keys(self)
 
     def described(self) -> str:
         """The number of plans, and the best one."""
@@ -75,11 +75,11 @@ class Found(Shown):
         return f"{self.plans:,} plans of {self.problem.model.name} on {self.problem.gpus} x {self.problem.cluster.name}, {first}"
 
 
-def search(
+def search_problem(
     problem: Problem,
     space: Space | None = None,
     refine: int = 10,
-    report: Report | None = None,
+    report: _Report | None = None,
     prune: bool = True,
     require: Sequence[Constraint] = (),
     engine: Engine | None = None,
@@ -141,7 +141,7 @@ def search(
 
 def _meeting(plans: Plans, peak: Ints, rows: Ints, require: Sequence[Constraint]) -> Ints:
     """The rows that meet the conditions on the plan and its peak memory; other conditions need a simulation."""
-    early = [c for c in require if c.keys <= {*COLUMNS, "memory.peak_bytes"}]
+    early = [c for c in require if c.keys <= {*PLAN_COLUMNS, "memory.peak_bytes"}]
     if not early:
         return rows
     return np.array([row for row in rows.tolist() if all(c(early_keys(plans, row, int(peak[row]))) for c in early)], np.int64)
@@ -193,7 +193,7 @@ class _Full:
             self._accepted[row] = all(c(keys_of(p)) for c in self._require)
 
 
-def answer(found: Found) -> dict[str, Any]:
+def search_keys(found: Found) -> dict[str, Any]:
     """The keys of `lumos search --json`."""
     return {
         "model": found.problem.model.name,
@@ -224,4 +224,4 @@ def keys_of(p: Simulated) -> dict[str, Any]:
 
 def plan_keys(plan: Any) -> dict[str, Any]:
     """The choices of a plan, by the names of the options of the command line."""
-    return {name: getattr(plan, name) for name in COLUMNS}
+    return {name: getattr(plan, name) for name in PLAN_COLUMNS}

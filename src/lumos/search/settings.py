@@ -11,14 +11,14 @@ from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.model import load_model
 from lumos.plan.configuration import Settings
-from lumos.plan.profiles import profile
-from lumos.search.space import COLUMNS, Problem, Space
+from lumos.plan.profiles import framework_profile
+from lumos.search.space import PLAN_COLUMNS, Problem, Space
 from lumos.vocabulary import Precision, one_of
 
 #: The sizes that can be swept.
 SWEPT = ("gpus", "global_batch", "seq")
 #: The choices of a plan that are whole numbers.
-SIZES = tuple(key for key in COLUMNS if key not in ("sequence_parallel", "recompute", "schedule"))
+_SIZES = tuple(key for key in PLAN_COLUMNS if key not in ("sequence_parallel", "recompute", "schedule"))
 
 
 def problem_of(
@@ -33,7 +33,7 @@ def problem_of(
     loaded = load_cluster(cluster)
     loaded.check_size(gpus)
     known = one_of(Precision, precision, "precision")
-    return Problem(load_model(model), profile(framework), loaded, gpus, global_batch, seq, known)
+    return Problem(load_model(model), framework_profile(framework), loaded, gpus, global_batch, seq, known)
 
 
 def sweep_of(text: str) -> tuple[str, tuple[int, ...]]:
@@ -56,7 +56,7 @@ def sweep_of(text: str) -> tuple[str, tuple[int, ...]]:
 def space_of(options: Mapping[str, object]) -> Space:
     """The space of comma-separated values. A choice without an option may take any value."""
     values: dict[str, tuple[object, ...]] = {}
-    for key in SIZES:
+    for key in _SIZES:
         text = options.get(key)
         if isinstance(text, str):
             values[key] = tuple(_size(key, word) for word in text.split(","))

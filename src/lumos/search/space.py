@@ -18,7 +18,7 @@ from lumos.cost.cluster import Cluster
 from lumos.diagnostics import Diagnostic
 from lumos.model import Model
 from lumos.plan.framework import Framework
-from lumos.plan.job import Job
+from lumos.plan.job import PlannedJob
 from lumos.plan.plan import MOST_PASSES, Plan
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
@@ -52,8 +52,8 @@ class Problem:
     def __post_init__(self) -> None:
         object.__setattr__(self, "precision", one_of(Precision, self.precision, "precision"))
 
-    def job(self, plan: Plan) -> Job:
-        return Job(self.model, plan, self.framework, self.cluster, self.assumed)
+    def job(self, plan: Plan) -> PlannedJob:
+        return PlannedJob(self.model, plan, self.framework, self.cluster, self.assumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Space:
 
 
 #: The columns of `Plans`, in order: the choices of a plan.
-COLUMNS = tuple(field.name for field in fields(Space))
+PLAN_COLUMNS = tuple(field.name for field in fields(Space))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +92,7 @@ class Plans:
         return len(self.rows)
 
     def __getitem__(self, name: str) -> Ints:
-        return self.rows[:, COLUMNS.index(name)]
+        return self.rows[:, PLAN_COLUMNS.index(name)]
 
     def take(self, which: NDArray[np.generic]) -> Plans:
         return Plans(self.problem, self.rows[which])
@@ -104,7 +104,7 @@ class Plans:
     def plan(self, row: int) -> Plan:
         """The plan of a row."""
         p = self.problem
-        values = dict(zip(COLUMNS, self.rows[row].tolist(), strict=True))
+        values = dict(zip(PLAN_COLUMNS, self.rows[row].tolist(), strict=True))
         sequence = bool(values.pop("sequence_parallel"))
         recompute, schedule = RECOMPUTES[values.pop("recompute")], SCHEDULES[values.pop("schedule")]
         return Plan(
@@ -116,7 +116,7 @@ class Plans:
 def enumerate_plans(problem: Problem, space: Space) -> Plans:
     """Every plan of the space that the rules allow, in a fixed order."""
     rows = list(_rows(problem, space))
-    return Plans(problem, np.array(rows, np.int64).reshape(-1, len(COLUMNS)))
+    return Plans(problem, np.array(rows, np.int64).reshape(-1, len(PLAN_COLUMNS)))
 
 
 def divisors(n: int) -> list[int]:

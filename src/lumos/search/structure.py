@@ -15,7 +15,7 @@ from lumos.search.space import SCHEDULES, Ints, Plans
 from lumos.vocabulary import Schedule
 
 
-class Structure(NamedTuple):
+class PipelineStructure(NamedTuple):
     """schedule: its position in SCHEDULES. chunks: of a stage. microbatches: those that are timed one by one (`window`)."""
 
     schedule: int
@@ -31,7 +31,7 @@ class Structure(NamedTuple):
 #: After how many microbatches, in multiples of the stages, a pipeline only repeats itself: where compute waits for transfers, and where
 #: the two overlap. Compared with ten times the stages on random plans of three models, the step differs by at most 0.4 %; by 2 % for
 #: interleaved schedules of a hundred stages and for zero bubble with overlapping transfers.
-ROUNDS = {
+_ROUNDS = {
     Schedule.GPIPE: (2, 2),
     Schedule.ONE_F_ONE_B: (2, 3),
     Schedule.INTERLEAVED: (3, 3),
@@ -44,24 +44,24 @@ def window(name: Schedule, stages: int, microbatches: int, p2p_overlap: bool) ->
     """How many microbatches of a step are timed one by one, at most `microbatches`."""
     if stages == 1:
         return min(microbatches, 3)
-    return min(microbatches, ROUNDS[name][p2p_overlap] * stages + (name in HELD_BY_SENDS))  # the last one ends differently
+    return min(microbatches, _ROUNDS[name][p2p_overlap] * stages + (name in HELD_BY_SENDS))  # the last one ends differently
 
 
 @lru_cache(maxsize=256)
-def passes(structure: Structure, p2p_overlap: bool) -> _pipeline.Passes:
+def passes(structure: PipelineStructure, p2p_overlap: bool) -> _pipeline.Passes:
     """The passes and transfers of a structure in order."""
     holds = holds_sender(structure.name, structure.chunks, p2p_overlap)
     return _pipeline.Passes(*structure, holds, p2p_overlap)
 
 
-def structures(plans: Plans) -> Iterator[tuple[Structure, Ints]]:
+def structures(plans: Plans) -> Iterator[tuple[PipelineStructure, Ints]]:
     """Every structure, with the rows of the plans that have it."""
-    by_structure: dict[Structure, list[int]] = {}
+    by_structure: dict[PipelineStructure, list[int]] = {}
     columns = (plans["schedule"], plans["pp"], plans["vpp"], plans.microbatches)
     overlap = plans.problem.framework.p2p_overlap
     for i, (schedule, stages, chunks, count) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
         timed = window(SCHEDULES[schedule], stages, count, overlap)
-        by_structure.setdefault(Structure(schedule, stages, chunks, timed), []).append(i)
+        by_structure.setdefault(PipelineStructure(schedule, stages, chunks, timed), []).append(i)
     for structure, rows in by_structure.items():
         yield structure, np.array(rows, np.int64)
 

@@ -19,7 +19,7 @@ def with_value(problem: Problem, key: str, value: int) -> Problem:
     return replace(problem, global_batch=value) if key == "global_batch" else replace(problem, seq_len=value)
 
 
-def sweep(problem: Problem, key: str, values: Sequence[int], run: Callable[[Problem], Found]) -> list[tuple[int, Found]]:
+def sweep_sizes(problem: Problem, key: str, values: Sequence[int], run: Callable[[Problem], Found]) -> list[tuple[int, Found]]:
     """The result of `run` for every value, in order. Stops after a search that was interrupted."""
     out = []
     for value in values:

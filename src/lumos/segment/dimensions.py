@@ -44,7 +44,7 @@ class Sizes(NamedTuple):
     vocab: int = 0
 
 
-class Operator(NamedTuple):
+class ShapedOperator(NamedTuple):
     """An operator row's name, input shapes (() where an input is no tensor) and dtypes."""
 
     name: str
@@ -61,7 +61,7 @@ class Shapes:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.of_row = np.full(len(trace), -1, np.int32)
-        self.operators: tuple[Operator, ...] = ()
+        self.operators: tuple[ShapedOperator, ...] = ()
         column = trace.args.get("Input Dims")
         if column is None or not len(column.rows):
             return
@@ -72,7 +72,7 @@ class Shapes:
         self.of_row[column.rows[order]] = np.cumsum(new) - 1
         self.operators = tuple(self._parse(*key) for key in keys[:, order[new]].T.tolist())
 
-    def __getitem__(self, row: int) -> Operator | None:
+    def __getitem__(self, row: int) -> ShapedOperator | None:
         """None where the row has no shapes."""
         index = int(self.of_row[row])
         return self.operators[index] if index >= 0 else None
@@ -82,17 +82,17 @@ class Shapes:
         found: Int64 = np.flatnonzero((self.of_row >= 0) & (self.trace.category == Category.OPERATOR))
         return found
 
-    def counted(self) -> Iterator[tuple[Operator, int]]:
+    def counted(self) -> Iterator[tuple[ShapedOperator, int]]:
         """Every distinct operator, with the number of its rows."""
         counts = np.bincount(self.of_row[self.rows()], minlength=len(self.operators))
         return ((o, count) for o, count in zip(self.operators, counts.tolist(), strict=True) if count)
 
-    def _parse(self, name: int, dims: int, types: int) -> Operator:
+    def _parse(self, name: int, dims: int, types: int) -> ShapedOperator:
         values = json.loads(self.trace.strings[dims])
         kinds = list(map(str, json.loads(self.trace.strings[types]))) if types >= 0 else []
         kinds += [""] * (len(values) - len(kinds))
         inputs = [(shape, kind) for value, kind in zip(values, kinds, strict=False) for shape in _shapes(value)]
-        return Operator(self.trace.strings[name], tuple(shape for shape, _ in inputs), tuple(kind for _, kind in inputs))
+        return ShapedOperator(self.trace.strings[name], tuple(shape for shape, _ in inputs), tuple(kind for _, kind in inputs))
 
 
 def _shapes(value: object) -> list[Shape]:
@@ -107,7 +107,7 @@ def is_attention(name: str) -> bool:
     return bool(_ATTENTION.match(name))
 
 
-def product(o: Operator) -> tuple[int, int, int, int] | None:
+def product(o: ShapedOperator) -> tuple[int, int, int, int] | None:
     """(m, n, k, batch) of a multiplication; None where the operator is no multiplication or lacks shapes."""
     if o.name not in PRODUCTS:
         return None
@@ -176,7 +176,7 @@ class Resize:
         self._inside = {a: b for a, b in reversed([*pairs["layer"], *pairs["outer"]]) if a}
         self._outside = {a: b for a, b in reversed([*pairs["outer"], *pairs["layer"]]) if a}
 
-    def operator(self, o: Operator, in_layer: bool, of_weights: bool = False) -> Operator:
+    def operator(self, o: ShapedOperator, in_layer: bool, of_weights: bool = False) -> ShapedOperator:
         """The operator with its new shapes. in_layer: it belongs to a layer. of_weights: its inputs are only weights (an optimizer's
         operator)."""
         if of_weights:
@@ -230,7 +230,7 @@ class Resize:
             return (new.seq, *rest[1:])
         return rest
 
-    def _product(self, o: Operator, in_layer: bool) -> tuple[Shape, ...]:
+    def _product(self, o: ShapedOperator, in_layer: bool) -> tuple[Shape, ...]:
         """New shapes of a multiplication. One of its dimensions counts tokens: the first of rows, columns and depth that has their
         value. Where a feature has the same value, the choice between the two does not change the amount of arithmetic."""
         first, second, transposed = PRODUCTS[o.name]
@@ -255,7 +255,7 @@ class Resize:
         out[first], out[second] = (m, k), (n, k) if transposed else (k, n)
         return tuple(out)
 
-    def _batched(self, o: Operator, in_layer: bool, first: int, second: int) -> tuple[Shape, ...]:
+    def _batched(self, o: ShapedOperator, in_layer: bool, first: int, second: int) -> tuple[Shape, ...]:
         """New shapes of a multiplication per head: the scores, or their product with the values. Where sequence and head width are
         equal, the two cannot be distinguished, but both do the arithmetic of sequence · width · sequence."""
         a, b, old, new = o.shapes[first], o.shapes[second], self.old, self.new

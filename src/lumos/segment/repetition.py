@@ -20,7 +20,7 @@ LEAST_ALIKE = 0.65
 #: A run of fewer layers is no evidence.
 FEWEST_LAYERS = 2
 #: Nor is one that covers a smaller share of the sequence.
-LEAST_COVERED = 0.3
+_LEAST_COVERED = 0.3
 #: Two runs cover about as much where the smaller share is at least this part of the larger.
 EQUALLY_COVERED = 0.97
 #: Anchors agree on a symbol where at least this part of them has it.
@@ -52,7 +52,7 @@ def find_run(symbols: Sequence[int]) -> Run | None:
             continue
         chain = _chain(symbols, at)
         run = _run(symbols, chain) if len(chain) >= FEWEST_LAYERS else None
-        if run is None or run.bounds in tried or run.covered < LEAST_COVERED:
+        if run is None or run.bounds in tried or run.covered < _LEAST_COVERED:
             continue
         tried.add(run.bounds)
         if best is None or _better(run, best):

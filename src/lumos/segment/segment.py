@@ -27,7 +27,7 @@ from lumos.vocabulary import Phase
 #: Operators that hold weights.
 WEIGHTED = re.compile(r"(aten::)?(conv(olution|\dd)?|cudnn_convolution|miopen_convolution|linear|addmm)$|ConvolutionBackward|te\.\w*linear")
 #: A repetition is taken for the layers of a pass if it covers this share of it; otherwise operators with weights are the layers.
-LEAST_COVERED = 0.5
+_LEAST_COVERED = 0.5
 
 
 class Label(NamedTuple):
@@ -212,7 +212,7 @@ def _forward(trace: Trace, u: Units, low: int, high: int) -> _Layers:
     """The layers of a forward pass."""
     symbols = u.symbol[low:high].tolist()
     run = find_run(symbols)
-    if run is not None and _covered(trace, u.row[low:high], run) >= LEAST_COVERED:
+    if run is not None and _covered(trace, u.row[low:high], run) >= _LEAST_COVERED:
         layer = _from_bounds(run.bounds, high - low)
         return _Layers(layer, ["embedding" if i < run.bounds[0] else "head" for i in range(high - low)], run, "repetition")
     weighted = [i for i in range(high - low) if WEIGHTED.match(trace.strings[trace.name[u.row[low + i]]])]

@@ -18,7 +18,7 @@ from lumos.blocks.work import Attention, Collective, Gemm, GroupedGemm, Traffic,
 from lumos.cost.operators import OperatorTime, elements
 from lumos.cost.traffic import traffic
 from lumos.graph.table import Graph, Kind
-from lumos.segment.dimensions import Operator, Shapes, is_attention, product
+from lumos.segment.dimensions import ShapedOperator, Shapes, is_attention, product
 from lumos.segment.units import units
 from lumos.trace.table import Category, Int64, Trace
 from lumos.vocabulary import CollectiveKind, Direction, DType, Phase
@@ -80,7 +80,7 @@ def _phases(trace: Trace, calls: Int64) -> list[Phase]:
     return [Phase(found.phase[u]) if u >= 0 else Phase.OTHER for u in unit.tolist()]
 
 
-def _precision(o: Operator, kernel: str) -> str:
+def _precision(o: ShapedOperator, kernel: str) -> str:
     """The precision of a multiplication by the types of its factors, as plans name it; "" where they do not determine it."""
     for name in o.dtypes:
         dtype = DType.parse(name)
@@ -89,7 +89,7 @@ def _precision(o: Operator, kernel: str) -> str:
     return ""
 
 
-def of_operator(o: Operator) -> Signature:
+def of_operator(o: ShapedOperator) -> Signature:
     """The signature of an operator with shapes."""
     if "grouped_mm" in o.name and len(o.shapes) > 1 and len(o.shapes[1]) == 3:
         return ("grouped", o.shapes[0][0], *o.shapes[1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from lumos.cost.operators import Shape, elements
-from lumos.segment.dimensions import Operator, Resize, Shapes, product
+from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, product
 from lumos.segment.segment import Segmentation
 from lumos.trace.table import Trace
 from lumos.vocabulary import Phase
@@ -26,7 +26,7 @@ def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Res
     return dict(total)
 
 
-def weight_shapes(o: Operator) -> tuple[Shape, ...]:
+def weight_shapes(o: ShapedOperator) -> tuple[Shape, ...]:
     """Shapes of the inputs of a forward operator that are weights."""
     if o.name == "aten::embedding":
         return o.shapes[:1]

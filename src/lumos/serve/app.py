@@ -24,7 +24,7 @@ from lumos.report.page.html import MODULES, json_text, page, plotly_source, stat
 from lumos.serve.guard import App, Guard
 from lumos.serve.session import Loaded, Session, command_line, python_code
 from lumos.whatif.durations import Durations, Scale
-from lumos.whatif.settings import SETTINGS, Kind, Setting, parse_settings
+from lumos.whatif.settings import SETTINGS, Setting, SettingKind, parse_settings
 from lumos.whatif.whatif import Changes
 
 #: Modules that only the explorer uses.
@@ -37,7 +37,7 @@ FILES = dict.fromkeys((*MODULES, *OWN_MODULES), "text/javascript") | {"page.css"
 def _schema(setting: Setting) -> JsonDict:
     """The JSON schema of a setting, for the description of the API."""
     what: JsonDict = {"type": "string", "description": f"{setting.help}; can be changed through {' or '.join(setting.values)}"}
-    return what | ({"pattern": "^[0-9]+$"} if setting.kind is Kind.COUNT else {"enum": list(setting.words)})
+    return what | ({"pattern": "^[0-9]+$"} if setting.kind is SettingKind.COUNT else {"enum": list(setting.words)})
 
 
 def _offered(setting: Setting) -> dict[str, Any]:

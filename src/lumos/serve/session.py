@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from lumos.analyze.equal_work import work
+from lumos.analyze.equal_work import equal_work
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Kind
-from lumos.report.page.document import Recording, as_json, document, what_if
+from lumos.report.page.document import ReportedJob, as_json, document, what_if
 from lumos.report.page.timeline_levels import Limits, excerpt
 from lumos.result import plain
-from lumos.serve.work import Report, Work
+from lumos.serve.work import BackgroundWork, Progressing
 from lumos.simulate import Timeline, simulate
 from lumos.trace import read
 from lumos.whatif.bench import Bench
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 #: The largest timeline that is sent to a browser on the same machine.
 LIMITS = Limits(cells=3_000_000, tasks=1_200_000)
@@ -43,7 +43,7 @@ MOST_SCENARIOS = 64
 class Loaded:
     """The job after it was read: its report, and the figures that many requests need."""
 
-    recording: Recording
+    recording: ReportedJob
     bench: Bench
     document: dict[str, Any]
     drawings: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -69,13 +69,13 @@ class Loaded:
 
     def names(self) -> list[dict[str, Any]]:
         """The names of tasks that take most time over the job, as patterns to suggest, each with its class and its time in ns."""
-        graph, equal_work = self.recording.graph, work(self.recording.graph, self.recording.membership, self.recording.job)
+        graph, works = self.recording.graph, equal_work(self.recording.graph, self.recording.membership, self.recording.job)
         tasks = np.flatnonzero((graph.kind != Kind.RETURN) & (graph.kind != Kind.HOST))
         total = np.bincount(graph.name[tasks], graph.duration[tasks], len(graph.names)).astype(np.int64)
         label = np.zeros(len(graph.names), np.int64)
-        label[graph.name[tasks]] = equal_work.label[tasks]
+        label[graph.name[tasks]] = works.label[tasks]
         order = [i for i in np.argsort(-total, kind="stable")[:SUGGESTIONS].tolist() if total[i]]
-        return [{"name": plain(graph.names[i]), "class": equal_work.labels[label[i]], "time_ns": int(total[i])} for i in order]
+        return [{"name": plain(graph.names[i]), "class": works.labels[label[i]], "time_ns": int(total[i])} for i in order]
 
     def whatif(self, changes: Changes, step: str | None, *, moved: bool) -> dict[str, Any]:
         """What the changes do to a step, with the keys of `lumos whatif --json`.
@@ -84,7 +84,7 @@ class Loaded:
         """
         began = time.perf_counter()
         if changes.structural:
-            found = as_json(whatif(self.recording.job, self.recording.graph, changes, self.recording.plan))
+            found = as_json(answer_changes(self.recording.job, self.recording.graph, changes, self.recording.plan))
             return {**found, "seconds_s": time.perf_counter() - began}
         step = step or self.bench.typical
         self.bench.check_step(step)
@@ -109,15 +109,15 @@ class Session:
         self._repair = repair
         self._lock = threading.Lock()
         self._scenarios: dict[int, Scenario] = {}
-        self._work: dict[int, Work[dict[str, Any]]] = {}
+        self._work: dict[int, BackgroundWork[dict[str, Any]]] = {}
         self._last = 0
-        self.loading = Work(self._load)
+        self.loading = BackgroundWork(self._load)
 
     def reload(self) -> None:
         """Read the job again, after it was cancelled or failed."""
         with self._lock:
             if self.loading.state in ("failed", "cancelled"):
-                self.loading = Work(self._load)
+                self.loading = BackgroundWork(self._load)
 
     def scenarios(self) -> list[Scenario]:
         with self._lock:
@@ -144,7 +144,7 @@ class Session:
         Raises UsageError where too many are running.
         """
 
-        def call(report: Report) -> dict[str, Any]:
+        def call(report: Progressing) -> dict[str, Any]:
             report("changing and simulating", 0, 0)
             answer = loaded.whatif(changes, step, moved=True)
             report("done", 1, 1)
@@ -157,22 +157,22 @@ class Session:
             if len(self._work) >= MOST_WORK:
                 raise UsageError(f"{MOST_WORK} what-ifs are running; wait for one to end, or cancel one")
             self._last += 1
-            self._work[self._last] = Work(call)
+            self._work[self._last] = BackgroundWork(call)
             return self._last
 
-    def work(self, number: int) -> Work[dict[str, Any]]:
+    def work(self, number: int) -> BackgroundWork[dict[str, Any]]:
         """The work of that number. Raises UsageError where there is none."""
         with self._lock:
             if number not in self._work:
                 raise UsageError(f"there is no work {number}")
             return self._work[number]
 
-    def _load(self, report: Report) -> Loaded:
+    def _load(self, report: Progressing) -> Loaded:
         job = read(*self.paths, repair=self._repair, progress=lambda done, total: report("reading", done, total))
         report("building the graph", 0, 0)
         graph = build(job)
         report("simulating", 0, 0)
-        recording = Recording(job, graph, simulate(graph))
+        recording = ReportedJob(job, graph, simulate(graph))
         report("analysing", 0, 0)
         found = document(recording, command=["lumos", "serve", *map(shlex.quote, self.paths)], timeline=False)
         report("analysing", 1, 1)

@@ -12,17 +12,17 @@ Result = TypeVar("Result")
 State = Literal["running", "done", "failed", "cancelled"]
 
 #: Called by the work with what it is doing, how much of that is done, and out of how much. Raises CancelledError if it is to stop.
-Report = Callable[[str, int, int], None]
+Progressing = Callable[[str, int, int], None]
 
 
 class CancelledError(Exception):
     """The work was asked to stop."""
 
 
-class Work(Generic[Result]):
+class BackgroundWork(Generic[Result]):
     """Runs `call(report)` in a thread. Once cancelled, it stops at the next call of `report`."""
 
-    def __init__(self, call: Callable[[Report], Result]) -> None:
+    def __init__(self, call: Callable[[Progressing], Result]) -> None:
         self._call = call
         self._stop = threading.Event()
         self._finished = threading.Event()

@@ -11,17 +11,17 @@ from lumos.graph.table import Dependency, Graph, Kind
 from lumos.trace.table import ABSENT
 
 #: At most so many tasks and ranks are named in an error.
-NAMED = 10
+_NAMED = 10
 
 
 def no_schedule(graph: Graph, cycle: _engine.Cycle) -> GraphError:
     """The error that names the tasks on a cycle, what each waits for, and the ranks missing from a rendezvous on it."""
     tasks, kinds, missing = cycle.tasks, cycle.kinds, cycle.missing
     words = [Dependency(kind).name.lower().replace("_", "-") for kind in kinds]
-    lines = [describe(graph, tasks[0])]
-    lines += [f"waits ({word}) for {describe(graph, task)}" for word, task in zip(words[: NAMED - 1], tasks[1:NAMED], strict=False)]
-    if len(tasks) > NAMED:
-        lines.append(f"… and {len(tasks) - NAMED} more, the last of which")
+    lines = [_describe(graph, tasks[0])]
+    lines += [f"waits ({word}) for {_describe(graph, task)}" for word, task in zip(words[: _NAMED - 1], tasks[1:_NAMED], strict=False)]
+    if len(tasks) > _NAMED:
+        lines.append(f"… and {len(tasks) - _NAMED} more, the last of which")
     lines.append(f"waits ({words[-1]}) for {'itself' if len(tasks) == 1 else f'task {tasks[0]}, the first'}")
     met = [task for task, kind in zip(tasks, kinds, strict=True) if kind == Dependency.RENDEZVOUS]
     if missing and met:
@@ -37,7 +37,7 @@ def no_schedule(graph: Graph, cycle: _engine.Cycle) -> GraphError:
     return GraphError("\n  ".join((f"the graph has no schedule: {len(tasks)} tasks wait for each other", *lines)))
 
 
-def describe(graph: Graph, task: int) -> str:
+def _describe(graph: Graph, task: int) -> str:
     """A task's processor, number and name; for a collective also its bytes, group, sequence number and issuing operator."""
     processor = graph.processors[graph.processor[task]]
     name = graph.names[graph.name[task]]
@@ -46,8 +46,8 @@ def describe(graph: Graph, task: int) -> str:
 
 
 def _ranks(ranks: set[int]) -> str:
-    named = ", ".join(map(str, sorted(ranks)[:NAMED]))
-    return f"rank{'' if len(ranks) == 1 else 's'} {named}" + (f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else "")
+    named = ", ".join(map(str, sorted(ranks)[:_NAMED]))
+    return f"rank{'' if len(ranks) == 1 else 's'} {named}" + (f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else "")
 
 
 def _rank(graph: Graph, task: int) -> int:

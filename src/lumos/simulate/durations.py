@@ -13,7 +13,7 @@ from lumos.trace.table import Int64
 
 Mask = NDArray[np.bool_]
 #: Durations must sum to less, so that times stay within int64 (ns).
-LONGEST = 1 << 62
+_LONGEST = 1 << 62
 
 
 def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
@@ -24,7 +24,7 @@ def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
     """
     chosen = np.flatnonzero(tasks)
     longer = np.rint(graph.duration[chosen] * factor)
-    if longer.sum() + graph.duration.sum(dtype=float) >= LONGEST:
+    if longer.sum() + graph.duration.sum(dtype=float) >= _LONGEST:
         raise UsageError(f"a factor of {factor:g} makes the job longer than a century; give a smaller one")
     changed = graph.duration.copy()
     changed[chosen] = longer

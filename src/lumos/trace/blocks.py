@@ -12,7 +12,7 @@ from lumos.errors import TraceError
 Progress = Callable[[int, int], None]
 
 #: Bytes of a block. Small enough to stay in a core's second-level cache between decompressing and scanning.
-BLOCK = 1 << 18
+_BLOCK = 1 << 18
 
 #: Compressed bytes read at a time.
 _PACKED = 1 << 16
@@ -29,7 +29,7 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
     """The first `size` bytes (unpacked), or all where the file is shorter. Raises TraceError where it cannot be read."""
     parts: list[bytes] = []
     try:
-        for block in blocks(path):
+        for block in unpacked_blocks(path):
             parts.append(block)
             if sum(map(len, parts)) >= size:
                 break
@@ -42,7 +42,7 @@ class TruncatedError(TraceError):
     """A gzip file ends before its compressed data is complete; the blocks before the end were good."""
 
 
-def blocks(path: Path, progress: Callable[[int], None] | None = None) -> Iterator[bytes]:
+def unpacked_blocks(path: Path, progress: Callable[[int], None] | None = None) -> Iterator[bytes]:
     """The file's bytes in blocks, unpacked where it starts with gzip's magic bytes.
 
     `progress` is called with the bytes of the file itself read so far. Raises TraceError: no such file, no permission, a
@@ -63,7 +63,7 @@ def blocks(path: Path, progress: Callable[[int], None] | None = None) -> Iterato
                 if progress is not None:
                     progress(done)
                 yield first
-                first = file.read(BLOCK)
+                first = file.read(_BLOCK)
                 done += len(first)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror or error}); check the path and its permissions") from error
@@ -90,7 +90,7 @@ def _unpack(path: Path, packed: bytes, read: Callable[[], bytes], progress: Call
                         "the file was cut off; copy or record it again, or pass --repair to read the rows before the cut"
                     )
             try:
-                block = member.decompress(packed, BLOCK)
+                block = member.decompress(packed, _BLOCK)
             except igzip_lib.IsalError as error:  # type: ignore[misc]  # declared as an instance in its stub
                 raise TraceError(
                     f"{path}: the gzip data is damaged before byte {taken} of the file (byte {made} unpacked): {error}; "

@@ -18,8 +18,8 @@ import numpy as np
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
-from lumos.trace.blocks import TruncatedError, blocks
-from lumos.trace.chakra_wire import Metadata, Node, NodeType, WireError, decode_metadata, decode_node, messages, read_varint
+from lumos.trace.blocks import TruncatedError, unpacked_blocks
+from lumos.trace.chakra_wire import ChakraNode, Metadata, NodeType, WireError, decode_metadata, decode_node, messages, read_varint
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
 
 #: The value of `Trace.metadata["format"]` for these traces, by which `graph.build` finds their builder.
@@ -34,11 +34,11 @@ _GROUP_FILES = ("groups.json", "comm_group.json", "comm_group_configuration.json
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedNode:
     """A node and the byte at which its message begins."""
 
     offset: int
-    node: Node
+    node: ChakraNode
 
 
 def sniff(head: bytes) -> bool:
@@ -64,7 +64,7 @@ def is_companion(head: bytes) -> bool:
     return _COMPANION.match(head) is not None
 
 
-def stream(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Metadata, Iterator[Placed]]:
+def stream(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Metadata, Iterator[PlacedNode]]:
     """A file's metadata, and an iterator over its nodes. Raises TraceError with the file, the byte and what is wrong there."""
     source = _frames(path, progress)
     first = next(source, None)
@@ -79,17 +79,17 @@ def stream(path: Path, progress: Callable[[int], None] | None = None) -> tuple[M
 
 def _frames(path: Path, progress: Callable[[int], None] | None) -> Iterator[tuple[int, bytes]]:
     try:
-        yield from messages(blocks(path, progress))
+        yield from messages(unpacked_blocks(path, progress))
     except WireError as error:
         raise TraceError(f"{path}: {error}; write or copy it again") from None
     except TruncatedError as error:
         raise TraceError(f"{error}".replace(", or pass --repair to read the rows before the cut", "")) from None
 
 
-def _nodes(path: Path, source: Iterator[tuple[int, bytes]]) -> Iterator[Placed]:
+def _nodes(path: Path, source: Iterator[tuple[int, bytes]]) -> Iterator[PlacedNode]:
     for count, (offset, message) in enumerate(source):
         try:
-            yield Placed(offset, decode_node(message))
+            yield PlacedNode(offset, decode_node(message))
         except WireError as error:
             raise TraceError(f"{path}: node {count + 1} at byte {offset}: {error}; write it again") from None
 
@@ -106,7 +106,7 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
     return trace_of(path, metadata, nodes)
 
 
-def trace_of(path: Path, metadata: Metadata, nodes: list[Node]) -> Trace:
+def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode]) -> Trace:
     """The nodes of one rank, whatever form of file they come from, as a Trace. Rows are nodes in file order."""
     found: list[Diagnostic] = []
     attrs = {a.name: a.value for a in metadata.attrs}
@@ -148,7 +148,7 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[Node]) -> Trace:
 class _Row:
     """What a node contributes to the columns of a Trace."""
 
-    node: Node
+    node: ChakraNode
     name: str
     on_cpu: bool
     queue: int
@@ -156,7 +156,7 @@ class _Row:
     exact_duration: int
 
 
-def _row(path: Path, node: Node) -> _Row:
+def _row(path: Path, node: ChakraNode) -> _Row:
     values = {a.name: a for a in node.attrs}
 
     def integer(name: str, default: int) -> int:

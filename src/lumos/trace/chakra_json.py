@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lumos.errors import TraceError
-from lumos.trace.blocks import TruncatedError, blocks
+from lumos.trace.blocks import TruncatedError, unpacked_blocks
 from lumos.trace.chakra_et import trace_of
-from lumos.trace.chakra_wire import KINDS, Attribute, IOInfo, Metadata, Node, NodeType
+from lumos.trace.chakra_wire import ATTRIBUTE_KINDS, Attribute, ChakraNode, IOInfo, Metadata, NodeType
 from lumos.trace.table import Trace
 
 _WIDE = ("int64", "uint64", "sint64", "fixed64", "sfixed64")
@@ -32,18 +32,18 @@ def sniff(head: bytes) -> bool:
 def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
     """Read one rank's nodes from JSON. Raises TraceError: unreadable, neither of the two forms, a field of a wrong type, no nodes."""
     try:
-        text = b"".join(blocks(path, progress)).decode()
+        text = b"".join(unpacked_blocks(path, progress)).decode()
     except TruncatedError as error:
         raise TraceError(f"{error}".replace(", or pass --repair to read the rows before the cut", "")) from None
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: not UTF-8 at byte {error.start}; write it again") from None
-    metadata, nodes = parse(text, str(path))
+    metadata, nodes = parse_json(text, str(path))
     if not nodes:
         raise TraceError(f"{path}: holds no nodes; write it again")
     return trace_of(path, metadata, nodes)
 
 
-def parse(text: str, source: str = "the text") -> tuple[Metadata, list[Node]]:
+def parse_json(text: str, source: str = "the text") -> tuple[Metadata, list[ChakraNode]]:
     """Metadata and nodes of either form. Raises TraceError that names the object that is wrong."""
     objects = list(_objects(text, source))
     number = 0
@@ -74,12 +74,12 @@ def _objects(text: str, source: str) -> Iterator[dict[str, Any]]:
         yield value
 
 
-def _hand_node(entry: Mapping[str, Any]) -> Node:
+def _hand_node(entry: Mapping[str, Any]) -> ChakraNode:
     attrs = [Attribute("is_cpu_op", "bool", bool(entry.get("is_cpu_op", True)))]
     attrs += (Attribute(name, "int64", int(entry[name])) for name in _NUMBERS if entry.get(name) is not None)
     if entry.get("pg_name") is not None:
         attrs.append(Attribute("pg_name", "string", str(entry["pg_name"])))
-    return Node(
+    return ChakraNode(
         id=int(entry["Id"]),
         name=str(entry.get("Name", "")),
         type=int(entry.get("NodeType", NodeType.COMP)),
@@ -93,9 +93,9 @@ def _hand_node(entry: Mapping[str, Any]) -> Node:
 _NUMBERS = ("tensor_size", "num_ops", "comm_type", "comm_size", "comm_tag", "comm_src", "comm_dst", "comm_priority")
 
 
-def _node(entry: Mapping[str, Any]) -> Node:
+def _node(entry: Mapping[str, Any]) -> ChakraNode:
     kind = entry.get("type", "INVALID_NODE")
-    return Node(
+    return ChakraNode(
         id=int(entry.get("id", 0)),
         name=str(entry.get("name", "")),
         type=_TYPES[kind] if isinstance(kind, str) else int(kind),
@@ -123,7 +123,7 @@ def _attributes(entry: Mapping[str, Any]) -> tuple[Attribute, ...]:
 
 def _attribute(entry: Mapping[str, Any]) -> Attribute:
     doc = str(entry.get("docString", entry.get("doc_string", "")))
-    for kind in KINDS:
+    for kind in ATTRIBUTE_KINDS:
         for form in (f"{kind}Val", f"{kind}_val"):
             if form in entry:
                 return Attribute(str(entry.get("name", "")), kind, _value(kind, entry[form]), doc)
@@ -142,7 +142,7 @@ def _value(kind: str, value: Any) -> Any:
     return value if kind in ("bool", "string") else int(value)
 
 
-def dump(metadata: Metadata, nodes: Sequence[Node]) -> Iterator[str]:
+def dump(metadata: Metadata, nodes: Sequence[ChakraNode]) -> Iterator[str]:
     """The lines of protobuf's JSON form, one object each, the metadata first. Unknown fields are left out: they have no JSON form."""
     first = {"version": metadata.version, **({"attr": [_dumped(a) for a in metadata.attrs]} if metadata.attrs else {})}
     yield json.dumps(first)

@@ -1,4 +1,4 @@
-"""Chakra's messages on the wire: protobuf's encoding of `GlobalMetadata` and `Node`, each preceded by its length as a varint.
+"""Chakra's messages on the wire: protobuf's encoding of `GlobalMetadata` and `ChakraNode`, each preceded by its length as a varint.
 
 A file is a plain concatenation of (varint length, message): first the metadata, then the nodes in any order, to the end
 of the file. The wire form of schema "0.0.4" and "1.0.0" is the same; older files differ in that their metadata has
@@ -88,7 +88,7 @@ class Metadata:
 
 
 @dataclass(slots=True)
-class Node:
+class ChakraNode:
     """One node. Times are whole microseconds, as in the schema. `unknown`: the bytes of fields that are not in the schema."""
 
     id: int
@@ -119,7 +119,7 @@ _SCALARS = {
     19: "fixed32", 21: "fixed64", 23: "sfixed32", 25: "sfixed64", 27: "bool", 29: "string", 31: "bytes",
 }  # fmt: skip
 #: The kinds that an attribute's value, or the items of a list, may have.
-KINDS = tuple(_SCALARS.values())
+ATTRIBUTE_KINDS = tuple(_SCALARS.values())
 _FIXED = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q", "sfixed32": "<i", "sfixed64": "<q"}
 _NUMBERS = {kind: number for number, kind in _SCALARS.items()} | {f"{kind}_list": number + 1 for number, kind in _SCALARS.items()}
 _LIMITS = {"int32": 32, "uint32": 32, "sint32": 32}
@@ -348,9 +348,9 @@ def encode_metadata(metadata: Metadata) -> bytes:
     return _chunk(1, (metadata.version or VERSION).encode()) + attrs + metadata.unknown
 
 
-def decode_node(data: bytes) -> Node:
+def decode_node(data: bytes) -> ChakraNode:
     """One node."""
-    node = Node(0, type=NodeType.INVALID)
+    node = ChakraNode(0, type=NodeType.INVALID)
     attrs: list[Attribute] = []
     for number, wire, value, raw in fields(data):
         if wire == VARINT and number in (1, 3, 4, 5, 6, 7):
@@ -398,7 +398,7 @@ def _decode_io(data: bytes) -> IOInfo:
     return IOInfo(parts[1], parts[2], parts[3])
 
 
-def encode_node(node: Node) -> bytes:
+def encode_node(node: ChakraNode) -> bytes:
     """One node's message. Fields at their default are left out, as in protobuf. Raises WireError: a value out of range."""
     out = [b"\x08", varint(_unsigned(node.id, "id"))] if node.id else []
     if node.name:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
-from lumos.trace.blocks import TruncatedError, blocks
+from lumos.trace.blocks import TruncatedError, unpacked_blocks
 from lumos.trace.table import ABSENT, Int32, Int64, ProcessGroup
 
 #: Known schemas. Others are read by the fields that they have, with a diagnostic.
@@ -116,7 +116,7 @@ def read(path: str | Path) -> ExecutionTrace:
     """
     path = Path(path)
     try:
-        data = b"".join(blocks(path))
+        data = b"".join(unpacked_blocks(path))
     except TruncatedError as error:
         raise TraceError(f"{error}".replace(", or pass --repair to read the rows before the cut", "")) from None
     try:

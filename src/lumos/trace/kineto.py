@@ -19,7 +19,7 @@ from lumos._scan import CORRELATION, EXTERNAL_ID, ScanError, Scanned, Scanner, S
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.trace import kineto_schema as schema
-from lumos.trace.blocks import TruncatedError, blocks
+from lumos.trace.blocks import TruncatedError, unpacked_blocks
 from lumos.trace.reader import NotATraceError
 from lumos.trace.string_table import StringTable
 from lumos.trace.table import DEVICE_WORK, Category, Column, Int8, Int32, Int64, Lane, Trace
@@ -114,7 +114,7 @@ def new_scanner(repair: bool = False) -> Scanner:
 
 def column_names() -> list[tuple[str, str]]:
     """The sparse columns and their kinds."""
-    return [(name, kind) for kind, names in schema.COLUMNS.items() for name in names]
+    return [(name, kind) for kind, names in schema.KINETO_COLUMNS.items() for name in names]
 
 
 def pairs(texts: Texts) -> list[tuple[str, str]]:
@@ -133,7 +133,7 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
     truncated = ""
     try:
         try:
-            for block in blocks(path, progress):
+            for block in unpacked_blocks(path, progress):
                 scanner.feed(block)
                 if scanner.rows > _MANY_ROWS and scanner.offset < _MIN_ROW_BYTES * scanner.rows:
                     raise TraceError(
@@ -181,7 +181,7 @@ def _line(path: Path, offset: int) -> int:
     line = 1
     left = offset
     try:
-        for block in blocks(path):
+        for block in unpacked_blocks(path):
             line += block.count(b"\n", 0, left)
             left -= len(block)
             if left <= 0:

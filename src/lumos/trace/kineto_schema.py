@@ -65,7 +65,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 #: Arguments that become columns, by the kind of their values. Everything else in `args` is skipped.
-COLUMNS: dict[str, tuple[str, ...]] = {
+KINETO_COLUMNS: dict[str, tuple[str, ...]] = {
     "int": _names(
         """
         stream|device|context|queued|priority|graph id|graph node id|event_id

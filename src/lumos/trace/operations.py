@@ -49,7 +49,7 @@ STEP_MARK = "ProfilerStep#"
 STEP_GAP_NS = 1
 
 
-class Plan(NamedTuple):
+class RecordedPlan(NamedTuple):
     """The format of a recording and the parallel plan that it was made under."""
 
     format: str
@@ -63,9 +63,9 @@ def is_operations(trace: Trace) -> bool:
     return "operations" in trace.metadata
 
 
-def plan_of(trace: Trace) -> Plan:
+def recorded_plan(trace: Trace) -> RecordedPlan:
     """The plan of an operation-level recording."""
-    plan: Plan = trace.metadata["operations"]
+    plan: RecordedPlan = trace.metadata["operations"]
     return plan
 
 
@@ -74,7 +74,7 @@ def operation_trace(
     rank: int,
     rank_source: str,
     world_size: int,
-    plan: Plan,
+    plan: RecordedPlan,
     operation: Sequence[str],
     step: Int64,
     start: Int64,

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from lumos.errors import TraceError
-from lumos.trace.blocks import blocks
-from lumos.trace.operations import Plan, operation_trace
+from lumos.trace.blocks import unpacked_blocks
+from lumos.trace.operations import RecordedPlan, operation_trace
 from lumos.trace.table import ABSENT, Int64, Trace
 
 CONFIG = "config.json"
@@ -71,7 +71,7 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
     return operation_trace(str(path), stage, "file name", plan.stages, plan, operation, columns[0], columns[1], columns[2], place)
 
 
-def _plan(path: Path) -> Plan:
+def _plan(path: Path) -> RecordedPlan:
     config_path = path.parent / CONFIG
     if not config_path.is_file():
         raise TraceError(f"{path}: needs {CONFIG} beside it, with pp_size; copy it from where the file was recorded")
@@ -84,10 +84,10 @@ def _plan(path: Path) -> Plan:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= 10**6:
             raise TraceError(f"{config_path}: {name} is {value!r}; it must be a whole number from 1")
         sizes[name] = value
-    return Plan("pp_vis", sizes["pp_size"], 1, sizes["vp_size"])
+    return RecordedPlan("pp_vis", sizes["pp_size"], 1, sizes["vp_size"])
 
 
-def _stage(path: Path, plan: Plan) -> int:
+def _stage(path: Path, plan: RecordedPlan) -> int:
     named = _RANK_IN_NAME.search(path.name)
     if named is None:
         raise TraceError(f"{path}: the rank is in the file's name, which must end in pp_rank_N.json; rename it")
@@ -99,14 +99,14 @@ def _stage(path: Path, plan: Plan) -> int:
 
 def _json(path: Path, progress: Callable[[int], None] | None) -> Any:
     try:
-        return json.loads(b"".join(blocks(path, progress)))
+        return json.loads(b"".join(unpacked_blocks(path, progress)))
     except ValueError as error:
         reason = getattr(error, "msg", str(error))
         place = f" at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         raise TraceError(f"{path}: not complete JSON ({reason}{place}); copy or record it again") from error
 
 
-def _passes(where: str, prefix: str, iteration: Mapping[str, Any], plan: Plan) -> list[tuple[int, int, int, int, int]]:
+def _passes(where: str, prefix: str, iteration: Mapping[str, Any], plan: RecordedPlan) -> list[tuple[int, int, int, int, int]]:
     """(start, duration, microbatch, chunk, sequence) of each pass of one direction; ns."""
     start, end = (_times(where, f"{prefix}_{which}", iteration) for which in ("start", "end"))
     if len(start) != len(end):

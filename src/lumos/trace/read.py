@@ -17,7 +17,7 @@ from lumos.errors import TraceError, UsageError
 from lumos.trace import chakra_et, chakra_json, kineto, pipeline_json, straggler_parquet
 from lumos.trace.blocks import Progress, head
 from lumos.trace.collectives import process_groups
-from lumos.trace.operations import is_operations, plan_of
+from lumos.trace.operations import is_operations, recorded_plan
 from lumos.trace.reader import NotATraceError, Reader, ReadFile
 from lumos.trace.table import Job, Trace
 
@@ -35,7 +35,7 @@ EXECUTION_TRACE = Reader(
 )
 
 #: Where files are read.
-ENGINES = ("local", "ray")
+READ_ENGINES = ("local", "ray")
 
 #: Tried in this order; the first that takes a file reads it. Kineto comes last because it has no signature.
 READERS: tuple[Reader, ...] = (
@@ -65,8 +65,8 @@ def read(
     machines must have the files under the same paths. In a folder, execution traces and files that no reader recognises are left
     out, each with a diagnostic. Raises TraceError: no file, an unreadable or malformed file, two files of one rank.
     """
-    if engine not in ENGINES:
-        raise UsageError(f"engine {engine!r} is not known; valid: {', '.join(ENGINES)}")
+    if engine not in READ_ENGINES:
+        raise UsageError(f"engine {engine!r} is not known; valid: {', '.join(READ_ENGINES)}")
     if not paths:
         raise TraceError("no trace given; name a file, several files, or a folder with one file per rank")
     diagnostics: list[Diagnostic] = []
@@ -140,9 +140,10 @@ def _check_alike(traces: list[Trace]) -> None:
         if is_operations(trace) != is_operations(first):
             one, other = (first, trace) if is_operations(first) else (trace, first)
             raise TraceError(f"{one.path} lists operations and {other.path} is a profiler trace: one job cannot mix them; give one kind")
-        if is_operations(trace) and plan_of(trace) != plan_of(first):
+        if is_operations(trace) and recorded_plan(trace) != recorded_plan(first):
             raise TraceError(
-                f"{first.path} and {trace.path} are of different jobs ({plan_of(first)}, {plan_of(trace)}); give the files of one job"
+                f"{first.path} and {trace.path} are of different jobs ({recorded_plan(first)}, {recorded_plan(trace)});"
+                " give the files of one job"
             )
 
 

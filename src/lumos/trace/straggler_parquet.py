@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
-from lumos.trace.blocks import blocks
-from lumos.trace.operations import LANE_OF, Plan, operation_trace
+from lumos.trace.blocks import unpacked_blocks
+from lumos.trace.operations import LANE_OF, RecordedPlan, operation_trace
 from lumos.trace.table import Int64, Trace
 
-COLUMNS = ("rank", "dp_rank", "stage", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id")
+_COLUMNS = ("rank", "dp_rank", "stage", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id")
 
 _MAGIC = b"PAR1"
 
@@ -50,7 +50,7 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> tuple[
     if progress is not None:
         progress(path.stat().st_size)
     operation = _operations(path, table["optype"])
-    integers = {key: _integers(path, key, table[key]) for key in COLUMNS if key not in ("optype", "start_ts", "duration")}
+    integers = {key: _integers(path, key, table[key]) for key in _COLUMNS if key not in ("optype", "start_ts", "duration")}
     start, duration = (_nanoseconds(path, key, table[key]) for key in ("start_ts", "duration"))
     rank, stage, dp = integers["rank"], integers["stage"], integers["dp_rank"]
     if not len(rank):
@@ -61,7 +61,7 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> tuple[
     place_of_rank = _places(path, rank, stage, dp)
     sizes = _sizes(path)
     stages, dp_size = (_size(path, sizes, key, int(column.max()) + 1) for key, column in (("pp_size", stage), ("dp_size", dp)))
-    plan = Plan("StragglerAnalysis", stages, dp_size, max(int(integers["mc"].max()) + 1, 1))
+    plan = RecordedPlan("StragglerAnalysis", stages, dp_size, max(int(integers["mc"].max()) + 1, 1))
     findings = _findings(path, plan, place_of_rank)
     traces: list[Trace] = []
     for number in place_of_rank:
@@ -96,7 +96,7 @@ def _sizes(path: Path) -> dict[str, str]:
     meta = path.with_name(f"{path.stem.replace('trace', 'meta', 1)}.yaml")
     if not meta.is_file() or meta == path:
         return {}
-    text = b"".join(blocks(meta)).decode("utf-8", "replace")
+    text = b"".join(unpacked_blocks(meta)).decode("utf-8", "replace")
     pairs = (line.partition(":") for line in text.splitlines())
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}
 
@@ -120,20 +120,20 @@ def _table(path: Path) -> dict[str, Any]:
         raise TraceError(f"{path}: reading Parquet needs pyarrow, which is not installed: pip install 'lumos-trace[arrow]'") from error
     try:
         file = parquet.ParquetFile(path)
-        missing = [key for key in COLUMNS if key not in file.schema_arrow.names]
+        missing = [key for key in _COLUMNS if key not in file.schema_arrow.names]
         if missing:
             raise TraceError(
                 f"{path}: a Parquet table without the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
-                f"an operation table has {', '.join(COLUMNS)}"
+                f"an operation table has {', '.join(_COLUMNS)}"
             )
-        table = file.read(columns=list(COLUMNS))
+        table = file.read(columns=list(_COLUMNS))
     except (arrow.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise TraceError(f"{path}: not a complete Parquet file ({reason}); copy or record it again") from error
-    for key in COLUMNS:
+    for key in _COLUMNS:
         if table[key].null_count:
             raise TraceError(f"{path}: column {key} has {table[key].null_count} empty entries; every operation needs all columns")
-    return {key: table[key] for key in COLUMNS}
+    return {key: table[key] for key in _COLUMNS}
 
 
 def _operations(path: Path, column: Any) -> list[str]:
@@ -178,7 +178,7 @@ def _places(path: Path, rank: Int64, stage: Int64, dp: Int64) -> dict[int, tuple
     return found
 
 
-def _findings(path: Path, plan: Plan, places: dict[int, tuple[int, int]]) -> tuple[Diagnostic, ...]:
+def _findings(path: Path, plan: RecordedPlan, places: dict[int, tuple[int, int]]) -> tuple[Diagnostic, ...]:
     absent = sorted({(s, d) for s in range(plan.stages) for d in range(plan.dp)} - set(places.values()))
     if not absent:
         return ()

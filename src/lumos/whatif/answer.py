@@ -2,7 +2,7 @@
 
 Both are simulated, so the replay's own error is in both and cancels in their difference. All figures are those of one step
 of the job over all ranks: the step whose length in the base is the median. A change that lets the CPU run further ahead lets a
-step begin while the device still works on the step before it; overlap beyond that of the base is not counted (`Window`).
+step begin while the device still works on the step before it; overlap beyond that of the base is not counted (`StepWindow`).
 `moved` compares the critical paths of base and change, class by class; the entries sum to the difference of the two steps.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.analyze.breakdown import working
-from lumos.analyze.critical_path import GROUPS, CriticalPath, Link, attribute, critical_paths
-from lumos.analyze.steps import Members, job_steps, members, only, spans
+from lumos.analyze.critical_path import PATH_GROUPS, CriticalPath, Link, attribute, critical_paths
+from lumos.analyze.steps import Members, job_steps, members, only_steps, step_spans
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Graph
@@ -51,7 +51,7 @@ class Parts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class PeakMemory:
     """Peak memory of the stage that needs most, bytes; None where the job's model is not known."""
 
     parameters_bytes: int | None = None
@@ -73,7 +73,7 @@ class Outcome(Shown):
     breakdown: Parts
     tokens_per_s_per_gpu: float | None
     model_flops_utilization: float | None
-    memory: Memory
+    memory: PeakMemory
     critical_path: dict[str, float]
 
 
@@ -89,7 +89,7 @@ class Contribution(NamedTuple):
         return self.changed_s - self.base_s
 
 
-class Share(NamedTuple):
+class Provenance(NamedTuple):
     """The shares of the changed step's critical path with measured, scaled and modelled durations; they sum to 1."""
 
     measured: float
@@ -106,7 +106,7 @@ class Answer(Shown):
     measured_step_s: float | None
     changes: tuple[str, ...]
     moved: tuple[Contribution, ...]
-    share: Share
+    share: Provenance
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Changed:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-class Work(NamedTuple):
+class StepWork(NamedTuple):
     """The work of one step of a rank, None where the trace does not show it: tokens, model FLOPs, and the device's peak FLOP/s."""
 
     tokens: int | None = None
@@ -157,7 +157,7 @@ class Work(NamedTuple):
     peak_flops: float | None = None
 
 
-def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = Work()) -> Answer:
+def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: StepWork = StepWork()) -> Answer:
     """Simulate both jobs and compare them. The changed job has the steps of the base.
 
     Raises LumosError where the change leaves the compared step without work.
@@ -181,7 +181,7 @@ def answer(base: Graph, changed: Changed, before: Work = Work(), after: Work = W
         kind: sum(link.end_ns - link.start_ns for link in changed_path.links if mask[link.task]) / length
         for kind, mask in (("modelled", changed.modelled), ("scaled", changed.scaled & ~changed.modelled))
     }
-    share = Share(1 - times["modelled"] - times["scaled"], times["scaled"], times["modelled"])
+    share = Provenance(1 - times["modelled"] - times["scaled"], times["scaled"], times["modelled"])
     interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
     return Answer(
         outcome(replayed, changed.owners, changed_path, interval, after),
@@ -200,7 +200,7 @@ def unchanged_tasks(base: Graph, graph: Graph, changes: tuple[str, ...]) -> Chan
     return Changed(graph, members(base), graph.duration, graph.duration, graph.duration != base.duration, same, changes)
 
 
-def outcome(timeline: Timeline, owners: Members, path: CriticalPath, spread: tuple[float, float], work: Work) -> Outcome:
+def outcome(timeline: Timeline, owners: Members, path: CriticalPath, spread: tuple[float, float], work: StepWork) -> Outcome:
     """The figures of one step. spread: the low and the high end of the interval, as multiples of the step."""
     length = path.duration_ns
     shares = {name: ns / length for name, ns in path.by_class.items()} if length else {}
@@ -210,17 +210,17 @@ def outcome(timeline: Timeline, owners: Members, path: CriticalPath, spread: tup
         step_time_s=seconds,
         step_time_low_s=seconds * spread[0],
         step_time_high_s=seconds * spread[1],
-        breakdown=parts(timeline, owners, path),
+        breakdown=step_parts(timeline, owners, path),
         tokens_per_s_per_gpu=work.tokens / seconds if work.tokens and seconds else None,
         model_flops_utilization=work.flops / seconds / work.peak_flops if work.flops and work.peak_flops and seconds else None,
-        memory=Memory(),
+        memory=PeakMemory(),
         critical_path=shares,
     )
 
 
-def parts(timeline: Timeline, owners: Members, path: CriticalPath) -> Parts:
+def step_parts(timeline: Timeline, owners: Members, path: CriticalPath) -> Parts:
     """The four parts of the step of `path`, the mean over the ranks. Time before a rank's step begins and after it ends is `other`."""
-    return parts_within(timeline, only(owners, path.name), working_tasks(owners), (path.start_ns, path.start_ns + path.duration_ns))
+    return parts_within(timeline, only_steps(owners, path.name), working_tasks(owners), (path.start_ns, path.start_ns + path.duration_ns))
 
 
 def working_tasks(owners: Members) -> tuple[tuple[Int64, Int64], ...]:
@@ -235,7 +235,7 @@ def parts_within(timeline: Timeline, owners: Members, tasks: Sequence[tuple[Int6
     end of its own step; the rest of the window is `other`. tasks: `working_tasks` of the job."""
     first, last = window
     by_rank = []
-    for rank, start, stop in zip(owners.step_rank().tolist(), *spans(timeline, owners), strict=True):
+    for rank, start, stop in zip(owners.step_rank().tolist(), *step_spans(timeline, owners), strict=True):
         begin, finish = max(int(start), first), max(int(stop), first)
         busy = ((timeline.start[t], timeline.end[t]) for t in tasks[rank])
         compute, communication = (union(s[here], e[here]) for s, e in busy for here in [(e > begin) & (s < finish)])
@@ -274,7 +274,7 @@ def planned_answer(
         Contribution(n, base.critical_path.get(n, 0.0) * base.step_time_s, changed.critical_path.get(n, 0.0) * changed.step_time_s)
         for n in names
     ]
-    share = Share(1 - planned.scaled, planned.scaled, 0.0)
+    share = Provenance(1 - planned.scaled, planned.scaled, 0.0)
     notes = tuple(dict.fromkeys((*diagnostics, *planned.changed.diagnostics)))
     return Answer(changed, base, measured_s, changes, _largest(every), share, notes)
 
@@ -293,7 +293,7 @@ def _of_prediction(p: Prediction, step: str, factor: float, error: float, is_bas
         breakdown=Parts(**{key: value / total * time for key, value in p.breakdown.items()}),
         tokens_per_s_per_gpu=p.tokens_per_s_per_gpu / factor,
         model_flops_utilization=p.model_flops_utilization / factor,
-        memory=Memory(m.parameters_bytes, m.gradients_bytes, m.optimizer_bytes, m.activations_bytes, m.peak_bytes, m.fits),
+        memory=PeakMemory(m.parameters_bytes, m.gradients_bytes, m.optimizer_bytes, m.activations_bytes, m.peak_bytes, m.fits),
         critical_path=p.critical_path,
     )
 
@@ -341,7 +341,7 @@ def noise_unknown(timeline: Timeline, owners: Members) -> tuple[Diagnostic, ...]
     return (Diagnostic("step-noise-unknown", message),)
 
 
-class Window(NamedTuple):
+class StepWindow(NamedTuple):
     """A step of the job, ns. start, end: its first start and its last end over all ranks. previous: the last end of the step that
     begins before it, or its own start where there is none."""
 
@@ -363,15 +363,15 @@ class Window(NamedTuple):
         return self.end - self.begin(overlap)
 
 
-def windows(timeline: Timeline, owners: Members) -> dict[str, Window]:
+def windows(timeline: Timeline, owners: Members) -> dict[str, StepWindow]:
     """The window of every step of the job, by name."""
-    start, end = spans(timeline, owners)
+    start, end = step_spans(timeline, owners)
     every = [(name, int(start[parts].min()), int(end[parts].max())) for name, parts in job_steps(owners).items()]
     before: dict[str, int] = {}
     latest: int | None = None
     for name, first, last in sorted(every, key=lambda step: step[1:]):
         before[name], latest = first if latest is None else latest, last
-    return {name: Window(first, last, before[name]) for name, first, last in every}
+    return {name: StepWindow(first, last, before[name]) for name, first, last in every}
 
 
 def since(path: CriticalPath, begin: int) -> CriticalPath:
@@ -381,7 +381,7 @@ def since(path: CriticalPath, begin: int) -> CriticalPath:
         return path
     links = tuple(_later(link, begin) for link in path.links if link.end_ns > begin)
     by_class = attribute(links)
-    by_group = {group: total for group, names in GROUPS.items() if (total := sum(by_class.get(n, 0) for n in names))}
+    by_group = {group: total for group, names in PATH_GROUPS.items() if (total := sum(by_class.get(n, 0) for n in names))}
     return replace(path, start_ns=begin, duration_ns=path.duration_ns - late, by_class=by_class, by_group=by_group, links=links)
 
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.steps import Members, job_steps, members, only
+from lumos.analyze.steps import Members, job_steps, members, only_steps
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
@@ -20,7 +20,7 @@ from lumos.trace.table import Int64, Job
 from lumos.whatif.answer import (
     Contribution,
     Parts,
-    Window,
+    StepWindow,
     contributions,
     parts_within,
     since,
@@ -32,7 +32,7 @@ from lumos.whatif.answer import (
 from lumos.whatif.durations import Durations
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """One step of the job. low, high: the 80 % interval of `answer.spread`."""
 
     step: str
@@ -88,20 +88,20 @@ class Bench:
         """The simulated job with its durations changed. Raises LumosError where a pattern matches nothing or the job lacks a rank."""
         return simulate(changes.apply(self.graph, self.job))
 
-    def base_outcome(self, step: str) -> Outcome:
+    def base_outcome(self, step: str) -> StepOutcome:
         """The figures of one step as replayed. UsageError where the job has no such step."""
         if step not in self._base_outcomes:
             self._base_outcomes[step] = self.outcome(self.base, step)
         return self._base_outcomes[step]
 
-    def outcome(self, timeline: Timeline, step: str) -> Outcome:
+    def outcome(self, timeline: Timeline, step: str) -> StepOutcome:
         """The figures of one step of a timeline of this job. UsageError where the job has no such step."""
         self.check_step(step)
         window = self._window(timeline, step)
         begin, error = window.begin(self._ahead[step]), self.spread
         length = (window.end - begin) * 1e-9
         parts = parts_within(timeline, self._only(step), self._working, (begin, window.end))
-        return Outcome(step, length, length * (1 - error), length * (1 + error), parts)
+        return StepOutcome(step, length, length * (1 - error), length * (1 + error), parts)
 
     def moved(self, timeline: Timeline, step: str) -> tuple[Contribution, ...]:
         """What differs on the critical path of a step, the largest difference first; the differences sum to the step's."""
@@ -114,13 +114,13 @@ class Bench:
         (path,) = critical_paths(timeline, self._only(step), frozen=self.frozen)
         return since(path, self._window(timeline, step).begin(self._ahead[step]))
 
-    def _window(self, timeline: Timeline, step: str) -> Window:
+    def _window(self, timeline: Timeline, step: str) -> StepWindow:
         """The window of a step in a timeline of this job."""
         order = sorted(self._windows, key=lambda name: self._windows[name])
         return windows(timeline, self._only(*order[max(0, order.index(step) - 1) : order.index(step) + 1]))[step]
 
     @cached_property
-    def _windows(self) -> dict[str, Window]:
+    def _windows(self) -> dict[str, StepWindow]:
         """The windows of all steps in the base."""
         return windows(self.base, self.owners)
 
@@ -134,7 +134,7 @@ class Bench:
         return working_tasks(self.owners)
 
     @cached_property
-    def _base_outcomes(self) -> dict[str, Outcome]:
+    def _base_outcomes(self) -> dict[str, StepOutcome]:
         return {}
 
     @cached_property
@@ -147,5 +147,5 @@ class Bench:
 
     def _only(self, *steps: str) -> Members:
         if steps not in self._owned:
-            self._owned[steps] = only(self.owners, *steps)
+            self._owned[steps] = only_steps(self.owners, *steps)
         return self._owned[steps]

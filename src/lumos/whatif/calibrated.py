@@ -24,9 +24,9 @@ from lumos.segment.signatures import OTHER, Signature, of_work
 from lumos.trace.table import Int64
 from lumos.whatif.identify import Identified
 
-Factors = NDArray[np.float64]
+_Factors = NDArray[np.float64]
 #: The time of a collective of fewer bytes is only latency, which says nothing about larger ones.
-SMALL = 1 << 20
+_SMALL = 1 << 20
 
 
 class CalibratedPricer(Pricer):
@@ -57,7 +57,9 @@ class CalibratedPricer(Pricer):
         return of_work(work) in self._own
 
 
-def calibrate(identified: Identified, graph: Graph, cluster: Cluster | None = None, altered: Graph | None = None) -> CalibratedPricer:
+def calibrated_pricer(
+    identified: Identified, graph: Graph, cluster: Cluster | None = None, altered: Graph | None = None
+) -> CalibratedPricer:
     """The pricer of a measured job, whose joined graph is `graph`, for `cluster` (default: where it was measured).
 
     altered: the same graph with changed durations, which replace the measured ones.
@@ -70,7 +72,7 @@ def calibrate(identified: Identified, graph: Graph, cluster: Cluster | None = No
 
 
 def _ratios(
-    identified: Identified, transfer_ns: Int64, factor: Factors, base: Pricer, expected: list[list[Work]]
+    identified: Identified, transfer_ns: Int64, factor: _Factors, base: Pricer, expected: list[list[Work]]
 ) -> tuple[dict[Signature, float], dict[Signature, float]]:
     """The ratio measured × factor / modelled, by signature and by class. transfer_ns: `_transfer_durations`."""
     measured: dict[Signature, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
@@ -93,7 +95,7 @@ def _ratios(
             continue
         model = other[0] / other[1]
         own[signature] = changed / count / model
-        if signature[0] == "collective" and int(signature[3]) < SMALL:
+        if signature[0] == "collective" and int(signature[3]) < _SMALL:
             continue
         for key in (_class(signature), signature[:1]):
             sums[key][0] += changed
@@ -120,7 +122,7 @@ def _class(signature: Signature) -> Signature:
     return signature[:2] if signature[0] in ("attention", "collective") else signature[:1]
 
 
-def _host_ratio(identified: Identified, graph: Graph, factor: Factors, base: Pricer) -> float:
+def _host_ratio(identified: Identified, graph: Graph, factor: _Factors, base: Pricer) -> float:
     """The launch time of the ranks: measured × factor, divided by that of the framework's profile."""
     layout = layout_of(identified.job)
     expected = 0.0

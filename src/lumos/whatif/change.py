@@ -17,7 +17,7 @@ from lumos.analyze.steps import members
 from lumos.cost.cluster import Accelerator
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
-from lumos.segment.dimensions import Operator, Resize, Shapes, Sizes, sizes
+from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, Sizes, sizes
 from lumos.segment.segment import Label
 from lumos.segment.weights import weights
 from lumos.simulate.durations import Mask
@@ -94,7 +94,7 @@ def _rescaled(
     tasks: Int64,
     shapes: Shapes,
     rows: Int64,
-    factor: Callable[[Operator, bool, bool], Factor],
+    factor: Callable[[ShapedOperator, bool, bool], Factor],
     in_layer: Mask,
     update: Mask,
 ) -> None:

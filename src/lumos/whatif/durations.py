@@ -23,7 +23,7 @@ from lumos.graph.table import Graph, Kind
 from lumos.simulate.durations import Mask, scale, slow_rank, with_durations
 from lumos.trace.table import ABSENT, Category, Job
 
-SIDES = ("cpu", "device", "operator")
+_SIDES = ("cpu", "device", "operator")
 
 
 class Scale(NamedTuple):
@@ -102,7 +102,7 @@ def number(text: str, where: str) -> float:
 def matching(graph: Graph, job: Job, glob: str) -> Mask:
     """The tasks that match a pattern, bool[n]. Raises LumosError with the job's longest names where none does."""
     side, colon, pattern = glob.partition(":")
-    if not colon or side not in SIDES:
+    if not colon or side not in _SIDES:
         side, pattern = "", glob
     matches = re.compile(translate(pattern)).match
     if side == "operator":

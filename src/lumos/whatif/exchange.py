@@ -20,7 +20,7 @@ from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Kind
-from lumos.segment.dimensions import Operator, Resize, Shapes, sizes
+from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, sizes
 from lumos.segment.weights import weights
 from lumos.trace.table import ABSENT, Int32, Int64, Job, Trace
 from lumos.vocabulary import CollectiveKind, Phase
@@ -53,7 +53,7 @@ def _add_rate(trace: Trace) -> float:
     return float(np.median(trace.duration[rows[large]] / elements_of[large])) if large.any() else 0.0
 
 
-def _in_place(o: Operator) -> int:
+def _in_place(o: ShapedOperator) -> int:
     """Elements on which an in-place operator works; 0 for other operators."""
     works = o.name.endswith("_") and o.name != "aten::copy_" and any(o.shapes)
     return elements(o.shapes[0]) if works else 0

@@ -21,7 +21,7 @@ from lumos.whatif.durations import Durations
 from lumos.whatif.grid import Cell, evaluate, parse_grid
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes
-from lumos.whatif.whatif import whatif as answer_of
+from lumos.whatif.whatif import answer_changes as answer_of
 
 
 class SettingWords(TypedDict, total=False):

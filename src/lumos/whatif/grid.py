@@ -25,7 +25,7 @@ from lumos.whatif.answer import typical_step, windows
 from lumos.whatif.durations import Scale, matching, number
 from lumos.whatif.identify import Identification
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 #: Prefix of grid keys that scale durations.
 SCALE = "scale:"
@@ -78,7 +78,7 @@ def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str], plan: I
     settings = {**changes.settings, **{k: v for k, v in cell.items() if not k.startswith(SCALE)}}
     durations = changes.durations._replace(scales=(*changes.durations.scales, *scales))
     try:
-        found = whatif(job, graph, replace(changes, settings=settings, durations=durations), plan)
+        found = answer_changes(job, graph, replace(changes, settings=settings, durations=durations), plan)
     except LumosError as error:
         return Cell(cell, None, str(error))
     return Cell(cell, found.outcome.step_time_s)

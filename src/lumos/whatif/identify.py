@@ -18,8 +18,8 @@ from lumos.cost.cluster import Cluster
 from lumos.errors import LumosError
 from lumos.graph.table import Graph
 from lumos.model import Model, load_model, model_names
-from lumos.plan.job import Job
-from lumos.plan.plan import Plan, PlanError, check
+from lumos.plan.job import PlannedJob
+from lumos.plan.plan import Plan, PlanError, check_plan
 from lumos.plan.profiles import profiles
 from lumos.predict.layout import Layout
 from lumos.predict.step_time import layout_of
@@ -30,7 +30,7 @@ from lumos.trace.table import Job as Traces
 from lumos.vocabulary import Recompute, Schedule
 
 #: The least share of agreement with which the layout of the identified plan is used in place of the trace.
-ENOUGH = 0.9
+ENOUGH_AGREEMENT = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Identified:
     """The job that was traced. agreement: share of the device work that its layout accounts for. work: for each rank (by position in
     the traces) its device work in launch order. stage: the pipeline stage of each rank."""
 
-    job: Job
+    job: PlannedJob
     agreement: float
     work: tuple[list[Measured], ...]
     stage: tuple[int, ...]
@@ -98,7 +98,7 @@ class _Expected:
         self._tally = Tallies(cluster.node.devices)
         self._of_block: dict[Block, Counter[Signature]] = {}
 
-    def __call__(self, job: Job) -> list[Counter[Signature]]:
+    def __call__(self, job: PlannedJob) -> list[Counter[Signature]]:
         tally = self._tally(job.model, job.plan, job.framework)
         blocks = [self._signatures(block) for block in tally.blocks]
         by_stage = []
@@ -126,7 +126,7 @@ def _in_order(layout: Layout, work: Sequence[list[Measured]], stages: Sequence[i
     return count
 
 
-def _candidates(c: Counts, cluster: Cluster) -> Iterator[Job]:
+def _candidates(c: Counts, cluster: Cluster) -> Iterator[PlannedJob]:
     """All jobs that the counts allow."""
     dp = c.world // (c.tp * c.pp * c.cp)
     schedules: tuple[Schedule, ...] = (Schedule.INTERLEAVED,) if c.vpp > 1 else (Schedule.ONE_F_ONE_B,)
@@ -155,10 +155,10 @@ def _candidates(c: Counts, cluster: Cluster) -> Iterator[Job]:
                 recompute=recomputed,
                 precision=c.precision,
             )
-            check(plan, model)
+            check_plan(plan, model)
         except PlanError:
             continue
-        yield Job(model, plan, framework, cluster)
+        yield PlannedJob(model, plan, framework, cluster)
 
 
 def _models(c: Counts) -> list[Model]:

@@ -18,7 +18,7 @@ import numpy as np
 from lumos.analyze.steps import members
 from lumos.errors import LumosError, UsageError
 from lumos.graph.operations.graph import rearranged_graph
-from lumos.graph.operations.table import COLUMNS, Operations
+from lumos.graph.operations.table import OPERATION_COLUMNS, Operations
 from lumos.graph.table import Kind
 from lumos.plan.schedules import Pass, schedule
 from lumos.trace.operations import LANE_OF, LANES
@@ -61,7 +61,7 @@ def _arranged(ops: Operations, settings: Mapping[str, str]) -> Operations:
     name = Schedule(settings.get("schedule", usual))
     _check_plan(ops, stages, chunks, count, name)
     parts = _parts(ops.plan.stages * ops.plan.chunks, stages * chunks)
-    columns: dict[str, list[int]] = {key: [] for key in COLUMNS}
+    columns: dict[str, list[int]] = {key: [] for key in OPERATION_COLUMNS}
     for step in range(len(ops.steps)):
         pass_ns, row, begins = _durations(ops, step, measured)
         for stage in range(stages):
@@ -77,7 +77,7 @@ def _arranged(ops: Operations, settings: Mapping[str, str]) -> Operations:
                     stage, step, call, ops.names.index(kind), LANES.index(LANE_OF[kind]), clock, clock + length, own, stage, 0,
                     action.microbatch, action.chunk, call, 0,
                 )  # fmt: skip
-                for key, value in zip(COLUMNS, values, strict=True):
+                for key, value in zip(OPERATION_COLUMNS, values, strict=True):
                     columns[key].append(value)
                 clock += length
     table: dict[str, Any] = {key: np.array(values, bool if key == "asynchronous" else np.int64) for key, values in columns.items()}

@@ -37,7 +37,7 @@ class Placed:
     source: Int64
 
 
-def place(layout: MeasuredLayout) -> Placed:
+def assemble_pieces(layout: MeasuredLayout) -> Placed:
     """Assemble the layout. Raises LumosError where its ranks no longer run the same collectives."""
     base = layout.segmentation.graph
     owners = members(base)

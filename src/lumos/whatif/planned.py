@@ -16,12 +16,12 @@ from lumos.cost.cluster import Cluster
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph
 from lumos.model import Model
-from lumos.plan.job import Job
-from lumos.plan.plan import Plan, check
-from lumos.predict.predict import Prediction, predict
+from lumos.plan.job import PlannedJob
+from lumos.plan.plan import Plan, check_plan
+from lumos.predict.predict import Prediction, predict_job
 from lumos.vocabulary import Schedule
-from lumos.whatif.calibrated import calibrate
-from lumos.whatif.identify import ENOUGH, Identified
+from lumos.whatif.calibrated import calibrated_pricer
+from lumos.whatif.identify import ENOUGH_AGREEMENT, Identified
 from lumos.whatif.settings import ON, SETTINGS, counts
 
 #: Fields of the plan and of the model by the key of --set that names them.
@@ -56,15 +56,15 @@ def planned(
 
     Raises LumosError where the layout accounts for too little of the trace, PlanError where the plan breaks a rule.
     """
-    if identified.agreement < ENOUGH:
+    if identified.agreement < ENOUGH_AGREEMENT:
         raise LumosError(
             f"the layout of the plan that the trace shows accounts for {identified.agreement:.1%} of its device work, less than the"
-            f" {ENOUGH:.0%} that a change of the plan needs; settings that the measured blocks support can still be changed"
+            f" {ENOUGH_AGREEMENT:.0%} that a change of the plan needs; settings that the measured blocks support can still be changed"
         )
     job = with_settings(identified.job, settings, cluster)
-    base = predict(identified.job, calibrate(identified, graph), coarse=False)
-    pricer = calibrate(identified, graph, job.cluster, altered)
-    changed = predict(job, pricer, coarse=False, slow=_slow_stages(job.plan, slow))
+    base = predict_job(identified.job, calibrated_pricer(identified, graph), coarse=False)
+    pricer = calibrated_pricer(identified, graph, job.cluster, altered)
+    changed = predict_job(job, pricer, coarse=False, slow=_slow_stages(job.plan, slow))
     time = scaled_time = 0
     for task, work in enumerate(changed.works):
         if work is not None:
@@ -74,7 +74,7 @@ def planned(
     return Planned(base, changed, measured_s / base.time.time_s, scaled_time / time if time else 0.0)
 
 
-def _same_hardware(work: Work, old: Job, new: Job) -> bool:
+def _same_hardware(work: Work, old: PlannedJob, new: PlannedJob) -> bool:
     """Whether work of the new job keeps the time measured for equal work: device, link and precision are the same."""
     if isinstance(work, Collective):
         return (old.cluster.node, old.cluster.fabric) == (new.cluster.node, new.cluster.fabric)
@@ -93,7 +93,7 @@ def _slow_stages(plan: Plan, slow: Sequence[tuple[int, float]]) -> dict[int, flo
     return {stage: max([*by_rank.values(), *([1.0] if len(by_rank) < stage_ranks else [])]) for stage, by_rank in factors.items()}
 
 
-def with_settings(job: Job, settings: Mapping[str, str], cluster: Cluster | None) -> Job:
+def with_settings(job: PlannedJob, settings: Mapping[str, str], cluster: Cluster | None) -> PlannedJob:
     """The job with the settings of --set. The number of microbatches of a replica stays unless set, so the global batch follows from it."""
     numbers = counts(settings)
     values: dict[str, Any] = {**settings, **numbers}
@@ -105,7 +105,7 @@ def with_settings(job: Job, settings: Mapping[str, str], cluster: Cluster | None
         plan = replace(plan, schedule=Schedule.INTERLEAVED if plan.vpp > 1 else Schedule.ONE_F_ONE_B)
     sequence = job.plan.sequence_parallel if job.plan.tp > 1 else job.framework.sequence_parallel
     plan = replace(plan, sequence_parallel=plan.tp > 1 and sequence)
-    check(plan, model)
+    check_plan(plan, model)
     framework = replace(job.framework, cuda_graphs=settings.get("cuda_graphs") == ON or job.framework.cuda_graphs)
     return replace(job, model=model, plan=plan, framework=framework, cluster=cluster or job.cluster)
 

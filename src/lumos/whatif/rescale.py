@@ -31,7 +31,7 @@ from lumos.cost.operators import OperatorTime, elements
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Operator, Resize, Shapes, is_attention, product
+from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, is_attention, product
 from lumos.segment.segment import Segmentation
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
@@ -41,7 +41,7 @@ CPU_INTERVAL = 0.15
 #: Logarithm of the factor from which a scaled time has the whole interval of the model.
 WHOLE_INTERVAL = log(4.0)
 #: Operators of at most this many elements show the fixed time of an operator.
-SMALL = 256
+_SMALL = 256
 #: Fixed time of a kernel, ns: that of ATen's smallest kernels on current accelerators (public traces: 1–3 µs).
 KERNEL_FLOOR = 2000
 
@@ -78,20 +78,20 @@ class Core(NamedTuple):
     fixed: float
     node_fixed: float
     rate: float
-    own: dict[Operator, float]
+    own: dict[ShapedOperator, float]
 
-    def ratio(self, old: Operator, new: Operator) -> float:
+    def ratio(self, old: ShapedOperator, new: ShapedOperator) -> float:
         """By what the time of an operator, without its fixed time, is multiplied."""
         if old.name in VIEWS:
             return 1.0
-        arithmetic = work(new) / max(work(old), 1)
+        arithmetic = operator_work(new) / max(operator_work(old), 1)
         if not is_attention(old.name):
             return arithmetic
         by_elements = touched(new) / max(touched(old), 1)
         if not self.rate:
             return arithmetic
         passes = 5 if "backward" in old.name else 2  # products of queries, keys, values and their gradients
-        share = min(passes * work(old) / self.rate / max(self.own.get(old, 0.0) - self.fixed, 1.0), 1.0)
+        share = min(passes * operator_work(old) / self.rate / max(self.own.get(old, 0.0) - self.fixed, 1.0), 1.0)
         return share * arithmetic + (1 - share) * by_elements
 
 
@@ -101,7 +101,7 @@ class Rescale:
     def __init__(self, resize: Resize, accelerator: Accelerator | None, core: Core | None) -> None:
         self.resize, self.accelerator, self.core = resize, accelerator, core
 
-    def __call__(self, o: Operator, in_layer: bool, of_weights: bool) -> Factor:
+    def __call__(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
         """The factor of an operator."""
         new = self.resize.operator(o, in_layer, of_weights)
         if new == o:
@@ -114,9 +114,9 @@ class Rescale:
                 ratio = int(after.time) / int(before.time)
                 spread = max(int(after.high) / max(int(after.time), 1) - 1, 0.0)
                 return _factor(ratio, spread, 0.0)
-        return _factor(work(new) / max(work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
+        return _factor(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
 
-    def around(self, o: Operator, in_layer: bool, of_weights: bool) -> Factor:
+    def around(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
         """The factor of an autograd node on a CPU whose largest inner operator is `o`."""
         new = self.resize.operator(o, in_layer, of_weights)
         if new == o or self.core is None:
@@ -129,7 +129,7 @@ def _factor(ratio: float, spread: float, fixed: float) -> Factor:
     return Factor(ratio, ratio / (1 + half_width), ratio * (1 + half_width), fixed)
 
 
-def work(o: Operator) -> int:
+def operator_work(o: ShapedOperator) -> int:
     """The work to which an operator's time is proportional: multiplications, or elements of its inputs."""
     sizes = product(o)
     if sizes is not None:
@@ -143,12 +143,12 @@ def work(o: Operator) -> int:
     return touched(o)
 
 
-def touched(o: Operator) -> int:
+def touched(o: ShapedOperator) -> int:
     """Elements of an operator's inputs."""
     return sum(elements(s) for s in o.shapes if s)
 
 
-def modelled(o: Operator, accelerator: Accelerator) -> Estimate | None:
+def modelled(o: ShapedOperator, accelerator: Accelerator) -> Estimate | None:
     """The cost model's time of an operator on an accelerator; None where no model covers it."""
     sizes = product(o)
     if sizes is not None:
@@ -180,7 +180,7 @@ def modelled(o: Operator, accelerator: Accelerator) -> Estimate | None:
     return None if rule is None else moved(rule[1], accelerator, rule[0])
 
 
-def _dtype(o: Operator, accelerator: Accelerator) -> str | None:
+def _dtype(o: ShapedOperator, accelerator: Accelerator) -> str | None:
     for name in o.dtypes:
         if name:
             try:
@@ -215,7 +215,7 @@ def core_of(segmentation: Segmentation, tasks: Int64, rows: Int64, shapes: Shape
     """The CPU core of a rank, from the times of its operators. tasks, rows: of `operator_rows`, a task for every slice of an operator."""
     duration = segmentation.graph.duration[tasks]
     of_task = shapes.of_row[rows]
-    is_small = np.array([any(o.shapes) and touched(o) <= SMALL for o in shapes.operators] or [False], bool)
+    is_small = np.array([any(o.shapes) and touched(o) <= _SMALL for o in shapes.operators] or [False], bool)
     small, nodes = duration[(of_task >= 0) & is_small[of_task]], duration[of_task < 0]
     chosen, slices = np.unique(rows, return_inverse=True)
     own, of_chosen = np.bincount(slices, duration, minlength=len(chosen)), shapes.of_row[chosen]
@@ -223,7 +223,7 @@ def core_of(segmentation: Segmentation, tasks: Int64, rows: Int64, shapes: Shape
     ids, first = np.unique(of_chosen[order], return_index=True)
     times = np.split(own[order], first)[1:]
     typical = {shapes.operators[i]: float(np.median(t)) for i, t in zip(ids.tolist(), times, strict=True) if i >= 0}
-    products = [(work(o), time) for o, time in typical.items() if product(o) is not None]
+    products = [(operator_work(o), time) for o, time in typical.items() if product(o) is not None]
     spent = sum(time for _, time in products)
     return Core(
         fixed=float(np.median(small)) if len(small) else 0.0,

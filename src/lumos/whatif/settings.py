@@ -22,7 +22,7 @@ class Way(StrEnum):
     PASSES = "recorded passes"
 
 
-class Kind(StrEnum):
+class SettingKind(StrEnum):
     """What the value of a setting is."""
 
     COUNT = "whole number"
@@ -52,14 +52,14 @@ class Setting:
         return tuple(dict.fromkeys(word for words in self.values.values() for word in words))
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> SettingKind:
         if not self.words:
-            return Kind.COUNT
-        return Kind.SWITCH if set(self.words) == {ON, OFF} else Kind.WORD
+            return SettingKind.COUNT
+        return SettingKind.SWITCH if set(self.words) == {ON, OFF} else SettingKind.WORD
 
     def check(self, text: str) -> None:
         """Raise UsageError, with the nearest and all valid values, where no job could take the value."""
-        if self.kind is not Kind.COUNT:
+        if self.kind is not SettingKind.COUNT:
             if text not in self.words:
                 raise UsageError(f"--set {self.key}={text}: {_nearest(text, self.words)}")
             return
@@ -161,7 +161,7 @@ def known(key: str) -> Setting:
 
 def counts(settings: Mapping[str, str]) -> dict[str, int]:
     """The settings that are whole numbers, as numbers."""
-    return {key: _whole(key, text) for key, text in settings.items() if known(key).kind is Kind.COUNT}
+    return {key: _whole(key, text) for key, text in settings.items() if known(key).kind is SettingKind.COUNT}
 
 
 def needs_plan(settings: Mapping[str, str]) -> bool:

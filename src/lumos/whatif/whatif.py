@@ -28,7 +28,7 @@ from lumos.vocabulary import DType, Phase, Recompute
 from lumos.whatif.answer import (
     Answer,
     Changed,
-    Work,
+    StepWork,
     answer,
     measured_step,
     noise_unknown,
@@ -42,10 +42,10 @@ from lumos.whatif.change import SIZE_KEYS, layers, microbatches, recompute, resi
 from lumos.whatif.durations import Durations
 from lumos.whatif.exchange import replicas
 from lumos.whatif.hardware import network, on_cluster
-from lumos.whatif.identify import ENOUGH, Identification, Identified
+from lumos.whatif.identify import ENOUGH_AGREEMENT, Identification, Identified
 from lumos.whatif.measured_layout import MeasuredLayout, measured_layout
 from lumos.whatif.passes import rearranged
-from lumos.whatif.place import place
+from lumos.whatif.place import assemble_pieces
 from lumos.whatif.planned import planned
 from lumos.whatif.settings import check_settings, counts, needs_plan
 
@@ -73,7 +73,7 @@ class Changes:
         return bool(self.settings or self.cluster or self.network)
 
 
-def whatif(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
+def answer_changes(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
     """The answer for one set of changes to `graph`, which was built from `job`.
 
     plan: the identification of this job, for callers that ask many what-ifs and need its plan identified only once.
@@ -85,12 +85,12 @@ def whatif(job: Job, graph: Graph, changes: Changes, plan: Identification | None
         return _passes(job, graph, changes)
     graphs = wants_graphs(changes.settings, graph)
     identified = _identified(job, graph, changes, plan or Identification(job, graph))
-    if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH):
+    if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH_AGREEMENT):
         return _planned(identified, job, graph, changes)
     _whole_pipeline(job, graph, changes.settings)
     segmentation = segment(graph, job)
     layout = changed_layout(measured_layout(segmentation), job, changes)
-    placed = place(layout)
+    placed = assemble_pieces(layout)
     modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
     if graphs:
         placed, launches = capture(placed, segmentation)
@@ -148,7 +148,8 @@ def _plan_not_followed(identified: Identified | None) -> tuple[Diagnostic, ...]:
     if identified is None:
         return ()
     text = (
-        f"the layout of the plan that the traces show accounts for {identified.agreement:.1%} of their device work, less than {ENOUGH:.0%}:"
+        f"the layout of the plan that the traces show accounts for {identified.agreement:.1%} of their device work,"
+        f" less than {ENOUGH_AGREEMENT:.0%}:"
         " the change is made on the measured blocks, which do not model experts or exchanges inside layers; compare it with lumos predict"
     )
     return (Diagnostic("plan-not-followed", text),)
@@ -161,11 +162,11 @@ def _identified(job: Job, graph: Graph, changes: Changes, plan: Identification) 
             raise LumosError(
                 "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, layers, sizes and microbatches"
             )
-        return plan.on(cluster_of(job, graph, changes.base_cluster))
+        return plan.on(recorded_cluster(job, graph, changes.base_cluster))
     if not has_device(graph) or graph.collectives is None or not len(graph.collectives.task):
         return None
     try:
-        return plan.on(cluster_of(job, graph, changes.base_cluster))
+        return plan.on(recorded_cluster(job, graph, changes.base_cluster))
     except LumosError:
         return None
 
@@ -218,7 +219,7 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
             "--cluster: the job ran on CPUs, which does not show how long its operators take on accelerators; use lumos predict"
         )
     if changes.cluster or changes.network:
-        old = cluster_of(job, layout.segmentation.graph, changes.base_cluster)
+        old = recorded_cluster(job, layout.segmentation.graph, changes.base_cluster)
         layout = on_cluster(layout, job, old, _target(old, changes) or old, ", ".join(_hardware_words(changes)))
     if "recompute" in settings:
         layout = recompute(layout, Recompute(settings["recompute"]))
@@ -246,7 +247,7 @@ def device_of(job: Job, graph: Graph, base_cluster: str | None) -> Accelerator |
         raise LumosError(str(error).replace("--on CLUSTER", "--base-cluster CLUSTER")) from error
 
 
-def cluster_of(job: Job, graph: Graph, base_cluster: str | None) -> Cluster:
+def recorded_cluster(job: Job, graph: Graph, base_cluster: str | None) -> Cluster:
     """The cluster that the trace ran on, by --base-cluster or the device that its header names."""
     if base_cluster is not None:
         return load_cluster(base_cluster)
@@ -266,18 +267,18 @@ def _fabric(job: Job, graph: Graph, changes: Changes) -> Cluster | None:
     """The cluster whose links connect the replicas. None for a CPU job of one process without a stated cluster: it exchanged nothing
     whose time could be scaled."""
     if len(job.traces) > 1 or (job.traces[0].world_size or 1) > 1:
-        return cluster_of(job, graph, changes.base_cluster)
+        return recorded_cluster(job, graph, changes.base_cluster)
     if not has_device(graph) and changes.base_cluster is None and changes.cluster is None:
         return None
-    base = cluster_of(job, graph, changes.base_cluster)
+    base = recorded_cluster(job, graph, changes.base_cluster)
     return _target(base, changes) or base
 
 
-def _work(segmentation: Segmentation, job: Job, changes: Changes) -> tuple[Work, Work]:
+def _work(segmentation: Segmentation, job: Job, changes: Changes) -> tuple[StepWork, StepWork]:
     """The work of a step of the first rank, before and after the change; unknown where shapes or the backward pass are missing."""
     old = sizes(job.traces[0])
     if not old.micro_batch or not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
-        return Work(), Work()
+        return StepWork(), StepWork()
     settings = counts(changes.settings)
     new = old._replace(**{key: settings[key] for key in SIZE_KEYS if key in settings})
     measured_microbatches = 1 + max(p.label.microbatch for p in segmentation.pieces)
@@ -292,13 +293,13 @@ def _work(segmentation: Segmentation, job: Job, changes: Changes) -> tuple[Work,
         max(accelerator.peak_flops.get(DType.BF16, 0.0), accelerator.peak_flops.get(DType.FP16, 0.0)) if accelerator is not None else None
     )
 
-    def work_of(s: Sizes, layer_count: int, microbatch_count: int) -> Work:
+    def work_of(s: Sizes, layer_count: int, microbatch_count: int) -> StepWork:
         by_layer = weights(segmentation, 0, job.traces[0], Resize(old, s))
         inner, outer = sum(v for layer, v in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
         tokens = s.micro_batch * s.seq * microbatch_count
         parameters = outer + (inner * layer_count / count if count else 0)
         attended = 6.0 * layer_count * s.seq * s.heads * s.head_dim  # 12 · layers · seq · width for a token, half of it as causal
-        return Work(tokens, tokens * (6.0 * parameters + attended), peak)
+        return StepWork(tokens, tokens * (6.0 * parameters + attended), peak)
 
     return work_of(old, count, measured_microbatches), work_of(
         new, settings.get("layers", count), settings.get("microbatches", measured_microbatches)

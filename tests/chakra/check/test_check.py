@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 from tests.chakra import conftest as made
 
-from lumos.chakra.check.check import check
+from lumos.chakra.check.check import check_set
 from lumos.chakra.check.rules import RULES
 from lumos.errors import LumosError
-from lumos.trace.chakra_wire import Attribute, Metadata, Node, NodeType, encode_metadata, encode_node, frame, read_varint, varint
+from lumos.trace.chakra_wire import Attribute, ChakraNode, Metadata, NodeType, encode_metadata, encode_node, frame, read_varint, varint
 
-Nodes = dict[int, Node]
+Nodes = dict[int, ChakraNode]
 
 
 def broken(folder: Path) -> set[str]:
-    result = check(folder)
+    result = check_set(folder)
     assert result.ok == (not result.violations)
     assert all(v.rule in RULES and v.message for v in result.violations)
     return {v.rule for v in result.violations}
 
 
 def test_a_good_set_keeps_every_rule(stages: Path) -> None:
-    result = check(stages)
+    result = check_set(stages)
     assert (result.ok, result.ranks, result.nodes) == (True, 4, 24)
 
 
@@ -91,7 +91,7 @@ def test_a_broken_node_is_found(stages: Path, rewrite: Any, change: Callable[[No
 
 def test_a_violation_names_file_and_node(stages: Path, rewrite: Any) -> None:
     rewrite(stages / "job.2.et", _deps(6, 99))
-    (found,) = check(stages).violations
+    (found,) = check_set(stages).violations
     assert (found.file, found.node) == ("job.2.et", 6)
     assert "node 99" in found.message
 
@@ -191,7 +191,7 @@ def test_ranks_that_issue_two_groups_in_different_orders_hang(stages: Path, grou
         nodes = []
         for i, name in enumerate(order, 1):
             attrs = (Attribute("comm_type", "int64", 0), Attribute("comm_size", "int64", 64), Attribute("pg_name", "string", name))
-            nodes.append(Node(i, "COMM_COLL_NODE_c", NodeType.COLL, attrs=attrs))
+            nodes.append(ChakraNode(i, "COMM_COLL_NODE_c", NodeType.COLL, attrs=attrs))
         made.write_nodes(stages / f"job.{rank}.et", nodes)
     for rank in (2, 3):
         made.write_nodes(stages / f"job.{rank}.et", [made.comp(1, 5)])
@@ -200,6 +200,6 @@ def test_ranks_that_issue_two_groups_in_different_orders_hang(stages: Path, grou
 
 def test_a_folder_without_a_set(tmp_path: Path) -> None:
     with pytest.raises(LumosError, match=r"holds no PREFIX\.RANK\.et"):
-        check(tmp_path)
+        check_set(tmp_path)
     with pytest.raises(LumosError, match="no folder"):
-        check(tmp_path / "absent")
+        check_set(tmp_path / "absent")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import lumos
 from lumos.chakra.link import align as alignment
-from lumos.chakra.link.align import align
-from lumos.chakra.link.link import link
+from lumos.chakra.link.align import align_names
+from lumos.chakra.link.link import link_traces
 from lumos.chakra.link.linked_file import write_linked
 from lumos.trace.chakra_et import stream
 from lumos.trace.execution_trace import ExecutionTrace, read
@@ -62,7 +62,7 @@ def names_agree(observed: ExecutionTrace, trace: Trace, node: Any) -> bool:
 
 def test_ids_link_where_names_agree(tmp_path: Path) -> None:
     observed, trace = files(tmp_path, 5, range(5), ids="true")
-    found = link(observed, trace)
+    found = link_traces(observed, trace)
     assert (found.kernels, found.shared, found.linked, found.link_rate) == (15, 15, 15, 1.0)
     assert found.by_method == {"id": 15, "alignment": 0, "enclosing": 0, "none": 0}
     assert found.diagnostics == ()
@@ -70,7 +70,7 @@ def test_ids_link_where_names_agree(tmp_path: Path) -> None:
 
 def test_ids_that_lie_are_not_believed(tmp_path: Path) -> None:
     observed, trace = files(tmp_path, 5, range(5), ids="lie")
-    found = link(observed, trace)
+    found = link_traces(observed, trace)
     assert found.by_method["alignment"] == 15
     assert names_agree(observed, trace, found.node)
 
@@ -79,12 +79,12 @@ def test_alignment_finds_what_ids_say(tmp_path: Path) -> None:
     """Without ids the same pair links to the same nodes."""
     observed, trace = files(tmp_path, 5, range(5), ids="true")
     stripped, bare = files(tmp_path, 5, range(5))
-    assert link(stripped, bare).node.tolist() == link(observed, trace).node.tolist()
+    assert link_traces(stripped, bare).node.tolist() == link_traces(observed, trace).node.tolist()
 
 
 def test_a_window_of_the_steps_links_in_one_stretch(tmp_path: Path) -> None:
     observed, trace = files(tmp_path, 20, range(4, 8), extra="label")
-    found = link(observed, trace)
+    found = link_traces(observed, trace)
     assert (found.kernels, found.shared, found.linked) == (60, 12, 12)
     rows = np.flatnonzero((found.node >= 0) & (trace.category == Category.OPERATOR))
     assert len(rows) == 24 and trace.start[rows].max() - trace.start[rows].min() < 400_000
@@ -96,27 +96,27 @@ def test_a_kernel_has_the_operator_around_it_where_its_own_is_absent(tmp_path: P
     data = json.loads((tmp_path / "et.json").read_text())
     data["nodes"] = [n for n in data["nodes"] if n["name"] != "aten::mm_kernel"]
     (tmp_path / "et.json").write_text(json.dumps(data))
-    found = link(read(tmp_path / "et.json"), trace)
+    found = link_traces(read(tmp_path / "et.json"), trace)
     assert found.by_method == {"id": 0, "alignment": 6, "enclosing": 3, "none": 0}
     assert (found.shared, found.linked) == (6, 6)
 
 
 def test_files_of_different_runs_are_detected(tmp_path: Path) -> None:
     observed, trace = files(tmp_path, 10, range(10), shape=8)
-    assert "shapes-differ" in [d.code for d in link(observed, trace).diagnostics]
+    assert "shapes-differ" in [d.code for d in link_traces(observed, trace).diagnostics]
 
 
 def test_files_that_share_nothing_are_never_a_success(tmp_path: Path) -> None:
     observed, _ = files(tmp_path, 3, range(3))
     (tmp_path / "kineto.json").write_text((tmp_path / "kineto.json").read_text().replace("aten::", "other::"))
-    found = link(observed, lumos.read(tmp_path / "kineto.json").traces[0])
+    found = link_traces(observed, lumos.read(tmp_path / "kineto.json").traces[0])
     assert (found.linked, found.link_rate) == (0, None)
     assert "nothing-to-link" in [d.code for d in found.diagnostics]
 
 
 def test_the_linked_file_has_tensors_and_times(tmp_path: Path) -> None:
     observed, trace = files(tmp_path, 2, range(2))
-    write_linked(tmp_path / "linked.0.et", observed, trace, link(observed, trace))
+    write_linked(tmp_path / "linked.0.et", observed, trace, link_traces(observed, trace))
     nodes = {p.node.name: p.node for p in stream(tmp_path / "linked.0.et")[1]}
     kernel = nodes["COMP_NODE_k0"]
     assert kernel.inputs is not None and kernel.inputs.values == '[[1, 2, 0, 16, 4, "cuda:0"]]'
@@ -134,14 +134,14 @@ def test_the_linked_file_has_tensors_and_times(tmp_path: Path) -> None:
 )
 def test_public_pairs_link(traces: Path, pair: tuple[str, str], kernels: int) -> None:
     observed, trace = read(traces / f"{pair[0]}.json.gz"), lumos.read(traces / f"{pair[1]}.json.gz").traces[0]
-    found = link(observed, trace)
+    found = link_traces(observed, trace)
     assert (found.kernels, found.linked) == (kernels, kernels)
     assert names_agree(observed, trace, found.node)
 
 
 def test_a_pair_of_different_ranks_is_detected(traces: Path) -> None:
     folder = traces / "dlrm-8xv100"
-    found = link(read(folder / "et-rank0.json.gz"), lumos.read(folder / "kineto-rank3.json.gz").traces[0])
+    found = link_traces(read(folder / "et-rank0.json.gz"), lumos.read(folder / "kineto-rank3.json.gz").traces[0])
     assert "shapes-differ" in [d.code for d in found.diagnostics]
 
 
@@ -170,4 +170,4 @@ def test_sequences_too_long_for_one_table_are_cut_at_a_sure_match(monkeypatch: p
     monkeypatch.setattr(alignment, "MOST_BITS", 10_000)
     a = np.random.default_rng(0).integers(0, 50, 400).astype(np.int32)
     b = np.insert(a, 100, 99)
-    assert (align(a, b) >= 0).mean() > 0.97
+    assert (align_names(a, b) >= 0).mean() > 0.97

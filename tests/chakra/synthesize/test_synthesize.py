@@ -11,10 +11,10 @@ import pytest
 from tests.chakra import two_stages
 
 import lumos
-from lumos.chakra.check.check import check
-from lumos.chakra.export import export
+from lumos.chakra.check.check import check_set
+from lumos.chakra.export import export_graph
 from lumos.chakra.lower import lower
-from lumos.chakra.stat import stat
+from lumos.chakra.stat import stat_workload
 from lumos.chakra.synthesize.membership import kolmogorov_smirnov, likeness
 from lumos.chakra.synthesize.model import learn, load, save
 from lumos.chakra.synthesize.repeats import Region, regions
@@ -97,8 +97,8 @@ def test_a_sample_is_valid_and_the_same_for_the_same_seed(tmp_path: Path) -> Non
     one, other = sample(model, 5), sample(model, 5)
     assert one.duration.tolist() == other.duration.tolist()
     assert one.duration.tolist() != sample(model, 6).duration.tolist()
-    export(one, tmp_path, exact_ns=True, astra_sim=True)
-    assert check(tmp_path).violations == ()
+    export_graph(one, tmp_path, exact_ns=True, astra_sim=True)
+    assert check_set(tmp_path).violations == ()
 
 
 def test_more_layers_take_longer_in_proportion(tmp_path: Path) -> None:
@@ -106,8 +106,8 @@ def test_more_layers_take_longer_in_proportion(tmp_path: Path) -> None:
     deep = sample(model, 1, layers=12)
     assert step(deep) - 400_000 == pytest.approx(2 * (step(layered(6)) - 400_000), rel=0.05)
     assert int((deep.kind == Kind.COLLECTIVE).sum()) == 4 * 13
-    export(deep, tmp_path)
-    assert check(tmp_path).violations == ()
+    export_graph(deep, tmp_path)
+    assert check_set(tmp_path).violations == ()
     shallow = sample(model, 1, layers=2)
     assert int((shallow.kind == Kind.COLLECTIVE).sum()) == 4 * 3
 
@@ -117,8 +117,8 @@ def test_more_ranks_repeat_the_small_groups_and_widen_the_large(tmp_path: Path) 
     workload = lower(wide)
     sizes = sorted(map(len, workload.groups))
     assert sizes == [2] * 8 + [16]
-    export(wide, tmp_path)
-    assert check(tmp_path).violations == ()
+    export_graph(wide, tmp_path)
+    assert check_set(tmp_path).violations == ()
 
 
 def test_scales() -> None:
@@ -142,8 +142,8 @@ def test_messages_keep_their_pairs(tmp_path: Path) -> None:
     graph = two_stages.two_stages()
     timed = np.where(graph.kind == Kind.COLLECTIVE, 50_000, graph.duration)
     found = sample(learn([lower(replace(graph, duration=timed))]), 2, ranks=8)
-    export(found, tmp_path)
-    assert check(tmp_path).violations == ()
+    export_graph(found, tmp_path)
+    assert check_set(tmp_path).violations == ()
     workload = lower(found)
     assert (workload.type == NodeType.SEND).sum() == 8
 
@@ -197,7 +197,7 @@ def test_the_distance_of_distributions() -> None:
 
 
 def test_stat_counts_what_is_there() -> None:
-    found = stat(lower(layered(3)))
+    found = stat_workload(lower(layered(3)))
     assert (found.ranks, found.total, found.nodes) == (4, 4 * 13, {"comp": 36, "coll": 16})
     assert found.symmetry == 1.0
     assert {c.kind: (c.nodes, c.ranks) for c in found.communication} == {"all-reduce": (16, 4)}

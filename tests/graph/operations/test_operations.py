@@ -10,7 +10,7 @@ import pytest
 from lumos.errors import GraphError
 from lumos.graph.build import build
 from lumos.graph.operations.graph import operations_graph
-from lumos.graph.operations.host import constants
+from lumos.graph.operations.host import operation_constants
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate import measured, simulate
 from lumos.trace import read
@@ -95,7 +95,7 @@ def delayed(operation_jobs, gaps):
 def test_launch_delays_are_one_constant_a_kind(table, operation_jobs):
     """Gaps of 1, 2 and 6 ms after the gather: each step replays with the median, 2 ms."""
     graph = build(table(delayed(operation_jobs, (1, 2, 6))))
-    assert constants(graph) == {"launch_delay_behind_params_all_gather_ns": (2 * MS,)}
+    assert operation_constants(graph) == {"launch_delay_behind_params_all_gather_ns": (2 * MS,)}
     forward = tasks(graph, "forward-compute")
     timeline = simulate(graph)
     gathered = timeline.end[tasks(graph, "params-all-gather")]
@@ -112,7 +112,7 @@ def test_launch_delays_can_be_ignored(table, operation_jobs):
 
 def test_constants_are_estimated_on_the_steps_asked_for(table, operation_jobs):
     job = table(delayed(operation_jobs, (1, 2, 6)))
-    assert constants(operations_graph(job, fitted_on=[2])) == {"launch_delay_behind_params_all_gather_ns": (6 * MS,)}
+    assert operation_constants(operations_graph(job, fitted_on=[2])) == {"launch_delay_behind_params_all_gather_ns": (6 * MS,)}
     with pytest.raises(GraphError, match="none of the steps to fit on is in the recording; it has steps 0 to 2"):
         operations_graph(job, fitted_on=[9])
 
@@ -187,7 +187,7 @@ def test_a_transfer_that_ends_before_its_last_rank_arrives_takes_the_usual_time(
 def test_passes_alone_get_the_transfers_that_their_order_implies(operation_jobs, tmp_path):
     """The same pipeline without its transfers: those between the passes take 1 ms, as the gaps say, and the step 93."""
     graph = build(read(operation_jobs.write_passes(tmp_path)))
-    assert constants(graph) == {"transfer_ns": (MS, MS)}
+    assert operation_constants(graph) == {"transfer_ns": (MS, MS)}
     timeline = simulate(graph)
     for name in ("forward-compute", "backward-compute"):
         assert timeline.start[tasks(graph, name)].tolist() == measured(graph).start[tasks(graph, name)].tolist()
@@ -215,7 +215,7 @@ def test_interleaved_passes_wait_for_their_input_and_their_sends_overlap(operati
         (tmp_path / f"pp_rank_{stage}.json").write_text(json.dumps(document))
     (tmp_path / "config.json").write_text('{"world_size": 2, "pp_size": 2, "vp_size": 2}')
     graph = build(read(tmp_path))
-    assert constants(graph) == {"transfer_ns": (MS, MS)}
+    assert operation_constants(graph) == {"transfer_ns": (MS, MS)}
     timeline = simulate(graph)
     passes = [i for name in ("forward-compute", "backward-compute") for i in tasks(graph, name)]
     assert timeline.start[passes].tolist() == measured(graph).start[passes].tolist()

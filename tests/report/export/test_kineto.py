@@ -15,10 +15,10 @@ from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.model import load_model
-from lumos.plan.job import Job
+from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan
-from lumos.plan.profiles import profile
-from lumos.predict.predict import predict
+from lumos.plan.profiles import framework_profile
+from lumos.predict.predict import predict_job
 from lumos.predict.ranks import expand
 from lumos.report.export.kineto import write_kineto
 from lumos.simulate import simulate
@@ -39,7 +39,7 @@ JOBS = {
 
 def predicted(name):
     model, plan, framework = JOBS[name]
-    return predict(Job(model, plan, profile(framework), load_cluster("h100")), coarse=False)
+    return predict_job(PlannedJob(model, plan, framework_profile(framework), load_cluster("h100")), coarse=False)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -88,7 +88,7 @@ def test_a_collective_says_the_same_in_a_predicted_job_and_in_its_files(tmp_path
 def test_an_all_gather_is_of_one_ranks_part_wherever_it_comes_from(tmp_path):
     model = replace(SMALL, layers=1)
     plan = Plan(8192, 1, tp=4, sequence_parallel=True)
-    prediction = predict(Job(model, plan, profile("megatron-core"), load_cluster("h100")), coarse=False)
+    prediction = predict_job(PlannedJob(model, plan, framework_profile("megatron-core"), load_cluster("h100")), coarse=False)
     write_kineto(str(tmp_path), prediction)
     measured, assembled = build(read(str(tmp_path))), prediction.timeline.graph
     assert 8192 * model.hidden * 2 == 33_554_432  # what is gathered: the residual stream of all four ranks
@@ -136,6 +136,6 @@ def test_rows_look_like_a_profilers(tmp_path):
 
 def test_coarse_predictions_are_refused(tmp_path):
     model, plan, framework = JOBS["old"]
-    coarse = predict(Job(model, plan, profile(framework), load_cluster("h100")), coarse=True)
+    coarse = predict_job(PlannedJob(model, plan, framework_profile(framework), load_cluster("h100")), coarse=True)
     with pytest.raises(UsageError, match="kernel granularity"):
         write_kineto(str(tmp_path), coarse)

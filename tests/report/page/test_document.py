@@ -8,7 +8,7 @@ import pytest
 import lumos
 from lumos.analyze.replay import replay
 from lumos.report.page import document as document_module
-from lumos.report.page.document import Recording, document, headline
+from lumos.report.page.document import ReportedJob, document, report_headline
 from lumos.result import plain
 from lumos.whatif.durations import Durations
 from lumos.whatif.whatif import Changes
@@ -18,7 +18,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "gpt-2rank-cpu"
 
 @pytest.fixture(scope="module")
 def example():
-    return Recording.of(lumos.read(EXAMPLE))
+    return ReportedJob.of(lumos.read(EXAMPLE))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_it_repeats_what_the_analyses_answer(example, found):
 
 def test_the_headline_says_step_error_and_bound(example, found):
     longest = max(found["path"][0]["by_group"].items(), key=lambda item: item[1])[0]
-    assert "a step on 2 ranks; the replay is +0.00 % off; bound by " + longest in headline(example)
+    assert "a step on 2 ranks; the replay is +0.00 % off; bound by " + longest in report_headline(example)
 
 
 def test_the_parts_of_the_path_sum_to_its_length(found):

@@ -12,13 +12,13 @@ pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install lumos
 import lumos
 from lumos.errors import LumosError
 from lumos.report.page import html
-from lumos.report.page.document import Recording, document
+from lumos.report.page.document import ReportedJob, document
 
 LARGEST = 6_000_000
 
 
 def report(path):
-    return document(Recording.of(lumos.read(path)), command=["lumos", "report"])
+    return document(ReportedJob.of(lumos.read(path)), command=["lumos", "report"])
 
 
 def test_nothing_in_json_reads_as_markup():

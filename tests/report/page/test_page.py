@@ -12,7 +12,7 @@ pytest.importorskip("plotly", reason="plotly is not installed (pip install lumos
 pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install lumos-trace[report])")
 
 import lumos
-from lumos.report.page.document import Recording, document
+from lumos.report.page.document import ReportedJob, document
 from lumos.report.page.html import write_report
 from lumos.report.plots.cost import scatter
 
@@ -25,7 +25,7 @@ def opened(page, tmp_path):
     """Write the report of traces and open it without a network."""
 
     def show(*paths):
-        found = document(Recording.of(lumos.read(*paths)))
+        found = document(ReportedJob.of(lumos.read(*paths)))
         write_report(str(tmp_path / "report.html"), found)
         page.offline()
         page.open((tmp_path / "report.html").as_uri())

@@ -12,7 +12,7 @@ from lumos.analyze.steps import members
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
 from lumos.report.page import timeline_levels
-from lumos.report.page.timeline_levels import NOTHING, Limits, Pieces, drawing, excerpt, lanes_of, levels, window_of
+from lumos.report.page.timeline_levels import NO_CLASS, Limits, Pieces, drawing, excerpt, lanes_of, levels, window_of
 from lumos.simulate.timeline import measured
 
 
@@ -93,7 +93,7 @@ def test_a_cell_shows_the_class_that_took_most_of_it():
     )  # of the first 100 ns class 1 takes 70
     (*_, coarsest) = levels(found, 1, 3, 256 * 100, 256)
     assert coarsest.bin_ns == 100
-    assert coarsest.label[0, :6].tolist() == [1, NOTHING, NOTHING, NOTHING, 2, NOTHING]
+    assert coarsest.label[0, :6].tolist() == [1, NO_CLASS, NO_CLASS, NO_CLASS, 2, NO_CLASS]
     assert coarsest.busy[0, :6].tolist() == [255, 0, 0, 0, 255, 0]
 
 

@@ -14,7 +14,7 @@ from lumos.chakra.check.issue_order import check_order
 from lumos.chakra.check.nodes import RankFile, check_file
 from lumos.chakra.check.rules import Violation
 from lumos.chakra.files import rank_files
-from lumos.chakra.gather import group_of
+from lumos.chakra.gather import group_members
 from lumos.chakra.network import yaml_lists
 from lumos.errors import LumosError
 from lumos.result import Shown
@@ -33,7 +33,7 @@ class Checked(Shown):
     nodes: int
 
 
-def check(folder: Path) -> Checked:
+def check_set(folder: Path) -> Checked:
     """Apply every rule to a set. LumosError where the folder holds no set at all.
 
     The communicators, system, network and memory files are those that `chakra export` writes next to the `.et` files;
@@ -94,7 +94,7 @@ def _check_groups(file: RankFile, groups: Mapping[str, tuple[int, ...]], world: 
         if node.type != NodeType.COLL:
             continue
         name = node.value("pg_name")
-        members = group_of(name, groups, world)
+        members = group_members(name, groups, world)
         if members is None:
             file.find("group-unknown", node.id, f"group {name!r} is not in {_GROUPS}")
         elif file.rank not in members:

@@ -22,7 +22,7 @@ from lumos.trace.chakra_wire import Metadata
 from lumos.trace.table import ABSENT, Job, ProcessGroup
 
 #: At most this many nodes are listed where ranks hang.
-NAMED = 20
+_NAMED = 20
 
 
 def check_order(files: Sequence[RankFile], groups: Mapping[str, tuple[int, ...]]) -> list[Violation]:
@@ -39,7 +39,7 @@ def check_order(files: Sequence[RankFile], groups: Mapping[str, tuple[int, ...]]
         return Violation(rule, files[rank[node]].path.name, int(workload.id[node]), message)
 
     violations = _counts(workload, files)
-    for first, other in played.mismatched[:NAMED]:
+    for first, other in played.mismatched[:_NAMED]:
         where = f"node {int(workload.id[first])} of {files[rank[first]].path.name}"
         violations.append(at(other, "collective-order", f"meets {where}, which differs in kind or size"))
     if not violations:
@@ -65,5 +65,5 @@ def _counts(workload: Workload, files: Sequence[RankFile]) -> list[Violation]:
 def _hung(played: Played, workload: Workload) -> list[tuple[int, str]]:
     hung = [n for n in played.hung if workload.type[n]]
     if hung:
-        return [(n, "is issued and never ends: its peers wait for something else") for n in hung[:NAMED]]
-    return [(int(n), "never runs") for n in np.flatnonzero(played.end == ABSENT)[:NAMED]]
+        return [(n, "is issued and never ends: its peers wait for something else") for n in hung[:_NAMED]]
+    return [(int(n), "never runs") for n in np.flatnonzero(played.end == ABSENT)[:_NAMED]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from lumos.chakra.check.rules import Violation
 from lumos.errors import TraceError
 from lumos.trace.chakra_et import stream
-from lumos.trace.chakra_wire import Attribute, CollectiveType, Node, NodeType
+from lumos.trace.chakra_wire import Attribute, ChakraNode, CollectiveType, NodeType
 
 _INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u", "s") for bits in (32, 64)) | {"fixed32", "fixed64", "sfixed32", "sfixed64"}
 
@@ -50,7 +50,7 @@ class RankFile:
 
     path: Path
     rank: int
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[ChakraNode] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
 
     def find(self, rule: str, node: int | None, message: str) -> None:
@@ -84,7 +84,7 @@ def check_file(path: Path, rank: int, *, roofline: bool, memory: bool) -> RankFi
     return out
 
 
-def _node(node: Node, rank: int, roofline: bool, memory: bool) -> Iterator[tuple[str, str]]:
+def _node(node: ChakraNode, rank: int, roofline: bool, memory: bool) -> Iterator[tuple[str, str]]:
     attrs = {a.name: a for a in node.attrs}
     cpu = attrs.get("is_cpu_op")
     if cpu is not None and cpu.kind != "bool":
@@ -115,7 +115,7 @@ def _roofline(attrs: Mapping[str, Attribute]) -> Iterator[tuple[str, str]]:
         yield "roofline", "tensor_size is 0"
 
 
-def _communication(node: Node, attrs: Mapping[str, Attribute], rank: int) -> Iterator[tuple[str, str]]:
+def _communication(node: ChakraNode, attrs: Mapping[str, Attribute], rank: int) -> Iterator[tuple[str, str]]:
     kind = NodeType(node.type)
     for name in _REQUIRED[kind]:
         yield from _typed(attrs, name, required=True)
@@ -150,7 +150,7 @@ def _typed(
 
 def _structure(file: RankFile) -> None:
     """Ids, dependencies and cycles."""
-    by_id: dict[int, Node] = {}
+    by_id: dict[int, ChakraNode] = {}
     for node in file.nodes:
         if node.id in by_id:
             file.find("duplicate-id", node.id, "another node of the file has this id")
@@ -178,7 +178,7 @@ def _structure(file: RankFile) -> None:
         file.find("cycle", cycle[0], f"nodes {' -> '.join(map(str, [*cycle, cycle[0]]))} wait for one another")
 
 
-def _cycle(by_id: Mapping[int, Node], waiting: Mapping[int, int]) -> list[int]:
+def _cycle(by_id: Mapping[int, ChakraNode], waiting: Mapping[int, int]) -> list[int]:
     """One cycle among the nodes that never became ready; each node is followed by one that waits for it."""
     at = next(i for i, count in waiting.items() if count)
     seen: dict[int, int] = {}

@@ -16,14 +16,14 @@ import numpy as np
 from lumos.trace.table import Int32, Int64
 
 #: Names in a run that votes: long enough to distinguish layers, short enough that an extra label spoils few runs.
-RUN = 12
+_RUN = 12
 #: A stretch is the right one if this share of the shorter sequence is found in it.
-WHOLE = 0.99
+_WHOLE = 0.99
 #: The most bits that the table of the subsequence may hold (256 MB); longer sequences are cut in two.
 MOST_BITS = 1 << 31
 
 
-def align(a: Int32, b: Int32) -> Int64:
+def align_names(a: Int32, b: Int32) -> Int64:
     """For each entry of `a` its partner in `b`, -1 without one: int64[len(a)], ascending where >= 0."""
     partner = np.full(len(a), -1, np.int64)
     head = _equal(a, b)
@@ -38,7 +38,7 @@ def align(a: Int32, b: Int32) -> Int64:
         return partner
     partner[:] = -1
     _subsequence(a, b[low:high], partner, low)
-    if (partner >= 0).sum() < WHOLE * len(a):  # `a` does not lie in one stretch of `b`: search all of it
+    if (partner >= 0).sum() < _WHOLE * len(a):  # `a` does not lie in one stretch of `b`: search all of it
         anywhere = np.full(len(a), -1, np.int64)
         _subsequence(a, b, anywhere, 0)
         if (anywhere >= 0).sum() > (partner >= 0).sum():
@@ -56,27 +56,27 @@ def _equal(a: Int32, b: Int32) -> int:
 def _stretch(a: Int32, b: Int32) -> tuple[int, int]:
     """The part of `b` that `a` covers, by the offsets at which the first and the last runs of `a` recur in `b`."""
     spare = len(b) - len(a)
-    if spare <= max(len(a) // 4, RUN):
+    if spare <= max(len(a) // 4, _RUN):
         return 0, len(b)
-    half = max(min(len(a) // 2, 4096), RUN)
+    half = max(min(len(a) // 2, 4096), _RUN)
     first = _offset(a[:half], b)
     if first is None:
         return 0, len(b)
-    low = max(first - RUN, 0)
+    low = max(first - _RUN, 0)
     tail = b[low:]
     last = _offset(a[-half:], tail[: len(a) * 2])
-    high = low + last + half + RUN if last is not None and last + half >= len(a) // 2 else low + 2 * len(a)
+    high = low + last + half + _RUN if last is not None and last + half >= len(a) // 2 else low + 2 * len(a)
     return low, min(max(high, low + len(a) + len(a) // 8), len(b))
 
 
 def _offset(part: Int32, b: Int32) -> int | None:
     """The offset in `b` at which most runs of `part` recur: the first one with nine tenths of the most votes."""
     places: dict[bytes, list[int]] = {}
-    for i in range(len(part) - RUN + 1):
-        places.setdefault(part[i : i + RUN].tobytes(), []).append(i)
+    for i in range(len(part) - _RUN + 1):
+        places.setdefault(part[i : i + _RUN].tobytes(), []).append(i)
     votes: Counter[int] = Counter()
-    for j in range(len(b) - RUN + 1):
-        for i in places.get(b[j : j + RUN].tobytes(), ())[:64]:
+    for j in range(len(b) - _RUN + 1):
+        for i in places.get(b[j : j + _RUN].tobytes(), ())[:64]:
             votes[j - i] += 1
     if not votes:
         return None

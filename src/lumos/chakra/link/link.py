@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.chakra.link.align import align
+from lumos.chakra.link.align import align_names
 from lumos.diagnostics import Diagnostic
 from lumos.graph.launches import device_work
 from lumos.result import Shown, plain
@@ -87,7 +87,7 @@ class Linked(Shown):
         return min(self.linked / self.shared, 1.0) if self.shared else None
 
 
-def link(observed: ExecutionTrace, trace: Trace) -> Linked:
+def link_traces(observed: ExecutionTrace, trace: Trace) -> Linked:
     """Join an execution trace with the profiler file of the same rank and run."""
     rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION)).astype(np.int32)
     rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
@@ -181,7 +181,7 @@ def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -
         nodes = known_nodes[observed.thread[known_nodes] == thread]
         on_lane = known_rows[trace.lane[rows[known_rows]] == lane]
         numbers = np.unique(np.concatenate((calls.node[nodes], calls.row[on_lane])), return_inverse=True)[1].astype(np.int32)
-        partner = align(numbers[: len(nodes)], numbers[len(nodes) :])
+        partner = align_names(numbers[: len(nodes)], numbers[len(nodes) :])
         out[on_lane[partner[partner >= 0]]] = nodes[partner >= 0]
     return out
 

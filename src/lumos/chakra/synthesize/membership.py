@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.chakra.synthesize.model import RUN, symbols_of
+from lumos.chakra.synthesize.model import RUN_LENGTH, symbols_of
 from lumos.chakra.synthesize.sample import SIZE_SHIFT
 from lumos.chakra.workload import Workload
 from lumos.trace.chakra_wire import NodeType
@@ -106,7 +106,7 @@ def _nearer(candidate: Int64, truth: Int64, permuted: Int64) -> float:
 
     def distance(other: Int64) -> NDArray[np.float64]:
         difference = np.abs(np.log1p(candidate) - np.log1p(other))
-        return np.convolve(difference, np.ones(RUN), "valid")
+        return np.convolve(difference, np.ones(RUN_LENGTH), "valid")
 
     one, two = distance(truth), distance(permuted)
     decided = one != two

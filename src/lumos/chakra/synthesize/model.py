@@ -31,7 +31,7 @@ from lumos.graph.lists import grouped
 from lumos.trace.table import ABSENT, Int32, Int64
 
 #: How many consecutive durations identify a place in a trace.
-RUN = 4
+RUN_LENGTH = 4
 #: Points of a quantile table.
 POINTS = 33
 #: Durations below SHORT ns have one symbol per operator; those above the share LONG of the set's time the narrowest symbols.
@@ -50,7 +50,7 @@ class Symbol(msgspec.Struct, frozen=True):
     quantiles: tuple[int, ...]
 
 
-class Program(msgspec.Struct, frozen=True):
+class SetProgram(msgspec.Struct, frozen=True):
     """What a rank runs. symbol, queue, release (ABSENT none): one per node. deps: per node how many nodes back each of its
     dependencies is.
 
@@ -66,26 +66,26 @@ class Program(msgspec.Struct, frozen=True):
     steps: tuple[tuple[int, int], ...] = ()
 
 
-class Structure(msgspec.Struct, frozen=True):
+class SetStructure(msgspec.Struct, frozen=True):
     """The structure of one set. of_rank: which of the programs each rank runs."""
 
-    programs: tuple[Program, ...]
+    programs: tuple[SetProgram, ...]
     of_rank: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
 
 
-class Model(msgspec.Struct, frozen=True):
+class SetModel(msgspec.Struct, frozen=True):
     """What was learned. kinds: the kinds of communication, as in `Communication.kinds`. short_runs: uint32 hashes, ascending,
     of the runs in the sources whose durations are so short that a sample might draw the same ones by chance."""
 
     format: str
     symbols: tuple[Symbol, ...]
-    structures: tuple[Structure, ...]
+    structures: tuple[SetStructure, ...]
     kinds: tuple[str, ...]
     short_runs: bytes = b""
 
 
-def learn(workloads: Sequence[Workload]) -> Model:
+def learn(workloads: Sequence[Workload]) -> SetModel:
     """The model of one or many workloads. UsageError where one has no durations."""
     symbols: dict[tuple[int, ...], int] = {}
     labels: dict[str, int] = {}
@@ -101,17 +101,17 @@ def learn(workloads: Sequence[Workload]) -> Model:
         Symbol(key[0], bool(key[1]), key[2], key[3], _quantiles(np.concatenate(pool))) for key, pool in zip(symbols, pools, strict=True)
     ]
     short = np.unique(np.concatenate([run_hashes(w)[1] for w in workloads]))
-    return Model(_FORMAT, tuple(table), tuple(structures), tuple(kinds), short.astype("<u4").tobytes())
+    return SetModel(_FORMAT, tuple(table), tuple(structures), tuple(kinds), short.astype("<u4").tobytes())
 
 
 def run_hashes(workload: Workload) -> tuple[Int64, NDArray[np.uint32]]:
     """The first node of every run of RUN short durations, and a hash of each run. Runs that are all zeros are left out."""
     d = workload.duration.astype(np.uint64)
-    if len(d) < RUN:
+    if len(d) < RUN_LENGTH:
         return np.empty(0, np.int64), np.empty(0, np.uint32)
-    windows = np.lib.stride_tricks.sliding_window_view(d, RUN)
+    windows = np.lib.stride_tricks.sliding_window_view(d, RUN_LENGTH)
     rank = workload.rank_of()
-    wanted = (windows.max(axis=1) < SHORT) & (windows.max(axis=1) > 0) & (rank[RUN - 1 :] == rank[: 1 - RUN])
+    wanted = (windows.max(axis=1) < SHORT) & (windows.max(axis=1) > 0) & (rank[RUN_LENGTH - 1 :] == rank[: 1 - RUN_LENGTH])
     value = np.zeros(int(wanted.sum()), np.uint64)
     for column in windows[wanted].T:
         value = (value ^ column) * np.uint64(0x9E3779B97F4A7C15)
@@ -154,8 +154,8 @@ def _quantiles(pool: Int64) -> tuple[int, ...]:
     return tuple(np.rint(points).astype(np.int64).tolist())
 
 
-def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> Structure:
-    programs: dict[Program, int] = {}
+def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> SetStructure:
+    programs: dict[SetProgram, int] = {}
     of_rank = []
     facts = workload.communication
     number = [kinds.setdefault(kind, len(kinds)) for kind in facts.kinds]
@@ -164,7 +164,7 @@ def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> Stru
         first, last = (int(i) for i in np.searchsorted(facts.node, (low, high)))
         bounds = workload.dep_offset[low : high + 1].tolist()
         back = (np.repeat(np.arange(low, high), np.diff(bounds)) - workload.dep[bounds[0] : bounds[-1]]).tolist()
-        program = Program(
+        program = SetProgram(
             symbol=tuple(symbol[low:high].tolist()),
             queue=tuple(workload.queue[low:high].tolist()),
             release=tuple(workload.release[low:high].tolist()),
@@ -184,7 +184,7 @@ def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> Stru
             steps=tuple(_steps(workload, rank, low, high)),
         )
         of_rank.append(programs.setdefault(program, len(programs)))
-    return Structure(tuple(programs), tuple(of_rank), workload.groups)
+    return SetStructure(tuple(programs), tuple(of_rank), workload.groups)
 
 
 def _steps(workload: Workload, rank: int, low: int, high: int) -> Iterator[tuple[int, int]]:
@@ -198,7 +198,7 @@ def _steps(workload: Workload, rank: int, low: int, high: int) -> Iterator[tuple
                 yield int(inside[0]), int(inside[-1])
 
 
-def save(model: Model, path: Path) -> None:
+def save(model: SetModel, path: Path) -> None:
     """Write a model as one file. LumosError where it cannot be written."""
     try:
         descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -210,10 +210,10 @@ def save(model: Model, path: Path) -> None:
         raise LumosError(f"{path}: cannot be written ({error.strerror or error}); name a file in a folder that is writable") from error
 
 
-def load(path: Path) -> Model:
+def load(path: Path) -> SetModel:
     """Read a model. LumosError: absent, damaged or of another format."""
     try:
-        model = msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=Model)
+        model = msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=SetModel)
     except (OSError, lzma.LZMAError, msgspec.MsgspecError) as error:
         raise LumosError(f"{path}: not a model that `chakra synthesize --save-model` wrote ({error}); learn it again") from error
     if model.format != _FORMAT or not model.structures:

@@ -9,7 +9,7 @@ import numpy as np
 from lumos.trace.table import Int64
 
 #: A unit must repeat at least so often to be a layer.
-LEAST = 3
+_LEAST = 3
 #: A longer unit is preferred only where it covers this many times as much of the sequence.
 MUCH = 1.25
 
@@ -29,7 +29,7 @@ def regions(labels: Int64) -> list[Region]:
     """
     best: list[Region] = []
     covered = 0
-    for period in range(1, len(labels) // LEAST + 1):
+    for period in range(1, len(labels) // _LEAST + 1):
         found = _of_period(labels, period)
         total = sum(r.period * r.times for r in found)
         if total > MUCH * covered:
@@ -44,6 +44,6 @@ def _of_period(labels: Int64, period: int) -> list[Region]:
     out = []
     for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         count = (end - begin + period) // period
-        if count >= LEAST:
+        if count >= _LEAST:
             out.append(Region(begin, period, count))
     return out

@@ -10,7 +10,7 @@ import numpy as np
 
 from lumos.chakra.build import graph_of
 from lumos.chakra.lower import lower
-from lumos.chakra.synthesize.model import RUN, Model, Program, Structure, run_hashes
+from lumos.chakra.synthesize.model import RUN_LENGTH, SetModel, SetProgram, SetStructure, run_hashes
 from lumos.chakra.synthesize.repeats import regions
 from lumos.chakra.workload import Communication, Workload
 from lumos.errors import UsageError
@@ -32,7 +32,7 @@ JITTER = 0.02
 
 
 def sample(
-    model: Model, seed: int = 0, *, ranks: int | None = None, layers: int | None = None, scale: Mapping[str, float] | None = None
+    model: SetModel, seed: int = 0, *, ranks: int | None = None, layers: int | None = None, scale: Mapping[str, float] | None = None
 ) -> Graph:
     """A graph from the model. The same seed gives the same graph.
 
@@ -59,7 +59,7 @@ def sample(
     return replace(graph, event=none, measured_start=timeline.start, measured_end=timeline.end, steps=marked)
 
 
-def _without_runs(graph: Graph, model: Model) -> Graph:
+def _without_runs(graph: Graph, model: SetModel) -> Graph:
     """The graph without runs of short durations that a source has: the longest of each run becomes a few ns longer."""
     known = np.frombuffer(model.short_runs, "<u4")
     plain = replace(graph, measured_start=None, measured_end=None)
@@ -71,7 +71,7 @@ def _without_runs(graph: Graph, model: Model) -> Graph:
             break
         assert workload.event is not None
         longer = plain.duration.copy()
-        nodes = revealing[:, None] + np.arange(RUN)
+        nodes = revealing[:, None] + np.arange(RUN_LENGTH)
         longest = nodes[np.arange(len(revealing)), workload.duration[nodes].argmax(axis=1)]
         task = workload.event[longest]
         longer[task[task >= 0]] += by
@@ -79,7 +79,7 @@ def _without_runs(graph: Graph, model: Model) -> Graph:
     return plain
 
 
-def _steps(programs: list[Program], offset: Int64, start: Int64) -> tuple[Step, ...]:
+def _steps(programs: list[SetProgram], offset: Int64, start: Int64) -> tuple[Step, ...]:
     """The marks of the training steps in the time of the sample."""
     return tuple(
         Step(rank, f"step {number}", int(start[low + first]), int(start[low + last]) + 1)
@@ -88,7 +88,7 @@ def _steps(programs: list[Program], offset: Int64, start: Int64) -> tuple[Step, 
     )
 
 
-def _workload(model: Model, structure: Structure, replicas: int, rng: np.random.Generator, scale: Mapping[str, float]) -> Workload:
+def _workload(model: SetModel, structure: SetStructure, replicas: int, rng: np.random.Generator, scale: Mapping[str, float]) -> Workload:
     programs = [structure.programs[p] for p in structure.of_rank] * replicas
     world = len(structure.of_rank)
     offset = offsets([len(p.symbol) for p in programs])
@@ -123,14 +123,14 @@ def _workload(model: Model, structure: Structure, replicas: int, rng: np.random.
     )
 
 
-def _labels(model: Model, rng: np.random.Generator) -> tuple[tuple[str, ...], Int64]:
+def _labels(model: SetModel, rng: np.random.Generator) -> tuple[tuple[str, ...], Int64]:
     """Names that reveal nothing, numbered at random; and the index of each symbol's name among them."""
     labels = sorted({s.label for s in model.symbols})
     number = dict(zip(labels, rng.permutation(len(labels)).tolist(), strict=True))
     return tuple(f"op{i}" for i in range(len(labels))), np.array([number[s.label] for s in model.symbols])
 
 
-def _durations(model: Model, symbol: Int64, rng: np.random.Generator, scale: Mapping[str, float]) -> Int64:
+def _durations(model: SetModel, symbol: Int64, rng: np.random.Generator, scale: Mapping[str, float]) -> Int64:
     """A duration for every node: the n nodes of a symbol get one value from each n-th part of its distribution."""
     out = np.zeros(len(symbol), np.float64)
     bounds, order = grouped(symbol, len(model.symbols))
@@ -146,7 +146,7 @@ def _durations(model: Model, symbol: Int64, rng: np.random.Generator, scale: Map
     return np.rint(out).astype(np.int64)
 
 
-def _dependencies(programs: list[Program], offset: Int64) -> Lists:
+def _dependencies(programs: list[SetProgram], offset: Int64) -> Lists:
     pred, task = [], []
     for low, program in zip(offset.tolist(), programs, strict=False):
         for node, deps in enumerate(program.deps):
@@ -159,8 +159,8 @@ def _dependencies(programs: list[Program], offset: Int64) -> Lists:
 
 
 def _communication(
-    model: Model,
-    programs: list[Program],
+    model: SetModel,
+    programs: list[SetProgram],
     offset: Int64,
     world: int,
     group_of: list[list[int]],
@@ -204,7 +204,7 @@ def _tag(used: dict[int, list[int]], tag: int, sends: bool) -> int:
     return tag + 100_000 * (counts[sends] - 1)
 
 
-def _groups(structure: Structure, replicas: int) -> tuple[tuple[tuple[int, ...], ...], list[list[int]], set[int]]:
+def _groups(structure: SetStructure, replicas: int) -> tuple[tuple[tuple[int, ...], ...], list[list[int]], set[int]]:
     """The groups of all replicas; for each replica the number of each of the source's groups; the groups that grew.
 
     A group that covers all ranks of the source, counting the distance between its members, grows to span all replicas, as
@@ -237,7 +237,7 @@ def _grow(duration: Int64, facts: Communication, groups: tuple[tuple[int, ...], 
             duration[facts.node[i]] = round(int(duration[facts.node[i]]) * ((n - 1) / n) / ((before - 1) / before))
 
 
-def _with_layers(structure: Structure, layers: int) -> Structure:
+def _with_layers(structure: SetStructure, layers: int) -> SetStructure:
     """The structure with its repeating parts repeated `layers` times. UsageError where no rank has any."""
     if layers < 1:
         raise UsageError(f"--layers {layers}: at least one")
@@ -245,10 +245,10 @@ def _with_layers(structure: Structure, layers: int) -> Structure:
     if all(p is None for p in changed):
         raise UsageError("--layers: no part of what the ranks run repeats three times or more; the source has no layers to count")
     programs = tuple(new or old for new, old in zip(changed, structure.programs, strict=True))
-    return Structure(programs, structure.of_rank, structure.groups)
+    return SetStructure(programs, structure.of_rank, structure.groups)
 
 
-def _program_with_layers(program: Program, layers: int) -> Program | None:
+def _program_with_layers(program: SetProgram, layers: int) -> SetProgram | None:
     """The program with every region of layers `layers` units long; None where nothing repeats.
 
     With enough communication the layers are found by its pattern, because the nodes between differ by noise; otherwise by
@@ -276,7 +276,7 @@ def _program_with_layers(program: Program, layers: int) -> Program | None:
         at = end
     order += range(at, len(program.symbol))
     rows = {c[0]: c for c in program.comm}
-    return Program(
+    return SetProgram(
         symbol=tuple(program.symbol[i] for i in order),
         queue=tuple(program.queue[i] for i in order),
         release=tuple(program.release[i] for i in order),

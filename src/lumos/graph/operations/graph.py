@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import Edges
-from lumos.graph.operations.host import BEGIN, DELAY, ENTRY, Host, host_tasks, joins_call
+from lumos.graph.operations.host import BEGIN, DELAY, ENTRY, Host, joins_call, operation_host_tasks
 from lumos.graph.operations.meetings import KIND_OF, Meetings, meetings
 from lumos.graph.operations.order import passes_fed, program_order
 from lumos.graph.operations.table import Operations, recorded
@@ -31,14 +31,14 @@ from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, S
 from lumos.trace.operations import LANES, STEP_MARK
 from lumos.trace.table import ABSENT, Int64, Job
 
-Mask = NDArray[np.bool_]
+_Mask = NDArray[np.bool_]
 
 #: A shorter delay is below what the recording's timers resolve, ns.
 LEAST_DELAY_NS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Constants:
+class OperationConstants:
     """What a replay takes from an operation-level job besides durations and order; ns.
 
     delay: the launch delay after each operation kind that has one. transfer: the time of every transfer, where the
@@ -74,16 +74,16 @@ def rearranged_graph(job: Job, arrange: Callable[[Operations], Operations]) -> G
     return _graph(job, ops, meetings(ops), *program_order(ops), constants)
 
 
-def _fitted(ops: Operations, fitted: Mask) -> tuple[Operations, Constants]:
+def _fitted(ops: Operations, fitted: _Mask) -> tuple[Operations, OperationConstants]:
     """The operations, with transfers added where the recording has none, and the constants, estimated on the steps `fitted`."""
     transfer = None
     if not ops.recorded_transfers and ops.plan.stages > 1:
         transfer = _transfer(with_transfers(ops), fitted)
         ops = with_transfers(ops, transfer)
-    return ops, Constants(_delays(ops, *program_order(ops), fitted[ops.step]), transfer)
+    return ops, OperationConstants(_delays(ops, *program_order(ops), fitted[ops.step]), transfer)
 
 
-def _transfer(ops: Operations, fitted: Mask) -> int:
+def _transfer(ops: Operations, fitted: _Mask) -> int:
     """The median transfer of the receives that share their call with a send, because both arrivals are known for those (ns)."""
     joined = meetings(ops)
     key = (ops.rank * len(ops.steps) + ops.step) * (int(ops.call.max()) + 1) + ops.call
@@ -96,7 +96,7 @@ def _transfer(ops: Operations, fitted: Mask) -> int:
     return _transfer_by_gaps(ops, fitted)
 
 
-def _transfer_by_gaps(ops: Operations, fitted: Mask) -> int:
+def _transfer_by_gaps(ops: Operations, fitted: _Mask) -> int:
     """The transfer where there are no meetings (interleaved pipelines): the 10th percentile of the gaps between the end of a
     pass and the start of the pass that takes its output (ns)."""
     source, target = passes_fed(ops)
@@ -105,7 +105,7 @@ def _transfer_by_gaps(ops: Operations, fitted: Mask) -> int:
     return int(np.quantile(gap, 0.1)) if len(gap) else 0
 
 
-def _delays(ops: Operations, before: Int64, after: Int64, in_fit: Mask) -> dict[str, int]:
+def _delays(ops: Operations, before: Int64, after: Int64, in_fit: _Mask) -> dict[str, int]:
     """The launch delay after each operation kind: the median time from when the rank's next call could have started (all its
     predecessors, on any rank, had ended) to when it did. Kinds whose delay the timers cannot resolve have none."""
     chain = _between_recorded(ops, before, after)
@@ -122,17 +122,17 @@ def _delays(ops: Operations, before: Int64, after: Int64, in_fit: Mask) -> dict[
     return out
 
 
-def _between_recorded(ops: Operations, before: Int64, after: Int64) -> Mask:
+def _between_recorded(ops: Operations, before: Int64, after: Int64) -> _Mask:
     """Edges from one recorded call of a rank to the next. The time of a transfer that was not recorded includes any delay."""
     one_rank = (ops.rank[before] == ops.rank[after]) & ~ops.asynchronous[before] & ~ops.asynchronous[after]
-    out: Mask = one_rank & (ops.row[before] >= 0) & (ops.row[after] >= 0)
+    out: _Mask = one_rank & (ops.row[before] >= 0) & (ops.row[after] >= 0)
     return out
 
 
-def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: Int64, constants: Constants) -> Graph:
+def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: Int64, constants: OperationConstants) -> Graph:
     """The graph whose tasks are the operations and the host's time before some of them."""
     chain = _between_recorded(ops, before, after)
-    host = host_tasks(ops, before[chain], after[chain], np.setdiff1d(np.arange(len(ops)), after), constants.delay)
+    host = operation_host_tasks(ops, before[chain], after[chain], np.setdiff1d(np.arange(len(ops)), after), constants.delay)
     n = len(ops) + len(host.before)
     # A task of the host comes before its operation, so that the tasks of a rank ascend with the time at which they began.
     position = np.arange(len(ops)) + np.searchsorted(host.before, np.arange(len(ops)), side="right")
@@ -225,7 +225,7 @@ def _collectives(ops: Operations, joined: Meetings, position: Int64) -> Collecti
     )
 
 
-def _findings(ops: Operations, joined: Meetings, constants: Constants) -> list[Diagnostic]:
+def _findings(ops: Operations, joined: Meetings, constants: OperationConstants) -> list[Diagnostic]:
     found = []
     if constants.delay:
         shown = ", ".join(f"{name} {ns / 1e6:.3f} ms" for name, ns in constants.delay.items())

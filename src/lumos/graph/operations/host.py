@@ -36,7 +36,7 @@ class Host:
     origin: Int64
 
 
-def host_tasks(ops: Operations, called: Int64, following: Int64, free: Int64, delay_of: Mapping[str, int]) -> Host:
+def operation_host_tasks(ops: Operations, called: Int64, following: Int64, free: Int64, delay_of: Mapping[str, int]) -> Host:
     """The host's tasks of all ranks and steps.
 
     There is one for the start of each step but the first; one for each operation that nothing in its step precedes (`free`),
@@ -74,7 +74,7 @@ def joins_call(ops: Operations) -> NDArray[np.bool_]:
     return out
 
 
-def constants(graph: Graph) -> dict[str, tuple[int, ...]]:
+def operation_constants(graph: Graph) -> dict[str, tuple[int, ...]]:
     """The constants in an operation-level graph by name, one value per rank in the order of `graph.ranks`; ns, 0 where unused."""
     place = {rank: i for i, rank in enumerate(graph.ranks)}
     rank = np.array([place[p.rank] for p in graph.processors], np.int64)[graph.processor]

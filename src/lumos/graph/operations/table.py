@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.trace.operations import PLACE, STEP_MARK, Plan, plan_of
+from lumos.trace.operations import PLACE, STEP_MARK, RecordedPlan, recorded_plan
 from lumos.trace.table import ABSENT, Category, Int64, Job
 
 #: Point-to-point operations. The name gives the direction of the passes and the side.
@@ -42,7 +42,7 @@ class Operations:
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     names: tuple[str, ...]
-    plan: Plan
+    plan: RecordedPlan
     recorded_transfers: bool
     rank: Int64
     step: Int64
@@ -70,7 +70,22 @@ class Operations:
 
 
 #: The columns of `Operations`, which reordering and appending must treat alike.
-COLUMNS = ("rank", "step", "call", "name", "lane", "start", "end", "row", "stage", "dp", "microbatch", "chunk", "sequence", "asynchronous")
+OPERATION_COLUMNS = (
+    "rank",
+    "step",
+    "call",
+    "name",
+    "lane",
+    "start",
+    "end",
+    "row",
+    "stage",
+    "dp",
+    "microbatch",
+    "chunk",
+    "sequence",
+    "asynchronous",
+)
 
 
 def recorded(job: Job) -> Operations:
@@ -108,7 +123,7 @@ def recorded(job: Job) -> Operations:
         ranks=job.ranks,
         steps=tuple(steps.tolist()),
         names=order_names,
-        plan=plan_of(job.traces[0]),
+        plan=recorded_plan(job.traces[0]),
         recorded_transfers=bool(np.isin(table["name"], transfers).any()),
         call=_calls(table, np.isin(table["name"], transfers)),
         asynchronous=asynchronous,

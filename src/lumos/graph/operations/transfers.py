@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lumos.graph.operations.table import COLUMNS, RECEIVES, SENDS, Operations
+from lumos.graph.operations.table import OPERATION_COLUMNS, RECEIVES, SENDS, Operations
 from lumos.trace.operations import LANE_OF, LANES
 from lumos.trace.table import ABSENT
 
@@ -44,9 +44,9 @@ def with_transfers(operations: Operations, transfer: int = 0) -> Operations:
             _blocking(rows, [_pass(operations, i) for i in range(low, high)], transfer)
         else:
             _overlapped(rows, [_pass(operations, i) for i in range(low, high)], transfer)
-    added = np.array(rows.columns, np.int64).reshape(-1, len(COLUMNS)).T
+    added = np.array(rows.columns, np.int64).reshape(-1, len(OPERATION_COLUMNS)).T
     call = np.array(rows.call, np.int64)
-    columns: dict[str, Any] = {key: np.concatenate((getattr(operations, key), added[i])) for i, key in enumerate(COLUMNS)}
+    columns: dict[str, Any] = {key: np.concatenate((getattr(operations, key), added[i])) for i, key in enumerate(OPERATION_COLUMNS)}
     columns["call"][: len(operations)] = call
     order = np.lexsort((columns["lane"], columns["call"], columns["step"], columns["rank"]))
     columns = {key: values[order] for key, values in columns.items()}

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, Lane, Traffic, Work
+from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, RankStream, Traffic, Work
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Dependency, Graph
 from lumos.predict.predict import Prediction
@@ -237,7 +237,7 @@ class _Writer:
         args = f'"External id":{external},"device":{self.device},"context":1,"stream":{stream},"correlation":{correlation}'
         kernel = _kernel(work, name)
         if isinstance(work, Collective):
-            args += self._collective(work, name, stream > Lane.RECEIVE_FORWARD_UP, sequence)
+            args += self._collective(work, name, stream > RankStream.RECEIVE_FORWARD_UP, sequence)
             kernel = f"ncclDevKernel_{_NCCL[work.kind]}(ncclDevKernelArgsStorage<4096ul>)"
         yield self._complete("kernel", kernel, self.start[task], self.end[task], args, str(self.device), str(stream))
         yield self._flow("f", correlation, self.device, stream, self.start[task])

@@ -20,14 +20,14 @@ import numpy as np
 
 from lumos.analyze.critical_path import CriticalPath
 from lumos.analyze.device_load import BIN_NS, busy_curves, queue_steps
-from lumos.analyze.steps import Members, launches, members, spans
+from lumos.analyze.steps import Members, launches, members, step_spans
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.report.export.perfetto_path import path_events
 from lumos.simulate.timeline import Timeline
 
 #: How many encoded events are written at a time.
-BLOCK = 4096
+_BLOCK = 4096
 
 
 def write_perfetto(path: str, timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]] = ()) -> None:
@@ -82,7 +82,7 @@ def _write(out: IO[bytes] | gzip.GzipFile, timelines: Sequence[Timeline], paths:
     first = True
     for event in events(timelines, paths):
         block.append(encoder.encode(event))
-        if len(block) == BLOCK:
+        if len(block) == _BLOCK:
             out.write((b"" if first else b",\n") + b",\n".join(block))
             first, block = False, []
     out.write((b"" if first or not block else b",\n") + b",\n".join(block) + b"]}\n")
@@ -138,7 +138,7 @@ def _queues(timeline: Timeline, membership: Members, place: int, places: int, or
 
 def _busy(timeline: Timeline, membership: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
     """The busy share of every millisecond of every step. The last value of a step lasts until its end and is followed by 0."""
-    start, end = spans(timeline, membership)
+    start, end = step_spans(timeline, membership)
     for i, (curve, position) in enumerate(zip(busy_curves(timeline, membership), membership.step_rank().tolist(), strict=True)):
         for k, share in enumerate([*curve.tolist(), 0.0]):
             at = min(int(start[i]) + k * BIN_NS, int(end[i])) - origin

@@ -8,7 +8,7 @@ import numpy as np
 
 from lumos.errors import LumosError
 from lumos.search.search import Found
-from lumos.search.space import COLUMNS, RECOMPUTES, SCHEDULES
+from lumos.search.space import PLAN_COLUMNS, RECOMPUTES, SCHEDULES
 
 
 def write_parquet(path: str, searches: Sequence[Found]) -> None:
@@ -32,7 +32,7 @@ def _columns(found: Found) -> dict[str, object]:
     c, p = found.candidates, found.problem
     sizes = {"gpus": p.gpus, "global_batch": p.global_batch, "seq": p.seq_len}
     columns: dict[str, object] = {name: np.full(len(c.plans), value) for name, value in sizes.items()}
-    columns |= {name: c.plans[name] for name in COLUMNS}
+    columns |= {name: c.plans[name] for name in PLAN_COLUMNS}
     columns["sequence_parallel"] = c.plans["sequence_parallel"].astype(bool)
     columns["recompute"] = np.array(RECOMPUTES)[c.plans["recompute"]]
     columns["schedule"] = np.array(SCHEDULES)[c.plans["schedule"]]

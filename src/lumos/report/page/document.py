@@ -35,15 +35,15 @@ from lumos.segment.segment import segment
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
 from lumos.trace.table import Job
 from lumos.units import duration
-from lumos.whatif.answer import Answer, Memory, contracted
+from lumos.whatif.answer import Answer, PeakMemory, contracted
 from lumos.whatif.bench import Bench
 from lumos.whatif.identify import Identification
-from lumos.whatif.whatif import Changes, whatif
+from lumos.whatif.whatif import Changes, answer_changes
 
 #: Jobs of more ranks show the mean and the range of busy curves over ranks, not each rank's.
 MOST_CURVES = 16
 #: The most points of a memory curve.
-MOST_POINTS = 2000
+_MOST_POINTS = 2000
 #: Stragglers are left out where ranks × tasks exceed this, as every rank is simulated twice (5 ns a task).
 MOST_TRIED = 4_000_000_000
 #: How many of the longest links of the critical path the report lists.
@@ -51,7 +51,7 @@ LONGEST_LINKS = 24
 
 
 @dataclass(frozen=True)
-class Recording:
+class ReportedJob:
     """A recorded job with its graph and replay. What several parts of a report need of them is computed once, when needed."""
 
     job: Job
@@ -59,7 +59,7 @@ class Recording:
     replayed: Timeline
 
     @classmethod
-    def of(cls, job: Job) -> Recording:
+    def of(cls, job: Job) -> ReportedJob:
         graph = build(job)
         return cls(job, graph, simulate(graph))
 
@@ -117,7 +117,7 @@ class Recording:
 
 
 def document(
-    recording: Recording,
+    recording: ReportedJob,
     *,
     command: Sequence[str] = (),
     step: str | None = None,
@@ -133,7 +133,7 @@ def document(
     step = step or recording.typical_step()
     changed = None if changes is None or changes.structural else recording.bench.changed(changes.durations)
     return {
-        "headline": headline(recording),
+        "headline": report_headline(recording),
         "about": _about(recording, command),
         "step": step,
         "step_names": recording.steps,
@@ -151,9 +151,9 @@ def document(
     }
 
 
-def _what_if(recording: Recording, changes: Changes, changed: Timeline | None, step: str) -> dict[str, Any]:
+def _what_if(recording: ReportedJob, changes: Changes, changed: Timeline | None, step: str) -> dict[str, Any]:
     if changed is None:
-        return as_json(whatif(recording.job, recording.graph, changes, recording.plan))
+        return as_json(answer_changes(recording.job, recording.graph, changes, recording.plan))
     return what_if(recording.bench, changed, changes.durations.described(), step, moved=True)
 
 
@@ -169,7 +169,7 @@ def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, 
     base, outcome = bench.base_outcome(step), bench.outcome(changed, step)
     answer: dict[str, Any] = {
         **plain(outcome),
-        "memory": plain(Memory()),
+        "memory": plain(PeakMemory()),
         "base": plain(base),
         "measured_step_s": bench.measured_step_s(step),
         "changes": changes,
@@ -181,7 +181,7 @@ def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, 
     return answer
 
 
-def headline(recording: Recording) -> str:
+def report_headline(recording: ReportedJob) -> str:
     """One sentence: the length of a step, the error of its replay, and what bounds it."""
     result, path = recording.result, recording.paths["measured"][recording.typical_step()]
     number = len(result.steps)
@@ -196,7 +196,7 @@ def headline(recording: Recording) -> str:
     return f"{duration(mean)} a step {ranks}; {error}{bound}."
 
 
-def _about(recording: Recording, command: Sequence[str]) -> dict[str, Any]:
+def _about(recording: ReportedJob, command: Sequence[str]) -> dict[str, Any]:
     from importlib.metadata import version
 
     devices = {str(p.get("name")) for t in recording.job.traces for p in t.metadata.get("deviceProperties") or [] if isinstance(p, dict)}
@@ -210,7 +210,7 @@ def _about(recording: Recording, command: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _busy(recording: Recording) -> list[dict[str, Any]]:
+def _busy(recording: ReportedJob) -> list[dict[str, Any]]:
     """For each step of the job the busy share of each millisecond, measured and replayed, per rank or as the mean of many."""
     membership = recording.membership
     runs = [busy_curves(run, membership) for run in (recording.measured, recording.replayed)]
@@ -238,7 +238,7 @@ def _bytes(curve: Any) -> dict[str, Any]:
     return column(np.rint(np.asarray(curve) * 255).astype(np.uint8))
 
 
-def _classes(recording: Recording) -> dict[str, Any]:
+def _classes(recording: ReportedJob) -> dict[str, Any]:
     runs = {}
     for name, run in (("measured", recording.measured), ("replayed", recording.replayed)):
         times = class_times(run, recording.membership, recording.job)
@@ -246,7 +246,7 @@ def _classes(recording: Recording) -> dict[str, Any]:
     return {"ranks": recording.graph.ranks, **runs}
 
 
-def _collectives(recording: Recording) -> dict[str, Any]:
+def _collectives(recording: ReportedJob) -> dict[str, Any]:
     rows = collective_times(recording.measured, recording.membership)
     expected, model = modelled_collectives(rows, recording.job) if rows else ([], "")
     return {
@@ -256,7 +256,7 @@ def _collectives(recording: Recording) -> dict[str, Any]:
     }
 
 
-def _paths(recording: Recording) -> list[dict[str, Any]]:
+def _paths(recording: ReportedJob) -> list[dict[str, Any]]:
     """For each step the classes of work on the measured and the replayed critical path, and the longest links of the measured."""
     graph, out = recording.graph, []
     for name, path in recording.paths["measured"].items():
@@ -279,7 +279,7 @@ def _paths(recording: Recording) -> list[dict[str, Any]]:
     return out
 
 
-def _stragglers(recording: Recording) -> dict[str, Any] | None:
+def _stragglers(recording: ReportedJob) -> dict[str, Any] | None:
     """The stragglers; None for a job of one rank, and for one with too many ranks and tasks to try every rank."""
     ranks = len(recording.graph.ranks)
     if ranks < 2 or ranks * len(recording.graph) > MOST_TRIED:
@@ -290,7 +290,7 @@ def _stragglers(recording: Recording) -> dict[str, Any] | None:
     return answer
 
 
-def _left_out(recording: Recording) -> list[dict[str, str]]:
+def _left_out(recording: ReportedJob) -> list[dict[str, str]]:
     ranks = len(recording.graph.ranks)
     if ranks * len(recording.graph) <= MOST_TRIED:
         return []
@@ -298,7 +298,7 @@ def _left_out(recording: Recording) -> list[dict[str, str]]:
     return [{"code": "stragglers-left-out", "message": message}]
 
 
-def _outline(recording: Recording) -> dict[str, Any] | None:
+def _outline(recording: ReportedJob) -> dict[str, Any] | None:
     """The blocks of one step of the first rank; None where only whole operations were recorded, which show no layers."""
     if is_operation_level(recording.graph):
         return None
@@ -314,8 +314,8 @@ def _memory(job: Job) -> list[dict[str, Any]]:
     for trace in job.traces[:MOST_CURVES]:
         for curve in memory_curves(trace):
             time, allocated = curve.time - int(curve.time[0]), curve.allocated
-            if len(time) > MOST_POINTS:
-                edges = np.unique(np.linspace(0, len(time), MOST_POINTS + 1).astype(np.int64))[:-1]
+            if len(time) > _MOST_POINTS:
+                edges = np.unique(np.linspace(0, len(time), _MOST_POINTS + 1).astype(np.int64))[:-1]
                 at = [int(a + np.argmax(allocated[a:b])) for a, b in zip(edges, [*edges[1:], len(time)], strict=True)]
                 time, allocated = time[at], allocated[at]
             out.append({"name": f"rank {trace.rank} {curve.name}", "time_ns": time.tolist(), "allocated_bytes": allocated.tolist()})

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from lumos.analyze.collectives import waiting
 from lumos.analyze.critical_path import CriticalPath
-from lumos.analyze.equal_work import work
-from lumos.analyze.steps import Members, job_steps, spans
+from lumos.analyze.equal_work import equal_work
+from lumos.analyze.steps import Members, job_steps, step_spans
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
 from lumos.report.page.columns import column, index, times
@@ -29,13 +29,13 @@ from lumos.trace.table import Int8, Int32, Int64, Job
 MOST_LANES = 96
 #: How many bins the finest level may have, the most first; and how many the coarsest has.
 BINS = (16384, 4096, 1024, 256)
-COARSEST = 256
+_COARSEST = 256
 #: Longer names are cut.
 LONGEST_NAME = 160
 #: The class of time in which a collective waits for its last rank.
-WAITING = "waiting"
+_WAITING = "waiting"
 #: The class of a cell in which nothing ran.
-NOTHING = 255
+NO_CLASS = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Limits:
     tasks: int = 100_000
 
 
-class Lane(NamedTuple):
+class TimelineLane(NamedTuple):
     """One row of the drawing. kind: "thread" or "stream"; "cpu" or "device" for all threads or all streams of a rank."""
 
     rank: int
@@ -54,7 +54,7 @@ class Lane(NamedTuple):
     name: str
 
 
-class Level(NamedTuple):
+class TimelineLevel(NamedTuple):
     """label: uint8[lanes, bins], the class that took most of each cell, or NOTHING. busy: uint8[lanes, bins], the busy share
     of the cell from 0 to 255; 255 also where several processors of a lane are busy for longer than the bin together."""
 
@@ -75,7 +75,7 @@ class Pieces(NamedTuple):
     task: Int64
 
 
-class Window(NamedTuple):
+class TimelineWindow(NamedTuple):
     """A step of the job: its name, first start and length, ns."""
 
     name: str
@@ -83,29 +83,29 @@ class Window(NamedTuple):
     length: int
 
 
-def window_of(timeline: Timeline, membership: Members, name: str) -> Window:
+def window_of(timeline: Timeline, membership: Members, name: str) -> TimelineWindow:
     """The step of that name over all ranks. GraphError where there is none."""
     parts = job_steps(membership).get(name)
     if parts is None:
         raise GraphError(f"no step {name!r}; the job has {', '.join(job_steps(membership))}")
-    start, end = spans(timeline, membership)
-    return Window(name, int(start[parts].min()), int(end[parts].max() - start[parts].min()))
+    start, end = step_spans(timeline, membership)
+    return TimelineWindow(name, int(start[parts].min()), int(end[parts].max() - start[parts].min()))
 
 
-def lanes_of(graph: Graph) -> tuple[tuple[Lane, ...], Int32]:
+def lanes_of(graph: Graph) -> tuple[tuple[TimelineLane, ...], Int32]:
     """The lanes, by rank, CPU before device, and the lane of each processor, int32[processors]."""
     used = np.zeros(len(graph.processors), bool)
     used[graph.processor] = True
     order = sorted(np.flatnonzero(used).tolist(), key=lambda i: (graph.processors[i].rank, graph.processors[i].is_stream, i))
     lane_of = np.zeros(len(graph.processors), np.int32)
-    number: dict[Lane | int, int] = {}
-    lanes: list[Lane] = []
+    number: dict[TimelineLane | int, int] = {}
+    lanes: list[TimelineLane] = []
     for i in order:
         p = graph.processors[i]
         if len(order) <= MOST_LANES:
-            lane, key = Lane(p.rank, "stream" if p.is_stream else "thread", p.name), i
+            lane, key = TimelineLane(p.rank, "stream" if p.is_stream else "thread", p.name), i
         else:
-            lane = key = Lane(p.rank, "device" if p.is_stream else "cpu", "device" if p.is_stream else "CPU")  # type: ignore[assignment]
+            lane = key = TimelineLane(p.rank, "device" if p.is_stream else "cpu", "device" if p.is_stream else "CPU")  # type: ignore[assignment]
         if key not in number:
             number[key] = len(lanes)
             lanes.append(lane)
@@ -113,7 +113,7 @@ def lanes_of(graph: Graph) -> tuple[tuple[Lane, ...], Int32]:
     return tuple(lanes), lane_of
 
 
-def pieces(timeline: Timeline, window: Window, lane_of: Int32, label: Int64, waiting_label: int) -> Pieces:
+def pieces(timeline: Timeline, window: TimelineWindow, lane_of: Int32, label: Int64, waiting_label: int) -> Pieces:
     """All tasks that run in the window; what lies outside it is cut off. label: int[n], the class of each task."""
     graph = timeline.graph
     began = waiting(timeline).began
@@ -132,14 +132,14 @@ def pieces(timeline: Timeline, window: Window, lane_of: Int32, label: Int64, wai
     return Pieces(lane[order], start[order], end[order], labels[order].astype(np.int32), task[order])
 
 
-def levels(shown: Pieces, lanes: int, labels: int, length: int, most_cells: int) -> tuple[Level, ...]:
+def levels(shown: Pieces, lanes: int, labels: int, length: int, most_cells: int) -> tuple[TimelineLevel, ...]:
     """The levels of a window of `length` ns, the finest first. most_cells: the most lanes × bins of the finest level."""
     bins = next((b for b in BINS if lanes * b <= most_cells), BINS[-1])
     bin_ns = max(-(-length // bins), 1)
     widths = [bins]
-    while widths[-1] > COARSEST:
+    while widths[-1] > _COARSEST:
         widths.append(widths[-1] // 4)
-    out = [Level(b, bin_ns * (bins // b), *(np.empty((lanes, b), np.uint8) for _ in range(2))) for b in widths]
+    out = [TimelineLevel(b, bin_ns * (bins // b), *(np.empty((lanes, b), np.uint8) for _ in range(2))) for b in widths]
     offset = np.searchsorted(shown.lane, np.arange(lanes + 1))
     for lane in range(lanes):
         here = slice(offset[lane], offset[lane + 1])
@@ -147,7 +147,7 @@ def levels(shown: Pieces, lanes: int, labels: int, length: int, most_cells: int)
         for level in out:
             time = time.reshape(level.bins, -1, labels).sum(axis=1)
             total = time.sum(axis=1)
-            level.label[lane] = np.where(total > 0, time.argmax(axis=1), NOTHING)
+            level.label[lane] = np.where(total > 0, time.argmax(axis=1), NO_CLASS)
             level.busy[lane] = np.ceil(np.minimum(total / level.bin_ns, 1) * 255)
     return tuple(out)
 
@@ -173,8 +173,8 @@ def drawing(
     """One step of each run, in values that JSON can hold. timelines: by the name of the run ("measured", "replayed", …).
     paths: the critical path of the step by run."""
     graph = next(iter(timelines.values())).graph
-    classes = work(graph, membership, job)
-    labels = (*classes.labels, WAITING)
+    classes = equal_work(graph, membership, job)
+    labels = (*classes.labels, _WAITING)
     lanes, lane_of = lanes_of(graph)
     own_lanes = len(lanes) == len(np.unique(graph.processor))
     runs, names = [], _Names(graph)
@@ -201,8 +201,8 @@ def excerpt(timeline: Timeline, membership: Members, step: str, begin: int, end:
     graph = timeline.graph
     lanes, lane_of = lanes_of(graph)
     whole = window_of(timeline, membership, step)
-    classes = work(graph, membership, job)
-    shown = pieces(timeline, Window(step, whole.start + begin, end - begin), lane_of, classes.label, len(classes.labels))
+    classes = equal_work(graph, membership, job)
+    shown = pieces(timeline, TimelineWindow(step, whole.start + begin, end - begin), lane_of, classes.label, len(classes.labels))
     if len(shown.task) > most or len(lanes) < len(np.unique(graph.processor)):
         return None
     names = _Names(graph)
@@ -240,7 +240,7 @@ def _tasks(shown: Pieces, names: _Names, lanes: int) -> dict[str, Any]:
     }
 
 
-def _path(path: CriticalPath, window: Window, lane_of: Int32) -> dict[str, Any]:
+def _path(path: CriticalPath, window: TimelineWindow, lane_of: Int32) -> dict[str, Any]:
     """The work of the critical path by start; links that follow each other on one lane are joined."""
     lane = np.array([lane_of[link.task] for link in path.links], np.int32)
     start = np.array([link.start_ns for link in path.links], np.int64) - window.start

@@ -7,25 +7,25 @@ from typing import Any
 
 from lumos.errors import LumosError
 from lumos.report.plots.cost import write_figure
-from lumos.report.text.search import describe
+from lumos.report.text.search import plan_words
 from lumos.search.search import Found
 
 #: The most plans that are drawn besides the front.
-MOST_POINTS = 5000
+_MOST_POINTS = 5000
 
 
 def plot_front(path: str, found: Found) -> None:
     """Write `path`: the timed plans by peak memory and step time, and the front: those that no other beats in both."""
     graph = _graph()
     c = found.candidates
-    shown = range(min(len(c.plans), MOST_POINTS))
+    shown = range(min(len(c.plans), _MOST_POINTS))
     front = c.pareto().tolist()
     figure = graph.Figure(layout={"title": f"{found.problem.model.name} on {found.problem.gpus} x {found.problem.cluster.name}"})
     for name, rows, mode in (("plans", shown, "markers"), ("front", front, "lines+markers")):
         figure.add_trace(
             graph.Scattergl(
                 x=[int(c.peak[r]) / 1e9 for r in rows], y=[float(c.seconds[r]) for r in rows], name=name, mode=mode,
-                text=[describe(c.plans.plan(r)) for r in rows],
+                text=[plan_words(c.plans.plan(r)) for r in rows],
             )
         )  # fmt: skip
     figure.update_xaxes(title="peak memory, GB")
@@ -38,7 +38,7 @@ def plot_sweep(path: str, key: str, rows: Sequence[tuple[int, Found]]) -> None:
     graph = _graph()
     best = [(value, found.best[0]) for value, found in rows if found.best]
     values = [value for value, _ in best]
-    text = [describe(p.job.plan) for _, p in best]
+    text = [plan_words(p.job.plan) for _, p in best]
     right = {"overlaying": "y", "side": "right", "title": "tokens/s/GPU"}
     figure = graph.Figure(layout={"title": f"best plan over {key}", "yaxis2": right})
     spread = {"type": "data", "symmetric": False, "array": [p.time.high_s - p.time.time_s for _, p in best]}

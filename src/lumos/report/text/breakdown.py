@@ -8,13 +8,13 @@ from rich.console import Console
 
 from lumos.analyze.breakdown import StepBreakdown, Variability
 from lumos.analyze.flops import Achieved
-from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, Row, StreamRow, TimeRow
+from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, StreamRow, TableRow, TimeRow
 from lumos.diagnostics import Diagnostic
 from lumos.report.text.format import heading, kernel_name, percent, print_diagnostics, sentence, table
-from lumos.report.text.replay import PARTS, who
+from lumos.report.text.replay import PARTS_OF_STEP, who
 from lumos.units import count, duration
 
-IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
+_IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
 
 
 def print_breakdown(
@@ -22,13 +22,13 @@ def print_breakdown(
     run: str,
     steps: Sequence[StepBreakdown],
     by: str,
-    rows: Sequence[Row],
+    rows: Sequence[TableRow],
     achieved: Sequence[Achieved],
     spread: Sequence[Variability],
     diagnostics: Sequence[Diagnostic],
 ) -> None:
     """Print the whole answer. run: "measured" or "replayed"."""
-    sentence(console, headline(run, steps))
+    sentence(console, breakdown_headline(run, steps))
     for v in spread:
         if v.variation is not None:
             console.print(
@@ -44,10 +44,10 @@ def print_breakdown(
     print_diagnostics(console, diagnostics)
 
 
-def headline(run: str, steps: Sequence[StepBreakdown]) -> str:
+def breakdown_headline(run: str, steps: Sequence[StepBreakdown]) -> str:
     """The length of the steps and their largest part, in a sentence."""
     total = sum(s.duration_ns for s in steps)
-    parts = {label: sum(getattr(s.breakdown, key) for s in steps) for key, label in PARTS.items()}
+    parts = {label: sum(getattr(s.breakdown, key) for s in steps) for key, label in PARTS_OF_STEP.items()}
     largest = max(parts, key=lambda label: parts[label])
     if not total:
         return f"{who(steps)}, none of which contains any work"
@@ -71,13 +71,13 @@ def _print_idle(console: Console, steps: Sequence[StepBreakdown]) -> None:
         return
     heading(console, "Idle devices, by cause (mean over steps)")
     rows = []
-    for key, label in IDLE.items():
+    for key, label in _IDLE.items():
         time = sum(getattr(i, key) for i in idle)
         rows.append((label, duration(time / len(idle)), percent(time / total, decimals=1)))
     table(console, ("", "time", "of the step"), rows)
 
 
-def _print_rows(console: Console, rows: Sequence[Row], by: str) -> None:
+def _print_rows(console: Console, rows: Sequence[TableRow], by: str) -> None:
     if not rows:
         no_device = "no device work in the steps, so no streams; --by kernel or operator shows the CPU's"
         console.print(f"  nothing to show: {no_device if by == 'stream' else 'no work in the steps'}")
@@ -85,7 +85,7 @@ def _print_rows(console: Console, rows: Sequence[Row], by: str) -> None:
     if all(isinstance(row, OperatorRow) and not row.device_tasks for row in rows):
         _print_cpu_operators(console, [row for row in rows if isinstance(row, OperatorRow)])
         return
-    columns, left = COLUMNS[type(rows[0])]
+    columns, left = _COLUMNS[type(rows[0])]
     table(console, columns, [_cells(row) for row in rows], left)
     if isinstance(rows[0], StreamRow):
         console.print("  idle because of the host, the gap between kernels, or a wait for other work")
@@ -97,7 +97,7 @@ def _print_cpu_operators(console: Console, rows: Sequence[OperatorRow]) -> None:
 
 
 #: For each kind of row the names of the columns, and which columns are text.
-COLUMNS: Mapping[type[Row], tuple[tuple[str, ...], tuple[int, ...]]] = {
+_COLUMNS: Mapping[type[TableRow], tuple[tuple[str, ...], tuple[int, ...]]] = {
     TimeRow: (("name", "count", "total", "share", "mean"), (0,)),
     OperatorRow: (("operator", "kernels", "device", "share", "own CPU"), (0,)),
     ModuleRow: (("module", "kernels", "device", "share"), (0,)),
@@ -106,7 +106,7 @@ COLUMNS: Mapping[type[Row], tuple[tuple[str, ...], tuple[int, ...]]] = {
 }
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: TableRow) -> tuple[str, ...]:
     match row:
         case TimeRow():
             return kernel_name(row.name), f"{row.tasks:,}", duration(row.total_ns), percent(row.share, decimals=1), duration(row.mean_ns)

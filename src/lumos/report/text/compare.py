@@ -8,7 +8,7 @@ from rich.console import Console
 
 from lumos.analyze.compare import Amount, Change, Comparison, Side
 from lumos.report.text.format import heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
-from lumos.report.text.replay import PARTS
+from lumos.report.text.replay import PARTS_OF_STEP
 from lumos.units import count, duration
 
 #: The most rows of each table.
@@ -17,7 +17,7 @@ MOST_COSTLY = 12
 
 def print_comparison(console: Console, paths: tuple[str, str], result: Comparison) -> None:
     """Print the whole answer."""
-    sentence(console, headline(result))
+    sentence(console, compare_headline(result))
     for letter, path, side in zip("AB", paths, (result.before, result.after), strict=True):
         paragraph(console, f"{letter}: {path}, {_who(side)}")
     _print_parts(console, result)
@@ -30,12 +30,12 @@ def print_comparison(console: Console, paths: tuple[str, str], result: Compariso
     print_diagnostics(console, result.diagnostics)
 
 
-def headline(result: Comparison) -> str:
+def compare_headline(result: Comparison) -> str:
     """What changed most, in a sentence."""
     before, after = result.before, result.after
     change = "" if result.change is None else f", {percent(result.change, signed=True, decimals=1)}"
     steps = f"A takes {duration(before.step_ns)} a step, B {duration(after.step_ns)}{change}"
-    parts = {label: after.breakdown[key] - before.breakdown[key] for key, label in PARTS.items()}
+    parts = {label: after.breakdown[key] - before.breakdown[key] for key, label in PARTS_OF_STEP.items()}
     most = max(parts, key=lambda label: abs(parts[label]))
     return f"{steps}: {signed(parts[most])} {most}" if parts[most] else steps
 
@@ -57,7 +57,7 @@ def _print_parts(console: Console, result: Comparison) -> None:
     before, after = result.before, result.after
     rows = [
         (label, duration(before.breakdown[key]), duration(after.breakdown[key]), signed(after.breakdown[key] - before.breakdown[key]))
-        for key, label in PARTS.items()
+        for key, label in PARTS_OF_STEP.items()
     ]
     rows.append(("step", duration(before.step_ns), duration(after.step_ns), signed(result.change_ns)))
     table(console, ("", "A", "B", "difference"), rows)

@@ -6,21 +6,21 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 
-from lumos.analyze.critical_path import GROUPS, CriticalPath
+from lumos.analyze.critical_path import PATH_GROUPS, CriticalPath
 from lumos.analyze.slack import ClassSlack
 from lumos.graph.table import Graph
 from lumos.report.text.format import JOB_STEP, MOST_ROWS, heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
 from lumos.units import count, duration
 
 #: How many links of one step, and how many names on the paths, are listed.
-LONGEST = 10
+_LONGEST = 10
 #: Classes with less than this share of the steps are summed up as "the rest".
-LEAST = 0.001
+_LEAST = 0.001
 
 
 def print_critical_paths(console: Console, run: str, graph: Graph, paths: Sequence[CriticalPath], slack: Mapping[str, ClassSlack]) -> None:
     """Print the whole answer. run: "measured" or "replayed"."""
-    sentence(console, headline(run, graph, paths))
+    sentence(console, path_headline(run, graph, paths))
     if len(graph.ranks) > 1:
         paragraph(console, ranks_sentence(paths))
     if len(paths) > 1:
@@ -35,7 +35,7 @@ def print_critical_paths(console: Console, run: str, graph: Graph, paths: Sequen
     print_diagnostics(console, graph.diagnostics)
 
 
-def headline(run: str, graph: Graph, paths: Sequence[CriticalPath]) -> str:
+def path_headline(run: str, graph: Graph, paths: Sequence[CriticalPath]) -> str:
     """What bounds the step, in a sentence."""
     who = f"rank {graph.ranks[0]}" if len(graph.ranks) == 1 else count(len(graph.ranks), "rank")
     what = paths[0].name if len(paths) == 1 else count(len(paths), "step")
@@ -43,7 +43,7 @@ def headline(run: str, graph: Graph, paths: Sequence[CriticalPath]) -> str:
     if not total:
         return f"{who}: {what}, of no length"
     each = ("" if len(paths) == 1 else " a step") + (f" {JOB_STEP}" if len(graph.ranks) > 1 else "")
-    shares = {group: sum(path.by_group.get(group, 0) for path in paths) for group in GROUPS}
+    shares = {group: sum(path.by_group.get(group, 0) for path in paths) for group in PATH_GROUPS}
     largest = max(shares, key=lambda group: shares[group])
     bound = f"bound by {largest} ({percent(shares[largest] / total, decimals=0)})"
     return f"{who}: {what}, {duration(total / len(paths))}{each} as {run}, {bound}"
@@ -70,7 +70,7 @@ def _sums(pairs: Iterable[tuple[int, int]], number: int) -> dict[int, float]:
 
 def _print_steps(console: Console, paths: Sequence[CriticalPath]) -> None:
     heading(console, "Steps: what their critical paths consist of")
-    groups = [group for group in GROUPS if any(path.by_group.get(group) for path in paths)]
+    groups = [group for group in PATH_GROUPS if any(path.by_group.get(group) for path in paths)]
     short = {"CPU work": "CPU", "communication": "comm.", "launches and gaps": "gaps"}
     rows = [
         (path.name, duration(path.duration_ns), *(percent(path.by_group.get(g, 0) / max(path.duration_ns, 1), decimals=1) for g in groups))
@@ -86,7 +86,7 @@ def _print_shares(console: Console, paths: Sequence[CriticalPath]) -> None:
     for path in paths:
         for label, time in path.by_class.items():
             shares[label] = shares.get(label, 0) + time
-    shown = {label: time for label, time in shares.items() if time >= LEAST * total}
+    shown = {label: time for label, time in shares.items() if time >= _LEAST * total}
     rest = sum(shares.values()) - sum(shown.values())
     ordered = [*sorted(shown.items(), key=lambda item: -item[1]), *([("the rest", rest)] if rest else [])]
     rows = [(label, duration(time / len(paths)), percent(time / total, decimals=1)) for label, time in ordered]
@@ -129,14 +129,14 @@ def _print_names(console: Console, graph: Graph, paths: Sequence[CriticalPath]) 
     total = sum(path.duration_ns for path in paths) or 1
     rows = [
         (kernel_name(name), f"{times[name] / len(paths):,.4g}", duration(ns / len(paths)), percent(ns / total, decimals=1))
-        for name, ns in sorted(time.items(), key=lambda item: -item[1])[:LONGEST]
+        for name, ns in sorted(time.items(), key=lambda item: -item[1])[:_LONGEST]
     ]
     table(console, ("name", "links", "time", "of the step"), rows)
 
 
 def _print_links(console: Console, graph: Graph, path: CriticalPath) -> None:
     heading(console, "Longest links")
-    links = sorted(path.links, key=lambda link: link.start_ns - link.end_ns)[:LONGEST]
+    links = sorted(path.links, key=lambda link: link.start_ns - link.end_ns)[:_LONGEST]
     rows = [
         (
             duration(link.start_ns - path.start_ns),

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from lumos.predict.predict import Prediction
 from lumos.report.text.format import heading, paragraph, percent, print_diagnostics, sentence, table
-from lumos.report.text.whatif import PARTS
+from lumos.report.text.whatif import PARTS_IN_SECONDS
 from lumos.units import duration
 
 #: How many kinds of work on the critical path are listed.
@@ -15,12 +15,13 @@ MOST_KINDS = 8
 
 def print_prediction(console: Console, p: Prediction) -> None:
     """Print the time of the step, its parts, what bounds it, and the memory."""
-    sentence(console, headline(p))
+    sentence(console, predict_headline(p))
     for line in _job(p):
         paragraph(console, line)
     heading(console, "Where the step goes (mean over stages)")
     rows = [
-        (label, duration(p.breakdown[key] * 1e9), percent(p.breakdown[key] / p.time.time_s, decimals=1)) for key, label in PARTS.items()
+        (label, duration(p.breakdown[key] * 1e9), percent(p.breakdown[key] / p.time.time_s, decimals=1))
+        for key, label in PARTS_IN_SECONDS.items()
     ]
     table(console, ("", "time", "of the step"), rows)
     heading(console, "Along the critical path")
@@ -32,7 +33,7 @@ def print_prediction(console: Console, p: Prediction) -> None:
     print_diagnostics(console, p.diagnostics)
 
 
-def headline(p: Prediction) -> str:
+def predict_headline(p: Prediction) -> str:
     """The answer in one sentence."""
     low, high = (duration(seconds * 1e9) for seconds in (p.time.low_s, p.time.high_s))
     return f"{duration(p.time.time_s * 1e9)} a step (80 % interval {low} to {high}), MFU {percent(p.model_flops_utilization, decimals=1)}"

@@ -16,7 +16,7 @@ from lumos.report.text.format import heading, percent, print_diagnostics, senten
 from lumos.report.text.interference import print_interference
 from lumos.units import count, duration
 
-PARTS = {
+PARTS_OF_STEP = {
     "exposed_compute_ns": "compute alone",
     "overlapped_ns": "compute and communication",
     "exposed_communication_ns": "communication alone",
@@ -32,7 +32,7 @@ def print_replay(
     interference: Sequence[Interference] = (),
 ) -> None:
     """Print the whole answer."""
-    sentence(console, headline(result))
+    sentence(console, replay_headline(result))
     console.print(f"{count(result.tasks, 'task')}, {result.dependencies:,} dependencies")
     console.print(f"read in {seconds['read_s']:.2f} s, built in {seconds['build_s']:.2f} s, simulated in {seconds['simulate_s']:.3f} s")
     if result.ignored:
@@ -47,7 +47,7 @@ def print_replay(
     print_diagnostics(console, result.diagnostics)
 
 
-def headline(result: ReplayResult) -> str:
+def replay_headline(result: ReplayResult) -> str:
     """The answer in one sentence: means over the steps."""
     number = len(result.steps)
     measured, replayed = sum(s.measured_ns for s in result.steps), sum(s.replayed_ns for s in result.steps)
@@ -100,7 +100,7 @@ def _print_parts(console: Console, result: ReplayResult) -> None:
     heading(console, "Where the time goes (mean over steps)")
     number, total = len(result.steps), sum(s.measured_ns for s in result.steps) or 1
     rows = []
-    for key, label in PARTS.items():
+    for key, label in PARTS_OF_STEP.items():
         measured = sum(getattr(s.breakdown.measured, key) for s in result.steps)
         replayed = sum(getattr(s.breakdown.replayed, key) for s in result.steps)
         rows.append((label, duration(measured / number), percent(measured / total, decimals=1), duration(replayed / number)))

@@ -27,7 +27,7 @@ def print_found(out: Console, found: Found) -> None:
     best = found.best[0]
     sentence(
         out,
-        f"fastest: {describe(best.job.plan)}: step {best.time.time_s:.4g} s (80 %: {best.time.low_s:.4g} – {best.time.high_s:.4g}), "
+        f"fastest: {plan_words(best.job.plan)}: step {best.time.time_s:.4g} s (80 %: {best.time.low_s:.4g} – {best.time.high_s:.4g}), "
         f"MFU {best.model_flops_utilization:.1%}",
     )
     paragraph(
@@ -78,12 +78,12 @@ def print_explanation(out: Console, names: tuple[str, str], steps: tuple[float, 
 def _row(p: Simulated, best: Simulated) -> tuple[str, ...]:
     slower = p.time.time_s / best.time.time_s - 1
     return (
-        describe(p.job.plan), f"{p.time.time_s:.4g}", f"{100 * slower:.1f}", f"{p.tokens_per_s_per_gpu:,.0f}",
+        plan_words(p.job.plan), f"{p.time.time_s:.4g}", f"{100 * slower:.1f}", f"{p.tokens_per_s_per_gpu:,.0f}",
         f"{p.model_flops_utilization:.1%}", f"{p.memory.peak_bytes / 1e9:.1f}",
     )  # fmt: skip
 
 
-def describe(plan: Plan) -> str:
+def plan_words(plan: Plan) -> str:
     """A plan in one line: the degrees above 1, then every choice that is not the default."""
     sizes = (("tp", plan.tp), ("pp", plan.pp), ("v", plan.vpp), ("cp", plan.cp), ("ep", plan.ep), ("dp", plan.dp), ("mb", plan.micro_batch))
     words = [f"{name}{size}" for name, size in sizes if size > 1 or name == "mb"]

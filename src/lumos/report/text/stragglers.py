@@ -10,12 +10,12 @@ from lumos.analyze.stragglers import Stragglers, StragglerShare
 from lumos.report.text.format import JOB_STEP, heading, percent, print_diagnostics, sentence, table
 from lumos.units import count, duration
 
-COLUMNS = ("work", "off", "slowdown", "worth", "")
+_COLUMNS = ("work", "off", "slowdown", "worth", "")
 
 
 def print_stragglers(console: Console, result: Stragglers) -> None:
     """Print the whole answer."""
-    sentence(console, headline(result))
+    sentence(console, stragglers_headline(result))
     console.print(f"{duration(result.replayed_step_ns)} replayed; figures are means over {count(result.steps, 'step')}")
     if result.slowdown_without_launch_delay is not None:
         console.print(f"without launch delays {result.slowdown_without_launch_delay:.3f} times the ideal")
@@ -38,7 +38,7 @@ def print_stragglers(console: Console, result: Stragglers) -> None:
     print_diagnostics(console, result.diagnostics)
 
 
-def headline(result: Stragglers) -> str:
+def stragglers_headline(result: Stragglers) -> str:
     """The answer in one sentence."""
     ideal = "equal work took equal time" + (" (mean over all ranks)" if result.ideal == "pooled-mean" else "")
     return (
@@ -59,4 +59,4 @@ def _print_shares(console: Console, names: Sequence[str], shares: Sequence[tuple
         )
         for label, s in shares
     ]
-    table(console, (*names, *COLUMNS), rows)
+    table(console, (*names, *_COLUMNS), rows)

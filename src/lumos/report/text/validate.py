@@ -13,18 +13,18 @@ from lumos.report.text.format import heading, paragraph, percent, sentence, tabl
 from lumos.units import count
 
 #: Rows with their predicted critical path by kind of work.
-Explained = Sequence[tuple[Scored, Mapping[str, float]]]
+ExplainedRow = Sequence[tuple[Scored, Mapping[str, float]]]
 
 #: The groups of rows, by their key in the result.
-GROUPS = {"by_source": "source", "by_gpu": "device", "by_devices": "devices", "by_parallel": "parallel"}
+_GROUPS = {"by_source": "source", "by_gpu": "device", "by_devices": "devices", "by_parallel": "parallel"}
 
 
-def print_validation(console: Console, scored: Sequence[Scored], result: Mapping[str, Any], worst: Explained) -> None:
+def print_validation(console: Console, scored: Sequence[Scored], result: Mapping[str, Any], worst: ExplainedRow) -> None:
     """Print errors by source, device, size and kind of parallelism; the worst rows; and why rows were skipped."""
     good = [s for s in scored if s.skipped is None]
-    sentence(console, headline(len(good), len(scored), result))
+    sentence(console, validate_headline(len(good), len(scored), result))
     if good:
-        for key, title in GROUPS.items():
+        for key, title in _GROUPS.items():
             heading(console, f"By {title}")
             _print_figures(console, title, result[key])
         paragraph(console, "rank: correlation of ranks within a model, size and batch; within: in the 80 % interval")
@@ -38,7 +38,7 @@ def print_validation(console: Console, scored: Sequence[Scored], result: Mapping
         paragraph(console, f"skipped {number}: {reason}")
 
 
-def headline(good: int, rows: int, result: Mapping[str, Any]) -> str:
+def validate_headline(good: int, rows: int, result: Mapping[str, Any]) -> str:
     """The answer in one sentence."""
     if not good:
         return f"none of {count(rows, 'row')} could be scored"
@@ -63,7 +63,7 @@ def _print_memory(console: Console, memory: Mapping[str, Any]) -> None:
         paragraph(console, f"{count(memory['scored'], 'row')}: mean error {mean}, worst {most}")
 
 
-def _print_worst(console: Console, worst: Explained) -> None:
+def _print_worst(console: Console, worst: ExplainedRow) -> None:
     heading(console, "Worst rows")
     rows = []
     for s, path in worst:

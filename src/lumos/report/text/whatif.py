@@ -11,7 +11,7 @@ from lumos.units import duration
 from lumos.whatif.answer import Answer, Outcome
 from lumos.whatif.grid import Cell
 
-PARTS = {
+PARTS_IN_SECONDS = {
     "exposed_compute_s": "compute alone",
     "overlapped_s": "compute and communication",
     "exposed_communication_s": "communication alone",
@@ -21,7 +21,7 @@ PARTS = {
 
 def print_answer(console: Console, found: Answer) -> None:
     """Print the whole answer."""
-    sentence(console, headline(found))
+    sentence(console, whatif_headline(found))
     for change in found.changes:
         paragraph(console, f"• {change}")
     heading(console, f"Step {found.base.step}" if found.base.step else "Step")
@@ -31,7 +31,7 @@ def print_answer(console: Console, found: Answer) -> None:
     print_diagnostics(console, found.diagnostics)
 
 
-def headline(found: Answer) -> str:
+def whatif_headline(found: Answer) -> str:
     """The answer in one sentence."""
     base, changed = found.base.step_time_s, found.outcome.step_time_s
     change = percent((changed - base) / base, signed=True) if base else "–"
@@ -50,7 +50,7 @@ def _step(found: Answer) -> tuple[str, ...]:
 
 def _parts(base: Outcome, changed: Outcome) -> list[tuple[str, ...]]:
     before, after = base.breakdown._asdict(), changed.breakdown._asdict()
-    return [_row(f"  {label}", before[key], after[key]) for key, label in PARTS.items()]
+    return [_row(f"  {label}", before[key], after[key]) for key, label in PARTS_IN_SECONDS.items()]
 
 
 def _row(label: str, base: float, changed: float) -> tuple[str, ...]:
