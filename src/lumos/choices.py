@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from difflib import get_close_matches
-from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from lumos.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from enum import StrEnum
 
 
 def one_or_other(kind: type[StrEnum]) -> str:

@@ -7,8 +7,11 @@ an enum with a native module compares the two when it is imported.
 
 from __future__ import annotations
 
-from enum import Enum
-from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from enum import Enum
+    from types import ModuleType
 
 
 def check_enum(module: ModuleType, ours: type[Enum]) -> None:

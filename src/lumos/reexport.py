@@ -9,10 +9,12 @@ its parent, which would hide the function behind it from then on; here the funct
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class _Package(ModuleType):

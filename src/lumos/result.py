@@ -7,13 +7,15 @@ A result is a dataclass or a named tuple of plain values, other results, and seq
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from html import escape
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumos.errors import LumosError
 from lumos.units import quantity, shared_unit, with_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -5,8 +5,10 @@ The names of fields give their units (`duration_ns`, `step_time_s`, `peak_bytes`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: Units of time, the largest first, and how many nanoseconds each has. Minutes and hours are not used.
 _TIMES = (("d", 86400e9), ("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0))

@@ -7,11 +7,15 @@ operator that has the same sequence number.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from lumos.analyze.steps import Members
 from lumos.graph.table import Kind
 from lumos.trace.table import ABSENT, Category, Int64, Job, Trace
+
+if TYPE_CHECKING:
+    from lumos.analyze.steps import Members
 
 #: How the profiler names the rows of modules (with_stack or with_modules).
 MODULE_PREFIX = "nn.Module: "

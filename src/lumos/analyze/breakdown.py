@@ -10,17 +10,20 @@ The step's device idle time is split by cause in `analyze.idle`. `variability` s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.idle import Idle, device_idle
 from lumos.analyze.steps import Members, lengths, members, step_spans
 from lumos.graph.table import Kind
 from lumos.intervals import either, union, within
 from lumos.result import Rows, Shown
-from lumos.simulate.timeline import Timeline
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.simulate.timeline import Timeline
 
 
 class FourWay(NamedTuple):

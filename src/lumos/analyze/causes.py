@@ -13,19 +13,22 @@ recording whose dependencies contradict each other can still be broken down.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.collectives import Waiting, waiting
 from lumos.analyze.occupancy import NEVER, last_full
-from lumos.analyze.steps import Members
 from lumos.graph.lists import list_of
 from lumos.graph.table import Dependency
-from lumos.simulate.freeze import Frozen
-from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int8, Int32, Int64
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.analyze.steps import Members
+    from lumos.simulate.freeze import Frozen
+    from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Int8, Int32, Int64
 
 
 class Cause(NamedTuple):

@@ -10,15 +10,17 @@ links, so that it compares with the links' rate whatever the kind and the number
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.steps import Members
 from lumos.graph.table import Collectives, Dependency
-from lumos.simulate.timeline import Timeline
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from lumos.analyze.steps import Members
+    from lumos.simulate.timeline import Timeline
 
 #: Bytes that cross the links of a rank, as a multiple of (n - 1) / n of its buffer (the larger of input and output), n ranks;
 #: kinds that are not listed move each byte once, whatever the ranks.

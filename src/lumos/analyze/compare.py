@@ -7,9 +7,8 @@ matter, so that one that moved is not reported as two changes. The cost of a row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,14 +16,18 @@ from lumos.analyze.breakdown import FourWay, four_way, working
 from lumos.analyze.collectives import waiting
 from lumos.analyze.steps import Members, members, only_steps, step_names, step_spans
 from lumos.analyze.tables import by_operator
-from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
 from lumos.intervals import union, within
 from lumos.result import Shown
 from lumos.simulate.timeline import Timeline, measured
 from lumos.trace.table import ABSENT, Int32, Int64, Job
-from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.diagnostics import Diagnostic
+    from lumos.vocabulary import CollectiveKind
 
 Status = Literal["appeared", "vanished", "changed", "same"]
 

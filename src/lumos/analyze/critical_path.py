@@ -9,21 +9,24 @@ start, the time before it is a late start of the rank (for the first task of a t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.causes import Causes, causes
-from lumos.analyze.collectives import Waiting
 from lumos.analyze.steps import Members, job_steps, members
 from lumos.analyze.task_class import CLASSES, CPU_CLASSES, OPERATORS, TRANSFER, WAITING_UNKNOWN, task_classes
 from lumos.graph.table import Dependency, Kind
 from lumos.result import Rows, Shown
 from lumos.simulate.freeze import Frozen, freeze
-from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int32, Int64
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.analyze.collectives import Waiting
+    from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Int32, Int64
 
 #: The class of the delay that each kind of dependency adds.
 _DELAY = {

@@ -6,16 +6,19 @@ without device work: any CPU operator or collective). Queue: the device tasks th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.breakdown import working
 from lumos.analyze.steps import Members, step_spans
 from lumos.intervals import Union, covered, union
-from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int64
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Int64
 
 #: Width of a bin, ns.
 BIN_NS = 1_000_000

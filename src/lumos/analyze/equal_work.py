@@ -10,15 +10,19 @@ all workers and stages are pooled, compute takes the mean and communication the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.idle import is_operation_level
-from lumos.analyze.steps import Members
 from lumos.analyze.task_class import kernel_classes
 from lumos.graph.table import Graph, Kind
 from lumos.trace.table import ABSENT, Int64, Job
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.analyze.steps import Members
 
 IDEAL_RULES = ("peer-median", "pooled-mean")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lumos.analyze.compare import Comparison
 from lumos.analyze.compare import compare_timelines as compare_sides
 from lumos.analyze.contents import Contents, contents
@@ -11,8 +13,10 @@ from lumos.choices import check_step
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.result import Rows
-from lumos.simulate import Frozen, Timeline
 from lumos.trace.source import Source, as_job
+
+if TYPE_CHECKING:
+    from lumos.simulate import Frozen, Timeline
 
 
 def inspect(job: Source, *, repair: bool = False) -> Rows[Contents]:

@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.steps import Members
 from lumos.graph.table import Kind
-from lumos.simulate.timeline import Timeline
 from lumos.trace.table import Category, Int64, Job, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumos.analyze.steps import Members
+    from lumos.simulate.timeline import Timeline
 
 _Shape = list[int]
 

@@ -12,7 +12,7 @@ has no known cause, and the replay leaves it out.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from lumos.analyze.causes import DeviceCauses, device_causes
 from lumos.analyze.steps import Members, step_spans
 from lumos.graph.lists import list_of
 from lumos.graph.table import Dependency, Graph, Kind
-from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int64
+
+if TYPE_CHECKING:
+    from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Int64
 
 #: A start up to this much after the latest known cause counts as explained by it, ns: launch latency varies by less.
 TOLERANCE_NS = 20_000

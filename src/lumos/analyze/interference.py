@@ -10,8 +10,7 @@ each kernel keeps its measured duration.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,6 +19,9 @@ from lumos.analyze.task_class import kernel_class
 from lumos.graph.collectives import is_communication
 from lumos.intervals import union, within
 from lumos.trace.table import ABSENT, Category, Int64, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 #: A kernel counts as inside collectives when they cover at least this share of it, as alone when they cover none of it, and
 #: otherwise as neither.

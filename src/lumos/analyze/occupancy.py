@@ -9,14 +9,16 @@ according to this model; the device then counts as full until that kernel's star
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.collectives import Waiting
 from lumos.graph.table import Dependency, Occupancy
-from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int32, Int64
+
+if TYPE_CHECKING:
+    from lumos.analyze.collectives import Waiting
+    from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Int32, Int64
 
 #: A time that does not exist: earlier than any other.
 NEVER = int(np.iinfo(np.int64).min)

@@ -8,15 +8,19 @@ rank would be.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.steps import Members, lengths, members
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
 from lumos.simulate import Timeline, simulate
-from lumos.trace.table import Int64
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.trace.table import Int64
 
 #: The factor by which `slow_rank` stretches a rank's CPU work.
 SLOW = 1.5

@@ -7,24 +7,27 @@ of the measured step. A step that is early or late as a whole is therefore not c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.device_load import busy_curves, busy_difference
-from lumos.analyze.honesty import honesty
 from lumos.analyze.idle import is_operation_level
 from lumos.analyze.steps import Members, lengths, members, step_spans
 from lumos.analyze.task_class import kernel_classes
-from lumos.diagnostics import Diagnostic
+from lumos.analyze.unexplained import unexplained_times
 from lumos.errors import GraphError
 from lumos.graph.operations.host import operation_constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
-from lumos.trace.table import Int32
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.diagnostics import Diagnostic
+    from lumos.trace.table import Int32
 
 #: What the constant of each kind of dependency is called.
 _CONSTANT_NAMES = {
@@ -67,7 +70,7 @@ class StepReplay:
 
     error: (replayed − measured) / measured, None where the measured step takes no time. utilization_error: mean absolute
     difference of the busy fractions per millisecond, None where both are empty. kept_wait, unexplained_idle, prefix, scored,
-    unscored_reason: see `analyze.honesty`.
+    unscored_reason: see `analyze.unexplained`.
     """
 
     rank: int
@@ -174,7 +177,7 @@ def _steps(truth: Timeline, timeline: Timeline, owners: Members, starts: NDArray
     parts = [four_way(t, owners) for t in (truth, timeline)]
     curves = [busy_curves(t, owners) for t in (truth, timeline)]
     out = []
-    for i, (step, figures) in enumerate(zip(owners.steps, honesty(truth, owners), strict=True)):
+    for i, (step, figures) in enumerate(zip(owners.steps, unexplained_times(truth, owners), strict=True)):
         tasks = owners.tasks(i)
         actual, predicted = int(times[0][i]), int(times[1][i])
         out.append(

@@ -10,7 +10,7 @@ SMs of which other, stay as they are.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,10 @@ from lumos.analyze.steps import Members, job_steps, members
 from lumos.analyze.task_class import task_classes
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate.freeze import Frozen, freeze
-from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int32, Int64
+
+if TYPE_CHECKING:
+    from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Int32, Int64
 
 #: Slack of a task that no step's end depends on.
 UNBOUNDED = int(np.iinfo(np.int64).max)

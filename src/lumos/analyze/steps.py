@@ -12,15 +12,18 @@ Nor does a thread that only polls on a timer.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.graph.lists import Lists, grouped, offsets
 from lumos.graph.table import Dependency, Graph, Kind, Step
-from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int32, Int64
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Int32, Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,10 +14,9 @@ more than OUTLIER times the median (warm-up) is left out, with a diagnostic.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.equal_work import IDEAL_RULES, equal_work, ideal_durations
 from lumos.analyze.steps import Members, members, step_spans
@@ -27,7 +26,11 @@ from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
 from lumos.simulate.freeze import freeze, sweep
-from lumos.trace.table import Int64, Job
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.trace.table import Int64, Job
 
 #: A step longer than this many times the median step is left out.
 OUTLIER = 1.5

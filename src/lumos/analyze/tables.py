@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.attribution import MODULE_PREFIX, has_modules, modules, operators
 from lumos.analyze.breakdown import FourWay, four_way, working
@@ -18,8 +16,14 @@ from lumos.analyze.steps import Members, job_steps, step_spans
 from lumos.errors import TraceError
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
-from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int64, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Int64, Job
 
 #: What time can be grouped by.
 GROUPINGS = ("kernel", "operator", "module", "stream", "rank")

@@ -7,12 +7,16 @@ FlashAttention, ATen, NCCL, RCCL); the first pattern that matches decides. A nam
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.graph.table import Graph, Kind
-from lumos.trace.table import Int32
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.trace.table import Int32
 
 _PATTERNS = (
     ("attention", r"flash|fmha|attention|\bfused_attn|attn_fwd|attn_bwd"),

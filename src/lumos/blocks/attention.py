@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from lumos.blocks.block import Builder
+from typing import TYPE_CHECKING
+
 from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.work import Attention, Gemm, RankStream, Traffic
 from lumos.vocabulary import AttentionKernel, CollectiveKind, Direction, Recompute
+
+if TYPE_CHECKING:
+    from lumos.blocks.block import Builder
 
 
 class ScoreWork:

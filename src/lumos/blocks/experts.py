@@ -6,11 +6,15 @@ Every rank of the expert-parallel group sends its tokens to the ranks that hold 
 
 from __future__ import annotations
 
-from lumos.blocks.block import Builder
+from typing import TYPE_CHECKING
+
 from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.work import Gemm, GroupedGemm, RankStream, Traffic
-from lumos.model import Experts
 from lumos.vocabulary import CollectiveKind, DType, Schedule
+
+if TYPE_CHECKING:
+    from lumos.blocks.block import Builder
+    from lumos.model import Experts
 
 #: Rows of the most loaded expert / mean, for a trained router with a balancing loss: the load is never quite even.
 EXPERT_SKEW = 1.1

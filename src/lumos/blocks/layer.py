@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lumos.blocks.attention import ScoreWork
 from lumos.blocks.block import Block, Builder, Op
 from lumos.blocks.experts import ExpertWork
 from lumos.blocks.layer_parts import LayerParts
-from lumos.blocks.share import Share
 from lumos.blocks.work import Gemm, RankStream, Traffic
 from lumos.vocabulary import CollectiveKind, Recompute, Selective
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumos.blocks.share import Share
 
 
 class LayerWork(LayerParts):

@@ -7,12 +7,16 @@ multiplication is two: input gradient and weight gradient. Communication of tens
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from lumos.blocks.block import Builder
-from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Gemm, RankStream, Traffic
 from lumos.vocabulary import CollectiveKind, DType, Fusion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumos.blocks.share import Share
 
 #: Bytes of an fp32 number.
 FP32 = DType.FP32.bytes

@@ -12,13 +12,16 @@ recomputed layers. The peak counts what the allocator has handed out, without th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lumos.blocks.parameters import owned_parameters, stage_parameters
 from lumos.blocks.share import Share
-from lumos.plan.job import PlannedJob
 from lumos.plan.plan import layers_of_chunks
 from lumos.plan.schedules import Pass, schedule
 from lumos.vocabulary import AttentionKernel, DType, Loss, Recompute, Selective
+
+if TYPE_CHECKING:
+    from lumos.plan.job import PlannedJob
 
 #: Bytes of an fp32 number.
 _FP32 = DType.FP32.bytes

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lumos.blocks.block import Block, Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.parameters import RankParameters, owned_parameters, tensors_of_layer
-from lumos.blocks.share import Share
 from lumos.blocks.work import RankStream, Traffic
 from lumos.vocabulary import CollectiveKind, DType, Loss
+
+if TYPE_CHECKING:
+    from lumos.blocks.share import Share
 
 #: Bytes per parameter that one fused Adam step moves: the fp32 master weight and two moments, each read and written.
 ADAM_BYTES = 2 * 3 * FP32

@@ -6,15 +6,18 @@ Sizes of a plan (tp, ep, shards, …) are either numbers, or columns with one en
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.blocks.share import Share
-from lumos.model import Model
 from lumos.plan.plan import OuterParts, outer_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumos.blocks.share import Share
+    from lumos.model import Model
 
 #: A number of parameters, of one plan or of each plan in a column.
 Count = TypeVar("Count", int, NDArray[np.int64])

@@ -6,8 +6,8 @@ for all jobs, and each has a physical meaning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from lumos.blocks.block import Times
 from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, Traffic, Work
 from lumos.cost.attention import attention
-from lumos.cost.cluster import Cluster
 from lumos.cost.coefficients import GENERIC
 from lumos.cost.coefficients import shipped_coefficients as fitted
 from lumos.cost.collective import collective
@@ -24,6 +23,11 @@ from lumos.cost.gemm import gemm, grouped_gemm
 from lumos.cost.memory_bound import moved
 from lumos.diagnostics import Diagnostic
 from lumos.vocabulary import AttentionKernel, DType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lumos.cost.cluster import Cluster
 
 #: Attention kernels that were not measured: a similar kernel that was, and how many times slower they are. FlashAttention 1
 #: against 2, forward and backward on A100: 1.5 to 2 (Dao, FlashAttention-2, arXiv:2307.08691, figures 4 and 5).

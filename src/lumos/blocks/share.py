@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lumos.blocks.work import Collective
-from lumos.model import Model
-from lumos.plan.framework import Framework
-from lumos.plan.plan import Plan
 from lumos.vocabulary import CollectiveKind, DType
+
+if TYPE_CHECKING:
+    from lumos.model import Model
+    from lumos.plan.framework import Framework
+    from lumos.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

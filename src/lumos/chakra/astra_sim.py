@@ -8,7 +8,6 @@ the replay starts it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ import numpy as np
 
 from lumos.chakra.lower import reduced
 from lumos.chakra.network import GIB, Network
-from lumos.chakra.workload import Workload
 from lumos.diagnostics import Diagnostic
 from lumos.graph.edges import distinct
 from lumos.graph.lists import list_of
@@ -26,6 +24,9 @@ from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumos.chakra.workload import Workload
     from lumos.cost.cluster import Cluster
 
 #: Latency of a hop where the cluster does not state one (ns): NVLink's and InfiniBand's order of magnitude, as in

@@ -9,16 +9,14 @@ they are eager, as in ASTRA-sim: the data arrives, and the receive ends, when th
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.chakra.collectives import EAGER, input_bytes, kind_of_label
 from lumos.chakra.gather import folder_of, gather
 from lumos.chakra.network import Network, durations, read_network
 from lumos.chakra.play import play
-from lumos.chakra.workload import Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import distinct
@@ -26,6 +24,13 @@ from lumos.graph.lists import end_to_end, list_of, offsets
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from lumos.chakra.workload import Workload
 
 
 def graph(folder: str | Path) -> Graph:

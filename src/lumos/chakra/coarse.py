@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.chakra.workload import Communication, Workload
 from lumos.graph.edges import distinct
 from lumos.graph.lists import list_of, offsets
 from lumos.graph.table import Kind
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int64
+
+if TYPE_CHECKING:
+    from lumos.chakra.workload import Communication, Workload
 
 _NAME = "block"
 

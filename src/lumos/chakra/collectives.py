@@ -5,11 +5,13 @@ Simulators run only four types. Every other kind is written as the one of these 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.trace.chakra_wire import CollectiveType
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Lowered(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumos.chakra.astra_sim import files, serialised, with_idle_rank
@@ -11,11 +10,13 @@ from lumos.chakra.coarse import coarse as blocks
 from lumos.chakra.lower import lower
 from lumos.chakra.write import GROUPS_FILE, file_name, write_set
 from lumos.diagnostics import Diagnostic
-from lumos.graph.table import Graph
 from lumos.result import Shown
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lumos.cost.cluster import Cluster
+    from lumos.graph.table import Graph
 
 
 @dataclass(frozen=True, slots=True, repr=False)

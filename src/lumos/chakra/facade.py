@@ -9,10 +9,9 @@ Jobs are given as for `lumos.read`. `export` also takes a graph, whether measure
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.chakra.check.check import Checked
 from lumos.chakra.check.check import check_set as check_folder
@@ -29,7 +28,6 @@ from lumos.chakra.stat import stat_workload as stat_workload
 from lumos.chakra.synthesize.membership import Likeness, likeness
 from lumos.chakra.synthesize.model import learn, load, save
 from lumos.chakra.synthesize.sample import sample
-from lumos.chakra.workload import Workload
 from lumos.cost.cluster import Cluster, load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
@@ -40,6 +38,11 @@ from lumos.trace.chakra_et import FORMAT
 from lumos.trace.execution_trace import read as read_execution_trace
 from lumos.trace.source import Source, as_job
 from lumos.trace.table import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.chakra.workload import Workload
 
 
 def export(

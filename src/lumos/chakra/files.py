@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumos.errors import LumosError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NAME = re.compile(r"^(?P<prefix>.*?)\.(?P<rank>\d{1,7})\.et(?P<packed>\.gz)?$")
 

@@ -8,10 +8,9 @@ is all ranks. A collective that runs "on the CPU" is the call that issued it, no
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -26,6 +25,9 @@ from lumos.graph.table import Kind, Step
 from lumos.trace.chakra_wire import ChakraNode, NodeType
 from lumos.trace.table import ABSENT, Int8, Int64, Job, ProcessGroup, Trace
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 _COMMUNICATION = (NodeType.SEND, NodeType.RECV, NodeType.COLL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,7 +11,11 @@ from lumos.errors import LumosError, UsageError
 from lumos.trace.chakra_et import FORMAT
 from lumos.trace.chakra_json import dump
 from lumos.trace.chakra_wire import Metadata
-from lumos.trace.table import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lumos.trace.table import Job
 
 
 def write_json_files(job: Job, folder: Path) -> None:

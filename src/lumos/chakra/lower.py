@@ -13,13 +13,11 @@ synchronise is written as one that they do and that moves the same bytes over th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.steps import members
 from lumos.chakra.collectives import EAGER, LOWERED, lowered_bytes
@@ -33,6 +31,11 @@ from lumos.simulate import Frozen, Timeline, freeze, simulate, sweep
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
 #: Bytes of a communication whose size the trace lacks, and of a barrier: enough to synchronise the ranks, and hardly any time.
 LEAST_BYTES = 4

@@ -13,19 +13,22 @@ collectives that run at the same time do not share the bandwidth of a link.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from lumos.chakra.workload import Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.trace.chakra_wire import CollectiveType, NodeType
 from lumos.trace.table import ABSENT, Int64
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from lumos.chakra.workload import Workload
 
 #: Bytes per ns of 1 GiB/s, in which networks are given.
 GIB = 2**30 / 1e9

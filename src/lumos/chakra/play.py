@@ -11,13 +11,16 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.chakra.workload import Workload
 from lumos.graph.lists import grouped, list_of
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int64
+
+if TYPE_CHECKING:
+    from lumos.chakra.workload import Workload
 
 _CPU, _DEVICE, _LINK = 0, 1, 2
 

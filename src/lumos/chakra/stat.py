@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.chakra.workload import Workload
 from lumos.result import Shown
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT
+
+if TYPE_CHECKING:
+    from lumos.chakra.workload import Workload
 
 #: The most operators that are listed.
 _MOST = 20

@@ -11,15 +11,19 @@ right times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lumos.diagnostics import Diagnostic
-from lumos.graph.table import Step
-from lumos.trace.table import Int8, Int32, Int64
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.diagnostics import Diagnostic
+    from lumos.graph.table import Step
+    from lumos.trace.table import Int8, Int32, Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,19 +13,23 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from lumos.chakra.workload import Workload
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.trace.chakra_wire import Attribute, Metadata, NodeType, encode_metadata, encode_once, encoded_attribute_field, frame, varint
 from lumos.trace.table import ABSENT, Int64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lumos.chakra.workload import Workload
 
 #: Operations per ns that a roofline of 1 TFLOP/s performs.
 OPERATIONS_PER_NS = 1000

@@ -6,11 +6,13 @@ A framework is imported only when its callback is made.
 from __future__ import annotations
 
 import importlib
-import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.collect.window import profile
 from lumos.errors import LumosError
+
+if TYPE_CHECKING:
+    import os
 
 
 def lightning(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, **options: Any) -> Any:

@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumos.collect.hook import VARIABLE
 from lumos.errors import LumosError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Recorded(NamedTuple):

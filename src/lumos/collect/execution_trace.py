@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import gzip
 import shutil
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class ExecutionTraceFile:

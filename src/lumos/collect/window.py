@@ -18,13 +18,15 @@ import shutil
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.collect.execution_trace import ExecutionTraceFile
 from lumos.collect.pace import Pace
 from lumos.collect.torch_features import experimental_config
 from lumos.errors import LumosError, UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 #: Settings of glibc that change how large tensors are allocated, and therefore how long operators take on a CPU.
 _MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")

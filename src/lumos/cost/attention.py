@@ -19,16 +19,18 @@ Limits: no sliding windows, no paged keys, no dropout inside the kernel; sequenc
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
 from lumos.vocabulary import AttentionKernel, Direction, DType
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 _BLOCK = 128
 #: Head sizes that the kernels are compiled for; others are padded to the next of these.

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from lumos.cost.attention import attention, directions_of
 from lumos.cost.cluster import Accelerator, Cluster, dtype_of
-from lumos.cost.coefficients import Book
 from lumos.cost.collective import collective
 from lumos.cost.estimate import Estimate
 from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import memory_bound
 from lumos.errors import UsageError
 from lumos.vocabulary import AttentionKernel, CollectiveKind, Direction, DType
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from lumos.cost.coefficients import Book
 
 
 def unfused_attention(

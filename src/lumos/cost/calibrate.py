@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import csv
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,7 +24,6 @@ from lumos.cost.cluster import Cluster, dtype_of, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients
 from lumos.cost.collective import FITTED_KINDS, link_coefficients, modelled_kind
 from lumos.cost.collective import MODELLED_KINDS as COLLECTIVES
-from lumos.cost.estimate import Float64
 from lumos.cost.fit_attention import AttentionRows, fit_attention
 from lumos.cost.fit_collective import CollectiveRows, fit_links, fit_network
 from lumos.cost.fit_gemm import GemmRows, fit_gemm
@@ -33,6 +31,12 @@ from lumos.cost.fit_gemm import fit_generic as fit_generic_gemm
 from lumos.cost.fit_memory_bound import MemoryRows, fit_memory_bound
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from lumos.cost.estimate import Float64
 
 TABLE_KINDS = {
     "gemm": ("gpu", "dtype", "m", "n", "k", "time_us"),

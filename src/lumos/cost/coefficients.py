@@ -11,8 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -21,6 +20,9 @@ from lumos.cost.cluster import CLUSTER_FOLDER, Accelerator
 from lumos.cost.estimate import MODELLED, SCALED, Bound, Estimate, Float64, nanoseconds
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 GENERIC = "generic"
 #: The interval of an extrapolated estimate is this many times as wide, on the logarithmic scale.

@@ -24,17 +24,21 @@ the rate of the links between its own ranks; the cheapest protocol is taken for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from lumos.cost.cluster import Cluster
 from lumos.cost.coefficients import Book, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import ArrayLike
+
+    from lumos.cost.cluster import Cluster
 
 #: Kinds that have a model, and under which name the files of coefficients hold the set that is used for each.
 MODELLED_KINDS: Mapping[CollectiveKind, str] = {

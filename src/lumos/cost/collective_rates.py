@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.analyze.collectives import CollectiveRow
 from lumos.cost.cluster import Cluster, load_cluster
 from lumos.cost.collective import collective
 from lumos.cost.from_trace import accelerator_of
 from lumos.errors import LumosError
-from lumos.trace.table import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.analyze.collectives import CollectiveRow
+    from lumos.trace.table import Job
 
 
 class Modelled(NamedTuple):

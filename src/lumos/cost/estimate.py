@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lumos.diagnostics import Diagnostic
 from lumos.result import Described
 from lumos.units import duration
+
+if TYPE_CHECKING:
+    from lumos.diagnostics import Diagnostic
 
 _Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]

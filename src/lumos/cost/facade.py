@@ -6,11 +6,9 @@ lumos.calibrate("traces/", on="h100")
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -18,11 +16,16 @@ from lumos.cost.calibrate import fit_tables, read_table
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import Book, Coefficients, write_coefficients
 from lumos.cost.from_trace import ClassRatio, accelerator_of, calibrated, class_ratios
-from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
 from lumos.result import Shown, plain
 from lumos.trace.source import Source, as_job, paths_of
 from lumos.trace.table import Job
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Sequence
+
+    from lumos.diagnostics import Diagnostic
 
 
 class FittedSet(NamedTuple):

@@ -9,13 +9,16 @@ an (n, k) pair, or of a size), in folds: every row is predicted once, by coeffic
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.cost.coefficients import Coefficients
 from lumos.cost.estimate import Float64
 from lumos.errors import LumosError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Residual (on the logarithmic scale) from which the loss grows linearly.
 LOSS_SCALE = 0.05

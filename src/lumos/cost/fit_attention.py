@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.cost.attention import ATTENTION_PRIOR, AttentionCoefficients, AttentionShape, attention_seconds
-from lumos.cost.cluster import Accelerator
-from lumos.cost.coefficients import Coefficients
-from lumos.cost.estimate import Float64
 from lumos.cost.fit import fit_positive, held_out, input_ranges, summarise
-from lumos.vocabulary import Direction, DType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.cost.cluster import Accelerator
+    from lumos.cost.coefficients import Coefficients
+    from lumos.cost.estimate import Float64
+    from lumos.vocabulary import Direction, DType
 
 
 class AttentionRows(NamedTuple):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lumos.cost.cluster import Cluster
-from lumos.cost.coefficients import Coefficients
 from lumos.cost.collective import (
     LINK_PRIOR,
     NETWORK_PRIOR,
@@ -19,9 +15,17 @@ from lumos.cost.collective import (
     network_seconds,
     span_group,
 )
-from lumos.cost.estimate import Float64
 from lumos.cost.fit import fit_positive, held_out, input_ranges, summarise
-from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.cost.cluster import Cluster
+    from lumos.cost.coefficients import Coefficients
+    from lumos.cost.estimate import Float64
+    from lumos.vocabulary import CollectiveKind
 
 
 class CollectiveRows(NamedTuple):

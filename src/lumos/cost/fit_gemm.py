@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lumos.cost.cluster import Accelerator
-from lumos.cost.coefficients import Coefficients
-from lumos.cost.estimate import Float64
 from lumos.cost.fit import fit_positive, held_out, input_ranges, summarise
 from lumos.cost.gemm import GEMM_PRIOR, TILES, GemmCoefficients, gemm_seconds, work_of
-from lumos.vocabulary import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.cost.cluster import Accelerator
+    from lumos.cost.coefficients import Coefficients
+    from lumos.cost.estimate import Float64
+    from lumos.vocabulary import DType
 
 _SCALARS = GemmCoefficients._fields[:-1]
 

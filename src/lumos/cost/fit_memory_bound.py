@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lumos.cost.cluster import Accelerator
-from lumos.cost.coefficients import Coefficients
-from lumos.cost.estimate import Float64
 from lumos.cost.fit import fit_positive, held_out, input_ranges, summarise
 from lumos.cost.memory_bound import MEMORY_PRIOR, MemoryCoefficients, moved_seconds
 from lumos.cost.operators import operator_times
 from lumos.cost.traffic import traffic
 from lumos.trace.table import Category, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.cost.cluster import Accelerator
+    from lumos.cost.coefficients import Coefficients
+    from lumos.cost.estimate import Float64
 
 #: A row whose time is not known to within this share of itself is fitted, but does not count for the error.
 _COARSEST = 0.2

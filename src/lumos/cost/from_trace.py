@@ -10,7 +10,7 @@ waiting.
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,15 +18,17 @@ import numpy as np
 from lumos.cost.attention import KERNELS, attention
 from lumos.cost.cluster import Accelerator, dtype_of, load_cluster
 from lumos.cost.coefficients import Book, Coefficients, find
-from lumos.cost.estimate import Estimate
 from lumos.cost.fit import INTERVAL_SHARE
 from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import moved
 from lumos.cost.operators import OperatorTime, operator_times
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
-from lumos.trace.table import Trace
 from lumos.vocabulary import AttentionKernel, Direction, DType
+
+if TYPE_CHECKING:
+    from lumos.cost.estimate import Estimate
+    from lumos.trace.table import Trace
 
 #: Operators that are one multiplication, and the positions of its factors among the inputs.
 _PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2), "aten::_scaled_mm": (0, 1)}

@@ -19,16 +19,18 @@ measurements are of the forward form only); epilogues are free; structured spars
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64
 from lumos.errors import UsageError
 from lumos.vocabulary import DType
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 
 class Tile(NamedTuple):

@@ -10,14 +10,17 @@ Compiled code runs few lines of Python per kernel; a captured graph launches hun
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from lumos.cost.cluster import Accelerator
 from lumos.cost.estimate import Bound, Estimate, nanoseconds
 from lumos.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from lumos.cost.cluster import Accelerator
 
 
 class Mode(NamedTuple):

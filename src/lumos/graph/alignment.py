@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.trace.table import Int64
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from lumos.trace.table import Int64
 
 #: The ends of one collective on two ranks of one host differ by less than this (ns). Where labels repeat, the ends decide
 #: which entries belong together.

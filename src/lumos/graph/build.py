@@ -10,10 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib.metadata import entry_points
 from itertools import pairwise
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
@@ -35,6 +34,9 @@ from lumos.graph.threads import hand_offs, host_slices
 from lumos.graph.unclaimed_waits import unclaimed_calls, unclaimed_gaps
 from lumos.trace.operations import is_operations
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Job, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: The group of entry points under which packages register builders for formats that state their dependencies. An entry is
 #: named like the `format` in the metadata of its traces; `pyproject.toml` has Lumos' own.

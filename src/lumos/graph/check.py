@@ -6,8 +6,8 @@ only a simulation shows that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from lumos.graph.lists import list_of
 from lumos.graph.table import Collectives, Dependency, Graph, Kind
 from lumos.trace.table import ABSENT
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 #: No task lasts longer: eleven days in ns. Times in other units, or in ns where µs are wanted, exceed it.
 LONGEST_NS = 10**15

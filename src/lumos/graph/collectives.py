@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.graph.enclosing import Ranges
 from lumos.graph.table import Collectives
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 from lumos.vocabulary import CollectiveKind, DType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
 #: Kernels that communicate: all versions of NCCL and RCCL, MSCCL, DeepEP, NVSHMEM, the custom all-reduces of inference servers.
 _COMMUNICATION = re.compile(r"(?i)nccl(dev)?kernel|^nccl|mscclkernel|deep_ep::|nvshmem|cross_device_reduce|symm_mem|one_?ccl")

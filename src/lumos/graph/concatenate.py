@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lumos.graph.lists import offsets
 from lumos.graph.table import Collectives, Graph, Occupancy, Waits
 from lumos.trace.table import ABSENT, Int32, Int64
-from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.vocabulary import CollectiveKind
 
 
 def concatenate(graphs: Sequence[Graph]) -> Graph:

@@ -11,14 +11,18 @@ busy stream would run too fast. The others are medians.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lumos.graph.launches import DeviceWork
 from lumos.graph.syncs import WAKE_UP, BlockingCopies, Synchronisations
 from lumos.graph.table import Dependency
-from lumos.trace.table import Int64, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.graph.launches import DeviceWork
+    from lumos.trace.table import Int64, Trace
 
 #: Work launched at least this long before the previous work ended waited for that work, not for its launch (ns).
 LAUNCHED_EARLY = 5_000

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.graph.lists import Lists, grouped, offsets
-from lumos.graph.table import Dependency
-from lumos.trace.table import Int8, Int32, Int64
+
+if TYPE_CHECKING:
+    from lumos.graph.table import Dependency
+    from lumos.trace.table import Int8, Int32, Int64
 
 
 class Predecessors(NamedTuple):

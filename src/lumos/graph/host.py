@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.graph.collectives import is_cpu_collective
 from lumos.graph.table import Kind
-from lumos.graph.threads import HandOffs, HostSlices
 from lumos.trace.table import Category, Int8, Int32, Int64, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.graph.threads import HandOffs, HostSlices
 
 
 @dataclass(slots=True, eq=False)

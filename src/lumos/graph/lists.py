@@ -6,13 +6,16 @@ two arrays, and whole lists are copied or counted without a loop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from lumos.trace.table import Int32, Int64
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike
+
+    from lumos.trace.table import Int32, Int64
 
 
 class Lists(NamedTuple):

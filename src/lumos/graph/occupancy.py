@@ -13,14 +13,17 @@ limited by threads, registers (allocated per warp in units of 256), shared memor
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lumos.graph.launches import DeviceWork
 from lumos.graph.table import Occupancy
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.graph.launches import DeviceWork
 
 #: Limits of an SM where the trace has no device properties: those of compute capability 8.0.
 DEFAULT_LIMITS = {"maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 167936}

@@ -11,18 +11,23 @@ listed in `Graph.waiting_unknown`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.graph.alignment import align_collectives
 from lumos.graph.lists import end_to_end
-from lumos.graph.table import Collectives, Graph, Occupancy, Step
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.graph.table import Collectives, Graph, Occupancy, Step
 
 #: Kinds that all members leave at the same time, so that the differences of their measured ends are those of the clocks.
 TOGETHER = (

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.graph.table import Step
 from lumos.trace.table import Category, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: How torch.profiler names the range of one step; in the oldest traces its category is that of operators.
 MARK = "ProfilerStep"

@@ -16,15 +16,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.graph.calls import Call
 from lumos.graph.collectives import is_communication
-from lumos.graph.launches import DeviceWork
 from lumos.graph.syncs import Issued, Note, note_stream, record_time, sync_notes
 from lumos.trace.table import ABSENT, Category, Int8, Int64, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.graph.launches import DeviceWork
 
 #: The launch that a wait holds back is among the next so many (it need not be the first: the autograd thread may call the
 #: wait while the main thread launches).

@@ -8,14 +8,17 @@ waits for what was issued before it. The own cost is measured on calls that had 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.graph.calls import Call
-from lumos.graph.launches import DeviceWork
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.graph.launches import DeviceWork
 
 #: A call that returns within this time after the end of device work may have waited for that work (ns): an interrupt and
 #: the wake-up of a thread take some 5-50 us.

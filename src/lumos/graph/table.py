@@ -13,18 +13,23 @@ the SMs (`occupancy`). `simulate.freeze` turns the first two into edges where th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lumos.diagnostics import Diagnostic
 from lumos.result import Described
-from lumos.trace.table import Int8, Int32, Int64
 from lumos.units import count
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.diagnostics import Diagnostic
+    from lumos.trace.table import Int8, Int32, Int64
 
 
 class Kind(IntEnum):

@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos import _slices
 from lumos.graph.collectives import is_cpu_collective, issuers
 from lumos.graph.steps import is_step_mark
 from lumos.trace.table import Category, Int32, Int64, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Shortest gap that can be waiting for another thread (ns). Below it, Python between two operators is the likelier cause.
 SHORTEST_HAND_OFF = 20_000

@@ -6,13 +6,17 @@ threads were faster.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from lumos.graph.launches import DeviceWork
-from lumos.graph.syncs import Synchronisations
 from lumos.graph.threads import SHORTEST_HAND_OFF, HandOffs, HostSlices
 from lumos.intervals import union, within
-from lumos.trace.table import Int64
+
+if TYPE_CHECKING:
+    from lumos.graph.launches import DeviceWork
+    from lumos.graph.syncs import Synchronisations
+    from lumos.trace.table import Int64
 
 #: A gap ended because of device work where it ends within this time after that work and all streams are idle in between (ns).
 #: A thread that was blocked on the device returns after 4-11 us (`sync_return` of the public traces).

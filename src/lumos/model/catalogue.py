@@ -9,15 +9,17 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from lumos.errors import LumosError
 from lumos.model.transformer import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _DATA = Path(__file__).parent / "data" / "models.toml"
 

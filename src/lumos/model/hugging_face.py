@@ -8,12 +8,14 @@ is an error that names the key.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.errors import LumosError
 from lumos.model.transformer import Experts, Latent, Model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 #: Families whose MLP has no gate, with their defaults for other keys.
 _UNGATED = {

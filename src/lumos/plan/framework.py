@@ -6,15 +6,17 @@ The profiles of known frameworks are in `profiles`; `with_switches` changes sing
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from numbers import Integral, Real
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from lumos.errors import UsageError
 from lumos.vocabulary import AttentionKernel, Fusion, Loss, Recompute, Selective, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)

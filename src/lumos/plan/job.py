@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lumos.cost.cluster import Cluster
-from lumos.diagnostics import Diagnostic
-from lumos.model import Model
-from lumos.plan.framework import Framework
-from lumos.plan.plan import Plan
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Cluster
+    from lumos.diagnostics import Diagnostic
+    from lumos.model import Model
+    from lumos.plan.framework import Framework
+    from lumos.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,15 @@ parallel groups lie inside the data and context dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.errors import UsageError
-from lumos.model import Model
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
+
+if TYPE_CHECKING:
+    from lumos.model import Model
 
 #: Fields of `Plan` that count devices, replicas, stages or sequences: whole numbers from 1.
 _SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len")

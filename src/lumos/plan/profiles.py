@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
 from lumos.errors import LumosError, UsageError
 from lumos.plan.framework import SWITCHES, Framework
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _DATA = Path(__file__).parent / "data" / "frameworks.toml"
 #: The year that is assumed for a framework if none is given.

@@ -12,13 +12,15 @@ that a forward and a backward pass run at once and end together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos import _pipeline
 from lumos.native import check_enum
 from lumos.vocabulary import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class Pass(IntEnum):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 
 import msgspec
 
 from lumos.errors import UsageError
 from lumos.plan.configuration import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class PlanWords(TypedDict, total=False):
@@ -50,14 +52,14 @@ class JobWords(PlanWords, total=False):
 
 def with_words(settings: Settings, words: JobWords, where: str) -> Settings:
     """The settings with those that are named. UsageError for an unknown key, naming the nearest, or a value of the wrong type."""
-    given = {key: value for key, value in cast(dict[str, object], dict(words)).items() if value is not None}
+    given = {key: value for key, value in cast("dict[str, object]", dict(words)).items() if value is not None}
     for key in given:
         if key not in Settings.__struct_fields__:
             near = get_close_matches(key, Settings.__struct_fields__, 1)
             hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(Settings.__struct_fields__)}"
             raise UsageError(f"{where}: {key!r} is not a setting; {hint}")
     if "switches" in given:
-        switches = cast(Mapping[str, object], given["switches"])
+        switches = cast("Mapping[str, object]", given["switches"])
         given["switches"] = {**settings.switches, **{key: switch_text(value) for key, value in switches.items()}}
     try:
         return msgspec.convert({**msgspec.to_builtins(settings), **given}, Settings)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from lumos.blocks import outer_layers
 from lumos.blocks.block import Block, Builder, Op
@@ -13,13 +13,17 @@ from lumos.blocks.layer import LayerWork
 from lumos.blocks.parameters import RankParameters, bucket_layers, layer_parameters, stage_parameters
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, RankStream
-from lumos.model import Model
-from lumos.plan.framework import Framework
 from lumos.plan.plan import Plan, check_plan, layer_count, layers_of_chunks, outer_parts
 from lumos.plan.schedules import Action, Pass, holds_sender, last_gradients, schedule
 from lumos.predict.cuda_graphs import captured
 from lumos.predict.layout import Blocks, Item, Layout
 from lumos.vocabulary import Phase, Recompute, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lumos.model import Model
+    from lumos.plan.framework import Framework
 
 #: Host time of launching a contention task, ns. No such launch exists, but every task of a stream needs one.
 CONTENTION_LAUNCH = 1000

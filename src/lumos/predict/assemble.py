@@ -7,21 +7,25 @@ for. The two sides of a transfer form a rendezvous.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.blocks.block import Block, Collapsed, Times, collapse
-from lumos.blocks.coefficients import StepCoefficients
-from lumos.blocks.price import Pricer
 from lumos.blocks.work import RANK_STREAM_NAMES, Collective, RankStream, Work
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, offsets, places
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
-from lumos.predict.layout import Item, Layout
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.blocks.coefficients import StepCoefficients
+    from lumos.blocks.price import Pricer
+    from lumos.predict.layout import Item, Layout
 
 #: Lane code of the CPU thread.
 HOST = -1

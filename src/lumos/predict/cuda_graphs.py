@@ -8,13 +8,16 @@ are not captured.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from lumos.blocks.block import Block, Times
 from lumos.predict.layout import Blocks, Item, Layout
 from lumos.vocabulary import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: CPU time of launching an instantiated graph once more: a fixed part and a part for each node, ns. Best guess: NVIDIA's figures
 #: for CUDA 11.8; low: their figures for straight-line graphs since CUDA 12.6 ("Constant Time Launch for Straight-Line CUDA Graphs and Other

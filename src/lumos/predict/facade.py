@@ -8,9 +8,8 @@ the command line.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lumos.plan.configuration import Settings, job_from, read_settings
 from lumos.plan.words import JobWords, with_words
@@ -18,6 +17,9 @@ from lumos.predict.predict import Prediction
 from lumos.predict.predict import predict_job as prediction_of
 from lumos.predict.validate import Scored, read_tables, rows_of, score, summary
 from lumos.result import Shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def predict(file: str | os.PathLike[str] | None = None, *, blocks: bool | None = None, **settings: Unpack[JobWords]) -> Prediction:

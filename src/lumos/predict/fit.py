@@ -7,23 +7,27 @@ its prior (`STRENGTH`). The logarithm of the step's time is linearised in the co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.blocks.coefficients import StepCoefficients
 from lumos.blocks.price import Pricer
-from lumos.cost.cluster import Cluster
 from lumos.errors import LumosError
-from lumos.plan.job import PlannedJob
 from lumos.predict.arrange import arrange
 from lumos.predict.assemble import assemble
-from lumos.predict.layout import Layout
 from lumos.predict.published import PublishedRun, job_of, published_step
 from lumos.predict.step_time import time_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.blocks.coefficients import StepCoefficients
+    from lumos.cost.cluster import Cluster
+    from lumos.plan.job import PlannedJob
+    from lumos.predict.layout import Layout
 
 _Float64 = NDArray[np.float64]
 

@@ -6,17 +6,21 @@ pipeline stage, and collectives are priced for their whole groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lumos.blocks.block import Block
-from lumos.blocks.work import Work
-from lumos.model import Model
-from lumos.plan.framework import Framework
-from lumos.plan.plan import Plan
 from lumos.result import Described
 from lumos.units import count
 from lumos.vocabulary import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from lumos.blocks.block import Block
+    from lumos.blocks.work import Work
+    from lumos.model import Model
+    from lumos.plan.framework import Framework
+    from lumos.plan.plan import Plan
 
 
 @dataclass(slots=True)

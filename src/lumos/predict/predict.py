@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,16 +16,20 @@ from lumos.blocks.price import Pricer
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, RankStream, Work
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Dependency, Graph, Kind
-from lumos.plan.job import PlannedJob
 from lumos.predict.assemble import Assembled, assemble
-from lumos.predict.layout import Layout
 from lumos.predict.step_time import StepTime, layout_of, slowest, time_of
 from lumos.result import Shown
 from lumos.simulate import simulate
 from lumos.simulate.durations import slow_rank
-from lumos.simulate.timeline import Timeline
 from lumos.units import duration
 from lumos.vocabulary import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumos.plan.job import PlannedJob
+    from lumos.predict.layout import Layout
+    from lumos.simulate.timeline import Timeline
 
 #: A step with more tasks is simulated in coarse form, which gives nearly the same answer much sooner.
 FINE_TASKS = 100_000

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -25,11 +26,13 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.model import Model
 from lumos.model.catalogue import find_model, model_names, plain_name
-from lumos.plan.framework import Framework
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, check_plan
 from lumos.plan.profiles import choose
 from lumos.vocabulary import Loss, Precision, Recompute, Schedule
+
+if TYPE_CHECKING:
+    from lumos.plan.framework import Framework
 
 PublishedRun = Mapping[str, str]
 

@@ -7,18 +7,23 @@ others, as in a measured job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lumos.blocks.work import Collective
 from lumos.graph.lists import Lists, end_to_end, offsets, places
 from lumos.graph.table import Collectives, Graph, Kind, Processor
-from lumos.plan.plan import Plan
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from lumos.blocks.work import Collective
+    from lumos.plan.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from math import log2
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.blocks.coefficients import StepCoefficients
-from lumos.blocks.price import Pricer
-from lumos.plan.job import PlannedJob
 from lumos.predict.arrange import arrange
 from lumos.predict.assemble import Assembled, assemble
-from lumos.predict.layout import Layout
 from lumos.simulate import freeze, sweep_many
+
+if TYPE_CHECKING:
+    from lumos.blocks.coefficients import StepCoefficients
+    from lumos.blocks.price import Pricer
+    from lumos.plan.job import PlannedJob
+    from lumos.predict.layout import Layout
 
 #: The interval of a whole step, as a share of the cost models' intervals: errors on its many different shapes partly cancel.
 CORRELATED = 0.5

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.blocks.block import Block
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.share import Share
-from lumos.model import Model
-from lumos.plan.framework import Framework
 from lumos.plan.plan import Plan, check_plan, layers_of_chunks
 from lumos.predict.arrange import Stage
 from lumos.predict.layout import Blocks
 from lumos.vocabulary import Schedule
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Hashable
+
+    from lumos.blocks.block import Block
+    from lumos.model import Model
+    from lumos.plan.framework import Framework
 
 
 class Tally(NamedTuple):

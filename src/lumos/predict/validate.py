@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from lumos.blocks.coefficients import StepCoefficients
 from lumos.blocks.memory import peak_memory
 from lumos.blocks.price import Pricer
-from lumos.cost.cluster import Cluster
 from lumos.errors import LumosError
-from lumos.plan.job import PlannedJob
 from lumos.predict.predict import predict_job
 from lumos.predict.published import PublishedRun, job_of, published_step
 from lumos.predict.step_time import StepTime, step_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from lumos.blocks.coefficients import StepCoefficients
+    from lumos.cost.cluster import Cluster
+    from lumos.plan.job import PlannedJob
 
 REQUIRED = ("id", "source", "gpu", "n_gpus", "seq_len", "global_batch")
 #: A group of rows that differ only in the plan is ranked if it has at least this many.

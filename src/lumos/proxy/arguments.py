@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.proxy.elements import contiguous, torch_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _INTEGER = re.compile(r"-?\d+\Z")
 _FLOAT = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\Z")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.errors import UsageError
 from lumos.proxy.program import Program, RankProgram, RecordedOperator, is_operator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 #: Namespaces of PyTorch's own operators, whose names are public and say nothing about a job.
 PUBLIC = ("aten", "c10d", "_c10d_functional")

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.errors import UsageError
 from lumos.proxy.elements import BYTES, INTEGERS, contiguous, extent, torch_name
 from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, Arguments, bounds
 from lumos.proxy.program import NON_NEGATIVE, RankProgram, RecordedCollective, RecordedOperator, Storage, Tensor
-from lumos.trace.execution_trace import ExecutionTrace
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lumos.trace.execution_trace import ExecutionTrace
 
 #: The name of the step of a recording without step marks.
 _WHOLE = "whole trace"

@@ -7,17 +7,20 @@ lumos.proxy.run("proxy")["error"]
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.choices import check_choice
-from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
 from lumos.proxy.generate import generate_program as generate_program
 from lumos.proxy.run import run_benchmark as run_benchmark
 from lumos.result import Shown
 from lumos.trace.source import paths_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.diagnostics import Diagnostic
 
 _MODES = ("full", "compute", "communication")
 DEVICES = ("cpu", "cuda")

@@ -6,10 +6,9 @@ code. Names, like everything else that was recorded, are data in `trace.json`.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +17,6 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError, UsageError
 from lumos.graph.build import build
 from lumos.graph.steps import steps
-from lumos.graph.table import Graph
 from lumos.proxy import choose
 from lumos.proxy.executed import executed_rank, lend_arguments
 from lumos.proxy.profiled import profiled_rank
@@ -26,9 +24,15 @@ from lumos.proxy.program import Program, RankProgram, is_operator
 from lumos.simulate.timeline import measured
 from lumos.trace import execution_trace, read
 from lumos.trace.blocks import head
-from lumos.trace.execution_trace import ExecutionTrace
 from lumos.trace.read import EXECUTION_TRACE
-from lumos.trace.table import Job
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from lumos.graph.table import Graph
+    from lumos.trace.execution_trace import ExecutionTrace
+    from lumos.trace.table import Job
 
 
 def generate_program(

@@ -12,10 +12,13 @@ every RETURNS times that this happens.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from lumos.proxy.arguments import TensorSpec
 from lumos.proxy.elements import BYTES, INTEGERS, extent
 from lumos.proxy.program import NON_NEGATIVE, Storage, Tensor
+
+if TYPE_CHECKING:
+    from lumos.proxy.arguments import TensorSpec
 
 #: A tensor counts as still in use for so many operators after its last use (nested operators count too).
 RECENT = 12

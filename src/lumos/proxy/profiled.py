@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +22,9 @@ from lumos.proxy.pool import TensorPool
 from lumos.proxy.program import RankProgram, RecordedCollective, RecordedOperator
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 #: Runtime calls by which the training script, outside of operators, waits for a whole device or stream.
 _SYNCHRONISES = re.compile(r"(cuda|hip)(Device|Stream)Synchronize")

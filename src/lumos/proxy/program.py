@@ -7,11 +7,13 @@ instead, is decided where the benchmark runs, because that depends on what the t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lumos.vocabulary import CollectiveKind
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumos.vocabulary import CollectiveKind
 
 #: Format and version of `trace.json`; the benchmark refuses any other.
 FORMAT, VERSION = "lumos-proxy", 1

@@ -6,10 +6,9 @@ lumos.report("traces/", "out.html", scale={"*nccl*": 0.5})
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from lumos.choices import check_step
 from lumos.report.page.document import ReportedJob, document
@@ -17,7 +16,11 @@ from lumos.report.page.html import write_report
 from lumos.result import Shown
 from lumos.trace.source import Source, as_job
 from lumos.whatif.facade import ChangeWords, changes_of
-from lumos.whatif.whatif import Changes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.whatif.whatif import Changes
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -12,14 +12,18 @@ A plan whose bound exceeds the fully simulated time of another plan cannot be be
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from lumos.blocks.coefficients import StepCoefficients
 from lumos.plan.plan import outer_parts
 from lumos.search.prices import SPLIT, Columns, Floats
 from lumos.search.space import SCHEDULES, Plans
 from lumos.search.structure import chunk_layers, shapes
 from lumos.vocabulary import Schedule
+
+if TYPE_CHECKING:
+    from lumos.blocks.coefficients import StepCoefficients
 
 #: Schedules in which a stage waits for the pipeline to fill and to drain.
 FILLS = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED)

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 from enum import IntEnum
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos import _pipeline
-from lumos.blocks.coefficients import StepCoefficients
 from lumos.native import check_enum
-from lumos.search.prices import Columns, Floats
-from lumos.search.space import Plans
 from lumos.search.structure import chunk_layers, passes, structures
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.blocks.coefficients import StepCoefficients
+    from lumos.search.prices import Columns, Floats
+    from lumos.search.space import Plans
 
 
 class PassKind(IntEnum):

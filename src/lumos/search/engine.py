@@ -7,24 +7,27 @@ the task of a lost worker is repeated elsewhere, and the answer equals that of o
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from lumos.blocks.memory import Memory
 from lumos.blocks.price import Pricer
 from lumos.distribute import Workers
 from lumos.errors import UsageError
-from lumos.plan.job import PlannedJob
 from lumos.predict.predict import predict_job, result
-from lumos.predict.step_time import StepTime
 from lumos.search.coarse import step_times
-from lumos.search.prices import Columns, Floats
-from lumos.search.space import Ints, Plans, Problem
 from lumos.search.structure import structures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumos.blocks.memory import Memory
+    from lumos.plan.job import PlannedJob
+    from lumos.predict.step_time import StepTime
+    from lumos.search.prices import Columns, Floats
+    from lumos.search.space import Ints, Plans, Problem
 
 SEARCH_ENGINES = ("local", "ray")
 

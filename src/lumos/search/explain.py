@@ -10,18 +10,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.blocks.block import Block, collapse
 from lumos.blocks.layer import LayerWork
-from lumos.blocks.price import Pricer
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, RankStream
 from lumos.predict.predict import Prediction, work_class
 from lumos.predict.step_time import slowest
 from lumos.result import Shown
 from lumos.vocabulary import Recompute
+
+if TYPE_CHECKING:
+    from lumos.blocks.price import Pricer
 
 RECOMPUTED = "recomputation (memory)"
 FILL = "pipeline fill and drain"

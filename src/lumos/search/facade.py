@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack, cast, overload
 
 from lumos.blocks.price import Pricer
 from lumos.choices import check_choice
@@ -29,9 +29,11 @@ from lumos.search.measured import problem_of_traces
 from lumos.search.search import Found, _Report, plan_keys
 from lumos.search.search import search_problem as search_problem
 from lumos.search.settings import problem_of, settings_of, space_of, sweep_of
-from lumos.search.space import Problem
 from lumos.search.sweep import sweep_sizes as sweep_problem
 from lumos.trace.source import Source, as_job
+
+if TYPE_CHECKING:
+    from lumos.search.space import Problem
 
 #: A value that a choice takes, or several.
 SweepSizes: TypeAlias = int | Sequence[int]
@@ -106,7 +108,7 @@ def search(
     for word in words:
         check_choice(word, sorted(SearchWords.__optional_keys__), "a word of search")
     conditions = [parse_constraint(text) for text in _listed(words.get("require", ()))]
-    given = cast(dict[str, object], dict(words))
+    given = cast("dict[str, object]", dict(words))
     space = space_of({key: _text(given[key]) for key in SpaceWords.__optional_keys__ & given.keys()})
     problem, pricer = _problem(job, words)
     key, values = ("gpus", (problem.gpus,)) if sweep is None else sweep_of(sweep if isinstance(sweep, str) else _sweep_text(sweep))
@@ -140,7 +142,7 @@ def _problem(job: Source | None, words: SearchWords) -> tuple[Problem, Pricer | 
 
 
 def _listed(value: object) -> Sequence[str]:
-    return (str(value),) if isinstance(value, (str, int)) else tuple(map(str, cast(Iterable[object], value)))
+    return (str(value),) if isinstance(value, (str, int)) else tuple(map(str, cast("Iterable[object]", value)))
 
 
 def _text(value: object) -> object:
@@ -196,4 +198,4 @@ def _settings(plan: PlanSource) -> Settings:
     if isinstance(plan, (str, os.PathLike)):
         text = os.fspath(plan)
         return settings_of(text) if "=" in text else read_settings(text)
-    return with_words(Settings(), cast(JobWords, plan), "explain")
+    return with_words(Settings(), cast("JobWords", plan), "explain")

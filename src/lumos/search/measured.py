@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lumos.analyze.steps import members
-from lumos.blocks.price import Pricer
 from lumos.errors import LumosError
-from lumos.graph.table import Graph
 from lumos.search.space import Problem
-from lumos.trace.table import Job
 from lumos.whatif.calibrated import calibrated_pricer
 from lumos.whatif.identify import ENOUGH_AGREEMENT, identify
 from lumos.whatif.whatif import recorded_cluster
+
+if TYPE_CHECKING:
+    from lumos.blocks.price import Pricer
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Job
 
 
 def problem_of_traces(job: Job, graph: Graph, base_cluster: str | None = None) -> tuple[Problem, Pricer]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from lumos.search.prices import memory_columns
 from lumos.search.space import RECOMPUTES, Ints, Plans
 from lumos.search.structure import PipelineStructure, chunk_layers, structures
 from lumos.vocabulary import Recompute, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def peak_bytes(plans: Plans) -> Ints:

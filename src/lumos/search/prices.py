@@ -6,9 +6,8 @@ are those of collapsed blocks, in ns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +17,17 @@ from lumos.blocks.block import NO_WORK, Block, Builder, collapse
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.memory import layer_activations, logits_bytes, weight_gradients
 from lumos.blocks.parameters import bucket_layers, layer_parameters, stage_parameters
-from lumos.blocks.price import Pricer
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, RankStream, Work
 from lumos.plan.plan import Plan, layer_count, layers_of_chunks
 from lumos.predict.assemble import with_host_factors
 from lumos.search.space import SCHEDULES, Plans
 from lumos.vocabulary import Recompute, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lumos.blocks.price import Pricer
 
 Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]

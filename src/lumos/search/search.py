@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lumos.result import Shown
 from lumos.search.bounds import lower_bounds
-from lumos.search.constraints import Constraint
 from lumos.search.engine import Engine, Local, Simulated
 from lumos.search.memory import peak_bytes
 from lumos.search.prices import Floats, Prices
 from lumos.search.space import PLAN_COLUMNS, Ints, Plans, Problem, Space, enumerate_plans
+
+if TYPE_CHECKING:
+    from lumos.search.constraints import Constraint
 
 #: How many plans the first round times; the best of them set the limit for the others.
 FIRST_ROUND = 2048

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +14,9 @@ from lumos.plan.configuration import Settings
 from lumos.plan.profiles import framework_profile
 from lumos.search.space import PLAN_COLUMNS, Problem, Space
 from lumos.vocabulary import Precision, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: The sizes that can be swept.
 SWEPT = ("gpus", "global_batch", "seq")

@@ -8,19 +8,23 @@ layers evenly (embedding, head or both may count as a layer). A limit does not a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.cost.cluster import Cluster
-from lumos.diagnostics import Diagnostic
-from lumos.model import Model
-from lumos.plan.framework import Framework
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import MOST_PASSES, Plan
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumos.cost.cluster import Cluster
+    from lumos.diagnostics import Diagnostic
+    from lumos.model import Model
+    from lumos.plan.framework import Framework
 
 #: The fewest tokens of a sequence that one context-parallel rank holds.
 SHORTEST_PART = 512

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -13,6 +12,9 @@ from lumos.plan.plan import layers_of_chunks
 from lumos.plan.schedules import HELD_BY_SENDS, holds_sender
 from lumos.search.space import SCHEDULES, Ints, Plans
 from lumos.vocabulary import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class PipelineStructure(NamedTuple):

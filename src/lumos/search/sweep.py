@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from lumos.search.search import Found
-from lumos.search.space import Problem
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lumos.search.search import Found
+    from lumos.search.space import Problem
 
 OBJECTIVES = ("step-time", "tokens")
 

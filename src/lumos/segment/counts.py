@@ -12,16 +12,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.errors import LumosError
 from lumos.model import Experts
-from lumos.segment.signatures import Measured
-from lumos.trace.table import Job as Traces
 from lumos.vocabulary import CollectiveKind, Direction, Phase, Precision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lumos.segment.signatures import Measured
+    from lumos.trace.table import Job as Traces
 
 #: How a tensor-parallel group exchanges the residual stream.
 _RESIDUAL_EXCHANGES = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.cost.operators import Shape, elements
 from lumos.trace.table import Category, Int64, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _ATTENTION = re.compile(r"aten::(_scaled_dot_product|scaled_dot_product|_?flash_attention|_efficient_attention|_cudnn_attention)")
 #: Operators that multiply: positions of the two factors among the inputs, and whether the second is transposed.

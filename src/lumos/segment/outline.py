@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.segment.segment import Segmentation
+if TYPE_CHECKING:
+    from lumos.segment.segment import Segmentation
 
 
 class OutlineRow(NamedTuple):

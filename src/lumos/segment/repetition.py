@@ -10,9 +10,11 @@ embedding) and what follows the last (the head) stay outside.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Neighbouring layers share at least this part of their symbols. Dense and expert layers that alternate share their attention
 #: (0.7), while the two halves of one layer share norms, exchanges and residuals (up to 0.57).

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from lumos.graph.collectives import issuers
 from lumos.graph.table import Graph, Kind
 from lumos.segment.repetition import Run, find_run
 from lumos.segment.units import Units, numbers_inside, transfers, units
-from lumos.trace.table import Int32, Int64, Job, Trace
 from lumos.vocabulary import Phase
+
+if TYPE_CHECKING:
+    from lumos.trace.table import Int32, Int64, Job, Trace
 
 #: Operators that hold weights.
 WEIGHTED = re.compile(r"(aten::)?(conv(olution|\dd)?|cudnn_convolution|miopen_convolution|linear|addmm)$|ConvolutionBackward|te\.\w*linear")

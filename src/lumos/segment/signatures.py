@@ -8,12 +8,11 @@ signature has bytes only where the shapes determine them, and is `OTHER` elsewhe
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.steps import Members
 from lumos.blocks.work import Attention, Collective, Gemm, GroupedGemm, Traffic, Work
 from lumos.cost.operators import OperatorTime, elements
 from lumos.cost.traffic import traffic
@@ -22,6 +21,9 @@ from lumos.segment.dimensions import ShapedOperator, Shapes, is_attention, produ
 from lumos.segment.units import units
 from lumos.trace.table import Category, Int64, Trace
 from lumos.vocabulary import CollectiveKind, Direction, DType, Phase
+
+if TYPE_CHECKING:
+    from lumos.analyze.steps import Members
 
 Signature = tuple[str | int, ...]
 #: Work of which only the position in the sequence is known.

@@ -11,13 +11,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.graph.steps import is_step_mark
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
 from lumos.vocabulary import Phase
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Nodes of the backward pass, as all generations of PyTorch name them.
 NODE = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$")

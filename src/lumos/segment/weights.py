@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
 from lumos.cost.operators import Shape, elements
 from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, product
-from lumos.segment.segment import Segmentation
-from lumos.trace.table import Trace
 from lumos.vocabulary import Phase
+
+if TYPE_CHECKING:
+    from lumos.segment.segment import Segmentation
+    from lumos.trace.table import Trace
 
 
 def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Resize) -> dict[int, int]:

@@ -3,12 +3,16 @@ operator issued it."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from lumos import _engine
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.trace.table import ABSENT
+
+if TYPE_CHECKING:
+    from lumos import _engine
 
 #: At most so many tasks and ranks are named in an error.
 _NAMED = 10

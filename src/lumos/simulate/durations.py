@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
-from lumos.trace.table import Int64
+
+if TYPE_CHECKING:
+    from lumos.trace.table import Int64
 
 Mask = NDArray[np.bool_]
 #: Durations must sum to less, so that times stay within int64 (ns).

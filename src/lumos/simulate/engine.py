@@ -20,14 +20,18 @@ and STREAM_ORDER there mean the implicit orders; without LAUNCH every device tas
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from lumos import _engine
-from lumos.graph.table import Graph
 from lumos.simulate.deadlock import no_schedule
 from lumos.simulate.tables import durations_of, tables
 from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int64
+
+if TYPE_CHECKING:
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Int64
 
 
 def simulate(graph: Graph, durations: Int64 | None = None) -> Timeline:

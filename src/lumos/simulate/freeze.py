@@ -15,10 +15,9 @@ A sweep costs a few ns per task, so frozen graphs serve to try changes of durati
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos import _engine
 from lumos.errors import GraphError
@@ -26,7 +25,11 @@ from lumos.graph.table import Dependency, Graph
 from lumos.simulate.deadlock import no_schedule
 from lumos.simulate.tables import durations_of, non_negative, tables
 from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int8, Int64
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.trace.table import Int8, Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,16 +7,19 @@ left out here; the loops skip the edges and the orders on processors.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos import _engine
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.native import check_enum
-from lumos.trace.table import Int8, Int32, Int64
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.trace.table import Int8, Int32, Int64
 
 check_enum(_engine, Dependency)
 check_enum(_engine, Kind)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lumos.errors import GraphError
-from lumos.graph.table import Graph
 from lumos.result import Described
-from lumos.trace.table import Int64
 from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumos.errors import TraceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Called with the bytes read so far and the bytes of all files together.
 Progress = Callable[[int, int], None]

@@ -8,10 +8,8 @@ the dependencies itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -21,6 +19,10 @@ from lumos.errors import TraceError
 from lumos.trace.blocks import TruncatedError, unpacked_blocks
 from lumos.trace.chakra_wire import ChakraNode, Metadata, NodeType, WireError, decode_metadata, decode_node, messages, read_varint
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
 #: The value of `Trace.metadata["format"]` for these traces, by which `graph.build` finds their builder.
 FORMAT = "chakra"

@@ -7,15 +7,18 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.errors import TraceError
 from lumos.trace.blocks import TruncatedError, unpacked_blocks
 from lumos.trace.chakra_et import trace_of
 from lumos.trace.chakra_wire import ATTRIBUTE_KINDS, Attribute, ChakraNode, IOInfo, Metadata, NodeType
-from lumos.trace.table import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from lumos.trace.table import Trace
 
 _WIDE = ("int64", "uint64", "sint64", "fixed64", "sfixed64")
 _TYPE_NAMES = {

@@ -12,13 +12,15 @@ Limits: one message is at most `MAX_MESSAGE` bytes, so a damaged length cannot e
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.errors import LumosError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 #: The largest message that is read, bytes. Chakra's own converter writes nodes of some 100 kB at most.
 MAX_MESSAGE = 64 << 20

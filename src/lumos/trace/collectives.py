@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lumos.trace.table import ProcessGroup, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 
 def process_groups(traces: Iterable[Trace]) -> tuple[ProcessGroup, ...]:

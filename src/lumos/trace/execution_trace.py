@@ -9,20 +9,23 @@ a diagnostic. The times in the header are milliseconds of a clock that is not th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.trace.blocks import TruncatedError, unpacked_blocks
 from lumos.trace.table import ABSENT, Int32, Int64, ProcessGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
 #: Known schemas. Others are read by the fields that they have, with a diagnostic.
 SCHEMAS = re.compile(r"1\.(0\.[1-4]|1\.[01])(-.*)?$")

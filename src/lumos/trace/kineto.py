@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +21,10 @@ from lumos.trace.blocks import TruncatedError, unpacked_blocks
 from lumos.trace.reader import NotATraceError
 from lumos.trace.string_table import StringTable
 from lumos.trace.table import DEVICE_WORK, Category, Column, Int8, Int32, Int64, Lane, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
 #: A file of more than _MANY_ROWS rows that are shorter than this on average is refused: no profiler writes such rows, and
 #: their columns would be larger than the file.

@@ -12,13 +12,16 @@ the one before it has ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lumos.diagnostics import Diagnostic
 from lumos.trace.table import ABSENT, Category, Column, Int64, Lane, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.diagnostics import Diagnostic
 
 #: The lane that runs an operation. Compute has one processor; a send and a receive may be under way together.
 LANE_OF: Mapping[str, str] = {

@@ -14,9 +14,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +22,10 @@ from lumos.errors import TraceError
 from lumos.trace.blocks import unpacked_blocks
 from lumos.trace.operations import RecordedPlan, operation_trace
 from lumos.trace.table import ABSENT, Int64, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 CONFIG = "config.json"
 

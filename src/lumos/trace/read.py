@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumos.diagnostics import Diagnostic
 from lumos.distribute import Workers
@@ -20,6 +20,9 @@ from lumos.trace.collectives import process_groups
 from lumos.trace.operations import is_operations, recorded_plan
 from lumos.trace.reader import NotATraceError, Reader, ReadFile
 from lumos.trace.table import Job, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 def _is_execution_trace(first: bytes) -> bool:

@@ -11,18 +11,22 @@ Limits: the timers resolve microseconds, so times that should be equal can diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.trace.blocks import unpacked_blocks
 from lumos.trace.operations import LANE_OF, RecordedPlan, operation_trace
-from lumos.trace.table import Int64, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from lumos.trace.table import Int64, Trace
 
 _COLUMNS = ("rank", "dp_rank", "stage", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id")
 

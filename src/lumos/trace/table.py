@@ -7,17 +7,20 @@ nothing is lost and only work counts as work. Arguments are sparse columns by ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.diagnostics import Diagnostic
 from lumos.result import Described
 from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lumos.diagnostics import Diagnostic
 
 Int8 = NDArray[np.uint8]
 Int32 = NDArray[np.int32]

@@ -8,26 +8,30 @@ step begin while the device still works on the step before it; overlap beyond th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.breakdown import working
 from lumos.analyze.critical_path import PATH_GROUPS, CriticalPath, Link, attribute, critical_paths
 from lumos.analyze.steps import Members, job_steps, members, only_steps, step_spans
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
-from lumos.graph.table import Graph
 from lumos.intervals import either, union, within
-from lumos.predict.predict import Prediction
 from lumos.result import Shown, plain
 from lumos.simulate import Timeline, measured, simulate
-from lumos.trace.table import Int64
 from lumos.units import duration
-from lumos.whatif.planned import Planned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.graph.table import Graph
+    from lumos.predict.predict import Prediction
+    from lumos.trace.table import Int64
+    from lumos.whatif.planned import Planned
 
 #: Half-width of the 80 % interval of a normal distribution, in standard deviations.
 Z80 = 1.2816

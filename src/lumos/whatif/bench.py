@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.steps import Members, job_steps, members, only_steps
 from lumos.errors import GraphError, UsageError
-from lumos.graph.table import Graph
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
-from lumos.trace.table import Int64, Job
 from lumos.whatif.answer import (
     Contribution,
     Parts,
@@ -29,7 +27,11 @@ from lumos.whatif.answer import (
     windows,
     working_tasks,
 )
-from lumos.whatif.durations import Durations
+
+if TYPE_CHECKING:
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Int64, Job
+    from lumos.whatif.durations import Durations
 
 
 class StepOutcome(NamedTuple):

@@ -8,7 +8,7 @@ work that a new plan only moves to another rank or time keeps its measured time,
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -17,12 +17,16 @@ from numpy.typing import NDArray
 from lumos.blocks.block import Times
 from lumos.blocks.price import Price, Pricer
 from lumos.blocks.work import Contention, Work
-from lumos.cost.cluster import Cluster
 from lumos.graph.table import Graph, Kind
 from lumos.predict.step_time import layout_of
 from lumos.segment.signatures import OTHER, Signature, of_work
-from lumos.trace.table import Int64
-from lumos.whatif.identify import Identified
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lumos.cost.cluster import Cluster
+    from lumos.trace.table import Int64
+    from lumos.whatif.identify import Identified
 
 _Factors = NDArray[np.float64]
 #: The time of a collective of fewer bytes is only latency, which says nothing about larger ones.

@@ -10,23 +10,27 @@ embedding), the head, the loss and the optimizer do not change.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.steps import assigned
 from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.predict.cuda_graphs import graph_launch
-from lumos.segment.segment import Segmentation
-from lumos.trace.table import Int64
 from lumos.vocabulary import Phase
-from lumos.whatif.place import Placed
 from lumos.whatif.settings import OFF, ON
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from lumos.segment.segment import Segmentation
+    from lumos.trace.table import Int64
+    from lumos.whatif.place import Placed
 
 #: Calls that launch a graph, as CUDA and HIP name them.
 GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch", re.IGNORECASE)

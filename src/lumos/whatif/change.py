@@ -7,26 +7,30 @@ operators cost, and `exchange` what changed collectives and more replicas cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.analyze.steps import members
-from lumos.cost.cluster import Accelerator
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, Sizes, sizes
-from lumos.segment.segment import Label
 from lumos.segment.weights import weights
-from lumos.simulate.durations import Mask
-from lumos.trace.table import Int64, Job, Trace
 from lumos.vocabulary import Phase, Recompute
 from lumos.whatif.exchange import accumulation_ns
-from lumos.whatif.measured_layout import Factors, Instance, MeasuredLayout
 from lumos.whatif.rescale import Factor, Rescale, core_of, largest_inside, operator_rows
 from lumos.whatif.settings import SETTINGS, Way
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lumos.cost.cluster import Accelerator
+    from lumos.segment.segment import Label
+    from lumos.simulate.durations import Mask
+    from lumos.trace.table import Int64, Job, Trace
+    from lumos.whatif.measured_layout import Factors, Instance, MeasuredLayout
 
 #: Sizes that may be changed.
 SIZE_KEYS = tuple(key for key in SETTINGS if key in Sizes._fields)

@@ -9,9 +9,8 @@ they launch. The functions compose: each takes a graph and returns one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
 from fnmatch import translate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,6 +21,9 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.simulate.durations import Mask, scale, slow_rank, with_durations
 from lumos.trace.table import ABSENT, Category, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
 
 _SIDES = ("cpu", "device", "operator")
 

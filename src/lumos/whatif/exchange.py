@@ -9,11 +9,11 @@ whole transfer comes from the model, over the link that the user states.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.analyze.steps import members
-from lumos.cost.cluster import Accelerator, Cluster
 from lumos.cost.collective import collective
 from lumos.cost.memory_bound import moved
 from lumos.cost.operators import elements
@@ -24,7 +24,10 @@ from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, sizes
 from lumos.segment.weights import weights
 from lumos.trace.table import ABSENT, Int32, Int64, Job, Trace
 from lumos.vocabulary import CollectiveKind, Phase
-from lumos.whatif.measured_layout import MeasuredLayout
+
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.whatif.measured_layout import MeasuredLayout
 
 #: Bytes of one accumulated gradient. Gradients have the dtype of their weights, fp32 or 16 bit; fp32 is assumed.
 GRADIENT_BYTES = 4

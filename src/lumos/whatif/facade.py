@@ -9,19 +9,22 @@ The keywords are turned into the words of the command line and parsed as those a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 
 from lumos.graph.build import build
-from lumos.graph.table import Graph
 from lumos.result import Rows
 from lumos.trace.source import Source, as_job
-from lumos.whatif.answer import Answer
 from lumos.whatif.durations import Durations
 from lumos.whatif.grid import Cell, evaluate, parse_grid
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes
 from lumos.whatif.whatif import answer_changes as answer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.graph.table import Graph
+    from lumos.whatif.answer import Answer
 
 
 class SettingWords(TypedDict, total=False):
@@ -106,7 +109,7 @@ def whatif(
 
 def changes_of(words: ChangeWords) -> Changes:
     """The changes that the keyword arguments ask for. Raises UsageError where one is unknown or wrong."""
-    rest = cast(dict[str, object], dict(words))
+    rest = cast("dict[str, object]", dict(words))
     for word in ChangeWords.__optional_keys__ - SettingWords.__optional_keys__:
         rest.pop(word, None)
     durations = Durations.parse(

@@ -6,11 +6,10 @@ in one batched sweep of the frozen graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import log2
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,13 +18,17 @@ from lumos.analyze.steps import Members, job_steps, members
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.simulate import Frozen, freeze, simulate, sweep_scaled
-from lumos.simulate.durations import Mask
-from lumos.trace.table import Int8, Int64, Job
 from lumos.whatif.answer import typical_step, windows
 from lumos.whatif.durations import Scale, matching, number
 from lumos.whatif.identify import Identification
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes, answer_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from lumos.simulate.durations import Mask
+    from lumos.trace.table import Int8, Int64, Job
 
 #: Prefix of grid keys that scale durations.
 SCALE = "scale:"

@@ -7,15 +7,14 @@ CPU stays the measured one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from lumos.analyze.steps import members
 from lumos.analyze.task_class import bound_by_arithmetic
-from lumos.cost.cluster import Accelerator, Cluster
 from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
@@ -24,8 +23,13 @@ from lumos.segment.dimensions import Shapes
 from lumos.trace.table import ABSENT, Job
 from lumos.vocabulary import CollectiveKind, DType
 from lumos.whatif.durations import number
-from lumos.whatif.measured_layout import MeasuredLayout
 from lumos.whatif.rescale import modelled, operator_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.whatif.measured_layout import MeasuredLayout
 
 #: Half-width of the 80 % interval of a kernel that is scaled only by the ratio of two datasheets, as a fraction.
 DATASHEET_INTERVAL = 0.3

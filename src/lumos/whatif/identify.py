@@ -8,26 +8,30 @@ candidate's layout would launch with the work that the ranks launched. The share
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product as combinations
+from typing import TYPE_CHECKING
 
 from lumos.analyze.steps import Members, members
-from lumos.blocks.block import Block
-from lumos.cost.cluster import Cluster
 from lumos.errors import LumosError
-from lumos.graph.table import Graph
 from lumos.model import Model, load_model, model_names
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, PlanError, check_plan
 from lumos.plan.profiles import profiles
-from lumos.predict.layout import Layout
 from lumos.predict.step_time import layout_of
 from lumos.predict.tally import Tallies
 from lumos.segment.counts import Counts, counts_of
 from lumos.segment.signatures import Measured, Signature, measured_work, of_work
-from lumos.trace.table import Job as Traces
 from lumos.vocabulary import Recompute, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumos.blocks.block import Block
+    from lumos.cost.cluster import Cluster
+    from lumos.graph.table import Graph
+    from lumos.predict.layout import Layout
+    from lumos.trace.table import Job as Traces
 
 #: The least share of agreement with which the layout of the identified plan is used in place of the trace.
 ENOUGH_AGREEMENT = 0.9

@@ -6,14 +6,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.diagnostics import Diagnostic
-from lumos.segment.segment import Piece, Segmentation
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.diagnostics import Diagnostic
+    from lumos.segment.segment import Piece, Segmentation
 
 Factors = NDArray[np.float64]
 

@@ -9,9 +9,8 @@ gives to a transfer; its 80 % interval reaches from 0 to twice that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,10 +21,14 @@ from lumos.graph.operations.table import OPERATION_COLUMNS, Operations
 from lumos.graph.table import Kind
 from lumos.plan.schedules import Pass, schedule
 from lumos.trace.operations import LANE_OF, LANES
-from lumos.trace.table import Job
 from lumos.vocabulary import Schedule
 from lumos.whatif.answer import Changed
 from lumos.whatif.settings import SETTINGS, Way, counts, keys_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumos.trace.table import Job
 
 _NAMES = {Pass.FORWARD: "forward-compute", Pass.BACKWARD: "backward-compute"}
 

@@ -11,18 +11,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.steps import Members, assigned, launches, members
 from lumos.errors import LumosError
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Occupancy, Waits
-from lumos.trace.table import Int8, Int32, Int64
-from lumos.whatif.measured_layout import Instance, MeasuredLayout
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.trace.table import Int8, Int32, Int64
+    from lumos.whatif.measured_layout import Instance, MeasuredLayout
 
 
 @dataclass(frozen=True, slots=True, eq=False)

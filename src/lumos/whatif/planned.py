@@ -7,22 +7,25 @@ layout does not show (jitter, stragglers) keep their proportion of the step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumos.blocks.work import Collective, Work
-from lumos.cost.cluster import Cluster
 from lumos.errors import LumosError, UsageError
-from lumos.graph.table import Graph
 from lumos.model import Model
-from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, check_plan
 from lumos.predict.predict import Prediction, predict_job
 from lumos.vocabulary import Schedule
 from lumos.whatif.calibrated import calibrated_pricer
 from lumos.whatif.identify import ENOUGH_AGREEMENT, Identified
 from lumos.whatif.settings import ON, SETTINGS, counts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.cost.cluster import Cluster
+    from lumos.graph.table import Graph
+    from lumos.plan.job import PlannedJob
 
 #: Fields of the plan and of the model by the key of --set that names them.
 PLAN_FIELDS = {"seq": "seq_len"} | {f.name: f.name for f in fields(Plan) if f.name in SETTINGS}

@@ -16,15 +16,13 @@ the interval of the model at a factor of four.
 from __future__ import annotations
 
 from math import log
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.steps import Members
 from lumos.cost.attention import attention
 from lumos.cost.cluster import Accelerator, dtype_of
-from lumos.cost.estimate import Estimate
 from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import moved
 from lumos.cost.operators import OperatorTime, elements
@@ -32,9 +30,13 @@ from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, is_attention, product
-from lumos.segment.segment import Segmentation
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
+
+if TYPE_CHECKING:
+    from lumos.analyze.steps import Members
+    from lumos.cost.estimate import Estimate
+    from lumos.segment.segment import Segmentation
 
 #: Half-width of the 80 % interval of a CPU operator that is scaled by a factor of four or more, as a fraction.
 CPU_INTERVAL = 0.15

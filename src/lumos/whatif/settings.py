@@ -5,13 +5,16 @@ A setting is a whole number or a word of a closed set. Which settings of a job c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from lumos.errors import UsageError
 from lumos.vocabulary import Precision, Recompute, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 
 class Way(StrEnum):

@@ -6,8 +6,8 @@ durations then apply to the result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,13 +17,11 @@ from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
-from lumos.graph.table import Graph
 from lumos.segment.dimensions import Resize, Sizes, sizes
 from lumos.segment.segment import Segmentation, segment
 from lumos.segment.weights import weights
 from lumos.simulate import simulate
 from lumos.trace.operations import is_operations
-from lumos.trace.table import Job
 from lumos.vocabulary import DType, Phase, Recompute
 from lumos.whatif.answer import (
     Answer,
@@ -48,6 +46,12 @@ from lumos.whatif.passes import rearranged
 from lumos.whatif.place import assemble_pieces
 from lumos.whatif.planned import planned
 from lumos.whatif.settings import check_settings, counts, needs_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,6 +17,10 @@ from lumos.chakra.network import yaml_lists
 from lumos.errors import LumosError
 from lumos.result import Shown
 from lumos.trace.chakra_wire import NodeType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 _GROUPS, _SYSTEM, _MEMORY, _NETWORK = "groups.json", "sys.json", "mem.json", "net.yml"
 

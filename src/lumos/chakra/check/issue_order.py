@@ -7,19 +7,23 @@ durations that the set gives, or that follow from its network file.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.chakra.check.nodes import RankFile
 from lumos.chakra.check.rules import Violation
 from lumos.chakra.gather import gather
 from lumos.chakra.network import durations, read_network
 from lumos.chakra.play import Played, play
-from lumos.chakra.workload import Workload
 from lumos.trace.chakra_et import trace_of
 from lumos.trace.chakra_wire import Metadata
 from lumos.trace.table import ABSENT, Job, ProcessGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.chakra.check.nodes import RankFile
+    from lumos.chakra.workload import Workload
 
 #: At most this many nodes are listed where ranks hang.
 _NAMED = 20

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lumos.chakra.check.rules import Violation
 from lumos.errors import TraceError
 from lumos.trace.chakra_et import stream
 from lumos.trace.chakra_wire import Attribute, ChakraNode, CollectiveType, NodeType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 _INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u", "s") for bits in (32, 64)) | {"fixed32", "fixed64", "sfixed32", "sfixed64"}
 

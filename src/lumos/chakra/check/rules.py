@@ -6,8 +6,10 @@ broken, because in some of the worst cases it reports "finished" although work i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: What the simulator does where a rule is broken, by rule.
 RULES: Mapping[str, str] = {

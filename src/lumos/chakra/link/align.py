@@ -10,10 +10,12 @@ table is a Python integer, whose operations handle 30 names at a time.
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.trace.table import Int32, Int64
+if TYPE_CHECKING:
+    from lumos.trace.table import Int32, Int64
 
 #: Names in a run that votes: long enough to distinguish layers, short enough that an extra label spoils few runs.
 _RUN = 12

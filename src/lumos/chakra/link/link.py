@@ -14,17 +14,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.chakra.link.align import align_names
 from lumos.diagnostics import Diagnostic
 from lumos.graph.launches import device_work
 from lumos.result import Shown, plain
-from lumos.trace.execution_trace import ExecutionTrace
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.trace.execution_trace import ExecutionTrace
 
 #: The share of joined names that must agree for ids to be used.
 BELIEVED = 0.95

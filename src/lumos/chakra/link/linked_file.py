@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lumos.chakra.link.link import Linked
 from lumos.chakra.lower import lower
 from lumos.chakra.write import encode_rank
 from lumos.errors import LumosError
 from lumos.graph.build import rank_graph
 from lumos.trace.chakra_wire import Attribute, IOInfo, encode_io, encode_once, varint
-from lumos.trace.execution_trace import ExecutionTrace
-from lumos.trace.table import Trace
+
+if TYPE_CHECKING:
+    from lumos.chakra.link.link import Linked
+    from lumos.trace.execution_trace import ExecutionTrace
+    from lumos.trace.table import Trace
 
 #: The attributes that are copied from an operator of the execution trace besides its tensors, and their types in Chakra.
 _ATTRIBUTES = (("rf_id", "uint64"), ("seq_id", "int64"), ("fw_parent", "uint64"), ("op_schema", "string"), ("kernel_backend", "string"))

@@ -8,16 +8,19 @@ a permutation of the source, in which each operator's durations are shuffled amo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.chakra.synthesize.model import RUN_LENGTH, symbols_of
 from lumos.chakra.synthesize.sample import SIZE_SHIFT
-from lumos.chakra.workload import Workload
 from lumos.trace.chakra_wire import NodeType
-from lumos.trace.table import Int64
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.chakra.workload import Workload
+    from lumos.trace.table import Int64
 
 
 @dataclass(frozen=True, slots=True)

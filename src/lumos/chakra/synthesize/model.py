@@ -17,18 +17,23 @@ from __future__ import annotations
 import lzma
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from lumos.chakra.workload import Workload
 from lumos.errors import LumosError, UsageError
 from lumos.graph.lists import grouped
 from lumos.trace.table import ABSENT, Int32, Int64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.chakra.workload import Workload
 
 #: How many consecutive durations identify a place in a trace.
 RUN_LENGTH = 4

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.trace.table import Int64
+if TYPE_CHECKING:
+    from lumos.trace.table import Int64
 
 #: A unit must repeat at least so often to be a layer.
 _LEAST = 3

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from lumos.graph.table import Graph, Step
 from lumos.simulate import simulate
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int64
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: What `--scale` changes.
 SCALES = ("compute", "host", "communication", "size")

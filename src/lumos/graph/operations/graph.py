@@ -12,9 +12,9 @@ A step begins when the step before it has ended on all ranks, because recordings
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from lumos.graph.operations.transfers import with_transfers
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Step
 from lumos.trace.operations import LANES, STEP_MARK
 from lumos.trace.table import ABSENT, Int64, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
 
 _Mask = NDArray[np.bool_]
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lumos.graph.operations.table import Operations
 from lumos.graph.table import Graph, Kind
 from lumos.trace.operations import LANES, STEP_GAP_NS
-from lumos.trace.table import Int64
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from lumos.graph.operations.table import Operations
+    from lumos.trace.table import Int64
 
 #: Names of the host's tasks: the start of a step, the time until a rank comes to its first operation, and the launch delay
 #: after a call (followed by the kind of the call).

@@ -10,14 +10,18 @@ would have met it keep their measured duration.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.graph.lists import offsets
-from lumos.graph.operations.table import Operations
-from lumos.trace.table import Int64
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.graph.operations.table import Operations
+    from lumos.trace.table import Int64
 
 #: The kind of collective, or side of a transfer, of each operation that transfers data.
 KIND_OF = {

@@ -9,13 +9,16 @@ two passes of different ranks.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.graph.operations.meetings import KIND_OF
-from lumos.graph.operations.table import Operations
-from lumos.trace.table import Int64
 from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from lumos.graph.operations.table import Operations
+    from lumos.trace.table import Int64
 
 
 def program_order(ops: Operations) -> tuple[Int64, Int64]:

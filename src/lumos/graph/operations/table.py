@@ -9,13 +9,15 @@ with compute are `asynchronous`: only the calls named in `operations.order` wait
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.trace.operations import PLACE, STEP_MARK, RecordedPlan, recorded_plan
 from lumos.trace.table import ABSENT, Category, Int64, Job
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Point-to-point operations. The name gives the direction of the passes and the side.
 SENDS = ("forward-send", "backward-send")

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import gzip
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -23,11 +23,15 @@ import numpy as np
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, RankStream, Traffic, Work
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Dependency, Graph
-from lumos.predict.predict import Prediction
 from lumos.predict.ranks import World, expand, group_of
 from lumos.simulate import simulate
-from lumos.simulate.timeline import Timeline
 from lumos.vocabulary import CollectiveKind, Direction, DType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumos.predict.predict import Prediction
+    from lumos.simulate.timeline import Timeline
 
 #: CPU time of a call that records or waits for an event, ns.
 CALL = 200

@@ -11,20 +11,23 @@ from __future__ import annotations
 import gzip
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from lumos.analyze.critical_path import CriticalPath
 from lumos.analyze.device_load import BIN_NS, busy_curves, queue_steps
 from lumos.analyze.steps import Members, launches, members, step_spans
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.report.export.perfetto_path import path_events
-from lumos.simulate.timeline import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumos.analyze.critical_path import CriticalPath
+    from lumos.simulate.timeline import Timeline
 
 #: How many encoded events are written at a time.
 _BLOCK = 4096

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.analyze.critical_path import CriticalPath, Link, before_work
-from lumos.simulate.timeline import Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumos.simulate.timeline import Timeline
 
 #: Category of all events of the path, so that a viewer can search for them.
 CATEGORY = "critical path"

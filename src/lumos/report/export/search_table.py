@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.errors import LumosError
-from lumos.search.search import Found
 from lumos.search.space import PLAN_COLUMNS, RECOMPUTES, SCHEDULES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.search.search import Found
 
 
 def write_parquet(path: str, searches: Sequence[Found]) -> None:

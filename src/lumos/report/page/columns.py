@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import gzip
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: The types of numbers that a browser's typed arrays can hold.
 TYPES = ("uint8", "uint16", "uint32", "int32", "float32", "float64")

@@ -6,10 +6,9 @@ The numbers come from the analyses; this module only puts them together.
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +24,6 @@ from lumos.analyze.tables import class_times
 from lumos.cost.collective_rates import modelled_collectives
 from lumos.errors import GraphError
 from lumos.graph.build import build
-from lumos.graph.table import Graph
 from lumos.report.page.columns import column
 from lumos.report.page.timeline_levels import Limits, drawing
 from lumos.report.text.format import kernel_name, percent
@@ -33,12 +31,17 @@ from lumos.result import plain
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
-from lumos.trace.table import Job
 from lumos.units import duration
 from lumos.whatif.answer import Answer, PeakMemory, contracted
 from lumos.whatif.bench import Bench
 from lumos.whatif.identify import Identification
 from lumos.whatif.whatif import Changes, answer_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Job
 
 #: Jobs of more ranks show the mean and the range of busy curves over ranks, not each rank's.
 MOST_CURVES = 16

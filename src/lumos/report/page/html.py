@@ -11,14 +11,16 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.errors import LumosError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: The modules that a page may import as "lumos/NAME".
 MODULES = (

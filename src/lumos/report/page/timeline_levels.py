@@ -9,21 +9,24 @@ bins are about a pixel wide. The time in which a collective waits for its last r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.collectives import waiting
-from lumos.analyze.critical_path import CriticalPath
 from lumos.analyze.equal_work import equal_work
 from lumos.analyze.steps import Members, job_steps, step_spans
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
 from lumos.report.page.columns import column, index, times
 from lumos.report.text.format import kernel_name
-from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int8, Int32, Int64, Job
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.analyze.critical_path import CriticalPath
+    from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Int8, Int32, Int64, Job
 
 #: Where there are more threads and streams than this, each rank has two lanes.
 MOST_LANES = 96

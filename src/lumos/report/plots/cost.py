@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.errors import LumosError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from lumos.cost.estimate import Estimate
 
 

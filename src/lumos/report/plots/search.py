@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.errors import LumosError
 from lumos.report.plots.cost import write_figure
 from lumos.report.text.search import plan_words
-from lumos.search.search import Found
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.search.search import Found
 
 #: The most plans that are drawn besides the front.
 _MOST_POINTS = 5000

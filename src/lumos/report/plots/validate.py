@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.predict.validate import Scored
 from lumos.report.plots.cost import scatter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.predict.validate import Scored
 
 
 def write_plot(path: str, scored: Sequence[Scored]) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from lumos.report.text.format import heading, paragraph, percent, table
-from lumos.segment.outline import Outline
 from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lumos.segment.outline import Outline
 
 
 def print_blocks(console: Console, outline: Outline) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from lumos.analyze.breakdown import StepBreakdown, Variability
-from lumos.analyze.flops import Achieved
 from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, StreamRow, TableRow, TimeRow
-from lumos.diagnostics import Diagnostic
 from lumos.report.text.format import heading, kernel_name, percent, print_diagnostics, sentence, table
 from lumos.report.text.replay import PARTS_OF_STEP, who
 from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from lumos.analyze.breakdown import StepBreakdown, Variability
+    from lumos.analyze.flops import Achieved
+    from lumos.diagnostics import Diagnostic
 
 _IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.text import Text
 
-from lumos.chakra.check.check import Checked
-from lumos.chakra.export import Exported
-from lumos.chakra.facade import Imported, Synthetic
-from lumos.chakra.stat import Stat
 from lumos.report.text.format import MOST_ROWS, heading, paragraph, percent, print_diagnostics, size, table
 from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lumos.chakra.check.check import Checked
+    from lumos.chakra.export import Exported
+    from lumos.chakra.facade import Imported, Synthetic
+    from lumos.chakra.stat import Stat
 
 
 def print_exported(console: Console, result: Exported) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from rich.console import Console
 
-from lumos.cost.cluster import Cluster
 from lumos.report.text.format import heading, paragraph, sentence, table
 from lumos.vocabulary import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from lumos.cost.cluster import Cluster
 
 #: The SI units of values, by the ending of their key; the first ending that fits counts, so longer ones come first.
 UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_hz": "Hz", "_s": "s"}

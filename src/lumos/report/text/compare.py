@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from lumos.analyze.compare import Amount, Change, Comparison, Side
 from lumos.report.text.format import heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
 from lumos.report.text.replay import PARTS_OF_STEP
 from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from lumos.analyze.compare import Amount, Change, Comparison, Side
 
 #: The most rows of each table.
 MOST_COSTLY = 12

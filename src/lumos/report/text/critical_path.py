@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from lumos.analyze.critical_path import PATH_GROUPS, CriticalPath
-from lumos.analyze.slack import ClassSlack
-from lumos.graph.table import Graph
 from lumos.report.text.format import JOB_STEP, MOST_ROWS, heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
 from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rich.console import Console
+
+    from lumos.analyze.slack import ClassSlack
+    from lumos.graph.table import Graph
 
 #: How many links of one step, and how many names on the paths, are listed.
 _LONGEST = 10

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
-from lumos.analyze.interference import Interference
-from lumos.diagnostics import Diagnostic
 from lumos.report.text.format import heading, paragraph, percent, print_diagnostics, sentence, size, table
 from lumos.report.text.interference import print_interference
-from lumos.trace.table import ProcessGroup
 from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from lumos.analyze.interference import Interference
+    from lumos.diagnostics import Diagnostic
+    from lumos.trace.table import ProcessGroup
 
 
 def print_contents(

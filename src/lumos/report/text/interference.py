@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from lumos.analyze.interference import Interference
 from lumos.report.text.format import heading, table
 from lumos.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from lumos.analyze.interference import Interference
 
 
 def print_interference(console: Console, rows: Sequence[Interference]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from lumos.model import Model
 from lumos.report.text.format import sentence, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from lumos.model import Model
 
 
 def print_models(console: Console, models: Sequence[Model]) -> None:

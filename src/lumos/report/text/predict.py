@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from typing import TYPE_CHECKING
 
-from lumos.predict.predict import Prediction
 from lumos.report.text.format import heading, paragraph, percent, print_diagnostics, sentence, table
 from lumos.report.text.whatif import PARTS_IN_SECONDS
 from lumos.units import duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lumos.predict.predict import Prediction
 
 #: How many kinds of work on the critical path are listed.
 MOST_KINDS = 8

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.text import Text
 
-from lumos.analyze.breakdown import StepBreakdown
-from lumos.analyze.interference import Interference
-from lumos.analyze.probes import Probes
-from lumos.analyze.replay import ReplayResult, StepReplay
 from lumos.report.text.format import heading, percent, print_diagnostics, sentence, table
 from lumos.report.text.interference import print_interference
 from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rich.console import Console
+
+    from lumos.analyze.breakdown import StepBreakdown
+    from lumos.analyze.interference import Interference
+    from lumos.analyze.probes import Probes
+    from lumos.analyze.replay import ReplayResult, StepReplay
 
 PARTS_OF_STEP = {
     "exposed_compute_ns": "compute alone",

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from lumos.plan.plan import Plan
 from lumos.report.text.format import paragraph, sentence, table
-from lumos.search.engine import Simulated
-from lumos.search.explain import Explanation
-from lumos.search.search import Found
 from lumos.units import count
 from lumos.vocabulary import Recompute, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from lumos.plan.plan import Plan
+    from lumos.search.engine import Simulated
+    from lumos.search.explain import Explanation
+    from lumos.search.search import Found
 
 
 def print_found(out: Console, found: Found) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from lumos.analyze.stragglers import Stragglers, StragglerShare
 from lumos.report.text.format import JOB_STEP, heading, percent, print_diagnostics, sentence, table
 from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from lumos.analyze.stragglers import Stragglers, StragglerShare
 
 _COLUMNS = ("work", "off", "slowdown", "worth", "")
 

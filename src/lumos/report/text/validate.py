@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from rich.console import Console
+from typing import TYPE_CHECKING, Any
 
 from lumos.predict.validate import Scored
 from lumos.report.text.format import heading, paragraph, percent, sentence, table
 from lumos.units import count
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 #: Rows with their predicted critical path by kind of work.
 ExplainedRow = Sequence[tuple[Scored, Mapping[str, float]]]

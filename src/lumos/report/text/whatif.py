@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from lumos.report.text.format import JOB_STEP, heading, paragraph, percent, print_diagnostics, sentence, table
 from lumos.units import duration
-from lumos.whatif.answer import Answer, Outcome
-from lumos.whatif.grid import Cell
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from lumos.whatif.answer import Answer, Outcome
+    from lumos.whatif.grid import Cell
 
 PARTS_IN_SECONDS = {
     "exposed_compute_s": "compute alone",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.honesty import honesty
+from lumos.analyze.unexplained import unexplained_times
 from lumos.analyze.steps import members
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulate.timeline import measured
@@ -14,7 +14,7 @@ US = 1000
 
 
 def figures(graph):
-    return honesty(measured(graph), members(graph))
+    return unexplained_times(measured(graph), members(graph))
 
 
 def test_kept_waiting_is_a_share_of_its_step(two_steps):

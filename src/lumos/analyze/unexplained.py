@@ -9,10 +9,9 @@ measured step. A step with too few tasks, or too much unexplained, is not scored
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lumos.analyze.causes import device_causes
 from lumos.analyze.idle import TOLERANCE_NS, Unexplained, is_operation_level, unexplained_operations
@@ -20,8 +19,12 @@ from lumos.analyze.occupancy import NEVER
 from lumos.analyze.steps import Members, step_spans
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
-from lumos.simulate.timeline import Timeline
-from lumos.trace.table import Int64
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Int64
 
 #: To be scored, a step must contain at least so many operators (and device tasks, where its rank has any), and at most such
 #: shares of it may be idle without a known cause, or covered by device work launched before the window.
@@ -31,7 +34,7 @@ MOST_PREFIX = 0.10
 
 
 @dataclass(frozen=True, slots=True)
-class Honesty:
+class UnexplainedTime:
     """Shares of the measured step. reason: why the step is not scored; empty where it is."""
 
     kept_wait: float
@@ -44,7 +47,7 @@ class Honesty:
         return not self.reason
 
 
-def honesty(timeline: Timeline, owners: Members) -> tuple[Honesty, ...]:
+def unexplained_times(timeline: Timeline, owners: Members) -> tuple[UnexplainedTime, ...]:
     """The figures of every step of `owners`, from the measured timeline."""
     graph = timeline.graph
     start, end = step_spans(timeline, owners)
@@ -61,8 +64,10 @@ def honesty(timeline: Timeline, owners: Members) -> tuple[Honesty, ...]:
     figures = zip(kept_wait.tolist(), idle.tolist(), prefix.tolist(), has_device[owners.step_rank()].tolist(), strict=True)
     if is_operation_level(graph):
         too_few = _too_few_operations(owners)
-        return tuple(Honesty(k, u, p, too_few[i] or _too_unknown(u, p)) for i, (k, u, p, _) in enumerate(figures))
-    return tuple(Honesty(k, u, p, _too_few_tasks(owners, i, device) or _too_unknown(u, p)) for i, (k, u, p, device) in enumerate(figures))
+        return tuple(UnexplainedTime(k, u, p, too_few[i] or _too_unknown(u, p)) for i, (k, u, p, _) in enumerate(figures))
+    return tuple(
+        UnexplainedTime(k, u, p, _too_few_tasks(owners, i, device) or _too_unknown(u, p)) for i, (k, u, p, device) in enumerate(figures)
+    )
 
 
 def _unexplained(timeline: Timeline, owners: Members) -> Unexplained:
