@@ -74,3 +74,14 @@ def test_documents_name_files_that_exist(document):
         assert (ROOT / name).exists(), f"{document.name} names {name}"
     for name in filter(None, linked):
         assert (document.parent / name).exists(), f"{document.name} links to {name}"
+
+
+def test_the_walks_name_functions_that_exist():
+    text = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
+    walks = re.findall(r"^\d+\. `(\w+)` .*(?:\n   .*)*", text, re.MULTILINE)
+    assert len(walks) > 15  # each sentence begins with the folder that it is in
+    for module, name in re.findall(r"\(`(?!lumos\.)(\w+)\.(\w+)`", text):
+        paths = (ROOT / "src" / "lumos").rglob(f"{module}.py")
+        assert any(re.search(rf"^(?:def|class) {name}\b", path.read_text(encoding="utf-8"), re.MULTILINE) for path in paths), (
+            f"{module}.{name}"
+        )
