@@ -25,7 +25,7 @@ import numpy as np
 
 from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
-from lumos.cost.estimate import Bound, Estimate, Float64
+from lumos.cost.estimate import Bound, Estimate, Float64, ModelledTime
 from lumos.errors import UsageError
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
@@ -156,17 +156,17 @@ def attention_seconds(
     dtype: DType,
     c: AttentionCoefficients,
     clock: float = 1.0,
-) -> tuple[Float64, Float64, Float64]:
-    """By the formula above, of each shape: seconds of all `directions` together, `Bound` of the last one, and roofline seconds."""
+) -> ModelledTime:
+    """By the formula above, of each shape: all `directions` together, and the bound of the last one."""
     parts = [_one_direction(s, causal, direction, accelerator, dtype, c, clock) for direction in directions]
-    seconds = np.asarray(sum(p[0] for p in parts))
-    roof = np.asarray(sum(p[2] for p in parts))
-    return seconds, parts[-1][1], roof
+    seconds = np.asarray(sum(p.seconds for p in parts))
+    roof = np.asarray(sum(p.roofline for p in parts))
+    return ModelledTime(seconds, parts[-1].bound, roof)
 
 
 def _one_direction(
     s: AttentionShape, causal: bool, direction: Direction, accelerator: Accelerator, dtype: DType, c: AttentionCoefficients, clock: float
-) -> tuple[Float64, Float64, Float64]:
+) -> ModelledTime:
     cores, hertz = accelerator.require("cores"), accelerator.require("clock_hz")
     peak, bandwidth = accelerator.peak(dtype), accelerator.require("memory_bytes_per_s")
     backward = direction is Direction.BACKWARD
@@ -186,7 +186,7 @@ def _one_direction(
     ideal = work * 2 * pairs * (s.head_dim + s.value_dim) / peak
     bound = np.array([Bound.LATENCY, Bound.COMPUTE, Bound.MEMORY], np.uint8)[np.stack([fixed, compute, memory]).argmax(0)]
     some = (pairs > 0) & (s.head_dim > 0)
-    return np.where(some, seconds, 0.0), bound, np.where(some, np.maximum(ideal, stream), 0.0)
+    return ModelledTime(np.where(some, seconds, 0.0), bound, np.where(some, np.maximum(ideal, stream), 0.0))
 
 
 def _blocks(s: AttentionShape, causal: bool) -> tuple[Float64, Float64, Float64, Float64]:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.cost.coefficients import Book, estimate, find, outside
-from lumos.cost.estimate import Bound, Estimate, Float64
+from lumos.cost.estimate import Bound, Estimate, Float64, ModelledTime
 from lumos.errors import UsageError
 from lumos.vocabulary import CollectiveKind
 
@@ -212,20 +212,28 @@ def _hops(kind: CollectiveKind, ranks: Float64) -> Float64:
     return np.ones_like(ranks) if kind is CollectiveKind.SEND_RECEIVE else ranks - 1
 
 
-def link_seconds(kind: CollectiveKind, size: Float64, group: Group, c: LinkCoefficients) -> tuple[Float64, Float64, Float64]:
-    """Seconds, `Bound` and roofline seconds within one node."""
+def link_seconds(kind: CollectiveKind, size: Float64, group: Group, c: LinkCoefficients) -> ModelledTime:
+    """The time within one node."""
     options, ideal = _inner(kind, size, group, c)
-    seconds, latency, wire = _cheapest([(latency + wire, latency, wire) for latency, wire in options])
-    return seconds, np.where(latency > wire, Bound.LATENCY, Bound.LINK), ideal
+    seconds, latency, wire = _cheapest([_Option(latency + wire, latency, wire) for latency, wire in options])
+    return ModelledTime(seconds, np.where(latency > wire, Bound.LATENCY, Bound.LINK), ideal)
 
 
-def _cheapest(options: list[tuple[Float64, Float64, Float64]]) -> tuple[Float64, Float64, Float64]:
-    """(total, latency, moving) seconds of the option with the least total, entry by entry."""
+class _Option(NamedTuple):
+    """Seconds of one protocol and algorithm: in total, before the first byte arrives, and moving bytes."""
+
+    total: Float64
+    latency: Float64
+    moving: Float64
+
+
+def _cheapest(options: list[_Option]) -> _Option:
+    """The option with the least total, entry by entry."""
     total, latency, moving = options[0]
     for other in options[1:]:
         better = other[0] < total
         total, latency, moving = (np.where(better, b, a) for a, b in zip((total, latency, moving), other, strict=True))
-    return total, latency, moving
+    return _Option(total, latency, moving)
 
 
 def _inner(kind: CollectiveKind, size: Float64, group: Group, c: LinkCoefficients) -> tuple[list[tuple[Float64, Float64]], Float64]:
@@ -249,10 +257,8 @@ def _inner(kind: CollectiveKind, size: Float64, group: Group, c: LinkCoefficient
     return options, ideal
 
 
-def network_seconds(
-    kind: CollectiveKind, size: Float64, group: Group, inner: LinkCoefficients, c: NetworkCoefficients
-) -> tuple[Float64, Float64, Float64]:
-    """Seconds, `Bound` and roofline seconds of groups over several nodes."""
+def network_seconds(kind: CollectiveKind, size: Float64, group: Group, inner: LinkCoefficients, c: NetworkCoefficients) -> ModelledTime:
+    """The time of groups over several nodes."""
     options, ideal = _inner(kind, size, group, inner)
     peak = _through_node(kind, size, group) / group.nic
     network = peak * (c.exchange_overhead if kind is CollectiveKind.ALL_TO_ALL else c.overhead)
@@ -265,10 +271,10 @@ def network_seconds(
     for inside, wire in options:
         latency, moving = np.maximum(inside, inner.base_us * 1e-6) * through + between, np.maximum(wire, network)
         filling = c.growth * np.sqrt(latency * moving * group.hop_s / RDMA_HOP_S)
-        joined.append((latency + moving + filling, latency, moving))
+        joined.append(_Option(latency + moving + filling, latency, moving))
     seconds, latency, moving = _cheapest(joined)
     bound = np.where(latency > moving, Bound.LATENCY, np.where(network >= moving, Bound.FABRIC, Bound.LINK))
-    return seconds, bound, np.maximum(peak, ideal)
+    return ModelledTime(seconds, bound, np.maximum(peak, ideal))
 
 
 def _through_node(kind: CollectiveKind, size: Float64, group: Group) -> Float64:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,6 +30,17 @@ class Bound(IntEnum):
     LINK = 5  # links within a node
     FABRIC = 6  # the network between nodes
     HOST = 7  # processor cores of the host
+
+
+class ModelledTime(NamedTuple):
+    """What the formula of a cost model says of each shape: seconds, what bounds them (`Bound`), and the seconds of the roofline.
+
+    Arrays of the shapes' shape, float64 but for `bound`.
+    """
+
+    seconds: Float64
+    bound: Float64
+    roofline: Float64
 
 
 #: Where an estimate came from, best first.

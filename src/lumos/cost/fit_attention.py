@@ -62,7 +62,7 @@ def _fit(tables: Sequence[AttentionRows]) -> AttentionCoefficients:
 
 
 def _seconds(t: AttentionRows, c: AttentionCoefficients) -> Float64:
-    return attention_seconds(t.shape, t.causal, t.directions, t.accelerator, t.dtype, c)[0]
+    return attention_seconds(t.shape, t.causal, t.directions, t.accelerator, t.dtype, c).seconds
 
 
 def _predict(c: AttentionCoefficients, tables: Sequence[AttentionRows]) -> Float64:

@@ -89,12 +89,12 @@ def _fit_network(tables: Sequence[CollectiveRows], inner: Sequence[LinkCoefficie
 
 def _link(t: CollectiveRows, c: LinkCoefficients) -> Float64:
     group = span_group(t.cluster, t.ranks, t.ranks, np.ones_like(t.ranks), t.ranks)
-    return link_seconds(t.kind, t.size_bytes, group, c)[0]
+    return link_seconds(t.kind, t.size_bytes, group, c).seconds
 
 
 def _network(t: CollectiveRows, inner: LinkCoefficients, c: NetworkCoefficients) -> Float64:
     group = span_group(t.cluster, t.ranks, t.ranks / t.nodes, np.ones_like(t.ranks), t.nodes * t.cluster.node.devices)
-    return network_seconds(t.kind, t.size_bytes, group, inner, c)[0]
+    return network_seconds(t.kind, t.size_bytes, group, inner, c).seconds
 
 
 def _predict(c: LinkCoefficients, tables: Sequence[CollectiveRows]) -> Float64:

@@ -86,7 +86,7 @@ def _fit(tables: Sequence[MemoryRows]) -> MemoryCoefficients:
 
 
 def _seconds(t: MemoryRows, c: MemoryCoefficients) -> Float64:
-    return moved_seconds(t.bytes, t.accelerator, c)[0]
+    return moved_seconds(t.bytes, t.accelerator, c).seconds
 
 
 def _predict(c: MemoryCoefficients, tables: Sequence[MemoryRows]) -> Float64:

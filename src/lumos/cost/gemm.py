@@ -25,7 +25,7 @@ import numpy as np
 
 from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
-from lumos.cost.estimate import Bound, Estimate, Float64
+from lumos.cost.estimate import Bound, Estimate, Float64, ModelledTime
 from lumos.errors import UsageError
 from lumos.vocabulary import DType
 
@@ -204,7 +204,7 @@ def _estimate(
     seconds, roof, bound = np.empty(size), np.empty(size), np.empty(size, np.uint8)
     for i in range(0, size, CHUNK):
         part = slice(i, i + CHUNK)
-        seconds[part], roof[part], bound[part] = _seconds(_Shapes(m[part], n[part], k[part], batch[part]), work, coefficients)
+        seconds[part], bound[part], roof[part] = _seconds(_Shapes(m[part], n[part], k[part], batch[part]), work, coefficients)
     beyond = outside(fitted.seen, m=m.sum(-1), n=n, k=k)
     return estimate(seconds.reshape(shape), roof.reshape(shape), bound.reshape(shape), beyond.reshape(shape), fitted, notes)
 
@@ -216,11 +216,11 @@ def from_values(values: dict[str, float | list[float]]) -> GemmCoefficients:
 
 def gemm_seconds(m: Float64, n: Float64, k: Float64, work: GemmWork, coefficients: GemmCoefficients) -> Float64:
     """The formula without coefficients' lookup or interval, for fitting. m, n, k: (N,). Returns seconds (N,)."""
-    return _seconds(_Shapes(m[:, None], n, k, np.ones(len(m))), work, coefficients)[0]
+    return _seconds(_Shapes(m[:, None], n, k, np.ones(len(m))), work, coefficients).seconds
 
 
-def _seconds(s: _Shapes, w: GemmWork, c: GemmCoefficients) -> tuple[Float64, Float64, Float64]:
-    """Seconds, roofline seconds and `Bound` of each shape: m (N, groups), the rest (N,)."""
+def _seconds(s: _Shapes, w: GemmWork, c: GemmCoefficients) -> ModelledTime:
+    """The time of each shape: m (N, groups), the rest (N,)."""
     groups = s.m.shape[1]
     rows = s.m[:, 0] if groups == 1 else s.m.sum(1)
     weights = groups if groups == 1 else (s.m > 0).sum(1)
@@ -264,4 +264,4 @@ def _seconds(s: _Shapes, w: GemmWork, c: GemmCoefficients) -> tuple[Float64, Flo
     parts = np.stack([compute_part, np.sqrt(memory2), cache_part, fixed])
     bound = np.array(_PARTS, np.uint8)[parts.argmax(0)]
     work = flops > 0
-    return np.where(work, body + fixed, 0.0), np.where(work, np.maximum(ideal, stream), 0.0), bound
+    return ModelledTime(np.where(work, body + fixed, 0.0), bound, np.where(work, np.maximum(ideal, stream), 0.0))

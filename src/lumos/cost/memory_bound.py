@@ -19,7 +19,7 @@ import numpy as np
 
 from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import Book, estimate, find, outside
-from lumos.cost.estimate import Bound, Estimate, Float64
+from lumos.cost.estimate import Bound, Estimate, Float64, ModelledTime
 from lumos.errors import UsageError
 from lumos.vocabulary import DType
 
@@ -145,8 +145,8 @@ def moved(traffic: ArrayLike, accelerator: Accelerator, kernel_class: str = POIN
     return estimate(seconds, roof, bound, outside(fitted.seen, bytes=traffic), fitted, notes)
 
 
-def moved_seconds(traffic: Float64, accelerator: Accelerator, c: MemoryCoefficients) -> tuple[Float64, Float64, Float64]:
-    """Seconds, `Bound` and roofline seconds (cache included) of traffic in bytes, by the formula above."""
+def moved_seconds(traffic: Float64, accelerator: Accelerator, c: MemoryCoefficients) -> ModelledTime:
+    """The time of traffic in bytes, by the formula above; the roofline counts the cache."""
     bandwidth = accelerator.require("memory_bytes_per_s")
     cached = np.minimum(traffic, c.cache_share * accelerator.require("cache_bytes"))
     roof = (cached / (1 + c.cache_speedup) + traffic - cached) / bandwidth
@@ -154,4 +154,4 @@ def moved_seconds(traffic: Float64, accelerator: Accelerator, c: MemoryCoefficie
     launch = c.launch_us * 1e-6
     some = traffic > 0
     bound = np.where(stream > launch, np.where(cached < traffic, Bound.MEMORY, Bound.CACHE), Bound.LATENCY)
-    return np.where(some, launch + stream, 0.0), bound, np.where(some, roof, 0.0)
+    return ModelledTime(np.where(some, launch + stream, 0.0), bound, np.where(some, roof, 0.0))

@@ -109,8 +109,17 @@ def is_attention(name: str) -> bool:
     return bool(_ATTENTION.match(name))
 
 
-def product(o: ShapedOperator) -> tuple[int, int, int, int] | None:
-    """(m, n, k, batch) of a multiplication; None where the operator is no multiplication or lacks shapes."""
+class Product(NamedTuple):
+    """A multiplication [m, k] · [k, n], `batch` equal ones in a kernel."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+
+
+def product(o: ShapedOperator) -> Product | None:
+    """The sizes of a multiplication; None where the operator is no multiplication or lacks shapes."""
     if o.name not in PRODUCTS:
         return None
     first, second, transposed = PRODUCTS[o.name]
@@ -120,8 +129,8 @@ def product(o: ShapedOperator) -> tuple[int, int, int, int] | None:
     if len(a) < 2 or len(b) < 2:
         return None
     if transposed:
-        return elements(a[:-1]), b[0], b[1], 1
-    return a[-2], b[-1], a[-1], a[0] if len(a) == 3 else 1
+        return Product(elements(a[:-1]), b[0], b[1], 1)
+    return Product(a[-2], b[-1], a[-1], a[0] if len(a) == 3 else 1)
 
 
 def sizes(trace: Trace) -> Sizes:
@@ -138,7 +147,7 @@ def sizes(trace: Trace) -> Sizes:
             tables[o.shapes[0], o.shapes[1]] += count
         found = product(o)
         if found is not None:
-            products[found[0], found[1], found[2]] += count
+            products[found.m, found.n, found.k] += count
     return _sizes(attention, tables, products)
 
 
