@@ -7,7 +7,9 @@ before a block says what else it needs (`<!-- needs torch -->`), or that it is a
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,6 +69,8 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "train.py").write_text(TRAIN)
     monkeypatch.chdir(tmp_path)
+    # Blocks that start `python` mean the one that runs this test, whose environment has what they need.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     found = [block for block in blocks(page) if block.runs]
     able = [block for block in found if not block.missing]
     if not able:
