@@ -72,7 +72,8 @@ class Transfer(NamedTuple):
 
     @property
     def global_peer(self) -> int:
-        return dist.get_global_rank(self.group, self.peer)
+        rank: int = dist.get_global_rank(self.group, self.peer)
+        return rank
 
 
 #: torch's function for each kind of transfer.
