@@ -168,7 +168,7 @@ class LayerParts:
         s = self.share
         if s.plan.tp > 1:
             kind = CollectiveKind.REDUCE_SCATTER if s.plan.sequence_parallel else CollectiveKind.ALL_REDUCE
-            b.add(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), RankStream.TENSOR)
+            b.add(f"tp {kind}", s.tensor(kind, self._residual_bytes()), RankStream.TENSOR)
 
     def _residual_bytes(self) -> int:
         return self.width * self.share.tokens * self.share.model.hidden
@@ -177,16 +177,22 @@ class LayerParts:
         s = self.share
         return self.framework.tp_overlap and s.plan.tp > 1 and s.plan.sequence_parallel
 
+    def _gather(self, b: Builder, in_fp8: bool) -> list[int]:
+        """Gather the input of a multiplication: before it or, if the framework overlaps them, at the same time.
+
+        Returns the operations that the block has still to join.
+        """
+        if not self._overlaps():
+            self.gather_input(b, in_fp8)
+            return []
+        self._cast_slice(b, in_fp8)
+        return [b.fork("tp all-gather", self._slice_gather(in_fp8), RankStream.TENSOR)]
+
     def column_forward(self, b: Builder, name: str, *widths: int) -> None:
         """Gather, then multiply by matrices of `widths` columns; at the same time if the framework overlaps them."""
         s = self.share
-        gather: list[int] = []
         in_fp8 = self._gathers_fp8(name)
-        if self._overlaps():
-            self._cast_slice(b, in_fp8)
-            gather = [b.fork("tp all-gather", self._slice_gather(in_fp8), RankStream.TENSOR)]
-        else:
-            self.gather_input(b, in_fp8)
+        gather = self._gather(b, in_fp8)
         for n in self._joined(widths):
             self.linear_forward(b, name, s.tokens, n, s.model.hidden, not in_fp8)
         b.join(*gather)
@@ -208,13 +214,8 @@ class LayerParts:
     def row_backward(self, b: Builder, name: str, k: int, bias: bool) -> None:
         """The gradient of the output is gathered first: with sequence parallelism it arrives in slices."""
         s = self.share
-        gather: list[int] = []
         in_fp8 = self._gathers_fp8(name)
-        if self._overlaps():
-            self._cast_slice(b, in_fp8)
-            gather = [b.fork("tp all-gather", self._slice_gather(in_fp8), RankStream.TENSOR)]
-        else:
-            self.gather_input(b, in_fp8)
+        gather = self._gather(b, in_fp8)
         self.linear_backward(b, name, s.tokens, s.model.hidden, k, lambda: gather, bias, not in_fp8)
 
     def column_backward(self, b: Builder, name: str, bias: bool, *widths: int) -> None:
@@ -228,7 +229,7 @@ class LayerParts:
             if not tp or not self.framework.tp_async:
                 return []
             kind = CollectiveKind.REDUCE_SCATTER if sequence else CollectiveKind.ALL_REDUCE
-            return [b.fork(f"tp {kind.replace('_', '-')}", s.tensor(kind, self._residual_bytes()), RankStream.TENSOR)]
+            return [b.fork(f"tp {kind}", s.tensor(kind, self._residual_bytes()), RankStream.TENSOR)]
 
         *first, last = self._joined(widths)
         for n in first:
