@@ -141,7 +141,7 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
         start_error_by_class=start_error_by_class(truth, timeline, owners, starts),
         start_error_by_stream=start_error_by_stream(truth, timeline, owners, starts),
         constants=replay_constants(graph),
-        ignored=tuple(sorted(kind.name.lower().replace("_", "-") for kind in graph.ignored)),
+        ignored=tuple(sorted(kind.word for kind in graph.ignored)),
         diagnostics=graph.diagnostics,
     )
 

@@ -83,7 +83,7 @@ def _plain(path: CriticalPath, graph: Graph) -> dict[str, Any]:
                 "end_ns": link.end_ns,
                 "delay_ns": link.delay_ns,
                 "idle_ns": link.idle_ns,
-                "cause": None if link.cause is None else link.cause.name.lower().replace("_", "-"),
+                "cause": None if link.cause is None else link.cause.word,
             }
         )
     return {**plain(replace(path, links=())), "links": links}

@@ -66,6 +66,11 @@ class Dependency(IntEnum):
     RENDEZVOUS = 9
     DATA = 10
 
+    @property
+    def word(self) -> str:
+        """Its name in text and JSON, such as "hand-off"."""
+        return self.name.lower().replace("_", "-")
+
 
 #: The names on the command line (`replay --ignore KIND`) and the dependencies that each names.
 DEPENDENCY_NAMES: Mapping[str, tuple[Dependency, ...]] = {

@@ -21,7 +21,7 @@ _NAMED = 10
 def no_schedule(graph: Graph, cycle: _engine.Cycle) -> GraphError:
     """The error that names the tasks on a cycle, what each waits for, and the ranks missing from a rendezvous on it."""
     tasks, kinds, missing = cycle.tasks, cycle.kinds, cycle.missing
-    words = [Dependency(kind).name.lower().replace("_", "-") for kind in kinds]
+    words = [Dependency(kind).word for kind in kinds]
     lines = [_describe(graph, tasks[0])]
     lines += [f"waits ({word}) for {_describe(graph, task)}" for word, task in zip(words[: _NAMED - 1], tasks[1:_NAMED], strict=False)]
     if len(tasks) > _NAMED:

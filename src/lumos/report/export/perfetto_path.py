@@ -55,7 +55,7 @@ def _link(timeline: Timeline, link: Link, pid: int, origin: int) -> Iterator[dic
         processor = graph.processors[graph.processor[link.task]]
         about = {"class": link.label, "rank": processor.rank, "on": processor.name, "task": link.task}
         if link.cause is not None:
-            about["behind"] = link.cause.name.lower().replace("_", "-")
+            about["behind"] = link.cause.word
         name = graph.names[graph.name[link.task]].encode("utf-8", "replace").decode()
         yield _slice(name, pid, 1, link.start_ns - origin, link.end_ns - link.start_ns, about)
 
