@@ -22,7 +22,7 @@ from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
 from lumos.plan.profiles import framework_profile
 from lumos.report.text.search import plan_words
-from lumos.search.coarse import step_times
+from lumos.search.coarse import coarse_step_times
 from lumos.search.engine import Ray
 from lumos.search.memory import peak_bytes
 from lumos.search.prices import Prices
@@ -119,9 +119,9 @@ def _pieces(problem: Problem) -> list[tuple[str, ...]]:
     columns = Prices(pricer).columns(fits)
     clock.append(time.process_time())
     passes.cache_clear()
-    step_times(fits, columns, pricer.coefficients)
+    coarse_step_times(fits, columns, pricer.coefficients)
     clock.append(time.process_time())
-    step_times(fits, columns, pricer.coefficients)
+    coarse_step_times(fits, columns, pricer.coefficients)
     clock.append(time.process_time())
     spans = np.diff(clock)
     names = ("enumerate", "memory", "price the blocks", "time the steps, orders of passes made anew", "time the steps again")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lumos.blocks.block import Block, Builder, Op, Times, collapse
 from lumos.blocks.work import Fixed, RankStream, Traffic
-from lumos.predict.assemble import repeated
+from lumos.predict.assemble import in_sequence
 
 
 def run(block: Block, times: list[int], host: int, device: int) -> tuple[int, int]:
@@ -52,7 +52,7 @@ def test_series_of_blocks(made, count):
     chained = one
     for _ in range(count - 1):
         chained = chained.then(one)
-    assert repeated(one, count) == chained
+    assert in_sequence(one, count) == chained
 
 
 def test_builder_chains_and_joins():

@@ -10,7 +10,7 @@ import pytest
 from tests.predict.test_published import ROW, row
 
 from lumos.errors import LumosError
-from lumos.predict.step_time import StepTime
+from lumos.predict.step_time import PredictedStep
 from lumos.predict.validate import Scored, read_tables, rows_of, score, summary
 
 
@@ -37,7 +37,7 @@ def scored(measured: float, predicted: float, **changes: str) -> Scored:
     from lumos.predict.published import job_of
 
     r = row(**changes)
-    return Scored(r["id"], r["source"], r, measured, StepTime(predicted, 0.8 * predicted, 1.2 * predicted), job_of(r))
+    return Scored(r["id"], r["source"], r, measured, PredictedStep(predicted, 0.8 * predicted, 1.2 * predicted), job_of(r))
 
 
 def test_figures_of_known_errors():

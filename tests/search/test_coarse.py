@@ -11,7 +11,7 @@ from lumos.blocks.price import Pricer
 from lumos.plan.profiles import framework_profile
 from lumos.predict.step_time import step_time
 from lumos.search.bounds import lower_bounds
-from lumos.search.coarse import step_times
+from lumos.search.coarse import coarse_step_times
 from lumos.search.memory import peak_bytes
 from lumos.search.prices import Prices
 from lumos.search.space import SCHEDULES, Plans, Space, enumerate_plans
@@ -28,7 +28,7 @@ def both(plans):
     pricer = Pricer(plans.problem.cluster)
     columns = Prices(pricer).columns(plans)
     full = np.array([step_time(plans.problem.job(plans.plan(row)), pricer).time_s for row in range(len(plans))])
-    return step_times(plans, columns, pricer.coefficients), full, lower_bounds(plans, columns, pricer.coefficients)
+    return coarse_step_times(plans, columns, pricer.coefficients), full, lower_bounds(plans, columns, pricer.coefficients)
 
 
 def ranks(values):
@@ -67,7 +67,7 @@ def test_long_steps_are_extrapolated_from_short_ones(small, schedule):
 def test_a_plan_takes_the_same_time_alone_and_with_others(small):
     plans = sample(small, 50)
     pricer = Pricer(small.cluster)
-    together = step_times(plans, Prices(pricer).columns(plans), pricer.coefficients)
+    together = coarse_step_times(plans, Prices(pricer).columns(plans), pricer.coefficients)
     for row in range(0, 50, 10):
         alone = plans.take(np.array([row]))
-        assert step_times(alone, Prices(pricer).columns(alone), pricer.coefficients)[0] == pytest.approx(together[row], rel=1e-12)
+        assert coarse_step_times(alone, Prices(pricer).columns(alone), pricer.coefficients)[0] == pytest.approx(together[row], rel=1e-12)

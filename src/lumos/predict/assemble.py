@@ -161,7 +161,7 @@ def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
         t.first_tasks.append(0)
         t.last_tasks.append(0)
         return t
-    c = repeated(c, repeat)
+    c = in_sequence(c, repeat)
     lanes = {op.lane for op in block.ops}
     lane = next(iter(lanes)) if len(lanes) == 1 else RankStream.COMPUTE
     launch = _add(t, HOST, Kind.LAUNCH, f"launch {block.name}", _host(c.lead))
@@ -183,7 +183,7 @@ def _host(ns: int) -> Times:
     return Times(ns, round(ns * HOST_INTERVAL[0]), round(ns * HOST_INTERVAL[1]))
 
 
-def repeated(c: Collapsed, count: int) -> Collapsed:
+def in_sequence(c: Collapsed, count: int) -> Collapsed:
     """The block `count` times in series."""
     host_limited = c.host_limited + (count - 1) * max(c.host, c.device.best)
     return Collapsed(c.device.repeated(count), host_limited, c.host * count, c.compute * count, c.exposed * count, c.overlapped * count)

@@ -17,7 +17,7 @@ from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGe
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.predict.assemble import Assembled, assemble
-from lumos.predict.step_time import StepTime, layout_of, slowest, time_of
+from lumos.predict.step_time import PredictedStep, layout_of, slowest, time_of
 from lumos.result import Shown
 from lumos.simulate import simulate
 from lumos.simulate.durations import slow_rank
@@ -45,7 +45,7 @@ class Prediction(Shown):
     job: PlannedJob
     layout: Layout
     timeline: Timeline
-    time: StepTime
+    time: PredictedStep
     breakdown: dict[str, float]
     tokens_per_s_per_gpu: float
     model_flops_utilization: float

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CORRELATED = 0.5
 
 
-class StepTime(NamedTuple):
+class PredictedStep(NamedTuple):
     """Seconds of one step, with the 80 % interval."""
 
     time_s: float
@@ -33,18 +33,18 @@ def layout_of(job: PlannedJob) -> Layout:
     return arrange(job.model, job.plan, job.framework, job.cluster.node.devices)
 
 
-def step_time(job: PlannedJob, pricer: Pricer, coarse: bool = True) -> StepTime:
+def step_time(job: PlannedJob, pricer: Pricer, coarse: bool = True) -> PredictedStep:
     """The step of `job`, priced by `pricer` (of the job's cluster)."""
     return time_of(assemble(layout_of(job), pricer, coarse), job, pricer.coefficients)
 
 
-def time_of(assembled: Assembled, job: PlannedJob, coefficients: StepCoefficients) -> StepTime:
+def time_of(assembled: Assembled, job: PlannedJob, coefficients: StepCoefficients) -> PredictedStep:
     frozen = freeze(assembled.graph)
     spans = sweep_many(frozen, np.stack([assembled.graph.duration, assembled.low, assembled.high]))
     factor = slowest(job, coefficients)
     time, low, high = (float(s) * 1e-9 * factor for s in spans)
     down, up = (np.hypot(CORRELATED * (bound / time - 1), coefficients.spread) for bound in (low, high))
-    return StepTime(time, time / (1 + float(down)), time * (1 + float(up)))
+    return PredictedStep(time, time / (1 + float(down)), time * (1 + float(up)))
 
 
 def slowest(job: PlannedJob, coefficients: StepCoefficients) -> float:

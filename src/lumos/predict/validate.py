@@ -15,7 +15,7 @@ from lumos.blocks.price import Pricer
 from lumos.errors import LumosError
 from lumos.predict.predict import predict_job
 from lumos.predict.published import PublishedRun, job_of, published_step
-from lumos.predict.step_time import StepTime, step_time
+from lumos.predict.step_time import PredictedStep, step_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,7 +37,7 @@ class Scored:
     source: str
     row: PublishedRun
     measured_s: float = 0.0
-    predicted: StepTime | None = None
+    predicted: PredictedStep | None = None
     job: PlannedJob | None = None
     measured_peak_bytes: int | None = None
     peak_bytes: int | None = None

@@ -44,7 +44,7 @@ check_enum(_pipeline, PassKind)
 _PRICES = ("forward", "backward", "inputs", "weights", "backward", "weights")
 
 
-def step_times(plans: Plans, columns: Columns, coefficients: StepCoefficients) -> Floats:
+def coarse_step_times(plans: Plans, columns: Columns, coefficients: StepCoefficients) -> Floats:
     """Seconds of every plan's step, float64[n]."""
     table = _table(plans, columns, coefficients)
     out = np.zeros(len(plans))

@@ -17,7 +17,7 @@ from lumos.blocks.price import Pricer
 from lumos.distribute import Workers
 from lumos.errors import UsageError
 from lumos.predict.predict import predict_job, result
-from lumos.search.coarse import step_times
+from lumos.search.coarse import coarse_step_times
 from lumos.search.structure import structures
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from lumos.blocks.memory import Memory
     from lumos.plan.job import PlannedJob
-    from lumos.predict.step_time import StepTime
+    from lumos.predict.step_time import PredictedStep
     from lumos.search.prices import Columns, Floats
     from lumos.search.space import Ints, Plans, Problem
 
@@ -37,7 +37,7 @@ class Simulated:
     """A plan simulated in full, without its timeline. keys: those of `lumos predict --json`."""
 
     job: PlannedJob
-    time: StepTime
+    time: PredictedStep
     memory: Memory
     tokens_per_s_per_gpu: float
     model_flops_utilization: float
@@ -92,7 +92,7 @@ class Local:
 
     def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
         def run(block: Ints) -> Floats:
-            return step_times(plans.take(block), columns.take(block), self.pricer.coefficients)
+            return coarse_step_times(plans.take(block), columns.take(block), self.pricer.coefficients)
 
         parts = layer_blocks(plans, rows, 4 * self._threads)
         with ThreadPoolExecutor(self._threads) as pool:
@@ -124,7 +124,7 @@ class Ray:
 
 def _timed(table: tuple[Plans, Columns, Any], block: Ints) -> Floats:
     plans, columns, coefficients = table
-    return step_times(plans.take(block), columns.take(block), coefficients)
+    return coarse_step_times(plans.take(block), columns.take(block), coefficients)
 
 
 def _simulated(table: tuple[Plans, Pricer], row: int) -> Simulated:
