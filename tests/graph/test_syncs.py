@@ -132,7 +132,7 @@ def test_a_full_queue_shows_as_many_launches_at_one_count(draw, trace):
         ends.append(max(start, begin + call) + 10.0)
         begin += call
     found = trace(drawing)
-    depth, _, outstanding_seen = queue_depth(device_work(found))
+    depth, _, outstanding_seen, _ = queue_depth(device_work(found))
     assert depth == outstanding_seen.max() >= 999
     graph = rank_graph(found)
     blocked = graph.duration[graph.kind == Kind.LAUNCH][-100:]
@@ -141,6 +141,25 @@ def test_a_full_queue_shows_as_many_launches_at_one_count(draw, trace):
     kernels = np.flatnonzero(graph.kind == Kind.KERNEL)
     error = abs(timeline.end[kernels].max() - graph.measured_end[kernels].max())
     assert error / (graph.measured_end.max() - graph.measured_start.min()) < 0.001
+
+
+def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
+    # 1,000 kernels of 10 us were launched before the recording. Every recorded call waits until one of them, or of those after
+    # them, ends, and returns 1 us later: it costs 1 us, not 10.
+    drawing = draw()
+    for i in range(1000):
+        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
+    for i in range(300):
+        drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
+    found = trace(drawing)
+    depth, _, outstanding, freed = queue_depth(device_work(found))
+    assert depth == 1000
+    assert (outstanding == 1000).all()
+    assert freed.tolist() == list(range(300))
+    graph = rank_graph(found)
+    launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
+    assert (graph.duration[launches] == 1 * US).all()
+    assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
 
 
 def test_a_loop_that_keeps_few_launches_ahead_has_no_full_queue(draw, trace):

@@ -92,7 +92,7 @@ def rank_graph(trace: Trace) -> Graph:
     syncs = synchronisations(trace, calls, work)
     copies = blocking_copies(trace, calls, work)
     waits = stream_waits(trace, calls, work)
-    depth, full = _full_queue(work)
+    depth, full, freed = _full_queue(work)
     anchors = np.concatenate((work.call[work.call >= 0], syncs.row)).astype(np.int32)
     slices = host_slices(trace, anchors)
     if not len(slices) and not len(work):
@@ -102,13 +102,13 @@ def rank_graph(trace: Trace) -> Graph:
     delays = rank_constants(trace, work, _marked(len(work), waits.work), syncs, copies)
 
     planned = plan(trace, slices)
-    _plan_launches(planned, work, copies, full, delays.launch_latency)
+    _plan_launches(planned, work, copies, (full, freed), delays.launch_latency)
     awaiting = np.flatnonzero((syncs.target != NONE) | (syncs.event >= 0))
     planned.cut(syncs.row[awaiting], Kind.SYNC, syncs.own[awaiting])
     tasks = host_tasks(planned, handed)
 
     first_work = len(tasks)
-    before = _edges(planned, tasks, work, syncs, copies, waits).predecessors(first_work + len(work))
+    before = _edges(planned, tasks, work, syncs, copies, waits, (full, freed)).predecessors(first_work + len(work))
     lanes = np.unique(slices.lane)
     release_task, release_time = _boundary(tasks, work, lanes)
     on_stream = np.flatnonzero(syncs.target != NONE)
@@ -153,10 +153,12 @@ def _marked(length: int, index: Int64) -> NDArray[np.bool_]:
     return mask
 
 
-def _full_queue(work: DeviceWork) -> tuple[int, Int64]:
-    """The depth of the launch queue (0 where the trace shows no limit), and the work whose launch had to wait for a place in it."""
-    depth, order, outstanding = queue_depth(work)
-    return depth, order[outstanding >= depth] if depth else order[:0]
+def _full_queue(work: DeviceWork) -> tuple[int, Int64, Int64]:
+    """The depth of the launch queue (0 where the trace shows no limit), the work whose launch had to wait for a place in it, and the
+    work whose end made that place."""
+    depth, order, outstanding, freed = queue_depth(work)
+    blocked = np.flatnonzero(outstanding >= depth) if depth else order[:0]
+    return depth, order[blocked], freed[blocked]
 
 
 def _timers(trace: Trace, anchors: Int32) -> NDArray[np.bool_]:
@@ -169,8 +171,13 @@ def _timers(trace: Trace, anchors: Int32) -> NDArray[np.bool_]:
     return timers
 
 
-def _plan_launches(planned: HostPlan, work: DeviceWork, copies: BlockingCopies, full: Int64, latency: int) -> None:
-    """Launch calls keep their measured time, except those that waited inside, for their copy or for a place in the queue."""
+def _plan_launches(planned: HostPlan, work: DeviceWork, copies: BlockingCopies, queued: tuple[Int64, Int64], latency: int) -> None:
+    """Launch calls keep their measured time, except those that waited inside, for their copy or for a place in the queue.
+
+    A call that waited for a place costs what the others cost. Where all waited, it costs the time from the free place to its return.
+    queued: the work whose launch waited for a place, and the work whose end made it.
+    """
+    full, freed = queued
     launched = work.call[work.call >= 0]
     at = planned.last_of_row[launched]
     planned.kind[at] = Kind.LAUNCH
@@ -178,7 +185,7 @@ def _plan_launches(planned: HostPlan, work: DeviceWork, copies: BlockingCopies, 
     if len(full):
         blocked = planned.last_of_row[work.call[full]]
         free = np.setdiff1d(at, blocked)
-        usual = int(np.median(planned.duration[free])) if len(free) else 0
+        usual = int(np.median(planned.duration[free] if len(free) else np.maximum(planned.finish[blocked] - work.end[freed], 0)))
         planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])
         planned.begin[blocked] = planned.finish[blocked] - planned.duration[blocked]
 
@@ -189,9 +196,15 @@ def _returns(planned: HostPlan, tasks: HostTasks, rows: Int32) -> Int64:
 
 
 def _edges(
-    planned: HostPlan, tasks: HostTasks, work: DeviceWork, syncs: Synchronisations, copies: BlockingCopies, waits: StreamWaits
+    planned: HostPlan,
+    tasks: HostTasks,
+    work: DeviceWork,
+    syncs: Synchronisations,
+    copies: BlockingCopies,
+    waits: StreamWaits,
+    queued: tuple[Int64, Int64],
 ) -> Edges:
-    """All edges of one rank except those of processor order."""
+    """All edges of one rank except those of processor order, and those of a full queue between launches that the trace has."""
     first_work = len(tasks)
     edges = Edges()
     launched = np.flatnonzero(work.call >= 0)
@@ -200,6 +213,9 @@ def _edges(
     edges.add(first_work + copies.work, _returns(planned, tasks, work.call[copies.work]), Dependency.COPY)
     on_event = np.flatnonzero(syncs.event >= 0)
     edges.add(first_work + syncs.event[on_event].astype(np.int64), _returns(planned, tasks, syncs.row[on_event]), Dependency.SYNC)
+    full, freed = queued
+    early = work.call[freed] < 0
+    edges.add(first_work + freed[early], tasks.of_slice[planned.last_of_row[work.call[full[early]]]], Dependency.QUEUE_DEPTH)
     edges.add(tasks.hand_off_source, tasks.hand_off_task, Dependency.HAND_OFF)
     return edges
 

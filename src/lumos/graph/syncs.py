@@ -257,21 +257,32 @@ SHALLOWEST_QUEUE = 900
 
 class QueueDepth(NamedTuple):
     """depth: launches of the rank that may be outstanding, 0 where the trace shows no limit. order: launched work (indices into
-    DeviceWork) in the order of the calls. outstanding: for each of these, the launches that had not ended when its call began."""
+    DeviceWork) in the order of the calls. outstanding: for each of these, the launches that had not ended when its call began, with those
+    from before the recording. freed: where these were as many as the depth, the work (an index into DeviceWork) whose end made place;
+    ABSENT elsewhere."""
 
     depth: int
     order: Int64
     outstanding: Int64
+    freed: Int64
 
 
 def queue_depth(work: DeviceWork) -> QueueDepth:
     """How many launches may be outstanding. There is a limit where many launches begin at the largest count that occurs."""
     launched = np.flatnonzero(work.call >= 0)
     order = launched[np.argsort(work.issued[launched], kind="stable")]
-    outstanding = np.arange(len(order)) - np.searchsorted(np.sort(work.end[order]), work.issued[order], "left")
+    early = np.flatnonzero((work.call < 0) & (work.issued == np.iinfo(np.int64).min))
+    every = np.concatenate((early, order))
+    by_end = every[np.argsort(work.end[every], kind="stable")]
+    before = len(early) + np.arange(len(order))
+    outstanding = before - np.searchsorted(work.end[by_end], work.issued[order], "left")
+    freed = np.full(len(order), ABSENT, np.int64)
     if not len(order):
-        return QueueDepth(0, order, outstanding)
+        return QueueDepth(0, order, outstanding, freed)
     most = int(outstanding.max())
     at_limit = int((outstanding >= most - 1).sum())
-    full = most >= SHALLOWEST_QUEUE and at_limit >= FULL_QUEUE_SIGHTINGS
-    return QueueDepth(most if full else 0, order, outstanding)
+    if most < SHALLOWEST_QUEUE or at_limit < FULL_QUEUE_SIGHTINGS:
+        return QueueDepth(0, order, outstanding, freed)
+    blocked = np.flatnonzero(outstanding >= most)
+    freed[blocked] = by_end[before[blocked] - most]
+    return QueueDepth(most, order, outstanding, freed)
