@@ -121,13 +121,13 @@ class FrozenGraph {
     }
 
     // Sweeps in which the duration of task t is the graph's own times factors[c, group[t]] in configuration c. factors: [k, groups];
-    // group, mark: [n]; first, last: [k], the earliest start and latest end of tasks marked 1; before: [k], the latest end of those
-    // marked 2.
-    void sweep_scaled(In<uint16_t> group, In2<double> factors, In<uint8_t> mark, Out<int64_t> first, Out<int64_t> last,
-                      Out<int64_t> before) const {
+    // group, mark: [n]; first, last: [k], the earliest start and latest end of tasks marked 1; before, earlier: [k], the latest end of
+    // those marked 2 and 3.
+    void sweep_scaled(In<uint16_t> group, In2<double> factors, In<uint8_t> mark, Out<int64_t> first, Out<int64_t> last, Out<int64_t> before,
+                      Out<int64_t> earlier) const {
         const size_t k = factors.shape(0), groups = factors.shape(1);
         check_lengths({group.size(), mark.size()});
-        same_length(k, {first.size(), last.size(), before.size()});
+        same_length(k, {first.size(), last.size(), before.size(), earlier.size()});
         nb::gil_scoped_release release;
         const Aligned<Factors> factor{groups};
         each_batch(k, [&](Batch& batch, const size_t (&rows)[LANES]) {
@@ -139,6 +139,7 @@ class FrozenGraph {
                 first.data()[rows[j]] = batch.first[j];
                 last.data()[rows[j]] = batch.last[j];
                 before.data()[rows[j]] = batch.before[j];
+                earlier.data()[rows[j]] = batch.earlier[j];
             }
         });
     }
@@ -218,7 +219,7 @@ NB_MODULE(_engine, m) {
         .def("sweep", &FrozenGraph::sweep, "duration"_a, "start"_a.noconvert(), "end"_a.noconvert())
         .def("sweep_many", &FrozenGraph::sweep_many, "durations"_a, "makespan"_a.noconvert(), "ends"_a.noconvert())
         .def("sweep_scaled", &FrozenGraph::sweep_scaled, "group"_a, "factors"_a, "mark"_a, "first"_a.noconvert(), "last"_a.noconvert(),
-             "before"_a.noconvert())
+             "before"_a.noconvert(), "earlier"_a.noconvert())
         .def("causes", &FrozenGraph::causes, "end"_a, "task"_a.noconvert(), "kind"_a.noconvert(), "ready"_a.noconvert())
         .def("latest_ends", &FrozenGraph::latest_ends, "sequence"_a, "set"_a, "holder"_a, "early"_a, "start"_a, "began"_a, "end"_a,
              "late"_a.noconvert());

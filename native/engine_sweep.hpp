@@ -107,15 +107,15 @@ struct Batch {
     const Factors* factor;
     int64_t* ends[LANES];  // null where not needed
     Lanes* held;           // [slots]
-    const uint8_t* mark;   // null: first and last are of all tasks; else of those marked 1, before of those marked 2
-    int64_t first[LANES], last[LANES], before[LANES];  // earliest start, latest end, latest end
+    const uint8_t* mark;   // null: first and last are of all tasks; else of those marked 1, before and earlier of those marked 2 and 3
+    int64_t first[LANES], last[LANES], before[LANES], earlier[LANES];  // earliest start, and latest ends
 
     LUMOS_WIDEST void run();
 };
 
 inline LUMOS_WIDEST void Batch::run() {
     const Lanes unset = Lanes{} + UNSET, zero = {};
-    Lanes earliest = Lanes{} + std::numeric_limits<int64_t>::max(), final = unset, previous = unset;
+    Lanes earliest = Lanes{} + std::numeric_limits<int64_t>::max(), final = unset, previous = unset, third = unset;
     const auto finish = [&](int64_t at, Lanes time) __attribute__((always_inline)) {
         const int32_t task = sweep->order[at];
         Lanes own;
@@ -128,6 +128,8 @@ inline LUMOS_WIDEST void Batch::run() {
             final = own > final ? own : final;
         else if (mark[task] == 2)
             previous = own > previous ? own : previous;
+        else if (mark[task] == 3)
+            third = own > third ? own : third;
         held[slot[at]] = own;
         if (ends[0])
             for (int j = 0; j < LANES; ++j) ends[j][task] = own[j];
@@ -164,7 +166,7 @@ inline LUMOS_WIDEST void Batch::run() {
         }
         for (int64_t member = stop; member < at; ++member) finish(member, latest);
     }
-    for (int j = 0; j < LANES; ++j) first[j] = earliest[j], last[j] = final[j], before[j] = previous[j];
+    for (int j = 0; j < LANES; ++j) first[j] = earliest[j], last[j] = final[j], before[j] = previous[j], earlier[j] = third[j];
 }
 
 }  // namespace lumos

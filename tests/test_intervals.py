@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.intervals import covered, either, union, within
+from lumos.intervals import clipped, covered, either, union, within
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=30)
 
@@ -37,3 +37,13 @@ def test_either_is_the_union_of_both(a, b):
 def test_nothing_covers_nothing():
     empty = union(np.empty(0, np.int64), np.empty(0, np.int64))
     assert covered(empty, np.array([0, 5])).tolist() == [0, 0]
+
+
+@given(INTERVALS, st.integers(0, 90), st.integers(0, 90))
+def test_what_is_clipped_lies_in_the_window(pairs, a, b):
+    low, high = min(a, b), max(a, b)
+    found = clipped(union(*columns(pairs)), low, high)
+    assert {t for s, e in zip(found.start.tolist(), found.end.tolist(), strict=True) for t in range(s, e)} == points(pairs) & set(
+        range(low, high)
+    )
+    assert (found.end > found.start).all() and (found.start[1:] > found.end[:-1]).all()

@@ -31,7 +31,7 @@ HEAD = "| setting | untraced | spread | traced | stretch | replay error | worst 
 
 @dataclass(frozen=True)
 class Replayed:
-    """One setting's replay: the contracted JSON's steps, or the reason why there are none."""
+    """One setting's replay: of the contracted JSON's steps those that count, or the reason why there are none."""
 
     row: dict[str, str]
     steps: tuple[dict[str, Any], ...]
@@ -51,7 +51,8 @@ def replay(lumos: str, folder: Path, row: dict[str, str]) -> Replayed:
     done = subprocess.run([lumos, "replay", "--json", str(folder / row["trace"])], capture_output=True, text=True)
     if done.returncode != 0:
         return Replayed(row, (), (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
-    return Replayed(row, tuple(json.loads(done.stdout)["steps"]))
+    answer = json.loads(done.stdout)
+    return Replayed(row, tuple(step for step in answer["steps"] if step["basis"] == answer["basis"] and not step["apart"]))
 
 
 def section(folder: Path, replays: list[Replayed]) -> str:

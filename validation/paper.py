@@ -21,7 +21,7 @@ import numpy as np
 from tools.document import markdown_table, write_section
 
 from lumos.analyze.breakdown import four_way
-from lumos.analyze.steps import members
+from lumos.analyze.steps import members, step_times
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
@@ -54,7 +54,8 @@ def predicted(model: str, layout: str, pricer: Pricer, per_stage: int = MICROBAT
 def recorded(p: Prediction) -> dict[str, float]:
     """The four parts as a profiler shows them, in seconds: a receive that waits for its sender (the bubble) is communication."""
     graph = p.timeline.graph
-    parts = np.array(four_way(p.timeline, members(graph)), float).mean(axis=0)[:3]
+    owners = members(graph)
+    parts = np.array(four_way(p.timeline, owners, step_times(p.timeline, owners).rank_intervals()), float).mean(axis=0)[:3]
     whole = float(p.timeline.end.max() - p.timeline.start.min())
     scale = p.time.time_s / whole
     return dict(zip(COMPONENTS, (*(scale * parts).tolist(), scale * (whole - parts.sum())), strict=True))

@@ -29,7 +29,7 @@ from lumos.trace import read
 
 @dataclass(frozen=True)
 class Row:
-    """One job under one rule. Errors are fractions of the step, over all steps; None over nothing."""
+    """One job under one rule. Errors are fractions of the step, over the steps that count; None over nothing."""
 
     job: str
     rule: str
@@ -66,10 +66,10 @@ def _rows(name: str, path: str) -> list[Row]:
 def _row(name: str, rule: str, graph: Graph) -> Row:
     timeline = simulate(graph)
     result = replay(graph, timeline)
-    errors = [abs(s.error) for s in result.steps if s.error is not None]
+    errors = [abs(s.error) for s in result.counted if s.error is not None]
     exposed = [
         abs(s.breakdown.replayed.exposed_communication_ns - s.breakdown.measured.exposed_communication_ns) / s.measured_ns
-        for s in result.steps
+        for s in result.counted
         if s.measured_ns
     ]
     return Row(
@@ -78,7 +78,7 @@ def _row(name: str, rule: str, graph: Graph) -> Row:
         statistics.fmean(errors) if errors else None,
         statistics.fmean(exposed) if exposed else None,
         result.collective_start_error.median,
-        probes(graph, timeline).slow_rank,
+        probes(graph).slow_rank,
     )
 
 

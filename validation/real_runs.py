@@ -16,9 +16,10 @@ caches, memory and, on virtual machines, often a core; given as `--rank-slowdown
 
 Scoring. Predicted: the ratio of changed to base step, each from one trace of the base alone; of the predictions from the
 traces of all rounds the median. Measured: the median over the rounds of the ratio of a target's untraced step to the mean of the two
-steps of the base around it. Settings of one process are compared by the time that their process spent on its core, which other
-programs on the machine disturb less than the time on the clock; settings of two processes by the clock, since waiting for
-each other counts.
+steps of the base around it. Both are periods, what the loop takes for a step: a measured step begins where the step before it
+ended. Settings of one process are compared by the time that
+their process spent on its core, which other programs on the machine disturb less than the time on the clock; settings of two
+processes by the clock, since waiting for each other counts.
 Noise: half-width of the 95 % interval of that median (order statistics), as a share of it.
 """
 

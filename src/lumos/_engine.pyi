@@ -83,9 +83,11 @@ class FrozenGraph:
         first: Int64,
         last: Int64,
         before: Int64,
+        earlier: Int64,
     ) -> None:
         """Of k configurations, in which the graph's own durations are multiplied by factors[k, groups] by group[n], fill the earliest
-        start and latest end of the tasks with mark[n] 1, and the latest end of those with mark 2; int64[k]."""
+        start and latest end of the tasks with mark[n] 1, and the latest ends of those with mark 2 and 3; int64[k]. The smallest int64
+        where no task has that mark."""
     def causes(self, end: Int64, task: Int32, kind: Int8, ready: Int64) -> None:
         """Fill, by task: the predecessor whose end plus delay is the latest (the first of equals), the kind of that dependency, and that
         time; -1, 0 and 0 without one. end: int64[n], of a run."""

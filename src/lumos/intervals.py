@@ -22,12 +22,16 @@ class Union(NamedTuple):
         return int((self.end - self.start).sum())
 
 
+#: No time at all.
+EMPTY = Union(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 def union(start: _Int64, end: _Int64) -> Union:
     """The union of intervals given in any order; empty ones are dropped, touching ones joined."""
     keep = end > start
     start, end = start[keep], end[keep]
     if len(start) == 0:
-        return Union(np.empty(0, np.int64), np.empty(0, np.int64))
+        return EMPTY
     order = np.argsort(start, kind="stable")
     start, end = start[order], np.maximum.accumulate(end[order])
     first = np.concatenate(([True], start[1:] > end[:-1]))
@@ -38,6 +42,14 @@ def union(start: _Int64, end: _Int64) -> Union:
 def either(a: Union, b: Union) -> Union:
     """The union of two unions."""
     return union(np.concatenate((a.start, b.start)), np.concatenate((a.end, b.end)))
+
+
+def clipped(intervals: Union, start: int, end: int) -> Union:
+    """The part of the intervals that lies in the window [start, end)."""
+    first, last = np.searchsorted(intervals.end, start, side="right"), np.searchsorted(intervals.start, end, side="left")
+    if first >= last:
+        return EMPTY
+    return Union(np.maximum(intervals.start[first:last], start), np.minimum(intervals.end[first:last], end))
 
 
 def covered(intervals: Union, time: _Int64) -> _Int64:

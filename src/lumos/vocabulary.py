@@ -109,6 +109,13 @@ _WORDS = tuple(
 )
 
 
+class Basis(StrEnum):
+    """What the time of a step is: the time from the completion of the step before (what the loop takes), or from its first work."""
+
+    PERIOD = "period"
+    LATENCY = "latency"
+
+
 class DType(StrEnum):
     """The type of a tensor's elements, or the type in which a multiplication computes. The value is the usual short name."""
 

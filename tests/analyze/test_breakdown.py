@@ -7,33 +7,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.analyze.breakdown import breakdown, four_way, variability
+from lumos.analyze.breakdown import breakdown, four_way, mean_parts, variability
 from lumos.analyze.idle import Idle
-from lumos.analyze.steps import members
+from lumos.analyze.parts import NamedParts
+from lumos.analyze.steps import members, step_times
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulate.timeline import measured
+from lumos.vocabulary import Basis
 
 US = 1000
 
 
 def test_the_four_parts_by_hand(two_steps):
+    """Step 0 is 0 … 80, known by its latency; step 1 is 80 … 150, from the completion of step 0 to the end of k2."""
     first, second = breakdown(measured(two_steps))
     assert first.breakdown == (16 * US, 10 * US, 20 * US, 34 * US)
-    assert second.breakdown == (31 * US, 0, 0, 14 * US)
-    assert (first.duration_ns, second.duration_ns) == (80 * US, 45 * US)
+    assert second.breakdown == (31 * US, 0, 0, 39 * US)
+    assert (first.basis, first.duration_ns, first.latency_ns) == (Basis.LATENCY, 80 * US, 80 * US)
+    assert (second.basis, second.duration_ns, second.latency_ns) == (Basis.PERIOD, 70 * US, 45 * US)
 
 
 def test_work_of_an_earlier_step_counts_where_it_runs(two_steps, shifted):
-    late = shifted(two_steps, {10: (80, 80)})  # the collective of step 0 now runs 110–140, into step 1
+    """Kernels of both steps overlap: the collective of step 0 now runs 110–140 and completes it, k2 of step 1 runs 119–150. No time
+    counts twice: step 0 is 0 … 140, step 1 the 10 µs of k2 that are left."""
+    late = shifted(two_steps, {10: (80, 80)})
     first, second = breakdown(late)
     assert first.breakdown == (26 * US, 21 * US, 9 * US, 84 * US)
-    assert second.breakdown == (10 * US, 21 * US, 9 * US, 5 * US)
+    assert second.breakdown == (10 * US, 0, 0, 0)
 
 
 def test_idle_by_cause_by_hand(two_steps):
     first, second = breakdown(measured(two_steps))
     assert first.idle == Idle(14 * US + 20 * US, 0, 0, 0)  # before the first launch arrives, and with nothing queued
-    assert second.idle == Idle(14 * US, 0, 0, 0)
+    assert second.idle == Idle(39 * US, 0, 0, 0)
     assert sum(first.idle) == first.breakdown.other_ns
 
 
@@ -72,7 +78,8 @@ def test_the_parts_sum_to_the_step_and_match_a_count_of_moments(draw_graph, comp
     tasks = [(0, Kind.OPERATOR, "op", s, s + d) for s, d in sorted(operators)]
     tasks += [(1, Kind.KERNEL, "k", s, s + d) for s, d in compute] + [(2, Kind.COLLECTIVE, "c", s, s + d) for s, d in communication]
     graph = draw_graph(processors, tasks, steps=(Step(0, "s", 0, 500 * US),))
-    (parts,) = four_way(measured(graph), members(graph))
+    timeline, owners = measured(graph), members(graph)
+    (parts,) = four_way(timeline, owners, step_times(timeline, owners).job_intervals())
     ends = [(t[3], t[4]) for t in tasks]
     step = set(range(min(s for s, _ in ends), max(e for _, e in ends)))
     a = {t for s, d in compute for t in range(s, s + d)} & step
@@ -80,6 +87,10 @@ def test_the_parts_sum_to_the_step_and_match_a_count_of_moments(draw_graph, comp
     if not compute and not communication:
         a = {t for s, d in operators for t in range(s, s + d)} & step
     assert [p // US for p in parts] == [len(a - b), len(a & b), len(b - a), len(step - a - b)]
+    (found,) = breakdown(timeline)
+    assert sum(found.parts) == found.duration_ns
+    assert found.parts.compute_ns == parts.exposed_compute_ns + parts.overlapped_ns
+    assert found.parts.communication_ns == parts.exposed_communication_ns
 
 
 def test_a_graph_of_two_ranks_keeps_them_apart(draw_graph):
@@ -97,12 +108,22 @@ def test_copies_are_compute(two_steps, kind):
     assert np.array_equal(breakdown(measured(two_steps))[0].breakdown, (16 * US, 10 * US, 20 * US, 34 * US))
 
 
-def test_steps_of_a_rank(two_steps):
-    (found,) = variability(measured(two_steps), members(two_steps))
-    assert (found.steps, found.min_ns, found.max_ns, found.mean_ns) == (2, 45_000, 80_000, 62_500)
-    assert found.variation == pytest.approx(float(np.std([45, 80], ddof=1) / 62.5))
+def test_steps_of_a_rank(cpu_ahead):
+    """The periods of the second and third step; the first has none."""
+    graph = cpu_ahead((30, 30, 40))
+    (found,) = variability(measured(graph), members(graph))
+    assert (found.steps, found.min_ns, found.max_ns, found.mean_ns) == (2, 30_000, 40_000, 35_000)
+    assert found.variation == pytest.approx(float(np.std([30, 40], ddof=1) / 35))
 
 
 def test_one_step_does_not_vary(two_steps):
-    graph = replace(two_steps, steps=two_steps.steps[:1])
-    assert variability(measured(graph), members(graph))[0].variation is None
+    assert variability(measured(two_steps), members(two_steps))[0].variation is None
+
+
+def test_the_steps_of_a_job_tile_its_time(cpu_ahead):
+    """Two ranks, kernels from 10 µs on. Rank 0 completes its steps at 40, 70, 110, rank 1 at 50, 75, 105: the job at 50, 75, 110."""
+    graph = cpu_ahead((30, 30, 40), (40, 25, 30))
+    steps = breakdown(measured(graph))
+    assert [s.duration_ns // US for s in steps] == [50, 25, 35] * 2
+    assert [s.breakdown.exposed_compute_ns // US for s in steps] == [40, 25, 35, 40, 25, 30]  # rank 1 ends 5 µs before rank 0
+    assert mean_parts(steps, "ProfilerStep#2") == {**dict.fromkeys(NamedParts._fields, 0), "compute_ns": 32_500, "host_ns": 2_500}

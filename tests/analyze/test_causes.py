@@ -53,7 +53,7 @@ def test_every_analysis_gives_the_same_time_at_which_a_device_was_released(two_k
     assert by_kind.launch.tolist() == [4 * US, 6 * US]
     assert by_kind.wait.tolist() == [NEVER, freed_at * US]
     assert by_kind.latest.tolist() == timeline.start[[2, 3]].tolist()
-    assert split(timeline, by_kind, np.array([1]), 0, (freed_at + 50) * US) == Idle(0, 0, freed_at * US, 0)
+    assert split(timeline, by_kind, np.array([1]), 0, (freed_at + 50) * US).by_cause() == Idle(0, 0, freed_at * US, 0)
     (path,) = critical_paths(timeline)
     assert [(link.task, link.end_ns) for link in path.links[1:]] == [(2, freed_at * US), (3, (freed_at + 50) * US)]
     assert slack(timeline).slack[2] == 0

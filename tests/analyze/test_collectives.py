@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,7 @@ from lumos.analyze.collectives import collective_times
 from lumos.analyze.steps import members
 from lumos.analyze.tables import class_times
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
-from lumos.simulate.timeline import Timeline
+from lumos.simulate.timeline import Timeline, measured
 
 
 @pytest.fixture
@@ -87,3 +88,16 @@ def test_without_bytes_there_is_no_rate(job):
     found = job(nbytes=[-1, -1, -1], size=None)
     row = collective_times(found.timeline, found.owners)[0]
     assert (row.ranks, row.size_bytes, row.bus_bytes_per_s) == (2, None, None)
+
+
+def test_only_steps_that_count_are_summed_up(cpu_ahead):
+    """Three steps of one all-reduce each, of 30, 30 and 40 µs; the first step has no period."""
+    graph = cpu_ahead((30, 30, 40))
+    tasks = np.array([1, 3, 5], np.int32)
+    kind = graph.kind.copy()
+    kind[tasks] = Kind.COLLECTIVE
+    none, zero = np.full(3, -1, np.int64), np.zeros(3, np.int32)
+    facts = Collectives(tasks, zero, none, zero, none, none.astype(np.int32), ("all-reduce",), ("world",))
+    graph = replace(graph, kind=kind, collectives=facts)
+    (row,) = collective_times(measured(graph), members(graph))
+    assert (row.calls, row.time_ns) == (2, 35_000)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from lumos.analyze.compare import compare_timelines
-from lumos.analyze.steps import members, only_steps
 from lumos.errors import GraphError
 from lumos.graph.table import Collectives
 
@@ -59,17 +58,24 @@ def rows_of(changes):
 
 def test_a_job_and_itself(two_steps, job):
     same = compare_timelines((job, two_steps), (job, two_steps))
-    assert same.change == same.change_ns == 0 and same.before == same.after
+    assert same.change == same.change_ns == 0 and same.a == same.b
     assert {row.status for row in (*same.operators, *same.kernels, *same.collectives)} == {"same"}
 
 
 def test_two_steps_of_a_job_by_hand(two_steps, job):
-    """Step 0 takes 80 µs, step 1 from 105 to 150. k1 and its all-reduce are gone, k2 is new."""
+    """Step 0 takes 80 µs, from 0 on; step 1, complete at 150, takes 70. k1 and its all-reduce are gone, k2 is new."""
     two_steps = replace(two_steps, collectives=facts([10], ("all-reduce",), [1024], [2]))
     result = compare_timelines((job, two_steps), (job, two_steps), "ProfilerStep#0", "ProfilerStep#1")
-    assert (result.before.step_ns, result.after.step_ns, result.change_ns) == (80 * US, 45 * US, -35 * US)
-    assert result.change == pytest.approx(-35 / 80)
-    assert result.before.breakdown == {
+    assert (result.a.step_time_ns, result.b.step_time_ns, result.change_ns) == (80 * US, 70 * US, -10 * US)
+    assert (result.a.latency_ns, result.b.latency_ns) == (80 * US, 45 * US)
+    assert result.change == pytest.approx(-10 / 80)
+    assert result.b.breakdown == {
+        "exposed_compute_ns": 31 * US,
+        "overlapped_ns": 0,
+        "exposed_communication_ns": 0,
+        "other_ns": 39 * US,
+    }
+    assert result.a.breakdown == {
         "exposed_compute_ns": 16 * US,
         "overlapped_ns": 10 * US,
         "exposed_communication_ns": 20 * US,
@@ -84,41 +90,60 @@ def test_two_steps_of_a_job_by_hand(two_steps, job):
     operators = {row.name: (row.status, row.before, row.after) for row in result.operators}
     assert operators["A"] == ("vanished", (1, 56 * US, 10 * US, None), None)
     assert operators["C"] == ("appeared", None, (1, 31 * US, 10 * US, None))
-    assert result.before.steps == ("ProfilerStep#0",) and result.before.variation is None
+    assert result.a.steps == ("ProfilerStep#0",) and result.a.variation is None
 
 
-def test_figures_are_means_over_steps(two_steps, job):
-    """Both steps against the first alone: B is in one of two steps; the steps of 80 and 45 µs vary by 17.5 of 62.5."""
-    result = compare_timelines((job, two_steps), (job, two_steps), None, "ProfilerStep#0")
-    assert (result.before.rank_steps, result.before.step_ns) == (2, 62.5 * US)
-    assert result.before.variation == pytest.approx(17.5 / 62.5)
+def test_a_period_and_a_latency_are_said_to_be_unlike(two_steps, job):
+    unlike = compare_timelines((job, two_steps), (job, two_steps), "ProfilerStep#0", "ProfilerStep#1")
+    assert (unlike.a.basis, unlike.b.basis) == ("latency", "period")
+    assert [d.code for d in unlike.diagnostics] == ["basis-differs"]
+    assert not compare_timelines((job, two_steps), (job, two_steps)).diagnostics
+
+
+@pytest.fixture
+def not_adjoining(two_steps):
+    """The same job where the recording lacks a step in between, so that its steps are known by their latencies of 80 and 45."""
+    first, second = two_steps.steps
+    return replace(two_steps, steps=(first, replace(second, name="ProfilerStep#2")))
+
+
+def test_figures_are_means_over_steps(not_adjoining, job, shifted):
+    """Both steps against the first alone, with k2 25 µs longer, so that the steps take 80 and 70: B is in one of two steps, and the steps
+    vary by 5 of 75. The time of A's step is that of the typical one, the lower of two."""
+    longer = shifted(not_adjoining, {9: (0, 25)})
+    graph = replace(not_adjoining, measured_end=longer.end)
+    result = compare_timelines((job, graph), (job, graph), None, "ProfilerStep#0")
+    assert (result.a.rank_steps, result.a.step_time_ns, result.a.basis) == (2, 70 * US, "latency")
+    assert result.a.variation == pytest.approx(5 / 75)
     operators = {row.name: (row.before, row.after, row.cost_ns) for row in result.operators}
     assert operators["B"] == ((0.5, 0, 5 * US, None), (1, 0, 10 * US, None), 5 * US)
 
 
+def test_a_step_without_a_period_counts_in_no_mean(two_steps, job):
+    """Of the two steps only the second has one."""
+    result = compare_timelines((job, two_steps), (job, two_steps))
+    assert (result.a.steps, result.a.step_time_ns, result.a.latency_ns) == (("ProfilerStep#1",), 70 * US, 45 * US)
+    assert {row.name for row in result.kernels} == {"k2"}
+
+
 def test_waiting_in_a_rendezvous_is_told_apart(two_steps, job):
-    alone = compare_timelines((job, two_steps), (job, two_steps)).collectives[0]
+    first = "ProfilerStep#0", "ProfilerStep#0"
+    alone = compare_timelines((job, two_steps), (job, two_steps), *first).collectives[0]
     assert alone.before.waiting_ns is None
     met = replace(two_steps, rendezvous_offset=np.array([0, 1]), rendezvous_task=np.array([10], np.int32))
-    assert compare_timelines((job, met), (job, met)).collectives[0].before.waiting_ns == 0
+    assert compare_timelines((job, met), (job, met), *first).collectives[0].before.waiting_ns == 0
 
 
-def test_work_of_other_steps_is_no_rows_but_in_the_breakdown(two_steps, job, shifted):
-    """k1 of step 0 (14–40) runs 101 µs later, at 115–141, which is in step 1 (105–150); for all but 4 µs of it k2 runs too."""
-    late = shifted(two_steps, {8: (101, 101)})
-    graph = replace(two_steps, measured_start=late.start, measured_end=late.end)
-    result = compare_timelines((job, two_steps), (job, graph), "ProfilerStep#1", "ProfilerStep#1")
-    assert (result.before.other_steps_ns, result.after.other_steps_ns) == (0, 4 * US)
+def test_work_of_other_steps_is_no_rows_but_in_the_breakdown(not_adjoining, job, shifted):
+    """k1 of step 0 (14–40) runs 101 µs later, at 115–141, which is in step 2 (105–150); for all but 4 µs of it k2 runs too."""
+    late = shifted(not_adjoining, {8: (101, 101)})
+    graph = replace(not_adjoining, measured_start=late.start, measured_end=late.end)
+    result = compare_timelines((job, not_adjoining), (job, graph), "ProfilerStep#2", "ProfilerStep#2")
+    assert (result.a.other_steps_ns, result.b.other_steps_ns) == (0, 4 * US)
     assert {row.status for row in result.kernels} == {"same"}
-    assert result.after.breakdown["exposed_compute_ns"] == 35 * US
+    assert result.b.breakdown["exposed_compute_ns"] == 35 * US
 
 
 def test_a_step_that_is_not_there_is_named(two_steps, job):
     with pytest.raises(GraphError, match=r"hand\.json: there is no step 'ProfilerStep#7'; it has ProfilerStep#0, ProfilerStep#1"):
         compare_timelines((job, two_steps), (job, two_steps), "ProfilerStep#7")
-
-
-def test_only_keeps_whole_steps(two_steps):
-    owners = only_steps(members(two_steps), "ProfilerStep#1")
-    assert [step.name for step in owners.steps] == ["ProfilerStep#1"]
-    assert owners.tasks(0).tolist() == np.flatnonzero(owners.step == 0).tolist() == members(two_steps).tasks(1).tolist()

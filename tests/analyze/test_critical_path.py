@@ -11,6 +11,7 @@ from lumos.analyze.critical_path import critical_paths
 from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
 from lumos.simulate import simulate
 from lumos.simulate.timeline import measured
+from lumos.vocabulary import Basis
 
 US = 1000
 
@@ -33,15 +34,61 @@ def adds_up(path):
 
 
 def test_one_rank_by_hand(two_steps):
-    """Step 0 ends with B on its thread (0 … 80 µs), not with its kernels; step 1 with k2: C, its launch, 2 µs latency, k2."""
+    """Step 0 is complete with B on its thread (0 … 80 µs), not with its kernels; step 1 with k2, 70 µs later: the pause after B, C, its
+    launch, 2 µs latency, k2."""
     timeline = simulate(two_steps)
     first, second = critical_paths(timeline)
     assert lengths(timeline, first) == [("A", 0, 10), ("launch", 0, 2), ("launch", 0, 2), ("between", 0, 56), ("B", 0, 10)]
-    assert lengths(timeline, second) == [("C", 0, 10), ("launch", 0, 2), ("k2", 0, 31)]
-    assert second.by_class == {"other": 31 * US, "cpu operators": 10 * US, "launch calls": 2 * US, "launch latency": 2 * US}
-    assert second.by_group == {"CPU work": 12 * US, "kernels": 31 * US, "launches and gaps": 2 * US}
+    assert lengths(timeline, second) == [("between", 0, 25), ("C", 0, 10), ("launch", 0, 2), ("k2", 0, 31)]
+    assert second.by_class == {
+        "other": 31 * US,
+        "cpu between operators": 25 * US,
+        "cpu operators": 10 * US,
+        "launch calls": 2 * US,
+        "launch latency": 2 * US,
+    }
+    assert second.by_group == {"CPU work": 37 * US, "kernels": 31 * US, "launches and gaps": 2 * US}
+    assert (first.basis, first.start_ns, first.duration_ns) == (Basis.LATENCY, 0, 80 * US)
+    assert (second.basis, second.start_ns, second.duration_ns) == (Basis.PERIOD, 80 * US, 70 * US)
     assert second.links[-1].cause == Dependency.LAUNCH
     for path in (first, second, *critical_paths(measured(two_steps))):
+        adds_up(path)
+
+
+def test_the_paths_of_steps_that_overlap_follow_one_another(cpu_ahead):
+    """Kernels at 10–40, 40–70 and 70–110 µs: each step but the first is its own kernel, as its period begins when the one before ends."""
+    timeline = measured(cpu_ahead((30, 30, 40)))
+    first, second, third = critical_paths(timeline)
+    assert lengths(timeline, first) == [("launch", 0, 10), ("k", 0, 30)]
+    assert [(p.start_ns // US, p.by_class) for p in (second, third)] == [(40, {"other": 30 * US}), (70, {"other": 40 * US})]
+    for path in (first, second, third):
+        adds_up(path)
+
+
+def test_a_path_may_run_through_work_of_an_earlier_step(cpu_ahead):
+    """Marks #0, #2, #4: no step follows a recorded one, so their times are latencies. The second begins with its launch at 10 µs, when
+    the kernel of the first still has 30 µs to run; then comes its own."""
+    graph = cpu_ahead((30, 30, 40))
+    graph = replace(graph, steps=tuple(replace(s, name=f"ProfilerStep#{2 * i}") for i, s in enumerate(graph.steps)))
+    timeline = measured(graph)
+    path = critical_paths(timeline)[1]
+    assert (path.basis, path.start_ns, path.duration_ns) == (Basis.LATENCY, 10 * US, 60 * US)
+    assert [(link.task, (link.end_ns - link.start_ns) // US) for link in path.links] == [(1, 30), (3, 30)]
+    adds_up(path)
+
+
+def test_a_step_whose_work_ended_before_the_step_before_it_takes_no_time(draw_graph):
+    """Step 0 launches a kernel that runs until 50; step 1 only works on the CPU, until 20. It is complete when step 0 is."""
+    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7)]
+    tasks = [(0, Kind.LAUNCH, "launch", 0, 2), (0, Kind.OPERATOR, "A", 10, 20), (1, Kind.KERNEL, "k", 4, 50)]
+    steps = [Step(0, "ProfilerStep#0", 0, 10 * US), Step(0, "ProfilerStep#1", 10 * US, 30 * US)]
+    graph = draw_graph(processors, tasks, [(0, 2, Dependency.LAUNCH)], steps, {Dependency.LAUNCH: 2}, release=[(0, 0), (1, 10)])
+    first, second = critical_paths(measured(graph))
+    assert (first.duration_ns, second.duration_ns, second.links) == (50 * US, 0, ())
+    unnumbered = replace(graph, steps=tuple(replace(s, name="step") for s in steps))
+    latency = critical_paths(measured(unnumbered))[1]
+    assert (latency.duration_ns, latency.by_class) == (40 * US, {"other": 40 * US})  # from 10 until the kernel of step 0 ends
+    for path in (first, second, latency):
         adds_up(path)
 
 
@@ -50,37 +97,6 @@ def test_what_no_cause_accounts_for_is_idle(two_steps, shifted):
     path = critical_paths(shifted(two_steps, {9: (5, 5)}))[1]
     assert path.by_class["idle"] == 5 * US and path.links[-1].idle_ns == 5 * US
     adds_up(path)
-
-
-@pytest.fixture
-def two_ranks(draw_graph):
-    """Two ranks, each A, a launch (2 µs), an all-reduce of 20 µs on its stream, then a launch and a kernel after it (µs):
-
-    rank 0: A 0–10, launch 10–12, all-reduce from 14 | launch 12–14, kernel 5 µs
-    rank 1: A 0–40, launch 40–42, all-reduce from 44 | launch 42–44, kernel 8 µs
-    The launch latency is 2. So both transfer 44–64; the kernels run 64–69 and 64–72.
-    """
-    processors = [p for r in (0, 1) for p in (Processor(r, False, "thread 1"), Processor(r, True, "stream 7", 0, 7))]
-    tasks = [
-        (0, Kind.OPERATOR, "A", 0, 10),
-        (0, Kind.LAUNCH, "launch", 10, 12),
-        (0, Kind.LAUNCH, "launch", 12, 14),
-        (1, Kind.COLLECTIVE, "nccl", 14, 64),
-        (1, Kind.KERNEL, "gemm", 64, 69),
-        (2, Kind.OPERATOR, "A", 0, 40),
-        (2, Kind.LAUNCH, "launch", 40, 42),
-        (2, Kind.LAUNCH, "launch", 42, 44),
-        (3, Kind.COLLECTIVE, "nccl", 44, 64),
-        (3, Kind.KERNEL, "gemm", 64, 72),
-    ]
-    launched = [(1, 3), (2, 4), (6, 8), (7, 9)]
-    steps = (Step(0, "s", 0, 100 * US), Step(1, "s", 0, 100 * US))
-    graph = draw_graph(
-        processors, tasks, [(a, b, Dependency.LAUNCH) for a, b in launched], steps, {Dependency.LAUNCH: 2}, release=[(0, 0), (5, 0)]
-    )
-    duration = graph.duration.copy()
-    duration[[3, 8]] = 20 * US
-    return replace(graph, duration=duration, rendezvous_offset=np.array([0, 2]), rendezvous_task=np.array([3, 8], np.int32))
 
 
 @pytest.mark.parametrize("run", [measured, simulate])

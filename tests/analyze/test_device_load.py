@@ -35,11 +35,17 @@ US = 1000
 
 
 def test_the_queue_by_hand(two_steps):
-    """k1 is outstanding 12–40, the collective 14–60: one for 2 + 20 µs, two for 26 µs of the 80."""
+    """k1 is outstanding 12–40, the collective 14–60: one for 2 + 20 µs, two for 26 µs of the 80. Step 1 lasts 70 µs, k2 117–150."""
     first, second = queue_lengths(measured(two_steps), members(two_steps))
     assert first.maximum == 2
     assert first.mean == pytest.approx((2 + 2 * 26 + 20) / 80)
-    assert second == (pytest.approx(33 / 45), 1)
+    assert second == (pytest.approx(33 / 70), 1)
+
+
+def test_the_queue_of_a_rank_during_the_step_of_the_job(cpu_ahead):
+    """Step 2 of the job is 75–110. On rank 1 its kernel is outstanding until 105."""
+    graph = cpu_ahead((30, 30, 40), (40, 25, 30))
+    assert queue_lengths(measured(graph), members(graph))[5] == (pytest.approx(30 / 35), 1)
 
 
 def test_the_queue_over_time(two_steps):

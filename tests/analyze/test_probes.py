@@ -52,3 +52,16 @@ def test_collectives_on_threads_are_not_cpu_work(draw_graph):
     found = probes(graph)
     assert found.cpu_double == pytest.approx(50 / 40)
     assert found.gpu_zero is None
+
+
+def test_steps_are_compared_by_their_periods(draw_graph):
+    """Three launches of 10 µs, whose kernels of 30 µs follow one another: the last two steps take 30 µs each as completed, 10 without the
+    kernels' time. The first step has no period and does not count."""
+    processors = [Processor(0, False, "t", lane=1), Processor(0, True, "stream 7", 0, 7)]
+    tasks = [(0, Kind.LAUNCH, "l", 10 * i, 10 * i + 10) for i in range(3)]
+    tasks += [(1, Kind.KERNEL, "k", 10 + 30 * i, 40 + 30 * i) for i in range(3)]
+    edges = [(i, 3 + i, Dependency.LAUNCH) for i in range(3)]
+    steps = [Step(0, f"ProfilerStep#{i}", 10 * i * US, (10 * i + 10) * US) for i in range(3)]
+    found = probes(draw_graph(processors, tasks, edges, steps))
+    assert found.gpu_zero == pytest.approx(20 / 60)
+    assert found.cpu_double == pytest.approx(60 / 60)

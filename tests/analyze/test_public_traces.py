@@ -1,4 +1,4 @@
-"""Critical paths and slack on public traces: links sum to the step, and the path of a replayed run has no slack."""
+"""Critical paths, slack and parts on public traces: links and parts sum to the step, and the path of a replayed run has no slack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lumos
-from lumos.analyze.steps import members
+from lumos.analyze.steps import members, step_times
 from lumos.errors import LumosError
 from lumos.simulate import freeze
 
@@ -46,3 +46,24 @@ def test_the_critical_path_adds_up_and_has_no_slack(path):
         imposed = [i for i, link in enumerate(found.links) if link.cause is None and link.idle_ns]
         assert not slack[[link.task for link in found.links[imposed[-1] if imposed else 0 :]]].any()
         assert not found.by_class.get("idle")
+
+
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_parts_add_up_and_the_steps_tile(path):
+    try:
+        job = lumos.read(path)
+        graph = lumos.build(job)
+    except LumosError as error:
+        assert str(path) in str(error)
+        return
+    owners = members(graph)
+    for run in (lumos.measured(graph), lumos.simulate(graph)):
+        for step in lumos.breakdown(run, owners, job):
+            parts, idle = step.parts, step.idle
+            assert sum(parts) == sum(step.breakdown) == step.duration_ns and min(parts) >= 0
+            assert idle is None or (parts.kernel_gap_ns, parts.wait_ns, parts.unexplained_ns) == idle[1:]
+        times = step_times(run, owners).job
+        for step, time in zip(owners.job, times, strict=True):
+            assert step.previous < 0 or times[step.previous].completion_ns == time.since_ns
+        paths = lumos.critical_path(run, owners)
+        assert [(found.start_ns, found.duration_ns) for found in paths] == [(time.since_ns, time.length_ns) for time in times]

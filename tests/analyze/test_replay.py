@@ -7,6 +7,7 @@ import pytest
 
 from lumos.analyze.replay import dependencies, replay, start_error, start_error_by_class, start_error_by_stream, start_errors
 from lumos.analyze.steps import members
+from lumos.analyze.unexplained import APART, NO_PERIOD
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Kind, Processor, Step
@@ -18,16 +19,41 @@ US = 1000
 def test_the_measurement_replays_without_error(two_steps):
     result = replay(two_steps, measured(two_steps))
     assert [s.error for s in result.steps] == [0.0, 0.0]
-    assert [s.measured_ns for s in result.steps] == [80 * US, 45 * US]
+    assert [(s.basis, s.measured_ns, s.latency_ns) for s in result.steps] == [("latency", 80 * US, 80 * US), ("period", 70 * US, 45 * US)]
     assert result.steps[0].kernel_start_error == (0.0, 0.0)
     assert result.collective_start_error == (0.0, 0.0)
     assert result.steps[0].utilization_error == 0.0
 
 
 def test_errors_are_signed_and_relative(two_steps, shifted):
+    """B ends 8 later, at 88, and k2 9 earlier, at 141: step 0 takes 88 instead of 80, and step 1, from 88 on, 53 instead of 70."""
     first, second = replay(two_steps, shifted(two_steps, {4: (0, 8), 9: (0, -9)})).steps
-    assert first.error == pytest.approx(0.1)
-    assert second.error == pytest.approx(-0.2)
+    assert first.error == pytest.approx(8 / 80)
+    assert second.error == pytest.approx(-17 / 70)
+
+
+def test_the_step_of_the_job_is_its_typical_one(cpu_ahead, shifted):
+    """Ranks take 30 and 40 a step; as replayed, the last kernel of rank 1 ends 6 later."""
+    graph = cpu_ahead((30, 30), (40, 40))
+    result = replay(graph, shifted(graph, {7: (0, 6)}))
+    assert (result.step_time_ns, result.latency_ns, result.basis) == (40 * US, 80 * US, "period")
+    assert result.replayed_step_time_ns == 46 * US
+    assert [(s.rank, s.measured_ns // US, s.replayed_ns // US) for s in result.steps] == [
+        (0, 40, 40),
+        (0, 30, 30),
+        (1, 50, 50),
+        (1, 40, 46),
+    ]
+
+
+def test_steps_that_do_not_count_are_listed_and_not_scored(cpu_ahead):
+    """Of periods of 90, 30 and 30 the first stands apart; the first step has none."""
+    graph = cpu_ahead((30, 90, 30, 30))
+    result = replay(graph, measured(graph))
+    assert [s.unscored_reason for s in result.steps[:2]] == [NO_PERIOD, APART]
+    assert all("fewer than 50" in s.unscored_reason for s in result.steps[2:])
+    assert [s.apart for s in result.steps] == [False, True, False, False]
+    assert [d.code for d in result.diagnostics] == ["step-left-out"]
 
 
 def test_only_scored_steps_are_averaged(two_steps):
@@ -100,9 +126,11 @@ def test_errors_are_relative_to_the_step_and_a_fraction_of_it(two_steps, shifted
 
 
 def test_a_step_late_as_a_whole_has_no_start_error(two_steps, shifted):
-    late = shifted(two_steps, dict.fromkeys((6, 7, 9), (33, 33)))
-    errors = start_errors(measured(two_steps), late, members(two_steps))
-    assert errors[9] == 0
+    """B and all of step 1 are 33 late. Had B been in time, step 1 would take 33 more, and k2 would be late by 33 of 70."""
+    work = dict.fromkeys((6, 7, 9), (33, 33))
+    truth, owners = measured(two_steps), members(two_steps)
+    assert start_errors(truth, shifted(two_steps, {4: (33, 33), **work}), owners)[9] == 0
+    assert start_errors(truth, shifted(two_steps, work), owners)[9] == pytest.approx(33 / 70)
 
 
 def test_a_summary_of_nothing_is_nothing():

@@ -26,10 +26,18 @@ def test_by_hand(two_steps):
 
 
 def test_by_class(two_steps):
+    """Step 1 alone counts: k2, the pause before C, C, and its launch. None of them has slack."""
     rows = slack_by_class(slack(simulate(two_steps)), members(two_steps))
-    assert list(rows) == ["cpu between operators", "other", "cpu operators", "transfer", "launch calls"]
-    assert tuple(rows["other"]) == (2, 57 * US, 1, 31 * US, 0)
+    assert list(rows) == ["other", "cpu between operators", "cpu operators", "launch calls"]
+    assert tuple(rows["other"]) == (1, 31 * US, 1, 31 * US, 0)
+
+
+def test_by_class_of_a_step_with_slack(two_steps):
+    """Step 0 alone, complete with B at 80: the collective ends at 46, k1 at 40."""
+    graph = replace(two_steps, steps=two_steps.steps[:1])
+    rows = slack_by_class(slack(simulate(graph)), members(graph))
     assert tuple(rows["transfer"]) == (1, 30 * US, 0, 0, 34 * US)
+    assert tuple(rows["other"]) == (1, 26 * US, 0, 0, 40 * US)
 
 
 def test_what_no_step_waits_for_has_no_bound(two_steps):

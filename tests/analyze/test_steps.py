@@ -1,33 +1,165 @@
+"""When steps begin and are complete, and what a step takes, on jobs drawn by hand (µs)."""
+
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from lumos.analyze.steps import members, step_spans
+from lumos.analyze.steps import assigned, members, step_names, step_times
+from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulate.timeline import Timeline, measured
+from lumos.vocabulary import Basis
 
 US = 1000
 
 
-def test_a_step_owns_what_starts_in_its_mark_and_what_that_launches(two_steps):
+def times_of(graph):
+    return step_times(measured(graph), members(graph))
+
+
+def figures(times):
+    """(name, basis, time µs, latency µs) of each of the job's steps."""
+    return [(t.name, t.basis.value, t.length_ns / US, t.latency_ns / US) for t in times.job]
+
+
+def test_a_step_owns_what_its_span_issues(two_steps):
     owners = members(two_steps)
     assert [s.name for s in owners.steps] == ["ProfilerStep#0", "ProfilerStep#1"]
-    assert owners.tasks(0).tolist() == [0, 1, 2, 3, 4, 5, 8, 10]
-    assert owners.tasks(1).tolist() == [6, 7, 9]
+    assert owners.tasks(0).tolist() == [0, 1, 2, 3, 4, 8, 10]
+    assert owners.tasks(1).tolist() == [5, 6, 7, 9]  # with the pause that leads to C
 
 
-def test_device_work_follows_its_launch_into_the_next_step(two_steps):
-    late = two_steps.measured_start.copy()
-    late[10] = 130 * US
-    graph = replace(two_steps, measured_start=late)
-    assert members(graph).step[10] == 0
+def test_a_pause_neither_begins_nor_completes_a_step(two_steps):
+    assert figures(times_of(two_steps)) == [("ProfilerStep#0", "latency", 80, 80), ("ProfilerStep#1", "period", 70, 45)]
 
 
-def test_a_pause_at_the_end_does_not_lengthen_a_step(two_steps):
-    start, end = step_spans(measured(two_steps), members(two_steps))
-    assert (start.tolist(), end.tolist()) == ([0, 105 * US], [80 * US, 150 * US])
+def test_a_cpu_that_runs_ahead_does_not_lengthen_the_step(cpu_ahead):
+    """The devices take 30 for a step. Launched at 30, step 3 is complete at 130: the loop takes 30, though its latency is more than
+    three times that."""
+    times = times_of(cpu_ahead((30, 30, 30, 30)))
+    assert figures(times) == [
+        ("ProfilerStep#0", "latency", 40, 40),
+        ("ProfilerStep#1", "period", 30, 60),
+        ("ProfilerStep#2", "period", 30, 80),
+        ("ProfilerStep#3", "period", 30, 100),
+    ]
+    assert times.headline == ("ProfilerStep#2", 30 * US, 80 * US, Basis.PERIOD)
+
+
+def test_python_between_the_steps_is_part_of_the_step(draw_graph):
+    """Each step works for 30; the loop begins one every 50: what it takes is 50."""
+    processors = [Processor(0, False, "thread 1", lane=1), Processor(0, True, "stream 7", 0, 7)]
+    tasks, edges = [], []
+    for i in range(3):
+        edges.append((len(tasks), len(tasks) + 1, Dependency.LAUNCH))
+        tasks += [(0, Kind.LAUNCH, "launch", 50 * i, 50 * i + 10), (1, Kind.KERNEL, "k", 50 * i + 10, 50 * i + 30)]
+        tasks += [(0, Kind.HOST, "between", 50 * i + 10, 50 * i + 50)] if i < 2 else []
+    marks = [Step(0, f"ProfilerStep#{i}", 50 * i * US, (50 * i + 35) * US, lane=1) for i in range(3)]
+    times = times_of(draw_graph(processors, tasks, edges, marks))
+    assert figures(times)[1:] == [("ProfilerStep#1", "period", 50, 30), ("ProfilerStep#2", "period", 50, 30)]
+    assert times.headline[1:] == (50 * US, 30 * US, Basis.PERIOD)
+
+
+def test_a_step_is_complete_no_earlier_than_the_one_before(draw_graph):
+    """The kernel of step 0 ends at 100, that of step 1, on another stream, at 40, that of step 2 at 130: with step 1 all is complete at
+    100, so it takes nothing."""
+    streams = [Processor(0, True, f"stream {i}", 0, i) for i in (7, 8)]
+    tasks = [(0, Kind.LAUNCH, "launch", 10 * i, 10 * i + 10) for i in range(3)]
+    tasks += [(1, Kind.KERNEL, "k", 10, 100), (2, Kind.KERNEL, "k", 20, 40), (1, Kind.KERNEL, "k", 100, 130)]
+    marks = [Step(0, f"ProfilerStep#{i}", 10 * i * US, (10 * i + 10) * US, lane=1) for i in range(3)]
+    edges = [(i, 3 + i, Dependency.LAUNCH) for i in range(3)]
+    times = times_of(draw_graph([Processor(0, False, "thread 1", lane=1), *streams], tasks, edges, marks))
+    assert [t.completion_ns // US for t in times.job] == [100, 100, 130]
+    assert [t.length_ns // US for t in times.job] == [100, 0, 30]
+
+
+def test_the_step_of_the_job_is_complete_when_it_is_on_every_rank(cpu_ahead):
+    """Rank 0 takes 30 a step and rank 1 takes 40: so does the job. Each rank's own steps keep their own times."""
+    times = times_of(cpu_ahead((30, 30, 30), (40, 40, 40)))
+    assert figures(times) == [
+        ("ProfilerStep#0", "latency", 50, 50),
+        ("ProfilerStep#1", "period", 40, 80),
+        ("ProfilerStep#2", "period", 40, 110),
+    ]
+    assert [t.length_ns // US for t in times.ranks] == [40, 30, 30, 50, 40, 40]
+    assert times.rank_steps_counted().tolist() == [False, True, True] * 2
+
+
+def test_the_steps_of_the_job_are_those_that_all_ranks_recorded(cpu_ahead):
+    """Rank 0 recorded steps 0 to 3, rank 1 only steps 1 to 3. Step 1 is then the job's first, which has no period on either rank."""
+    graph = cpu_ahead((30, 30, 30, 30), (30, 30, 30, 30))
+    graph = replace(graph, steps=tuple(s for s in graph.steps if (s.rank, s.name) != (1, "ProfilerStep#0")))
+    times = times_of(graph)
+    assert step_names(graph) == ("ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3")
+    assert [t.basis for t in times.job] == ["latency", "period", "period"]
+    assert [(t.name[-1], t.basis) for t in times.ranks if t.name.endswith("1")] == [("1", "latency"), ("1", "latency")]
+    assert times.rank_steps_counted().tolist() == [False, False, True, True, False, True, True]
+
+
+def test_steps_whose_numbers_do_not_adjoin_have_no_period(cpu_ahead):
+    graph = cpu_ahead((30, 30, 30))
+    renamed = [replace(step, name=f"ProfilerStep#{number}") for step, number in zip(graph.steps, (3, 5, 6), strict=True)]
+    assert [(t.name[-1], t.basis) for t in times_of(replace(graph, steps=tuple(renamed))).job] == [
+        ("3", "latency"),
+        ("5", "latency"),
+        ("6", "period"),
+    ]
+
+
+def test_without_any_period_the_latency_is_the_time_of_the_step(cpu_ahead):
+    times = times_of(cpu_ahead((30,)))
+    assert times.headline == ("ProfilerStep#0", 40 * US, 40 * US, Basis.LATENCY)
+    assert times.rank_steps_counted().all()
+
+
+def test_a_warm_up_step_stands_apart(cpu_ahead):
+    """Periods of 90, 30, 40 and 30: the median is 30, the lower of two, and 90 is more than 1.5 times that. The first step is no example
+    either, but has no period to be compared by."""
+    times = times_of(cpu_ahead((30, 90, 30, 40, 30)))
+    assert [step.apart for step in times.owners.job] == [False, True, False, False, False]
+    assert [time.name for time in times.counted] == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
+    assert times.headline[:2] == ("ProfilerStep#4", 30 * US)
+    (finding,) = times.findings()
+    assert finding.code == "step-left-out" and "ProfilerStep#1 (90.00 µs)" in finding.message and "#3" not in finding.message
+
+
+def test_a_step_that_takes_much_less_stands_apart_too(cpu_ahead):
+    times = times_of(cpu_ahead((30, 30, 10, 30, 30)))
+    assert [step.name for step in times.owners.job if step.apart] == ["ProfilerStep#2"]
+
+
+def test_of_two_steps_only_one_can_stand_apart(cpu_ahead):
+    times = times_of(cpu_ahead((30, 30, 200)))
+    assert [t.name for t in times.counted] == ["ProfilerStep#1"]
+
+
+def test_the_typical_step_is_the_lower_of_two_medians(cpu_ahead):
+    times = times_of(cpu_ahead((30, 33, 31, 30, 32)))
+    assert [t.length_ns // US for t in times.counted] == [33, 31, 30, 32]
+    assert times.typical.length_ns == 31 * US
+
+
+def test_a_job_without_work_in_its_steps_has_no_time(two_steps):
+    with pytest.raises(GraphError, match="no step that owns any work"):
+        _ = times_of(replace(two_steps, steps=(Step(0, "ProfilerStep#9", -9 * US, 0),))).headline
+
+
+def test_steps_that_stand_apart_as_measured_do_so_in_every_timeline(cpu_ahead, shifted):
+    graph = cpu_ahead((30, 90, 30, 30))
+    replayed = step_times(shifted(graph, {3: (0, -60), 5: (-60, -60), 7: (-60, -60)}), members(graph))
+    assert [t.length_ns // US for t in replayed.job] == [40, 30, 30, 30]
+    assert [t.name for t in replayed.counted] == ["ProfilerStep#2", "ProfilerStep#3"]
+
+
+def test_steps_given_by_name_keep_apart_those_named(cpu_ahead):
+    graph = cpu_ahead((30, 30, 30))
+    owners = members(graph)
+    given = assigned(graph, owners.steps, owners.step, frozenset({"ProfilerStep#2"}))
+    assert [step.apart for step in given.job] == [False, False, True]
+    assert [t.name for t in step_times(measured(graph), given).counted] == ["ProfilerStep#1"]
 
 
 def test_work_launched_before_the_window_belongs_to_no_step(draw_graph):
@@ -60,17 +192,11 @@ def test_a_step_without_work_is_left_out(two_steps):
     assert owners.tasks(0).tolist() == members(two_steps).tasks(0).tolist()
 
 
-def test_tasks_outside_every_mark_belong_to_no_step(two_steps):
-    owners = members(replace(two_steps, steps=two_steps.steps[1:]))
-    assert (owners.step[[0, 1, 8, 10]] == -1).all() and (owners.step[[6, 7, 9]] == 0).all()
-
-
 def test_an_assembled_graph_is_one_step_a_rank(two_steps):
     graph = replace(two_steps, measured_start=None, measured_end=None, steps=())
     timeline = Timeline(graph, two_steps.measured_start, two_steps.measured_end, "replayed")
-    owners = members(graph)
-    start, end = step_spans(timeline, owners)
-    assert len(owners.steps) == 1 and int(end[0] - start[0]) == 150 * US
+    times = step_times(timeline, members(graph))
+    assert figures(times) == [("step", "latency", 150, 150)]
 
 
 def test_marks_of_ranks_do_not_mix(draw_graph):

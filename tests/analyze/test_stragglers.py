@@ -118,7 +118,17 @@ def test_a_warm_up_step_is_left_out_and_named(found):
     result = found(rows)
     assert (result.steps, result.measured_step_ns, result.ideal_step_ns) == (2, 12 * MS, 12 * MS)
     left = [d.message for d in result.diagnostics if d.code == "step-left-out"]
-    assert len(left) == 1 and "ProfilerStep#2 (42 ms)" in left[0]
+    assert len(left) == 1 and "ProfilerStep#2 (42.00 ms)" in left[0]
+
+
+def test_periods_count_where_there_are_any(cpu_ahead):
+    """Kernels take 30 on rank 0 and 40 on rank 1, and in the ideal job 35 on both: what the loop takes is 40, and would be 35. The first
+    step has no period, and the one of 80 stands apart."""
+    result = stragglers(cpu_ahead((30, 30, 30, 80, 30), (40, 40, 40, 80, 40)))
+    assert (result.step_time_ns, result.latency_ns, result.basis) == (40_000, 110_000, "period")
+    assert (result.steps, result.measured_step_ns, result.ideal_step_ns) == (3, 40_000, 35_000)
+    assert result.slowdown == pytest.approx(40 / 35)
+    assert [(r.rank, r.work_ns, r.worth_ns) for r in result.by_rank] == [(0, 40_000, 0), (1, 50_000, 5_000)]
 
 
 def test_one_rank_has_no_peers(found):

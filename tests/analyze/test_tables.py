@@ -7,6 +7,7 @@ import pytest
 from lumos.analyze.steps import members
 from lumos.analyze.tables import ModuleRow, OperatorRow, tabulate
 from lumos.errors import TraceError
+from lumos.graph.table import Step
 from lumos.simulate.timeline import measured
 from lumos.trace.table import Job
 
@@ -18,8 +19,10 @@ def rows(graph, by, job=None):
 
 
 def test_by_kernel(two_steps):
-    found = rows(two_steps, "kernel")
-    assert [(r.name, r.tasks, r.total_ns) for r in found] == [("k2", 1, 31 * US), ("nccl", 1, 30 * US), ("k1", 1, 26 * US)]
+    """Of both steps only the second counts, as it has a period; the first counts where there is no other."""
+    assert [(r.name, r.tasks, r.total_ns, r.share) for r in rows(two_steps, "kernel")] == [("k2", 1, 31 * US, 1.0)]
+    found = rows(replace(two_steps, steps=two_steps.steps[:1]), "kernel")
+    assert [(r.name, r.tasks, r.total_ns) for r in found] == [("nccl", 1, 30 * US), ("k1", 1, 26 * US)]
     assert sum(r.share for r in found) == pytest.approx(1)
 
 
@@ -38,27 +41,37 @@ def test_by_module(launched):
     assert rows(graph, "module", job) == (ModuleRow("Linear_0", 2, 160 * US, 1.0),)
 
 
+def test_by_module_and_operator_of_the_steps_that_count(launched):
+    """Split into two steps, of which the second has a period: the backward pass, whose kernel takes 100 µs."""
+    job, graph = launched
+    steps = Step(0, "ProfilerStep#0", 0, 200 * US), Step(0, "ProfilerStep#1", 200 * US, 400 * US)
+    graph = replace(graph, steps=steps)
+    assert rows(graph, "module", job) == (ModuleRow("Linear_0", 1, 100 * US, 1.0),)
+    assert rows(graph, "operator", job) == (OperatorRow("aten::mm", 1, 100 * US, 1.0, 0, 0, 0.0),)
+
+
 def test_by_module_says_what_to_record(launched, record):
     with pytest.raises(TraceError, match=r"hand\.json.*with_modules"):
         rows(launched[1], "module", Job((record((1, "op", 0, 0, 1)),)))
 
 
 def test_by_stream(two_steps):
+    """Step 1, 80 … 150, has k2 on stream 7; the collective on stream 8 is of step 0, which does not count."""
     seven, eight = rows(two_steps, "stream")
-    assert (seven.name, seven.tasks, seven.busy_ns) == ("stream 7", 2, 57 * US)
-    assert (eight.name, eight.tasks, eight.busy_ns) == ("stream 8", 1, 30 * US)
-    assert seven.share == pytest.approx(57 / 125)
-    assert sum(seven.idle) == 125 * US - 57 * US
+    assert (seven.name, seven.tasks, seven.busy_ns) == ("stream 7", 1, 31 * US)
+    assert (eight.name, eight.tasks, eight.busy_ns) == ("stream 8", 0, 0)
+    assert seven.share == pytest.approx(31 / 70)
+    assert (sum(seven.idle), sum(eight.idle)) == (39 * US, 70 * US)
 
 
 def test_by_rank(two_steps):
     (rank,) = rows(two_steps, "rank")
-    assert (rank.steps, rank.duration_ns) == (2, 125 * US)
-    assert rank.breakdown == (47 * US, 10 * US, 20 * US, 48 * US)
+    assert (rank.steps, rank.duration_ns) == (1, 70 * US)
+    assert rank.breakdown == (31 * US, 0, 0, 39 * US)
     assert sum(rank.idle) == rank.breakdown.other_ns
 
 
 def test_a_rank_without_a_step_shows_zeros(two_steps):
     graph = replace(two_steps, ranks=(0, 1), lag=two_steps.lag.repeat(2, 0))
     zero, one = rows(graph, "rank")
-    assert (zero.steps, one.steps, one.duration_ns, one.idle) == (2, 0, 0, None)
+    assert (zero.steps, one.steps, one.duration_ns, one.idle) == (1, 0, 0, None)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.steps import members
-from lumos.analyze.unexplained import unexplained_times
+from lumos.analyze.unexplained import APART, NO_PERIOD, unexplained_times
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulate.timeline import measured
 
@@ -22,7 +22,7 @@ def test_kept_waiting_is_a_share_of_its_step(two_steps):
     graph = replace(two_steps, **unclaimed)
     first, second = figures(graph)
     assert first.kept_wait == pytest.approx(8 / 80)
-    assert second.kept_wait == pytest.approx(9 / 45)
+    assert second.kept_wait == pytest.approx(9 / 70)
 
 
 def test_idle_without_a_cause_counts_from_the_latest_cause(two_steps):
@@ -88,3 +88,14 @@ def test_unexplained_idle_and_prefix_unscore_a_step(draw_graph):
     step = figures(replace(graph, measured_start=start, measured_end=end))[0]
     assert step.unexplained_idle == pytest.approx(30 / 150)
     assert "without a known cause" in step.reason
+
+
+def test_a_step_without_a_period_or_apart_is_not_scored(cpu_ahead):
+    reasons = [step.reason for step in figures(cpu_ahead((30, 90, 30, 30)))]
+    assert reasons[:2] == [NO_PERIOD, APART] and NO_PERIOD not in reasons[2:]
+
+
+def test_shares_are_of_the_period(cpu_ahead):
+    """3 µs of the launch of step 1 are kept waiting: a tenth of its period, whatever its latency."""
+    kept = {"unclaimed_wait_task": np.array([2], np.int32), "unclaimed_wait_time": np.array([3], np.int64) * US}
+    assert figures(replace(cpu_ahead((30, 30)), **kept))[1].kept_wait == pytest.approx(3 / 30)

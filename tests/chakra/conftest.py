@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.chakra import two_stages
 
 from lumos.chakra.export import export_graph
+from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
 from lumos.trace.chakra_et import stream
 from lumos.trace.chakra_wire import Attribute, ChakraNode, Metadata, encode_metadata, encode_node, frame
 
@@ -67,3 +69,35 @@ def traces() -> Path:
     if not root:
         pytest.skip("LUMOS_TRACES is not set: the public traces are not here")
     return Path(root)
+
+
+@pytest.fixture
+def ahead() -> Graph:
+    """Three launches of 10 µs, one a step, and kernels of 30 µs behind them: the steps are complete at 40, 70 and 100 µs. A second
+    thread works in the first and the last step only; its pause, which begins in the first, begins no step."""
+    us, launches = 1000, [0, 1, 2]
+    rows = [(0, Kind.LAUNCH, 10 * i, 10 * i + 10) for i in launches]
+    rows += [(1, Kind.OPERATOR, 0, 2), (1, Kind.HOST, 2, 21), (1, Kind.OPERATOR, 21, 23)]
+    rows += [(2, Kind.KERNEL, 10 + 30 * i, 40 + 30 * i) for i in launches]
+    order = sorted(range(len(rows)), key=lambda i: (rows[i][0] == 2, rows[i][2], rows[i][0]))
+    place = {task: number for number, task in enumerate(order)}
+    start, end = (np.array([rows[i][at] * us for i in order], np.int64) for at in (2, 3))
+    behind = {place[6 + i]: place[i] for i in launches}
+    offset = np.cumsum([0, *(task in behind for task in range(len(rows)))])
+    return Graph(
+        ranks=(0,),
+        processors=(Processor(0, False, "main", lane=1), Processor(0, False, "other", lane=2), Processor(0, True, "stream 7", 0, 7)),
+        names=("work",),
+        duration=end - start,
+        processor=np.array([rows[i][0] for i in order], np.int32),
+        kind=np.array([rows[i][1] for i in order], np.uint8),
+        name=np.zeros(len(rows), np.int32),
+        event=np.full(len(rows), -1, np.int32),
+        pred_offset=offset.astype(np.int64),
+        pred=np.array([behind[task] for task in sorted(behind)], np.int32),
+        pred_kind=np.full(len(behind), Dependency.LAUNCH, np.uint8),
+        lag=np.zeros((1, len(Dependency)), np.int64),
+        measured_start=start,
+        measured_end=end,
+        steps=tuple(Step(0, f"ProfilerStep#{i}", 10 * i * us, (10 * i + 10) * us, lane=1) for i in launches),
+    )

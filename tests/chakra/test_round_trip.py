@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from tests.chakra import two_stages
 
 import lumos
+from lumos.analyze.steps import members, step_times
 from lumos.chakra.build import graph, graph_of
 from lumos.chakra.check.check import check_set
 from lumos.chakra.coarse import coarse
@@ -158,6 +160,38 @@ def test_a_measured_job_comes_back_with_its_steps(traces: Path, tmp_path: Path) 
         assert other.replayed_ns == pytest.approx(one.replayed_ns, rel=1e-3)
     sizes = set(again.collectives.kinds) if again.collectives else set()
     assert sizes == {"all-reduce", "all-to-all"} or sizes == {"all-reduce", "send-receive"}
+
+
+def steps_of(job: Graph) -> list[tuple[str, str, int, int]]:
+    """Name, basis, time and latency of every step of the replayed job, µs."""
+    times = step_times(simulate(job), members(job)).job
+    return [(t.name, t.basis, round(t.length_ns / 1000), round(t.latency_ns / 1000)) for t in times]
+
+
+def test_steps_that_follow_one_another_keep_their_periods(ahead: Graph, tmp_path: Path) -> None:
+    expected = [("ProfilerStep#0", "latency", 40, 40), ("ProfilerStep#1", "period", 30, 60), ("ProfilerStep#2", "period", 30, 80)]
+    assert steps_of(ahead) == expected
+    export_graph(ahead, tmp_path)
+    assert steps_of(graph(tmp_path)) == expected
+
+
+def test_steps_that_stand_alone_come_back_alone(operation_jobs: Any, tmp_path: Path) -> None:
+    """Two steps of a pipeline as whole operations, whose times hold within a step only."""
+    table = operation_jobs.write_table(tmp_path / "trace.parquet", operation_jobs.pipeline((3, 4)))
+    job = lumos.build(lumos.read(table))
+    export_graph(job, tmp_path / "set", exact_ns=True)
+    assert [basis for _, basis, *_ in steps_of(job)] == ["latency", "latency"]
+    assert steps_of(graph(tmp_path / "set")) == steps_of(job)
+
+
+def test_public_jobs_come_back_with_the_same_step(traces: Path, tmp_path: Path) -> None:
+    for name in ("resnet-ddp-mi300x", "pipeline-8gpu"):
+        job = lumos.build(lumos.read(traces / name))
+        for exact, most in ((False, 2), (True, 0)):  # else each start and end is rounded to 1 µs
+            export_graph(job, tmp_path / f"{name}-{exact}", exact_ns=exact)
+            for before, after in zip(steps_of(job), steps_of(graph(tmp_path / f"{name}-{exact}")), strict=True):
+                assert before[:2] == after[:2]
+                assert np.abs(np.subtract(before[2:], after[2:])).max() <= most
 
 
 def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

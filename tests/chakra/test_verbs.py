@@ -40,7 +40,9 @@ def test_a_session(run: Any, stages: Path, tmp_path: Path) -> None:
     status, out, _ = run("stat", tmp_path / "a", "--json")
     assert json.loads(out)["nodes"] == {"comp": 12, "send": 4, "recv": 4, "coll": 4}
     status, out, _ = run("import", tmp_path / "a", "-o", tmp_path / "b", "--as-json", "--json")
-    assert json.loads(out)["step_time_ns"] == pytest.approx(3_329_274, rel=1e-3)
+    imported = json.loads(out)
+    assert imported["step_time_ns"] == pytest.approx(3_329_274, rel=1e-3)
+    assert (imported["latency_ns"], imported["basis"]) == (imported["step_time_ns"], "latency")  # the set is one step
     status, out, _ = run("import", tmp_path / "b", "--json")
     assert json.loads(out)["step_time_ns"] == pytest.approx(3_329_274, rel=1e-3)
     status, out, _ = run("view", tmp_path / "a", "-o", tmp_path / "v.json")

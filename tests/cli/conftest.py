@@ -38,15 +38,16 @@ def lumos(monkeypatch, capfd):
     return run
 
 
-def rows(steps=2, per_step=60):
+def rows(steps=2, per_step=60, long=None):
     """Kineto rows of a rank: every step (1000 µs) has equally many operators, launches and kernels, and one all-reduce.
 
-    Operator i of a step runs 10i–10i+8 µs and launches at 10i+2–10i+4; its kernel runs 10i+5–10i+11 on stream 7, so
-    that each waits for the one before it by 1 µs.
+    Before the step `long`, if any, the loop pauses for 2000 µs. A step is complete 601 µs after it began, with its last kernel: operator i
+    of a step runs 10i–10i+8 µs and launches at 10i+2–10i+4; its kernel runs 10i+5–10i+11 on stream 7, so that each waits for the one
+    before it by 1 µs.
     """
     found = []
     for step in range(steps):
-        zero = 1000 * step
+        zero = 1000 * step + (2000 if long is not None and step >= long else 0)
         found.append({"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1, "ts": zero, "dur": 1000})
         for i in range(per_step):
             correlation, at = 1 + step * per_step + i, zero + 10 * i
@@ -86,3 +87,14 @@ def trace(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def interrupted(trace):
+    """A profiler file of five steps. Before the fourth Python pauses for 2000 µs, so that its period is 3000 µs, the others' 1000 µs."""
+    path = trace(steps=5)
+    recorded = json.loads(path.read_text())
+    for row in recorded["traceEvents"]:
+        row["ts"] += 2000 if row["ts"] >= 3000 else 0
+    path.write_text(json.dumps(recorded))
+    return path

@@ -5,12 +5,24 @@ import pytest
 
 @pytest.mark.parametrize("of", ["measured", "replayed"])
 def test_the_parts_and_the_idle_time(lumos, trace, of):
+    """Step 0 is complete at 601 µs, step 1 at 1601: its period is 1000. In that, 60 kernels run 6 µs each, 4 µs apart, from 1005 on. The
+    thread pauses until 1000, and works from there on."""
     answer = lumos("breakdown", trace(), "--of", of, "--json").json
-    step = answer["steps"][0]
-    assert (answer["of"], answer["by"], len(answer["steps"])) == (of, "kernel", 2)
-    assert sum(step["breakdown"].values()) == step["duration_ns"] == 601_000
-    assert sum(step["idle"].values()) == step["breakdown"]["other_ns"]
-    assert {row["name"]: row["tasks"] for row in answer["rows"]} == {"gemm_kernel": 118, "ncclDevKernel_AllReduce_Sum_f32_RING_LL": 2}
+    first, second = answer["steps"]
+    assert (answer["of"], answer["by"]) == (of, "kernel")
+    assert (answer["step_time_ns"], answer["latency_ns"], answer["basis"]) == (1_000_000, 601_000, "period")
+    assert (first["basis"], first["duration_ns"], second["basis"], second["duration_ns"]) == ("latency", 601_000, "period", 1_000_000)
+    for step in (first, second):
+        assert sum(step["breakdown"].values()) == sum(step["parts"].values()) == step["duration_ns"]
+        assert sum(step["idle"].values()) == step["breakdown"]["other_ns"]
+    assert (answer["typical_step"], answer["parts"]) == ("ProfilerStep#1", second["parts"])
+    assert {key: ns for key, ns in second["parts"].items() if ns} == {
+        "compute_ns": 354_000,
+        "communication_ns": 6_000,
+        "host_between_operators_ns": 399_000,
+        "host_ns": 5_000 + 59 * 4_000,
+    }
+    assert {row["name"]: row["tasks"] for row in answer["rows"]} == {"gemm_kernel": 59, "ncclDevKernel_AllReduce_Sum_f32_RING_LL": 1}
 
 
 @pytest.mark.parametrize(
@@ -18,11 +30,11 @@ def test_the_parts_and_the_idle_time(lumos, trace, of):
     [
         ("operator", {"name": "aten::mm", "device_tasks": 120, "device_ns": 720_000}),
         ("stream", {"rank": 0, "name": "stream 7", "tasks": 120, "busy_ns": 720_000}),
-        ("rank", {"rank": 0, "steps": 2, "duration_ns": 1_202_000}),
+        ("rank", {"rank": 0, "steps": 2, "duration_ns": 2_000_000}),
     ],
 )
 def test_by(lumos, trace, by, first):
-    (row, *_) = lumos("breakdown", trace(), "--by", by, "--json").json["rows"]
+    (row, *_) = lumos("breakdown", trace(steps=3), "--by", by, "--json").json["rows"]
     assert {key: row[key] for key in first} == first
 
 
@@ -32,7 +44,8 @@ def test_by_module_says_what_to_record(lumos, trace):
 
 
 def test_achieved_and_queue_and_variability(lumos, trace):
-    answer = lumos("breakdown", trace(), "--json").json
+    """Three steps, of which the last two count."""
+    answer = lumos("breakdown", trace(steps=3), "--json").json
     (mm,) = answer["achieved_flops"]
     assert (mm["operator"], mm["calls"], mm["flops"]) == ("aten::mm", 120, 128)
     assert answer["queue"][0]["maximum"] == 1
@@ -42,6 +55,22 @@ def test_achieved_and_queue_and_variability(lumos, trace):
 @pytest.mark.parametrize("by", ["kernel", "operator", "stream", "rank"])
 def test_text_fits_80_columns(lumos, trace, by):
     done = lumos("breakdown", trace(), "--by", by)
-    assert done.out.startswith("rank 0: 2 steps, 601.0 µs a step as measured; 59 % is compute alone\n")
+    said = "rank 0: 2 steps, 1.00 ms a step (period; latency 601.0 µs) as measured; 40 % is host between operators"
+    assert " ".join(done.out.split()).startswith(said)
+    assert "Where the typical step goes (ProfilerStep#1)" in done.out
+    assert "ProfilerStep#0 *" in done.out and "* latency, as the recording lacks the step before it" in done.out
+    assert "data loading" not in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     assert f"By {by}" in done.out
+
+
+def test_a_step_that_stands_apart_is_listed_and_counts_nowhere(lumos, interrupted):
+    """Devices are idle for 640 of 1000 µs in the three steps that count, and for 2640 of 3000 in the one that stands apart."""
+    done = lumos("breakdown", interrupted)
+    assert "1.00 ms a step (period; latency 601.0 µs)" in " ".join(done.out.split())
+    assert "rank 0: 3 steps of 1.00 ms to 1.00 ms" in done.out
+    assert "ProfilerStep#3 †" in done.out and "† much longer or shorter than the other steps" in done.out
+    assert ["host-bound", "640.0", "µs", "64.0", "%"] in [line.split() for line in done.out.splitlines()]
+    answer = lumos("breakdown", interrupted, "--json").json
+    assert [step["apart"] for step in answer["steps"]] == [False, False, False, True, False]
+    assert "step-left-out" in [finding["code"] for finding in answer["diagnostics"]]

@@ -4,36 +4,57 @@ import pytest
 
 
 def test_two_jobs(lumos, trace):
-    """B has half the work: 30 kernels a step instead of 60, so a step ends at 301 µs."""
-    a, b = trace("a.json"), trace("b.json", per_step=30)
+    """B has half the work: 30 kernels a step instead of 60, so its only step is complete at 301 µs."""
+    a, b = trace("a.json", steps=1), trace("b.json", steps=1, per_step=30)
     answer = lumos("compare", a, b, "--json").json
-    assert (answer["before"]["step_ns"], answer["after"]["step_ns"]) == (601_000, 301_000)
+    assert (answer["a"]["step_time_ns"], answer["b"]["step_time_ns"], answer["change_ns"]) == (601_000, 301_000, -300_000)
+    assert answer["a"]["basis"] == answer["b"]["basis"] == "latency"
     assert answer["change"] == pytest.approx(-300 / 601)
     (kernel,) = answer["kernels"]
     assert (kernel["name"], kernel["status"], kernel["before"]["runs"], kernel["after"]["runs"]) == ("gemm_kernel", "changed", 59, 29)
     assert kernel["cost_ns"] == -30 * 6000
     assert [row["status"] for row in answer["collectives"]] == ["same"]
-    assert sum(answer["before"]["breakdown"].values()) == 601_000
+    assert sum(answer["a"]["breakdown"].values()) == 601_000
+
+
+def test_the_loop_may_take_as_long_with_half_the_work(lumos, trace):
+    """Both jobs begin a step every 1000 µs, so that is what both take; only the latencies differ."""
+    answer = lumos("compare", trace("a.json"), trace("b.json", per_step=30), "--json").json
+    sides = answer["a"], answer["b"]
+    assert [(side["step_time_ns"], side["latency_ns"], side["basis"]) for side in sides] == [
+        (1_000_000, 601_000, "period"),
+        (1_000_000, 301_000, "period"),
+    ]
+    assert answer["change_ns"] == 0 and [sum(side["breakdown"].values()) for side in sides] == [1_000_000, 1_000_000]
 
 
 def test_two_steps_of_a_job(lumos, trace):
-    answer = lumos("compare", trace(), "--step", "0", "--step", "ProfilerStep#1", "--json").json
-    assert (answer["before"]["steps"], answer["after"]["steps"]) == (["ProfilerStep#0"], ["ProfilerStep#1"])
-    assert answer["change"] == 0
+    answer = lumos("compare", trace(steps=3), "--step", "1", "--step", "ProfilerStep#2", "--json").json
+    assert (answer["a"]["steps"], answer["b"]["steps"]) == (["ProfilerStep#1"], ["ProfilerStep#2"])
+    assert answer["change"] == 0 and not any(d["code"] == "basis-differs" for d in answer["diagnostics"])
+
+
+def test_a_first_step_is_unlike_the_others(lumos, trace):
+    """The first step is known by its latency, 601 µs, the second by its period, 1000."""
+    answer = lumos("compare", trace(), "--step", "0", "--step", "1", "--json").json
+    assert (answer["change_ns"], answer["diagnostics"][0]["code"]) == (399_000, "basis-differs")
+    out = lumos("compare", trace(), "--step", "0", "--step", "1").out
+    assert out.startswith("A takes 601.0 µs a step (latency), B 1.00 ms (period), +66.4 %: +399.0 µs\nneither\n")
 
 
 def test_one_step_of_each_job(lumos, trace):
     answer = lumos("compare", trace("a.json"), trace("b.json"), "--step", "1", "--json").json
-    assert answer["before"]["steps"] == answer["after"]["steps"] == ["ProfilerStep#1"]
+    assert answer["a"]["steps"] == answer["b"]["steps"] == ["ProfilerStep#1"]
 
 
 def test_text_says_the_answer_first_and_fits_80_columns(lumos, trace):
-    done = lumos("compare", trace("a.json"), trace("b.json", per_step=30))
-    assert done.out.startswith("A takes 601.0 µs a step, B 301.0 µs, -49.9 %: -180.0 µs compute alone\n")
+    done = lumos("compare", trace("a.json", steps=1), trace("b.json", steps=1, per_step=30))
+    assert done.out.startswith("A takes 601.0 µs a step, B 301.0 µs (latencies), -49.9 %: -180.0 µs compute\nalone\n")
     assert max(map(len, done.out.splitlines())) <= 80
-    for part in ("Where the time goes", "Operators", "aten::mm", "Kernels", "gemm_kernel"):
+    for part in ("Where the time of the step goes", "Operators", "aten::mm", "Kernels", "gemm_kernel"):
         assert part in done.out
-    assert "nothing changed" in lumos("compare", trace("a.json"), trace("b.json")).out
+    same = lumos("compare", trace("a.json"), trace("b.json")).out
+    assert "nothing changed" in same and "1.00 ms a step (period; latency 601.0 µs)" in same
 
 
 @pytest.mark.parametrize("arguments", ["A", "A --step 0", "A A A", "A A --step 0 --step 1 --step 0"])

@@ -6,18 +6,21 @@ import pytest
 
 
 def test_the_path_of_a_job_by_hand(lumos, trace):
-    """A step starts with its first operator (0) and ends with its last kernel (601 µs): the path is every
-    operator of the thread with the pauses between, then the 60th launch (592–594), 1 µs of latency, and its kernel."""
+    """Step 0 starts with its first operator (0) and is complete with its last kernel (601 µs): the path is every operator of the thread
+    with the pauses between, then the 60th launch (592–594), 1 µs of latency, and its kernel. Step 1 is complete at 1601: before its
+    operators, the path is the pause of the thread from 601 to 1000."""
     answer = lumos("critical-path", trace(), "--json").json
     assert (answer["ranks"], answer["of"], [s["name"] for s in answer["steps"]]) == (1, "measured", ["ProfilerStep#0", "ProfilerStep#1"])
-    for step in answer["steps"]:
-        assert step["duration_ns"] == 601_000
-        assert sum(step["by_class"].values()) == sum(step["by_group"].values()) == 601_000
+    assert (answer["step_time_ns"], answer["latency_ns"], answer["basis"]) == (1_000_000, 601_000, "period")
+    for step, basis, time in zip(answer["steps"], ("latency", "period"), (601_000, 1_000_000), strict=True):
+        assert (step["basis"], step["duration_ns"]) == (basis, time)
+        assert sum(step["by_class"].values()) == sum(step["by_group"].values()) == time
         assert step["by_class"]["gemm"] == 6000 and step["by_class"]["launch latency"] == 1000
         last = step["links"][-1]
         assert (last["name"], last["class"], last["cause"], last["processor"]) == ("gemm_kernel", "gemm", "launch", "stream 7")
         assert last["end_ns"] - last["start_ns"] == 6000
-    assert answer["slack_by_class"]["launch calls"]["tasks"] == 120
+    assert answer["steps"][1]["links"][0]["name"] == "(between operators)" and answer["steps"][1]["start_ns"] == 601_000
+    assert answer["slack_by_class"]["launch calls"]["tasks"] == 60  # of step 1, which counts
 
 
 def test_one_step_by_name_or_number(lumos, trace):
@@ -31,11 +34,15 @@ def test_one_step_by_name_or_number(lumos, trace):
 @pytest.mark.parametrize("of", ["measured", "replayed"])
 def test_text_says_what_bounds_the_step_and_fits_80_columns(lumos, trace, of):
     done = lumos("critical-path", trace(), "--of", of)
-    assert done.out.startswith(f"rank 0: 2 steps, 601.0 µs a step as {of}, bound by CPU work (99 %)\n")
+    said = f"rank 0: 2 steps, 1.00 ms a step (period; latency 601.0 µs) as {of}, bound by CPU work (99 %)"
+    assert " ".join(done.out.split()).startswith(said)
+    assert "ProfilerStep#0 *" in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     for part in ("Steps", "Along the critical path", "launch latency", "Most of it, by name", "Slack"):
         assert part in done.out
-    assert "Longest links" in lumos("critical-path", trace(), "--step", "0").out
+    one = lumos("critical-path", trace(), "--step", "0").out
+    assert "; ProfilerStep#0, 601.0 µs (latency), is bound by CPU work (99 %)" in " ".join(one.split())
+    assert "Longest links" in one and "Along the critical path (ProfilerStep#0)" in one
 
 
 def test_ranks_that_wait(lumos, trace, tmp_path):
@@ -58,3 +65,13 @@ def test_perfetto_shows_the_path(lumos, trace, tmp_path):
 def test_an_unknown_run_is_wrong_usage(lumos, trace):
     done = lumos("critical-path", trace(), "--of", "measurd")
     assert done.status == 2 and "did you mean 'measured'" in done.err
+
+
+def test_a_step_that_stands_apart_is_listed_and_counts_in_no_mean(lumos, interrupted):
+    """In a step that counts, the path has the pause of 399 µs and 59 of 2 µs between operators; that of the fourth is 2000 µs longer."""
+    done = lumos("critical-path", interrupted)
+    assert "ProfilerStep#3 †" in done.out
+    assert ["cpu", "between", "operators", "517.0", "µs", "51.7", "%"] in [line.split() for line in done.out.splitlines()]
+    answer = lumos("critical-path", interrupted, "--json").json
+    assert answer["steps"][3]["duration_ns"] == 3_000_000 and answer["step_time_ns"] == 1_000_000
+    assert "step-left-out" in [finding["code"] for finding in answer["diagnostics"]]

@@ -1,35 +1,103 @@
-"""A headline says whether its step is the mean of the ranks' steps or the step of the job."""
+"""Every verb says the same time of a job's step, on the same basis, and leaves the same steps out."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
-MEAN, JOB = "mean over ranks", "from the first rank's start to the last rank's end"
+ROOT = os.environ.get("LUMOS_TRACES")
+VERBS = ("replay", "breakdown", "critical-path", "stragglers", "compare")
 
-
-@pytest.mark.parametrize(
-    ("words", "which"),
-    [
-        (("replay",), MEAN),
-        (("breakdown",), MEAN),
-        (("critical-path",), JOB),
-        (("stragglers",), JOB),
-        (("whatif", "--rank-slowdown", "1=1.5"), JOB),
-    ],
+#: Public recordings: the time of the step and its latency (ms, to the digits given), and which of the two is the time of the step.
+PUBLIC = (
+    ("resnet-v100", "95.57", "184.37", "period"),
+    ("resnet-ddp-mi300x", "18.55", "53.34", "period"),
+    ("resnet50-v100-old-schema", "149.80", "162.58", "period"),
+    ("dlrm-a100-rank3", "76.83", "76.97", "period"),
+    ("resnet-ddp-a100", "219.79", "218.73", "period"),
+    ("dlrm-8xv100", "20.65", "20.65", "latency"),
+    ("straggler-8gpu", None, None, "latency"),
+    ("pipeline-8gpu", None, None, "latency"),
 )
-def test_the_headline_says_which_step(lumos, words, which):
-    done = lumos(words[0], EXAMPLE, *words[1:])
-    assert done.status == 0, done.err
-    assert which in " ".join(" ".join(done.out.splitlines()[:3]).split())
 
 
-@pytest.mark.parametrize("verb", ["replay", "breakdown", "critical-path"])
-def test_one_rank_has_one_step(lumos, trace, verb):
-    first = " ".join(lumos(verb, trace()).out.splitlines()[:2])
-    assert MEAN not in first and JOB not in first
+@pytest.fixture
+def warmed_up(trace, tmp_path):
+    """Two ranks of six steps, which begin every 1000 µs, but for a pause of 2000 µs more before step 3."""
+    for rank in (0, 1):
+        trace(f"rank{rank}.json", rank, 2, steps=6, long=3)
+    return tmp_path
+
+
+def answers(lumos, path, verbs=VERBS):
+    """The JSON of each verb; `compare` compares the job with itself."""
+    found = {}
+    for verb in verbs:
+        done = lumos(verb, path, *([path] if verb == "compare" else []), "--json")
+        assert done.status == 0, done.err
+        found[verb] = done.json
+    return found
+
+
+def figures(answer):
+    """The time of the step, its latency and the basis, of an answer or, for `compare`, of each of its two jobs."""
+    sides = [answer[side] for side in ("a", "b")] if "a" in answer else [answer]
+    return {(side["step_time_ns"], side["latency_ns"], side["basis"]) for side in sides}
+
+
+def test_every_verb_says_the_same_time_of_the_step(lumos, warmed_up):
+    for verb, answer in answers(lumos, warmed_up).items():
+        assert figures(answer) == {(1_000_000, 601_000, "period")}, verb
+
+
+def test_every_verb_leaves_the_same_steps_out(lumos, warmed_up):
+    """Step 0 has no period, and step 3 takes three times as long as the others."""
+    found = answers(lumos, warmed_up)
+    for verb in ("replay", "breakdown", "critical-path"):
+        of_rank = [step for step in found[verb]["steps"] if step.get("rank", 0) == 0]
+        assert [(step["name"], step["basis"], step["apart"]) for step in of_rank] == [
+            ("ProfilerStep#0", "latency", False),
+            ("ProfilerStep#1", "period", False),
+            ("ProfilerStep#2", "period", False),
+            ("ProfilerStep#3", "period", True),
+            ("ProfilerStep#4", "period", False),
+            ("ProfilerStep#5", "period", False),
+        ], verb
+    counted = ["ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#4", "ProfilerStep#5"]
+    assert [step["name"] for step in found["replay"]["steps"] if step["rank"] == 0 and step["scored"]] == counted
+    assert found["stragglers"]["steps"] == len(counted)
+    assert found["compare"]["a"]["steps"] == found["compare"]["b"]["steps"] == counted
+    for verb, answer in found.items():
+        assert any(d["code"] == "step-left-out" and "ProfilerStep#3" in d["message"] for d in answer["diagnostics"]), verb
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "compare"])
+def test_the_first_line_says_the_time_and_what_it_is(lumos, warmed_up, verb):
+    done = lumos(verb, warmed_up)
+    assert "1.00 ms a step (period; latency 601.0 µs)" in " ".join(done.out.split("\n\n")[0].split())
+    assert max(map(len, done.out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "compare"])
+def test_a_single_step_is_known_by_its_latency(lumos, trace, tmp_path, verb):
+    for rank in (0, 1):
+        trace(f"rank{rank}.json", rank, 2, steps=1)
+    assert "601.0 µs a step (latency)" in " ".join(lumos(verb, tmp_path).out.split("\n\n")[0].split())
+
+
+@pytest.mark.skipif(ROOT is None, reason="LUMOS_TRACES is not set: the public traces are not here")
+@pytest.mark.parametrize(("name", "step", "latency", "basis"), PUBLIC)
+def test_public_jobs_have_one_time_of_the_step(lumos, name, step, latency, basis):
+    found = answers(lumos, Path(ROOT) / name, VERBS if name.endswith(("8xv100", "8gpu")) else [v for v in VERBS if v != "stragglers"])
+    (shared,) = set.union(*(figures(answer) for answer in found.values()))
+    assert shared[2] == basis
+    if step is None:
+        assert shared[0] == shared[1]
+    else:
+        assert (f"{shared[0] / 1e6:.2f}", f"{shared[1] / 1e6:.2f}") == (step, latency)
 
 
 def test_a_job_without_streams_says_so(lumos):

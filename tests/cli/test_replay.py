@@ -7,8 +7,11 @@ import pytest
 STEP_KEYS = {
     "rank",
     "name",
+    "basis",
     "measured_ns",
     "replayed_ns",
+    "latency_ns",
+    "apart",
     "error",
     "breakdown",
     "utilization_error",
@@ -26,6 +29,7 @@ def test_json_has_the_contracted_keys(lumos, trace):
     assert (done.status, done.err) == (0, "")
     answer = done.json
     assert (answer["ranks"], len(answer["steps"])) == (1, 2)
+    assert {"step_time_ns", "latency_ns", "basis", "replayed_step_time_ns"} <= answer.keys()
     assert {"tasks", "dependencies", "mean_abs_error", "max_abs_error", "exposed_communication_error", "constants"} <= answer.keys()
     assert {"diagnostics", "read_s", "build_s", "simulate_s"} <= answer.keys()
     assert "probes" not in answer
@@ -37,19 +41,30 @@ def test_json_has_the_contracted_keys(lumos, trace):
 
 
 def test_the_figures_of_a_job_by_hand(lumos, trace):
-    """Each step runs from its first operator (0) to the end of its last kernel (601 µs); a stream runs one kernel at a
-    time, so kernels queue: 60 kernels of 6 µs with gaps of 4."""
+    """Step 1 begins at 1000 µs and is complete at 1601, with its last kernel; its period is counted from 601, the completion of step 0. A
+    stream runs one kernel at a time, so kernels queue: 60 kernels of 6 µs with gaps of 4."""
     answer = lumos("replay", trace(), "--json").json
-    step = answer["steps"][0]
-    assert (step["name"], step["measured_ns"], step["replayed_ns"]) == ("ProfilerStep#0", 601_000, 601_000)
+    assert (answer["step_time_ns"], answer["replayed_step_time_ns"]) == (1_000_000, 1_000_000)
+    assert (answer["latency_ns"], answer["basis"]) == (601_000, "period")
+    step = answer["steps"][1]
+    assert (step["name"], step["basis"], step["latency_ns"]) == ("ProfilerStep#1", "period", 601_000)
+    assert (step["measured_ns"], step["replayed_ns"]) == (1_000_000, 1_000_000)
     assert step["breakdown"]["measured"] == {
         "exposed_compute_ns": 59 * 6000,
         "overlapped_ns": 0,
         "exposed_communication_ns": 6000,
-        "other_ns": 601_000 - 60 * 6000,
+        "other_ns": 1_000_000 - 60 * 6000,
     }
     assert step["scored"] and answer["mean_abs_error"] == 0
     assert answer["constants"]["launch_latency_ns"] == [1000]
+
+
+def test_the_first_step_is_listed_by_its_latency_and_not_scored(lumos, trace):
+    first = lumos("replay", trace(), "--json").json["steps"][0]
+    assert (first["basis"], first["measured_ns"], first["replayed_ns"], first["latency_ns"]) == ("latency", 601_000, 601_000, 601_000)
+    assert (first["scored"], first["unscored_reason"]) == (False, "no period: the step before it was not recorded")
+    out = lumos("replay", trace()).out
+    assert "601.0 µs*" in out and "rank 0 ProfilerStep#0: no period: the step before it was not recorded" in out
 
 
 def test_a_step_with_little_in_it_is_not_scored(lumos, trace):
@@ -86,7 +101,7 @@ def test_several_ranks_are_one_job(lumos, trace, tmp_path):
 
 def test_text_says_the_answer_first_and_fits_80_columns(lumos, trace):
     done = lumos("replay", trace(), "--probes")
-    assert done.out.startswith("rank 0: 2 steps, 601.0 µs a step measured, 601.0 µs replayed, +0.00 %\n")
+    assert done.out.startswith("rank 0: 2 steps, 1.00 ms a step (period; latency 601.0 µs), 1.00 ms replayed,\n+0.00 %\n")
     assert max(map(len, done.out.splitlines())) <= 80
     assert "\x1b" not in done.out
     for part in ("Steps", "Where the time goes", "Constants", "launch latency", "Probes"):

@@ -13,14 +13,14 @@ KEYS = {"measured_step_ns", "ideal_step_ns", "slowdown", "by_rank", "by_class"}
 
 @pytest.fixture
 def two_ranks(trace, tmp_path):
-    """Two equal ranks, except that rank 1's last kernel of each step takes 40 µs longer: its steps end at 641 µs, not 601."""
+    """Two equal ranks of one step, except that rank 1's last kernel takes 40 µs longer: its step ends at 641 µs, not 601."""
     for rank in (0, 1):
-        path = trace(f"rank{rank}.json", rank, 2)
+        path = trace(f"rank{rank}.json", rank, 2, steps=1)
     document = json.loads(path.read_text())
     last = [row for row in document["traceEvents"] if row["cat"] == "kernel" and row["ts"] % 1000 == 595]
     for row in last:
         row["dur"] += 40
-    assert len(last) == 2
+    assert len(last) == 1
     path.write_text(json.dumps(document))
     return tmp_path
 
@@ -28,7 +28,8 @@ def two_ranks(trace, tmp_path):
 def test_the_figures_of_profiler_traces_by_hand(lumos, two_ranks):
     """The last kernel takes 6 µs and 46 µs, and in the ideal job 26 µs on both ranks: 621 µs of 641."""
     answer = lumos("stragglers", two_ranks, "--json").json
-    assert answer.keys() >= KEYS and (answer["ranks"], answer["steps"]) == (2, 2)
+    assert answer.keys() >= KEYS and (answer["ranks"], answer["steps"]) == (2, 1)
+    assert (answer["step_time_ns"], answer["latency_ns"], answer["basis"]) == (641_000, 641_000, "latency")
     assert (answer["measured_step_ns"], answer["ideal_step_ns"]) == (641_000, 621_000)
     assert answer["slowdown"] == pytest.approx(641 / 621)
     assert [(r["rank"], r["stage"], r["worth_ns"]) for r in answer["by_rank"]] == [(0, None, 0), (1, None, 20_000)]
@@ -36,12 +37,20 @@ def test_the_figures_of_profiler_traces_by_hand(lumos, two_ranks):
     assert answer["by_stage"] == []
 
 
+def test_what_the_loop_takes_is_what_counts(lumos, trace, tmp_path):
+    """Both ranks begin a step every 1000 µs, and so does the ideal job."""
+    for rank in (0, 1):
+        trace(f"rank{rank}.json", rank, 2, steps=3)
+    answer = lumos("stragglers", tmp_path, "--json").json
+    assert (answer["step_time_ns"], answer["latency_ns"], answer["basis"]) == (1_000_000, 601_000, "period")
+    assert (answer["steps"], answer["measured_step_ns"], answer["slowdown"]) == (2, 1_000_000, 1)
+
+
 def test_the_text_fits_80_columns_and_leads_with_the_slow_rank(lumos, two_ranks):
     done = lumos("stragglers", two_ranks)
     assert done.status == 0 and max(map(len, done.out.splitlines())) <= 80
-    first = " ".join(" ".join(done.out.splitlines()[:2]).split())
-    assert first.startswith("2 ranks: 641.0 µs a step from the first rank's start to the last rank's end, 621.0 µs if equal")
-    assert first.endswith("took equal time: slowdown 1.032")
+    assert done.out.startswith("2 ranks: 641.0 µs a step (latency); slowdown 1.032\n")
+    assert "means over 1 step: 641.0 µs measured, 641.0 µs replayed, 621.0 µs if equal\n  work took equal time" in done.out
     ranks = done.out.partition("Ranks\n")[2].splitlines()
     assert ranks[2].split()[0] == "1" and ranks[3].split()[0] == "0"
 

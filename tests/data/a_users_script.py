@@ -22,7 +22,7 @@ def measured(folder: Path) -> lumos.Job:
     alone: int = sum(step.breakdown.exposed_compute_ns for step in steps)
     path: lumos.CriticalPath = lumos.critical_path(timeline, step="11")[0]
     slack: lumos.Slack = lumos.slack(timeline)
-    probes: lumos.Probes = lumos.probes(graph, timeline)
+    probes: lumos.Probes = lumos.probes(graph)
     slow: lumos.Stragglers = lumos.stragglers(graph, job)
     change: lumos.Comparison = lumos.compare(job, step=("10", "11"))
     print(devices, error, alone, path.by_class, len(slack.slack), probes.cpu_double, slow.slowdown, change.change_ns)

@@ -476,13 +476,15 @@ def test_a_sweep_of_factors_is_a_sweep_of_the_scaled_durations(graph: Graph, dat
         assume(False)
     n = len(graph)
     group = np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), np.uint16)
-    mark = np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), np.uint8)
+    mark = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.uint8)
     factor = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 3.0])
     factors = np.array(data.draw(st.lists(st.lists(factor, min_size=3, max_size=3), min_size=1, max_size=11)))
     rows = np.rint(graph.duration * factors[:, group]).astype(np.int64)
-    for row, (first, last, before) in zip(rows, zip(*sweep_scaled(frozen, group, factors, mark), strict=True), strict=True):
+    for row, (first, last, before, earlier) in zip(rows, zip(*sweep_scaled(frozen, group, factors, mark), strict=True), strict=True):
         alone = sweep(frozen, row)
         if (mark == 1).any():
             assert (first, last) == (alone.start[mark == 1].min(), alone.end[mark == 1].max())
         if (mark == 2).any():
             assert before == alone.end[mark == 2].max()
+        if (mark == 3).any():
+            assert earlier == alone.end[mark == 3].max()

@@ -40,6 +40,14 @@ def test_a_step_is_run_for_real_and_compared(kineto: Write) -> None:
     assert result["by_class"][0]["count"] == 2
 
 
+def test_the_time_before_the_first_operator_is_part_of_the_step(kineto: Write) -> None:
+    """The second step is complete 5100 µs after the first, and its operator begins 5000 µs after that."""
+    marks = [annotation("ProfilerStep#1", 0, 200), annotation("ProfilerStep#2", 200, 6000)]
+    result = run_benchmark(make(kineto(*marks, mm(0, 100), mm(5100, 100))), options=FAST)
+    assert result["recorded_step_ns"] == 5_100_000
+    assert result["replayed_step_ns"] >= 5_000_000
+
+
 def test_operators_that_only_call_others_give_way_to_what_they_called(kineto: Write) -> None:
     linear = operator("aten::linear", 0, 100, inputs=[("float", [4, 4], ""), ("float", [4, 4], ""), ("", [], "")])
     result = run_benchmark(make(kineto(linear, mm(10, 50))), options=FAST)

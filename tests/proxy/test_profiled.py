@@ -30,12 +30,21 @@ def test_operators_are_nested_as_they_called_each_other_and_start_from_the_step(
     assert (rank.step, rank.recorded_ns) == ("ProfilerStep#3", 30_000)
 
 
-def test_the_step_of_median_duration_is_taken_unless_another_is_named(kineto: Write) -> None:
+def test_the_typical_step_is_taken_unless_another_is_named(kineto: Write) -> None:
+    """The steps are complete at 160, 220 and 330 µs: the second takes 60 µs, of which 50 lie before its operator, and the third 110."""
     path = kineto(*(annotation(f"ProfilerStep#{n}", 100 * n, 90) for n in (1, 2, 3)), mm(110, 50), mm(210, 10), mm(310, 20))
-    assert program(path).step == "ProfilerStep#3"
-    assert program(path, step="1").recorded_ns == 50_000
+    typical, first = program(path), program(path, step="1")
+    assert (typical.step, typical.recorded_ns, typical.before_ns) == ("ProfilerStep#2", 60_000, 50_000)
+    assert (first.recorded_ns, first.before_ns) == (50_000, 0)
     with pytest.raises(UsageError, match=r"--step 9: no such step; the trace has ProfilerStep#1, ProfilerStep#2"):
         program(path, step="9")
+
+
+def test_operators_after_the_mark_belong_to_the_step_until_the_next_mark(kineto: Write) -> None:
+    marks = [annotation(f"ProfilerStep#{n}", 100 * n, 50) for n in (1, 2)]
+    path = kineto(*marks, mm(110, 10), mm(160, 20), mm(210, 10), mm(230, 20), mm(260, 20))
+    assert [o.start_ns for o in program(path, step="1").operators] == [10_000, 60_000]
+    assert [o.start_ns for o in program(path, step="2").operators] == [10_000, 30_000]
 
 
 def test_index_tensors_are_bounded_by_what_they_index(kineto: Write) -> None:

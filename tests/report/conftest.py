@@ -55,6 +55,43 @@ def trace(tmp_path):
 
 
 @pytest.fixture
+def ahead(tmp_path):
+    """Write the profiler files of ranks whose CPU runs ahead of their devices. By default two ranks of three steps (µs):
+
+    thread 1            step i, an operator and its launch, 10i to 10i+10
+    stream 7 of rank 0  kernels 10–40 | 40–70 | 70–100
+    stream 7 of rank 1  kernels 10–30 | 30–50 | 50–70
+
+    lengths: how long the kernel of each step runs, by rank.
+    """
+
+    def write(*lengths):
+        paths = []
+        for rank, of_rank in enumerate(lengths or ((30, 30, 30), (20, 20, 20))):
+            header = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": len(lengths) or 2}}
+            paths.append(tmp_path / f"ahead{rank}.json")
+            paths[-1].write_text(json.dumps({**header, "traceEvents": _ahead(of_rank)}))
+        return paths
+
+    return write
+
+
+def _ahead(lengths):
+    found = []
+    for i, length in enumerate(lengths):
+        own = {"correlation": 1 + i, "External id": 1 + i}
+        shared = {"ph": "X", "pid": 1, "tid": 1, "ts": 10 * i}
+        kernel = {"pid": 0, "tid": 7, "ts": 10 + sum(lengths[:i]), "dur": length, "args": {**own, "device": 0, "stream": 7}}
+        found += [
+            {**shared, "cat": "user_annotation", "name": f"ProfilerStep#{i}", "dur": 10},
+            {**shared, "cat": "cpu_op", "name": "aten::mm", "dur": 10, "args": {"External id": 1 + i}},
+            {**shared, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 10 * i + 2, "dur": 2, "args": own},
+            {"ph": "X", "cat": "kernel", "name": "gemm_kernel", **kernel},
+        ]
+    return found
+
+
+@pytest.fixture
 def hostile():
     return HOSTILE
 

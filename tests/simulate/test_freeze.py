@@ -73,8 +73,9 @@ def test_batches_refuse_room_that_does_not_fit(graph):
 
 
 def test_spans_are_named(graph):
-    spans = sweep_scaled(freeze(graph), np.zeros(3, np.uint16), np.array([[1.0], [2.0]]), np.array([2, 0, 1], np.uint8))
+    spans = sweep_scaled(freeze(graph), np.zeros(3, np.uint16), np.array([[1.0], [2.0]]), np.array([2, 3, 1], np.uint8))
     assert (spans.first.tolist(), spans.last.tolist(), spans.before.tolist()) == ([12, 24], [23, 46], [5, 10])
+    assert spans.earlier.tolist() == [12, 24]
 
 
 def test_a_cycle_has_named_parts():

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 import lumos
+from lumos.analyze.steps import step_times
 from lumos.errors import LumosError, UsageError
-from lumos.whatif.bench import Bench, step_lengths
+from lumos.whatif.bench import Bench
 from lumos.whatif.durations import Durations
 from lumos.whatif.whatif import Changes, answer_changes
 
@@ -40,19 +41,24 @@ def test_it_gives_the_answer_of_a_separate_what_if(bench, changes):
 
 
 def test_no_change_is_the_base(bench):
-    assert bench.outcome(bench.changed(Durations()), bench.typical) == bench.outcome(bench.base, bench.typical)
+    assert bench.outcome(bench.changed(Durations()), bench.typical) == bench.outcome(bench.graph, bench.typical)
 
 
 def test_the_parts_sum_to_the_step(bench):
     for step in bench.steps:
-        found = bench.outcome(bench.base, step)
+        found = bench.outcome(bench.graph, step)
         assert sum(found.breakdown) == pytest.approx(found.step_time_s, abs=1e-12)
-        assert found.step_time_s == pytest.approx(step_lengths(bench.base, bench.owners)[step] * 1e-9)
+
+
+def test_the_loop_takes_what_the_recorded_steps_took(bench):
+    found = bench.outcome(bench.graph, bench.typical)
+    assert found.basis == "period"
+    assert found.step_time_s == pytest.approx(step_times(bench.base, bench.owners).named(bench.typical).length_ns * 1e-9, rel=0.01)
 
 
 def test_a_step_that_is_not_there_is_named(bench):
     with pytest.raises(UsageError, match=r"no step 'nine'; it has ProfilerStep#10"):
-        bench.outcome(bench.base, "nine")
+        bench.outcome(bench.graph, "nine")
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(bench):

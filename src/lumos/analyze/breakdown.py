@@ -1,10 +1,12 @@
-"""Where a step's time goes, four ways.
+"""Where a step's time goes, four ways, and by named parts.
 
 At every moment of a step, a rank's devices run communication, other work, both, or neither. The four parts sum exactly
-to the step. All work of the rank between the step's start and end counts, also work that an earlier step launched. On a rank
-without device work the CPU's tasks count instead: operators compute, collectives (gloo) communicate.
+to the step of the job, from the completion of the step before to its own (`analyze.steps`), on every rank. All work of the rank
+in that time counts, whichever step launched it, and counts once. On a rank without device work the CPU's tasks count instead:
+operators compute, collectives (gloo) communicate.
 
-The step's device idle time is split by cause in `analyze.idle`. `variability` says how much a rank's steps differ.
+The step's device idle time is split by cause in `analyze.idle`; `analyze.parts` names what the whole step was spent on. `variability`
+says how much a rank's steps differ.
 """
 
 from __future__ import annotations
@@ -14,16 +16,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.idle import Idle, device_idle
-from lumos.analyze.steps import Members, lengths, members, step_spans
-from lumos.graph.table import Kind
+from lumos.analyze.idle import Idle, idle_intervals
+from lumos.analyze.parts import NamedParts, named_parts
+from lumos.analyze.steps import Members, members, step_times
+from lumos.analyze.working import working
 from lumos.intervals import either, union, within
 from lumos.result import Rows, Shown
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
     from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Int64, Job
+    from lumos.vocabulary import Basis
 
 
 class FourWay(NamedTuple):
@@ -37,30 +42,61 @@ class FourWay(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StepBreakdown(Shown):
-    """One step's four parts, and its device idle time by cause (None for a rank without device work)."""
+    """Where the time of one step of the job went on one rank.
+
+    duration_ns: the step of the job, or of the rank where the others did not record it. basis: whether that is a period or a latency.
+    latency_ns: from the first work of the step to its completion. apart: whether the step stands apart from the others. breakdown, parts:
+    each sums to duration_ns. idle: the time in which no device worked, by cause; None without device work.
+    """
 
     rank: int
     name: str
+    basis: Basis
     duration_ns: int
+    latency_ns: int
+    apart: bool
     breakdown: FourWay
+    parts: NamedParts
     idle: Idle | None
 
 
-def breakdown(timeline: Timeline, owners: Members | None = None) -> Rows[StepBreakdown]:
-    """Every step's breakdown, by rank and start."""
+def breakdown(timeline: Timeline, owners: Members | None = None, job: Job | None = None) -> Rows[StepBreakdown]:
+    """Every step's breakdown, by rank and start.
+
+    owners: what `members` gives for the timeline's graph, where it is known already. job: the recording; without it, time in which a
+    thread loads data counts as the host's.
+    """
     owners = owners or members(timeline.graph)
-    start, end = step_spans(timeline, owners)
-    idle = device_idle(timeline, owners)
+    times = step_times(timeline, owners)
+    interval = times.job_intervals()
+    idle, four = idle_intervals(timeline, owners, interval), four_way(timeline, owners, interval)
+    parts = named_parts(timeline, owners, interval, idle, job)
     return Rows(
-        StepBreakdown(step.rank, step.name, int(end[i] - start[i]), parts, idle[i])
-        for i, (step, parts) in enumerate(zip(owners.steps, four_way(timeline, owners), strict=True))
+        StepBreakdown(
+            step.rank,
+            time.name,
+            time.basis,
+            time.length_ns,
+            time.latency_ns,
+            apart,
+            four[i],
+            parts[i],
+            None if each is None else each.by_cause(),
+        )
+        for i, (step, (time, apart), each) in enumerate(zip(owners.steps, times.of_ranks(), idle, strict=True))
     )
 
 
-def four_way(timeline: Timeline, owners: Members) -> tuple[FourWay, ...]:
-    """The four parts of every step of `owners`."""
+def mean_parts(steps: Sequence[StepBreakdown], name: str) -> dict[str, float]:
+    """The named parts of the job's step `name`, ns, the mean over the ranks; they sum to the step."""
+    rows = [step.parts for step in steps if step.name == name]
+    return {key: float(np.mean([getattr(row, key) for row in rows])) for key in NamedParts._fields}
+
+
+def four_way(timeline: Timeline, owners: Members, interval: tuple[Int64, Int64]) -> tuple[FourWay, ...]:
+    """The four parts of every step of `owners` on its rank. interval: where each step begins and ends, int64[steps] ns."""
     computes, communicates = working(owners)
-    start, end = step_spans(timeline, owners)
+    start, end = interval
     step_rank = owners.step_rank()
     parts = np.empty((len(owners.steps), 4), np.int64)
     for rank in np.unique(step_rank):
@@ -77,18 +113,9 @@ def four_way(timeline: Timeline, owners: Members) -> tuple[FourWay, ...]:
     return tuple(FourWay(*row) for row in parts.tolist())
 
 
-def working(owners: Members) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Masks over tasks: computing, communicating. On ranks without device work the CPU's operators compute."""
-    graph = owners.graph
-    communicates = graph.kind == Kind.COLLECTIVE
-    has_device = np.zeros(len(graph.ranks), bool)
-    has_device[owners.rank[owners.on_device]] = True
-    on_cpu = (graph.kind == Kind.OPERATOR) & ~has_device[owners.rank]
-    return (owners.on_device & ~communicates) | on_cpu, communicates
-
-
 class Variability(NamedTuple):
-    """The steps of one rank, ns. `variation` is the standard deviation over the mean; None for a single step."""
+    """The steps of one rank that count (`analyze.steps`), ns. `variation` is the standard deviation over the mean; None for a single
+    step."""
 
     rank: int
     steps: int
@@ -99,11 +126,13 @@ class Variability(NamedTuple):
 
 
 def variability(timeline: Timeline, owners: Members) -> tuple[Variability, ...]:
-    """Every rank that has steps, in order."""
-    length, step_rank = lengths(timeline, owners), owners.step_rank()
+    """Every rank that has steps that count, in order."""
+    times, step_rank = step_times(timeline, owners), owners.step_rank()
+    start, end = times.rank_intervals()
+    counts = times.rank_steps_counted()
     out = []
-    for position in np.unique(step_rank):
-        own = length[step_rank == position]
+    for position in np.unique(step_rank[counts]):
+        own = (end - start)[counts & (step_rank == position)]
         spread = float(own.std(ddof=1) / own.mean()) if len(own) > 1 and own.any() else None
         rank = owners.graph.ranks[int(position)]
         out.append(Variability(rank, len(own), float(own.mean()), int(own.min()), int(own.max()), spread))

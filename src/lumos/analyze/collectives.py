@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.analyze.steps import step_times
 from lumos.graph.table import Collectives, Dependency
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
@@ -61,8 +62,8 @@ def waiting(timeline: Timeline) -> Waiting:
 
 
 class CollectiveRow(NamedTuple):
-    """Collectives of one kind, group and size. calls: tasks over all ranks and steps. size_bytes: the larger of a rank's input
-    and output. time_ns: mean duration; waiting_ns, transfer_ns: its parts, None where peers are absent. bus_bytes_per_s: None
+    """Collectives of one kind, group and size. calls: tasks over all ranks and the steps that count. size_bytes: the larger of a rank's
+    input and output. time_ns: mean duration; waiting_ns, transfer_ns: its parts, None where peers are absent. bus_bytes_per_s: None
     where bytes, ranks or transfer are unknown."""
 
     kind: CollectiveKind
@@ -77,11 +78,11 @@ class CollectiveRow(NamedTuple):
 
 
 def collective_times(timeline: Timeline, owners: Members) -> tuple[CollectiveRow, ...]:
-    """The collectives of all steps, those that take most time first."""
+    """The collectives of the steps that count, those that take most time first."""
     graph, facts = timeline.graph, timeline.graph.collectives
     if facts is None:
         return ()
-    chosen = np.flatnonzero(owners.step[facts.task] >= 0)
+    chosen = np.flatnonzero(step_times(timeline, owners).tasks_counted()[facts.task])
     if not len(chosen):
         return ()
     size = _sizes(timeline, facts)

@@ -1,21 +1,24 @@
 """Two jobs, or two steps of one job, compared: what changed, and how much time each change costs.
 
-Jobs may differ in their number of ranks and steps, so every figure is a mean over the steps of all ranks (one step of one rank
-counts once). Operators and kernels are matched by name, collectives by kind, input bytes and group size. Their order does not
-matter, so that one that moved is not reported as two changes. The cost of a row is the difference of its times.
+The step of each job is that of every other verb (`analyze.steps`): the median of the steps that count, or the step that was named. Jobs
+may differ in their number of ranks and steps, so the time of an operator, kernel or collective is a mean over the steps of all ranks
+(one step of one rank counts once). Operators and kernels are matched by name, collectives by kind, input bytes and group size. Their
+order does not matter, so that one that moved is not reported as two changes. The cost of a row is the difference of its times.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.breakdown import FourWay, four_way, working
+from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.collectives import waiting
-from lumos.analyze.steps import Members, members, only_steps, step_names, step_spans
+from lumos.analyze.steps import Members, StepTime, StepTimes, members, step_times
 from lumos.analyze.tables import by_operator
+from lumos.analyze.working import working
+from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
 from lumos.intervals import union, within
@@ -26,8 +29,9 @@ from lumos.trace.table import ABSENT, Int32, Int64, Job
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.diagnostics import Diagnostic
-    from lumos.vocabulary import CollectiveKind
+    from numpy.typing import NDArray
+
+    from lumos.vocabulary import Basis, CollectiveKind
 
 Status = Literal["appeared", "vanished", "changed", "same"]
 
@@ -55,14 +59,17 @@ class Change(NamedTuple):
 
 
 class Side(NamedTuple):
-    """One of the two jobs: its steps, and their means. variation: the standard deviation of a rank's steps over their mean,
-    averaged over the ranks; None where no rank has two steps. other_steps_ns: time in a step in which devices ran only work of
-    other steps; it is in the breakdown, but in no row of operators, kernels or collectives."""
+    """One of the two jobs. step_time_ns, latency_ns, basis: of its step. steps: the steps over which operators, kernels and collectives
+    are averaged. variation: the standard deviation of a rank's steps over their mean, averaged over the ranks; None where no rank has
+    two steps. breakdown: the four parts of its step, the mean over the ranks; they sum to the step. other_steps_ns: time in a step in
+    which devices ran only work of other steps; it is in the breakdown, but in no row of operators, kernels or collectives."""
 
+    step_time_ns: int
+    latency_ns: int
+    basis: Basis
     ranks: int
     steps: tuple[str, ...]
     rank_steps: int
-    step_ns: float
     variation: float | None
     breakdown: dict[str, float]
     other_steps_ns: float
@@ -70,12 +77,12 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
-    """What changed from before to after. change_ns: of the mean step. change: the same as a fraction of the mean step before.
+    """What changed from a to b. change_ns: of the step. change: the same as a fraction of the step of a.
     operators, kernels, collectives: the most costly first."""
 
-    before: Side
-    after: Side
-    change_ns: float
+    a: Side
+    b: Side
+    change_ns: int
     change: float | None
     operators: tuple[Change, ...]
     kernels: tuple[Change, ...]
@@ -84,11 +91,20 @@ class Comparison(Shown):
 
 
 class _Run(NamedTuple):
-    """One of the two jobs as measured. owners: its members, with the chosen steps only."""
+    """One of the two jobs as measured. owners: its members, where only the tasks of the chosen steps belong to a step. chosen: bool[steps],
+    these steps of the ranks. step: the step of the job whose time is compared."""
 
     job: Job
     timeline: Timeline
     owners: Members
+    times: StepTimes
+    chosen: NDArray[np.bool_]
+    step: StepTime
+
+    @property
+    def number(self) -> int:
+        """How many steps of ranks are compared."""
+        return int(self.chosen.sum())
 
 
 def compare_timelines(
@@ -100,50 +116,71 @@ def compare_timelines(
     """
     first, second = _run(*before, before_step), _run(*after, after_step)
     sides = _side(first), _side(second)
-    change = sides[1].step_ns - sides[0].step_ns
+    change = sides[1].step_time_ns - sides[0].step_time_ns
     return Comparison(
-        before=sides[0],
-        after=sides[1],
+        a=sides[0],
+        b=sides[1],
         change_ns=change,
-        change=change / sides[0].step_ns if sides[0].step_ns else None,
+        change=change / sides[0].step_time_ns if sides[0].step_time_ns else None,
         operators=_changes(_operators(first), _operators(second)),
         kernels=_changes(_kernels(first), _kernels(second)),
         collectives=_changes(_collectives(first), _collectives(second)),
-        diagnostics=(*before[1].diagnostics, *(d for d in after[1].diagnostics if d not in before[1].diagnostics)),
+        diagnostics=tuple(
+            dict.fromkeys(
+                (*_unlike(*sides), *before[1].diagnostics, *first.times.findings(), *after[1].diagnostics, *second.times.findings())
+            )
+        ),
     )
+
+
+def _unlike(a: Side, b: Side) -> tuple[Diagnostic, ...]:
+    """The diagnostic that the time of one step is a period and that of the other a latency; () where they are alike."""
+    if a.basis is b.basis:
+        return ()
+    message = f"the time of A's step is a {a.basis}, of B's a {b.basis}, which are not the same; record two steps or more of both"
+    return (Diagnostic("basis-differs", message),)
 
 
 def _run(job: Job, graph: Graph, step: str | None) -> _Run:
     owners, where = members(graph), job.traces[0].path
     if not owners.steps:
         raise GraphError(f"{where}: no step contains any task; the profiler window may have cut every step")
-    if step is not None:
-        chosen = only_steps(owners, step)
-        if not chosen.steps:
-            raise GraphError(f"{where}: there is no step {step!r}; it has {', '.join(step_names(graph))}")
-        owners = chosen
-    return _Run(job, measured(graph), owners)
+    timeline = measured(graph)
+    times = step_times(timeline, owners)
+    if step is None:
+        chosen, compared = times.rank_steps_counted(), times.typical
+    else:
+        parts = {each.name: each.parts for each in owners.job}
+        if step not in parts:
+            raise GraphError(f"{where}: there is no step {step!r}; it has {', '.join(parts)}")
+        chosen, compared = np.zeros(len(owners.steps), bool), times.named(step)
+        chosen[list(parts[step])] = True
+    owned = np.append(chosen, False)[owners.step]  # the last is what index -1 finds
+    return _Run(job, timeline, replace(owners, step=np.where(owned, owners.step, -1).astype(np.int32)), times, chosen, compared)
 
 
 def _side(run: _Run) -> Side:
     owners = run.owners
-    start, end = step_spans(run.timeline, owners)
-    parts = np.array(four_way(run.timeline, owners), np.float64)
-    names = tuple(dict.fromkeys(step.name for step in owners.steps))
-    breakdown = dict(zip(FourWay._fields, parts.mean(axis=0).tolist(), strict=True))
+    start, end = run.times.job_intervals()
+    parts = np.array(four_way(run.timeline, owners, (start, end)), np.float64)
+    typical = next(step.parts for step in owners.job if step.name == run.step.name)
+    breakdown = dict(zip(FourWay._fields, parts[list(typical)].mean(axis=0).tolist(), strict=True))
     length = end - start
-    step_rank = owners.step_rank()
-    by_rank = [length[step_rank == rank] for rank in np.unique(step_rank)]
+    step_rank = np.where(run.chosen, owners.step_rank(), -1)
+    by_rank = [length[step_rank == rank] for rank in np.unique(step_rank[run.chosen])]
     spread = [float(steps.std() / steps.mean()) for steps in by_rank if len(steps) > 1 and steps.mean() > 0]
     variation = float(np.mean(spread)) if spread else None
+    others = parts[:, :3].sum(axis=1) - _own_work(run, start, end)
     return Side(
+        step_time_ns=run.step.length_ns,
+        latency_ns=run.step.latency_ns,
+        basis=run.step.basis,
         ranks=len(run.timeline.graph.ranks),
-        steps=names,
-        rank_steps=len(owners.steps),
-        step_ns=float(length.mean()),
+        steps=tuple(dict.fromkeys(owners.steps[i].name for i in np.flatnonzero(run.chosen))),
+        rank_steps=run.number,
         variation=variation,
         breakdown=breakdown,
-        other_steps_ns=float((parts[:, :3].sum(axis=1) - _own_work(run, start, end)).mean()),
+        other_steps_ns=float(others[run.chosen].mean()),
     )
 
 
@@ -161,12 +198,12 @@ def _own_work(run: _Run, start: Int64, end: Int64) -> Int64:
 
 def _operators(run: _Run) -> dict[str, Amount]:
     """Operators by name: how often they are called, the device work launched from them, and their own CPU time."""
-    graph, number = run.timeline.graph, len(run.owners.steps)
+    graph, number = run.timeline.graph, run.number
     called = (graph.kind == Kind.OPERATOR) | ((graph.kind == Kind.COLLECTIVE) & ~run.owners.on_device)
     pieces = np.flatnonzero(called & (run.owners.step >= 0))
     _, first = np.unique(np.stack((run.owners.rank[pieces], graph.event[pieces])), axis=1, return_index=True)
     calls = _totals(graph.name[pieces[first]], graph.names)
-    rows = by_operator(run.timeline, run.owners, run.job)
+    rows = by_operator(run.timeline, run.owners, run.job, run.owners.step >= 0)
     return {r.name: Amount(calls.get(r.name, (0, 0))[0] / number, r.device_ns / number, cpu_ns=r.cpu_ns / number) for r in rows}
 
 
@@ -175,12 +212,12 @@ def _kernels(run: _Run) -> dict[str, Amount]:
     graph = run.timeline.graph
     chosen = np.flatnonzero(run.owners.on_device & (run.owners.step >= 0) & (graph.kind != Kind.COLLECTIVE))
     totals = _totals(graph.name[chosen], graph.names, (run.timeline.end - run.timeline.start)[chosen])
-    return {name: Amount(count / len(run.owners.steps), time / len(run.owners.steps)) for name, (count, time) in totals.items()}
+    return {name: Amount(count / run.number, time / run.number) for name, (count, time) in totals.items()}
 
 
 def _collectives(run: _Run) -> dict[str, Amount]:
     """Collectives by kind, input bytes and group size; their time includes waiting, which is also given apart."""
-    graph, number = run.timeline.graph, len(run.owners.steps)
+    graph, number = run.timeline.graph, run.number
     chosen = np.flatnonzero((graph.kind == Kind.COLLECTIVE) & (run.owners.step >= 0))
     label, names = _collective_names(graph)
     totals = _totals(label[chosen], names, (run.timeline.end - run.timeline.start)[chosen])

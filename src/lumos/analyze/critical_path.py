@@ -1,10 +1,11 @@
-"""The chain of tasks that sets a step's time, followed from the step's last task back to its start.
+"""The chain of tasks that sets a step's time, followed from the task that completes it back to the completion of the step before.
 
-Each task on the path started because of its latest cause: a predecessor ended and the delay of that kind of dependency passed,
-or a kernel of another stream released the SMs that it needed. Following the causes covers the step's time without gap or
-overlap, so the whole step can be attributed along the path. Of a collective, only the transfer is on the path; before that, the
-path continues on the member that arrived last. Time that no known cause accounts for is `idle`. Where the recording imposes a
-start, the time before it is a late start of the rank (for the first task of a thread) or device work launched before the window.
+Each task on the path started because of its latest cause: a predecessor ended and the delay of that kind of dependency passed, or a
+kernel of another stream released the SMs that it needed. Following the causes covers the step's time without gap or overlap, so the
+whole step can be attributed along the path. A step whose time is a latency (`analyze.steps`) is followed back to its first start. Of a
+collective, only the transfer is on the path; before that, the path continues on the member that arrived last. Time that no known cause
+accounts for is `idle`. Where the recording imposes a start, the time before it is a late start of the rank (for the first task of a
+thread) or device work launched before the window.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.causes import Causes, causes
-from lumos.analyze.steps import Members, job_steps, members
+from lumos.analyze.steps import JobStep, Members, StepTime, members, step_times
 from lumos.analyze.task_class import CLASSES, CPU_CLASSES, OPERATORS, TRANSFER, WAITING_UNKNOWN, task_classes
-from lumos.graph.table import Dependency, Kind
+from lumos.graph.table import Dependency
 from lumos.result import Rows, Shown
 from lumos.simulate.freeze import Frozen, freeze
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from lumos.analyze.collectives import Waiting
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int32, Int64
+    from lumos.vocabulary import Basis
 
 #: The class of the delay that each kind of dependency adds.
 _DELAY = {
@@ -89,21 +91,26 @@ class RankOnPath(NamedTuple):
 class CriticalPath(Shown):
     """The path of one step of the job (all ranks).
 
-    start_ns: the earliest start of the step on any rank. duration_ns: from there to its latest end. by_class: ns by class of
-    work or delay, the largest first; sums to duration_ns. by_group: the same by GROUPS. links: in time order.
+    basis: whether the time of the step is a period or a latency. start_ns: when the step before was complete or, for a latency, the
+    earliest start of the step on any rank. duration_ns: from there to the step's completion. apart: whether the step stands apart.
+    by_class: ns by class of work or delay, the largest first; sums to duration_ns. by_group: the same by PATH_GROUPS. links: in time order.
     """
 
     name: str
+    basis: Basis
     start_ns: int
     duration_ns: int
+    apart: bool
     by_group: dict[str, int]
     by_class: dict[str, int]
     by_rank: tuple[RankOnPath, ...]
     links: tuple[Link, ...]
 
 
-def critical_paths(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen | None = None) -> Rows[CriticalPath]:
-    """The critical path of every step of a timeline; steps of several ranks with one name are one step of the job.
+def critical_paths(
+    timeline: Timeline, owners: Members | None = None, *, frozen: Frozen | None = None, names: Collection[str] | None = None
+) -> Rows[CriticalPath]:
+    """The critical path of every step of the job in a timeline. names: only of the steps of these names.
 
     Raises GraphError as `freeze` does. owners, frozen: what `members` and `freeze` give for the timeline's graph, where they
     are known already.
@@ -112,26 +119,35 @@ def critical_paths(timeline: Timeline, owners: Members | None = None, *, frozen:
     owners = owners or members(graph)
     latest = causes(timeline, frozen or freeze(graph))
     labels = task_classes(graph)
-    return Rows(_path_of(name, timeline, owners, latest, labels, parts) for name, parts in job_steps(owners).items())
+    every = zip(owners.job, step_times(timeline, owners).job, strict=True)
+    return Rows(_path_of(step, time, timeline, owners, latest, labels) for step, time in every if names is None or step.name in names)
 
 
 def _path_of(
-    name: str, timeline: Timeline, owners: Members, latest: Causes, labels: tuple[list[str], Int32], parts: list[int]
+    step: JobStep, time: StepTime, timeline: Timeline, owners: Members, latest: Causes, labels: tuple[list[str], Int32]
 ) -> CriticalPath:
-    tasks = np.concatenate([owners.tasks(i) for i in parts])
-    tasks = tasks[timeline.graph.kind[tasks] != Kind.HOST]
-    first, final = int(timeline.start[tasks].min()), int(tasks[np.argmax(timeline.end[tasks])])
-    links = _walk(timeline, owners, latest, labels, final, first)
+    links = _walk(timeline, owners, latest, labels, _last(step, time.completion_ns, timeline, owners), time.since_ns)
     by_class = attribute(links)
     return CriticalPath(
-        name=name,
-        start_ns=first,
-        duration_ns=int(timeline.end[final]) - first,
+        name=step.name,
+        basis=time.basis,
+        start_ns=time.since_ns,
+        duration_ns=time.length_ns,
+        apart=step.apart,
         by_group={group: total for group, names in PATH_GROUPS.items() if (total := sum(by_class.get(n, 0) for n in names))},
         by_class=by_class,
-        by_rank=_by_rank(timeline, owners, latest.waiting, parts, links),
+        by_rank=_by_rank(timeline, owners, latest.waiting, step.parts, links),
         links=links,
     )
+
+
+def _last(step: JobStep, completion: int, timeline: Timeline, owners: Members) -> int:
+    """The task with whose end the step is complete: the last of its own or, where that ends earlier, of the steps before it."""
+    tasks = np.concatenate([owners.tasks(part) for part in step.parts])
+    tasks = tasks[owners.completes[tasks]]
+    if timeline.end[tasks].max() < completion:
+        tasks = np.flatnonzero(owners.completes & (owners.step >= 0) & (timeline.end == completion))
+    return int(tasks[np.argmax(timeline.end[tasks])])
 
 
 def attribute(links: Sequence[Link]) -> dict[str, int]:
@@ -171,7 +187,9 @@ def _walk(timeline: Timeline, owners: Members, latest: Causes, labels: tuple[lis
     return tuple(links)
 
 
-def _by_rank(timeline: Timeline, owners: Members, waits: Waiting, parts: list[int], links: tuple[Link, ...]) -> tuple[RankOnPath, ...]:
+def _by_rank(
+    timeline: Timeline, owners: Members, waits: Waiting, parts: tuple[int, ...], links: tuple[Link, ...]
+) -> tuple[RankOnPath, ...]:
     """The path, and the waiting in collectives, by rank; delays and idle time before a task count for the task's rank."""
     graph = timeline.graph
     path = dict.fromkeys(graph.ranks, 0)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.breakdown import working
-from lumos.analyze.steps import Members, step_spans
+from lumos.analyze.steps import Members, step_times
+from lumos.analyze.working import working
 from lumos.intervals import Union, covered, union
 
 if TYPE_CHECKING:
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 BIN_NS = 1_000_000
 
 
-def busy_curves(timeline: Timeline, owners: Members) -> tuple[NDArray[np.float64], ...]:
-    """The busy fraction of every step of `owners`, float64[⌈step / 1 ms⌉]."""
-    start, end = step_spans(timeline, owners)
+def busy_curves(timeline: Timeline, owners: Members, interval: tuple[Int64, Int64] | None = None) -> tuple[NDArray[np.float64], ...]:
+    """The busy fraction of every step of `owners`, float64[⌈step / 1 ms⌉].
+
+    interval: where each step begins and ends, int64[steps] ns; by default as its own rank completes it.
+    """
+    start, end = interval or step_times(timeline, owners).rank_intervals()
     step_rank = owners.step_rank()
     computes, communicates = working(owners)
     works = computes | communicates
@@ -73,8 +76,8 @@ def queue_steps(timeline: Timeline, owners: Members, rank: int) -> tuple[Int64, 
 
 
 def queue_lengths(timeline: Timeline, owners: Members) -> tuple[QueueLength, ...]:
-    """The queue of every step's rank during the step."""
-    start, end = step_spans(timeline, owners)
+    """The queue of every step's rank during the step of the job."""
+    start, end = step_times(timeline, owners).job_intervals()
     step_rank = owners.step_rank()
     queues = {int(rank): queue_steps(timeline, owners, int(rank)) for rank in np.unique(step_rank)}
     return tuple(_during(*queues[int(step_rank[i])], int(start[i]), int(end[i])) for i in range(len(owners.steps)))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.idle import is_operation_level
+from lumos.analyze.steps import Members, is_operation_level
 from lumos.analyze.task_class import kernel_classes
 from lumos.graph.table import Graph, Kind
 from lumos.trace.table import ABSENT, Int64, Job
@@ -22,7 +22,6 @@ from lumos.trace.table import ABSENT, Int64, Job
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lumos.analyze.steps import Members
 
 IDEAL_RULES = ("peer-median", "pooled-mean")
 

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import innermost
+from lumos.analyze.steps import step_times
 from lumos.graph.table import Kind
 from lumos.trace.table import Category, Int64, Job, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from lumos.analyze.steps import Members
     from lumos.simulate.timeline import Timeline
@@ -91,13 +94,14 @@ def operator_flops(name: str, shapes: list[_Shape], inputs: list[str]) -> float 
 
 
 def achieved_flops(timeline: Timeline, owners: Members, job: Job) -> tuple[Achieved, ...]:
-    """Products and attention in all steps by operator and shapes, the longest first; empty where shapes are absent."""
+    """Products and attention in the steps that count by operator and shapes, the longest first; empty where shapes are absent."""
     totals: dict[tuple[str, str], tuple[set[tuple[int, int]], float, int]] = {}
+    in_steps = step_times(timeline, owners).tasks_counted()
     for position, trace in enumerate(job.traces):
         counted = _counted(trace)
         if not counted:
             continue
-        tasks, rows = _callers(trace, owners, position, np.array(sorted(counted), np.int64))
+        tasks, rows = _callers(trace, owners, in_steps, position, np.array(sorted(counted), np.int64))
         time = timeline.end[tasks] - timeline.start[tasks]
         for row, ns in zip(rows.tolist(), time.tolist(), strict=True):
             if row >= 0:
@@ -112,10 +116,10 @@ def achieved_flops(timeline: Timeline, owners: Members, job: Job) -> tuple[Achie
     return tuple(sorted(out, key=lambda a: -a.time_ns))
 
 
-def _callers(trace: Trace, owners: Members, position: int, counted: Int64) -> tuple[Int64, Int64]:
+def _callers(trace: Trace, owners: Members, in_steps: NDArray[np.bool_], position: int, counted: Int64) -> tuple[Int64, Int64]:
     """The tasks in the steps of a rank whose time counts for operators, and the row of `counted` that each belongs to (-1: none)."""
     graph, tasks = owners.graph, owners.of_rank(position)
-    tasks = tasks[owners.step[tasks] >= 0]
+    tasks = tasks[in_steps[tasks]]
     if owners.on_device[owners.of_rank(position)].any():
         tasks = tasks[owners.launch[tasks] >= 0]
         return tasks, innermost(trace, counted, graph.event[owners.launch[tasks]].astype(np.int64))

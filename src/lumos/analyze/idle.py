@@ -12,16 +12,18 @@ has no known cause, and the replay leaves it out.
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.causes import DeviceCauses, device_causes
-from lumos.analyze.steps import Members, step_spans
 from lumos.graph.lists import list_of
-from lumos.graph.table import Dependency, Graph, Kind
+from lumos.graph.table import Kind
+from lumos.intervals import Union, union
 
 if TYPE_CHECKING:
+    from lumos.analyze.steps import Members
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int64
 
@@ -38,47 +40,77 @@ class Idle(NamedTuple):
     unexplained_ns: int
 
 
-def device_idle(timeline: Timeline, owners: Members) -> tuple[Idle | None, ...]:
-    """The idle time of every step of `owners`: when no device of its rank worked; None where the rank has no device."""
+class IdleCause(IntEnum):
+    """Why devices were idle; the value is the position of its time in `Idle`."""
+
+    HOST_BOUND = 0
+    KERNEL_GAP = 1
+    WAIT = 2
+    UNEXPLAINED = 3
+
+
+class IdleIntervals(NamedTuple):
+    """When a rank's devices did nothing, and why: disjoint intervals in any order. start, end: int64[k] ns; cause: int64[k] `IdleCause`."""
+
+    start: Int64
+    end: Int64
+    cause: Int64
+
+    def because(self, cause: IdleCause) -> Union:
+        """The intervals of one cause."""
+        chosen = self.cause == cause
+        return union(self.start[chosen], self.end[chosen])
+
+    def by_cause(self) -> Idle:
+        """The idle time of every cause."""
+        time = np.zeros(len(IdleCause), np.int64)
+        np.add.at(time, self.cause, self.end - self.start)
+        return Idle(*time.tolist())
+
+
+def device_idle(timeline: Timeline, owners: Members, interval: tuple[Int64, Int64]) -> tuple[Idle | None, ...]:
+    """The idle time in the interval of every step of `owners`: when no device of its rank worked; None where the rank has no device.
+
+    interval: where each step begins and ends, int64[steps] ns.
+    """
+    return tuple(None if found is None else found.by_cause() for found in idle_intervals(timeline, owners, interval))
+
+
+def idle_intervals(timeline: Timeline, owners: Members, interval: tuple[Int64, Int64]) -> tuple[IdleIntervals | None, ...]:
+    """When no device of the step's rank worked in the interval of every step of `owners`; None where the rank has no device.
+
+    interval: where each step begins and ends, int64[steps] ns.
+    """
     causes = device_causes(timeline, owners)
-    start, end = step_spans(timeline, owners)
+    start, end = interval
     rank, step_rank = owners.rank[causes.task], owners.step_rank()
     rows = {int(position): np.flatnonzero(rank == position) for position in np.unique(step_rank)}
     own = [rows[int(position)] for position in step_rank]
     return tuple(split(timeline, causes, here, int(start[i]), int(end[i])) if len(here) else None for i, here in enumerate(own))
 
 
-def split(timeline: Timeline, causes: DeviceCauses, rows: Int64, start: int, end: int) -> Idle:
-    """Idle time in the window [start, end) between the tasks causes.task[rows], by the cause of the task that ends it."""
+def split(timeline: Timeline, causes: DeviceCauses, rows: Int64, start: int, end: int) -> IdleIntervals:
+    """The idle time in the window [start, end) between the tasks causes.task[rows], by the cause of the task that ends it."""
     begin, finish = timeline.start[causes.task[rows]], timeline.end[causes.task[rows]]
     inside = (finish > start) & (begin < end)
     rows, begin, finish = rows[inside], begin[inside], finish[inside]
     if len(rows) == 0:
-        return Idle(end - start, 0, 0, 0)
+        return IdleIntervals(*(np.array([value], np.int64) for value in (start, end, IdleCause.HOST_BOUND)))
     order = np.argsort(begin, kind="stable")
     rows, begin = rows[order], begin[order]
     reached = np.maximum.accumulate(finish[order])
     idle_from = np.concatenate((np.array([start]), np.maximum(reached[:-1], start)))
-    idle = np.maximum(begin - idle_from, 0)
     launch, wait = causes.launch[rows], causes.wait[rows]
-    cause = np.maximum(launch, wait)
-    late = begin - np.maximum(np.maximum(cause, causes.previous[rows]), idle_from)
-    unexplained = np.where((idle > 0) & (late > TOLERANCE_NS), late, 0)
-    explained = idle - unexplained
-    bound = cause > idle_from
-    host, waits = bound & (launch >= wait), bound & (wait > launch)
-    tail = max(end - int(reached[-1]), 0)
-    return Idle(
-        int(explained[host].sum()) + tail,
-        int(explained[~bound].sum()),
-        int(explained[waits].sum()),
-        int(unexplained.sum()),
-    )
-
-
-def is_operation_level(graph: Graph) -> bool:
-    """Whether a graph was built from a recording of whole operations: no other measured graph has data dependencies."""
-    return graph.measured_start is not None and bool((graph.pred_kind == Dependency.DATA).any())
+    latest = np.maximum(launch, wait)
+    late = begin - np.maximum(np.maximum(latest, causes.previous[rows]), idle_from)
+    explained = np.where(late > TOLERANCE_NS, begin - late, begin)
+    cause = np.where(latest <= idle_from, IdleCause.KERNEL_GAP, np.where(launch >= wait, IdleCause.HOST_BOUND, IdleCause.WAIT))
+    # Every gap is explained up to some moment and unexplained from there; after the last task, nothing was queued.
+    found_start = np.concatenate((idle_from, explained, reached[-1:]))
+    found_end = np.concatenate((explained, begin, np.array([end])))
+    why = np.concatenate((cause, np.full(len(rows), IdleCause.UNEXPLAINED), np.array([IdleCause.HOST_BOUND]))).astype(np.int64)
+    some = found_end > found_start
+    return IdleIntervals(found_start[some], found_end[some], why[some])
 
 
 class Unexplained(NamedTuple):

@@ -3,24 +3,25 @@
 Suppose that a replay copied its waits from the trace. Then its steps would keep their measured length when the GPU costs
 nothing; they would double with the CPU's time although the GPU sets the pace; and when the CPU of one rank is slower, no other
 rank would be.
+
+Steps are those of the typical step's loop in the long run (`analyze.steady`), with each change as without it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.steps import Members, lengths, members
+from lumos.analyze.steady import Steady, altered, steady, typical_position
+from lumos.analyze.steps import Members, members
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
-from lumos.simulate import Timeline, simulate
+from lumos.simulate.durations import scale
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from lumos.trace.table import Int64
 
 #: The factor by which `slow_rank` stretches a rank's CPU work.
 SLOW = 1.5
@@ -30,9 +31,9 @@ SLOW = 1.5
 class Probes(Shown):
     """Step times relative to the plain replay; None where there is nothing to change or to compare.
 
-    gpu_zero: all steps with every device duration at zero. cpu_double: all steps with all CPU work twice as long. slow_rank:
-    by slowed rank, in the order of `Graph.ranks`, the mean over the steps of the other ranks when that rank's CPU work takes
-    SLOW times as long.
+    gpu_zero: the step with every device duration at zero. cpu_double: the step with all CPU work twice as long. slow_rank: by
+    slowed rank, in the order of `Graph.ranks`, the mean over the steps of the other ranks when that rank's CPU work takes SLOW
+    times as long.
     """
 
     gpu_zero: float | None
@@ -40,23 +41,28 @@ class Probes(Shown):
     slow_rank: tuple[float | None, ...]
 
 
-def probes(graph: Graph, timeline: Timeline | None = None) -> Probes:
-    """Replay the graph with each change. timeline: its plain replay, simulated here where not given."""
+def probes(graph: Graph) -> Probes:
+    """Replay the typical step of a measured graph with each change. GraphError where no step owns any work."""
     owners = members(graph)
-    base = lengths(timeline or simulate(graph, graph.duration), owners)
+    at = typical_position(owners)
+    base = steady(owners, at)
     device, cpu = owners.on_device, _cpu_work(owners)
 
-    def stretched(tasks: NDArray[np.bool_], factor: float) -> Int64:
-        durations = np.where(tasks, np.rint(graph.duration * factor), graph.duration).astype(np.int64)
-        return lengths(simulate(graph, durations), owners)
+    def stretched(tasks: NDArray[np.bool_], factor: float) -> Steady:
+        return altered(base, replace(owners, graph=scale(graph, tasks, factor)), at)
+
+    def others(rank: int) -> float | None:
+        slowed = stretched(cpu & (owners.rank == rank), SLOW)
+        ratios = [slowed.of_rank(other) / base.of_rank(other) for other in range(len(graph.ranks)) if other != rank and base.of_rank(other)]
+        return float(np.mean(ratios)) if ratios else None
+
+    def ratio(changed: Steady) -> float | None:
+        return changed.step_time_ns / base.step_time_ns if base.step_time_ns else None
 
     return Probes(
-        gpu_zero=_ratio(stretched(device, 0.0), base) if device.any() else None,
-        cpu_double=_ratio(stretched(cpu, 2.0), base) if cpu.any() else None,
-        slow_rank=tuple(
-            _others(stretched(cpu & (owners.rank == rank), SLOW), base, owners.step_rank() != rank) if len(graph.ranks) > 1 else None
-            for rank in range(len(graph.ranks))
-        ),
+        gpu_zero=ratio(stretched(device, 0.0)) if device.any() else None,
+        cpu_double=ratio(stretched(cpu, 2.0)) if cpu.any() else None,
+        slow_rank=tuple(others(rank) if len(graph.ranks) > 1 else None for rank in range(len(graph.ranks))),
     )
 
 
@@ -64,13 +70,3 @@ def _cpu_work(owners: Members) -> NDArray[np.bool_]:
     """Tasks that are work of a CPU: all but device tasks and collectives."""
     work: NDArray[np.bool_] = ~owners.on_device & (owners.graph.kind != Kind.COLLECTIVE)
     return work
-
-
-def _ratio(changed: Int64, base: Int64) -> float | None:
-    total = int(base.sum())
-    return int(changed.sum()) / total if total else None
-
-
-def _others(changed: Int64, base: Int64, others: NDArray[np.bool_]) -> float | None:
-    counted = others & (base > 0)
-    return float((changed[counted] / base[counted]).mean()) if counted.any() else None

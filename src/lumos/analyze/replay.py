@@ -1,7 +1,9 @@
 """A replay compared with its measurement: the errors, and how much of the step the replay did not explain.
 
-The start error of a task compares its replayed and its measured start, each counted from the start of its step, as a fraction
-of the measured step. A step that is early or late as a whole is therefore not charged to every task in it.
+The time of a step is its period where the recording shows one (`analyze.steps`), on each rank by its own completions. The start error
+of a task compares its replayed and its measured start, each counted from where the time of its step begins (for a period, when the step
+before was complete), as a fraction of the measured step. A step that is early or late as a whole is therefore not charged to every
+task in it.
 """
 
 from __future__ import annotations
@@ -13,8 +15,7 @@ import numpy as np
 
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.device_load import busy_curves, busy_difference
-from lumos.analyze.idle import is_operation_level
-from lumos.analyze.steps import Members, lengths, members, step_spans
+from lumos.analyze.steps import Members, is_operation_level, members, step_times
 from lumos.analyze.task_class import kernel_classes
 from lumos.analyze.unexplained import unexplained_times
 from lumos.errors import GraphError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from lumos.diagnostics import Diagnostic
     from lumos.trace.table import Int32
+    from lumos.vocabulary import Basis
 
 #: What the constant of each kind of dependency is called.
 _CONSTANT_NAMES = {
@@ -68,15 +70,19 @@ class BothRuns:
 class StepReplay:
     """One step of one rank.
 
-    error: (replayed − measured) / measured, None where the measured step takes no time. utilization_error: mean absolute
-    difference of the busy fractions per millisecond, None where both are empty. kept_wait, unexplained_idle, prefix, scored,
-    unscored_reason: see `analyze.unexplained`.
+    basis: whether measured_ns and replayed_ns are the step's period or its latency. latency_ns: as measured. apart: whether the step
+    stands apart from the others (`analyze.steps`). error: (replayed − measured) / measured, None where the measured step takes no
+    time. utilization_error: mean absolute difference of the busy fractions per millisecond, None where both are empty. kept_wait,
+    unexplained_idle, prefix, scored, unscored_reason: see `analyze.unexplained`.
     """
 
     rank: int
     name: str
+    basis: Basis
     measured_ns: int
     replayed_ns: int
+    latency_ns: int
+    apart: bool
     error: float | None
     breakdown: BothRuns
     utilization_error: float | None
@@ -92,11 +98,16 @@ class StepReplay:
 class ReplayResult(Shown):
     """A replayed job compared with its measurement; field names are those of `lumos replay --json`.
 
+    step_time_ns, latency_ns, basis: of the job's step as measured. replayed_step_time_ns: the same step as replayed.
     mean_abs_error, max_abs_error, exposed_communication_error: over scored steps, None where there are none.
     collective_start_error: over the collectives in the steps of all ranks. constants: by name, one value per rank, in the
     order of rank_numbers.
     """
 
+    step_time_ns: int
+    latency_ns: int
+    basis: Basis
+    replayed_step_time_ns: int
     ranks: int
     rank_numbers: tuple[int, ...]
     tasks: int
@@ -111,6 +122,11 @@ class ReplayResult(Shown):
     constants: dict[str, tuple[int, ...]]
     ignored: tuple[str, ...]
     diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def counted(self) -> tuple[StepReplay, ...]:
+        """The steps that count in means: those that do not stand apart, by their periods where there are any."""
+        return tuple(s for s in self.steps if s.basis is self.basis and not s.apart)
 
 
 def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
@@ -128,7 +144,12 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
     steps = _steps(truth, timeline, owners, starts)
     scored = [s for s in steps if s.scored and s.error is not None]
     errors = [abs(s.error) for s in scored if s.error is not None]
+    times = step_times(truth, owners)
     return ReplayResult(
+        step_time_ns=times.headline.step_time_ns,
+        latency_ns=times.headline.latency_ns,
+        basis=times.basis,
+        replayed_step_time_ns=step_times(timeline, owners).named(times.headline.step).length_ns,
         ranks=len(graph.ranks),
         rank_numbers=graph.ranks,
         tasks=len(graph),
@@ -142,7 +163,7 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
         start_error_by_stream=start_error_by_stream(truth, timeline, owners, starts),
         constants=replay_constants(graph),
         ignored=tuple(sorted(kind.word for kind in graph.ignored)),
-        diagnostics=graph.diagnostics,
+        diagnostics=(*graph.diagnostics, *times.findings()),
     )
 
 
@@ -173,19 +194,23 @@ def relative(predicted: int, actual: int) -> float | None:
 
 
 def _steps(truth: Timeline, timeline: Timeline, owners: Members, starts: NDArray[np.float64]) -> tuple[StepReplay, ...]:
-    times = [lengths(t, owners) for t in (truth, timeline)]
-    parts = [four_way(t, owners) for t in (truth, timeline)]
+    times = [step_times(t, owners) for t in (truth, timeline)]
+    parts = [four_way(t, owners, each.rank_intervals()) for t, each in zip((truth, timeline), times, strict=True)]
     curves = [busy_curves(t, owners) for t in (truth, timeline)]
     out = []
+    of_job = times[0].of_ranks()
     for i, (step, figures) in enumerate(zip(owners.steps, unexplained_times(truth, owners), strict=True)):
         tasks = owners.tasks(i)
-        actual, predicted = int(times[0][i]), int(times[1][i])
+        actual, predicted = (each.ranks[i].length_ns for each in times)
         out.append(
             StepReplay(
                 rank=step.rank,
                 name=step.name,
+                basis=times[0].ranks[i].basis,
                 measured_ns=actual,
                 replayed_ns=predicted,
+                latency_ns=times[0].ranks[i].latency_ns,
+                apart=of_job[i][1],
                 error=relative(predicted, actual),
                 breakdown=BothRuns(parts[0][i], parts[1][i]),
                 utilization_error=busy_difference(curves[0][i], curves[1][i]),
@@ -213,10 +238,11 @@ def start_errors(measured: Timeline, replayed: Timeline, owners: Members) -> NDA
     out = np.full(len(measured.start), np.nan)
     owned = np.flatnonzero(owners.step >= 0)
     step = owners.step[owned]
-    start, end = step_spans(measured, owners)
-    replayed_start, _ = step_spans(replayed, owners)
-    shift = (replayed.start[owned] - replayed_start[step]) - (measured.start[owned] - start[step])
-    out[owned] = np.abs(shift) / np.maximum(end - start, 1)[step]
+    truth, simulated = step_times(measured, owners).ranks, step_times(replayed, owners).ranks
+    since, replayed_since = (np.array([time.since_ns for time in times], np.int64) for times in (truth, simulated))
+    shift = (replayed.start[owned] - replayed_since[step]) - (measured.start[owned] - since[step])
+    length = np.array([max(time.length_ns, 1) for time in truth], np.int64)
+    out[owned] = np.abs(shift) / length[step]
     return out
 
 

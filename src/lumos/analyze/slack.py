@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.causes import Causes, causes
-from lumos.analyze.steps import Members, job_steps, members
+from lumos.analyze.steps import Members, members, step_times
 from lumos.analyze.task_class import task_classes
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate.freeze import Frozen, freeze
@@ -39,7 +39,7 @@ class Slack:
 
 
 class ClassSlack(NamedTuple):
-    """The tasks of a class in all steps. critical_tasks, critical_ns: those without slack. median_ns: the median slack, None
+    """The tasks of a class in the steps that count. critical_tasks, critical_ns: those without slack. median_ns: the median slack, None
     where it is unbounded."""
 
     tasks: int
@@ -83,10 +83,9 @@ def slack(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen |
 def _deadlines(timeline: Timeline, owners: Members) -> Int64:
     """The end of its step for every task that counts for the step's time, int64[n] ns; UNBOUNDED for all others."""
     late = np.full(len(timeline.graph), UNBOUNDED, np.int64)
-    for parts in job_steps(owners).values():
-        tasks = np.concatenate([owners.tasks(i) for i in parts])
-        tasks = tasks[timeline.graph.kind[tasks] != Kind.HOST]
-        late[tasks] = timeline.end[tasks].max()
+    for step, time in zip(owners.job, step_times(timeline, owners).job, strict=True):
+        tasks = np.concatenate([owners.tasks(part) for part in step.parts])
+        late[tasks[owners.completes[tasks]]] = time.completion_ns
     return late
 
 
@@ -101,10 +100,10 @@ def _holders(timeline: Timeline, latest: Causes) -> tuple[Int32, Int64]:
 
 
 def slack_by_class(result: Slack, owners: Members) -> dict[str, ClassSlack]:
-    """Slack by class of task over all steps, the classes with most time first."""
+    """Slack by class of task over the steps that count, the classes with most time first."""
     graph = result.timeline.graph
     labels, label = task_classes(graph)
-    tasks = np.flatnonzero((owners.step >= 0) & (graph.kind != Kind.RETURN))
+    tasks = np.flatnonzero(step_times(result.timeline, owners).tasks_counted() & (graph.kind != Kind.RETURN))
     tasks = tasks[np.argsort(label[tasks], kind="stable")]
     rows = {}
     for group in np.split(tasks, np.flatnonzero(np.diff(label[tasks])) + 1):

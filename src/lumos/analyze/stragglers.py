@@ -7,8 +7,8 @@ took ideal times, which is what fixing it is worth. Two ranks that are both slow
 fixes does not add up. It is negative where the ideal times are slower than the measured: for a rank that is faster than its
 peers.
 
-A step of the job runs from the first start to the last end over its ranks; figures are means over the steps. A step that takes
-more than OUTLIER times the median (warm-up) is left out, with a diagnostic.
+Figures are means over the steps of the job that count (`analyze.steps`): their periods where the recording shows any. Steps that stand
+apart (warm-up) are left out, with a diagnostic.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.equal_work import IDEAL_RULES, equal_work, ideal_durations
-from lumos.analyze.steps import Members, members, step_spans
-from lumos.diagnostics import Diagnostic
+from lumos.analyze.steps import StepTimes, members, step_times
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
@@ -30,10 +29,9 @@ from lumos.simulate.freeze import freeze, sweep
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from lumos.diagnostics import Diagnostic
     from lumos.trace.table import Int64, Job
-
-#: A step longer than this many times the median step is left out.
-OUTLIER = 1.5
+    from lumos.vocabulary import Basis
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +84,14 @@ class ClassShare(StragglerShare):
 class Stragglers(Shown):
     """A job compared with its ideal; field names are those of `lumos stragglers --json`. Times are of the mean step.
 
+    step_time_ns, latency_ns, basis: of the job's step as measured, the median.
     slowdown: measured / ideal step. slowdown_without_launch_delay: the step replayed without launch delays / ideal step;
     None where the job does not record launch delays. by_rank: by rank; by_stage (empty where unknown), by_class: by worth.
     """
 
+    step_time_ns: int
+    latency_ns: int
+    basis: Basis
     ranks: int
     steps: int
     ideal: str
@@ -117,9 +119,10 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
     truth, owners = measured(graph), members(graph)
     if not owners.steps:
         raise GraphError("no step contains any task, so there is nothing to compare: the profiler window may have cut every step")
-    steps = _Steps(owners, truth)
+    times = step_times(truth, owners)
+    steps = _Counted(times)
     classes = equal_work(graph, owners, job)
-    counted = steps.counted[owners.step] & (owners.step >= 0)
+    counted = np.append(times.rank_steps_counted(), False)[owners.step]  # the last is what index -1 finds
     best = ideal_durations(graph, owners, classes, counted, ideal)
     trial = _Trial(graph, steps, best)
     no_delay = trial.step(np.where(classes.delay, 0, graph.duration)) if graph.duration[classes.delay].any() else None
@@ -141,7 +144,11 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
         [] if stage is None else [StageShare(*share(own & (stage[owners.rank] == s), computes), s) for s in np.unique(stage).tolist()]
     )
     by_class = [ClassShare(*share(counted & (label == i)), classes.labels[i]) for i in np.unique(label[_takes_time(graph, counted)])]
+    headline = times.headline
     return Stragglers(
+        step_time_ns=headline.step_time_ns,
+        latency_ns=headline.latency_ns,
+        basis=headline.basis,
         ranks=len(graph.ranks),
         steps=steps.number,
         ideal=ideal,
@@ -153,7 +160,7 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
         by_rank=tuple(by_rank),
         by_stage=tuple(sorted(by_stage, key=lambda s: -s.worth_ns)),
         by_class=tuple(sorted(by_class, key=lambda c: -c.worth_ns)),
-        diagnostics=(*graph.diagnostics, *steps.findings()),
+        diagnostics=(*graph.diagnostics, *times.findings()),
     )
 
 
@@ -163,47 +170,24 @@ def _takes_time(graph: Graph, counted: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return out
 
 
-class _Steps:
-    """The steps of the job, each over all ranks, and which of them count (the others are left out as too long)."""
+class _Counted:
+    """The steps of the job whose times count as measured. Their mean is taken over the same steps in every timeline."""
 
-    def __init__(self, owners: Members, truth: Timeline) -> None:
-        self._owners = owners
-        self._names = tuple(dict.fromkeys(s.name for s in owners.steps))
-        index = {name: i for i, name in enumerate(self._names)}
-        self._job_step = np.array([index[s.name] for s in owners.steps], np.int64)
-        time = self._times(truth)
-        self._counts = time <= OUTLIER * np.median(time)
-        self._time = time
-        self.number = int(self._counts.sum())
-        #: Whether each step of each rank counts; the last entry, which index -1 finds, is for tasks without a step.
-        self.counted: NDArray[np.bool_] = np.append(self._counts[self._job_step], False)
+    def __init__(self, times: StepTimes) -> None:
+        self._owners = times.owners
+        self._names = [time.name for time in times.counted]
+        self.number = len(self._names)
 
     def mean(self, timeline: Timeline) -> float:
         """The mean over the steps that count, ns."""
-        return float(self._times(timeline)[self._counts].mean())
-
-    def findings(self) -> list[Diagnostic]:
-        left_out = [f"{self._names[i]} ({self._time[i] / 1e6:.0f} ms)" for i in np.flatnonzero(~self._counts)]
-        if not left_out:
-            return []
-        median_ms = float(np.median(self._time)) / 1e6
-        message = f"left out, as it takes more than {OUTLIER} times the median step of {median_ms:.0f} ms: {', '.join(left_out[:6])}"
-        return [Diagnostic("step-left-out", message)]
-
-    def _times(self, timeline: Timeline) -> Int64:
-        start, end = step_spans(timeline, self._owners)
-        low = np.full(len(self._names), np.iinfo(np.int64).max)
-        high = np.full(len(self._names), np.iinfo(np.int64).min)
-        np.minimum.at(low, self._job_step, start)
-        np.maximum.at(high, self._job_step, end)
-        out: Int64 = high - low
-        return out
+        times = step_times(timeline, self._owners)
+        return float(np.mean([times.named(name).length_ns for name in self._names]))
 
 
 class _Trial:
     """The job's mean step with other durations, by a sweep of the frozen graph where that is exact, else by the event loop."""
 
-    def __init__(self, graph: Graph, steps: _Steps, best: Int64) -> None:
+    def __init__(self, graph: Graph, steps: _Counted, best: Int64) -> None:
         self._graph = graph
         self._steps = steps
         frozen = freeze(graph)

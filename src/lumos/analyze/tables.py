@@ -1,4 +1,4 @@
-"""Where the time of all steps goes, by kernel, operator, module, stream or rank; and the mean step by class on each rank."""
+"""Where the time of the steps that count goes, by kernel, operator, module, stream or rank; and the mean step by class on each rank."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import MODULE_PREFIX, has_modules, modules, operators
-from lumos.analyze.breakdown import FourWay, four_way, working
+from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.causes import device_causes
 from lumos.analyze.collectives import waiting
 from lumos.analyze.equal_work import equal_work
 from lumos.analyze.idle import Idle, device_idle, split
-from lumos.analyze.steps import Members, job_steps, step_spans
+from lumos.analyze.steps import Members, step_times
+from lumos.analyze.working import working
 from lumos.errors import TraceError
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
@@ -63,7 +64,7 @@ class ModuleRow(NamedTuple):
 
 
 class StreamRow(NamedTuple):
-    """A stream of one rank during the rank's steps. share: busy time over the time of the steps."""
+    """A stream of one rank during the steps that count. share: busy time over the time of the steps."""
 
     rank: int
     name: str
@@ -74,7 +75,7 @@ class StreamRow(NamedTuple):
 
 
 class RankRow(NamedTuple):
-    """A rank over all of its steps. idle: None for a rank without device work."""
+    """A rank over its steps that count. idle: None for a rank without device work."""
 
     rank: int
     steps: int
@@ -103,7 +104,7 @@ def by_kernel(timeline: Timeline, owners: Members) -> tuple[TimeRow, ...]:
     """Device work by name; on ranks without any, CPU operators and collectives by name."""
     graph = timeline.graph
     computes, communicates = working(owners)
-    tasks = np.flatnonzero((computes | communicates) & (owners.step >= 0))
+    tasks = np.flatnonzero((computes | communicates) & step_times(timeline, owners).tasks_counted())
     time = timeline.end[tasks] - timeline.start[tasks]
     order = np.argsort(graph.name[tasks], kind="stable")
     tasks, time = tasks[order], time[order]
@@ -120,11 +121,13 @@ def by_kernel(timeline: Timeline, owners: Members) -> tuple[TimeRow, ...]:
     return tuple(sorted(rows, key=lambda r: (-r.total_ns, r.name)))
 
 
-def by_operator(timeline: Timeline, owners: Members, job: Job) -> tuple[OperatorRow, ...]:
-    """Device work by the operator that launched it, with the operator's own CPU time."""
+def by_operator(timeline: Timeline, owners: Members, job: Job, tasks: NDArray[np.bool_] | None = None) -> tuple[OperatorRow, ...]:
+    """Device work by the operator that launched it, with the operator's own CPU time. tasks: bool[n], those that are summed; without it
+    those of the steps that count."""
     labels, label = _names(job, owners, operators(job, owners))
-    device = _totals(timeline, label, owners.on_device & (owners.step >= 0), len(labels))
-    cpu = _totals(timeline, label, ~owners.on_device & (label > 0) & (owners.step >= 0), len(labels))
+    counted = step_times(timeline, owners).tasks_counted() if tasks is None else tasks
+    device = _totals(timeline, label, owners.on_device & counted, len(labels))
+    cpu = _totals(timeline, label, ~owners.on_device & (label > 0) & counted, len(labels))
     shares = [time / (int(time.sum()) or 1) for _, time in (device, cpu)]
     rows = [
         OperatorRow(
@@ -148,7 +151,7 @@ def by_module(timeline: Timeline, owners: Members, job: Job) -> tuple[ModuleRow,
         remedy = "record with with_stack=True or with_modules=True to break time down by module"
         raise TraceError(f"{job.traces[0].path}: no row names a module; {remedy}")
     labels, label = _names(job, owners, modules(job, owners))
-    number, time = _totals(timeline, label, owners.on_device & (owners.step >= 0), len(labels))
+    number, time = _totals(timeline, label, owners.on_device & step_times(timeline, owners).tasks_counted(), len(labels))
     everything = int(time.sum()) or 1
     rows = [
         ModuleRow(name.removeprefix(MODULE_PREFIX), int(number[i]), int(time[i]), int(time[i]) / everything)
@@ -159,11 +162,12 @@ def by_module(timeline: Timeline, owners: Members, job: Job) -> tuple[ModuleRow,
 
 
 def by_stream(timeline: Timeline, owners: Members) -> tuple[StreamRow, ...]:
-    """Each stream's busy time and its idle time by cause."""
+    """Each stream's busy time and its idle time by cause, over the steps that count."""
     graph = timeline.graph
     causes = device_causes(timeline, owners)
-    start, end = step_spans(timeline, owners)
-    step_rank = owners.step_rank()
+    times = step_times(timeline, owners)
+    start, end = times.job_intervals()
+    step_rank, counted = np.where(times.rank_steps_counted(), owners.step_rank(), -1), times.tasks_counted()
     rows = []
     for place in np.unique(graph.processor[causes.task]):
         processor = graph.processors[int(place)]
@@ -171,18 +175,20 @@ def by_stream(timeline: Timeline, owners: Members) -> tuple[StreamRow, ...]:
         tasks = causes.task[here]
         steps = np.flatnonzero(step_rank == owners.rank[tasks[0]])
         busy = int(within(union(timeline.start[tasks], timeline.end[tasks]), start[steps], end[steps]).sum())
-        idle = [split(timeline, causes, here, int(start[i]), int(end[i])) for i in steps]
+        idle = [split(timeline, causes, here, int(start[i]), int(end[i])).by_cause() for i in steps]
         window = int((end[steps] - start[steps]).sum()) or 1
-        owned = int((owners.step[tasks] >= 0).sum())
+        owned = int(counted[tasks].sum())
         rows.append(StreamRow(processor.rank, processor.name, owned, busy, busy / window, Idle(*_sums(idle, 4))))
     return tuple(sorted(rows, key=lambda r: (r.rank, -r.busy_ns)))
 
 
 def by_rank(timeline: Timeline, owners: Members) -> tuple[RankRow, ...]:
-    """Each rank's steps together."""
-    start, end = step_spans(timeline, owners)
-    step_rank = owners.step_rank()
-    parts, idle = four_way(timeline, owners), device_idle(timeline, owners)
+    """Each rank's steps together, those that count."""
+    times = step_times(timeline, owners)
+    start, end = times.job_intervals()
+    step_rank = np.where(times.rank_steps_counted(), owners.step_rank(), -1)
+    interval = start, end
+    parts, idle = four_way(timeline, owners, interval), device_idle(timeline, owners, interval)
     rows = []
     for position, rank in enumerate(timeline.graph.ranks):
         steps = np.flatnonzero(step_rank == position).tolist()
@@ -234,14 +240,15 @@ class ClassTimes(NamedTuple):
 
 
 def class_times(timeline: Timeline, owners: Members, job: Job | None = None) -> ClassTimes:
-    """The mean step of the job by rank and class, the classes that take most time first. job: as for `work`."""
+    """The mean step of the job, over those that count, by rank and class, the classes that take most time first. job: as for `work`."""
     graph, classes = timeline.graph, equal_work(timeline.graph, owners, job)
     began = waiting(timeline).began
-    tasks = np.flatnonzero((owners.step >= 0) & (graph.kind != Kind.RETURN))
+    times = step_times(timeline, owners)
+    tasks = np.flatnonzero(times.tasks_counted() & (graph.kind != Kind.RETURN))
     shape = len(graph.ranks), len(classes.labels)
     time, waited = np.zeros(shape, np.int64), np.zeros(shape[0], np.int64)
     np.add.at(time, (owners.rank[tasks], classes.label[tasks]), timeline.end[tasks] - began[tasks])
     np.add.at(waited, owners.rank[tasks], began[tasks] - timeline.start[tasks])
-    steps = max(len(job_steps(owners)), 1)
+    steps = max(len(times.counted), 1)
     order = [i for i in np.argsort(-time.sum(axis=0), kind="stable").tolist() if time[:, i].any()]
     return ClassTimes(tuple(classes.labels[i] for i in order), time[:, order] // steps, waited // steps)

@@ -3,7 +3,7 @@
 kept_wait: waiting that stays in the durations of CPU tasks, because no dependency explains it. prefix: time covered by
 device work that was launched before the window, whose start is taken from the trace. unexplained_idle: time in which a
 stream with work to do stood idle more than 20 µs after the latest cause that the graph knows. All are shares of the
-measured step. A step with too few tasks, or too much unexplained, is not scored.
+measured step. A step with too few tasks, or too much unexplained, is not scored, nor is one that does not count (`analyze.steps`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.analyze.causes import device_causes
-from lumos.analyze.idle import TOLERANCE_NS, Unexplained, is_operation_level, unexplained_operations
+from lumos.analyze.idle import TOLERANCE_NS, Unexplained, unexplained_operations
 from lumos.analyze.occupancy import NEVER
-from lumos.analyze.steps import Members, step_spans
+from lumos.analyze.steps import Members, StepTimes, is_operation_level, step_times
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
 
@@ -26,11 +26,17 @@ if TYPE_CHECKING:
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int64
 
-#: To be scored, a step must contain at least so many operators (and device tasks, where its rank has any), and at most such
-#: shares of it may be idle without a known cause, or covered by device work launched before the window.
+#: To be scored, the steps of a rank must contain at least so many operators (and device tasks, where the rank has any), and at most
+#: such shares of a step may be idle without a known cause, waiting that is kept as CPU work, or covered by device work launched before
+#: the window.
 LEAST_ROWS = 50
+MOST_KEPT_WAIT = 0.05
 MOST_UNEXPLAINED = 0.01
 MOST_PREFIX = 0.10
+
+#: Why the first step of a recording that shows the periods of others is not scored, and why one that stands apart is not.
+NO_PERIOD = "no period: the step before it was not recorded"
+APART = "it stands apart from the other steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,8 @@ class UnexplainedTime:
 def unexplained_times(timeline: Timeline, owners: Members) -> tuple[UnexplainedTime, ...]:
     """The figures of every step of `owners`, from the measured timeline."""
     graph = timeline.graph
-    start, end = step_spans(timeline, owners)
+    times = step_times(timeline, owners)
+    start, end = times.rank_intervals()
     length = np.maximum(end - start, 1)
     step = owners.step[graph.unclaimed_wait_task]
     kept_wait = np.bincount(step[step >= 0], weights=graph.unclaimed_wait_time[step >= 0], minlength=len(owners.steps)) / length
@@ -59,15 +66,16 @@ def unexplained_times(timeline: Timeline, owners: Members) -> tuple[UnexplainedT
         idle = _mean_over_ranks(owners, idle)
     tasks = np.flatnonzero(owners.prefix)
     prefix = _within_ranks(owners, tasks, timeline.start[tasks], timeline.end[tasks], start, end) / length
-    has_device = np.zeros(len(graph.ranks), bool)
-    has_device[owners.rank[owners.on_device]] = True
-    figures = zip(kept_wait.tolist(), idle.tolist(), prefix.tolist(), has_device[owners.step_rank()].tolist(), strict=True)
-    if is_operation_level(graph):
-        too_few = _too_few_operations(owners)
-        return tuple(UnexplainedTime(k, u, p, too_few[i] or _too_unknown(u, p)) for i, (k, u, p, _) in enumerate(figures))
-    return tuple(
-        UnexplainedTime(k, u, p, _too_few_tasks(owners, i, device) or _too_unknown(u, p)) for i, (k, u, p, device) in enumerate(figures)
-    )
+    too_few = _too_few_operations(owners) if is_operation_level(graph) else _too_few_tasks(owners)
+    not_counted = _not_counted(times)
+    figures = zip(kept_wait.tolist(), idle.tolist(), prefix.tolist(), strict=True)
+    return tuple(UnexplainedTime(k, u, p, not_counted[i] or too_few[i] or _too_unknown(k, u, p)) for i, (k, u, p) in enumerate(figures))
+
+
+def _not_counted(times: StepTimes) -> list[str]:
+    """For each step, why its time does not count; empty where it does."""
+    apart = [apart for _, apart in times.of_ranks()]
+    return [NO_PERIOD if time.basis is not times.basis else APART if apart[i] else "" for i, time in enumerate(times.ranks)]
 
 
 def _unexplained(timeline: Timeline, owners: Members) -> Unexplained:
@@ -100,15 +108,21 @@ def _mean_over_ranks(owners: Members, figure: NDArray[Any]) -> NDArray[np.float6
     return out
 
 
-def _too_few_tasks(owners: Members, step: int, has_device: bool) -> str:
-    """Why a step has too few tasks to be scored; empty where it has enough. has_device: whether its rank has device work at all."""
-    graph, tasks = owners.graph, owners.tasks(step)
-    operators = _rows(owners, tasks[graph.kind[tasks] == Kind.OPERATOR])
-    if has_device:
-        device = int(owners.on_device[tasks].sum())
-        return f"{device} GPU rows and {operators} operators, fewer than {LEAST_ROWS}" if min(device, operators) < LEAST_ROWS else ""
-    operations = operators + int((graph.kind[tasks] == Kind.COLLECTIVE).sum())
-    return f"{operations} operators, fewer than {LEAST_ROWS}" if operations < LEAST_ROWS else ""
+def _too_few_tasks(owners: Members) -> list[str]:
+    """For each step, why the steps of its rank have too few tasks together to be scored; empty where they have enough."""
+    graph, step_rank = owners.graph, owners.step_rank()
+    reasons: dict[int, str] = {}
+    for rank in np.unique(step_rank).tolist():
+        tasks = np.concatenate([owners.tasks(i) for i in np.flatnonzero(step_rank == rank).tolist()])
+        operators = _rows(owners, tasks[graph.kind[tasks] == Kind.OPERATOR])
+        if owners.on_device[owners.of_rank(rank)].any():
+            device = int(owners.on_device[tasks].sum())
+            short, words = min(device, operators) < LEAST_ROWS, f"{device} GPU rows and {operators} operators"
+        else:
+            operators += int((graph.kind[tasks] == Kind.COLLECTIVE).sum())
+            short, words = operators < LEAST_ROWS, f"{operators} operators"
+        reasons[rank] = f"{words} in all steps, fewer than {LEAST_ROWS}" if short else ""
+    return [reasons[rank] for rank in step_rank.tolist()]
 
 
 def _too_few_operations(owners: Members) -> list[str]:
@@ -120,8 +134,10 @@ def _too_few_operations(owners: Members) -> list[str]:
     return [f"{int(n)} operations over all ranks, fewer than {LEAST_ROWS}" if n < LEAST_ROWS else "" for n in total]
 
 
-def _too_unknown(idle: float, prefix: float) -> str:
+def _too_unknown(kept_wait: float, idle: float, prefix: float) -> str:
     """Why too much of a step is unexplained for it to be scored; empty where it is not."""
+    if kept_wait > MOST_KEPT_WAIT:
+        return f"{kept_wait:.0%} of the step is waiting that no rule explains, kept as CPU work"
     if idle > MOST_UNEXPLAINED:
         return f"{idle:.1%} of the step is idle without a known cause"
     if prefix > MOST_PREFIX:

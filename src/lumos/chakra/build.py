@@ -87,6 +87,7 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
         measured_start=_arrivals(workload, pred, succ),
         measured_end=workload.start + workload.duration,
         steps=workload.steps,
+        steps_alone=workload.steps_alone,
         diagnostics=workload.diagnostics,
     )
 
@@ -137,7 +138,8 @@ def _processors(workload: Workload, *, one_link: bool) -> tuple[Int32, tuple[Pro
     """The processor of every node, and the processors: a thread or stream for each rank and queue.
 
     Communication without a stream shares one link of its rank; with `one_link` all communication does, as in simulators.
-    Receives do not occupy the link: those from one peer wait in order, those from different peers side by side.
+    Receives do not occupy the link: those from one peer wait in order, those from different peers side by side. Where they take no
+    time, they only say that the peer has come so far, and belong to no step.
     """
     rank, queue = workload.rank_of().astype(np.int64), workload.queue.astype(np.int64)
     facts = workload.communication
@@ -153,14 +155,16 @@ def _processors(workload: Workload, *, one_link: bool) -> tuple[Int32, tuple[Pro
     queue[facts.node[receives]] = facts.peer[receives]
     keys, processor = np.unique(np.stack([rank, lane, queue]), axis=1, return_inverse=True)
     processors = []
-    for r, at, q in keys.T.tolist():
+    processor = processor.reshape(-1)
+    for number, (r, at, q) in enumerate(keys.T.tolist()):
         name = (f"thread {q}" if q >= 0 else "thread", f"stream {max(q, 0)}", "communication", f"receives from rank {q}")[at]
         stream = max(q, 0) if at == 1 else 1_000_000 + (q + 1 if at == 3 else 0)
         if at == 0:
             processors.append(Processor(workload.ranks[r], False, name, timer=(r, q) in workload.timers))
         else:
-            processors.append(Processor(workload.ranks[r], True, name, 0, stream))
-    return processor.reshape(-1).astype(np.int32), tuple(processors)
+            only_waits = at == 3 and not workload.duration[processor == number].any()
+            processors.append(Processor(workload.ranks[r], True, name, 0, stream, timer=only_waits))
+    return processor.astype(np.int32), tuple(processors)
 
 
 def _rendezvous(workload: Workload) -> tuple[Int64, list[list[int]]]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lumos.analyze.steps import JobTime, members, step_times
+from lumos.chakra.build import graph_of
 from lumos.chakra.check.check import Checked
 from lumos.chakra.check.check import check_set as check_folder
 from lumos.chakra.export import Exported
@@ -97,18 +99,21 @@ def link(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Imported(Shown):
-    """A set that was read as a job, its graph, and the simulated timeline."""
+    """A set that was read as a job, its graph, the simulated timeline, and the time of its typical step in it."""
 
     job: Job
     graph: Graph
     timeline: Timeline
+    time: JobTime
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos chakra import --json`."""
         return {
             "ranks": len(self.graph.ranks),
             "tasks": len(self.graph),
-            "step_time_ns": _length(self.timeline),
+            "step_time_ns": self.time.step_time_ns,
+            "latency_ns": self.time.latency_ns,
+            "basis": self.time.basis,
             "diagnostics": plain(self.graph.diagnostics),
         }
 
@@ -126,17 +131,18 @@ def import_(source: Source, *, output: str | os.PathLike[str] | None = None, as_
         write_json_files(job, Path(output))
     elif output is not None:
         export_graph(graph, Path(output))
-    return Imported(job, graph, timeline)
+    return Imported(job, graph, timeline, _time(timeline))
 
 
-def _length(timeline: Timeline) -> int:
-    return int(timeline.end.max() - timeline.start.min())
+def _time(timeline: Timeline) -> JobTime:
+    return step_times(timeline, members(timeline.graph)).headline
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Synthetic(Shown):
-    """A sampled set. symbols: how many symbols the model has. step_time_ns: of the sample. source_step_time_ns: of each set that was
-    learned from. likeness: what the sample reveals of its source; None where there were several, or structure or speeds were changed."""
+    """A sampled set. symbols: how many symbols the model has. step_time_ns: of the typical step of the sample, simulated.
+    source_step_time_ns: the same of each set that was learned from. likeness: what the sample reveals of its source; None where there
+    were several, or structure or speeds were changed."""
 
     exported: Exported
     symbols: int
@@ -183,8 +189,8 @@ def synthesize(
     return Synthetic(
         exported=exported,
         symbols=len(learned.symbols),
-        step_time_ns=_length(simulate(graph)),
-        source_step_time_ns=tuple(int((s.start + s.duration).max()) for s in sources),
+        step_time_ns=_time(simulate(graph)).step_time_ns,
+        source_step_time_ns=tuple(_time(simulate(graph_of(s))).step_time_ns for s in sources),
         likeness=likeness(sources[0], lower(graph)) if like_source else None,
     )
 

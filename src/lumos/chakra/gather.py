@@ -86,6 +86,7 @@ def gather(job: Job) -> Workload:
         communication=communication,
         groups=groups,
         steps=tuple(step for r in ranks for step in _steps(r.trace)),
+        steps_alone=any(bool(r.trace.metadata.get("steps_alone")) for r in ranks),
         timers=frozenset((i, q) for i, r in enumerate(ranks) for q in _timers(r.trace)),
         id=np.array([n.id & ((1 << 63) - 1) for n in nodes], np.int64),
         diagnostics=(

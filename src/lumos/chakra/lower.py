@@ -191,6 +191,7 @@ class _Nodes:
             communication=self._communication(place),
             groups=tuple(self.group_ranks),
             steps=self._steps(),
+            steps_alone=graph.steps_alone,
             event=column(graph.event, [ABSENT] * len(added), np.int32),
             timers=frozenset((place, int(q)) for p, q, place in zip(graph.processors, _queues(graph), self.places, strict=True) if p.timer),
             diagnostics=(*graph.diagnostics, *self.findings),
@@ -215,13 +216,16 @@ class _Nodes:
         )
 
     def _steps(self) -> tuple[Step, ...]:
-        """The marks of the steps in simulated time: each from the first start of its CPU tasks to the last start."""
+        """The marks of the steps in simulated time: each from the first start of the CPU's work in it to the last start. A pause is no
+        work, because it may begin long before the step that it leads to. A graph without steps gets no marks."""
         members = self.members
         out = []
-        for i, step in enumerate(members.steps):
+        for i, step in enumerate(members.steps if self.graph.steps else ()):
             tasks = members.tasks(i)
-            tasks = tasks[~members.on_device[tasks]] if (~members.on_device[tasks]).any() else tasks
-            out.append(Step(step.rank, step.name, int(self.base[tasks].min()), int(self.base[tasks].max()) + 1))
+            works = tasks[members.completes[tasks]]
+            on_cpu = works[~members.on_device[works]]
+            start = self.ready[on_cpu if len(on_cpu) else works]
+            out.append(Step(step.rank, step.name, int(start.min()), int(start.max()) + 1))
         return tuple(out)
 
 

@@ -61,7 +61,7 @@ class Workload:
     operations, bytes: int64, what a node computes and moves, ABSENT unknown; they give its cost where it has no duration.
     dep_offset: int64[n + 1], dep: int64[m]: dep[dep_offset[i]:dep_offset[i + 1]] must end before node i starts; all are
     nodes of the same rank. groups: the positions of the ranks of each communicator, ascending.
-    timers: (rank position, queue) of threads that only wait for the clock.
+    steps, steps_alone: as in `Graph`. timers: (rank position, queue) of threads that only wait for the clock.
     id: int64[n], the id of each node in its file; None where nodes have no ids yet.
     event: int32[n], the row of the rank's profiler file that each node came from, ABSENT none; None where unknown.
     """
@@ -84,6 +84,7 @@ class Workload:
     communication: Communication
     groups: tuple[tuple[int, ...], ...]
     steps: tuple[Step, ...] = ()
+    steps_alone: bool = False
     timers: frozenset[tuple[int, int]] = frozenset()
     id: Int64 | None = None
     event: Int32 | None = None

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lumos.chakra.workload import Workload
+    from lumos.graph.table import Step
 
 #: Operations per ns that a roofline of 1 TFLOP/s performs.
 OPERATIONS_PER_NS = 1000
@@ -138,19 +139,30 @@ def _microseconds(ns: Int64) -> Int64:
 
 
 def _metadata(workload: Workload, rank: int, exact_ns: bool) -> Metadata:
-    steps = [(s.name, s.start, s.end) for s in workload.steps if s.rank == workload.ranks[rank]]
+    steps = [
+        (step.name, step.start, step.end) if exact_ns else _rounded_mark(step)
+        for step in workload.steps
+        if step.rank == workload.ranks[rank]
+    ]
     attrs = [Attribute("producer", "string", "lumos"), Attribute("rank", "int64", int(workload.ranks[rank]))]
     attrs.append(Attribute("world_size", "int64", len(workload.ranks)))
     if (workload.duration[workload.communication.node] > 0).any():  # a duration of 0 us then means a short one, not an unknown one
         attrs.append(Attribute("communication_timed", "bool", True))
     if steps:
         attrs.append(Attribute("steps", "string", msgspec.json.encode(steps).decode()))
+        attrs += [Attribute("steps_alone", "bool", True)] if workload.steps_alone else []
     timers = tuple(sorted(queue for place, queue in workload.timers if place == rank))
     if timers:
         attrs.append(Attribute("timers", "int64_list", timers))
     if exact_ns:
         attrs.append(Attribute("exact_ns", "bool", True))
     return Metadata(attrs=tuple(attrs))
+
+
+def _rounded_mark(step: Step) -> tuple[str, int, int]:
+    """The name, begin and end of a step, ns, with the first and the last start in it rounded as those of the nodes are."""
+    first, last = (1000 * _microseconds(np.array([step.start, step.end - 1]))).tolist()
+    return step.name, first, last + 1
 
 
 @lru_cache(1 << 16)

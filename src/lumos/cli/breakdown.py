@@ -33,14 +33,14 @@ def command(
     ray_address: RayAddress = None,
     json: Json = False,
 ) -> None:
-    """Show where the time goes: the four parts of each step, the idle time of devices by cause, and then the time by kernel,
-    operator, module, stream or rank."""
+    """Show where the time goes: what the typical step is spent on, what devices do in each step, why they are idle, and then the
+    time by kernel, operator, module, stream or rank."""
     check_choice(of, RUNS, "a run (--of)")
     check_choice(by, _groupings(), "a grouping (--by)")
-    from lumos.analyze.breakdown import breakdown, variability
+    from lumos.analyze.breakdown import breakdown, mean_parts, variability
     from lumos.analyze.device_load import queue_lengths
     from lumos.analyze.flops import achieved_flops
-    from lumos.analyze.steps import members
+    from lumos.analyze.steps import members, step_times
     from lumos.analyze.tables import tabulate
     from lumos.graph.build import build
     from lumos.simulate import measured, simulate
@@ -50,12 +50,20 @@ def command(
     graph = build(job)
     timeline = measured(graph) if of == "measured" else simulate(graph)
     membership = members(graph)
-    steps = breakdown(timeline, membership)
+    times = step_times(timeline, membership)
+    headline, findings = times.headline, (*graph.diagnostics, *times.findings())
+    steps = breakdown(timeline, membership, job)
+    parts = mean_parts(steps, headline.step)
     rows = tabulate(timeline, membership, by, job)
     achieved = achieved_flops(timeline, membership, job)
     spread = variability(timeline, membership)
     if json:
         answer = {
+            "step_time_ns": headline.step_time_ns,
+            "latency_ns": headline.latency_ns,
+            "basis": headline.basis,
+            "typical_step": headline.step,
+            "parts": parts,
             "ranks": len(graph.ranks),
             "of": of,
             "steps": steps,
@@ -64,10 +72,10 @@ def command(
             "queue": queue_lengths(timeline, membership),
             "achieved_flops": achieved,
             "variability": spread,
-            "diagnostics": graph.diagnostics,
+            "diagnostics": findings,
         }
         write_json(answer)
         return
     from lumos.report.text.breakdown import print_breakdown
 
-    print_breakdown(console(), of, steps, by, rows, achieved, spread, graph.diagnostics)
+    print_breakdown(console(), of, headline, parts, steps, by, rows, achieved, spread, findings)

@@ -31,8 +31,7 @@ def command(
     check_choice(of, RUNS, "a run (--of)")
     from lumos.analyze.critical_path import critical_paths
     from lumos.analyze.slack import slack, slack_by_class
-    from lumos.analyze.steps import members
-    from lumos.errors import GraphError
+    from lumos.analyze.steps import members, step_times
     from lumos.graph.build import build
     from lumos.simulate import freeze, measured, simulate
     from lumos.trace import read
@@ -41,9 +40,9 @@ def command(
     graph = build(job)
     replayed, membership, frozen = simulate(graph), members(graph), freeze(graph)
     timeline = measured(graph) if of == "measured" else replayed
+    times = step_times(timeline, membership)
+    headline, findings = times.headline, (*graph.diagnostics, *times.findings())
     found = critical_paths(timeline, membership, frozen=frozen)
-    if not found:
-        raise GraphError(f"{', '.join(paths)}: no step contains any task; the profiler window may have cut every step")
     name = None if step is None else check_step(step, [path.name for path in found])
     chosen = tuple(path for path in found if name in (None, path.name))
     class_slack = slack_by_class(slack(replayed, membership, frozen=frozen), membership)
@@ -53,17 +52,20 @@ def command(
         write_perfetto(perfetto, (timeline,), (chosen,))
     if json:
         answer = {
+            "step_time_ns": headline.step_time_ns,
+            "latency_ns": headline.latency_ns,
+            "basis": headline.basis,
             "ranks": len(graph.ranks),
             "of": of,
             "steps": [_plain(path, graph) for path in chosen],
             "slack_by_class": class_slack,
-            "diagnostics": graph.diagnostics,
+            "diagnostics": findings,
         }
         write_json(answer)
         return
     from lumos.report.text.critical_path import print_critical_paths
 
-    print_critical_paths(console(), of, graph, chosen, class_slack)
+    print_critical_paths(console(), of, graph, headline, chosen, class_slack, findings)
 
 
 def _plain(path: CriticalPath, graph: Graph) -> dict[str, Any]:

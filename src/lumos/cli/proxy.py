@@ -19,7 +19,7 @@ def generate(
     execution_trace: Annotated[
         list[str] | None, typer.Option(metavar="FILE", help="The execution trace of a rank, in the order of the ranks; repeatable.")
     ] = None,
-    step: Annotated[str | None, typer.Option(metavar="NAME", help="The step, by its name in the trace (default: the median).")] = None,
+    step: Annotated[str | None, typer.Option(metavar="NAME", help="The step, by its name in the trace (default: the typical one).")] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Only operators of these names; repeatable.")] = None,
     blocks: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Only operators inside ranges of these names (modules, labels); repeatable.")

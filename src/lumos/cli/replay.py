@@ -59,7 +59,7 @@ def command(
     timeline = simulate(graph)
     seconds["simulate_s"] = clock.lap()
     result = replay(graph, timeline)
-    probed = run_probes(graph, timeline) if probes else None
+    probed = run_probes(graph) if probes else None
     slowed = interference(job.traces)
     if perfetto is not None:
         from lumos.analyze.critical_path import critical_paths

@@ -32,6 +32,9 @@ def command(
     base_cluster: Annotated[
         str | None, typer.Option(metavar="CLUSTER", help="Where the job was recorded, if the trace does not say.")
     ] = None,
+    repeat: Annotated[
+        bool, typer.Option("--repeat", help="Compare what a loop of the step takes, also where the trace has one step only.")
+    ] = False,
     repair: Repair = False,
     json: Json = False,
 ) -> None:
@@ -47,7 +50,7 @@ def command(
     from lumos.whatif.whatif import Changes, answer_changes
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
-    changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
+    changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()), repeat)
     asked = parse_grid(grid or ())
     job = read(*paths, repair=repair, progress=progress("reading"))
     graph = build(job)

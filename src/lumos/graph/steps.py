@@ -31,4 +31,6 @@ def steps(trace: Trace) -> tuple[Step, ...]:
         finish = int((trace.start[work] + trace.duration[work]).max(initial=0))
         return (Step(trace.rank, "whole trace", begin, finish + 1),) if work.any() else ()
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    return tuple(Step(trace.rank, trace.strings[trace.name[r]], int(trace.start[r]), int(trace.start[r] + trace.duration[r])) for r in rows)
+    start, end, lane = trace.start[rows].tolist(), (trace.start[rows] + trace.duration[rows]).tolist(), trace.lane[rows].tolist()
+    names = [trace.strings[i] for i in trace.name[rows]]
+    return tuple(Step(trace.rank, *facts) for facts in zip(names, start, end, lane, strict=True))

@@ -97,7 +97,7 @@ class Processor:
     device: int = -1  # device number of a stream; -1 for a thread
     stream: int = -1  # stream id of a stream; -1 for a thread
     lane: int = -1  # index into the rank's Trace.lanes for a thread; -1 if none
-    timer: bool = False  # a thread that only polls by the clock: part of no step, and nothing waits for it
+    timer: bool = False  # only waits, by the clock or for word from another rank: part of no step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,14 +154,15 @@ class Collectives:
 class Step:
     """One training step of one rank as its profiler marked it (ProfilerStep#…), or the whole recording where it did not.
 
-    start, end: ns of the mark, in the graph's time. The rank's CPU tasks that start in [start, end) belong to the step, and so do
-    the device tasks that they launch, whenever these run.
+    start, end: ns of the mark, in the graph's time. lane: the marked thread, as `Processor.lane`; -1 where it is not known. Which tasks
+    belong to the step is in `analyze.spans`.
     """
 
     rank: int
     name: str
     start: int
     end: int
+    lane: int = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -183,7 +184,8 @@ class Graph(Described):
     origin: absolute ns of the graph's time zero, the earliest measured start; nothing starts before it.
     unclaimed_wait_task, unclaimed_wait_time: CPU tasks, and the ns of their duration that are waiting which no rule explained.
     waiting_unknown: collective tasks that keep their measured duration, waiting included, because peers were not recorded.
-    steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step.
+    steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step. steps_alone: whether the
+    times of one step say nothing about those of another, as in a recording of whole operations.
     ignored: dependencies switched off (`--ignore`).
     """
 
@@ -214,6 +216,7 @@ class Graph(Described):
     unclaimed_wait_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     waiting_unknown: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     steps: tuple[Step, ...] = ()
+    steps_alone: bool = False
     ignored: frozenset[Dependency] = frozenset()
     diagnostics: tuple[Diagnostic, ...] = ()
 

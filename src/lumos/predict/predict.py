@@ -10,7 +10,7 @@ import numpy as np
 
 from lumos.analyze.breakdown import four_way
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.steps import members
+from lumos.analyze.steps import members, step_times
 from lumos.blocks.memory import Memory, peak_memory
 from lumos.blocks.price import Pricer
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, RankStream, Work
@@ -22,7 +22,7 @@ from lumos.result import Shown
 from lumos.simulate import simulate
 from lumos.simulate.durations import slow_rank
 from lumos.units import duration
-from lumos.vocabulary import Schedule
+from lumos.vocabulary import Basis, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,7 +151,8 @@ def breakdown_of(timeline: Timeline, assembled: Assembled, factor: float) -> dic
     """
     graph = timeline.graph
     arrived = np.where(graph.kind == Kind.COLLECTIVE, timeline.end - graph.duration, timeline.start)
-    parts = np.array(four_way(replace(timeline, start=arrived), members(graph)), float)
+    run, owners = replace(timeline, start=arrived), members(graph)
+    parts = np.array(four_way(run, owners, step_times(run, owners).rank_intervals()), np.float64)
     whole = float(timeline.end.max() - timeline.start.min())
     exposed, overlapped, communication = (parts[:, i].mean() for i in range(3))
     shown, covered = assembled.inside.sum(axis=0) / len(parts)
@@ -228,6 +229,7 @@ def result(p: Prediction) -> dict[str, Any]:
     """The keys of `lumos predict --json`."""
     m = p.memory
     return {
+        "basis": Basis.LATENCY,  # one step, from its first work to its last
         "step_time_s": p.time.time_s,
         "step_time_low_s": p.time.low_s,
         "step_time_high_s": p.time.high_s,

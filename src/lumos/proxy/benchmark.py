@@ -756,14 +756,17 @@ class Runner:
         return self.streams[number]
 
     def step(self, gaps: bool) -> int:
-        """Run the step once, and return its wall time in ns. gaps: whether to spin for the time between operators."""
+        """Run the step once, and return its wall time in ns. gaps: whether to spin for the time before and between operators."""
         items, slots, program = self.program.items, self.program.memory.slots, self.program
         works: dict[int, Any] = {}
         events: dict[int, Any] = {}
         held: dict[int, Any] = {}
         recorded = {source for item in items for source in item.events} if self.on_gpu else set()
         clock = time.perf_counter_ns
-        began = end = clock()
+        began = clock()
+        if gaps:
+            spin_until(began + self.program.rank["before_ns"])
+        end = clock()
         for at, (item, call) in enumerate(zip(items, self.steps, strict=True)):
             for source in item.waits:
                 self.wait(works.pop(source, None))

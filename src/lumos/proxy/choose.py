@@ -48,7 +48,7 @@ def keep(rank: RankProgram, wanted: Callable[[RecordedOperator], bool]) -> RankP
         operator.after = [new_number[n] for n in operator.after if n in new_number]
         operator.backward = new_number.get(operator.backward, -1)
         operator.start_ns = -1
-    return replace(rank, operators=chosen, recorded_ns=-1)
+    return replace(rank, operators=chosen, recorded_ns=-1, before_ns=0)
 
 
 def obfuscated(program: Program) -> Program:

@@ -28,8 +28,9 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Generated(Shown):
-    """A benchmark that was written. operators: number of those of the first rank. recorded_step_ns: None where its source has no times.
-    source: where its arguments come from, "profiler" or "execution trace"."""
+    """A benchmark that was written. operators: number of those of the first rank. recorded_step_ns: the measured time of the step on that
+    rank, by its own completions (its period where the recording shows one); None where its source has no times. source: where its
+    arguments come from, "profiler" or "execution trace"."""
 
     ranks: int
     world_size: int
@@ -56,7 +57,7 @@ def generate(
     """Write a runnable benchmark of one recorded step into the folder `output`: benchmark.py, trace.json and a README.
 
     paths: files of the profiler, a folder, or an execution trace alone. execution_trace: one for each rank, in the order of ranks. step:
-    name of the step (default: the one of median duration). only: globs of operators to include. blocks: globs of ranges (modules,
+    name of the step (default: the typical one, of median time). only: globs of operators to include. blocks: globs of ranges (modules,
     labels) whose operators to include. obfuscate: hash names that are not PyTorch's own. max_memory: bytes that tensors may take (0: no
     limit but the device's). Raises UsageError for an unknown step, TraceError where the step has no operators.
     """

@@ -7,12 +7,12 @@ code. Names, like everything else that was recorded, are data in `trace.json`.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from lumos.analyze.steps import members, step_spans
+from lumos.analyze.spans import span_ends
+from lumos.analyze.steps import members, step_times
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError, UsageError
 from lumos.graph.build import build
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from lumos.graph.table import Graph
+    from lumos.analyze.steps import StepTime
+    from lumos.graph.table import Graph, Step
     from lumos.trace.execution_trace import ExecutionTrace
-    from lumos.trace.table import Job
+    from lumos.trace.table import Job, Trace
 
 
 def generate_program(
@@ -95,8 +96,8 @@ def from_job(
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
     """The program of one step of every rank of a profiled job, and diagnostics.
 
-    step: a name ("ProfilerStep#11") or its number ("11"); by default the step with the median duration. execution_traces: by
-    rank. Raises UsageError where the first rank has no such step.
+    step: a name ("ProfilerStep#11") or its number ("11"); by default the typical step (`analyze.steps`). execution_traces: by rank.
+    Raises UsageError where the job has no such step, GraphError where no step owns any work.
     """
     execution_traces = execution_traces or {}
     graph = build(job)
@@ -110,9 +111,8 @@ def from_job(
     ranks = []
     for trace in job.traces:
         if trace.rank in chosen:
-            name, recorded = chosen[trace.rank]
-            marked = next(s for s in steps(trace) if s.name == name)
-            ranks.append(profiled_rank(trace, graph, marked, recorded, numbers, blocks))
+            time = chosen[trace.rank]
+            ranks.append(profiled_rank(trace, graph, _span(trace, time.name), time, numbers, blocks))
     used = {executed.path for executed in execution_traces.values()}
     of_job = (d for d in job.diagnostics if not (d.code == "execution-trace-set-aside" and d.message.split(": ")[0] in used))
     notes = [*of_job, *(d for trace in job.traces for d in trace.diagnostics)]
@@ -173,21 +173,22 @@ def from_execution_trace(trace: ExecutionTrace, rank: int = 0, step: str | None 
     return Program([program], groups, world, "execution trace"), (*trace.diagnostics, *_findings(program))
 
 
-def choose_steps(graph: Graph, name: str | None) -> dict[int, tuple[str, int]]:
-    """By rank, the name of the step to take and its measured duration, ns. All ranks take the step chosen for the first rank."""
+def choose_steps(graph: Graph, name: str | None) -> dict[int, StepTime]:
+    """By rank, the measured time of the step to take. All ranks take the same step of the job."""
     owners = members(graph)
-    start, end = step_spans(measured(graph), owners)
-    durations_by_step = {(s.rank, s.name): (s.name, int(e - b)) for s, b, e in zip(owners.steps, start, end, strict=True)}
-    first = [s.name for s in owners.steps if s.rank == owners.steps[0].rank]
-    if name is None:
-        durations = [durations_by_step[owners.steps[0].rank, n][1] for n in first]
-        name = first[int(np.argsort(durations, kind="stable")[(len(first) - 1) // 2])]
-    else:
-        matching = [n for n in first if n == name or n.removeprefix("ProfilerStep#") == name]
-        if not matching:
-            raise UsageError(f"--step {name}: no such step; the trace has {', '.join(first)}")
-        name = matching[0]
-    return {rank: value for (rank, step), value in durations_by_step.items() if step == name}
+    times = step_times(measured(graph), owners)
+    names = [step.name for step in owners.job]
+    chosen = times.headline.step if name is None else next((n for n in names if name in (n, n.removeprefix("ProfilerStep#"))), None)
+    if chosen is None:
+        raise UsageError(f"--step {name}: no such step; the trace has {', '.join(names)}")
+    return {owners.steps[part].rank: times.ranks[part] for part in owners.job[names.index(chosen)].parts}
+
+
+def _span(trace: Trace, name: str) -> Step:
+    """The step of that name, from the begin of its mark to the end of its span."""
+    marked = steps(trace)
+    at = [step.name for step in marked].index(name)
+    return replace(marked[at], end=int(span_ends(marked)[at]))
 
 
 def write_program(program: Program, folder: str | os.PathLike[str]) -> Path:
@@ -208,7 +209,7 @@ def _readme(program: Program) -> str:
     operators = sum(1 for _ in program.ranks[0].walk()) if program.ranks else 0
     launch = f"torchrun --nproc-per-node {len(ranks)} benchmark.py" if len(ranks) > 1 else "python benchmark.py"
     recorded = program.ranks[0].recorded_ns if program.ranks else -1
-    measured_line = f"Its recorded step lasted {recorded / 1e6:.3f} ms on the first of these ranks.\n" if recorded > 0 else ""
+    measured_line = f"The step took {recorded / 1e6:.3f} ms on the first of these ranks.\n" if recorded > 0 else ""
     return f"""# A proxy benchmark
 
 One recorded training step as a benchmark: {len(ranks)} of {program.world_size} ranks, {operators} recorded operators on the first.

@@ -26,6 +26,8 @@ from lumos.vocabulary import CollectiveKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from lumos.analyze.steps import StepTime
+
 #: Runtime calls by which the training script, outside of operators, waits for a whole device or stream.
 _SYNCHRONISES = re.compile(r"(cuda|hip)(Device|Stream)Synchronize")
 
@@ -53,11 +55,13 @@ class StepRows:
 
 
 def profiled_rank(
-    trace: Trace, graph: Graph, step: Step, recorded_ns: int, groups: Mapping[str, int], blocks: Sequence[str] = ()
+    trace: Trace, graph: Graph, step: Step, time: StepTime, groups: Mapping[str, int], blocks: Sequence[str] = ()
 ) -> RankProgram:
-    """The program of one rank. groups: index of each process group by its name, "" for the group of all ranks.
+    """The program of one rank.
 
-    blocks: globs. Where given, only operators inside ranges of matching names, and the backward operators that belong to them.
+    step: the span of its step, in the time of the trace. time: its measured time. groups: index of each process group by its name, ""
+    for the group of all ranks. blocks: globs. Where given, only operators inside ranges of matching names, and the backward operators
+    that belong to them.
     """
     rows = step_operators(trace, step)
     on_accelerator = bool(trace.is_any(*DEVICE_WORK).any())
@@ -68,7 +72,18 @@ def profiled_rank(
     pool = TensorPool()
     _arguments(trace, rows, pool, on_accelerator)
     threads, malloc = _provenance(trace)
-    program = RankProgram(trace.rank, step.name, recorded_ns, on_accelerator, threads, rows.roots, pool.tensors, pool.storages, malloc)
+    program = RankProgram(
+        rank=trace.rank,
+        step=step.name,
+        recorded_ns=time.length_ns,
+        on_accelerator=on_accelerator,
+        threads=threads,
+        operators=rows.roots,
+        tensors=pool.tensors,
+        storages=pool.storages,
+        malloc=malloc,
+        before_ns=max(0, time.begin_ns - time.since_ns),
+    )
     return keep(program, _inside(trace, rows, blocks)) if blocks else program
 
 

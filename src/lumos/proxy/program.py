@@ -116,7 +116,8 @@ class RecordedOperator:
 
 @dataclass(slots=True)
 class RankProgram:
-    """One rank's step. recorded_ns: its measured duration, -1 unknown. threads: intra-op threads, 0 unknown."""
+    """One rank's step. recorded_ns: its measured time (`analyze.steps`: the period where there is one) by the rank's own completions, -1
+    unknown. threads: intra-op threads, 0 unknown. before_ns: the part of recorded_ns before the first operator."""
 
     rank: int
     step: str
@@ -127,6 +128,7 @@ class RankProgram:
     tensors: list[Tensor]
     storages: list[Storage]
     malloc: dict[str, str] = field(default_factory=dict)  # glibc's settings in the recording, which affect the cost of new memory
+    before_ns: int = 0
 
     def walk(self) -> Iterator[RecordedOperator]:
         """All operators in pre-order, which is the order of their numbers."""
@@ -163,6 +165,7 @@ def _rank_json(rank: RankProgram) -> dict[str, Any]:
         "rank": rank.rank,
         "step": rank.step,
         "recorded_ns": rank.recorded_ns,
+        "before_ns": rank.before_ns,
         "on_accelerator": rank.on_accelerator,
         "threads": rank.threads,
         "malloc": rank.malloc,

@@ -20,17 +20,22 @@ from lumos.whatif.facade import ChangeWords, changes_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lumos.vocabulary import Basis
     from lumos.whatif.whatif import Changes
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Written(Shown):
-    """A report that was written. headline: its first sentence. step: the step whose timeline it shows."""
+    """A report that was written. headline: its first sentence. step: the step whose timeline it shows. step_time_ns, latency_ns, basis: of
+    the job's typical step as measured."""
 
     file: str
     size_bytes: int
     headline: str
     step: str
+    step_time_ns: int
+    latency_ns: int
+    basis: Basis
 
 
 def report(
@@ -44,7 +49,7 @@ def report(
     """Write one HTML file that shows where the job's time goes, and opens offline.
 
     job: what `lumos.read` takes or returned. step: the step whose timeline is shown, by its name or the number after its #; by default
-    the one of median length. changes: as for `lumos.whatif`; with any, the changed job is shown next to the recorded one. Raises
+    the typical one, of median time. changes: as for `lumos.whatif`; with any, the changed job is shown next to the recorded one. Raises
     UsageError for an unknown step or change, LumosError where the file cannot be written or plotly and jinja2 are not installed.
     """
     return write(
@@ -62,4 +67,6 @@ def write(recording: ReportedJob, output: str | os.PathLike[str], command: Seque
         changes=changes if changes.structural or changes.durations.described() else None,
     )
     write_report(path, found)
-    return Written(path, Path(path).stat().st_size, found["headline"], found["step"])
+    time = recording.times.headline
+    size = Path(path).stat().st_size
+    return Written(path, size, found["headline"], found["step"], time.step_time_ns, time.latency_ns, time.basis)

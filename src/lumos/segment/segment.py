@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.analyze.spans import span_ends
 from lumos.analyze.steps import members
 from lumos.graph.collectives import issuers
 from lumos.graph.table import Graph, Kind
@@ -113,14 +114,13 @@ def segment(graph: Graph, job: Job) -> Segmentation:
 
 
 def _step_of(graph: Graph, position: int, u: Units, trace: Trace) -> Int64:
-    """Index of the step mark in which each unit began; -1 outside all marks."""
+    """Index of the step mark in whose span each unit began (`analyze.spans`); -1 outside all spans."""
     marks = [s for s in graph.steps if s.rank == graph.ranks[position]]
     if not marks or not len(u):
         return np.zeros(len(u), np.int64)
     shift = _shift(graph, position, trace)
     start = trace.start[u.row] + shift
-    begin = np.array([s.start for s in marks], np.int64)
-    end = np.array([s.end for s in marks], np.int64)
+    begin, end = np.array([s.start for s in marks], np.int64), span_ends(marks)
     at = np.searchsorted(begin, start, "right") - 1
     inside = (at >= 0) & (start < end[np.maximum(at, 0)])
     return np.where(inside, at, -1)

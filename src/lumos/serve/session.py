@@ -80,7 +80,7 @@ class Loaded:
     def whatif(self, changes: Changes, step: str | None, *, moved: bool) -> dict[str, Any]:
         """What the changes do to a step, with the keys of `lumos whatif --json`.
 
-        Changes of the plan or the model are always answered for the step of median length, whatever `step` is, and with `moved`.
+        Changes of the plan or the model are always answered for the typical step, whatever `step` is, and with `moved`.
         """
         began = time.perf_counter()
         if changes.structural:

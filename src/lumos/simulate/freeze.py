@@ -53,11 +53,12 @@ class Frozen:
 
 class Spans(NamedTuple):
     """For each of k configurations, int64[k] ns: the earliest start (first) and the latest end (last) of the tasks marked 1, and
-    the latest end of the tasks marked 2 (before)."""
+    the latest ends of the tasks marked 2 (before) and 3 (earlier)."""
 
     first: Int64
     last: Int64
     before: Int64
+    earlier: Int64
 
 
 def freeze(graph: Graph) -> Frozen:
@@ -97,7 +98,7 @@ def sweep_scaled(frozen: Frozen, group: NDArray[np.uint16], factors: NDArray[np.
     """Sweep k configurations that scale the graph's own durations: in configuration c the duration of task t is multiplied by
     factors[c, group[t]] and rounded half to even (from the exact product). No array of k x n durations is allocated.
 
-    group: uint16[n]; factors: float64[k, groups], 0 or more; mark: uint8[n], with 1 and 2 as in Spans. Raises GraphError where a
+    group: uint16[n]; factors: float64[k, groups], 0 or more; mark: uint8[n], with 1 to 3 as in Spans. Raises GraphError where a
     duration would exceed 2^51 ns (26 days).
     """
     n, base = len(frozen), frozen.graph.duration
@@ -105,7 +106,7 @@ def sweep_scaled(frozen: Frozen, group: NDArray[np.uint16], factors: NDArray[np.
         raise GraphError(f"group must be uint16[{n}], mark uint8[{n}] and factors float64[k, groups], one column per group")
     if not np.isfinite(factors).all() or (factors < 0).any() or (n and float(base.max()) * factors.max(initial=0) >= 1 << 51):
         raise GraphError("factors must be 0 or more, and no task may last longer than 26 days")
-    spans = Spans(*(np.empty(len(factors), np.int64) for _ in range(3)))
+    spans = Spans(*(np.empty(len(factors), np.int64) for _ in Spans._fields))
     frozen.edges.sweep_scaled(
         np.ascontiguousarray(group, np.uint16), np.ascontiguousarray(factors, float), np.ascontiguousarray(mark, np.uint8), *spans
     )

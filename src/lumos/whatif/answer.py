@@ -1,30 +1,34 @@
 """The answer of a what-if: the step of the changed job, that of the base (the job as it was), and what moved between them.
 
-Both are simulated, so the replay's own error is in both and cancels in their difference. All figures are those of one step
-of the job over all ranks: the step whose length in the base is the median. A change that lets the CPU run further ahead lets a
-step begin while the device still works on the step before it; overlap beyond that of the base is not counted (`StepWindow`).
-`moved` compares the critical paths of base and change, class by class; the entries sum to the difference of the two steps.
+Both are simulated, so the replay's own error is in both and cancels in their difference. All figures are those of the typical step
+of the job over all ranks (`analyze.steps`), as the loop takes it in the long run (`analyze.steady`): the period, so that a change which
+lets the CPU run further ahead of the devices does not look like one that makes the job slower. In a recording without periods they
+are those of the step's latency. `moved` compares the critical paths of base and change, class by class; the entries sum to the
+difference of the two steps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.breakdown import working
-from lumos.analyze.critical_path import PATH_GROUPS, CriticalPath, Link, attribute, critical_paths
-from lumos.analyze.steps import Members, job_steps, members, only_steps, step_spans
+from lumos.analyze.critical_path import CriticalPath, critical_paths
+from lumos.analyze.steady import AGREE, Steady, altered, steady, typical_position, with_other_durations
+from lumos.analyze.steps import Members, StepTimes, members, step_times
+from lumos.analyze.working import working
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.intervals import either, union, within
 from lumos.result import Shown, plain
 from lumos.simulate import Timeline, measured, simulate
-from lumos.units import duration
+from lumos.units import count, duration
+from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,10 +41,11 @@ if TYPE_CHECKING:
 Z80 = 1.2816
 #: Standard deviation of a normal distribution, divided by the median distance from its median.
 NORMAL = 1.4826
-#: A step shorter than this share of the median one was cut by the window.
-CUT = 0.7
-#: The fewest whole steps from which the spread of the steps is estimated.
+#: The fewest steps from which the spread of the steps is estimated.
 FEWEST = 3
+#: Half-width of the interval of a step, as a fraction, where there are fewer: no replay of a public trace is that far off in a scored
+#: step (docs/accuracy.md).
+FEW_STEPS = 0.02
 #: How many contributions an answer lists.
 LARGEST = 5
 
@@ -68,9 +73,11 @@ class PeakMemory:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Outcome(Shown):
-    """The step of one job. low, high: the ends of its 80 % interval. critical_path: share of the step by class of work."""
+    """The step of one job. basis: whether its time is a period or a latency. low, high: the ends of its 80 % interval. critical_path:
+    share of the step by class of work."""
 
     step: str
+    basis: Basis
     step_time_s: float
     step_time_low_s: float
     step_time_high_s: float
@@ -127,14 +134,6 @@ class Answer(Shown):
         return f"{changed} a step instead of {base} (80 % interval {low} to {high}): {what}"
 
 
-def typical_step(paths: tuple[CriticalPath, ...]) -> int:
-    """Position of the step of median length (the lower of two). LumosError where the job has no step with work."""
-    if not paths:
-        raise LumosError("the job has no step that owns any work; record whole steps (ProfilerStep#… marks)")
-    lengths = [path.duration_ns for path in paths]
-    return int(np.argsort(lengths, kind="stable")[(len(lengths) - 1) // 2])
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Changed:
     """A changed job of n tasks, ready to simulate.
@@ -161,70 +160,120 @@ class StepWork(NamedTuple):
     peak_flops: float | None = None
 
 
-def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: StepWork = StepWork()) -> Answer:
-    """Simulate both jobs and compare them. The changed job has the steps of the base.
+def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: StepWork = StepWork(), *, repeat: bool = False) -> Answer:
+    """Simulate both jobs and compare them. The changed job has the steps of the base. repeat: compare what a loop of the step takes, also
+    where the recording has one step only.
 
     Raises LumosError where the change leaves the compared step without work.
     """
-    timeline, replayed = simulate(base), simulate(changed.graph)
     owners = members(base)
-    paths, changed_paths = critical_paths(timeline, owners), critical_paths(replayed, changed.owners)
-    at = typical_step(paths)
-    error = spread(base, timeline, owners)
-    path = paths[at]
-    changed_path = next((p for p in changed_paths if p.name == path.name), None)
-    if changed_path is None:
-        raise LumosError(f"the change leaves step {path.name} without work")
-    ahead = windows(timeline, owners)[path.name].overlap
-    changed_path = since(changed_path, windows(replayed, changed.owners)[path.name].begin(ahead))
-    low, high = (
-        windows(simulate(changed.graph, durations), changed.owners)[path.name].length(ahead) for durations in (changed.low, changed.high)
-    )
-    length = max(changed_path.duration_ns, 1)
-    times = {
-        kind: sum(link.end_ns - link.start_ns for link in changed_path.links if mask[link.task]) / length
-        for kind, mask in (("modelled", changed.modelled), ("scaled", changed.scaled & ~changed.modelled))
-    }
-    share = Provenance(1 - times["modelled"] - times["scaled"], times["scaled"], times["modelled"])
+    at = typical_position(owners)
+    name = owners.job[at].name
+    first = steady(owners, at, repeat=repeat or None)
+    second = _changed_loop(first, owners, changed, at)
+    figures, changed_figures = LoopFigures(first), LoopFigures(second)
+    error = spread(base, simulate(base), owners)
+    low, high = (_with_durations(second, changed, durations).step_time_ns for durations in (changed.low, changed.high))
+    length = max(second.step_time_ns, 1)
     interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
     return Answer(
-        outcome(replayed, changed.owners, changed_path, interval, after),
-        outcome(timeline, owners, path, (1 - error, 1 + error), before),
-        measured_step(base, owners, path.name),
+        outcome(changed_figures, name, interval, after),
+        outcome(figures, name, (1 - error, 1 + error), before),
+        measured_step(base, owners, name),
         changed.changes,
-        contributions(path, changed_path),
-        share,
-        (*base.diagnostics, *changed.diagnostics, *noise_unknown(timeline, owners)),
+        contributions(figures.by_class, changed_figures.by_class),
+        changed_figures.provenance(changed),
+        (
+            *base.diagnostics,
+            *changed.diagnostics,
+            *noise_unknown(step_times_of(base, owners)),
+            *first.findings("the job"),
+            *second.findings("the changed job"),
+        ),
     )
+
+
+def _changed_loop(base: Steady, owners: Members, changed: Changed, at: int) -> Steady:
+    """The loop of the changed job, which is made of the base's where only durations changed. at: position of the step in the base."""
+    after = replace(changed.owners, graph=changed.graph)
+    if after.job == owners.job and after.graph.pred is owners.graph.pred:
+        return altered(base, after, at)
+    name = owners.job[at].name
+    position = next((i for i, step in enumerate(after.job) if step.name == name), None)
+    if position is None:
+        raise LumosError(f"the change leaves step {name} without work")
+    return steady(after, position, repeat=base.basis is Basis.PERIOD)
+
+
+def _with_durations(loop: Steady, changed: Changed, durations: Int64) -> Steady:
+    """The changed job's loop with durations at one end of their interval."""
+    return loop if np.array_equal(durations, changed.graph.duration) else with_other_durations(loop, durations)
+
+
+class LoopFigures:
+    """What the answer says of a job's loop: the means over the copies of its cycle."""
+
+    def __init__(self, loop: Steady) -> None:
+        self.loop = loop
+        self.copies = len(loop.cycle)
+
+    @cached_property
+    def paths(self) -> tuple[CriticalPath, ...]:
+        """The critical path of every copy of the cycle; they follow one another."""
+        return tuple(critical_paths(self.loop.timeline, self.loop.loop.owners, names=self.loop.cycle))
+
+    @cached_property
+    def by_class(self) -> dict[str, float]:
+        """The time of each class of work on the critical path of a step, ns, the largest first; sums to the step."""
+        total: dict[str, float] = {}
+        for path in self.paths:
+            for name, time in path.by_class.items():
+                total[name] = total.get(name, 0) + time / self.copies
+        return dict(sorted(total.items(), key=lambda item: -item[1]))
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The four parts of a step, the mean over the ranks; they sum to the step."""
+        owners = self.loop.loop.owners
+        window = (self.loop.since_ns, self.loop.completion_ns)
+        return parts_within(self.loop.timeline, working_tasks(owners), window, self.copies)
+
+    def provenance(self, changed: Changed) -> Provenance:
+        """The shares of the critical path with measured, scaled and modelled durations."""
+        length = max(self.loop.step_time_ns * self.copies, 1)
+        masks = changed.modelled, changed.scaled & ~changed.modelled
+        source = self.loop.loop.source
+        modelled, scaled = (
+            sum(link.end_ns - link.start_ns for path in self.paths for link in path.links if mask[source[link.task]]) / length
+            for mask in masks
+        )
+        return Provenance(1 - modelled - scaled, scaled, modelled)
 
 
 def unchanged_tasks(base: Graph, graph: Graph, changes: tuple[str, ...]) -> Changed:
     """The job whose tasks are those of `base` and whose durations are those of `graph`."""
     same = np.zeros(len(graph), bool)
-    return Changed(graph, members(base), graph.duration, graph.duration, graph.duration != base.duration, same, changes)
-
-
-def outcome(timeline: Timeline, owners: Members, path: CriticalPath, spread: tuple[float, float], work: StepWork) -> Outcome:
-    """The figures of one step. spread: the low and the high end of the interval, as multiples of the step."""
-    length = path.duration_ns
-    shares = {name: ns / length for name, ns in path.by_class.items()} if length else {}
-    seconds = length * 1e-9
-    return Outcome(
-        step=path.name,
-        step_time_s=seconds,
-        step_time_low_s=seconds * spread[0],
-        step_time_high_s=seconds * spread[1],
-        breakdown=step_parts(timeline, owners, path),
-        tokens_per_s_per_gpu=work.tokens / seconds if work.tokens and seconds else None,
-        model_flops_utilization=work.flops / seconds / work.peak_flops if work.flops and work.peak_flops and seconds else None,
-        memory=PeakMemory(),
-        critical_path=shares,
+    return Changed(
+        graph, replace(members(base), graph=graph), graph.duration, graph.duration, graph.duration != base.duration, same, changes
     )
 
 
-def step_parts(timeline: Timeline, owners: Members, path: CriticalPath) -> Parts:
-    """The four parts of the step of `path`, the mean over the ranks. Time before a rank's step begins and after it ends is `other`."""
-    return parts_within(timeline, only_steps(owners, path.name), working_tasks(owners), (path.start_ns, path.start_ns + path.duration_ns))
+def outcome(figures: LoopFigures, step: str, spread: tuple[float, float], work: StepWork) -> Outcome:
+    """The figures of a job's step. step: its name. spread: the low and the high end of the interval, as multiples of the step."""
+    length = figures.loop.step_time_ns
+    seconds = length * 1e-9
+    return Outcome(
+        step=step,
+        basis=figures.loop.basis,
+        step_time_s=seconds,
+        step_time_low_s=seconds * spread[0],
+        step_time_high_s=seconds * spread[1],
+        breakdown=figures.parts,
+        tokens_per_s_per_gpu=work.tokens / seconds if work.tokens and seconds else None,
+        model_flops_utilization=work.flops / seconds / work.peak_flops if work.flops and work.peak_flops and seconds else None,
+        memory=PeakMemory(),
+        critical_path={name: ns / length for name, ns in figures.by_class.items()} if length else {},
+    )
 
 
 def working_tasks(owners: Members) -> tuple[tuple[Int64, Int64], ...]:
@@ -234,26 +283,26 @@ def working_tasks(owners: Members) -> tuple[tuple[Int64, Int64], ...]:
     return tuple((tasks[computes[tasks]], tasks[communicates[tasks]]) for tasks in ranks)
 
 
-def parts_within(timeline: Timeline, owners: Members, tasks: Sequence[tuple[Int64, Int64]], window: tuple[int, int]) -> Parts:
-    """The four parts of the time of `window` (ns), the mean over the steps of `owners`. Each rank's work counts from the start to the
-    end of its own step; the rest of the window is `other`. tasks: `working_tasks` of the job."""
+def parts_within(timeline: Timeline, tasks: Sequence[tuple[Int64, Int64]], window: tuple[int, int], steps: int = 1) -> Parts:
+    """The four parts of the time of `window` (ns) on every rank, the mean over the ranks and over the `steps` steps in it.
+
+    tasks: `working_tasks` of the job.
+    """
     first, last = window
+    begin, finish = np.array([first]), np.array([last])
     by_rank = []
-    for rank, start, stop in zip(owners.step_rank().tolist(), *step_spans(timeline, owners), strict=True):
-        begin, finish = max(int(start), first), max(int(stop), first)
-        busy = ((timeline.start[t], timeline.end[t]) for t in tasks[rank])
-        compute, communication = (union(s[here], e[here]) for s, e in busy for here in [(e > begin) & (s < finish)])
-        a, b, both = (
-            int(within(u, np.array([begin]), np.array([finish]))[0]) for u in (compute, communication, either(compute, communication))
-        )
+    for of_rank in tasks:
+        busy = ((timeline.start[t], timeline.end[t]) for t in of_rank)
+        compute, communication = (union(s[here], e[here]) for s, e in busy for here in [(e > first) & (s < last)])
+        a, b, both = (int(within(u, begin, finish)[0]) for u in (compute, communication, either(compute, communication)))
         by_rank.append((both - b, a + b - both, both - a, last - first - both))
-    return Parts(*(np.array(by_rank, float).mean(axis=0) * 1e-9).tolist())
+    return Parts(*(np.array(by_rank, float).mean(axis=0) / steps * 1e-9).tolist())
 
 
-def contributions(base: CriticalPath, changed: CriticalPath) -> tuple[Contribution, ...]:
-    """The classes whose share of the critical path changed most, and what remains as "everything else"."""
-    names = dict.fromkeys([*base.by_class, *changed.by_class])
-    every = [Contribution(n, base.by_class.get(n, 0) * 1e-9, changed.by_class.get(n, 0) * 1e-9) for n in names]
+def contributions(base: Mapping[str, float], changed: Mapping[str, float]) -> tuple[Contribution, ...]:
+    """The classes whose time on the critical path (ns) changed most, and what remains as "everything else"."""
+    names = dict.fromkeys([*base, *changed])
+    every = [Contribution(n, base.get(n, 0) * 1e-9, changed.get(n, 0) * 1e-9) for n in names]
     return _largest(every)
 
 
@@ -267,11 +316,17 @@ def _largest(all_classes: list[Contribution]) -> tuple[Contribution, ...]:
 
 
 def planned_answer(
-    planned: Planned, step: str, changes: tuple[str, ...], error: float, measured_s: float | None, diagnostics: tuple[Diagnostic, ...]
+    planned: Planned,
+    step: str,
+    basis: Basis,
+    changes: tuple[str, ...],
+    error: float,
+    measured_s: float | None,
+    diagnostics: tuple[Diagnostic, ...],
 ) -> Answer:
     """The answer of a change of the identified plan. error: half-width of the interval of the base, as a fraction of the step."""
     base, changed = (
-        _of_prediction(p, step, planned.factor, error, is_base) for p, is_base in ((planned.base, True), (planned.changed, False))
+        _of_prediction(p, step, basis, planned.factor, error, is_base) for p, is_base in ((planned.base, True), (planned.changed, False))
     )
     names = dict.fromkeys([*base.critical_path, *changed.critical_path])
     every = [
@@ -283,7 +338,7 @@ def planned_answer(
     return Answer(changed, base, measured_s, changes, _largest(every), share, notes)
 
 
-def _of_prediction(p: Prediction, step: str, factor: float, error: float, is_base: bool) -> Outcome:
+def _of_prediction(p: Prediction, step: str, basis: Basis, factor: float, error: float, is_base: bool) -> Outcome:
     """A prediction as an outcome. is_base: its time was measured, so the only error is that of the replay."""
     time = p.time.time_s * factor
     low, high = (time, time) if is_base else (p.time.low_s * factor, p.time.high_s * factor)
@@ -291,6 +346,7 @@ def _of_prediction(p: Prediction, step: str, factor: float, error: float, is_bas
     m = p.memory
     return Outcome(
         step=step,
+        basis=basis,
         step_time_s=time,
         step_time_low_s=low * (1 - error),
         step_time_high_s=high * (1 + error),
@@ -304,110 +360,44 @@ def _of_prediction(p: Prediction, step: str, factor: float, error: float, is_bas
 
 def spread(graph: Graph, replayed: Timeline, owners: Members) -> float:
     """Half-width of the 80 % interval of an unchanged job, as a fraction of the step: the largest error of the replay over the
-    recorded steps, and how much these differ among themselves. No answer from a trace has a narrower interval."""
-    return float(np.hypot(replay_error(graph, replayed, owners), step_spread(replayed, owners)))
+    steps that count, and how much these differ among themselves. No answer from a trace has a narrower interval."""
+    times = step_times_of(graph, owners)
+    return max(float(np.hypot(replay_error(times, step_times(replayed, owners)), step_spread(times))), AGREE)
 
 
-def replay_error(graph: Graph, replayed: Timeline, owners: Members) -> float:
-    """The largest error of the replay over the job's steps, as a fraction; 0 for a graph that was never measured."""
-    if graph.measured_start is None:
-        return 0.0
-    truth, simulated = (step_lengths(run, owners) for run in (measured(graph), replayed))
-    return max((abs(simulated[name] / length - 1) for name, length in truth.items() if length), default=0.0)
+def step_times_of(graph: Graph, owners: Members) -> StepTimes:
+    """The steps of a job as measured or, where it never was, as simulated."""
+    return step_times(simulate(graph) if graph.measured_start is None else measured(graph), owners)
 
 
-def step_spread(timeline: Timeline, owners: Members) -> float:
-    """Half-width of the 80 % interval in which the steps of a job lie, as a fraction; 0 with fewer than three whole steps.
-
-    Computed from the median distance from the median step, so a slow first step does not widen it. Steps much shorter than
-    the median were cut by the window and are left out.
-    """
-    lengths = _whole_steps(timeline, owners)
-    if len(lengths) < FEWEST:
-        return 0.0
-    middle = np.median(lengths)
-    return float(Z80 * NORMAL * np.median(np.abs(lengths - middle)) / middle)
+def replay_error(truth: StepTimes, replayed: StepTimes) -> float:
+    """The largest error of the replay over the job's steps that count, as a fraction."""
+    return max((abs(replayed.named(step.name).length_ns / step.length_ns - 1) for step in truth.counted if step.length_ns), default=0.0)
 
 
-def _whole_steps(timeline: Timeline, owners: Members) -> NDArray[np.float64]:
-    """Lengths of the steps of the job that the window did not cut, ns."""
-    lengths = np.array(list(step_lengths(timeline, owners).values()), float)
-    return lengths[lengths >= CUT * np.median(lengths)] if len(lengths) else lengths
+def step_spread(times: StepTimes) -> float:
+    """Half-width of the 80 % interval in which the steps of a job lie, as a fraction, from the median distance from the median step;
+    FEW_STEPS with fewer than FEWEST steps that count."""
+    lengths = np.array([step.length_ns for step in times.counted], float)
+    middle = np.median(lengths) if len(lengths) >= FEWEST else 0.0
+    return float(Z80 * NORMAL * np.median(np.abs(lengths - middle)) / middle) if middle else FEW_STEPS
 
 
-def noise_unknown(timeline: Timeline, owners: Members) -> tuple[Diagnostic, ...]:
+def noise_unknown(times: StepTimes) -> tuple[Diagnostic, ...]:
     """The diagnostic for a trace with too few steps to estimate how much they differ; () where it has enough."""
-    count = len(_whole_steps(timeline, owners))
-    if count >= FEWEST:
+    found = len(times.counted)
+    if found >= FEWEST:
         return ()
-    word = f"{count} whole step{'s' if count != 1 else ''}"
-    message = f"the trace has {word}: how much steps differ is unknown and not part of the interval; record {FEWEST} or more"
+    message = (
+        f"the trace has {count(found, times.basis)} of its step, which do not show how much steps differ: the interval takes"
+        f" {FEW_STEPS:.0%} for that; record {FEWEST + 1} steps or more that follow one another"
+    )
     return (Diagnostic("step-noise-unknown", message),)
 
 
-class StepWindow(NamedTuple):
-    """A step of the job, ns. start, end: its first start and its last end over all ranks. previous: the last end of the step that
-    begins before it, or its own start where there is none."""
-
-    start: int
-    end: int
-    previous: int
-
-    @property
-    def overlap(self) -> int:
-        """How long it runs at the same time as the step before it."""
-        return max(0, self.previous - self.start)
-
-    def begin(self, overlap: int) -> int:
-        """When the step begins if no more than `overlap` ns of that time are counted."""
-        return min(max(self.start, self.previous - overlap), self.end)
-
-    def length(self, overlap: int) -> int:
-        """How long the step takes from then on."""
-        return self.end - self.begin(overlap)
-
-
-def windows(timeline: Timeline, owners: Members) -> dict[str, StepWindow]:
-    """The window of every step of the job, by name."""
-    start, end = step_spans(timeline, owners)
-    every = [(name, int(start[parts].min()), int(end[parts].max())) for name, parts in job_steps(owners).items()]
-    before: dict[str, int] = {}
-    latest: int | None = None
-    for name, first, last in sorted(every, key=lambda step: step[1:]):
-        before[name], latest = first if latest is None else latest, last
-    return {name: StepWindow(first, last, before[name]) for name, first, last in every}
-
-
-def since(path: CriticalPath, begin: int) -> CriticalPath:
-    """The part of the path from `begin` (ns) on."""
-    late = begin - path.start_ns
-    if late <= 0:
-        return path
-    links = tuple(_later(link, begin) for link in path.links if link.end_ns > begin)
-    by_class = attribute(links)
-    by_group = {group: total for group, names in PATH_GROUPS.items() if (total := sum(by_class.get(n, 0) for n in names))}
-    return replace(path, start_ns=begin, duration_ns=path.duration_ns - late, by_class=by_class, by_group=by_group, links=links)
-
-
-def _later(link: Link, begin: int) -> Link:
-    """The part of a link after `begin`. What is cut off is first its delay, then its idle time, then its work."""
-    start = link.start_ns - link.delay_ns - link.idle_ns
-    delay = max(0, link.delay_ns - max(0, begin - start))
-    idle = max(0, link.idle_ns - max(0, begin - start - link.delay_ns))
-    return link._replace(start_ns=max(link.start_ns, begin), delay_ns=delay, idle_ns=idle)
-
-
-def step_lengths(timeline: Timeline, owners: Members) -> dict[str, int]:
-    """Length of each step of the job, from its first start to its last end over all ranks, ns."""
-    return {name: window.end - window.start for name, window in windows(timeline, owners).items()}
-
-
 def measured_step(graph: Graph, owners: Members, name: str) -> float | None:
-    """The length of the step as recorded, in seconds; None for a graph that was never measured."""
-    if graph.measured_start is None:
-        return None
-    length = step_lengths(measured(graph), owners).get(name)
-    return None if length is None else length * 1e-9
+    """The time of the step as recorded, in seconds; None for a graph that was never measured."""
+    return None if graph.measured_start is None else step_times(measured(graph), owners).named(name).length_ns * 1e-9
 
 
 def contracted(result: Answer) -> dict[str, Any]:

@@ -1,43 +1,36 @@
 """One measured job, many changes of its durations: what each does to a step, quickly enough for a slider in the explorer.
 
-Everything that does not depend on the change is computed once: the steps that own the tasks, the tasks that compute or
-communicate, the figures of the base. Base and change are simulated by the event loop, so the replay's own error is in both and
-cancels in their difference, and a change may reorder work. Figures are those of one step of the job over all ranks.
+Everything that does not depend on the change is computed once: the steps that own the tasks, the loop that repeats a step, the
+figures of the base. Base and change are simulated by the event loop, so the replay's own error is in both and cancels in their
+difference, and a change may reorder work. Figures are those of one step of the job over all ranks, as its loop takes it in the long
+run (`analyze.steady`); pictures are of the recorded steps.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.steps import Members, job_steps, members, only_steps
-from lumos.errors import GraphError, UsageError
-from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
-from lumos.whatif.answer import (
-    Contribution,
-    Parts,
-    StepWindow,
-    contributions,
-    parts_within,
-    since,
-    spread,
-    step_lengths,
-    windows,
-    working_tasks,
-)
+from lumos.analyze.steady import altered, steady, typical_position
+from lumos.analyze.steps import Members, members
+from lumos.errors import UsageError
+from lumos.simulate import Frozen, Timeline, freeze
+from lumos.whatif.answer import Contribution, LoopFigures, Parts, contributions, measured_step, spread
 
 if TYPE_CHECKING:
     from lumos.graph.table import Graph
-    from lumos.trace.table import Int64, Job
+    from lumos.trace.table import Job
+    from lumos.vocabulary import Basis
     from lumos.whatif.durations import Durations
 
 
 class StepOutcome(NamedTuple):
-    """One step of the job. low, high: the 80 % interval of `answer.spread`."""
+    """One step of the job. basis: whether its time is a period or a latency. low, high: the 80 % interval of `answer.spread`."""
 
     step: str
+    basis: Basis
     step_time_s: float
     step_time_low_s: float
     step_time_high_s: float
@@ -58,7 +51,7 @@ class Bench:
 
     @cached_property
     def steps(self) -> tuple[str, ...]:
-        return tuple(job_steps(self.owners))
+        return tuple(step.name for step in self.owners.job)
 
     @cached_property
     def frozen(self) -> Frozen:
@@ -66,11 +59,8 @@ class Bench:
 
     @cached_property
     def typical(self) -> str:
-        """The step of median length as replayed (the lower of two)."""
-        lengths = step_lengths(self.base, self.owners)
-        if not lengths:
-            raise GraphError("the job has no step that owns any work; record whole steps (ProfilerStep#… marks)")
-        return sorted(lengths, key=lambda name: lengths[name])[(len(lengths) - 1) // 2]
+        """The typical step, that of every verb (`analyze.steps`). GraphError where no step owns any work."""
+        return self.owners.job[typical_position(self.owners, self.base)].name
 
     @cached_property
     def spread(self) -> float:
@@ -84,70 +74,49 @@ class Bench:
 
     def measured_step_s(self, step: str) -> float:
         """The step as recorded, seconds."""
-        return step_lengths(measured(self.graph), self.owners)[step] * 1e-9
+        return measured_step(self.graph, self.owners, step) or 0.0
 
-    def changed(self, changes: Durations) -> Timeline:
-        """The simulated job with its durations changed. Raises LumosError where a pattern matches nothing or the job lacks a rank."""
-        return simulate(changes.apply(self.graph, self.job))
+    def changed(self, changes: Durations) -> Graph:
+        """The job with its durations changed. Raises LumosError where a pattern matches nothing or the job lacks a rank."""
+        return changes.apply(self.graph, self.job)
 
-    def base_outcome(self, step: str) -> StepOutcome:
-        """The figures of one step as replayed. UsageError where the job has no such step."""
-        if step not in self._base_outcomes:
-            self._base_outcomes[step] = self.outcome(self.base, step)
-        return self._base_outcomes[step]
+    def outcome(self, job: Graph, step: str) -> StepOutcome:
+        """The figures of one step of this job, or of it with changed durations. UsageError where it has no such step."""
+        figures, error = self._figures(job, step), self.spread
+        length = figures.loop.step_time_ns * 1e-9
+        return StepOutcome(step, figures.loop.basis, length, length * (1 - error), length * (1 + error), figures.parts)
 
-    def outcome(self, timeline: Timeline, step: str) -> StepOutcome:
-        """The figures of one step of a timeline of this job. UsageError where the job has no such step."""
-        self.check_step(step)
-        window = self._window(timeline, step)
-        begin, error = window.begin(self._ahead[step]), self.spread
-        length = (window.end - begin) * 1e-9
-        parts = parts_within(timeline, self._only(step), self._working, (begin, window.end))
-        return StepOutcome(step, length, length * (1 - error), length * (1 + error), parts)
-
-    def moved(self, timeline: Timeline, step: str) -> tuple[Contribution, ...]:
+    def moved(self, job: Graph, step: str) -> tuple[Contribution, ...]:
         """What differs on the critical path of a step, the largest difference first; the differences sum to the step's."""
-        if step not in self._base_paths:
-            self._base_paths[step] = self.path(self.base, step)
-        return contributions(self._base_paths[step], self.path(timeline, step))
+        return contributions(self._figures(self.graph, step).by_class, self._figures(job, step).by_class)
 
     def path(self, timeline: Timeline, step: str) -> CriticalPath:
-        """The critical path of a step in a timeline of this job."""
-        (path,) = critical_paths(timeline, self._only(step), frozen=self.frozen)
-        return since(path, self._window(timeline, step).begin(self._ahead[step]))
+        """The critical path of a recorded step in a timeline of this job, to draw."""
+        self.check_step(step)
+        (path,) = critical_paths(timeline, self.owners, frozen=self.frozen, names=(step,))
+        return path
 
-    def _window(self, timeline: Timeline, step: str) -> StepWindow:
-        """The window of a step in a timeline of this job."""
-        order = sorted(self._windows, key=lambda name: self._windows[name])
-        return windows(timeline, self._only(*order[max(0, order.index(step) - 1) : order.index(step) + 1]))[step]
-
-    @cached_property
-    def _windows(self) -> dict[str, StepWindow]:
-        """The windows of all steps in the base."""
-        return windows(self.base, self.owners)
-
-    @cached_property
-    def _ahead(self) -> dict[str, int]:
-        """By step, how long it runs at the same time as the step before it in the base, ns."""
-        return {name: window.overlap for name, window in self._windows.items()}
-
-    @cached_property
-    def _working(self) -> tuple[tuple[Int64, Int64], ...]:
-        return working_tasks(self.owners)
+    def _figures(self, job: Graph, step: str) -> LoopFigures:
+        """The figures of a step in the loop of a job. Those of the base are kept, and those of the change that was asked for last."""
+        self.check_step(step)
+        at = self.steps.index(step)
+        if at not in self._base_figures:
+            self._base_figures[at] = LoopFigures(steady(self.owners, at))
+        base = self._base_figures[at]
+        if job is self.graph:
+            return base
+        for known, step_at, figures in self._last:
+            if known is job and step_at == at:
+                return figures
+        found = LoopFigures(altered(base.loop, replace(self.owners, graph=job), at))
+        self._last[:] = [(job, at, found)]
+        return found
 
     @cached_property
-    def _base_outcomes(self) -> dict[str, StepOutcome]:
+    def _base_figures(self) -> dict[int, LoopFigures]:
         return {}
 
     @cached_property
-    def _base_paths(self) -> dict[str, CriticalPath]:
-        return {}
-
-    @cached_property
-    def _owned(self) -> dict[tuple[str, ...], Members]:
-        return {}
-
-    def _only(self, *steps: str) -> Members:
-        if steps not in self._owned:
-            self._owned[steps] = only_steps(self.owners, *steps)
-        return self._owned[steps]
+    def _last(self) -> list[tuple[Graph, int, LoopFigures]]:
+        """Of the change that was asked for last: the changed job, the position of the step, and the figures."""
+        return []

@@ -66,6 +66,7 @@ class ChangeWords(SettingWords, total=False):
     cluster: str
     base_cluster: str
     network: Mapping[Literal["bandwidth", "latency"], float]
+    repeat: bool
 
 
 @overload
@@ -120,7 +121,7 @@ def changes_of(words: ChangeWords) -> Changes:
     )
     settings = parse_settings(f"{key}={_text(value)}" for key, value in rest.items())
     network = tuple(f"{key}=x{float(factor)}" for key, factor in words.get("network", {}).items())
-    return Changes(settings, durations, words.get("base_cluster"), words.get("cluster"), network)
+    return Changes(settings, durations, words.get("base_cluster"), words.get("cluster"), network, words.get("repeat", False))
 
 
 def _several(globs: str | Sequence[str]) -> Sequence[str]:

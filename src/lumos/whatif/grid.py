@@ -1,7 +1,7 @@
 """Many what-ifs at once: every combination of the given values.
 
 Combinations of settings are evaluated one by one. Where all keys scale durations (`scale:GLOB`), all combinations are simulated
-in one batched sweep of the frozen graph.
+in one batched sweep of the frozen loop (`analyze.steady`). A combination with which that loop does not settle is evaluated by itself.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.critical_path import critical_paths
-from lumos.analyze.steps import Members, job_steps, members
+from lumos.analyze.steady import AGREE, Steady, altered, steady, typical_position
+from lumos.analyze.steps import members
 from lumos.errors import LumosError, UsageError
-from lumos.graph.table import Graph, Kind
-from lumos.simulate import Frozen, freeze, simulate, sweep_scaled
-from lumos.whatif.answer import typical_step, windows
+from lumos.simulate import Frozen, freeze, sweep_scaled
+from lumos.vocabulary import Basis
 from lumos.whatif.durations import Scale, matching, number
 from lumos.whatif.identify import Identification
 from lumos.whatif.settings import parse_settings
@@ -27,6 +26,9 @@ from lumos.whatif.whatif import Changes, answer_changes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
+    from lumos.graph.table import Graph
     from lumos.simulate.durations import Mask
     from lumos.trace.table import Int8, Int64, Job
 
@@ -92,53 +94,78 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
     masks = {key: matching(graph, job, key.removeprefix(SCALE)) for key in grid}
     if any(mask.all() for mask in masks.values()):  # then the times at which ranks start are scaled too (`simulate.durations.scale`)
         return _each(job, graph, changes, cells)
-    base = changes.durations.apply(graph, job)
-    ready = step_sweep(graph, base)
+    ready = step_sweep(graph, changes.durations.apply(graph, job), repeat=changes.repeat)
     seconds = scaled_steps(ready, masks, [{key: number(v, key) for key, v in cell.items()} for cell in cells])
-    return tuple(map(Cell, cells, seconds))
+    plan = Identification(job, graph)
+    return tuple(
+        _one(job, graph, changes, cell, plan) if step is None else Cell(cell, step) for cell, step in zip(cells, seconds, strict=True)
+    )
 
 
 class StepSweep(NamedTuple):
-    """A graph made ready for sweeps over changed durations. marks: uint8[n], 1 for the tasks of the step, 2 for those of the step
-    before it, 0 for others. ahead: for how many ns these two steps overlap without a change."""
+    """A job's loop made ready for sweeps over changed durations; n tasks.
+
+    source: int64[n], the task of the job that each is a copy of. marks: uint8[n], 1 for the tasks that complete the last copy of the
+    step, 2 and 3 for those of the two copies before it; without periods, 1 for the tasks that complete the step. copies: how many
+    copies the loop has; 0 without periods.
+    """
 
     frozen: Frozen
+    source: Int64
     marks: Int8
-    ahead: int
+    copies: int
 
 
-def step_sweep(graph: Graph, base: Graph) -> StepSweep:
-    """The step of median length of `graph`, ready to be swept in `base`, which is the same graph with other durations."""
-    owners, timeline = members(graph), simulate(graph)
-    paths = critical_paths(timeline, owners)
-    name = paths[typical_step(paths)].name
-    by_name = windows(timeline, owners)
-    marks = np.zeros(len(graph), np.uint8)
-    earlier = sorted((n for n, window in by_name.items() if window[:2] < by_name[name][:2]), key=lambda n: by_name[n])
-    marks[_tasks(owners, earlier[-1:])] = 2
-    marks[_tasks(owners, [name])] = 1
-    return StepSweep(freeze(base), marks, by_name[name].overlap)
+def step_sweep(graph: Graph, base: Graph, *, repeat: bool = False) -> StepSweep:
+    """The typical step of `graph`, ready to be swept in `base`, which is the same graph with other durations. repeat: as a loop, also
+    where the recording has one step only."""
+    owners = members(graph)
+    at = typical_position(owners)
+    loop = steady(owners, at, repeat=repeat or None)
+    if base is not graph:
+        loop = altered(loop, replace(owners, graph=base), at)
+    return StepSweep(
+        freeze(loop.loop.graph), loop.loop.source, _marks(loop), len(loop.loop.owners.job) if loop.basis is Basis.PERIOD else 0
+    )
 
 
-def scaled_steps(ready: StepSweep, masks: Mapping[str, Mask], factors: Sequence[Mapping[str, float]]) -> list[float]:
-    """The step in seconds for each of `factors`, which give by key the factor for the tasks of that mask (bool[n])."""
+def _marks(loop: Steady) -> Int8:
+    """The marks of the loop's tasks, as `StepSweep` has them."""
+    owners = loop.loop.owners
+    marks = np.zeros(len(owners.graph), np.uint8)
+    last = owners.job[: loop.loop.whole][-3:] if loop.basis is Basis.PERIOD else [step for step in owners.job if step.name in loop.cycle]
+    for mark, step in enumerate(reversed(last), 1):
+        for part in step.parts:
+            tasks = owners.tasks(part)
+            marks[tasks[owners.completes[tasks]]] = mark
+    return marks
+
+
+def scaled_steps(ready: StepSweep, masks: Mapping[str, Mask], factors: Sequence[Mapping[str, float]]) -> list[float | None]:
+    """The step in seconds for each of `factors`, which give by key the factor for the tasks of that mask (bool, by task of the job).
+    None where the loop does not settle with these factors."""
     group = np.zeros(len(ready.frozen), np.uint16)
     by_group = np.ones((len(factors), 1))  # tasks in the same masks form a group
     for key, mask in masks.items():
         if 2 * by_group.shape[1] > MOST_GROUPS:
             raise UsageError(f"--grid: at most {int(log2(MOST_GROUPS))} patterns at once")
-        group += mask.astype(np.uint16) * np.uint16(by_group.shape[1])
+        group += mask[ready.source].astype(np.uint16) * np.uint16(by_group.shape[1])
         by_group = np.concatenate((by_group, by_group * np.array([[by_key[key]] for by_key in factors])), axis=1)
-    begin, end, before = sweep_scaled(ready.frozen, group, by_group, ready.marks)
-    if (ready.marks == 2).any():
-        begin = np.minimum(np.maximum(begin, before - ready.ahead), end)
-    return [int(length) * 1e-9 for length in end - begin]
+    begin, end, before, earlier = sweep_scaled(ready.frozen, group, by_group, ready.marks)
+    if not ready.copies:
+        return [int(length) * 1e-9 for length in end - begin]
+    before = np.maximum(before, earlier)
+    period, last_but_one = np.maximum(end, before) - before, before - earlier
+    settled = np.abs(period - last_but_one) <= AGREE * np.maximum(last_but_one, 1)
+    settled &= _busiest(ready, group, by_group) <= (1 + AGREE) * period  # what takes longer for a step will come to set the pace
+    return [int(length) * 1e-9 if agrees else None for length, agrees in zip(period, settled, strict=True)]
 
 
-def _tasks(owners: Members, names: Sequence[str]) -> Int64:
-    """The tasks of the named steps, without time between operators: the pause until the next step is not part of a step."""
-    steps = job_steps(owners)
-    tasks = [owners.tasks(i) for name in names for i in steps[name]]
-    owned = np.concatenate(tasks) if tasks else np.empty(0, np.int64)
-    chosen: Int64 = owned[owners.graph.kind[owned] != Kind.HOST]
-    return chosen
+def _busiest(ready: StepSweep, group: NDArray[np.uint16], by_group: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The work of the busiest thread or stream in one copy of the step, for each row of factors, ns."""
+    graph, groups = ready.frozen.graph, by_group.shape[1]
+    tasks = slice(0, len(graph) // ready.copies)
+    place = graph.processor[tasks].astype(np.int64) * groups + group[tasks]
+    work = np.bincount(place, graph.duration[tasks], len(graph.processors) * groups).reshape(-1, groups)
+    busiest: NDArray[np.float64] = (by_group @ work.T).max(axis=1)
+    return busiest

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.steps import Members, assigned, launches, members
+from lumos.analyze.spans import launches
+from lumos.analyze.steps import Members, assigned, members
 from lumos.errors import LumosError
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
@@ -79,7 +80,7 @@ def assemble_pieces(layout: MeasuredLayout) -> Placed:
         steps=(),
     )
     step = owners.step[source]
-    return Placed(graph, assigned(graph, owners.steps, step), low, high, source)
+    return Placed(graph, assigned(graph, owners.steps, step, owners.apart), low, high, source)
 
 
 class _Copies:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.critical_path import critical_paths
+from lumos.analyze.steady import steady, typical_position
 from lumos.analyze.steps import members
 from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import accelerator_of
@@ -32,7 +32,7 @@ from lumos.whatif.answer import (
     noise_unknown,
     planned_answer,
     spread,
-    typical_step,
+    step_times_of,
     unchanged_tasks,
 )
 from lumos.whatif.capture import capture, wants_graphs
@@ -57,7 +57,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What to change. settings: of --set. base_cluster: where the trace was recorded, for traces that do not say. cluster:
-    where the job is to run. network: factors on its links (`hardware.network`).
+    where the job is to run. network: factors on its links (`hardware.network`). repeat: compare what a loop of the step takes, also
+    where the recording has one step only.
 
     Raises UsageError for a setting that does not exist, or a value that no job could take.
     """
@@ -67,6 +68,7 @@ class Changes:
     base_cluster: str | None = None
     cluster: str | None = None
     network: tuple[str, ...] = ()
+    repeat: bool = False
 
     def __post_init__(self) -> None:
         check_settings(self.settings)
@@ -84,7 +86,7 @@ def answer_changes(job: Job, graph: Graph, changes: Changes, plan: Identificatio
     """
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
-        return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()))
+        return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat)
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
     graphs = wants_graphs(changes.settings, graph)
@@ -112,7 +114,7 @@ def answer_changes(job: Job, graph: Graph, changes: Changes, plan: Identificatio
         changes=(*layout.changes, *changes.durations.described()),
         diagnostics=(*layout.diagnostics, *_plan_not_followed(identified)),
     )
-    return answer(graph, changed, *_work(segmentation, job, changes))
+    return answer(graph, changed, *_work(segmentation, job, changes), repeat=changes.repeat)
 
 
 def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
@@ -132,6 +134,7 @@ def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
             scaled=changed.scaled | (altered.duration != changed.graph.duration),
             changes=(*changed.changes, *changes.durations.described()),
         ),
+        repeat=changes.repeat,
     )
 
 
@@ -178,20 +181,20 @@ def _identified(job: Job, graph: Graph, changes: Changes, plan: Identification) 
 def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -> Answer:
     """The answer of a change that is made on the identified plan."""
     owners = members(graph)
-    timeline = simulate(graph)
-    paths = critical_paths(timeline, owners)
-    step = paths[typical_step(paths)]
+    at = typical_position(owners)
+    loop, step = steady(owners, at, repeat=changes.repeat or None), owners.job[at].name
     durations = changes.durations
     altered = durations._replace(slow=()).apply(graph, job)
     cluster = _target(identified.job.cluster, changes)
-    prediction = planned(identified, graph, step.duration_ns * 1e-9, changes.settings, cluster, altered, durations.slow)
+    prediction = planned(identified, graph, loop.step_time_ns * 1e-9, changes.settings, cluster, altered, durations.slow)
     return planned_answer(
         prediction,
-        step.name,
+        step,
+        loop.basis,
         (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes), *changes.durations.described()),
-        spread(graph, timeline, owners),
-        measured_step(graph, owners, step.name),
-        (*graph.diagnostics, *noise_unknown(timeline, owners)),
+        spread(graph, simulate(graph), owners),
+        measured_step(graph, owners, step),
+        (*graph.diagnostics, *noise_unknown(step_times_of(graph, owners)), *loop.findings("the job")),
     )
 
 

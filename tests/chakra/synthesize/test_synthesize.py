@@ -11,6 +11,7 @@ import pytest
 from tests.chakra import two_stages
 
 import lumos
+from lumos.analyze.steps import members, step_times
 from lumos.chakra.check.check import check_set
 from lumos.chakra.export import export_graph
 from lumos.chakra.lower import lower
@@ -211,3 +212,16 @@ def test_dlrm_is_sampled_within_the_figures(traces: Path) -> None:
     like = likeness(source, lower(found))
     assert step(found) == pytest.approx(step(job), rel=0.05)
     assert max(like.ks.values()) <= 0.1 and like.names == 0 and like.runs == 0
+
+
+def test_the_steps_of_a_sample_follow_one_another_as_those_of_its_source(ahead: Graph, tmp_path: Path) -> None:
+    found = sample(learn([lower(ahead)]), 3)
+    export_graph(found, tmp_path, exact_ns=True)
+    for job in (found, lumos.build(lumos.read(tmp_path))):
+        times = step_times(simulate(job), members(job)).job
+        assert [(time.name, time.basis) for time in times] == [
+            ("ProfilerStep#0", "latency"),
+            ("ProfilerStep#1", "period"),
+            ("ProfilerStep#2", "period"),
+        ]
+        assert [time.completion_ns for time in times] == pytest.approx([40_000, 70_000, 100_000], rel=0.3)

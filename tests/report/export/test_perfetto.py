@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import lumos
 from lumos.analyze.critical_path import critical_paths
 from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Graph, Kind, Processor
@@ -116,8 +117,22 @@ def test_the_critical_path_is_a_track_with_arrows_from_link_to_link(runs, tmp_pa
     assert min(order, key=order.get) == pid
     track = [(e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["pid"] == pid]
     assert track == [("step", 0.0, 9.003), ("launch", 0.0, 2.001), ("idle", 2.001, 1.001), ("ge?mm", 3.002, 6.001)]
+    (step,) = (e for e in events if e["ph"] == "X" and e["name"] == "step")
+    assert step["args"] == {"basis": "latency", "apart": False}
     arrows = [(e["ph"], e["pid"], e["tid"], e["ts"], e["id"]) for e in events if e["ph"] in "sf" and e["cat"] == "critical path"]
     assert arrows == [("s", 0, 0, 2.0, 0), ("f", 0, 1, 3.002, 0)]
+
+
+def test_the_steps_of_the_path_follow_one_another(ahead, tmp_path):
+    """Steps that are complete at 40, 70 and 100 µs, although the CPU began each of the last two before the step before it was."""
+    timeline = measured(lumos.build(lumos.read(*ahead())))
+    write_perfetto(str(tmp_path / "path.json"), [timeline], [critical_paths(timeline)])
+    steps = [e for e in load(tmp_path / "path.json") if e["ph"] == "X" and e["name"].startswith("ProfilerStep")]
+    assert [(e["ts"], e["dur"], e["args"]["basis"]) for e in steps] == [
+        (0.0, 40.0, "latency"),
+        (40.0, 30.0, "period"),
+        (70.0, 30.0, "period"),
+    ]
 
 
 def test_arrows_of_a_rendezvous_come_from_the_member_that_arrived_last(runs, tmp_path):
@@ -144,6 +159,8 @@ def test_blocks_join_into_one_document(runs, tmp_path, tasks):
         "pred_offset": np.zeros(tasks + 1, np.int64),
         "pred": np.empty(0, np.int32),
         "pred_kind": np.empty(0, np.uint8),
+        "measured_start": None,
+        "measured_end": None,
     }
     start = np.arange(tasks, dtype=np.int64)
     timeline = Timeline(replace(graph, **many), start, start + 1, "replayed")

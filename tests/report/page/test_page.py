@@ -17,6 +17,8 @@ from lumos.report.page.html import write_report
 from lumos.report.plots.cost import scatter
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gpt-2rank-cpu"
+#: How the rows of the steps of `ahead` begin, after the name: time, basis, latency.
+ROWS = ("40.00 µslatency40.00 µs", "30.00 µsperiod60.00 µs", "30.00 µsperiod80.00 µs")
 CANVAS = "document.querySelector('.timeline canvas')"
 
 
@@ -49,6 +51,25 @@ def test_it_opens_offline_without_errors_and_shows_every_part(page, opened):
     assert page.run("document.querySelectorAll('.js-plotly-plot').length") >= 6
 
 
+def test_the_step_is_the_same_in_the_headline_the_tiles_and_the_table(page, opened, ahead):
+    opened(*ahead())
+    assert page.run("document.getElementById('headline').textContent").startswith("30.00 µs a step (period; latency 60.00 µs)")
+    tiles = page.run("[...document.querySelectorAll('#summary .tile')].slice(0, 2).map(t => t.textContent)")
+    assert tiles[0] == "step30.00 µsperiod: from one step's completion to the next; median of 2 steps"
+    assert tiles[1] == "latency60.00 µsof the same step: from its first work to its completion"
+    rows = page.run("[...document.querySelectorAll('#breakdown [aria-label=\"Steps of the job\"] tbody tr')].map(r => r.textContent)")
+    assert [row.startswith(f"ProfilerStep#{i}{time}") for i, (row, time) in enumerate(zip(rows, ROWS, strict=True))] == [True] * 3
+    assert "counts in no figure" in rows[0]
+    assert page.errors == []
+
+
+def test_the_bars_of_a_step_are_as_long_as_the_step(page, opened, ahead):
+    """One bar for each run of each step: 40 µs for the first, by its latency, and 30 for the others."""
+    opened(*ahead())
+    traces = page.run("document.querySelector('#breakdown .js-plotly-plot').data.map(t => t.x)")
+    assert [round(1e3 * sum(parts)) for parts in zip(*traces, strict=True)] == [30, 30, 30, 30, 40, 40]
+
+
 def test_the_timeline_zooms_pans_and_returns_by_keyboard(page, opened):
     found = opened(EXAMPLE)
     length = max(run["length_ns"] for run in found["timeline"]["runs"])
@@ -66,35 +87,40 @@ def test_the_timeline_zooms_pans_and_returns_by_keyboard(page, opened):
 
 
 def test_a_task_is_read_out_with_its_exact_time(page, opened, trace):
+    """The first step is complete at 601 µs, so the second begins there: 399 µs before its first operator."""
     opened(trace())
     page.run(f"{CANVAS}.focus()")
     page.key("n")
-    page.wait("document.querySelector('.sr').textContent")
+    page.wait("document.querySelector('.sr').textContent.includes('between operators')")
+    page.key("n")
+    page.wait("document.querySelector('.sr').textContent.includes('aten')")
     said = page.run("document.querySelector('.sr').textContent")
     assert "aten::gemm_kernel" in said
-    assert "2.00 µs from 0 ns" in said
+    assert "2.00 µs from 399.0 µs" in said
     assert "rank 0" in said
 
 
 def test_tasks_are_painted_where_they_are(page, opened, trace):
+    """The third kernel of the second step runs from 1025 to 1031 µs, and the step begins at 601."""
     opened(trace())
     page.run(f"{CANVAS}.focus()")
-    page.run("window.lumos.timeline.show(0, 100000)")
+    page.run("window.lumos.timeline.show(399000, 499000)")
     page.run("new Promise(requestAnimationFrame)")
     assert page.run(f"{CANVAS}.dataset.mode") == "tasks"
     hit = "window.lumos.timeline.taskAt({lane}, {time})"
     lanes = page.run("window.lumos.timeline.drawing.lanes.map(l => l.kind)")
     stream = lanes.index("stream")
-    assert page.run(hit.format(lane=stream, time=27_000))["start"] == 25_000  # the third kernel runs 25–31 µs
-    assert page.run(hit.format(lane=stream, time=27_000))["duration"] == 6_000
-    assert page.run(hit.format(lane=stream, time=33_000)) is None
+    assert page.run(hit.format(lane=stream, time=426_000))["start"] == 424_000
+    assert page.run(hit.format(lane=stream, time=426_000))["duration"] == 6_000
+    assert page.run(hit.format(lane=stream, time=432_000)) is None
 
 
 def test_a_hostile_name_is_shown_as_text(page, opened, trace, hostile):
     opened(trace(name=hostile))
     page.run(f"{CANVAS}.focus()")
     page.key("n")
-    page.wait("document.querySelector('.sr').textContent")
+    page.key("n")
+    page.wait("document.querySelector('.sr').textContent.includes('aten')")
     assert hostile in page.run("document.querySelector('.sr').textContent")
     assert page.run("window.hacked") is None
     assert page.run("document.querySelectorAll('main img, main b, svg b').length") == 0

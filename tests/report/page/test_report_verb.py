@@ -28,7 +28,7 @@ def test_it_writes_the_file_and_says_the_answer(lumos, trace, tmp_path):
     out = tmp_path / "report.html"
     status, said, _ = lumos("report", trace(), "-o", out)
     assert status == 0
-    assert "a step on rank 0; the replay is" in said
+    assert said.startswith("1.00 ms a step (period; latency 601.0 µs) on rank 0; the replay is")
     assert "</html>" in out.read_text()
 
 
@@ -38,6 +38,7 @@ def test_json_alone_on_standard_output(lumos, trace, tmp_path):
     assert status == 0
     found = json.loads(said)
     assert (found["file"], found["step"]) == (str(out), "ProfilerStep#1")
+    assert (found["step_time_ns"], found["latency_ns"], found["basis"]) == (1_000_000, 601_000, "period")
     assert found["size_bytes"] == out.stat().st_size
 
 

@@ -16,6 +16,7 @@ from lumos.chakra.workload import Communication, Workload
 from lumos.errors import UsageError
 from lumos.graph.edges import distinct
 from lumos.graph.lists import Lists, grouped, offsets
+from lumos.graph.steps import MARK
 from lumos.graph.table import Graph, Step
 from lumos.simulate import simulate
 from lumos.trace.chakra_wire import NodeType
@@ -85,7 +86,7 @@ def _without_runs(graph: Graph, model: SetModel) -> Graph:
 def _steps(programs: list[SetProgram], offset: Int64, start: Int64) -> tuple[Step, ...]:
     """The marks of the training steps in the time of the sample."""
     return tuple(
-        Step(rank, f"step {number}", int(start[low + first]), int(start[low + last]) + 1)
+        Step(rank, f"{MARK}#{number}", int(start[low + first]), int(start[low + last]) + 1)
         for rank, (program, low) in enumerate(zip(programs, offset.tolist(), strict=False))
         for number, (first, last) in enumerate(program.steps)
     )

@@ -176,6 +176,7 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
             for rank in ops.ranks
             for number, (low, high) in zip(ops.steps, pairwise(host.origin.tolist()), strict=True)
         ),
+        steps_alone=True,
         diagnostics=(*job.diagnostics, *(d for t in job.traces for d in t.diagnostics), *_findings(ops, joined, constants)),
     )
 

@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 
 from lumos.analyze.device_load import BIN_NS, busy_curves, queue_steps
-from lumos.analyze.steps import Members, launches, members, step_spans
+from lumos.analyze.spans import launches
+from lumos.analyze.steps import Members, members, step_times
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.report.export.perfetto_path import path_events
@@ -141,7 +142,7 @@ def _queues(timeline: Timeline, membership: Members, place: int, places: int, or
 
 def _busy(timeline: Timeline, membership: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
     """The busy share of every millisecond of every step. The last value of a step lasts until its end and is followed by 0."""
-    start, end = step_spans(timeline, membership)
+    start, end = step_times(timeline, membership).rank_intervals()
     for i, (curve, position) in enumerate(zip(busy_curves(timeline, membership), membership.step_rank().tolist(), strict=True)):
         for k, share in enumerate([*curve.tolist(), 0.0]):
             at = min(int(start[i]) + k * BIN_NS, int(end[i])) - origin

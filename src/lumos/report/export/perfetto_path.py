@@ -19,14 +19,14 @@ CATEGORY = "critical path"
 def path_events(
     timeline: Timeline, paths: Sequence[CriticalPath], pid: int, pids: Sequence[int], origin: int, ids: tuple[int, int]
 ) -> Iterator[dict[str, Any]]:
-    """The tracks of the paths, in process `pid`, and their arrows.
+    """The tracks of the paths, in process `pid`, and their arrows. A step is shown for the time of its path: its period or its latency.
 
     pids: the process of each processor's tasks. ids: the id of an arrow is its number times ids[1] plus ids[0], so that the
     arrows of several timelines have different ids.
     """
     arrows: list[tuple[int, int, int, int]] = []
     for path in paths:
-        yield _slice(path.name, pid, 0, path.start_ns - origin, path.duration_ns, {})
+        yield _slice(path.name, pid, 0, path.start_ns - origin, path.duration_ns, {"basis": path.basis, "apart": path.apart})
         for link in path.links:
             yield from _link(timeline, link, pid, origin)
         arrows += _arrows(path)

@@ -16,22 +16,21 @@ from lumos.analyze.collectives import collective_times
 from lumos.analyze.contents import memory_curves
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.device_load import busy_curves
-from lumos.analyze.idle import is_operation_level
-from lumos.analyze.replay import ReplayResult, replay
-from lumos.analyze.steps import Members, job_steps, members
+from lumos.analyze.replay import ReplayResult, relative, replay
+from lumos.analyze.steps import Members, StepTimes, is_operation_level, members, step_times
 from lumos.analyze.stragglers import Stragglers, stragglers
 from lumos.analyze.tables import class_times
 from lumos.cost.collective_rates import modelled_collectives
 from lumos.errors import GraphError
 from lumos.graph.build import build
 from lumos.report.page.columns import column
+from lumos.report.page.steps import steps_shown
 from lumos.report.page.timeline_levels import Limits, drawing
-from lumos.report.text.format import kernel_name, percent
+from lumos.report.text.format import a_step, kernel_name, percent
 from lumos.result import plain
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
-from lumos.units import duration
 from lumos.whatif.answer import Answer, PeakMemory, contracted
 from lumos.whatif.bench import Bench
 from lumos.whatif.identify import Identification
@@ -94,12 +93,12 @@ class ReportedJob:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        return tuple(job_steps(self.membership))
+        return tuple(step.name for step in self.membership.job)
 
-    def typical_step(self) -> str:
-        """The name of the step with the median replayed length over all ranks (the shorter of two)."""
-        lengths = {name: path.duration_ns for name, path in self.paths["replayed"].items()}
-        return sorted(lengths, key=lambda name: lengths[name])[(len(lengths) - 1) // 2]
+    @cached_property
+    def times(self) -> StepTimes:
+        """The times of the steps as measured."""
+        return step_times(self.measured, self.membership)
 
     @cached_property
     def plan(self) -> Identification:
@@ -129,17 +128,24 @@ def document(
 ) -> dict[str, Any]:
     """The report of a job as values that JSON can hold.
 
-    step: the step whose timeline is shown (default: the one of median length). changes: a what-if; the report shows its
+    step: the step whose timeline is shown (default: the typical one). changes: a what-if; the report shows its
     answer, and its timeline where only durations change. timeline: whether to include the timeline.
     Raises GraphError where the job was never measured, has no schedule, or no step has a task.
     """
-    step = step or recording.typical_step()
+    headline = recording.times.headline
+    step = step or headline.step
     changed = None if changes is None or changes.structural else recording.bench.changed(changes.durations)
+    rerun = None if changed is None or not timeline else simulate(changed)
     return {
         "headline": report_headline(recording),
+        "step_time_ns": headline.step_time_ns,
+        "latency_ns": headline.latency_ns,
+        "basis": headline.basis,
+        "typical": headline.step,
         "about": _about(recording, command),
         "step": step,
         "step_names": recording.steps,
+        "steps": steps_shown(recording.measured, recording.replayed, recording.membership, recording.job),
         "replay": plain(recording.result),
         "busy": _busy(recording),
         "classes": _classes(recording),
@@ -148,13 +154,13 @@ def document(
         "stragglers": _stragglers(recording),
         "memory": _memory(recording.job),
         "outline": _outline(recording),
-        "diagnostics": [*plain(recording.graph.diagnostics), *_left_out(recording)],
+        "diagnostics": [*plain(recording.result.diagnostics), *_left_out(recording)],
         "whatif": None if changes is None else _what_if(recording, changes, changed, step),
-        "timeline": recording.drawing(step, changed=changed) if timeline else None,
+        "timeline": recording.drawing(step, changed=rerun) if timeline else None,
     }
 
 
-def _what_if(recording: ReportedJob, changes: Changes, changed: Timeline | None, step: str) -> dict[str, Any]:
+def _what_if(recording: ReportedJob, changes: Changes, changed: Graph | None, step: str) -> dict[str, Any]:
     if changed is None:
         return as_json(answer_changes(recording.job, recording.graph, changes, recording.plan))
     return what_if(recording.bench, changed, changes.durations.described(), step, moved=True)
@@ -166,10 +172,10 @@ def as_json(found: Answer) -> dict[str, Any]:
     return {**contracted(found), "difference_s": changed - base, "change": changed / base - 1 if base else None}
 
 
-def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, *, moved: bool) -> dict[str, Any]:
+def what_if(bench: Bench, changed: Graph, changes: Sequence[str], step: str, *, moved: bool) -> dict[str, Any]:
     """The effect of changed durations on a step, with the keys of `as_json`. moved: add what moved on the critical path,
     which takes longer to find."""
-    base, outcome = bench.base_outcome(step), bench.outcome(changed, step)
+    base, outcome = bench.outcome(bench.graph, step), bench.outcome(changed, step)
     answer: dict[str, Any] = {
         **plain(outcome),
         "memory": plain(PeakMemory()),
@@ -185,18 +191,17 @@ def what_if(bench: Bench, changed: Timeline, changes: Sequence[str], step: str, 
 
 
 def report_headline(recording: ReportedJob) -> str:
-    """One sentence: the length of a step, the error of its replay, and what bounds it."""
-    result, path = recording.result, recording.paths["measured"][recording.typical_step()]
-    number = len(result.steps)
-    mean = sum(s.measured_ns for s in result.steps) / number
-    replayed = sum(s.replayed_ns for s in result.steps) / number
-    error = f"the replay is {percent(replayed / mean - 1, signed=True)} off" if mean else "nothing to compare"
+    """One sentence: the time of the job's step, the error of its replay, and what bounds it."""
+    result, step = recording.result, recording.times.headline
+    path = recording.paths["measured"][step.step]
+    error = relative(result.replayed_step_time_ns, result.step_time_ns)
+    replayed = "nothing to compare" if error is None else f"the replay is {percent(error, signed=True)} off"
     if not any(s.scored for s in result.steps):
-        error += f" (no step is scored: {result.steps[0].unscored_reason})"
+        replayed += f" (no step is scored: {result.steps[-1].unscored_reason})"
     ranks = f"on {result.ranks} ranks" if result.ranks > 1 else f"on rank {result.rank_numbers[0]}"
     largest = next(iter(sorted(path.by_group.items(), key=lambda item: -item[1])), None)
     bound = f"; bound by {largest[0]} ({percent(largest[1] / path.duration_ns, decimals=0)} of the critical path)" if largest else ""
-    return f"{duration(mean)} a step {ranks}; {error}{bound}."
+    return f"{a_step(step.step_time_ns, step.latency_ns, step.basis)} {ranks}; {replayed}{bound}."
 
 
 def _about(recording: ReportedJob, command: Sequence[str]) -> dict[str, Any]:
@@ -214,11 +219,11 @@ def _about(recording: ReportedJob, command: Sequence[str]) -> dict[str, Any]:
 
 
 def _busy(recording: ReportedJob) -> list[dict[str, Any]]:
-    """For each step of the job the busy share of each millisecond, measured and replayed, per rank or as the mean of many."""
+    """For each step of the job the busy share of each of its milliseconds, measured and replayed, per rank or as the mean of many."""
     membership = recording.membership
-    runs = [busy_curves(run, membership) for run in (recording.measured, recording.replayed)]
+    runs = [busy_curves(run, membership, step_times(run, membership).job_intervals()) for run in (recording.measured, recording.replayed)]
     out = []
-    for name, parts in job_steps(membership).items():
+    for name, parts, *_ in membership.job:
         curves = [[curves[i] for i in parts] for curves in runs]
         ranks = [membership.steps[i].rank for i in parts]
         if len(ranks) > MOST_CURVES:
@@ -289,7 +294,7 @@ def _stragglers(recording: ReportedJob) -> dict[str, Any] | None:
         return None
     found: Stragglers = stragglers(recording.graph, recording.job)
     answer: dict[str, Any] = plain(found)
-    answer["diagnostics"] = [d for d in answer["diagnostics"] if d not in plain(recording.graph.diagnostics)]
+    answer["diagnostics"] = [d for d in answer["diagnostics"] if d not in plain(recording.result.diagnostics)]
     return answer
 
 

@@ -1,5 +1,7 @@
 """The timeline of a step in a form that can be drawn at any zoom: levels of aggregation, and the tasks where they are few.
 
+It shows the time that the loop takes for the step, and everything that runs in that time, also work of the steps before and after.
+
 A lane is a thread or a stream; where there are many of them, each rank has one lane for all CPU and one for all device
 work. A level divides the step into bins of equal width. A cell (lane, bin) has the class of work that took most of it and
 the share of it that was busy. A bin is as wide as four of the next finer level, and the browser draws the level whose
@@ -15,7 +17,7 @@ import numpy as np
 
 from lumos.analyze.collectives import waiting
 from lumos.analyze.equal_work import equal_work
-from lumos.analyze.steps import Members, job_steps, step_spans
+from lumos.analyze.steps import Members, step_times
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
 from lumos.report.page.columns import column, index, times
@@ -79,7 +81,7 @@ class Pieces(NamedTuple):
 
 
 class TimelineWindow(NamedTuple):
-    """A step of the job: its name, first start and length, ns."""
+    """The time of a step of the job: its name, where it begins, and its length, ns."""
 
     name: str
     start: int
@@ -87,12 +89,13 @@ class TimelineWindow(NamedTuple):
 
 
 def window_of(timeline: Timeline, membership: Members, name: str) -> TimelineWindow:
-    """The step of that name over all ranks. GraphError where there is none."""
-    parts = job_steps(membership).get(name)
-    if parts is None:
-        raise GraphError(f"no step {name!r}; the job has {', '.join(job_steps(membership))}")
-    start, end = step_spans(timeline, membership)
-    return TimelineWindow(name, int(start[parts].min()), int(end[parts].max() - start[parts].min()))
+    """The time of the step of that name: from the completion of the step before to its own or, where its time is a latency, from its
+    first start. GraphError where there is no such step."""
+    known = step_times(timeline, membership).job
+    for time in known:
+        if time.name == name:
+            return TimelineWindow(name, time.since_ns, time.length_ns)
+    raise GraphError(f"no step {name!r}; the job has {', '.join(time.name for time in known)}")
 
 
 def lanes_of(graph: Graph) -> tuple[tuple[TimelineLane, ...], Int32]:

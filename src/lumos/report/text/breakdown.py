@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, StreamRow, TableRow, TimeRow
-from lumos.report.text.format import heading, kernel_name, percent, print_diagnostics, sentence, table
-from lumos.report.text.replay import PARTS_OF_STEP, who
+from lumos.report.text.format import a_step, heading, kernel_name, marked, percent, print_diagnostics, print_marks, sentence, table
+from lumos.report.text.replay import who
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -16,14 +16,32 @@ if TYPE_CHECKING:
 
     from lumos.analyze.breakdown import StepBreakdown, Variability
     from lumos.analyze.flops import Achieved
+    from lumos.analyze.steps import JobTime
     from lumos.diagnostics import Diagnostic
 
 _IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
 
 
+#: The named parts of a step, in words.
+PARTS = {
+    "compute_ns": "compute",
+    "communication_ns": "communication",
+    "pipeline_bubble_ns": "pipeline bubble",
+    "imbalance_ns": "imbalance",
+    "data_loading_ns": "data loading",
+    "host_between_operators_ns": "host between operators",
+    "host_ns": "host",
+    "kernel_gap_ns": "kernel gaps",
+    "wait_ns": "waits",
+    "unexplained_ns": "unexplained",
+}
+
+
 def print_breakdown(
     console: Console,
     run: str,
+    headline: JobTime,
+    parts: Mapping[str, float],
     steps: Sequence[StepBreakdown],
     by: str,
     rows: Sequence[TableRow],
@@ -31,16 +49,17 @@ def print_breakdown(
     spread: Sequence[Variability],
     diagnostics: Sequence[Diagnostic],
 ) -> None:
-    """Print the whole answer. run: "measured" or "replayed"."""
-    sentence(console, breakdown_headline(run, steps))
+    """Print the whole answer. run: "measured" or "replayed". parts: those of the typical step, ns, the mean over the ranks."""
+    sentence(console, breakdown_headline(run, headline, parts, steps))
     for v in spread:
         if v.variation is not None:
             console.print(
                 f"rank {v.rank}: {count(v.steps, 'step')} of {duration(v.min_ns)} to {duration(v.max_ns)}, "
                 f"standard deviation {percent(v.variation, decimals=1)} of the mean"
             )
-    _print_steps(console, steps)
-    _print_idle(console, steps)
+    _print_parts(console, headline, parts, len({s.rank for s in steps}))
+    _print_steps(console, headline, steps)
+    _print_idle(console, [s for s in steps if s.basis is headline.basis and not s.apart])
     heading(console, f"By {by}")
     _print_rows(console, rows, by)
     if achieved and by in ("kernel", "operator"):
@@ -48,24 +67,33 @@ def print_breakdown(
     print_diagnostics(console, diagnostics)
 
 
-def breakdown_headline(run: str, steps: Sequence[StepBreakdown]) -> str:
-    """The length of the steps and their largest part, in a sentence."""
-    total = sum(s.duration_ns for s in steps)
-    parts = {label: sum(getattr(s.breakdown, key) for s in steps) for key, label in PARTS_OF_STEP.items()}
-    largest = max(parts, key=lambda label: parts[label])
-    if not total:
-        return f"{who(steps)}, none of which contains any work"
-    mean = f"{duration(total / len(steps))} a step as {run}{' (mean over ranks)' if len({s.rank for s in steps}) > 1 else ''}"
-    return f"{who(steps)}, {mean}; {percent(parts[largest] / total, decimals=0)} is {largest}"
+def breakdown_headline(run: str, headline: JobTime, parts: Mapping[str, float], steps: Sequence[StepBreakdown]) -> str:
+    """How long the job takes for a step, and the largest part of that, in a sentence."""
+    largest = max(PARTS, key=lambda key: parts[key])
+    most = f"; {percent(parts[largest] / headline.step_time_ns, decimals=0)} is {PARTS[largest]}" if headline.step_time_ns else ""
+    return f"{who(steps)}, {a_step(headline.step_time_ns, headline.latency_ns, headline.basis)} as {run}{most}"
 
 
-def _print_steps(console: Console, steps: Sequence[StepBreakdown]) -> None:
+def _print_parts(console: Console, headline: JobTime, parts: Mapping[str, float], ranks: int) -> None:
+    heading(console, f"Where the typical step goes ({headline.step}{', mean over ranks' if ranks > 1 else ''})")
+    ordered = sorted((key for key in PARTS if parts[key]), key=lambda key: -parts[key])
+    rows = [(PARTS[key], duration(parts[key]), percent(parts[key] / headline.step_time_ns, decimals=1)) for key in ordered]
+    table(console, ("", "time", "of the step"), rows)
+
+
+def _print_steps(console: Console, headline: JobTime, steps: Sequence[StepBreakdown]) -> None:
     heading(console, "Steps: devices run" if any(s.idle for s in steps) else "Steps: threads run")
     rows = [
-        (f"{s.rank}", s.name, duration(s.duration_ns), *(percent(part / max(s.duration_ns, 1), decimals=1) for part in s.breakdown))
+        (
+            f"{s.rank}",
+            marked(s.name, s.basis is not headline.basis, s.apart),
+            duration(s.duration_ns),
+            *(percent(part / max(s.duration_ns, 1), decimals=1) for part in s.breakdown),
+        )
         for s in steps
     ]
     table(console, ("rank", "step", "time", "compute", "both", "comm.", "neither"), rows, left=(1,))
+    print_marks(console, any(s.basis is not headline.basis for s in steps), any(s.apart for s in steps))
 
 
 def _print_idle(console: Console, steps: Sequence[StepBreakdown]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from lumos.report.text.format import MOST_ROWS, heading, paragraph, percent, print_diagnostics, size, table
+from lumos.report.text.format import MOST_ROWS, a_step, heading, paragraph, percent, print_diagnostics, sentence, size, table
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -55,9 +55,9 @@ def print_linked(console: Console, figures: dict[str, Any]) -> None:
 
 
 def print_imported(console: Console, result: Imported) -> None:
-    figures = result.to_dict()
-    text = f"{count(figures['ranks'], 'rank')}, {count(figures['tasks'], 'task')}: {duration(figures['step_time_ns'])} simulated"
-    console.print(Text(text, style="bold"))
+    time = result.time
+    step = a_step(time.step_time_ns, time.latency_ns, time.basis)
+    sentence(console, f"{count(len(result.graph.ranks), 'rank')}, {count(len(result.graph), 'task')}: {step}, simulated")
     print_diagnostics(console, result.graph.diagnostics)
 
 
@@ -66,7 +66,7 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
     text = f"{found.folder}: {count(found.ranks, 'rank')}, {count(found.nodes, 'node')} from {result.symbols:,} symbols"
     console.print(Text(text, style="bold"))
     sources = ", ".join(duration(ns) for ns in result.source_step_time_ns)
-    paragraph(console, f"{duration(result.step_time_ns)} replayed" + (f" (source: {sources})" if sources else ""))
+    paragraph(console, f"{duration(result.step_time_ns)} a step, simulated" + (f" (source: {sources})" if sources else ""))
     like = result.likeness
     if like is not None:
         heading(console, "What it reveals of its source")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.report.text.format import heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import a_step, heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
 from lumos.report.text.replay import PARTS_OF_STEP
 from lumos.units import count, duration
+from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
 #: The most rows of each table.
 MOST_COSTLY = 12
 
+_PLURAL = {Basis.PERIOD: "periods", Basis.LATENCY: "latencies"}
+
 
 def print_comparison(console: Console, paths: tuple[str, str], result: Comparison) -> None:
     """Print the whole answer."""
     sentence(console, compare_headline(result))
-    for letter, path, side in zip("AB", paths, (result.before, result.after), strict=True):
+    for letter, path, side in zip("AB", paths, (result.a, result.b), strict=True):
         paragraph(console, f"{letter}: {path}, {_who(side)}")
     _print_parts(console, result)
     if result.operators:
@@ -36,10 +39,14 @@ def print_comparison(console: Console, paths: tuple[str, str], result: Compariso
 
 def compare_headline(result: Comparison) -> str:
     """What changed most, in a sentence."""
-    before, after = result.before, result.after
+    a, b = result.a, result.b
     change = "" if result.change is None else f", {percent(result.change, signed=True, decimals=1)}"
-    steps = f"A takes {duration(before.step_ns)} a step, B {duration(after.step_ns)}{change}"
-    parts = {label: after.breakdown[key] - before.breakdown[key] for key, label in PARTS_OF_STEP.items()}
+    times = [duration(side.step_time_ns) for side in (a, b)]
+    if a.basis is b.basis:
+        steps = f"A takes {times[0]} a step, B {times[1]} ({_PLURAL[a.basis]}){change}"
+    else:
+        steps = f"A takes {times[0]} a step ({a.basis}), B {times[1]} ({b.basis}){change}"
+    parts = {label: b.breakdown[key] - a.breakdown[key] for key, label in PARTS_OF_STEP.items()}
     most = max(parts, key=lambda label: abs(parts[label]))
     return f"{steps}: {signed(parts[most])} {most}" if parts[most] else steps
 
@@ -53,21 +60,21 @@ def _who(side: Side) -> str:
     ranks = count(side.ranks, "rank")
     steps = side.steps[0] if len(side.steps) == 1 else count(len(side.steps), "step")
     varies = "" if side.variation is None else f", which vary by {percent(side.variation, decimals=1)}"
-    return f"{ranks}, {steps}{varies}"
+    return f"{ranks}, {steps}{varies}: {a_step(side.step_time_ns, side.latency_ns, side.basis)}"
 
 
 def _print_parts(console: Console, result: Comparison) -> None:
-    heading(console, "Where the time goes (mean over steps)")
-    before, after = result.before, result.after
+    a, b = result.a, result.b
+    heading(console, "Where the time of the step goes" + (" (mean over the ranks)" if max(a.ranks, b.ranks) > 1 else ""))
     rows = [
-        (label, duration(before.breakdown[key]), duration(after.breakdown[key]), signed(after.breakdown[key] - before.breakdown[key]))
+        (label, duration(a.breakdown[key]), duration(b.breakdown[key]), signed(b.breakdown[key] - a.breakdown[key]))
         for key, label in PARTS_OF_STEP.items()
     ]
-    rows.append(("step", duration(before.step_ns), duration(after.step_ns), signed(result.change_ns)))
+    rows.append(("step", duration(a.step_time_ns), duration(b.step_time_ns), signed(result.change_ns)))
     table(console, ("", "A", "B", "difference"), rows)
-    if before.other_steps_ns or after.other_steps_ns:
-        a, b = duration(before.other_steps_ns), duration(after.other_steps_ns)
-        paragraph(console, f"of this, devices ran nothing but work of other steps, launched ahead: A {a}, B {b}")
+    if a.other_steps_ns or b.other_steps_ns:
+        times = f"A {duration(a.other_steps_ns)}, B {duration(b.other_steps_ns)}"
+        paragraph(console, f"of a step's time, devices ran nothing but work of other steps: {times}")
 
 
 def _print_operators(console: Console, rows: Sequence[Change]) -> None:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.analyze.critical_path import PATH_GROUPS, CriticalPath
-from lumos.report.text.format import JOB_STEP, MOST_ROWS, heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import (
+    MOST_ROWS,
+    a_step,
+    heading,
+    kernel_name,
+    marked,
+    paragraph,
+    percent,
+    print_diagnostics,
+    print_marks,
+    sentence,
+    table,
+)
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -14,6 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.analyze.slack import ClassSlack
+    from lumos.analyze.steps import JobTime
+    from lumos.diagnostics import Diagnostic
     from lumos.graph.table import Graph
 
 #: How many links of one step, and how many names on the paths, are listed.
@@ -22,35 +36,54 @@ _LONGEST = 10
 _LEAST = 0.001
 
 
-def print_critical_paths(console: Console, run: str, graph: Graph, paths: Sequence[CriticalPath], slack: Mapping[str, ClassSlack]) -> None:
-    """Print the whole answer. run: "measured" or "replayed"."""
-    sentence(console, path_headline(run, graph, paths))
+def print_critical_paths(
+    console: Console,
+    run: str,
+    graph: Graph,
+    headline: JobTime,
+    paths: Sequence[CriticalPath],
+    slack: Mapping[str, ClassSlack],
+    diagnostics: Sequence[Diagnostic],
+) -> None:
+    """Print the whole answer. run: "measured" or "replayed". paths: of all steps, or of the one that was asked for."""
+    counted = paths if len(paths) == 1 else [path for path in paths if _counts(path, headline)]
+    sentence(console, path_headline(run, graph, headline, paths))
     if len(graph.ranks) > 1:
-        paragraph(console, ranks_sentence(paths))
+        paragraph(console, ranks_sentence(counted))
     if len(paths) > 1:
-        _print_steps(console, paths)
-    _print_shares(console, paths)
+        _print_steps(console, headline, paths)
+    _print_shares(console, counted)
     if len(graph.ranks) > 1:
-        _print_ranks(console, graph, paths)
-    _print_names(console, graph, paths)
-    if len(paths) == 1:
-        _print_links(console, graph, paths[0])
+        _print_ranks(console, graph, counted)
+    _print_names(console, graph, counted)
+    if len(counted) == 1:
+        _print_links(console, graph, counted[0])
     _print_slack(console, slack)
-    print_diagnostics(console, graph.diagnostics)
+    print_diagnostics(console, diagnostics)
 
 
-def path_headline(run: str, graph: Graph, paths: Sequence[CriticalPath]) -> str:
-    """What bounds the step, in a sentence."""
+def _counts(path: CriticalPath, headline: JobTime) -> bool:
+    return path.basis is headline.basis and not path.apart
+
+
+def _which(paths: Sequence[CriticalPath]) -> str:
+    return paths[0].name if len(paths) == 1 else "mean over steps"
+
+
+def path_headline(run: str, graph: Graph, headline: JobTime, paths: Sequence[CriticalPath]) -> str:
+    """How long the job takes for a step, and what bounds its typical step, or the one step that was asked for, in a sentence."""
     who = f"rank {graph.ranks[0]}" if len(graph.ranks) == 1 else count(len(graph.ranks), "rank")
-    what = paths[0].name if len(paths) == 1 else count(len(paths), "step")
-    total = sum(path.duration_ns for path in paths)
-    if not total:
-        return f"{who}: {what}, of no length"
-    each = ("" if len(paths) == 1 else " a step") + (f" {JOB_STEP}" if len(graph.ranks) > 1 else "")
-    shares = {group: sum(path.by_group.get(group, 0) for path in paths) for group in PATH_GROUPS}
-    largest = max(shares, key=lambda group: shares[group])
-    bound = f"bound by {largest} ({percent(shares[largest] / total, decimals=0)})"
-    return f"{who}: {what}, {duration(total / len(paths))}{each} as {run}, {bound}"
+    each = f"{a_step(headline.step_time_ns, headline.latency_ns, headline.basis)} as {run}"
+    path = next((path for path in paths if path.name == headline.step), paths[0])
+    bound = ""
+    if path.duration_ns:
+        largest = max(path.by_group, key=lambda group: path.by_group[group])
+        bound = f"bound by {largest} ({percent(path.by_group[largest] / path.duration_ns, decimals=0)})"
+    if path.name != headline.step:
+        of_path = f"{path.name}, {duration(path.duration_ns)} ({path.basis})"
+        return f"{who}: {each}; {of_path}, is {bound}" if bound else f"{who}: {each}; {of_path}"
+    what = path.name if len(paths) == 1 else count(len(paths), "step")
+    return f"{who}: {what}, {each}, {bound}" if bound else f"{who}: {what}, {each}"
 
 
 def ranks_sentence(paths: Sequence[CriticalPath]) -> str:
@@ -72,19 +105,24 @@ def _sums(pairs: Iterable[tuple[int, int]], number: int) -> dict[int, float]:
     return totals
 
 
-def _print_steps(console: Console, paths: Sequence[CriticalPath]) -> None:
+def _print_steps(console: Console, headline: JobTime, paths: Sequence[CriticalPath]) -> None:
     heading(console, "Steps: what their critical paths consist of")
     groups = [group for group in PATH_GROUPS if any(path.by_group.get(group) for path in paths)]
     short = {"CPU work": "CPU", "communication": "comm.", "launches and gaps": "gaps"}
     rows = [
-        (path.name, duration(path.duration_ns), *(percent(path.by_group.get(g, 0) / max(path.duration_ns, 1), decimals=1) for g in groups))
+        (
+            marked(path.name, path.basis is not headline.basis, path.apart),
+            duration(path.duration_ns),
+            *(percent(path.by_group.get(g, 0) / max(path.duration_ns, 1), decimals=1) for g in groups),
+        )
         for path in paths
     ]
     table(console, ("step", "time", *(short.get(g, g) for g in groups)), rows)
+    print_marks(console, any(path.basis is not headline.basis for path in paths), any(path.apart for path in paths))
 
 
 def _print_shares(console: Console, paths: Sequence[CriticalPath]) -> None:
-    heading(console, "Along the critical path" + (" (mean over steps)" if len(paths) > 1 else ""))
+    heading(console, f"Along the critical path ({_which(paths)})")
     total = sum(path.duration_ns for path in paths) or 1
     shares: dict[str, int] = {}
     for path in paths:
@@ -98,7 +136,7 @@ def _print_shares(console: Console, paths: Sequence[CriticalPath]) -> None:
 
 
 def _print_ranks(console: Console, graph: Graph, paths: Sequence[CriticalPath]) -> None:
-    heading(console, "Ranks" + (" (mean over steps)" if len(paths) > 1 else ""))
+    heading(console, f"Ranks ({_which(paths)})")
     shares = [share for path in paths for share in path.by_rank]
     path_ns, waited, waited_for = (
         _sums(((s.rank, time) for s, time in zip(shares, times, strict=True)), len(paths))
@@ -122,7 +160,7 @@ def _print_ranks(console: Console, graph: Graph, paths: Sequence[CriticalPath]) 
 
 def _print_names(console: Console, graph: Graph, paths: Sequence[CriticalPath]) -> None:
     """Print the names whose tasks take most of the path."""
-    heading(console, "Most of it, by name" + (" (mean over steps)" if len(paths) > 1 else ""))
+    heading(console, f"Most of it, by name ({_which(paths)})")
     time: dict[str, int] = {}
     times: dict[str, int] = {}
     for path in paths:
@@ -167,4 +205,4 @@ def _print_slack(console: Console, slack: Mapping[str, ClassSlack]) -> None:
         for label, row in slack.items()
     ]
     table(console, ("class", "tasks", "time", "without slack", "median slack"), rows)
-    console.print("  of the replayed run, one task at a time; time over all steps and ranks")
+    console.print("  of the replayed run, one task at a time; over the steps that count, all ranks")

@@ -9,7 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lumos.units import decimals
+from lumos.units import decimals, duration
+from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -44,8 +45,23 @@ def percent(fraction: float | None, *, signed: bool = False, decimals: int = 2) 
     return f"{round(100 * fraction, decimals) + 0.0:{sign}.{decimals}f} %"
 
 
-#: How long the step of a job of several ranks is: not the mean of the ranks' steps.
-JOB_STEP = "from the first rank's start to the last rank's end"
+def a_step(step_time_ns: float, latency_ns: float, basis: Basis) -> str:
+    """The time of a job's step and what it is: "95.57 ms a step (period; latency 184.4 ms)" or "20.65 ms a step (latency)"."""
+    kind = f"period; latency {duration(latency_ns)}" if basis is Basis.PERIOD else "latency"
+    return f"{duration(step_time_ns)} a step ({kind})"
+
+
+def marked(name: str, by_latency: bool, apart: bool) -> str:
+    """The name of a step, with the mark of one that does not count; `print_marks` explains it."""
+    return f"{name} *" if by_latency else f"{name} †" if apart else name
+
+
+def print_marks(console: Console, by_latency: bool, apart: bool) -> None:
+    """Say what the marks of steps mean, below a table. by_latency, apart: whether the table has such steps."""
+    if by_latency:
+        paragraph(console, "* latency, as the recording lacks the step before it; it does not count")
+    if apart:
+        paragraph(console, "† much longer or shorter than the other steps; it does not count")
 
 
 def heading(console: Console, text: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from lumos.report.text.format import heading, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import a_step, heading, paragraph, percent, print_diagnostics, sentence, table
 from lumos.report.text.interference import print_interference
 from lumos.units import count, duration
 
@@ -53,13 +53,10 @@ def print_replay(
 
 
 def replay_headline(result: ReplayResult) -> str:
-    """The answer in one sentence: means over the steps."""
-    number = len(result.steps)
-    measured, replayed = sum(s.measured_ns for s in result.steps), sum(s.replayed_ns for s in result.steps)
+    """The time of the job's step, measured and replayed, in one sentence."""
+    measured, replayed = result.step_time_ns, result.replayed_step_time_ns
     error = percent((replayed - measured) / measured, signed=True) if measured else "–"
-    each = "" if number == 1 else " a step"
-    mean = "; mean over ranks: " if result.ranks > 1 else ", "
-    return f"{who(result.steps)}{mean}{duration(measured / number)}{each} measured, {duration(replayed / number)} replayed, {error}"
+    return f"{who(result.steps)}, {a_step(measured, result.latency_ns, result.basis)}, {duration(replayed)} replayed, {error}"
 
 
 def who(steps: Sequence[StepReplay | StepBreakdown]) -> str:
@@ -73,12 +70,13 @@ def who(steps: Sequence[StepReplay | StepBreakdown]) -> str:
 
 
 def _print_steps(console: Console, result: ReplayResult) -> None:
-    heading(console, "Steps")
+    heading(console, "Steps of each rank")
+    marked = any(s.basis is not result.basis for s in result.steps)
     rows = [
         (
             f"{s.rank}",
             s.name,
-            duration(s.measured_ns),
+            _measured(s, result, marked),
             duration(s.replayed_ns),
             percent(s.error, signed=True),
             percent(s.kernel_start_error.p95),
@@ -86,7 +84,9 @@ def _print_steps(console: Console, result: ReplayResult) -> None:
         )
         for s in result.steps
     ]
-    table(console, ("rank", "step", "measured", "replayed", "error", "start p95", "busy"), rows, left=(1,))
+    table(console, ("rank", "step", f"{result.basis}{' ' * marked}", "replayed", "error", "start p95", "busy"), rows, left=(1,))
+    if marked:
+        console.print("  *: latency, counted in no mean: the step before was not recorded")
     console.print("  start p95: 95 % of kernels start at most this share of the step off;")
     console.print("  busy: mean difference of the devices' busy share, by millisecond")
     if result.collective_start_error.median is not None:
@@ -94,20 +94,26 @@ def _print_steps(console: Console, result: ReplayResult) -> None:
         console.print(f"  collectives start {percent(errors.median)} of the step off (median), {percent(errors.p95)} (95 %)")
     unscored = [s for s in result.steps if not s.scored]
     if unscored:
-        console.print(f"  not scored: {count(len(unscored), 'step')} of {len(result.steps)}")
+        console.print(f"  not scored: {count(len(unscored), 'step')}")
         for s in unscored[:8]:
-            console.print(f"    rank {s.rank} {s.name}: {s.unscored_reason}", markup=False)
+            paragraph(console, f"  rank {s.rank} {s.name}: {s.unscored_reason}")
     if result.mean_abs_error is not None:
         console.print(f"  mean absolute error {percent(result.mean_abs_error)}, worst {percent(result.max_abs_error)} (scored steps)")
 
 
+def _measured(step: StepReplay, result: ReplayResult, marked: bool) -> str:
+    """The measured time of a step, with a star where it is a latency among periods."""
+    return duration(step.measured_ns) + ("" if not marked else " " if step.basis is result.basis else "*")
+
+
 def _print_parts(console: Console, result: ReplayResult) -> None:
-    heading(console, "Where the time goes (mean over steps)")
-    number, total = len(result.steps), sum(s.measured_ns for s in result.steps) or 1
+    heading(console, "Where the time goes (mean over the steps of each rank)")
+    steps = result.counted
+    number, total = len(steps), sum(s.measured_ns for s in steps) or 1
     rows = []
     for key, label in PARTS_OF_STEP.items():
-        measured = sum(getattr(s.breakdown.measured, key) for s in result.steps)
-        replayed = sum(getattr(s.breakdown.replayed, key) for s in result.steps)
+        measured = sum(getattr(s.breakdown.measured, key) for s in steps)
+        replayed = sum(getattr(s.breakdown.replayed, key) for s in steps)
         rows.append((label, duration(measured / number), percent(measured / total, decimals=1), duration(replayed / number)))
     table(console, ("", "measured", "share", "replayed"), rows)
 
@@ -115,7 +121,7 @@ def _print_parts(console: Console, result: ReplayResult) -> None:
 def _print_evidence(console: Console, result: ReplayResult) -> None:
     heading(console, "What the replay took from the trace or left unexplained (worst step)")
     worst: dict[str, tuple[float, StepReplay]] = {
-        label: max(((getattr(s, key), s) for s in result.steps), key=lambda pair: pair[0])
+        label: max(((getattr(s, key), s) for s in result.counted), key=lambda pair: pair[0])
         for key, label in (
             ("kept_wait", "waiting kept as CPU work"),
             ("unexplained_idle", "idle without a known cause"),

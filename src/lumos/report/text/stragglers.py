@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.report.text.format import JOB_STEP, heading, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import a_step, heading, paragraph, percent, print_diagnostics, sentence, table
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -20,9 +20,14 @@ _COLUMNS = ("work", "off", "slowdown", "worth", "")
 def print_stragglers(console: Console, result: Stragglers) -> None:
     """Print the whole answer."""
     sentence(console, stragglers_headline(result))
-    console.print(f"{duration(result.replayed_step_ns)} replayed; figures are means over {count(result.steps, 'step')}")
+    ideal = "equal work took equal time" + (" (mean over all ranks)" if result.ideal == "pooled-mean" else "")
+    paragraph(
+        console,
+        f"means over {count(result.steps, 'step')}: {duration(result.measured_step_ns)} measured, {duration(result.replayed_step_ns)} "
+        f"replayed, {duration(result.ideal_step_ns)} if {ideal}",
+    )
     if result.slowdown_without_launch_delay is not None:
-        console.print(f"without launch delays {result.slowdown_without_launch_delay:.3f} times the ideal")
+        paragraph(console, f"without launch delays {result.slowdown_without_launch_delay:.3f} times the ideal")
     step = result.replayed_step_ns
     if 0 < len(result.by_stage) < result.ranks:  # otherwise every stage is one rank
         heading(console, "Stages")
@@ -44,11 +49,8 @@ def print_stragglers(console: Console, result: Stragglers) -> None:
 
 def stragglers_headline(result: Stragglers) -> str:
     """The answer in one sentence."""
-    ideal = "equal work took equal time" + (" (mean over all ranks)" if result.ideal == "pooled-mean" else "")
-    return (
-        f"{count(result.ranks, 'rank')}: {duration(result.measured_step_ns)} a step {JOB_STEP}, "
-        f"{duration(result.ideal_step_ns)} if {ideal}: slowdown {result.slowdown:.3f}"
-    )
+    step = a_step(result.step_time_ns, result.latency_ns, result.basis)
+    return f"{count(result.ranks, 'rank')}: {step}; slowdown {result.slowdown:.3f}"
 
 
 def _print_shares(console: Console, names: Sequence[str], shares: Sequence[tuple[Sequence[str], StragglerShare]], step: int) -> None:

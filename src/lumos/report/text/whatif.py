@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.report.text.format import JOB_STEP, heading, paragraph, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import heading, paragraph, percent, print_diagnostics, sentence, table
 from lumos.units import duration
+from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,12 @@ PARTS_IN_SECONDS = {
     "overlapped_s": "compute and communication",
     "exposed_communication_s": "communication alone",
     "other_s": "neither",
+}
+
+#: What the time of a step is, in words.
+STEP_WORDS = {
+    Basis.PERIOD: "what the loop takes for a step",
+    Basis.LATENCY: "from the first start of a step to its last end",
 }
 
 
@@ -40,7 +47,7 @@ def whatif_headline(found: Answer) -> str:
     base, changed = found.base.step_time_s, found.outcome.step_time_s
     change = percent((changed - base) / base, signed=True) if base else "–"
     measured = f" ({seconds(found.measured_step_s)} measured)" if found.measured_step_s is not None else ""
-    return f"{seconds(changed)} a step instead of {seconds(base)}{measured}, {change}; {JOB_STEP}"
+    return f"{seconds(changed)} a step instead of {seconds(base)}{measured}, {change}; {STEP_WORDS[found.base.basis]}"
 
 
 def seconds(value: float) -> str:

@@ -39,7 +39,9 @@ export function choice(label, options, chosen, onchoose) {
   return el("span", { class: "group", role: "group", "aria-label": label }, ...buttons);
 }
 
+// options: values, or [value, text].
 export function selector(label, options, chosen, onchoose) {
-  const select = el("select", { onchange: () => onchoose(select.value) }, ...options.map((o) => el("option", { value: o, selected: o === chosen }, o)));
+  const pairs = options.map((o) => (Array.isArray(o) ? o : [o, o]));
+  const select = el("select", { onchange: () => onchoose(select.value) }, ...pairs.map(([value, text]) => el("option", { value, selected: value === chosen }, text)));
   return el("label", {}, `${label} `, select);
 }

@@ -4,7 +4,7 @@ import { inflate } from "lumos/columns.js";
 import { chart, plain, short } from "lumos/charts.js";
 import { el, folded, selector, table } from "lumos/dom.js";
 import { bytes, count, duration, percent, rate, seconds } from "lumos/format.js";
-import { palette, PARTS, RUN, style } from "lumos/theme.js";
+import { NAMED, palette, PARTS, RUN, style } from "lumos/theme.js";
 
 const ms = (ns) => ns / 1e6;
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
@@ -15,15 +15,25 @@ export function tiles(facts) {
   ));
 }
 
+// What a figure of a step is, in words.
+const BASIS = { period: "from one step's completion to the next", latency: "from its first work to its completion" };
+
+// What sets a step apart from those that count, in a word; empty where nothing does.
+const apart = (doc, s) => (s.apart ? "stands apart" : s.basis !== doc.basis ? s.basis : "");
+
+// The steps to choose from: [name, text].
+const stepOptions = (doc) => doc.steps.map((s) => [s.name, apart(doc, s) ? `${s.name} (${apart(doc, s)})` : s.name]);
+
 export function summary(doc, node) {
   const { replay } = doc;
   const scored = replay.steps.filter((s) => s.scored).length;
   const worst = (key) => Math.max(...replay.steps.map((s) => s[key]));
-  const measured = mean(replay.steps.map((s) => s.measured_ns)), replayed = mean(replay.steps.map((s) => s.replayed_ns));
   const p95 = replay.steps.map((s) => s.kernel_start_error.p95).filter((v) => v !== null);
+  const counted = doc.steps.filter((s) => s.counts).length;
   node.append(tiles([
-    ["measured step", duration(measured), `mean of ${count(replay.steps.length, "step")}`],
-    ["replayed step", duration(replayed), `${percent(replayed / measured - 1, { signed: true })}`],
+    ["step", duration(doc.step_time_ns), `${doc.basis}: ${BASIS[doc.basis]}${counted > 1 ? `; median of ${counted} steps` : ""}`],
+    doc.basis === "period" ? ["latency", duration(doc.latency_ns), `of the same step: ${BASIS.latency}`] : null,
+    ["replayed step", duration(replay.replayed_step_time_ns), `${percent(replay.replayed_step_time_ns / doc.step_time_ns - 1, { signed: true })}`],
     ["replay error", percent(replay.mean_abs_error), `mean; worst ${percent(replay.max_abs_error)}; ${scored} of ${replay.steps.length} scored`],
     p95.length ? ["kernel starts", percent(mean(p95)), "95 % are at most this share of the step off"] : null,
     ["kept waiting", percent(worst("kept_wait")), "of the worst step, no rule explained it"],
@@ -33,42 +43,62 @@ export function summary(doc, node) {
   ]));
 }
 
+// The bars of every step as the mean of its ranks, or those of every rank in one step. Each bar is as long as the step of the job.
 export function breakdown(doc, node) {
-  const { steps } = doc.replay;
-  const drawing = el("div"), most = 64;
-  const ranks = [...new Set(steps.map((s) => s.rank))];
-  let by = ranks.length > 1 && doc.step_names.length > 4 ? doc.step : "all";
-  const draw = () => {
-    let shown = steps.filter((s) => by === "all" || s.name === by);
-    const left = shown.length - most;
-    shown = shown.slice(0, most).reverse();
-    const label = (s, run) => plain(`${ranks.length > 1 ? `rank ${s.rank} · ` : ""}${by === "all" ? `${s.name.replace("ProfilerStep#", "#")} · ` : ""}${run}`);
-    const rows = shown.flatMap((s) => [["replayed", s], ["measured", s]]);
+  const drawing = el("div"), note = el("p", { class: "hint" }), named = el("div"), most = 32, several = doc.replay.ranks > 1;
+  const first = several && (doc.steps.length === 1 || doc.steps.length > 12) ? doc.step : "";
+  const draw = (by) => {
+    const step = doc.steps.find((s) => s.name === by);
+    const whole = (s, name) => ({ name, measured: s.measured, replayed: s.replayed });
+    const bars = step
+      ? [...(several ? [whole(step, "mean")] : []), ...step.ranks.map((r) => whole(r, `rank ${r.rank}`))]
+      : doc.steps.map((s) => whole(s, `${short(s.name.replace("ProfilerStep#", "#"), 16)}${apart(doc, s) ? ` (${apart(doc, s)})` : ""}`));
+    const rows = bars.slice(0, most).reverse().flatMap((b) => ["replayed", "measured"].map((run) => [`${plain(b.name)} · ${run}`, b[run]]));
     const traces = PARTS.map(([key, name, colour]) => ({
-      type: "bar", orientation: "h", name, marker: { color: colour, line: { width: 0 } }, y: rows.map(([run, s]) => label(s, run)),
-      x: rows.map(([run, s]) => ms(s.breakdown[run][`${key}_ns`])), hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
+      type: "bar", orientation: "h", name, marker: { color: colour, line: { width: 0 } }, y: rows.map(([label]) => label),
+      x: rows.map(([, parts]) => ms(parts.four[`${key}_ns`])), hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
     }));
-    note.textContent = left > 0 ? `The first ${most}; the table lists all.` : "";
-    return chart(drawing, traces, { barmode: "stack", height: 70 + rows.length * 17, xaxis: { title: { text: "ms" } }, bargap: 0.25, margin: { l: 150, r: 16, t: 28, b: 40 } });
+    named.replaceChildren(namedTable(doc, step ?? doc.steps.find((s) => s.name === doc.typical)));
+    note.textContent = bars.length > most ? `The first ${most} of ${bars.length}.` : "";
+    return chart(drawing, traces, { barmode: "stack", height: 70 + rows.length * 17, xaxis: { title: { text: several && !step ? "ms, mean over the ranks" : "ms" } }, bargap: 0.25, margin: { l: 150, r: 16, t: 28, b: 40 } });
   };
-  const note = el("p", { class: "hint" });
-  const rows = steps.map((s) => [
-    `${s.rank}`, s.name, duration(s.measured_ns), duration(s.replayed_ns), { value: percent(s.error, { signed: true }), class: Math.abs(s.error) > 0.02 ? "bad" : "" },
-    percent(s.kernel_start_error.p95), percent(s.utilization_error), percent(s.kept_wait), percent(s.unexplained_idle), s.scored ? "yes" : s.unscored_reason,
-  ]);
-  node.append(
-    el("div", { class: "bar" }, selector("step", ["all", ...doc.step_names], by, (value) => { by = value; draw(); })), drawing, note,
-    folded("Every step", table("Steps, measured and replayed", [
-      { title: "rank" }, { title: "step", text: true }, { title: "measured" }, { title: "replayed" }, { title: "error" }, { title: "start p95" },
-      { title: "busy" }, { title: "kept waiting" }, { title: "unexplained" }, { title: "scored", text: true },
-    ], rows)),
-  );
-  return draw();
+  node.append(el("div", { class: "bar" }, selector("step", [["", "all"], ...stepOptions(doc)], first, draw)), drawing, note, named, stepTable(doc), rankTable(doc));
+  return draw(first);
 }
+
+// What the time of a step went to, by name, the mean over the ranks.
+function namedTable(doc, s) {
+  const rows = Object.entries(s.measured.named).map(([key, time]) => [NAMED[key.replace(/_ns$/, "")] ?? key, time, s.replayed.named[key]]).filter(([, time, other]) => time || other).sort((a, b) => b[1] - a[1]);
+  return table(`Where the time of ${s.name} goes${doc.replay.ranks > 1 ? ", mean over the ranks" : ""}`, [
+    { title: "part", text: true }, { title: "measured" }, { title: "of the step" }, { title: "replayed" }, { title: "what it is", text: true },
+  ], rows.map(([[name, what], time, other]) => [name, duration(time), percent(s.time_ns ? time / s.time_ns : null, { decimals: 1 }), duration(other), what]));
+}
+
+// Every step of the job with its time.
+function stepTable(doc) {
+  const remark = (s) => (s.name === doc.typical ? "typical" : s.apart ? "stands apart: counts in no figure" : s.counts ? "" : "no step before it, so no period: counts in no figure");
+  const rows = table("Steps of the job", [
+    { title: "step", text: true }, { title: "time" }, { title: "basis", text: true }, { title: "latency" }, { title: "replayed" }, { title: "error" }, { title: "", text: true },
+  ], doc.steps.map((s) => [
+    s.name, duration(s.time_ns), s.basis, duration(s.latency_ns), duration(s.replayed_ns), offBy(s.time_ns ? s.replayed_ns / s.time_ns - 1 : null), remark(s),
+  ]));
+  return doc.steps.length > 24 ? folded("Every step", rows) : rows;
+}
+
+// How well every step of every rank is replayed.
+function rankTable(doc) {
+  const rows = doc.replay.steps.map((s) => [
+    `${s.rank}`, s.name, offBy(s.error), percent(s.kernel_start_error.p95), percent(s.utilization_error), percent(s.kept_wait), percent(s.unexplained_idle), s.scored ? "yes" : s.unscored_reason,
+  ]);
+  return folded("The replay of every rank", table("Replay of every rank, by its own completions, in shares of its step", [
+    { title: "rank" }, { title: "step", text: true }, { title: "error" }, { title: "start p95" }, { title: "busy" }, { title: "kept waiting" }, { title: "unexplained" }, { title: "scored", text: true },
+  ], rows));
+}
+
+const offBy = (error) => ({ value: percent(error, { signed: true }), class: Math.abs(error ?? 0) > 0.02 ? "bad" : "" });
 
 export async function busy(doc, node) {
   const drawing = el("div");
-  const known = doc.busy.map((b) => b.step);
   const draw = async (step) => {
     const { curves } = doc.busy.find((b) => b.step === step);
     const traces = [];
@@ -81,15 +111,15 @@ export async function busy(doc, node) {
           hovertemplate: `${plain(c.name)}<br>%{x:.1f} ms: %{y:.0%}<extra>${run}</extra>`,
         });
       }
-    const layout = { height: 90 + 110 * curves.length, xaxis: { title: { text: "ms from the step's start" }, anchor: curves.length > 1 ? `y${curves.length}` : "y" } };
+    const layout = { height: 90 + 110 * curves.length, xaxis: { title: { text: "ms from the begin of the step" }, anchor: curves.length > 1 ? `y${curves.length}` : "y" } };
     curves.forEach((c, i) => {
       const high = 1 - i / curves.length;
       layout[i ? `yaxis${i + 1}` : "yaxis"] = { domain: [high - 0.86 / curves.length, high], range: [0, 1.05], tickformat: ".0%", nticks: 3, title: { text: plain(c.name), font: { size: 11 } } };
     });
     return chart(drawing, traces, layout);
   };
-  node.append(el("div", { class: "bar" }, selector("step", known, doc.step, draw)), drawing);
-  await draw(known.includes(doc.step) ? doc.step : known[0]);
+  node.append(el("div", { class: "bar" }, selector("step", stepOptions(doc), doc.step, draw)), drawing);
+  await draw(doc.step);
 }
 
 export function classes(doc, node) {
@@ -109,7 +139,7 @@ export function classes(doc, node) {
   return chart(drawing, [
     { type: "bar", orientation: "h", name: "replayed", y, x: shown.map((b) => ms(b[2])), marker: { color: shown.map((b) => b[3]), opacity: 0.45 }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>replayed</extra>" },
     { type: "bar", orientation: "h", name: "measured", y, x: shown.map((b) => ms(b[1])), marker: { color: shown.map((b) => b[3]) }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>measured</extra>" },
-  ], { height: 70 + 30 * shown.length, barmode: "group", bargap: 0.25, showlegend: false, xaxis: { title: { text: "ms of a rank's step (solid: measured, pale: replayed)" } } });
+  ], { height: 70 + 30 * shown.length, barmode: "group", bargap: 0.25, showlegend: false, xaxis: { title: { text: "ms a step, mean over the ranks (solid: measured, pale: replayed)" } } });
 }
 
 export function collectives(doc, node) {
@@ -158,7 +188,7 @@ export function path(doc, node) {
     );
     return chart(drawing, traces, { barmode: "stack", height: 210, xaxis: { title: { text: "ms of the critical path" } }, margin: { l: 80, r: 16, t: 60, b: 40 } });
   };
-  node.append(el("div", { class: "bar" }, selector("step", doc.path.map((p) => p.step), doc.step, draw)), drawing, below);
+  node.append(el("div", { class: "bar" }, selector("step", stepOptions(doc), doc.step, draw)), drawing, below);
   return draw(doc.step);
 }
 
@@ -172,7 +202,7 @@ export function stragglers(doc, node) {
   const most = Math.max(...off.flat().map(Math.abs), 1e-9);
   const drawing = el("div"), z = ranks.map((_, r) => columns.map((_, c) => off[c][r]));
   node.append(tiles([
-    ["measured step", duration(found.measured_step_ns)], ["ideal step", duration(found.ideal_step_ns), "if equal work took equal time"], ["slowdown", found.slowdown.toFixed(3)],
+    [found.steps > 1 ? "mean step" : "step", duration(found.measured_step_ns), found.steps > 1 ? `measured, over ${count(found.steps, "step")}` : "measured"], ["ideal step", duration(found.ideal_step_ns), "if equal work took equal time"], ["slowdown", found.slowdown.toFixed(3)],
     ["worst rank", `${[...found.by_rank].sort((a, b) => b.worth_ns - a.worth_ns)[0].rank}`, `fixing it is worth ${duration(Math.max(...found.by_rank.map((r) => r.worth_ns)))} a step`],
   ]), drawing,
   folded("By rank", table("Ranks", [{ title: "rank" }, { title: "work" }, { title: "ideal" }, { title: "slowdown" }, { title: "worth a step" }],

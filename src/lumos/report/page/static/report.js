@@ -8,11 +8,11 @@ import { Timeline } from "lumos/timeline.js";
 // [name, heading, what it shows, the function that draws it, whether a document has it]
 const PARTS = [
   ["changed", "What if", "The changed job against the replayed one. Both are simulated, so the replay's error cancels in the difference.", parts.whatif, (doc) => doc.whatif],
-  ["breakdown", "Where the time goes", "Each step four ways, as measured and as replayed: device work (or, without a device, operators) alone, together with communication, communication alone, neither.", parts.breakdown],
-  ["timeline", "Timeline", "One step on every thread and stream. Zoomed out, a cell shows the class of work that took most of it, as high as the share that was busy.", null],
+  ["breakdown", "Where the time goes", "The time of each step of the job four ways, as measured and as replayed: on its ranks ran device work (or, without a device, operators) alone, together with communication, communication alone, or neither.", parts.breakdown],
+  ["timeline", "Timeline", "What every thread and stream does in the time of one step. Zoomed out, a cell shows the class of work that took most of it, as high as the share that was busy.", null],
   ["path", "Critical path", "The chain of tasks that sets the step, and what its time went to. Only what is on it can make the step shorter.", parts.path],
-  ["busy", "How busy the devices were", "The busy share of each millisecond, measured and replayed on top of each other.", parts.busy],
-  ["classes", "Time by class of work", "Own time without waiting for peers; the mean of a rank's step.", parts.classes],
+  ["busy", "How busy the devices were", "The busy share of each millisecond of a step, measured and replayed on top of each other.", parts.busy],
+  ["classes", "Time by class of work", "Own time without waiting for peers, a step; the mean over the ranks and the steps that count.", parts.classes],
   ["collectives", "Collectives", "Waiting for the last rank and the transfer itself are shown separately where every member was recorded.", parts.collectives, (doc) => doc.collectives.rows.length],
   ["stragglers", "Stragglers", "How far each rank is off the median rank, class by class, and what its slowness costs the job.", parts.stragglers, (doc) => doc.stragglers],
   ["outline", "Blocks", "One step of one rank cut into layers, phases and microbatches.", parts.outline, (doc) => doc.outline],

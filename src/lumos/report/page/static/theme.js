@@ -19,6 +19,20 @@ export const PARTS = [
   ["exposed_communication", "communication alone", "#d55e00"], ["other", "neither", "#b9c0c8"],
 ];
 
+// The named parts of a step: what each is called and what it is.
+export const NAMED = {
+  compute: ["compute", "work other than communication"],
+  communication: ["communication", "nothing else, and all members there (or not recorded)"],
+  pipeline_bubble: ["pipeline bubble", "waiting in a send or receive for the other stage"],
+  imbalance: ["imbalance", "waiting in a collective for a rank that comes later"],
+  data_loading: ["data loading", "nothing launched, while the loop loads data"],
+  host_between_operators: ["host between operators", "nothing launched, while Python runs between operators"],
+  host: ["host", "nothing launched, in operators and calls"],
+  kernel_gap: ["kernel gaps", "the pause of a device between two tasks"],
+  wait: ["waits", "for other device work or a synchronisation"],
+  unexplained: ["unexplained", "no known cause"],
+};
+
 export const RUN = { measured: "#0072b2", replayed: "#d55e00", changed: "#009e73" };
 
 // Returns a function from class to colour; an unknown class gets a spare colour, always the same in one document.

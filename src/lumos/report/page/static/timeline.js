@@ -175,7 +175,7 @@ export class Timeline {
     this.paintRuler(context);
     const { begin, end } = this.view;
     Object.assign(canvas.dataset, { begin: Math.round(begin), end: Math.round(end), mode: found ? "tasks" : "levels" });
-    this.readout.textContent = `${duration(end - begin)} of ${duration(this.run.length_ns)}${found ? "" : `, in bins of ${duration(levelFor(this.run.levels, (end - begin) / target.width).bin_ns)}`}`;
+    this.readout.textContent = `${duration(Math.min(end - begin, this.run.length_ns))} of ${duration(this.run.length_ns)}${found ? "" : `, in bins of ${duration(levelFor(this.run.levels, (end - begin) / target.width).bin_ns)}`}`;
     return performance.now() - started;
   }
 

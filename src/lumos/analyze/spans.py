@@ -1,0 +1,213 @@
+"""Which span of the training loop each task belongs to.
+
+The span of a step lasts from the begin of its mark (ProfilerStep#k) to the begin of the mark of step k + 1, with all Python and
+data loading in between; where step k + 1 was not recorded, it ends with its mark. A recording without marks is one span.
+
+A CPU task of the marked thread belongs to the span in which it was measured to start. A task of another thread belongs to the
+span of the task that handed that thread its run of work; without a known hand-off, to the span in which it was measured to start. A
+pause between operators belongs to the span of the work that follows it on its thread. A device task belongs to the span of its launch,
+whenever it runs; without a known launch, to the span in which it was measured to start.
+
+A last span that the end of the recording cut is no step: it lacks work that the other spans have, and it ends with other operators than
+they do, or the others go on after their marks and it does not.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.graph.lists import Lists, grouped, list_of
+from lumos.graph.table import Dependency, Graph, Kind, Step
+from lumos.graph.threads import SHORTEST_HAND_OFF
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.trace.table import Int32, Int64
+
+#: A last span with less than this share of the work of every other span lacks work.
+WHOLE = 0.95
+
+#: Other spans go on after their mark where they work for at least this share of the mark's time after it.
+GOES_ON = 0.01
+
+#: How many of the last operators of two spans are compared.
+LAST_OPERATORS = 3
+
+#: What the names of threads contain that load data or write checkpoints beside the loop.
+SERVICE_THREADS = ("pt_data_pin", "pt_data_worker", "dataloader", "checkpoint")
+
+
+def task_spans(graph: Graph, measured_start: Int64, by_rank: Lists, on_device: NDArray[np.bool_], launch: Int32) -> Int32:
+    """Index into `graph.steps` of every task, int32[n]; -1 outside all spans and in those that the recording cut.
+
+    by_rank: the tasks of each rank. launch: int32[n], the task that launched each device task, -1 where none is known.
+    """
+    span = np.full(len(graph), -1, np.int32)
+    for position, rank in enumerate(graph.ranks):
+        marks = [i for i, step in enumerate(graph.steps) if step.rank == rank]
+        if not marks:
+            continue
+        tasks = by_rank.flat[by_rank.offset[position] : by_rank.offset[position + 1]]
+        steps = [graph.steps[i] for i in marks]
+        start, end = np.array([s.start for s in steps], np.int64), span_ends(steps)
+        time = measured_start[tasks]
+        last = np.searchsorted(start, time, side="right") - 1
+        inside = (last >= 0) & (time < end[last])
+        span[tasks[inside]] = np.array(marks, np.int32)[last[inside]]
+    _by_hand_off(graph, span)
+    _pauses_lead_to_work(graph, span)
+    launched = on_device & (launch >= 0)
+    span[launched] = span[launch[launched]]
+    for fragment in _fragments(graph, measured_start, span, on_device):
+        span[span == fragment] = -1
+    return span
+
+
+def beside_the_loop(graph: Graph, steps: Sequence[Step], launch: Int32) -> NDArray[np.bool_]:
+    """Tasks of threads beside the loop (data loading, checkpoints, timers), and the device work that they launch, bool[n].
+
+    Of a rank with a marked thread, a thread that is not marked is beside the loop where its name says so, or where it launches nothing,
+    communicates with nobody, is handed no work and hands none on. steps: the marked steps.
+    """
+    marked = {(step.rank, step.lane) for step in steps if step.lane >= 0}
+    ranks = {rank for rank, _ in marked}
+    linked = np.zeros(len(graph.processors), bool)
+    handed = graph.pred_kind == Dependency.HAND_OFF
+    linked[graph.processor[graph.pred[handed]]] = True
+    linked[graph.processor[list_of(graph.pred_offset)[handed]]] = True
+    linked[graph.processor[launch[launch >= 0]]] = True
+    linked[graph.processor[graph.kind == Kind.COLLECTIVE]] = True
+    beside = np.array(
+        [
+            not p.is_stream and (p.timer or (p.rank in ranks and (p.rank, p.lane) not in marked and (_is_service(p.name) or not linked[i])))
+            for i, p in enumerate(graph.processors)
+        ],
+        bool,
+    )
+    out: NDArray[np.bool_] = beside[graph.processor]
+    out |= (launch >= 0) & out[launch]
+    return out
+
+
+def launches(graph: Graph) -> Int32:
+    """The task that launched each device task, int32[n]; -1 where none is known."""
+    edge = np.flatnonzero(graph.pred_kind == Dependency.LAUNCH)
+    launch = np.full(len(graph), -1, np.int32)
+    launch[np.searchsorted(graph.pred_offset, edge, side="right") - 1] = graph.pred[edge]
+    return launch
+
+
+def prefix(graph: Graph, rank: Int32, on_device: NDArray[np.bool_], launch: Int32) -> NDArray[np.bool_]:
+    """Device tasks whose start is taken from the trace because their launch is missing.
+
+    A rank without any launches has no prefix: the launches of all of its device work are missing.
+    """
+    released = np.zeros(len(graph), bool)
+    released[graph.release_task] = True
+    shows_launches = np.zeros(len(graph.ranks), bool)
+    shows_launches[rank[launch >= 0]] = True
+    return released & on_device & (launch < 0) & shows_launches[rank]
+
+
+def number_of(name: str) -> int | None:
+    """The number of a step, from its name such as ProfilerStep#12; None without one."""
+    found = re.search(r"#(\d+)$", name)
+    return None if found is None else int(found[1])
+
+
+def _is_service(name: str) -> bool:
+    return any(word in name.lower() for word in SERVICE_THREADS)
+
+
+def span_ends(steps: Sequence[Step]) -> Int64:
+    """Where the spans of one rank's steps end, int64[steps] ns: at the next mark, where that is of the next number, else with the mark."""
+    ends = [step.end for step in steps]
+    for i, (step, after) in enumerate(pairwise(steps)):
+        number, following = number_of(step.name), number_of(after.name)
+        if number is not None and following == number + 1:
+            ends[i] = after.start
+    return np.array(ends, np.int64)
+
+
+def _by_hand_off(graph: Graph, span: Int32) -> None:
+    """Give the runs of work of threads that are not marked the span of the task that handed them over; in place."""
+    marked = {(step.rank, step.lane) for step in graph.steps if step.lane >= 0}
+    ranks = {rank for rank, _ in marked}
+    other = np.array([not p.is_stream and p.rank in ranks and (p.rank, p.lane) not in marked for p in graph.processors], bool)
+    edges = np.flatnonzero(graph.pred_kind == Dependency.HAND_OFF)
+    source = np.full(len(graph), -1, np.int32)
+    source[list_of(graph.pred_offset)[edges]] = graph.pred[edges]
+    tasks = np.flatnonzero(other[graph.processor])
+    if not len(tasks):
+        return
+    tasks = tasks[np.argsort(graph.processor[tasks], kind="stable")]
+    starts_run = source[tasks] >= 0
+    starts_run[0] = True
+    starts_run[1:] |= graph.processor[tasks[1:]] != graph.processor[tasks[:-1]]
+    starts_run[1:] |= (graph.kind[tasks[:-1]] == Kind.HOST) & (graph.duration[tasks[:-1]] >= SHORTEST_HAND_OFF)
+    first = np.maximum.accumulate(np.where(starts_run, np.arange(len(tasks)), 0))
+    giver = source[tasks[first]]
+    given = giver >= 0
+    for _ in range(len(graph.processors)):  # a chain of hand-offs is no longer than this without returning to a thread
+        before = span[tasks[given]]
+        span[tasks[given]] = span[giver[given]]
+        if np.array_equal(before, span[tasks[given]]):
+            break
+
+
+def _pauses_lead_to_work(graph: Graph, span: Int32) -> None:
+    """Give the pauses between operators the span of the work that follows them on their thread; in place."""
+    order = np.argsort(graph.processor, kind="stable")
+    works = np.flatnonzero(graph.kind[order] != Kind.HOST)
+    pauses = np.flatnonzero(graph.kind[order] == Kind.HOST)
+    if not len(works) or not len(pauses):
+        return
+    after = works[np.minimum(np.searchsorted(works, pauses), len(works) - 1)]
+    leads = (after > pauses) & (graph.processor[order[after]] == graph.processor[order[pauses]]) & (span[order[after]] >= 0)
+    span[order[pauses[leads]]] = span[order[after[leads]]]
+
+
+def _fragments(graph: Graph, measured_start: Int64, span: Int32, on_device: NDArray[np.bool_]) -> list[int]:
+    """The last steps of ranks that the end of the recording cut, as indices into `graph.steps`."""
+    worked = grouped(span, len(graph.steps))
+    tasks = [worked.flat[low:high] for low, high in pairwise(worked.offset.tolist())]
+    out = []
+    for rank in graph.ranks:
+        own = [i for i, step in enumerate(graph.steps) if step.rank == rank and len(tasks[i]) and number_of(step.name) is not None]
+        if len(own) < 2 or any(graph.steps[i].lane < 0 for i in own):
+            continue
+        has_device = any(on_device[tasks[i]].any() for i in own)
+        size = [int((on_device[tasks[i]] if has_device else graph.kind[tasks[i]] == Kind.OPERATOR).sum()) for i in own]
+        endings = [_last_operators(graph, tasks[i], graph.steps[i]) for i in own]
+        lacks_work = size[-1] < WHOLE * min(size[:-1]) and endings[-1] not in endings[:-1]
+        operators = [len(_operators(graph, tasks[i], graph.steps[i])) for i in own]
+        goes_on = all(_goes_on(graph, measured_start, tasks[i], graph.steps[i]) for i in own[:-1])
+        if lacks_work or (goes_on and operators[-1] < min(operators[:-1])):
+            out.append(own[-1])
+    return out
+
+
+def _goes_on(graph: Graph, measured_start: Int64, tasks: Int64, step: Step) -> bool:
+    """Whether a step's marked thread goes on working after the mark for more than a little."""
+    operators = _operators(graph, tasks, step)
+    later = operators[measured_start[operators] >= step.end]
+    return int(graph.duration[later].sum()) > GOES_ON * (step.end - step.start)
+
+
+def _last_operators(graph: Graph, tasks: Int64, step: Step) -> tuple[int, ...]:
+    """The names of the last operators of a step on its marked thread."""
+    return tuple(graph.name[_operators(graph, tasks, step)[-LAST_OPERATORS:]].tolist())
+
+
+def _operators(graph: Graph, tasks: Int64, step: Step) -> Int64:
+    """The operators among tasks on the marked thread of a step."""
+    lane = np.array([p.lane if p.rank == step.rank and not p.is_stream else -1 for p in graph.processors])
+    chosen: Int64 = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (lane[graph.processor[tasks]] == step.lane)]
+    return chosen

@@ -1,0 +1,170 @@
+"""What a loop takes in the long run, on jobs drawn by hand (µs)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lumos.analyze.steady import altered, first_copies, steady, typical_position, with_other_durations
+from lumos.graph.table import Dependency, Kind, Processor
+from lumos.vocabulary import Basis
+
+US = 1000
+D = Dependency
+THREAD = Processor(0, False, "thread 1")
+STREAM, SECOND = Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)
+
+
+def found(owners, **changes):
+    """The loop of the last step: (its time in µs, how many copies it is a mean of, whether it settled)."""
+    loop = steady(owners, len(owners.job) - 1, **changes)
+    return loop.step_time_ns / US, len(loop.cycle), loop.settled
+
+
+@pytest.fixture
+def ahead(draw_loop):
+    """Two launches of 10 and then two kernels of 30 a step: the device needs 60, the CPU 20. Few launches may be outstanding."""
+
+    def job(depth=0):
+        tasks = [(0, Kind.LAUNCH, "launch", 10)] * 2 + [(1, Kind.KERNEL, "k", 30)] * 2
+        return draw_loop([THREAD, STREAM], tasks, [(0, 2, D.LAUNCH), (1, 3, D.LAUNCH)], depth=depth)
+
+    return job
+
+
+def test_the_device_sets_the_pace_however_far_the_cpu_runs_ahead(ahead):
+    assert found(ahead()) == (60, 1, True)
+
+
+def test_the_same_durations_give_the_same_loop(ahead):
+    owners = ahead(20)
+    base = steady(owners, 0)
+    again = altered(base, owners, 0)
+    assert again.step_time_ns == base.step_time_ns
+    assert (again.timeline.start == base.timeline.start).all()
+    assert with_other_durations(base, owners.graph.duration).step_time_ns == base.step_time_ns
+
+
+def test_faster_kernels_leave_the_time_of_the_cpu(ahead):
+    owners = ahead(20)
+    faster = replace(owners, graph=replace(owners.graph, duration=np.where(owners.graph.on_device, 5 * US, owners.graph.duration)))
+    assert altered(steady(owners, 0), faster, 0).step_time_ns == 20 * US
+
+
+def test_the_queue_is_filled_twice_before_steps_are_compared(ahead):
+    """Two launches a step fill a queue of 20 in ten steps."""
+    assert first_copies(ahead(20), 0) == 6 + 20
+    assert first_copies(ahead(), 0) == 6
+    assert found(ahead(20)) == (60, 1, True)
+
+
+def test_a_full_queue_can_set_the_pace(draw_loop):
+    """Four launches of 1 with kernels of 10, two of which may be outstanding, then 50 of CPU work and a wait for the device.
+
+    The third launch begins when the first kernel ends, at 11, the fourth when the second does, at 21; the CPU work lasts from 22 to 72,
+    long after the device is done, at 41.
+    """
+    tasks = [(0, Kind.LAUNCH, "launch", 1)] * 4 + [(0, Kind.OPERATOR, "sort", 50), (0, Kind.RETURN, "sync", 0)]
+    tasks += [(1, Kind.KERNEL, "k", 10)] * 4
+    launched = [(i, 6 + i, D.LAUNCH) for i in range(4)]
+    assert found(draw_loop([THREAD, STREAM], tasks, launched, waits=[(5, 1)], depth=2)) == (72, 1, True)
+    assert found(draw_loop([THREAD, STREAM], tasks, launched, waits=[(5, 1)])) == (54, 1, True)
+
+
+def test_a_wait_for_the_device_holds_every_copy(draw_loop):
+    tasks = [(0, Kind.LAUNCH, "launch", 10), (0, Kind.SYNC, "sync", 0), (0, Kind.RETURN, "sync", 0), (1, Kind.KERNEL, "k", 30)]
+    assert found(draw_loop([THREAD, STREAM], tasks, [(0, 3, D.LAUNCH)], waits=[(2, 1)])) == (40, 1, True)
+    assert found(draw_loop([THREAD, STREAM], tasks, [(0, 3, D.LAUNCH)])) == (30, 1, True)
+
+
+def test_kernels_that_each_need_the_whole_device_follow_one_another(draw_loop):
+    tasks = [(0, Kind.LAUNCH, "launch", 1)] * 2 + [(1, Kind.KERNEL, "k", 10), (2, Kind.KERNEL, "k", 10)]
+    launched = [(0, 2, D.LAUNCH), (1, 3, D.LAUNCH)]
+    assert found(draw_loop([THREAD, STREAM, SECOND], tasks, launched)) == (10, 1, True)
+    assert found(draw_loop([THREAD, STREAM, SECOND], tasks, launched, shared=[(2, 1), (3, 1)])) == (20, 1, True)
+
+
+def test_the_slowest_rank_sets_the_pace_of_those_that_it_meets(draw_loop):
+    """Rank 0 works 10 and rank 1 works 25 before they exchange for 5."""
+    processors = [THREAD, Processor(1, False, "thread 1")]
+    tasks = [(0, Kind.OPERATOR, "work", 10), (1, Kind.OPERATOR, "work", 25)]
+    tasks += [(0, Kind.COLLECTIVE, "all_reduce", 5), (1, Kind.COLLECTIVE, "all_reduce", 5)]
+    loop = steady(draw_loop(processors, tasks, meets=[(2, 3)]), 0)
+    assert [loop.step_time_ns / US, loop.of_rank(0) / US, loop.of_rank(1) / US] == [30, 30, 30]
+
+
+@given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 90)), min_size=2, max_size=5), st.integers(1, 20))
+def test_ranks_that_all_wait_for_one_take_what_that_one_takes(draw_loop, work, transfer):
+    """Each rank works before and after it meets all others; they leave together, so the one with most work sets the pace of all."""
+    processors = [Processor(rank, False, "thread 1") for rank in range(len(work))]
+    tasks = [(r, Kind.OPERATOR, "before", before) for r, (before, _) in enumerate(work)]
+    tasks += [(r, Kind.COLLECTIVE, "all_reduce", transfer) for r in range(len(work))]
+    tasks += [(r, Kind.OPERATOR, "after", after) for r, (_, after) in enumerate(work)]
+    loop = steady(draw_loop(processors, tasks, meets=[range(len(work), 2 * len(work))]), 0)
+    assert loop.step_time_ns / US == max(map(sum, work)) + transfer
+
+
+def test_a_collective_of_the_step_before_can_be_met(draw_loop):
+    """Rank 1 meets in a step what rank 0 did in the step before; rank 0 works 10 and rank 1 works 25, both exchange for 5."""
+    processors = [THREAD, Processor(1, False, "thread 1")]
+    tasks = [(0, Kind.OPERATOR, "work", 10), (1, Kind.OPERATOR, "work", 25)]
+    tasks += [(0, Kind.COLLECTIVE, "all_reduce", 5), (1, Kind.COLLECTIVE, "all_reduce", 5)]
+    owners = draw_loop(processors, tasks)
+    graph = replace(owners.graph, rendezvous_offset=np.array([0, 2, 4]), rendezvous_task=np.array([2, 7, 6, 11], np.int32))
+    # The last copy of rank 0 meets nobody, so it tells nothing.
+    assert found(replace(owners, graph=graph)) == (30, 1, True)
+
+
+def circle(draw_loop, threads):
+    """Threads that each wait for what the next one handed over in the step before. The first takes 10 + 8 to work and to hand over,
+    the others 5 + 5. Each hand-over begins a chain that goes around the threads; the one that is at the first thread is late by 8."""
+    processors = [Processor(0, False, f"thread {i}") for i in range(2 * threads)]
+    tasks = [(2 * i + part, Kind.OPERATOR, f"{i} {part}", ((5, 5), (10, 8))[i == 0][part]) for i in range(threads) for part in (0, 1)]
+    edges = [(2 * i, 2 * i + 1, D.HAND_OFF) for i in range(threads)]
+    across = [(2 * i + 1, 2 * ((i - 1) % threads), D.HAND_OFF, 1) for i in range(threads)]
+    return draw_loop(processors, tasks, edges, across=across)
+
+
+@pytest.mark.parametrize(("threads", "mean"), [(1, 18), (2, 14), (3, 38 / 3), (4, 12)])
+def test_a_job_that_alternates_settles_over_its_cycle(draw_loop, threads, mean):
+    """Once around takes 18 at the first thread and 10 at each other one."""
+    time, copies, settled = found(circle(draw_loop, threads))
+    assert (copies, settled) == (threads, True)
+    assert time == pytest.approx(mean)
+
+
+def test_a_job_that_does_not_settle_says_so(draw_loop):
+    """Five threads come around in five steps, more than are compared: the periods are 18, 10, 10, 10, 10 and so on.
+
+    Of 96 copies the last is complete at 19 × 58 + 18 and copy 48 at 9 × 58 + 38: 560 for 48 steps.
+    """
+    loop = steady(circle(draw_loop, 5), 2)
+    assert not loop.settled
+    assert len(loop.cycle) == 48
+    assert loop.step_time_ns == pytest.approx(560 * US / 48)
+    (finding,) = loop.findings("the job")
+    assert finding.code == "step-not-settled"
+    assert "after 96 repetitions" in finding.message
+    assert steady(circle(draw_loop, 4), 2).findings("the job") == ()
+
+
+def test_a_slower_thread_that_is_not_yet_the_last_comes_to_set_the_pace(draw_loop):
+    """Work of 10 is handed along ten threads, so that a step is complete 100 after it began, and every 10 another one. Beside it a
+    thread takes 12. It is behind from step 45 on: 12 × 45 = 540 are as much as 100 + 10 × 44."""
+    processors = [Processor(0, False, f"thread {i}") for i in range(11)]
+    tasks = [(i, Kind.OPERATOR, f"work {i}", 10) for i in range(10)] + [(10, Kind.OPERATOR, "slow", 12)]
+    chain = [(i, i + 1, D.HAND_OFF) for i in range(9)]
+    assert found(draw_loop(processors, tasks, chain)) == (12, 1, True)
+
+
+def test_a_recording_without_periods_is_not_repeated(draw_loop):
+    """One step: launch 10, kernel 30, with nothing to follow; repeated, the device takes 30."""
+    tasks = [(0, Kind.LAUNCH, "launch", 10), (1, Kind.KERNEL, "k", 30)]
+    owners = draw_loop([THREAD, STREAM], tasks, [(0, 1, D.LAUNCH)], steps=1)
+    loop = steady(owners, typical_position(owners))
+    assert (loop.basis, loop.step_time_ns, loop.cycle) == (Basis.LATENCY, 40 * US, ("ProfilerStep#0",))
+    assert found(owners, repeat=True) == (30, 1, True)
