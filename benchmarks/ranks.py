@@ -19,7 +19,7 @@ from tools.document import ROOT, markdown_table, write_section
 
 from lumos.graph.build import rank_graph
 from lumos.graph.concatenate import concatenate
-from lumos.graph.ranks import join
+from lumos.graph.joined.ranks import join
 from lumos.graph.table import Graph
 from lumos.simulate import freeze, simulate, sweep
 from lumos.trace import read

@@ -1,4 +1,4 @@
-// Cuts nested host events into self-time slices: the inner loop of graph/threads.py.
+// Cuts nested host events into self-time slices: the inner loop of graph/hand_offs/slices.py.
 //
 // A profiler's host rows nest on their thread. A dependency graph instead needs the thread's time cut into slices that
 // follow one another, each charged to the innermost row running then, so that no time counts twice.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lumos.analyze.replay import ReplayResult, replay
     from lumos.analyze.slack import Slack, slack
     from lumos.analyze.stragglers import Stragglers, stragglers
+    from lumos.analyze.trust import Trust, trust
     from lumos.cost.cluster import Accelerator, Cluster, load_cluster
     from lumos.cost.estimate import Estimate
     from lumos.cost.facade import Calibration, calibrate
@@ -89,6 +90,7 @@ __all__ = [
     "Timeline",
     "Trace",
     "TraceError",
+    "Trust",
     "UsageError",
     "Validation",
     "Written",
@@ -115,6 +117,7 @@ __all__ = [
     "simulate",
     "slack",
     "stragglers",
+    "trust",
     "validate",
     "whatif",
 ]
@@ -131,6 +134,7 @@ reexport(
         "lumos.analyze.replay": ("ReplayResult", "replay"),
         "lumos.analyze.slack": ("Slack", "slack"),
         "lumos.analyze.stragglers": ("Stragglers", "stragglers"),
+        "lumos.analyze.trust": ("Trust", "trust"),
         "lumos.cost.cluster": ("Accelerator", "Cluster", "load_cluster"),
         "lumos.cost.estimate": ("Estimate",),
         "lumos.cost.facade": ("Calibration", "calibrate"),

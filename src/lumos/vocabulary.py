@@ -93,7 +93,7 @@ _SPELLINGS = (
     (CollectiveKind.REDUCE_SCATTER, r"reduce_?scatter"),
     (CollectiveKind.ALL_REDUCE, r"all_?reduce|cross_device_reduce"),
     (CollectiveKind.ALL_GATHER, r"all_?gather"),
-    (CollectiveKind.ALL_TO_ALL, r"all_?to_?all|deep_ep"),
+    (CollectiveKind.ALL_TO_ALL, r"all_?to_?all|deep_ep|(intra|inter)node(_ll)?(::|\d)"),
     (CollectiveKind.BROADCAST, r"broadcast"),
     (CollectiveKind.SEND_RECEIVE, r"send_?(recv|receive)"),
     (CollectiveKind.SEND, r"(?<![a-z])send"),
@@ -114,6 +114,14 @@ class Basis(StrEnum):
 
     PERIOD = "period"
     LATENCY = "latency"
+
+
+class Grade(StrEnum):
+    """How far an answer can be trusted."""
+
+    SOUND = "sound"  # nothing was found that could move it beyond its interval
+    LIMITED = "limited"  # something that it depends on is unknown; its interval says how much
+    UNSOUND = "unsound"  # the recording, or the replay of it, is wrong somewhere
 
 
 class DType(StrEnum):

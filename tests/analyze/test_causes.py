@@ -16,6 +16,7 @@ from lumos.analyze.steps import members
 from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
 from lumos.simulate import simulate
 from lumos.simulate.freeze import freeze
+from lumos.simulate.timeline import measured
 
 US = 1000
 
@@ -57,6 +58,22 @@ def test_every_analysis_gives_the_same_time_at_which_a_device_was_released(two_k
     (path,) = critical_paths(timeline)
     assert [(link.task, link.end_ns) for link in path.links[1:]] == [(2, freed_at * US), (3, (freed_at + 50) * US)]
     assert slack(timeline).slack[2] == 0
+
+
+def test_a_kernel_waits_for_room_from_when_its_stream_is_free(draw_graph):
+    """big fills the device from 50 to 90. small, launched by 2, is behind another kernel until 55: it waited for room from then to 90."""
+    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
+    tasks = [
+        (0, Kind.LAUNCH, "l", 0, 2),
+        (1, Kind.KERNEL, "big", 50, 90),
+        (2, Kind.KERNEL, "before", 0, 55),
+        (2, Kind.KERNEL, "small", 90, 99),
+    ]
+    graph = draw_graph(processors, tasks, [(0, 3, Dependency.LAUNCH)], (Step(0, "s", 0, 100 * US),), release=[(0, 0)])
+    table = Occupancy(np.array([1, 3], np.int32), np.ones(2, np.float32), np.array([40, 9], np.int64) * US)
+    graph = replace(graph, occupancy=table)
+    by_kind = device_causes(measured(graph), members(graph))
+    assert by_kind.latest[by_kind.task == 3] == 90 * US
 
 
 def test_both_accounts_agree_on_device_tasks(two_steps):

@@ -23,7 +23,8 @@ def measured(folder: Path) -> lumos.Job:
     path: lumos.CriticalPath = lumos.critical_path(timeline, step="11")[0]
     slack: lumos.Slack = lumos.slack(timeline)
     probes: lumos.Probes = lumos.probes(graph)
-    slow: lumos.Stragglers = lumos.stragglers(graph, job)
+    grounds: lumos.Trust = lumos.trust(graph, timeline)
+    slow: lumos.Stragglers = lumos.stragglers(graph, job, force=grounds.grade == "unsound")
     change: lumos.Comparison = lumos.compare(job, step=("10", "11"))
     print(devices, error, alone, path.by_class, len(slack.slack), probes.cpu_double, slow.slowdown, change.change_ns)
     print(steps.to_arrow().num_rows, steps.to_dict()["rows"][0]["name"])
@@ -32,7 +33,7 @@ def measured(folder: Path) -> lumos.Job:
 
 def changed(job: lumos.Job) -> float:
     """The same job, changed."""
-    faster: lumos.Answer = lumos.whatif(job, scale={"aten::mm": 0.5}, drop="aten::copy_", rank_slowdown={1: 1.2})
+    faster: lumos.Answer = lumos.whatif(job, scale={"aten::mm": 0.5}, drop="aten::copy_", rank_slowdown={1: 1.2}, force=True)
     deeper: lumos.Answer = lumos.whatif(job, layers=8, recompute="full")
     cells: lumos.Rows[lumos.Cell] = lumos.whatif(job, grid={"scale:aten::mm": (0.5, 1.0)})
     times: list[float | None] = [cell.step_time_s for cell in cells]

@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 
+from lumos.analyze.steady import steady, typical_position
+from lumos.analyze.steps import members
+from lumos.graph.build import rank_graph
+from lumos.graph.table import Kind
+from lumos.simulate.durations import scale
 from lumos.trace import read
 from lumos.trace.table import Job, Trace
 
@@ -49,6 +54,9 @@ class Drawing:
         self.call("cudaLaunchKernel", *call, tid=tid, correlation=correlation)
         return self.work("kernel", name, *kernel, stream, correlation, **args)
 
+    def step(self, number: int, start: float, dur: float) -> Drawing:
+        return self.row("user_annotation", f"ProfilerStep#{number}", start, dur)
+
     def copy(self, call: tuple[float, float], copy: tuple[float, float], name: str, nbytes: int, stream: int = 7) -> Drawing:
         correlation = self.correlate()
         self.call("cudaMemcpyAsync", *call, correlation=correlation)
@@ -81,3 +89,15 @@ def job(tmp_path: Path) -> Callable[..., Job]:
 @pytest.fixture
 def draw() -> type[Drawing]:
     return Drawing
+
+
+@pytest.fixture
+def loop_time() -> Callable[[Trace, float], float]:
+    """What the loop of a recording takes for a step in the long run with the kernels so many times as long, us."""
+
+    def of(trace: Trace, factor: float) -> float:
+        graph = rank_graph(trace)
+        owners = members(scale(graph, graph.kind == Kind.KERNEL, factor))
+        return steady(owners, typical_position(members(graph))).step_time_ns / 1000
+
+    return of

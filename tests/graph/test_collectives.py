@@ -45,9 +45,10 @@ def test_a_member_list_that_was_cut_short_is_read_from_the_header(draw, trace):
     assert facts(rank_graph(trace(drawing)))[0][2] == "0 [0, 1, 2, 3]"
 
 
-def test_the_communicator_id_names_the_group(draw, trace):
+def test_the_id_of_a_call_names_the_group_only_where_calls_have_no_number(draw, trace):
     drawing = draw().launch((0, 5), (6, 50), 9, NCCL, **ARGUMENTS, **{"Comms Id": "12345"})
-    assert facts(rank_graph(trace(drawing)))[0][2] == "communicator 12345"
+    drawing.launch((60, 5), (70, 50), 9, NCCL, **ARGUMENTS, **{"Comms Id": "678", "Seq": 4})
+    assert [group for _, _, group, _, _ in facts(rank_graph(trace(drawing)))] == ["communicator 12345", "0 [0, 1]"]
 
 
 def test_facts_of_the_operator_around_the_launch(draw, trace):

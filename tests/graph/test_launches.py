@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from lumos.graph.build import rank_graph
+from lumos.errors import GraphError
+from lumos.graph.build import build, rank_graph
 from lumos.graph.launches import device_work
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate import simulate
+from lumos.trace.table import Job
 
 US = 1000
 
@@ -80,3 +83,11 @@ def test_module_loading_is_no_latency(draw, trace):
     # one launch met a stall of 400 us; the latency is that of the others
     drawing = draw().launch((0, 10), (12, 5)).launch((50, 10), (460, 5)).launch((500, 10), (512, 5))
     assert rank_graph(trace(drawing)).lag[0, Dependency.LAUNCH] == 2 * US
+
+
+def test_a_timeline_of_another_tool_is_named_as_one(draw, trace):
+    drawing = draw().row("forward", "layer 1", 0, 10).row("backward", "layer 1", 20, 10)
+    with pytest.raises(GraphError, match=r"not the profiler's: 2 rows of unknown categories \('forward', 'backward'\)"):
+        build(Job((trace(drawing),)))
+    with pytest.raises(GraphError, match="neither operators nor device work; record with CPU and CUDA activities on"):
+        build(Job((trace(draw().row("user_annotation", "note", 0, 10)),)))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lumos.errors import GraphError
-from lumos.graph.alignment import align_collectives
 from lumos.graph.build import build
+from lumos.graph.joined.alignment import align_collectives
 from lumos.simulate import simulate
 
 US = 1000
@@ -25,6 +25,11 @@ def facts(seq=None, group="0", ranks="[0, 1]", size=2, name="allreduce", nelems=
         "Process Group Ranks": ranks,
     }
     return out if seq is None else {**out, "Seq": seq}
+
+
+def messages(graph):
+    """The diagnostics, by code."""
+    return {d.code: d.message for d in graph.diagnostics}
 
 
 def two_ranks(draw, late=100, seq=True, shift=0):
@@ -78,23 +83,30 @@ def test_clocks_of_different_hosts_are_aligned_by_the_ends(draw, job):
     assert not any(d.code == "clocks-aligned" for d in same.diagnostics)
 
 
-def test_a_missing_rank_leaves_the_measured_duration(draw, job):
+def test_the_ranks_given_meet_and_the_bound_is_marked(draw, job):
+    """Two of four ranks. Rank 1 arrives at 162 and both leave at 205: without the others' waiting the transfer takes 43 us at most."""
     drawings = two_ranks(draw)
     for drawing in drawings:
         for row in drawing.rows:
             if "Group size" in row["args"]:
                 row["args"].update({"Group size": 4, "Process Group Ranks": "[0, 1, 2, 3]"})
     graph = build(job(*drawings))
-    assert len(graph.rendezvous_task) == 0
-    assert len(graph.waiting_unknown) == 4
-    on_stream = graph.waiting_unknown
-    assert (graph.duration[on_stream] == (graph.measured_end - graph.measured_start)[on_stream]).all()
-    assert any(d.code == "waiting-unknown" and "4 collective tasks" in d.message for d in graph.diagnostics)
+    assert np.diff(graph.rendezvous_offset).tolist() == [2, 2]
+    assert (graph.duration[graph.rendezvous_task[:2]] == 43 * US).all()
+    assert graph.waiting_unknown.tolist() == sorted(graph.rendezvous_task.tolist())
+    assert messages(graph)["waiting-unknown"].startswith(
+        "4 collective tasks meet only those of their ranks that show them; what is left of their duration may still be waiting for"
+    )
+    late = graph.duration.copy()
+    late[[i for i in range(len(graph)) if graph.names[graph.name[i]] == "forward" and graph.rank_of_task[i] == 1]] += 5000 * US
+    moved = simulate(graph, late).end[graph.rendezvous_task] - simulate(graph).end[graph.rendezvous_task]
+    assert (moved == 5000 * US).all()
 
 
 def test_one_rank_alone_says_that_its_waiting_is_unknown(draw, job):
     graph = build(job(two_ranks(draw)[0]))
     assert len(graph.waiting_unknown) == 2
+    assert "because not all of their ranks were given" in messages(graph)["waiting-unknown"]
 
 
 def test_a_row_missing_on_one_rank_does_not_shift_the_matches_behind_it(draw, job):
@@ -112,6 +124,7 @@ def test_a_row_missing_on_one_rank_does_not_shift_the_matches_behind_it(draw, jo
     assert len(starts) == 5
     assert (np.diff(starts, axis=1) == 10 * US).all()
     assert len(graph.waiting_unknown) == 1
+    assert "because the other ranks' rows show no partner for them" in messages(graph)["waiting-unknown"]
 
 
 def test_sends_meet_their_receives(draw, job):
@@ -170,6 +183,7 @@ def test_collectives_that_were_never_under_way_together_did_not_meet(draw, job):
     graph = build(job(*drawings))
     assert np.diff(graph.rendezvous_offset).tolist() == [2]
     assert len(graph.waiting_unknown) == 2
+    assert "because their partners were not under way at the same time" in messages(graph)["waiting-unknown"]
     simulate(graph)
 
 
@@ -189,3 +203,32 @@ def test_small_offsets_that_every_collective_shows_are_corrected(draw, job):
     shifted = build(job(*two_ranks(draw, shift=30)))  # 30 us apart at every collective
     assert any(d.code == "clocks-aligned" and "rank 1 +30.0 us" in d.message for d in shifted.diagnostics)
     assert not any(d.code == "clocks-aligned" for d in build(job(*two_ranks(draw, shift=5))).diagnostics)
+
+
+def test_every_way_of_matching_is_counted(draw, job):
+    """Two all-reduces by number, one send and its receive by order."""
+    drawings = two_ranks(draw)
+    for rank, (drawing, name) in enumerate(zip(drawings, ("send", "recv"), strict=True)):
+        side = {"Dst Rank": 1} if rank == 0 else {"Src Rank": 0}
+        drawing.launch((300, 5), (307, 20), 9, "ncclDevKernel_SendRecv(x)", **{**facts(7, name=name), **side})
+    graph = build(job(*drawings))
+    assert messages(graph)["ranks-joined"] == (
+        "6 of 6 collective and point-to-point tasks of 2 ranks meet their peers,"
+        " 4 by sequence number (confidence 1.00); 2 by order of sends and receives (confidence 0.90)"
+    )
+
+
+def test_step_numbers_say_which_collectives_of_different_windows_are_one(draw, job):
+    """Rank 0 recorded the steps 3 to 5, rank 1 the steps 4 to 6, on a clock that is 0.3 s ahead; each has one all-reduce of one size. The
+    steps 4 and 5 are common. Without their numbers the first step of each rank would meet."""
+    drawings = [draw(rank, 2) for rank in (0, 1)]
+    for rank, drawing in enumerate(drawings):
+        for number in range(3 + rank, 6 + rank):
+            at = 1000 * number + 300_000 * rank
+            drawing.row("user_annotation", f"ProfilerStep#{number}", at, 1000)
+            drawing.launch((at + 10, 5), (at + 20 + 20 * rank, 100 - 20 * rank), 9, NCCL, **facts())
+    graph = build(job(*drawings))
+    assert np.diff(graph.rendezvous_offset).tolist() == [2, 2]
+    assert "rank 1 +300000.0 us" in messages(graph)["clocks-aligned"]
+    assert (graph.duration[graph.rendezvous_task] == 80 * US).all()
+    assert len(graph.waiting_unknown) == 2

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from lumos.graph.build import rank_graph
 from lumos.graph.calls import classify
 from lumos.graph.launches import device_work
-from lumos.graph.streams import stream_waits
+from lumos.graph.table import Dependency
+from lumos.graph.waits.streams import stream_waits
 
 
 def pairs(trace):
@@ -38,17 +37,103 @@ def test_call_order_gives_the_pair_where_there_are_no_notes(draw, trace):
     assert (waits.exact, waits.inferred) == (0, 1)
 
 
-def test_measured_times_refute_a_pair(draw, trace):
-    # the last work before the wait ended after the waiting work began, so the awaited work is the one before it
+def test_a_wait_whose_source_measured_times_refute_is_unresolved(draw, trace):
+    # the last work before the wait ended after the waiting work began; nothing says that an event was recorded before it
     drawing = draw().launch((0, 5), (6, 20), 8, "earlier").launch((7, 2), (27, 100), 8, "later")
     drawing.call("cudaStreamWaitEvent", 10, 1).launch((15, 5), (30, 10), 9, "waiting")
-    assert pairs(trace(drawing))[0] == [("waiting", "earlier")]
+    found, waits = pairs(trace(drawing))
+    assert found == [] and (waits.inferred, waits.unresolved) == (0, 1)
+    assert any(d.code == "stream-waits-unresolved" and "1 wait" in d.message for d in rank_graph(trace(drawing)).diagnostics)
+
+
+def test_an_event_that_was_recorded_before_may_be_awaited(draw, trace):
+    drawing = draw().launch((0, 5), (6, 20), 8, "earlier").call("cudaEventRecord", 6, 0.5).launch((7, 2), (27, 100), 8, "later")
+    drawing.call("cudaStreamWaitEvent", 10, 1).launch((15, 5), (30, 10), 9, "waiting")
+    found, waits = pairs(trace(drawing))
+    assert found == [("waiting", "earlier")] and waits.inferred == 1
+
+
+def prefetch(draw):
+    """Three steps, each of which copies the data of the next step, lets the compute stream wait for its own, and computes.
+
+    The copy of step 1 had ended when its kernel started (136, 140), that of step 2 had not (316, 236).
+    """
+    drawing = draw()
+    for n, (copied, computed) in enumerate(((20, 36), (20, 140), (100, 236))):
+        at = 100 * n
+        drawing.step(n, at, 99).copy((at + 10, 5), (at + 16, copied), "Memcpy HtoD (Pinned -> Device)", 1 << 20, stream=20)
+        drawing.call("cudaStreamWaitEvent", at + 20, 1).launch((at + 30, 5), (computed, 50), 7)
+    return drawing
+
+
+def test_a_wait_in_the_code_has_one_source_in_every_step(draw, trace):
+    # the last copy is refuted in step 2, so in all of them; the kernel of step 0 waits for a copy from before the recording
+    found = trace(prefetch(draw))
+    work = device_work(found)
+    waits = stream_waits(found, classify(found), work)
+    first = found.start.min()
+    assert [(work.start[a] - first, work.start[b] - first) for a, b in zip(waits.work, waits.source, strict=True)] == [
+        (140_000, 16_000),
+        (236_000, 116_000),
+    ]
+
+
+def test_of_several_streams_the_one_that_was_launched_to_last_is_awaited(draw, trace):
+    drawing = draw().launch((0, 5), (6, 20), 8, "earlier").launch((8, 5), (14, 10), 10, "later")
+    drawing.call("cudaStreamWaitEvent", 15, 1).launch((17, 5), (30, 10), 9, "waiting")
+    assert pairs(trace(drawing))[0] == [("waiting", "later")]
+
+
+def test_waits_that_follow_one_another_have_sources_of_their_own(draw, trace):
+    """Three all-reduces of 100 us, then three copies, each of which waits for its own and starts 3 us after it; in each of two steps."""
+    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    drawing = draw()
+    for at in (0, 1000):
+        drawing.step(at // 1000, at, 990)
+        for i in range(3):
+            drawing.launch((at + 2 * i, 1), (at + 10 + 100 * i, 100), 20, nccl)
+        for i in range(3):
+            drawing.call("cudaStreamWaitEvent", at + 6 + 3 * i, 1).launch((at + 7 + 3 * i, 1), (at + 113 + 100 * i, 5), 7, "copy")
+    found = trace(drawing)
+    work = device_work(found)
+    waits = stream_waits(found, classify(found), work)
+    assert (work.start[waits.work] - work.end[waits.source]).tolist() == [3_000] * 6
+    assert rank_graph(found).lag[0, Dependency.STREAM_WAIT] == 3_000
+
+
+def test_a_wait_inside_a_librarys_call_holds_nothing_back(draw, trace):
+    # the all-reduce had ended by chance when the next kernel started; the library's wait was for a stream of its own
+    nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    drawing = draw().launch((0, 5), (6, 15), 7, "before").row("user_annotation", "nccl:all_reduce", 10, 30)
+    drawing.call("cudaStreamWaitEvent", 12, 1).launch((15, 5), (22, 10), 20, nccl).call("cudaStreamWaitEvent", 25, 1)
+    drawing.launch((50, 5), (56, 10), 7, "after")
+    found, waits = pairs(trace(drawing))
+    assert found == [(nccl, "before")] and (waits.inferred, waits.unresolved) == (1, 0)
+
+
+def test_the_delay_of_a_wait_is_the_shortest_of_its_repetitions(draw, trace, loop_time):
+    # each step's second kernel, launched long before, starts 3 us after the first on the other stream, once 9 us after it
+    drawing = draw()
+    for n, delay in enumerate((3, 3, 3, 9)):
+        at = 200 * n
+        drawing.step(n, at, 200).launch((at + 1, 5), (at + 10, 100), 7, "first").call("cudaStreamWaitEvent", at + 20, 1)
+        drawing.launch((at + 30, 5), (at + 110 + delay, 50), 9, "second").call("cudaStreamSynchronize", at + 40, 125 + delay)
+    found = trace(drawing)
+    assert rank_graph(found).lag[0, Dependency.STREAM_WAIT] == 3_000
+    # 1 + 5 + latency 4, the kernels of 100 and 50, the wait's 3, and 5 us until the call returns; it returns, and 32 us follow
+    assert loop_time(found, 1) - loop_time(found, 0.5) == 75
 
 
 def test_a_wait_without_any_awaited_work_leads_nowhere(draw, trace):
     drawing = draw().call("cudaStreamWaitEvent", 10, 1).launch((15, 5), (30, 10), 9, "alone")
     found, waits = pairs(trace(drawing))
     assert found == [] and waits.unresolved == 1
+
+
+def test_a_wait_that_no_launch_follows_holds_nothing_back_and_hides_nothing(draw, trace):
+    drawing = draw().launch((0, 5), (6, 50), 8, "compute").launch((6, 2), (9, 5), 9, "other").call("cudaStreamWaitEvent", 10, 1)
+    found, waits = pairs(trace(drawing))
+    assert found == [] and waits.unresolved == 0
 
 
 def test_kineto_leaves_out_waits_of_streams_without_work(draw, trace):
@@ -78,31 +163,3 @@ def test_where_nothing_is_recorded_collectives_wait_for_what_was_issued_before(d
     found, waits = pairs(trace(drawing))
     assert sorted(found) == [("copy", nccl), (nccl, "backward")]
     assert waits.inferred == 2
-
-
-def test_the_share_of_a_devices_processors(draw, trace):
-    # 108 SMs; 256 threads of 32 registers: 8 blocks an SM by threads. 432 blocks fill half; 8,640 make 10 waves.
-    properties = [
-        {"id": 0, "numSms": 108, "maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 167936}
-    ]
-    shape = {"block": [256, 1, 1], "registers per thread": 32, "shared memory": 0}
-    drawing = draw().launch((0, 5), (6, 100), 7, "half", grid=[432, 1, 1], **shape)
-    drawing.launch((10, 5), (16, 100), 8, "waves", grid=[8640, 1, 1], **shape)
-    drawing.header["deviceProperties"] = properties
-    graph = rank_graph(trace(drawing))
-    assert graph.occupancy is not None
-    assert np.allclose(graph.occupancy.share, [0.5, 1.0])
-    assert graph.occupancy.hold.tolist() == [100_000, 85_000]  # ten waves less the last one and a half
-
-
-def test_one_stream_shares_with_no_one(draw, trace):
-    drawing = draw().launch((0, 5), (6, 100), 7, "k", grid=[1000, 1, 1], block=[256, 1, 1], **{"registers per thread": 32})
-    assert rank_graph(trace(drawing)).occupancy is None
-
-
-def test_a_stream_of_higher_priority_waits_for_no_slots(draw, trace):
-    shape = {"grid": [8640, 1, 1], "block": [256, 1, 1], "registers per thread": 32}
-    drawing = draw().launch((0, 5), (6, 100), 7, "usual", priority=0, **shape).launch((10, 5), (16, 100), 8, "urgent", priority=-5, **shape)
-    drawing.header["deviceProperties"] = [{"id": 0, "numSms": 108}]
-    graph = rank_graph(trace(drawing))
-    assert [graph.names[i] for i in graph.name[graph.occupancy.task]] == ["usual"]

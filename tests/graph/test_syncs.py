@@ -8,8 +8,8 @@ import pytest
 from lumos.graph.build import rank_graph
 from lumos.graph.calls import Call, classify
 from lumos.graph.launches import device_work
-from lumos.graph.syncs import queue_depth, synchronisations
 from lumos.graph.table import Dependency, Kind
+from lumos.graph.waits.syncs import queue_depth, synchronisations
 from lumos.simulate import simulate
 
 US = 1000
@@ -116,6 +116,111 @@ def test_a_long_call_with_nothing_to_wait_for_is_kept_and_reported(draw, trace):
     assert graph.unclaimed_wait_time.tolist() == [500 * US]
 
 
+def limiter(draw, *, records):
+    """Six steps of one kernel of 100 us, each of which first waits for the kernel of two steps before.
+
+    Kernel n runs from 110 + 100 n for 100 us, without a pause. Step n calls the synchronisation at 100 n - 70 and returns 5 us after
+    kernel n - 2 has ended, at 100 n + 15. The launch takes 5 us, and the event is recorded 1 us later. Steps 0 and 1 have nothing to
+    wait for: the call takes 2 us. A step takes the CPU 17 us: the call 2, the launch 5, recording 1, and 9 between them.
+    """
+    drawing = draw()
+    for n in range(6):
+        called, returned = ((94, 96), (112, 114))[n] if n < 2 else (100 * n - 70, 100 * n + 15)
+        drawing.step(n, called - 1, 17).call("cudaEventSynchronize", called, returned - called)
+        drawing.launch((returned, 5), (110 + 100 * n, 100))
+        if records:
+            drawing.call("cudaEventRecord", returned + 6, 1)
+        drawing.op("end of step", returned + 8, 2)
+    return drawing
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_an_event_of_two_steps_before_is_awaited_in_every_step(draw, trace, loop_time, records):
+    # kernels of 50 us: 50 us a step; of 20 us: 20, as the CPU needs 17, and 5 + 5 + 8 us from one kernel to the next but one
+    found = trace(limiter(draw, records=records))
+    graph = rank_graph(found)
+    assert graph.lag[0, Dependency.SYNC] == 5 * US
+    assert not len(graph.unclaimed_wait_time)
+    assert [loop_time(found, f) for f in (1, 0.5, 0.2)] == [100, 50, 20]
+
+
+def test_without_rows_of_record_calls_a_single_wait_awaits_the_last_work_or_none(draw, trace):
+    # the kernel ends after the call has returned, so the call did not wait for it: 497 us are kept, as such a call takes 3
+    drawing = draw().launch((0, 5), (6, 994)).call("cudaEventSynchronize", 20, 500).call("cudaEventSynchronize", 530, 3)
+    graph = rank_graph(trace(drawing))
+    assert graph.unclaimed_wait_time.tolist() == [497 * US]
+    assert not (graph.pred_kind == Dependency.SYNC).any()
+    assert any(d.code == "sync-unknown" and "2 synch" in d.message for d in graph.diagnostics)
+
+
+def test_a_wait_that_nothing_explains_is_no_calls_usual_cost(draw, trace):
+    drawing = draw().launch((0, 5), (6, 994)).call("cudaEventSynchronize", 20, 500)
+    assert rank_graph(trace(drawing)).unclaimed_wait_time.tolist() == [500 * US]
+
+
+@pytest.mark.parametrize(("records", "known"), [(True, [0, 100, 200, 300]), (False, [0, 100, 200])])
+def test_an_event_may_stand_for_work_from_before_the_recording(draw, trace, loop_time, records, known):
+    """The recording begins in step 2: the launches and the records of steps 0 and 1 are missing, but not their kernels. What the first
+    call is part of is then cut off, so that without rows of record calls it is on its own, and its wait of 85 us is kept."""
+    drawing = limiter(draw, records=records)
+    drawing.rows = [row for row in drawing.rows if row["ts"] >= 129 or (row["cat"] == "kernel" and row["ts"] >= 110)]
+    found = trace(drawing)
+    graph = rank_graph(found)
+    ended = graph.measured_end[graph.pred[graph.pred_kind == Dependency.SYNC]] // US
+    assert (ended - ended[0]).tolist() == known
+    assert graph.unclaimed_wait_time.tolist() == ([] if records else [85 * US])
+    assert [loop_time(found, f) for f in (1, 0.2)] == [100, 20]
+
+
+def test_calls_that_are_alike_wait_for_one_stream(draw, trace):
+    """In every step, two calls return 5 us after the work on stream 7. That on stream 9, launched later, ends 78 us before the first
+    of these ends, which is too long before the return, but only 5 us before the second."""
+    drawing = draw()
+    for n in range(3):
+        at = 1000 * n
+        drawing.step(n, at, 990)
+        for begin, other in ((at, 20), (at + 120, 83)):
+            drawing.launch((begin, 5), (begin + 10, 100), 7, "work").call("cudaEventRecord", begin + 6, 1)
+            drawing.launch((begin + 8, 3), (begin + 12, other), 9, "other").call("cudaEventRecord", begin + 12, 1)
+            drawing.call("cudaEventSynchronize", begin + 20, 95)
+    graph = rank_graph(trace(drawing.launch((3000, 5), (3010, 100), 7, "work")))
+    source = graph.pred[graph.pred_kind == Dependency.SYNC]
+    assert [graph.names[i] for i in graph.name[source]] == ["work"] * 6
+
+
+def test_as_many_calls_as_events_wait_for_them_in_turn(draw, trace):
+    """In every step three copies end at 110, 210 and 310 us. The first call returns just after the first; when the second is called,
+    all have ended, so that its time does not tell which it awaits."""
+    drawing = draw()
+    for n in range(3):
+        at = 1000 * n
+        drawing.step(n, at, 990)
+        for i, name in enumerate(("first", "second", "third")):
+            drawing.launch((at + 4 * i, 2), (at + 10 + 100 * i, 100), name=name).call("cudaEventRecord", at + 4 * i + 2, 1)
+        for begin, time in ((20, 95), (320, 3), (330, 3)):
+            drawing.call("cudaEventSynchronize", at + begin, time)
+    graph = rank_graph(trace(drawing))
+    source = graph.pred[graph.pred_kind == Dependency.SYNC]
+    assert [graph.names[i] for i in graph.name[source]] == ["first", "second", "third"] * 3
+
+
+def test_without_rows_of_record_calls_one_return_does_not_tell_what_was_awaited(draw, trace):
+    # the call returns 5 us after the first kernel, and the second goes on: that happened once, so it may be chance
+    drawing = draw().launch((0, 5), (6, 94)).launch((7, 5), (100, 500)).call("cudaEventSynchronize", 20, 85)
+    drawing.launch((106, 2), (700, 5), name="other").call("cudaEventSynchronize", 110, 3)
+    graph = rank_graph(trace(drawing))
+    assert graph.unclaimed_wait_time.tolist() == [82 * US]
+
+
+def test_of_two_streams_the_one_whose_end_let_the_call_return_is_awaited(draw, trace):
+    # the work on stream 9 was issued last, but a call that waited for it would have returned at 30
+    drawing = draw().launch((0, 5), (6, 90), 8, "awaited").call("cudaEventRecord", 6, 1)
+    drawing.launch((10, 5), (16, 10), 9, "other").call("cudaEventRecord", 16, 1).call("cudaEventSynchronize", 20, 80)
+    graph = rank_graph(trace(drawing))
+    source = graph.pred[graph.pred_kind == Dependency.SYNC]
+    assert [graph.names[i] for i in graph.name[source]] == ["awaited"]
+
+
 def test_a_full_queue_shows_as_many_launches_at_one_count(draw, trace):
     # 1,100 launches 1 us apart of kernels of 10 us: outstanding grows by 9 in 10 until 1,000 are queued, then each call
     # waits for a kernel to end
@@ -141,6 +246,17 @@ def test_a_full_queue_shows_as_many_launches_at_one_count(draw, trace):
     kernels = np.flatnonzero(graph.kind == Kind.KERNEL)
     error = abs(timeline.end[kernels].max() - graph.measured_end[kernels].max())
     assert error / (graph.measured_end.max() - graph.measured_start.min()) < 0.001
+
+
+@pytest.mark.parametrize(("launches", "depth"), [(99, 0), (100, 1000)])
+def test_a_queue_is_full_where_a_hundred_launches_begin_at_one_count(draw, trace, launches, depth):
+    # 1,000 kernels of 10 us were launched before the recording, and every recorded launch begins when one of them has ended
+    drawing = draw()
+    for i in range(1000):
+        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
+    for i in range(launches):
+        drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
+    assert queue_depth(device_work(trace(drawing))).depth == depth
 
 
 def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
@@ -179,7 +295,9 @@ def test_names_of_calls(draw, trace):
         "cudaMemcpyAsync": Call.OTHER,
         "cuStreamSynchronize": Call.STREAM_SYNC,
         "cudaEventQuery": Call.QUERY,
-        "cudaLaunchKernel": Call.OTHER,
+        "cudaLaunchKernel": Call.LAUNCH,
+        "hipExtModuleLaunchKernel": Call.LAUNCH,
+        "cudaGraphLaunch": Call.GRAPH_LAUNCH,
     }
     for i, name in enumerate(wanted):
         drawing.call(name, 10 * i, 5)

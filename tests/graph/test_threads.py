@@ -73,6 +73,9 @@ def test_the_autograd_thread_waits_for_the_forward_pass_and_the_main_thread_for_
     later = simulate(graph, slower)
     assert later.start[names(graph).index("backward")] - timeline.start[names(graph).index("backward")] == 50 * US
     assert later.start[names(graph).index("optimizer")] - timeline.start[names(graph).index("optimizer")] == 50 * US
+    faster = graph.duration.copy()
+    faster[names(graph).index("forward")] = 40 * US
+    assert simulate(graph, faster).start[names(graph).index("backward")] == 50 * US  # no measured start holds the thread back
     # the gap on the main thread is a wait, except for the 5 us after the other thread became idle
     gaps = graph.duration[graph.kind == Kind.HOST] // US
     assert sorted(gaps.tolist()) == [5, 10]
@@ -112,3 +115,13 @@ def test_a_thread_that_only_polls_waits_for_no_one(draw, job):
     slower[names(graph).index("a")] += 1000 * US
     polls = graph.processor == 1
     assert (simulate(graph, slower).start[polls] == graph.measured_start[polls]).all()
+
+
+def test_what_a_hand_off_leaves_of_a_wait_is_reported(draw, trace):
+    """The main thread pauses from 100 to 400. One thread finishes at 150, another works from 160 to 500. The 250 us after the first
+    stay CPU work of the main thread, and for 240 of them the other thread worked: they are reported as waiting without a reason."""
+    drawing = draw().op("a", 0, 100).op("b", 400, 100)
+    drawing.op("quick", 90, 60, tid=200).op("long", 160, 340, tid=300)
+    graph = rank_graph(trace(drawing))
+    [task] = graph.unclaimed_wait_task
+    assert graph.duration[task] == 250 * US and graph.unclaimed_wait_time.tolist() == [240 * US]

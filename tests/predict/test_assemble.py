@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
@@ -72,6 +73,26 @@ def test_launch_bound_step_takes_the_hosts_time(flat):
     graph = assemble(layout, flat(1000), False).graph
     host = graph.duration[np.isin(graph.kind, (Kind.LAUNCH, Kind.OPERATOR))].sum()
     assert simulate(graph).end.max() == pytest.approx(host, rel=0.02)
+
+
+def test_the_first_kernel_starts_a_launch_latency_after_its_launch(flat):
+    pricer = flat(1000)
+    accelerator = structs.replace(pricer.cluster.accelerator, launch_latency_s=3e-6)
+    pricer.cluster = structs.replace(pricer.cluster, accelerator=accelerator)
+    timeline = simulate(assemble(arrange(GPT, Plan(512, 4), QUIET, 8), pricer, False).graph)
+    kernel = int(np.flatnonzero(timeline.graph.kind == Kind.KERNEL)[0])
+    launch = int(timeline.graph.pred[timeline.graph.pred_offset[kernel]])
+    assert timeline.start[kernel] - timeline.end[launch] == 3000
+
+
+def test_the_host_launches_the_optimizer_when_the_gradients_are_there(flat):
+    """A host that takes no time launches everything before it at once."""
+    timeline = simulate(assemble(arrange(GPT, Plan(512, 4), QUIET, 8), flat(1000), False).graph)
+    launched = timeline.start[timeline.graph.kind == Kind.LAUNCH]
+    kernels = np.flatnonzero(timeline.graph.kind == Kind.KERNEL)
+    at_once = int((launched == 0).sum())
+    assert 0 < at_once < len(kernels)
+    assert launched[at_once:].min() == timeline.end[kernels[at_once - 1]]
 
 
 def test_recomputation_adds_a_forward_pass(flat):

@@ -12,6 +12,7 @@ import pytest
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor, Waits
 from lumos.simulate import freeze, simulate, sweep, sweep_many
+from lumos.simulate.durations import with_durations
 
 D, K = Dependency, Kind
 THREAD, OTHER, S7, S8 = 0, 1, 2, 3  # processors of the hand-drawn rank
@@ -214,6 +215,7 @@ def test_a_kernel_that_fills_the_device_holds_back_other_streams_until_its_last_
     assert not freeze(graph).exact
     # Half as long, the kernel holds half as long: 2 + 30.
     assert simulate(graph, np.array([2, 50, 2, 10], np.int64)).start[3] == 32
+    assert times(with_durations(graph, np.array([2, 50, 2, 10], np.int64)))[3] == (32, 42)
     # Half of the device leaves room.
     assert times(draw(rows, occupancy=[(1, 0.5, 60), (3, 0.5, 10)]))[3] == (4, 14)
     ignored = replace(graph, ignored=frozenset({D.OCCUPANCY}))

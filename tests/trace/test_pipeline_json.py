@@ -73,8 +73,23 @@ def test_wrong_lists(folder, edit, message):
         read(path)
 
 
-def test_interleaving_without_chunks(folder):
-    with pytest.raises(TraceError, match=r"interleaved \(vp_size 2\) without fwd_minibatch"):
+def test_interleaving_without_chunks_follows_from_the_schedule(folder):
+    """Two stages, two chunks, two microbatches: chunk 0 for both microbatches, then chunk 1; backward passes begin with chunk 1."""
+
+    def four_passes(iteration):
+        for prefix, begin in (("fwd", 0.0), ("bwd", 100.0)):
+            iteration[f"{prefix}_start"] = [begin + 10 * k for k in range(4)]
+            iteration[f"{prefix}_end"] = [begin + 10 * k + 9 for k in range(4)]
+
+    trace = read(change(folder(vp_size=2), four_passes)).traces[0]
+    assert trace.args["microbatch"].values.tolist() == [0, 1, 0, 1, 0, 1, 0, 1]
+    assert trace.args["chunk"].values.tolist() == [0, 0, 1, 1, 1, 1, 0, 0]
+
+
+def test_passes_that_fit_no_interleaved_schedule(folder):
+    with pytest.raises(
+        TraceError, match=r"2 passes \(fwd\) are no multiple of pp_size 2 times vp_size 2.*record fwd_minibatch and fwd_chunk"
+    ):
         read(folder(vp_size=2))
 
 

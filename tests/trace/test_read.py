@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 from pathlib import Path
 
@@ -73,6 +75,44 @@ def test_what_is_no_trace_is_a_clear_error(tmp_path: Path, content: bytes, messa
     path.write_bytes(content)
     with pytest.raises(TraceError, match=rf"trace\.json: .*{message}"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "command"),
+    [
+        ("zstd", b"\x28\xb5\x2f\xfd\x04\x58", "zstd -d"),
+        ("xz", lzma.compress(b"{}"), "xz -d"),
+        ("bzip2", bz2.compress(b"{}"), "bzip2 -d"),
+        ("zip", b"PK\x03\x04\x14\0", "unzip"),
+        ("LZ4", b"\x04\x22\x4d\x18\x64", "lz4 -d"),
+    ],
+)
+def test_other_compression_is_named_with_how_to_unpack_it(tmp_path: Path, name: str, content: bytes, command: str) -> None:
+    path = tmp_path / "rank0.json.packed"
+    path.write_bytes(content)
+    message = rf"rank0\.json\.packed: compressed with {name}; .*unpack it \({command} FILE\)"
+    with pytest.raises(TraceError, match=message.replace("; .*", "; ")):
+        read(path)
+    with pytest.raises(TraceError, match=rf"holds no trace \(.*{message}"):
+        read(tmp_path)
+
+
+def test_a_folder_of_folders_says_which_to_name(tmp_path: Path) -> None:
+    for rank in range(4):
+        (tmp_path / f"rank{rank}").mkdir()
+        write(tmp_path / f"rank{rank}" / "trace.json.gz", rank)
+    with pytest.raises(TraceError, match=r"only 4 folders, rank0, rank1, rank2, ….*: name them, as in .*/\*"):
+        read(tmp_path)
+    assert read(*sorted(tmp_path.iterdir())).ranks == (0, 1, 2, 3)
+
+
+def test_two_windows_of_one_rank_are_named_by_their_steps(tmp_path: Path) -> None:
+    for name, steps in (("a.json", (10, 11)), ("b.json", (20,))):
+        marks = [{**EVENTS[0], "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": step} for step in steps]
+        info = {"distributedInfo": {"rank": 1, "world_size": 2}}
+        (tmp_path / name).write_text(json.dumps({**info, "traceEvents": EVENTS + marks}))
+    with pytest.raises(TraceError, match=r"are two windows \(ProfilerStep#10 to ProfilerStep#11; ProfilerStep#20\) of rank 1; name one"):
+        read(tmp_path)
 
 
 def test_an_absent_path(tmp_path: Path) -> None:

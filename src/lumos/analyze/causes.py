@@ -82,7 +82,9 @@ def causes(timeline: Timeline, frozen: Frozen) -> Causes:
     released = np.zeros(n, bool)
     released[graph.release_task] = True
     waits = waiting(timeline)
-    full = last_full(timeline, waits)
+    released_at = np.full(n, NEVER)
+    np.maximum.at(released_at, graph.release_task, graph.release_time)
+    full = last_full(timeline, waits, np.maximum(ready, released_at))
     held_back = np.flatnonzero(full.until > ready)
     task[held_back], kind[held_back] = full.holder[held_back], Dependency.OCCUPANCY
     ready[held_back] = done[held_back] = full.until[held_back]
@@ -124,13 +126,15 @@ def device_causes(timeline: Timeline, owners: Members) -> DeviceCauses:
         _latest(ready, task, timeline.end[graph.pred[edges]] + lag[task, kind])
     released = graph.release_task
     wait[released] = np.maximum(wait[released], graph.release_time)
-    wait = np.maximum(wait, last_full(timeline, waiting(timeline)).until)
     device = np.flatnonzero(owners.on_device)
     device = device[np.lexsort((timeline.start[device], graph.processor[device]))]
     previous = np.full(len(device), NEVER)
     if Dependency.STREAM_ORDER not in graph.ignored:
         follows = np.flatnonzero(graph.processor[device[1:]] == graph.processor[device[:-1]]) + 1
         previous[follows] = timeline.end[device[follows - 1]] + lag[device[follows], Dependency.STREAM_ORDER]
+    ready = np.maximum(launch, wait)
+    ready[device] = np.maximum(ready[device], previous)
+    wait = np.maximum(wait, last_full(timeline, waiting(timeline), ready).until)
     return DeviceCauses(device, launch[device], previous, wait[device])
 
 

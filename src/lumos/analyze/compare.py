@@ -17,6 +17,7 @@ from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.collectives import waiting
 from lumos.analyze.steps import Members, StepTime, StepTimes, members, step_times
 from lumos.analyze.tables import by_operator
+from lumos.analyze.trust import Trust, trust
 from lumos.analyze.working import working
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
@@ -62,7 +63,8 @@ class Side(NamedTuple):
     """One of the two jobs. step_time_ns, latency_ns, basis: of its step. steps: the steps over which operators, kernels and collectives
     are averaged. variation: the standard deviation of a rank's steps over their mean, averaged over the ranks; None where no rank has
     two steps. breakdown: the four parts of its step, the mean over the ranks; they sum to the step. other_steps_ns: time in a step in
-    which devices ran only work of other steps; it is in the breakdown, but in no row of operators, kernels or collectives."""
+    which devices ran only work of other steps; it is in the breakdown, but in no row of operators, kernels or collectives. trust: how far
+    answers about this job can be trusted."""
 
     step_time_ns: int
     latency_ns: int
@@ -73,6 +75,7 @@ class Side(NamedTuple):
     variation: float | None
     breakdown: dict[str, float]
     other_steps_ns: float
+    trust: Trust
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -181,6 +184,7 @@ def _side(run: _Run) -> Side:
         variation=variation,
         breakdown=breakdown,
         other_steps_ns=float(others[run.chosen].mean()),
+        trust=trust(run.timeline.graph),
     )
 
 

@@ -2,9 +2,10 @@
 
 There are two rules. "peer-median": peers do equal work, and it takes the median of their times. In an operation-level job the
 peers are the ranks of one pipeline stage, over all microbatches and steps, because a stage's share of the model is part
-of the plan. In any other job all ranks are peers, and the work of a step is matched by kind, name and order. "pooled-mean" is
-the rule of ByteDance-Seed/StragglerAnalysis ("Understanding Stragglers in Large Model Training Using What-if Analysis", 2025):
-all workers and stages are pooled, compute takes the mean and communication the median, and launches have no delay.
+of the plan. In any other job all ranks are peers, and the work of a step is the same where their sequences of operators agree
+(`analyze.peers`); work that most ranks lack takes no time. "pooled-mean" is the rule of ByteDance-Seed/StragglerAnalysis
+("Understanding Stragglers in Large Model Training Using What-if Analysis", 2025): all workers and stages are pooled, compute takes
+the mean and communication the median, and launches have no delay.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.analyze.peers import Peers, numbered, peers
 from lumos.analyze.steps import Members, is_operation_level
 from lumos.analyze.task_class import kernel_classes
 from lumos.graph.table import Graph, Kind
-from lumos.trace.table import ABSENT, Int64, Job
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from lumos.trace.table import Int64, Job
 
 
 IDEAL_RULES = ("peer-median", "pooled-mean")
@@ -71,59 +74,67 @@ def equal_work(graph: Graph, owners: Members, job: Job | None) -> EqualWork:
     return EqualWork((*kernel_labels, *cpu_labels), label, None, np.zeros(len(graph), bool))
 
 
-def ideal_durations(graph: Graph, owners: Members, classes: EqualWork, counted: NDArray[np.bool_], rule: str) -> Int64:
-    """The durations, int64[n] ns, of the job in which equal work takes equal time.
+@dataclass(frozen=True, slots=True, eq=False)
+class Ideal:
+    """The job in which equal work takes equal time, and each of its n tasks that most ranks do not have.
+
+    duration: int64[n] ns. extra: bool[n], work that most ranks lack: it takes no time. undecided: bool[n], work that half of the ranks
+    lack, or that most lack in a job whose ranks may be stages of a pipeline: it keeps its time. peers: which tasks were compared; None
+    for an operation-level job, where operations of one kind are compared with each other.
+    """
+
+    duration: Int64
+    extra: NDArray[np.bool_]
+    undecided: NDArray[np.bool_]
+    peers: Peers | None
+
+
+def ideal_job(graph: Graph, owners: Members, classes: EqualWork, counted: NDArray[np.bool_], rule: str) -> Ideal:
+    """The ideal job.
 
     counted: bool[n], tasks of the steps that count. All other tasks keep their durations; so do collectives whose peers are
-    unknown, because their durations include waiting. rule: one of RULES.
+    unknown, because their durations include waiting. rule: one of IDEAL_RULES.
     """
     communicates = graph.kind == Kind.COLLECTIVE
     pooled = rule == "pooled-mean"
-    if is_operation_level(graph):
+    extra, undecided = np.zeros(len(graph), bool), np.zeros(len(graph), bool)
+    found = None if is_operation_level(graph) else peers(owners)
+    if found is None:
         stage = np.zeros(len(graph), np.int64) if pooled or classes.stage is None else classes.stage[owners.rank]
-        key = _number(stage, classes.label)
+        key = numbered(stage, classes.label)
     else:
-        key = _number(*_matched(graph, owners))
+        key = found.place
         joined = np.zeros(len(graph), bool)
         joined[graph.rendezvous_task] = True
-        counted = counted & (joined | ~communicates)
+        counted = counted & (joined | ~communicates) & (key >= 0)
+        rare = 2 * found.ranks - found.compared  # below zero: most ranks lack it
+        uneven = counted & ~communicates & (rare[key] <= 0)
+        extra = uneven & (rare[key] < 0) & (not has_transfers(graph))
+        undecided = uneven & ~extra
+    out = _equalised(graph, key, counted & ~classes.delay & ~undecided, communicates | (not pooled))
+    out[extra] = 0
+    if pooled:
+        out[classes.delay] = 0
+    return Ideal(out, extra, undecided, found)
+
+
+def has_transfers(graph: Graph) -> bool:
+    """Whether ranks send to each other directly, as stages of a pipeline do."""
+    facts = graph.collectives
+    return facts is not None and any(kind.is_transfer for kind in facts.kinds)
+
+
+def _equalised(graph: Graph, key: Int64, counted: NDArray[np.bool_], by_median: NDArray[np.bool_]) -> Int64:
+    """The durations, where counted tasks of one key take the median of their times, or the mean."""
     out = graph.duration.copy()
-    tasks = np.flatnonzero(counted & ~classes.delay)
+    tasks = np.flatnonzero(counted)
+    if not len(tasks):
+        return out
     order = tasks[np.lexsort((graph.duration[tasks], key[tasks]))]
-    bounds = np.concatenate(([0], np.flatnonzero(np.diff(key[order])) + 1, [len(order)])) if len(order) else np.zeros(1, np.int64)
+    bounds = np.concatenate(([0], np.flatnonzero(np.diff(key[order])) + 1, [len(order)]))
     low, size = bounds[:-1], np.diff(bounds)
     sorted_duration = graph.duration[order]
     median = (sorted_duration[low + (size - 1) // 2] + sorted_duration[low + size // 2]) // 2
-    mean = np.add.reduceat(sorted_duration, low) // size if len(low) else median
-    value = np.where(communicates[order[low]] | (not pooled), median, mean)
-    out[order] = np.repeat(value, size)
-    if pooled:
-        out[classes.delay] = 0
-    return out
-
-
-def _matched(graph: Graph, owners: Members) -> tuple[Int64, ...]:
-    """Columns that are equal for tasks that do equal work on different ranks: step, kind, name, and the number of the task among
-    those of its rank with the same three."""
-    names = {name: i for i, name in enumerate(dict.fromkeys(s.name for s in owners.steps))}
-    step = np.array([*(names[s.name] for s in owners.steps), ABSENT], np.int64)[owners.step]
-    kind, name = graph.kind.astype(np.int64), graph.name.astype(np.int64)
-    order = np.lexsort((np.arange(len(graph)), name, kind, step, owners.rank))
-    rows = np.stack([owners.rank[order], step[order], kind[order], name[order]])
-    new = np.ones(len(order), bool)
-    new[1:] = (np.diff(rows) != 0).any(axis=0)
-    place = np.arange(len(order))
-    ordinal = np.empty(len(order), np.int64)
-    ordinal[order] = place - np.maximum.accumulate(np.where(new, place, 0))
-    return step, kind, name, ordinal
-
-
-def _number(*columns: Int64) -> Int64:
-    """For each row of the columns, a number that equal rows share and distinct rows do not."""
-    order = np.lexsort(columns)
-    rows = np.stack([c[order] for c in columns])
-    new = np.zeros(len(order), np.int64)
-    new[1:] = (np.diff(rows) != 0).any(axis=0)
-    out = np.empty(len(order), np.int64)
-    out[order] = np.cumsum(new)
+    mean = np.add.reduceat(sorted_duration, low) // size
+    out[order] = np.repeat(np.where(by_median[order[low]], median, mean), size)
     return out

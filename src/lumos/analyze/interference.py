@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.task_class import kernel_class
-from lumos.graph.collectives import is_communication
+from lumos.graph.joined.collectives import is_communication
+from lumos.graph.kernel_names import kernel_class
 from lumos.intervals import union, within
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 

@@ -3,25 +3,35 @@
 A kernel in `Graph.occupancy` holds a share of its device from its start until `hold` of its own work is done. A member of a
 rendezvous therefore holds its share while it waits for the last rank. No kernel starts while the kernels of other streams hold
 the whole device. Holds scale with durations, and shares add up, as in the event loop, so that in a simulated run a kernel that
-found the device full starts at exactly the time given here. A measured kernel may have begun while the device was full
-according to this model; the device then counts as full until that kernel's start.
+found the device full starts at exactly the time given here.
+
+A full device explains why a kernel waited only where it was full from when the kernel was otherwise ready, or from LONGEST_ROOM after that,
+and without a longer pause than that. A measured kernel may also begin up to so much, and EARLY_WAVES waves, before the device ceases to be
+full according to this model: it is then full until that start. Where a kernel begins still earlier, the model explains nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
+from lumos.graph.occupancy import EARLY_WAVES
 from lumos.graph.table import Dependency, Occupancy
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from lumos.analyze.collectives import Waiting
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int32, Int64
 
 #: A time that does not exist: earlier than any other.
 NEVER = int(np.iinfo(np.int64).min)
+
+#: A device with room for so long at most counts as full throughout (ns): a kernel starts a few us after the share that it takes was
+#: released, and another may take it first.
+LONGEST_ROOM = 20_000
 
 #: As in the event loop, shares count in parts of 1e9, and a device within 1e-6 of full is full.
 _WHOLE = 1_000_000_000
@@ -54,8 +64,9 @@ class _Holds(NamedTuple):
         return _Holds(self.task[chosen], self.stream[chosen], self.start[chosen], self.end[chosen], self.share[chosen])
 
 
-def last_full(timeline: Timeline, waits: Waiting) -> LastFull:
-    """Until when every task of the timeline found its device full. waits: of the same timeline."""
+def last_full(timeline: Timeline, waits: Waiting, ready: Int64) -> LastFull:
+    """Until when every task of the timeline found its device full. waits: of the same timeline. ready: int64[n] ns, when each task could
+    have started otherwise; NEVER where nothing else is known to have held it back."""
     graph = timeline.graph
     full = LastFull(np.full(len(graph), NEVER), np.full(len(graph), -1, np.int32))
     if graph.occupancy is None or Dependency.OCCUPANCY in graph.ignored:
@@ -64,16 +75,19 @@ def last_full(timeline: Timeline, waits: Waiting) -> LastFull:
     numbers: dict[tuple[int, int], int] = {}
     number = np.array([numbers.setdefault((p.rank, p.device), len(numbers)) for p in graph.processors], np.int32)
     device = number[holds.stream]
+    earliest = int(timeline.start.min(initial=0))
     for each in np.unique(device):
         shared = np.flatnonzero(device == each)
         for stream in np.unique(holds.stream[shared]):
             own, others = holds.only(shared[holds.stream[shared] == stream]), holds.only(shared[holds.stream[shared] != stream])
-            until, holder = _ends_of_full(others)
-            last = np.searchsorted(until, own.start, side="right") - 1
-            known = last >= 0
-            full.until[own.task[known]], full.holder[own.task[known]] = until[last[known]], holder[last[known]]
-            holder = _still_full(others, own.start)
-            full.until[own.task[holder >= 0]], full.holder[own.task[holder >= 0]] = own.start[holder >= 0], holder[holder >= 0]
+            begin, until, holder = _full_periods(others)
+            last = np.searchsorted(begin, own.start, side="left") - 1
+            early = LONGEST_ROOM + EARLY_WAVES * (timeline.end[holder] - until)  # what is left of a kernel after its hold is one wave
+            if len(last) and len(until):
+                last[(last >= 0) & (until[last] > own.start + early[last])] -= 1
+            known = np.flatnonzero((last >= 0) & _lasting(begin, until, np.maximum(ready[own.task], earliest), last))
+            full.until[own.task[known]] = np.minimum(until[last[known]], own.start[known])
+            full.holder[own.task[known]] = holder[last[known]]
     return full
 
 
@@ -93,35 +107,38 @@ def _share_of(time: Int64, part: Int64, whole: Int64) -> Int64:
     return np.array([t * p // w for t, p, w in zip(time.tolist(), part.tolist(), whole.tolist(), strict=True)], np.int64)
 
 
-def _ends_of_full(holds: _Holds) -> tuple[Int64, Int32]:
-    """The times, ascending, at which these kernels cease to hold the whole device, and the kernel that released its share."""
+class _Periods(NamedTuple):
+    """When kernels hold the whole device, ascending: begin, end (ns), and the kernel whose release ended it."""
+
+    begin: Int64
+    end: Int64
+    holder: Int32
+
+
+def _full_periods(holds: _Holds) -> _Periods:
+    """The periods in which these kernels hold the whole device."""
     holds = holds.only(np.flatnonzero(holds.end > holds.start))
     by_start, by_end = np.argsort(holds.start, kind="stable"), np.argsort(holds.end, kind="stable")
     start, end = holds.start[by_start], holds.end[by_end]
     taken, released = (np.concatenate(([0], np.cumsum(holds.share[order]))) for order in (by_start, by_end))
-    time = np.unique(end)
-    taken = taken[np.searchsorted(start, time, side="left")]
-    before = taken - released[np.searchsorted(end, time, side="left")]
-    last = np.searchsorted(end, time, side="right")
-    ceased = (before >= _FULL) & (taken - released[last] < _FULL)
-    return time[ceased], holds.task[by_end[last[ceased] - 1]]
+    time = np.unique(np.concatenate((start, end)))
+
+    def held(side: Literal["left", "right"]) -> NDArray[np.bool_]:
+        """Whether the device is full just before ("left") or after ("right") each time."""
+        full: NDArray[np.bool_] = taken[np.searchsorted(start, time, side)] - released[np.searchsorted(end, time, side)] >= _FULL
+        return full
+
+    before, after = held("left"), held("right")
+    ended = time[before & ~after]
+    return _Periods(time[~before & after], ended, holds.task[by_end[np.searchsorted(end, ended, side="right") - 1]])
 
 
-def _still_full(holds: _Holds, time: Int64) -> Int32:
-    """Where these kernels hold the whole device before and after a time, the one whose release ends that, int32[times]; else -1.
-    A stream runs one kernel at a time, the last that it began."""
-    streams = [holds.only(np.flatnonzero(holds.stream == stream)) for stream in np.unique(holds.stream)]
-    if not streams:
-        return np.full(len(time), -1, np.int32)
-    end, share, task = (np.empty((len(streams), len(time)), np.int64) for _ in range(3))
-    for row, each in enumerate(streams):
-        each = each.only(np.argsort(each.start, kind="stable"))
-        last = np.searchsorted(each.start, time, side="left") - 1
-        end[row], task[row] = each.end[last], each.task[last]
-        share[row] = np.where((last >= 0) & (end[row] > time), each.share[last], 0)
-    order = np.argsort(-end, axis=0, kind="stable")  # the last to release its share comes first
-    held = np.cumsum(np.take_along_axis(share, order, 0), axis=0)
-    fills = (held >= _FULL).argmax(axis=0)
-    at = np.arange(len(time))
-    out: Int32 = np.where(held[-1] >= _FULL, task[order[fills, at], at], -1).astype(np.int32)
+def _lasting(begin: Int64, end: Int64, ready: Int64, last: Int64) -> NDArray[np.bool_]:
+    """Whether the device was full from when each task was `ready` to the end of the full period `last`, but for short pauses."""
+    if not len(begin):
+        return np.zeros(len(ready), bool)
+    pauses = np.concatenate(([0], np.cumsum(begin[1:] - end[:-1] > LONGEST_ROOM)))
+    first = np.searchsorted(end, ready, side="right")  # the first period to end after the task was ready
+    within = np.minimum(first, len(end) - 1)
+    out: NDArray[np.bool_] = (first <= last) & (begin[within] <= ready + LONGEST_ROOM) & (pauses[within] == pauses[last])
     return out

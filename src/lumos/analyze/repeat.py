@@ -112,6 +112,7 @@ class _Repeated:
             measured_end=None,
             unclaimed_wait_task=np.empty(0, np.int32),
             unclaimed_wait_time=np.empty(0, np.int64),
+            one_off=None,
             waiting_unknown=self._rows(graph.waiting_unknown, copies)[0],
             steps=(),
         )

@@ -17,6 +17,7 @@ from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.device_load import busy_curves, busy_difference
 from lumos.analyze.steps import Members, is_operation_level, members, step_times
 from lumos.analyze.task_class import kernel_classes
+from lumos.analyze.trust import Trust, trust
 from lumos.analyze.unexplained import unexplained_times
 from lumos.errors import GraphError
 from lumos.graph.operations.host import operation_constants as operation_constants
@@ -101,7 +102,7 @@ class ReplayResult(Shown):
     step_time_ns, latency_ns, basis: of the job's step as measured. replayed_step_time_ns: the same step as replayed.
     mean_abs_error, max_abs_error, exposed_communication_error: over scored steps, None where there are none.
     collective_start_error: over the collectives in the steps of all ranks. constants: by name, one value per rank, in the
-    order of rank_numbers.
+    order of rank_numbers. trust: how far answers about the job can be trusted.
     """
 
     step_time_ns: int
@@ -121,6 +122,7 @@ class ReplayResult(Shown):
     start_error_by_stream: dict[str, GroupError]
     constants: dict[str, tuple[int, ...]]
     ignored: tuple[str, ...]
+    trust: Trust
     diagnostics: tuple[Diagnostic, ...]
 
     @property
@@ -163,6 +165,7 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
         start_error_by_stream=start_error_by_stream(truth, timeline, owners, starts),
         constants=replay_constants(graph),
         ignored=tuple(sorted(kind.word for kind in graph.ignored)),
+        trust=trust(graph, timeline, owners),
         diagnostics=(*graph.diagnostics, *times.findings()),
     )
 

@@ -14,15 +14,15 @@ they do, or the others go on after their marks and it does not.
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF
 from lumos.graph.lists import Lists, grouped, list_of
+from lumos.graph.steps import number_of
 from lumos.graph.table import Dependency, Graph, Kind, Step
-from lumos.graph.threads import SHORTEST_HAND_OFF
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,12 +114,6 @@ def prefix(graph: Graph, rank: Int32, on_device: NDArray[np.bool_], launch: Int3
     shows_launches = np.zeros(len(graph.ranks), bool)
     shows_launches[rank[launch >= 0]] = True
     return released & on_device & (launch < 0) & shows_launches[rank]
-
-
-def number_of(name: str) -> int | None:
-    """The number of a step, from its name such as ProfilerStep#12; None without one."""
-    found = re.search(r"#(\d+)$", name)
-    return None if found is None else int(found[1])
 
 
 def _is_service(name: str) -> bool:

@@ -6,7 +6,8 @@ successive periods agree within AGREE; that period is the answer. A job whose st
 LONGEST_CYCLE of them. The last copies are left out where ranks meet in different steps, as the partners of the last are not there. A job
 that does not settle within the bounds below says so, and its answer is the mean over the later half.
 
-A recording without periods (`analyze.steps`) is simulated as it is, and its step is the latency.
+A recording without periods (`analyze.steps`) is simulated as it is, and its step is the latency. Time that a job takes once, such as to
+load code (`graph.one_off`), is in neither.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from lumos.analyze.repeat import Loop, repeated
 from lumos.analyze.steps import StepTimes, step_times
 from lumos.diagnostics import Diagnostic
+from lumos.graph.one_off import recurring
 from lumos.simulate import simulate
 from lumos.simulate.durations import with_durations
 from lumos.simulate.timeline import Timeline, measured
@@ -108,6 +110,7 @@ def steady(owners: Members, step: int, run: Callable[[Graph], Timeline] = simula
     owners: of the job. step: position in `owners.job`. run: how a graph is simulated. repeat: whether to repeat the step,
     where that does not follow from the job's own periods. Raises GraphError where the graph has no schedule.
     """
+    owners = replace(owners, graph=recurring(owners.graph))
     if not (owners.has_period if repeat is None else repeat):
         graph = owners.graph
         loop = Loop(graph, owners, np.arange(len(graph)), len(owners.job))
@@ -129,7 +132,7 @@ def altered(base: Steady, owners: Members, step: int, run: Callable[[Graph], Tim
     """
     if base.basis is Basis.LATENCY:
         return steady(owners, step, run, repeat=False)
-    loop = base.loop.altered(owners.graph)
+    loop = base.loop.altered(recurring(owners.graph))
     timeline = run(loop.graph)
     cycle = settled_cycle(timeline, loop)
     if cycle:

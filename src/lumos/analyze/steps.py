@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.spans import beside_the_loop, launches, number_of, prefix, task_spans
+from lumos.analyze.spans import beside_the_loop, launches, prefix, task_spans
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.lists import Lists, grouped
+from lumos.graph.steps import number_of
 from lumos.graph.table import Dependency, Graph, Kind, Step
 from lumos.simulate.timeline import Timeline, measured
 from lumos.units import duration
@@ -63,7 +64,7 @@ class Members:
     steps: the steps that own any work, by rank and start. step: int32[n], index into `steps`, -1 none.
     previous: int32[steps], the step of the same rank that the loop took just before; -1 where the recording does not have it.
     job: the steps of the whole job, in order.
-    rank: int32[n], position in `graph.ranks`. on_device: bool[n]. launch: int32[n], the launching task, -1 none.
+    rank: int32[n], position in `graph.joined.ranks`. on_device: bool[n]. launch: int32[n], the launching task, -1 none.
     prefix: bool[n], device work launched before the window.
     completes: bool[n], the tasks that a step is complete with: neither pauses nor the work of threads beside the loop.
     order, offset: step i owns tasks order[offset[i]:offset[i + 1]], in ascending id.
@@ -94,7 +95,7 @@ class Members:
         return self.rank_order[self.rank_offset[position] : self.rank_offset[position + 1]]
 
     def step_rank(self) -> Int64:
-        """Position in `graph.ranks` of every step's rank."""
+        """Position in `graph.joined.ranks` of every step's rank."""
         place = {rank: i for i, rank in enumerate(self.graph.ranks)}
         return np.array([place[s.rank] for s in self.steps], np.int64)
 

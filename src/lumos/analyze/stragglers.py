@@ -7,6 +7,9 @@ took ideal times, which is what fixing it is worth. Two ranks that are both slow
 fixes does not add up. It is negative where the ideal times are slower than the measured: for a rank that is faster than its
 peers.
 
+`findings` says why, one cause each, with the rank, the step and the time where it is worst (`analyze.straggler_causes`). Where ranks do
+unequal work, where two ranks leave open which one is off, and where the ideal step is longer than the measured, a diagnostic says so.
+
 Figures are means over the steps of the job that count (`analyze.steps`): their periods where the recording shows any. Steps that stand
 apart (warm-up) are left out, with a diagnostic.
 """
@@ -18,20 +21,31 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.equal_work import IDEAL_RULES, equal_work, ideal_durations
+from lumos.analyze.equal_work import IDEAL_RULES, equal_work, ideal_job
 from lumos.analyze.steps import StepTimes, members, step_times
+from lumos.analyze.straggler_causes import Candidate, StragglerFinding, candidates, where
+from lumos.analyze.trust import Trust, check_sound, trust
+from lumos.analyze.unequal_work import unequal_work
+from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
 from lumos.simulate.freeze import freeze, sweep
+from lumos.units import duration
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lumos.diagnostics import Diagnostic
+    from lumos.analyze.equal_work import Ideal
     from lumos.trace.table import Int64, Job
     from lumos.vocabulary import Basis
+
+#: A cause is listed where it is worth this share of a step, or slows the ideal step by it.
+LEAST = 0.002
+
+#: How many causes are tried, the largest first: each takes two simulations.
+MOST_CAUSES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +101,7 @@ class Stragglers(Shown):
     step_time_ns, latency_ns, basis: of the job's step as measured, the median.
     slowdown: measured / ideal step. slowdown_without_launch_delay: the step replayed without launch delays / ideal step;
     None where the job does not record launch delays. by_rank: by rank; by_stage (empty where unknown), by_class: by worth.
+    findings: the causes, the one that costs most first. trust: how far answers about the job can be trusted.
     """
 
     step_time_ns: int
@@ -103,14 +118,17 @@ class Stragglers(Shown):
     by_rank: tuple[RankShare, ...]
     by_stage: tuple[StageShare, ...]
     by_class: tuple[ClassShare, ...]
+    findings: tuple[StragglerFinding, ...]
+    trust: Trust
     diagnostics: tuple[Diagnostic, ...]
 
 
-def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median") -> Stragglers:
-    """Compare a measured job of several ranks with its ideal. job: what the graph was built from, which gives the stages.
+def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median", *, force: bool = False) -> Stragglers:
+    """Compare a measured job of several ranks with its ideal. job: what the graph was built from, which gives the stages. force: also where
+    the recording cannot give a sound answer (`analyze.trust`).
 
     Raises UsageError where `ideal` is none of RULES; GraphError where the job has one rank only, was not measured, or has no
-    step that owns a task.
+    step that owns a task; LumosError where the evidence is unsound.
     """
     if ideal not in IDEAL_RULES:
         raise UsageError(f"{ideal!r} is no ideal; valid are {', '.join(IDEAL_RULES)}")
@@ -119,11 +137,14 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
     truth, owners = measured(graph), members(graph)
     if not owners.steps:
         raise GraphError("no step contains any task, so there is nothing to compare: the profiler window may have cut every step")
+    grounds = trust(graph, owners=owners)
+    check_sound(grounds, "stragglers", force=force)
     times = step_times(truth, owners)
     steps = _Counted(times)
     classes = equal_work(graph, owners, job)
     counted = np.append(times.rank_steps_counted(), False)[owners.step]  # the last is what index -1 finds
-    best = ideal_durations(graph, owners, classes, counted, ideal)
+    aim = ideal_job(graph, owners, classes, counted, ideal)
+    best = aim.duration
     trial = _Trial(graph, steps, best)
     no_delay = trial.step(np.where(classes.delay, 0, graph.duration)) if graph.duration[classes.delay].any() else None
     own, computes = counted & ~classes.delay, graph.kind != Kind.COLLECTIVE
@@ -160,8 +181,39 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median")
         by_rank=tuple(by_rank),
         by_stage=tuple(sorted(by_stage, key=lambda s: -s.worth_ns)),
         by_class=tuple(sorted(by_class, key=lambda c: -c.worth_ns)),
-        diagnostics=(*graph.diagnostics, *times.findings()),
+        findings=_findings(graph, times, trial, aim, candidates(graph, owners, classes, own, aim)[:MOST_CAUSES]),
+        trust=grounds,
+        diagnostics=(
+            *graph.diagnostics,
+            *times.findings(),
+            *unequal_work(graph, owners, classes, counted, aim),
+            *_above_measured(trial),
+        ),
     )
+
+
+def _findings(graph: Graph, times: StepTimes, trial: _Trial, aim: Ideal, causes: list[Candidate]) -> tuple[StragglerFinding, ...]:
+    """The causes that cost anything, by what they are worth or, where others hide that, by how much they slow the ideal step."""
+    out = []
+    for cause, name, tasks, excess in causes:
+        alone, without = aim.duration.copy(), graph.duration.copy()
+        alone[tasks], without[tasks] = graph.duration[tasks], aim.duration[tasks]
+        slowdown, worth = trial.step(alone) / trial.ideal, round(trial.base - trial.step(without))
+        if max(slowdown - 1, worth / trial.base) >= LEAST:
+            place = where(graph, times, aim, tasks)
+            out.append(StragglerFinding(cause, name, place, excess // len(times.counted), slowdown, worth))
+    return tuple(sorted(out, key=lambda f: -max(f.worth_ns, (f.slowdown - 1) * trial.ideal)))
+
+
+def _above_measured(trial: _Trial) -> tuple[Diagnostic, ...]:
+    """The diagnostic where the ideal step is longer than the measured one, as simulated."""
+    if trial.ideal <= trial.base * (1 + LEAST):
+        return ()
+    message = (
+        f"the ideal step takes {duration(round(trial.ideal))} and the measured one, replayed, {duration(round(trial.base))}: what sets the "
+        "pace is faster than its peers, so that equal times would cost a step more; read slowdown and worth as differences between ranks"
+    )
+    return (Diagnostic("ideal-above-measured", message),)
 
 
 def _takes_time(graph: Graph, counted: NDArray[np.bool_]) -> NDArray[np.bool_]:

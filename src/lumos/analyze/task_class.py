@@ -1,16 +1,12 @@
-"""The class of each task: a device task's by its kernel's name, a CPU task's by its kind.
-
-The patterns match the names of kernels in known libraries (cuBLAS, cuBLASLt, CUTLASS, Tensile, cuDNN, MIOpen,
-FlashAttention, ATen, NCCL, RCCL); the first pattern that matches decides. A name that matches none is "other".
-"""
+"""The class of each task: a device task's by its kernel's name (`graph.kernel_names`), a CPU task's by its kind."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.graph.kernel_names import KernelClass, kernel_class
 from lumos.graph.table import Graph, Kind
 
 if TYPE_CHECKING:
@@ -18,25 +14,13 @@ if TYPE_CHECKING:
 
     from lumos.trace.table import Int32
 
-_PATTERNS = (
-    ("attention", r"flash|fmha|attention|\bfused_attn|attn_fwd|attn_bwd"),
-    ("convolution", r"conv|igemm_(fwd|bwd|wrw)|cudnn.*(dgrad|wgrad|fprop)|implicit_|winograd|scudnn|Im2Col|miopen"),
-    ("gemm", r"gemm|gemv|cutlass|cublas|Cijk_|matmul|nvjet|splitK|xmma|wgmma"),
-    ("normalisation", r"norm|welford|batch_?norm|bn_(fw|bw)"),
-    ("softmax", r"softmax"),
-    ("optimizer", r"multi_tensor|adam|sgd|lamb|FusedOptimizer"),
-    ("embedding", r"embedding|indexing|index_|gather|scatter"),
-    ("reduction", r"reduce"),
-    ("pooling", r"pool"),
-    ("elementwise", r"elementwise|copy|fill|vectorized|triton_poi|dropout|cat"),
-)
+CLASSES = tuple(KernelClass)
 
-_COMPILED = tuple((label, re.compile(pattern, re.IGNORECASE)) for label, pattern in _PATTERNS)
-
-CLASSES = ("collective", "memcpy", "memset", *(label for label, _ in _PATTERNS), "other")
+#: The classes of device work that is no compute kernel.
+_OF_KIND = ((Kind.COLLECTIVE, KernelClass.COLLECTIVE), (Kind.MEMCPY, KernelClass.MEMCPY), (Kind.MEMSET, KernelClass.MEMSET))
 
 #: Classes of kernels whose time is bound by arithmetic, not by memory.
-ARITHMETIC = ("gemm", "convolution", "attention")
+ARITHMETIC = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
 
 #: The class of a CPU task.
 CPU_CLASSES = {
@@ -55,18 +39,13 @@ TRANSFER = "transfer"
 WAITING_UNKNOWN = "communication, waiting unknown"
 
 
-def kernel_class(name: str) -> str:
-    """The class of a compute kernel's name."""
-    return next((label for label, pattern in _COMPILED if pattern.search(name)), "other")
-
-
 def kernel_classes(graph: Graph) -> tuple[list[str], Int32]:
     """The classes and every task's index into them, int32[n]; meaningful for device tasks only."""
     kernels = np.unique(graph.name[graph.kind == Kind.KERNEL])
-    of_name = np.full(len(graph.names), CLASSES.index("other"), np.int32)
+    of_name = np.full(len(graph.names), CLASSES.index(KernelClass.OTHER), np.int32)
     of_name[kernels] = [CLASSES.index(kernel_class(graph.names[int(i)])) for i in kernels]
     out = of_name[graph.name]
-    for kind, label in ((Kind.COLLECTIVE, "collective"), (Kind.MEMCPY, "memcpy"), (Kind.MEMSET, "memset")):
+    for kind, label in _OF_KIND:
         out[graph.kind == kind] = CLASSES.index(label)
     return list(CLASSES), out
 

@@ -1,9 +1,10 @@
 """What a replay of a step did not explain: the figures to read before its error.
 
 kept_wait: waiting that stays in the durations of CPU tasks, because no dependency explains it. prefix: time covered by
-device work that was launched before the window, whose start is taken from the trace. unexplained_idle: time in which a
-stream with work to do stood idle more than 20 µs after the latest cause that the graph knows. All are shares of the
-measured step. A step with too few tasks, or too much unexplained, is not scored, nor is one that does not count (`analyze.steps`).
+device work whose start is taken from the trace: work launched before the window, and the first work of a stream that it held up.
+unexplained_idle: time in which a stream with work to do stood idle more than 20 µs after the latest cause that the graph knows. All
+are shares of the measured step. A step with too few tasks, or too much unexplained, is not scored, nor is one that does not count
+(`analyze.steps`).
 """
 
 from __future__ import annotations
@@ -59,17 +60,28 @@ def unexplained_times(timeline: Timeline, owners: Members) -> tuple[UnexplainedT
     times = step_times(timeline, owners)
     start, end = times.rank_intervals()
     length = np.maximum(end - start, 1)
-    step = owners.step[graph.unclaimed_wait_task]
-    kept_wait = np.bincount(step[step >= 0], weights=graph.unclaimed_wait_time[step >= 0], minlength=len(owners.steps)) / length
+    kept_wait = _kept_wait(timeline, owners) / length
     idle = _within_ranks(owners, *_unexplained(timeline, owners), start, end) / length
     if is_operation_level(graph):
         idle = _mean_over_ranks(owners, idle)
-    tasks = np.flatnonzero(owners.prefix)
+    tasks = np.union1d(np.flatnonzero(owners.prefix), graph.release_task[owners.on_device[graph.release_task]])
     prefix = _within_ranks(owners, tasks, timeline.start[tasks], timeline.end[tasks], start, end) / length
     too_few = _too_few_operations(owners) if is_operation_level(graph) else _too_few_tasks(owners)
     not_counted = _not_counted(times)
     figures = zip(kept_wait.tolist(), idle.tolist(), prefix.tolist(), strict=True)
     return tuple(UnexplainedTime(k, u, p, not_counted[i] or too_few[i] or _too_unknown(k, u, p)) for i, (k, u, p) in enumerate(figures))
+
+
+def _kept_wait(timeline: Timeline, owners: Members) -> Int64:
+    """The time of every step in which any of its threads waits without a known reason, counted once, int64[steps] ns."""
+    graph = timeline.graph
+    task, out = graph.unclaimed_wait_task, np.zeros(len(owners.steps), np.int64)
+    begin = timeline.start[task]
+    for step in np.unique(owners.step[task]):
+        own = owners.step[task] == step
+        if step >= 0:
+            out[step] = union(begin[own], (begin + graph.unclaimed_wait_time)[own]).total
+    return out
 
 
 def _not_counted(times: StepTimes) -> list[str]:

@@ -20,10 +20,12 @@ from lumos.chakra.play import play
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import distinct
+from lumos.graph.evidence import NEVER_MEASURED
 from lumos.graph.lists import end_to_end, list_of, offsets
-from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.graph.table import Collectives, Dependency, Evidence, Graph, Kind, Processor
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job
+from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.chakra.workload import Workload
+
+#: Findings about a set after which its times or dependencies may be others than those of the job that it describes.
+DOUBTFUL = (NEVER_MEASURED, "control-dependencies-lost", "control-dependencies-ignored", "group-assumed")
 
 
 def graph(folder: str | Path) -> Graph:
@@ -89,6 +94,7 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
         steps=workload.steps,
         steps_alone=workload.steps_alone,
         diagnostics=workload.diagnostics,
+        evidence=tuple(Evidence(d.code, d.message, Grade.LIMITED) for d in workload.diagnostics if d.code in DOUBTFUL),
     )
 
 
@@ -103,7 +109,7 @@ def _ordered(workload: Workload, costed: Int64) -> tuple[Workload, Int64]:
             " `lumos chakra check` says which rules it breaks"
         )
     finding = Diagnostic(
-        "never-measured",
+        NEVER_MEASURED,
         "the set does not say when its nodes ran: what stands as measured is how an analytical simulator plays it,"
         " one compute and one communication a rank at a time",
     )

@@ -42,6 +42,7 @@ def command(
     from lumos.analyze.flops import achieved_flops
     from lumos.analyze.steps import members, step_times
     from lumos.analyze.tables import tabulate
+    from lumos.analyze.trust import trust
     from lumos.graph.build import build
     from lumos.simulate import measured, simulate
     from lumos.trace import read
@@ -57,6 +58,7 @@ def command(
     rows = tabulate(timeline, membership, by, job)
     achieved = achieved_flops(timeline, membership, job)
     spread = variability(timeline, membership)
+    grounds = trust(graph, None if of == "measured" else timeline, membership)
     if json:
         answer = {
             "step_time_ns": headline.step_time_ns,
@@ -72,10 +74,11 @@ def command(
             "queue": queue_lengths(timeline, membership),
             "achieved_flops": achieved,
             "variability": spread,
+            "trust": grounds,
             "diagnostics": findings,
         }
         write_json(answer)
         return
     from lumos.report.text.breakdown import print_breakdown
 
-    print_breakdown(console(), of, headline, parts, steps, by, rows, achieved, spread, findings)
+    print_breakdown(console(), of, headline, parts, steps, by, rows, achieved, spread, grounds, findings)

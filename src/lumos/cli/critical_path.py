@@ -32,6 +32,7 @@ def command(
     from lumos.analyze.critical_path import critical_paths
     from lumos.analyze.slack import slack, slack_by_class
     from lumos.analyze.steps import members, step_times
+    from lumos.analyze.trust import trust
     from lumos.graph.build import build
     from lumos.simulate import freeze, measured, simulate
     from lumos.trace import read
@@ -46,6 +47,7 @@ def command(
     name = None if step is None else check_step(step, [path.name for path in found])
     chosen = tuple(path for path in found if name in (None, path.name))
     class_slack = slack_by_class(slack(replayed, membership, frozen=frozen), membership)
+    grounds = trust(graph, replayed, membership)
     if perfetto is not None:
         from lumos.report.export.perfetto import write_perfetto
 
@@ -59,13 +61,14 @@ def command(
             "of": of,
             "steps": [_plain(path, graph) for path in chosen],
             "slack_by_class": class_slack,
+            "trust": grounds,
             "diagnostics": findings,
         }
         write_json(answer)
         return
     from lumos.report.text.critical_path import print_critical_paths
 
-    print_critical_paths(console(), of, graph, headline, chosen, class_slack, findings)
+    print_critical_paths(console(), of, graph, headline, chosen, class_slack, grounds, findings)
 
 
 def _plain(path: CriticalPath, graph: Graph) -> dict[str, Any]:

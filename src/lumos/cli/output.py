@@ -11,7 +11,7 @@ import typer
 
 from lumos.result import plain
 
-__all__ = ["Clock", "Engine", "Json", "Paths", "RayAddress", "Repair", "console", "plain", "progress", "write_json"]
+__all__ = ["Clock", "Engine", "Force", "Json", "Paths", "RayAddress", "Repair", "console", "plain", "progress", "write_json"]
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +21,7 @@ Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Trace files
 Json = Annotated[bool, typer.Option("--json", help="Write one JSON object instead of text.")]
 Engine = Annotated[str, typer.Option(help="Where files are read: local, or ray (on a cluster that has them at the same paths).")]
 RayAddress = Annotated[str | None, typer.Option(help="The address of a running Ray cluster.", show_default=False)]
+Force = Annotated[bool, typer.Option("--force", help="Answer also where the recording cannot give a sound answer.")]
 Repair = Annotated[bool, typer.Option("--repair", help="Read files that are not valid JSON, and repair what can be repaired.")]
 
 #: No progress is shown for the first so many seconds.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lumos.cli.output import Clock, Json, Paths, Repair, plain, progress, write_json
+from lumos.cli.output import Clock, Force, Json, Paths, Repair, console, plain, progress, write_json
 
 
 def command(
@@ -34,6 +34,7 @@ def command(
     base_cluster: Annotated[
         str | None, typer.Option(metavar="CLUSTER", help="What if: where the job was recorded, if the trace does not say.")
     ] = None,
+    force: Force = False,
     repair: Repair = False,
     json: Json = False,
 ) -> None:
@@ -53,10 +54,13 @@ def command(
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
     clock = Clock()
-    recording = ReportedJob.of(read(*paths, repair=repair, progress=progress("reading")))
+    recording = ReportedJob.of(read(*paths, repair=repair, progress=progress("reading")), force=force)
     found = write(recording, output, ["lumos", *map(shlex.quote, sys.argv[1:])], step, changes)
     if json:
         write_json({**plain(found), "seconds_s": clock.lap()})
         return
     print(found.headline)
+    from lumos.report.text.format import print_trust
+
+    print_trust(console(), found.trust)
     print(f"{output}: {found.size_bytes / 1e6:.1f} MB, opens in any browser, offline")

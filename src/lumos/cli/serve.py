@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lumos.cli.output import Json, Paths, Repair, write_json
+from lumos.cli.output import Force, Json, Paths, Repair, write_json
 
 #: The port where the user names none and this one is free.
 PORT = 8471
@@ -17,6 +17,7 @@ PORT = 8471
 def command(
     paths: Paths,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Listen on this port (0: any free one).")] = None,
+    force: Force = False,
     repair: Repair = False,
     json: Json = False,
 ) -> None:
@@ -49,7 +50,9 @@ def command(
         sys.stdout.flush()
     else:
         print(f"Lumos explorer: {url} (Ctrl-C ends it)", flush=True)
-    server = uvicorn.Server(uvicorn.Config(application(Session(paths, repair=repair), number), log_level="warning", lifespan="off"))
+    server = uvicorn.Server(
+        uvicorn.Config(application(Session(paths, repair=repair, force=force), number), log_level="warning", lifespan="off")
+    )
     server.run(sockets=[listener])
 
 

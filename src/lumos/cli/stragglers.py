@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from lumos.choices import check_choice
-from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, progress, write_json
+from lumos.cli.output import Engine, Force, Json, Paths, RayAddress, Repair, console, progress, write_json
 
 
 def command(
     paths: Paths,
     ideal: Annotated[str, typer.Option(metavar="RULE", help="peer-median or pooled-mean.")] = "peer-median",
+    force: Force = False,
     repair: Repair = False,
     engine: Engine = "local",
     ray_address: RayAddress = None,
@@ -32,7 +33,7 @@ def command(
     from lumos.trace import read
 
     job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
-    result = stragglers(build(job), job, ideal)
+    result = stragglers(build(job), job, ideal, force=force)
     if json:
         write_json(result)
         return

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lumos.cli.output import Json, Paths, Repair, console, progress, write_json
+from lumos.cli.output import Force, Json, Paths, Repair, console, progress, write_json
 from lumos.whatif.settings import in_words, parse_settings
 
 SET_HELP = f"Change the plan, the model or a size; repeatable. KEY: {in_words()}."
@@ -35,6 +35,7 @@ def command(
     repeat: Annotated[
         bool, typer.Option("--repeat", help="Compare what a loop of the step takes, also where the trace has one step only.")
     ] = False,
+    force: Force = False,
     repair: Repair = False,
     json: Json = False,
 ) -> None:
@@ -43,6 +44,7 @@ def command(
     GLOB matches names of kernels, collectives, operators and runtime calls; cpu:GLOB and device:GLOB only those of the CPU or the device;
     operator:GLOB matches operators with everything that they do and launch.
     """
+    from lumos.analyze.trust import trust
     from lumos.graph.build import build
     from lumos.trace import read
     from lumos.whatif.durations import Durations
@@ -55,15 +57,16 @@ def command(
     job = read(*paths, repair=repair, progress=progress("reading"))
     graph = build(job)
     if asked:
-        cells = evaluate(job, graph, changes, asked)
+        grounds = trust(graph)
+        cells = evaluate(job, graph, changes, asked, trust=grounds, force=force)
         if json:
-            write_json({"grid": [cell._asdict() for cell in cells]})
+            write_json({"grid": [cell._asdict() for cell in cells], "trust": grounds})
             return
         from lumos.report.text.whatif import print_grid
 
-        print_grid(console(), cells)
+        print_grid(console(), cells, grounds)
         return
-    found = answer_changes(job, graph, changes)
+    found = answer_changes(job, graph, changes, force=force)
     if json:
         from lumos.whatif.answer import contracted
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.metadata import entry_points
-from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -17,23 +16,31 @@ import numpy as np
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.calls import classify
-from lumos.graph.collectives import collectives, is_communication
 from lumos.graph.concatenate import concatenate
 from lumos.graph.constants import rank_constants
 from lumos.graph.edges import Edges
+from lumos.graph.evidence import row_evidence
+from lumos.graph.hand_offs.slices import host_slices
+from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs
+from lumos.graph.hand_offs.timers import timers
+from lumos.graph.hand_offs.unclaimed_waits import unclaimed_calls, unclaimed_gaps
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
+from lumos.graph.joined.collectives import collectives, is_communication
+from lumos.graph.joined.one_job import job_evidence
+from lumos.graph.joined.ranks import join
 from lumos.graph.launches import DeviceWork, device_work
 from lumos.graph.occupancy import occupancy
+from lumos.graph.one_off import one_off
 from lumos.graph.operations.graph import operations_graph
-from lumos.graph.ranks import join
 from lumos.graph.steps import steps
-from lumos.graph.streams import StreamWaits, stream_waits
-from lumos.graph.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Waits
-from lumos.graph.threads import hand_offs, host_slices
-from lumos.graph.unclaimed_waits import unclaimed_calls, unclaimed_gaps
+from lumos.graph.waits.graph_launches import graph_order
+from lumos.graph.waits.streams import StreamWaits, stream_waits
+from lumos.graph.waits.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
+from lumos.graph.waits.window import held_up_at_begin, launched_before
 from lumos.trace.operations import is_operations
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Job, Trace
+from lumos.units import count, duration
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +48,8 @@ if TYPE_CHECKING:
 #: The group of entry points under which packages register builders for formats that state their dependencies. An entry is
 #: named like the `format` in the metadata of its traces; `pyproject.toml` has Lumos' own.
 BUILDERS = "lumos.graph_builders"
+
+_KNOW_WAITS = "record with CUDA sync events to know them"
 
 #: Name of the tasks that are a thread's time between operators.
 BETWEEN = "(between operators)"
@@ -53,7 +62,8 @@ def build(job: Job) -> Graph:
     if is_operations(job.traces[0]):
         return operations_graph(job)
     world = max((trace.world_size for trace in job.traces if trace.world_size is not None), default=None)
-    return _from_zero(join(concatenate([rank_graph(trace) for trace in job.traces]), world))
+    graph = _from_zero(join(concatenate([rank_graph(trace) for trace in job.traces]), world))
+    return replace(graph, evidence=(*graph.evidence, *job_evidence(job.traces, graph)))
 
 
 def _registered(written: str) -> BuildGraph:
@@ -96,10 +106,10 @@ def rank_graph(trace: Trace) -> Graph:
     anchors = np.concatenate((work.call[work.call >= 0], syncs.row)).astype(np.int32)
     slices = host_slices(trace, anchors)
     if not len(slices) and not len(work):
-        raise GraphError(f"{trace.path}: rank {trace.rank} has neither operators nor device work; record with CPU and CUDA activities on")
-    timers = _timers(trace, anchors)
-    handed = hand_offs(trace, slices, timers)
-    delays = rank_constants(trace, work, _marked(len(work), waits.work), syncs, copies)
+        raise GraphError(_without_work(trace))
+    alone = timers(trace, slices, anchors, SHORTEST_HAND_OFF)
+    slices, handed = hand_offs(trace, slices, alone)
+    delays = rank_constants(trace, work, waits, syncs, copies)
 
     planned = plan(trace, slices)
     _plan_launches(planned, work, copies, (full, freed), delays.launch_latency)
@@ -107,18 +117,23 @@ def rank_graph(trace: Trace) -> Graph:
     planned.cut(syncs.row[awaiting], Kind.SYNC, syncs.own[awaiting])
     tasks = host_tasks(planned, handed)
 
+    once, once_said = one_off(trace, planned, tasks, work)
     first_work = len(tasks)
-    before = _edges(planned, tasks, work, syncs, copies, waits, (full, freed)).predecessors(first_work + len(work))
+    edges = _edges(planned, tasks, work, syncs, copies, waits, (full, freed))
+    earlier, later = graph_order(trace, work)
+    edges.add(first_work + earlier, first_work + later, Dependency.STREAM_WAIT)
+    before = edges.predecessors(first_work + len(work))
     lanes = np.unique(slices.lane)
-    release_task, release_time = _boundary(tasks, work, lanes)
+    held_up = held_up_at_begin(trace, work, waits)
+    release_task, release_time = _boundary(tasks, work, held_up, lanes)
     on_stream = np.flatnonzero(syncs.target != NONE)
     target = syncs.target[on_stream]
-    gap, gap_time = unclaimed_gaps(slices, work, handed, timers)
+    gap, gap_time = unclaimed_gaps(slices, work, handed, alone)
     call, call_time = unclaimed_calls(syncs)
     unclaimed = np.concatenate((tasks.of_slice[gap], tasks.of_slice[planned.last_of_row[syncs.row[call]]]))
     return Graph(
         ranks=(trace.rank,),
-        processors=_processors(trace, lanes, timers, work),
+        processors=_processors(trace, lanes, alone, work),
         names=(*trace.strings, BETWEEN),
         duration=np.concatenate((tasks.duration, work.end - work.start)),
         processor=np.concatenate((np.searchsorted(lanes, tasks.lane), len(lanes) + work.stream)).astype(np.int32),
@@ -142,9 +157,19 @@ def rank_graph(trace: Trace) -> Graph:
         measured_end=np.concatenate((tasks.end, work.end)),
         unclaimed_wait_task=unclaimed.astype(np.int32),
         unclaimed_wait_time=np.concatenate((gap_time, call_time)),
+        one_off=once,
         steps=steps(trace),
-        diagnostics=(*trace.diagnostics, *_findings(trace, work, syncs, waits, depth)),
+        diagnostics=(*trace.diagnostics, *once_said, *_findings(trace, work, syncs, waits, held_up, depth)),
+        evidence=row_evidence(trace, calls, slices, handed, work, waits),
     )
+
+
+def _without_work(trace: Trace) -> str:
+    """Why no graph can be made of a trace without operators and device work."""
+    unknown = next((d.message.removeprefix(f"{trace.path}: ") for d in trace.diagnostics if d.code == "unknown-category"), None)
+    if unknown is not None:
+        return f"{trace.path}: a timeline, but not the profiler's: {unknown}; give the file that torch.profiler (Kineto) wrote"
+    return f"{trace.path}: rank {trace.rank} has neither operators nor device work; record with CPU and CUDA activities on"
 
 
 def _marked(length: int, index: Int64) -> NDArray[np.bool_]:
@@ -159,16 +184,6 @@ def _full_queue(work: DeviceWork) -> tuple[int, Int64, Int64]:
     depth, order, outstanding, freed = queue_depth(work)
     blocked = np.flatnonzero(outstanding >= depth) if depth else order[:0]
     return depth, order[blocked], freed[blocked]
-
-
-def _timers(trace: Trace, anchors: Int32) -> NDArray[np.bool_]:
-    """Lanes with runtime calls that run no operator, launch nothing and wait for nothing, such as NCCL's watchdog: they poll
-    by the clock."""
-    runtime, operators = (trace.lane[trace.category == c] for c in (Category.RUNTIME, Category.OPERATOR))
-    timers = _marked(len(trace.lanes), runtime)
-    timers[operators] = False
-    timers[trace.lane[anchors]] = False
-    return timers
 
 
 def _plan_launches(planned: HostPlan, work: DeviceWork, copies: BlockingCopies, queued: tuple[Int64, Int64], latency: int) -> None:
@@ -220,30 +235,24 @@ def _edges(
     return edges
 
 
-def _boundary(tasks: HostTasks, work: DeviceWork, lanes: Int32) -> tuple[Int32, Int64]:
+def _boundary(tasks: HostTasks, work: DeviceWork, held_up: Int64, lanes: Int32) -> tuple[Int32, Int64]:
     """The tasks that start at their measured time because the cause lies before the window, and those times.
 
-    They are the first tasks of threads that no hand-off starts, and device work launched before the window: the orphans
-    before a stream's first work with a launch. Where no work of the rank has a launch, it is each stream's first work alone.
+    They are the first tasks of threads that no hand-off starts, device work launched before the window, and the first work of streams
+    that such work still held up (`held_up`).
     """
     first = np.array([int(np.flatnonzero(tasks.lane == lane)[0]) for lane in lanes], np.int64)
     first = first[~np.isin(first, tasks.hand_off_task)]
-    bounds = work.bounds()
-    early: list[Int64] = []
-    for low, high in pairwise(bounds):
-        launched = np.flatnonzero(work.call[low:high] >= 0)
-        count = int(launched[0]) if len(launched) else (int(high - low) if (work.call >= 0).any() else 1)
-        early.append(np.arange(low, low + count))
-    queued = np.concatenate(early).astype(np.int64) if early else np.empty(0, np.int64)
+    queued = np.concatenate((launched_before(work), held_up))
     return (
         np.concatenate((first, len(tasks) + queued)).astype(np.int32),
         np.concatenate((tasks.start[first], work.start[queued])),
     )
 
 
-def _processors(trace: Trace, lanes: Int32, timers: NDArray[np.bool_], work: DeviceWork) -> tuple[Processor, ...]:
+def _processors(trace: Trace, lanes: Int32, alone: NDArray[np.bool_], work: DeviceWork) -> tuple[Processor, ...]:
     threads = [
-        Processor(trace.rank, False, trace.lanes[i].thread_name or f"thread {trace.lanes[i].tid}", lane=int(i), timer=bool(timers[i]))
+        Processor(trace.rank, False, trace.lanes[i].thread_name or f"thread {trace.lanes[i].tid}", lane=int(i), timer=bool(alone[i]))
         for i in lanes
     ]
     streams = [Processor(trace.rank, True, f"stream {stream}", device, stream) for device, stream in work.streams]
@@ -271,7 +280,7 @@ def _names(trace: Trace, tasks: HostTasks, work: DeviceWork) -> Int32:
     return np.concatenate((host, trace.name[work.row])).astype(np.int32)
 
 
-def _findings(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: StreamWaits, depth: int) -> list[Diagnostic]:
+def _findings(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: StreamWaits, held_up: Int64, depth: int) -> list[Diagnostic]:
     """What the graph had to infer or could not know."""
     where = f"rank {trace.rank}"
     found = []
@@ -284,16 +293,23 @@ def _findings(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: St
                 " they follow the order of their stream alone",
             )
         )
+    for i in held_up.tolist():
+        name = f"stream {work.streams[work.stream[i]][1]}"
+        late = duration(int(work.start[i] - trace.start[work.call[i]] - trace.duration[work.call[i]]))
+        message = (
+            f"{where}: the first work of {name} started {late} after its launch: work from before the recording held it up,"
+            " or its code was being loaded; this one start is taken from the trace"
+        )
+        found.append(Diagnostic("device-held-up", message))
     if not len(work):
         found.append(Diagnostic("no-device-work", f"{where}: no device work recorded; the replay covers the CPU threads alone"))
-    if waits.inferred or waits.unresolved:
-        found.append(
-            Diagnostic(
-                "stream-waits-inferred",
-                f"{where}: {waits.inferred} waits between streams were inferred from the order of calls,"
-                f" and for {waits.unresolved} no awaited work was found; record with CUDA sync events to know them",
-            )
-        )
+    if waits.inferred:
+        message = f"{where}: {waits.inferred} waits between streams were inferred from the order of calls; {_KNOW_WAITS}"
+        found.append(Diagnostic("stream-waits-inferred", message))
+    if waits.unresolved:
+        shown = count(waits.unresolved, "wait")
+        message = f"{where}: for {shown} between streams the trace shows no awaited work, so nothing is held back; {_KNOW_WAITS}"
+        found.append(Diagnostic("stream-waits-unresolved", message))
     if depth:
         found.append(Diagnostic("queue-full", f"{where}: launches wait for a place in a queue of {depth}"))
     unknown = int(((syncs.target == NONE) & (syncs.event < 0)).sum())
@@ -301,7 +317,7 @@ def _findings(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: St
         found.append(
             Diagnostic(
                 "sync-unknown",
-                f"{where}: {unknown} synchronising calls await no work that the trace shows; they keep their measured time",
+                f"{where}: for {count(unknown, 'synchronising call')} the trace shows no awaited work; their measured time is kept",
             )
         )
     return found

@@ -11,7 +11,8 @@ from lumos.trace.table import Category, Int8, Trace
 
 
 class Call(IntEnum):
-    """The kinds of calls that the dependency rules need. Any other call is CPU work, or a launch where device work has its id."""
+    """The kinds of calls that the dependency rules and the evidence need. Any other call is CPU work, or a launch where device work
+    has its id."""
 
     OTHER = 0
     DEVICE_SYNC = 1
@@ -21,6 +22,8 @@ class Call(IntEnum):
     EVENT_RECORD = 5
     QUERY = 6
     BLOCKING_COPY = 7  # copies that return only when they have ended, whatever the memory
+    LAUNCH = 8  # launches one kernel
+    GRAPH_LAUNCH = 9  # launches all kernels of a graph
 
 
 _PATTERNS = (
@@ -31,6 +34,8 @@ _PATTERNS = (
     (Call.EVENT_RECORD, re.compile(r"(cuda|hip|cu)EventRecord(WithFlags)?(_ptsz)?")),
     (Call.QUERY, re.compile(r"(cuda|hip|cu)(Event|Stream)Query(_ptsz)?")),
     (Call.BLOCKING_COPY, re.compile(r"(cuda|hip)Memcpy(2D|3D)?|hipMemcpy(WithStream|DtoH|HtoD|DtoD)|cuMemcpy(DtoH|HtoD|DtoD)(_v2)?")),
+    (Call.LAUNCH, re.compile(r"(cuda|hip|cu)(Ext)?(Module)?Launch(Cooperative)?Kernel(ExC|Ex)?(_ptsz|_spt)?")),
+    (Call.GRAPH_LAUNCH, re.compile(r"(cuda|hip|cu)GraphLaunch(_ptsz)?")),
 )
 
 

@@ -50,6 +50,8 @@ def check_graph(graph: Graph) -> None:
         "unclaimed_wait_task": (graph.unclaimed_wait_task, np.int32, len(graph.unclaimed_wait_time)),
         "waiting_unknown": (graph.waiting_unknown, np.int32, len(graph.waiting_unknown)),
     }
+    if graph.one_off is not None:
+        columns["one_off"] = (graph.one_off.task, np.int32, len(graph.one_off.share))
     for name, measured in (("measured_start", graph.measured_start), ("measured_end", graph.measured_end)):
         if measured is not None:
             columns[name] = (measured, np.int64, n)
@@ -64,6 +66,9 @@ def check_graph(graph: Graph) -> None:
     _check_indices("pred_kind", graph.pred_kind, len(Dependency))
     for name in ("release_task", "rendezvous_task", "unclaimed_wait_task", "waiting_unknown"):
         _check_indices(name, columns[name][0], n)
+    if graph.one_off is not None:
+        _check_indices("one_off", graph.one_off.task, n)
+        _require(bool(((graph.one_off.share >= 0) & (graph.one_off.share <= 1)).all()), "a share of one-off time is not between 0 and 1")
     _check_offsets("pred_offset", graph.pred_offset, len(graph.pred))
     _check_offsets("rendezvous_offset", graph.rendezvous_offset, len(graph.rendezvous_task))
     _require(bool(((graph.duration >= 0) & (graph.duration <= LONGEST_NS)).all()), "a duration is negative, or longer than eleven days")
@@ -135,7 +140,7 @@ def _check_collectives(graph: Graph, facts: Collectives) -> None:
 
 
 def _check_agreement(graph: Graph, facts: Collectives) -> None:
-    """The tasks of a rendezvous are of one kind, or a send and its receive; where the kind requires it, of equal bytes."""
+    """The tasks of a rendezvous are of one kind, or all sends and receives; where the kind requires it, of equal bytes."""
     row_of = np.full(len(graph), ABSENT, np.int64)
     row_of[facts.task] = np.arange(len(facts.task))
     kinds, sizes = facts.kind.tolist(), facts.nbytes.tolist()
@@ -144,6 +149,6 @@ def _check_agreement(graph: Graph, facts: Collectives) -> None:
         rows: Sequence[int] = [row for row in met[low:high] if row != ABSENT]
         what = {facts.kinds[kinds[row]] for row in rows}
         nbytes = {sizes[row] for row in rows}
-        message = what == {CollectiveKind.SEND, CollectiveKind.RECEIVE}
+        message = all(kind.is_transfer for kind in what)
         _require(len(what) <= 1 or message, f"{' and '.join(sorted(what))} meet")
         _require(len(nbytes) <= 1 or not all(kind.is_even for kind in what), f"{' and '.join(sorted(what))} of different bytes meet")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.graph.lists import offsets
-from lumos.graph.table import Collectives, Graph, Occupancy, Waits
+from lumos.graph.table import Collectives, Graph, Occupancy, OneOff, Waits
 from lumos.trace.table import ABSENT, Int32, Int64
 
 if TYPE_CHECKING:
@@ -56,8 +56,10 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
         measured_end=joined("measured_end") if all(g.measured_end is not None for g in graphs) else None,
         unclaimed_wait_task=shifted("unclaimed_wait_task", tasks),
         unclaimed_wait_time=joined("unclaimed_wait_time"),
+        one_off=_one_off(graphs, tasks),
         steps=tuple(s for g in graphs for s in g.steps),
         diagnostics=tuple(d for g in graphs for d in g.diagnostics),
+        evidence=tuple(e for g in graphs for e in g.evidence),
     )
 
 
@@ -68,6 +70,11 @@ def _renumber(index: dict[str, int], graph: Graph) -> Int32:
     for i in used:
         new[i] = index.setdefault(graph.names[i], len(index))
     return new[graph.name]
+
+
+def _one_off(graphs: Sequence[Graph], tasks: Int64) -> OneOff | None:
+    parts = [(g.one_off.task + np.int32(t), g.one_off.share) for g, t in zip(graphs, tasks, strict=False) if g.one_off is not None]
+    return OneOff(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
 
 
 def _depths(graphs: Sequence[Graph]) -> Int32 | None:
@@ -104,8 +111,12 @@ def _collectives(graphs: Sequence[Graph], tasks: Int64) -> Collectives | None:
     kinds: dict[CollectiveKind, int] = {}
     groups: dict[str, int] = {}
     kind = [np.array([kinds.setdefault(c.kinds[k], len(kinds)) for k in c.kind], np.int32) for c, _ in parts]
+    for c, _ in parts:
+        for name in c.groups:
+            groups.setdefault(name, len(groups))
     group = [np.array([ABSENT if k < 0 else groups.setdefault(c.groups[k], len(groups)) for k in c.group], np.int32) for c, _ in parts]
     first = parts[0][0]
+    rows = offsets([len(c.task) for c, _ in parts])
     return replace(
         first,
         task=np.concatenate([c.task + t for c, t in parts]).astype(np.int32),
@@ -116,5 +127,10 @@ def _collectives(graphs: Sequence[Graph], tasks: Int64) -> Collectives | None:
         peer=np.concatenate([c.peer for c, _ in parts]),
         kinds=tuple(kinds),
         groups=tuple(groups),
+        messages=tuple(
+            (int(row) + i, sends, peer, ABSENT if k < 0 else groups[c.groups[k]], nbytes)
+            for row, (c, _) in zip(rows, parts, strict=False)
+            for i, sends, peer, k, nbytes in c.messages
+        ),
         size=np.concatenate([np.full(len(c.task), ABSENT, np.int32) if c.size is None else c.size for c, _ in parts]),
     )

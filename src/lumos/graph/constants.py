@@ -1,11 +1,14 @@
-"""The four constants that a replay takes from one rank's trace, each estimated from many gaps.
+"""The five constants that a replay takes from one rank's trace, each estimated from many gaps.
 
 launch_latency: from the end of a launch call to the start of its work, on a stream that had been idle.
 kernel_gap: from the end of work to the start of the next on its stream, where the next had been launched long before.
+stream_wait: from the end of the awaited work to the start of work on another stream that waited for it and for nothing else.
 sync_return: from the end of the awaited work to the return of the synchronising call.
 copy_return: from the end of a blocking copy to the return of its call.
 kernel_gap is a mean, because gaps have two sizes on some devices (ROCm: 1 ns and 3.5 us) and with the median of those a
-busy stream would run too fast. The others are medians.
+busy stream would run too fast. The others are medians. Work of a graph launch gives no launch latency: the call starts hundreds of pieces,
+on streams of its own. A wait between streams may have another cause in one repetition or the other, so each wait in the code gives
+its shortest delay.
 """
 
 from __future__ import annotations
@@ -15,19 +18,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.syncs import WAKE_UP, BlockingCopies, Synchronisations
+from lumos.graph.launches import of_graph_launches
 from lumos.graph.table import Dependency
+from lumos.graph.waits.syncs import WAKE_UP, BlockingCopies, Synchronisations
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from lumos.graph.launches import DeviceWork
+    from lumos.graph.waits.streams import StreamWaits
     from lumos.trace.table import Int64, Trace
 
 #: Work launched at least this long before the previous work ended waited for that work, not for its launch (ns).
 LAUNCHED_EARLY = 5_000
 #: A longer pause between two pieces of queued work has another cause and is left out of the estimate (ns).
 LONGEST_GAP = 10_000
+#: A longer pause between the end of awaited work and the start of the work that waited for it has another cause (ns). ROCm takes 10 us.
+LONGEST_DELAY = 20_000
 #: A longer launch onto an idle stream has another cause, such as module loading or profiler start-up (ns).
 LONGEST_LATENCY = 100_000
 
@@ -38,6 +43,7 @@ class Constants:
 
     launch_latency: int = 0
     kernel_gap: int = 0
+    stream_wait: int = 0
     sync_return: int = 0
     copy_return: int = 0
 
@@ -46,6 +52,7 @@ class Constants:
         lag = np.zeros(len(Dependency), np.int64)
         lag[Dependency.LAUNCH] = self.launch_latency
         lag[Dependency.STREAM_ORDER] = self.kernel_gap
+        lag[Dependency.STREAM_WAIT] = self.stream_wait
         lag[Dependency.SYNC] = self.sync_return
         lag[Dependency.COPY] = self.copy_return
         return lag
@@ -55,24 +62,23 @@ class Constants:
 CONSTANT_NAMES = {
     Dependency.LAUNCH: "launch_latency",
     Dependency.STREAM_ORDER: "kernel_gap",
+    Dependency.STREAM_WAIT: "stream_wait",
     Dependency.SYNC: "sync_return",
     Dependency.COPY: "copy_return",
 }
 
 
-def rank_constants(
-    trace: Trace, work: DeviceWork, waiting: NDArray[np.bool_], syncs: Synchronisations, copies: BlockingCopies
-) -> Constants:
-    """Estimate the constants of one rank. `waiting` marks work that also waits for another stream."""
+def rank_constants(trace: Trace, work: DeviceWork, waits: StreamWaits, syncs: Synchronisations, copies: BlockingCopies) -> Constants:
+    """Estimate the constants of one rank. Work that also waits for another stream gives none but the delay of that."""
     if not len(work):
         return Constants()
-    ordinary = (work.call >= 0) & ~waiting
+    launched = work.call >= 0
+    ordinary = launched.copy()
+    ordinary[waits.work] = False
     ordinary[copies.work] = False
-    call_end = np.where(work.call >= 0, trace.start[work.call] + trace.duration[work.call], 0)
-    previous_end = np.full(len(work), np.iinfo(np.int64).min)
-    same = work.stream[1:] == work.stream[:-1]
-    previous_end[1:][same] = work.end[:-1][same]
-    idle = ordinary & (previous_end <= work.issued)
+    call_end = np.where(launched, trace.start[work.call] + trace.duration[work.call], 0)
+    previous_end = work.previous_end()
+    idle = ordinary & (previous_end <= work.issued) & ~of_graph_launches(trace, work)
     queued = ordinary & (call_end + LAUNCHED_EARLY < previous_end)
     gap = (work.start - previous_end)[queued]
     latency = (work.start - call_end)[idle]
@@ -83,9 +89,22 @@ def rank_constants(
     return Constants(
         launch_latency=_median(latency[latency < LONGEST_LATENCY]),
         kernel_gap=_mean(gap[gap < LONGEST_GAP]),
+        stream_wait=_wait_delay(work, waits, np.maximum(previous_end, call_end + LAUNCHED_EARLY)),
         sync_return=_median(returned[(returned >= 0) & (returned < WAKE_UP)]),
         copy_return=_median(after_copy[after_copy >= 0]),
     )
+
+
+def _wait_delay(work: DeviceWork, waits: StreamWaits, otherwise_ready: Int64) -> int:
+    """The delay of a wait between streams, from work whose awaited work ended after it was ready in every other way."""
+    end = np.full(len(work), np.iinfo(np.int64).min)
+    np.maximum.at(end, waits.work, work.end[waits.source])
+    last = work.end[waits.source] == end[waits.work]
+    binds = last & (end[waits.work] > otherwise_ready[waits.work])
+    delay, place = (work.start[waits.work] - end[waits.work])[binds], waits.place[binds]
+    shortest = np.full(int(place.max(initial=-1)) + 1, LONGEST_DELAY)
+    np.minimum.at(shortest, place, delay)
+    return _median(shortest[shortest < LONGEST_DELAY])
 
 
 def _median(values: Int64) -> int:

@@ -13,13 +13,15 @@ class Ranges:
     def __init__(self, trace: Trace, rows: Int64) -> None:
         self.trace = trace
         self.rows = rows[np.lexsort((trace.start[rows], trace.lane[rows]))]
+        self.lane, self.start = trace.lane[self.rows], trace.start[self.rows]
 
     def at(self, lane: int, time: int) -> int:
         """The row on `lane` that began last at or before `time` (ns), unless it ended before `time`; ABSENT if there is none."""
-        trace, rows = self.trace, self.rows
-        low, high = np.searchsorted(trace.lane[rows], np.array((lane, lane + 1), np.int32))
-        last = int(np.searchsorted(trace.start[rows[low:high]], time, "right")) - 1
-        if last < 0:
-            return ABSENT
-        row = int(rows[low + last])
-        return row if time <= trace.start[row] + trace.duration[row] else ABSENT
+        row = self.last(lane, time)
+        return row if row != ABSENT and time <= self.trace.start[row] + self.trace.duration[row] else ABSENT
+
+    def last(self, lane: int, time: int) -> int:
+        """The row on `lane` that began last at or before `time` (ns); ABSENT if there is none."""
+        low, high = np.searchsorted(self.lane, np.array((lane, lane + 1), np.int32))
+        last = int(np.searchsorted(self.start[low:high], time, "right")) - 1
+        return int(self.rows[low + last]) if last >= 0 else ABSENT

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.collectives import is_cpu_collective
+from lumos.graph.joined.collectives import is_cpu_collective
 from lumos.graph.table import Kind
 from lumos.trace.table import Category, Int8, Int32, Int64, Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lumos.graph.threads import HandOffs, HostSlices
+    from lumos.graph.hand_offs.slices import HostSlices
+    from lumos.graph.hand_offs.threads import HandOffs
 
 
 @dataclass(slots=True, eq=False)
@@ -85,8 +86,8 @@ def host_tasks(planned: HostPlan, handed: HandOffs) -> HostTasks:
     """
     slices = planned.slices
     n = len(slices)
-    resumed = slices.end[handed.source]
-    in_gap = slices.row[handed.slice] < 0
+    resumed = handed.resumed(slices)
+    in_gap = handed.paused
     gaps, first = handed.slice[in_gap], handed.slice[~in_gap]
     begin, duration = planned.begin.copy(), planned.duration.copy()
     begin[gaps] = resumed[in_gap]

@@ -7,12 +7,17 @@ names) say which call launched what. Work whose call has no row is called an orp
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.graph.enclosing import Ranges
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +43,24 @@ class DeviceWork:
         """First index of every stream's work, and the total: int64[streams + 1]."""
         bounds: Int64 = np.searchsorted(self.stream, np.arange(len(self.streams) + 1)).astype(np.int64)
         return bounds
+
+    def previous_end(self) -> Int64:
+        """End of the work before each on its stream, int64[n] ns; the smallest int64 for the first of a stream."""
+        out = np.full(len(self), np.iinfo(np.int64).min)
+        same = self.stream[1:] == self.stream[:-1]
+        out[1:][same] = self.end[:-1][same]
+        return out
+
+
+#: Calls that launch a whole graph of device work.
+_GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch(_ptsz)?")
+
+
+def of_graph_launches(trace: Trace, work: DeviceWork) -> NDArray[np.bool_]:
+    """Which device work was launched as part of a graph, bool[n]."""
+    name = np.where(work.call >= 0, trace.name[work.call], -1)
+    graphs = [i for i in np.unique(name).tolist() if i >= 0 and _GRAPH_LAUNCH.fullmatch(trace.strings[i])]
+    return np.isin(name, graphs)
 
 
 def device_work(trace: Trace) -> DeviceWork:

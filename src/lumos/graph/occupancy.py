@@ -2,9 +2,14 @@
 
 All streams of a device share its SMs. A kernel's blocks are placed on them as slots become free, and no block of another
 kernel is placed while this kernel still has blocks to place. So a kernel of many waves holds other streams back until its
-last wave has begun, and one that does not fill the SMs lets others run beside it. Everything is computed from the launch
-configuration (grid, block, registers, shared memory) and the device's limits: not from measured overlap, and not from the
-profiler's own estimate of occupancy, which can be 0.
+last wave has begun, and one that does not fill the SMs lets others run beside it. A communication kernel has few blocks, which find a
+place beside those of other kernels: it neither holds others back nor is held back itself. Everything is computed from the launch
+configuration (grid, block, registers, shared memory) and the device's limits: not from measured overlap, and not from the profiler's
+own estimate of occupancy, which can be 0.
+
+The last wave begins one wave before the kernel's end where all blocks take equally long. Where they do not, all blocks may be placed long
+before the end, and the configuration does not say when. Measured starts can refute the rule: where a kernel of another stream began while
+blocks were still to be placed, kernels of that name and configuration hold nothing back, wherever they run.
 
 Residency follows the CUDA occupancy calculator (CUDA C++ Programming Guide, "Compute Capabilities"): blocks per SM are
 limited by threads, registers (allocated per warp in units of 256), shared memory (1 KiB reserved per block) and 32 slots.
@@ -17,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lumos.graph.joined.collectives import is_communication
 from lumos.graph.table import Occupancy
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
@@ -30,23 +36,21 @@ DEFAULT_LIMITS = {"maxThreadsPerMultiprocessor": 2048, "regsPerMultiprocessor": 
 MOST_BLOCKS = 32
 REGISTER_UNIT = 256
 RESERVED_SHARED = 1024
-#: How long before its end a kernel of at least MANY_WAVES waves has placed its last block, in waves. It is more than one wave
-#: because blocks differ in length. Median over the kernels for which work of another stream waited in the public
-#: HolisticTraceAnalysis DLRM trace (25 cases, 8 to 146 waves).
-TAIL_WAVES = 1.5
-MANY_WAVES = 3.0
+#: A start so many waves before the last one begins refutes the hold; the blocks of a wave do not end all at once.
+EARLY_WAVES = 2.0
+#: Nor does a start refute it that is up to so much earlier than that (ns): kernels take some us to end and to start.
+EARLY = 10_000
 
 
 def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | None:
     """Share and hold of every kernel with a known launch configuration; None where streams never share a device.
 
     Entry i of `work` is task first_task + i. The hold is the part of the kernel's duration before its last wave: the whole
-    duration where one wave suffices (the share is then at most 1), else 1 - 1/waves of it, and 1 - TAIL_WAVES/waves from
-    MANY_WAVES on.
+    duration where one wave suffices (the share is then at most 1), else 1 - 1/waves of it. Kernels whose hold is refuted are left out.
     """
     if len(work.streams) < 2:
         return None
-    kernels = np.flatnonzero(trace.category[work.row] == Category.KERNEL)
+    kernels = np.flatnonzero((trace.category[work.row] == Category.KERNEL) & ~is_communication(trace)[work.row])
     rows = work.row[kernels]
     blocks, threads = _product(trace, "grid")[rows], _product(trace, "block")[rows]
     registers = trace.dense("registers per thread")[rows]
@@ -58,14 +62,33 @@ def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | No
     device = np.array([d for d, _ in work.streams])[work.stream[kernels]]
     multiprocessors, resident = _capacity(trace, rows, device, blocks[known], threads[known], registers[known], shared[known])
     able = multiprocessors > 0
-    waves = blocks[known][able] / (multiprocessors[able] * resident[able])
-    duration = (work.end - work.start)[kernels[able]]
-    tail = np.where(waves >= MANY_WAVES, TAIL_WAVES, 1.0)
+    kernels, blocks, device = kernels[able], blocks[known][able], device[able]
+    waves = blocks / (multiprocessors[able] * resident[able])
+    shape = np.unique(np.stack((trace.name[work.row[kernels]], blocks, threads[known][able]), axis=1), axis=0, return_inverse=True)[
+        1
+    ].reshape(-1)
+    holds = ~np.isin(shape, shape[_refuted(work, kernels, device, waves)])
+    kernels, waves = kernels[holds], waves[holds]
+    duration = (work.end - work.start)[kernels]
     return Occupancy(
-        task=(first_task + kernels[able]).astype(np.int32),
+        task=(first_task + kernels).astype(np.int32),
         share=np.minimum(waves, 1.0).astype(np.float32),
-        hold=np.where(waves > 1, duration * (1 - tail / np.maximum(waves, 1)), duration).astype(np.int64),
+        hold=np.where(waves > 1, duration * (1 - 1 / np.maximum(waves, 1)), duration).astype(np.int64),
     )
+
+
+def _refuted(work: DeviceWork, kernels: Int64, device: Int64, waves: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which kernels of several waves another stream's kernel began beside, after the first wave and well before the last: bool[kernels]."""
+    wave = (work.end - work.start)[kernels] / np.maximum(waves, 1)
+    out = np.zeros(len(kernels), bool)
+    for number in np.unique(device).tolist():
+        here = np.flatnonzero(device == number)
+        for stream in np.unique(work.stream[kernels[here]]).tolist():
+            mine = here[work.stream[kernels[here]] == stream]
+            others = np.sort(work.start[kernels[here[work.stream[kernels[here]] != stream]]])
+            since, until = work.start[kernels[mine]] + wave[mine], work.end[kernels[mine]] - (1 + EARLY_WAVES) * wave[mine] - EARLY
+            out[mine] = np.searchsorted(others, since, "right") < np.searchsorted(others, until, "left")
+    return out & (waves > 1)
 
 
 def _ordinary(priority: Int64) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,3 +35,9 @@ def steps(trace: Trace) -> tuple[Step, ...]:
     start, end, lane = trace.start[rows].tolist(), (trace.start[rows] + trace.duration[rows]).tolist(), trace.lane[rows].tolist()
     names = [trace.strings[i] for i in trace.name[rows]]
     return tuple(Step(trace.rank, *facts) for facts in zip(names, start, end, lane, strict=True))
+
+
+def number_of(name: str) -> int | None:
+    """The number of a step, from its name such as ProfilerStep#12; None without one."""
+    found = re.search(r"#(\d+)$", name)
+    return None if found is None else int(found[1])

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.result import Described
 from lumos.units import count
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import CollectiveKind, Grade
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,7 +132,9 @@ class Collectives:
     kind: index into `kinds`. nbytes: bytes of this rank's input, in recorded and in predicted jobs alike (of an all-gather, the
     rank's own part; of a message, the same number on both sides; ABSENT if unknown). group: index into `groups` (ABSENT if
     unknown). sequence: number within the group (ABSENT if unknown). peer: the other rank of a send or receive, else ABSENT.
-    size: ranks in the group (ABSENT if unknown); None where no group's size is known. `graph.check` checks this.
+    size: ranks in the group (ABSENT if unknown); None where no group's size is known. messages: of a recording, what its point-to-point
+    tasks carry, of which one may carry several: row, whether it sends, the other rank, group, bytes; () once the ranks are joined.
+    `graph.check` checks this.
     """
 
     task: Int32
@@ -144,10 +146,18 @@ class Collectives:
     kinds: Sequence[CollectiveKind]
     groups: Sequence[str]
     size: Int32 | None = None
+    messages: tuple[tuple[int, bool, int, int, int], ...] = ()
 
     def __post_init__(self) -> None:
         """Raise ValueError for a kind that is no `CollectiveKind`."""
         object.__setattr__(self, "kinds", tuple(map(CollectiveKind, self.kinds)))
+
+
+class OneOff(NamedTuple):
+    """Time that a job takes once and not in every step. task: int32[k]; share: float64[k], of each task's duration, 0 to 1."""
+
+    task: Int32
+    share: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +173,19 @@ class Step:
     start: int
     end: int
     lane: int = -1
+
+
+class Evidence(NamedTuple):
+    """One finding on which the trust in an answer depends.
+
+    code: a stable kebab-case word. message: what was found, where, and what is unknown because of it. grade: the best grade that an answer
+    can have all the same. share: the fraction of a step's time that it leaves unknown, as far as that can be said.
+    """
+
+    code: str
+    message: str
+    grade: Grade
+    share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -183,10 +206,12 @@ class Graph(Described):
     measured_start, measured_end: int64[n], where the task was measured; None for assembled graphs.
     origin: absolute ns of the graph's time zero, the earliest measured start; nothing starts before it.
     unclaimed_wait_task, unclaimed_wait_time: CPU tasks, and the ns of their duration that are waiting which no rule explained.
-    waiting_unknown: collective tasks that keep their measured duration, waiting included, because peers were not recorded.
+    one_off: the time that is taken once, such as to load code; None without any.
+    waiting_unknown: collective tasks whose duration may still hold waiting, because peers were not recorded or not found.
     steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step. steps_alone: whether the
     times of one step say nothing about those of another, as in a recording of whole operations.
     ignored: dependencies switched off (`--ignore`).
+    evidence: what the recordings say against trusting an answer (`graph.evidence`, `graph.joined.one_job`).
     """
 
     ranks: tuple[int, ...]
@@ -214,11 +239,13 @@ class Graph(Described):
     origin: int = 0
     unclaimed_wait_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     unclaimed_wait_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    one_off: OneOff | None = None
     waiting_unknown: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     steps: tuple[Step, ...] = ()
     steps_alone: bool = False
     ignored: frozenset[Dependency] = frozenset()
     diagnostics: tuple[Diagnostic, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
 
     def __len__(self) -> int:
         return len(self.duration)

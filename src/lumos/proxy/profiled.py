@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.errors import UsageError
-from lumos.graph.collectives import is_cpu_collective, issuers
+from lumos.graph.joined.collectives import is_cpu_collective, issuers
 from lumos.graph.lists import list_of
 from lumos.graph.table import DEVICE_KINDS, Dependency, Graph, Kind, Step
 from lumos.proxy.arguments import TensorSpec, UnreadableArgumentsError, map_tensors, read_arguments

@@ -20,6 +20,7 @@ from lumos.whatif.facade import ChangeWords, changes_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lumos.analyze.trust import Trust
     from lumos.vocabulary import Basis
     from lumos.whatif.whatif import Changes
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, repr=False)
 class Written(Shown):
     """A report that was written. headline: its first sentence. step: the step whose timeline it shows. step_time_ns, latency_ns, basis: of
-    the job's typical step as measured."""
+    the job's typical step as measured. trust: how far answers about the job can be trusted."""
 
     file: str
     size_bytes: int
@@ -36,6 +37,7 @@ class Written(Shown):
     step_time_ns: int
     latency_ns: int
     basis: Basis
+    trust: Trust
 
 
 def report(
@@ -44,17 +46,18 @@ def report(
     *,
     step: str | None = None,
     repair: bool = False,
+    force: bool = False,
     **changes: Unpack[ChangeWords],
 ) -> Written:
     """Write one HTML file that shows where the job's time goes, and opens offline.
 
     job: what `lumos.read` takes or returned. step: the step whose timeline is shown, by its name or the number after its #; by default
-    the typical one, of median time. changes: as for `lumos.whatif`; with any, the changed job is shown next to the recorded one. Raises
+    the typical one, of median time. force: answer the changes, and compare ranks, also where the recording cannot give a sound
+    answer. changes: as for `lumos.whatif`; with any, the changed job is shown next to the recorded one. Raises
     UsageError for an unknown step or change, LumosError where the file cannot be written or plotly and jinja2 are not installed.
     """
-    return write(
-        ReportedJob.of(as_job(job, repair=repair)), output, (f"lumos.report(…, {os.fspath(output)!r})",), step, changes_of(changes)
-    )
+    recording = ReportedJob.of(as_job(job, repair=repair), force=force)
+    return write(recording, output, (f"lumos.report(…, {os.fspath(output)!r})",), step, changes_of(changes))
 
 
 def write(recording: ReportedJob, output: str | os.PathLike[str], command: Sequence[str], step: str | None, changes: Changes) -> Written:
@@ -69,4 +72,4 @@ def write(recording: ReportedJob, output: str | os.PathLike[str], command: Seque
     write_report(path, found)
     time = recording.times.headline
     size = Path(path).stat().st_size
-    return Written(path, size, found["headline"], found["step"], time.step_time_ns, time.latency_ns, time.basis)
+    return Written(path, size, found["headline"], found["step"], time.step_time_ns, time.latency_ns, time.basis, recording.trust)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack, cast, overload
 
+from lumos.analyze.trust import Trust, trust
 from lumos.blocks.price import Pricer
 from lumos.choices import check_choice
 from lumos.errors import UsageError
@@ -110,27 +111,29 @@ def search(
     conditions = [parse_constraint(text) for text in _listed(words.get("require", ()))]
     given = cast("dict[str, object]", dict(words))
     space = space_of({key: _text(given[key]) for key in SpaceWords.__optional_keys__ & given.keys()})
-    problem, pricer = _problem(job, words)
+    problem, pricer, grounds = _problem(job, words)
     key, values = ("gpus", (problem.gpus,)) if sweep is None else sweep_of(sweep if isinstance(sweep, str) else _sweep_text(sweep))
 
     def run(p: Problem) -> Found:
         engine = engine_of(words.get("engine", "local"), p, words.get("ray_address"), pricer)
-        return search_problem(p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), conditions, engine)
+        found = search_problem(p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), conditions, engine)
+        return replace(found, trust=grounds)
 
     rows = sweep_problem(problem, key, values, run)
     return rows[0][1] if sweep is None else Rows(Swept(value, found) for value, found in rows)
 
 
-def _problem(job: Source | None, words: SearchWords) -> tuple[Problem, Pricer | None]:
-    """The problem to search, and the prices of measured blocks where there are traces."""
+def _problem(job: Source | None, words: SearchWords) -> tuple[Problem, Pricer | None, Trust | None]:
+    """The problem to search; where there are traces, also the prices of measured blocks, and how far the traces can be trusted."""
     if job is None:
         sizes = words.get("gpus"), words.get("global_batch"), words.get("seq")
         named = words.get("precision", "bf16"), words.get("framework", "megatron-core")
-        return problem_of(words.get("model"), words.get("cluster"), *sizes, *named), None
+        return problem_of(words.get("model"), words.get("cluster"), *sizes, *named), None, None
     if "model" in words:
         raise UsageError("--model and traces exclude each other: the traces say which model ran")
     read = as_job(job)
-    problem, pricer = problem_of_traces(read, build(read), words.get("cluster"))
+    graph = build(read)
+    problem, pricer = problem_of_traces(read, graph, words.get("cluster"))
     problem = replace(
         problem,
         gpus=words.get("gpus", problem.gpus),
@@ -138,7 +141,7 @@ def _problem(job: Source | None, words: SearchWords) -> tuple[Problem, Pricer | 
         seq_len=words.get("seq", problem.seq_len),
     )
     problem.cluster.check_size(problem.gpus)
-    return problem, pricer
+    return problem, pricer, trust(graph)
 
 
 def _listed(value: object) -> Sequence[str]:

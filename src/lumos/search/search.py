@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.result import Shown
+from lumos.result import Shown, plain
 from lumos.search.bounds import lower_bounds
 from lumos.search.engine import Engine, Local, Simulated
 from lumos.search.memory import peak_bytes
@@ -17,6 +17,7 @@ from lumos.search.prices import Floats, Prices
 from lumos.search.space import PLAN_COLUMNS, Ints, Plans, Problem, Space, enumerate_plans
 
 if TYPE_CHECKING:
+    from lumos.analyze.trust import Trust
     from lumos.search.constraints import Constraint
 
 #: How many plans the first round times; the best of them set the limit for the others.
@@ -48,7 +49,8 @@ class Found(Shown):
 
     plans: all that were listed. infeasible: those that need more memory than there is. excluded: those that break a condition on plan or
     memory. pruned: those whose lower bound proves them slower. evaluated: those that were timed. best: simulated in full, best first.
-    complete: False where the search was interrupted.
+    complete: False where the search was interrupted. trust: how far the recording that the search started from can be trusted; None where
+    there is none.
     """
 
     problem: Problem
@@ -61,6 +63,7 @@ class Found(Shown):
     best: tuple[Simulated, ...]
     candidates: Candidates
     complete: bool = True
+    trust: Trust | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos search --json`."""
@@ -210,6 +213,7 @@ def search_keys(found: Found) -> dict[str, Any]:
         "pruned": found.pruned,
         "seconds_s": found.seconds_s,
         "complete": found.complete,
+        **({} if found.trust is None else {"trust": plain(found.trust)}),
         "best": [keys_of(p) for p in found.best],
         "pareto": [
             {**plan_keys(c.plans.plan(row)), "step_time_s": float(c.seconds[row]), "peak_bytes": int(c.peak[row])}

@@ -18,7 +18,7 @@ import numpy as np
 
 from lumos.analyze.spans import span_ends
 from lumos.analyze.steps import members
-from lumos.graph.collectives import issuers
+from lumos.graph.joined.collectives import issuers
 from lumos.graph.table import Graph, Kind
 from lumos.segment.repetition import Run, find_run
 from lumos.segment.units import Units, numbers_inside, transfers, units
@@ -48,7 +48,7 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One measured run of a block. rank: its position in `graph.ranks`. step: index into the steps of `analyze.steps.members`,
+    """One measured run of a block. rank: its position in `graph.joined.ranks`. step: index into the steps of `analyze.steps.members`,
     -1 outside all of them."""
 
     rank: int

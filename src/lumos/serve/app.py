@@ -277,7 +277,10 @@ def _as_request(changes: Changes) -> dict[str, Any]:
 
 
 def _equivalents(session: Session, changes: Changes) -> dict[str, str]:
-    return {"command": command_line(session.paths, changes), "python": python_code(session.paths, changes)}
+    return {
+        "command": command_line(session.paths, changes, force=session.force),
+        "python": python_code(session.paths, changes, force=session.force),
+    }
 
 
 def _loaded(session: Session) -> Loaded:

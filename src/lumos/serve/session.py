@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 
 from lumos.analyze.equal_work import equal_work
+from lumos.analyze.trust import check_sound
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Kind
-from lumos.report.page.document import ReportedJob, as_json, document, what_if
+from lumos.report.page.document import ReportedJob, document, structural_what_if, what_if
 from lumos.report.page.timeline_levels import Limits, excerpt
 from lumos.result import plain
 from lumos.serve.work import BackgroundWork, Progressing
 from lumos.simulate import Timeline, simulate
 from lumos.trace import read
 from lumos.whatif.bench import Bench
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import Changes
 
 #: The largest timeline that is sent to a browser on the same machine.
 LIMITS = Limits(cells=3_000_000, tasks=1_200_000)
@@ -84,8 +85,9 @@ class Loaded:
         """
         began = time.perf_counter()
         if changes.structural:
-            found = as_json(answer_changes(self.recording.job, self.recording.graph, changes, self.recording.plan))
+            found = structural_what_if(self.recording, changes)
             return {**found, "seconds_s": time.perf_counter() - began}
+        check_sound(self.bench.trust, "whatif", force=self.recording.force)
         step = step or self.bench.typical
         self.bench.check_step(step)
         answer = what_if(self.bench, self.bench.changed(changes.durations), changes.durations.described(), step, moved=moved)
@@ -104,8 +106,9 @@ class Scenario:
 class Session:
     """The explorer's state: the job, which is read in the background, and the scenarios that its users saved."""
 
-    def __init__(self, paths: Sequence[str], *, repair: bool = False) -> None:
+    def __init__(self, paths: Sequence[str], *, repair: bool = False, force: bool = False) -> None:
         self.paths = tuple(paths)
+        self.force = force
         self._repair = repair
         self._lock = threading.Lock()
         self._scenarios: dict[int, Scenario] = {}
@@ -148,7 +151,11 @@ class Session:
             report("changing and simulating", 0, 0)
             answer = loaded.whatif(changes, step, moved=True)
             report("done", 1, 1)
-            return {**answer, "command": command_line(self.paths, changes), "python": python_code(self.paths, changes)}
+            return {
+                **answer,
+                "command": command_line(self.paths, changes, force=self.force),
+                "python": python_code(self.paths, changes, force=self.force),
+            }
 
         with self._lock:
             ended = [number for number, work in self._work.items() if work.state != "running"]
@@ -172,14 +179,14 @@ class Session:
         report("building the graph", 0, 0)
         graph = build(job)
         report("simulating", 0, 0)
-        recording = ReportedJob(job, graph, simulate(graph))
+        recording = ReportedJob(job, graph, simulate(graph), self.force)
         report("analysing", 0, 0)
         found = document(recording, command=["lumos", "serve", *map(shlex.quote, self.paths)], timeline=False)
         report("analysing", 1, 1)
         return Loaded(recording, recording.bench, found)
 
 
-def command_line(paths: Sequence[str], changes: Changes) -> str:
+def command_line(paths: Sequence[str], changes: Changes, *, force: bool = False) -> str:
     """The `lumos whatif` command with the same answer."""
     durations = changes.durations
     words = ["lumos", "whatif", *paths]
@@ -191,10 +198,11 @@ def command_line(paths: Sequence[str], changes: Changes) -> str:
     words += [w for change in changes.network for w in ("--network", change)]
     words += ["--cluster", changes.cluster] if changes.cluster else []
     words += ["--base-cluster", changes.base_cluster] if changes.base_cluster else []
+    words += ["--force"] if force else []
     return shlex.join(words)
 
 
-def python_code(paths: Sequence[str], changes: Changes) -> str:
+def python_code(paths: Sequence[str], changes: Changes, *, force: bool = False) -> str:
     """A Python program with the same answer."""
     durations = changes.durations
     network = [word.partition("=") for words in changes.network for word in words.split(",")]
@@ -206,6 +214,7 @@ def python_code(paths: Sequence[str], changes: Changes) -> str:
         "rank_slowdown": _mapping((str(rank), f"{factor:g}") for rank, factor in durations.slow),
         "cluster": repr(changes.cluster) if changes.cluster else "",
         "base_cluster": repr(changes.base_cluster) if changes.base_cluster else "",
+        "force": "True" if force else "",
         "network": _mapping((repr(key.strip()), factor.strip().removeprefix("x")) for key, _, factor in network),
     }
     arguments = "".join(f", {key}={text}" for key, text in words.items() if text)

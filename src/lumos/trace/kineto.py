@@ -282,7 +282,7 @@ def _categories(
         other = [i for i in unknown if i not in device]
         for taken, some in (("device work, because all name a stream", device), ("neither operators nor device work", other)):
             if some:
-                names = ", ".join(repr(classes[i][1]) for i in some)
+                names = ", ".join(repr(classes[i][1]) for i in some[:4]) + (f" and {len(some) - 4} more" if len(some) > 4 else "")
                 found.add("unknown-category", f"{rows[some].sum()} rows of unknown categories ({names}) are taken as {taken}")
 
     if Category.INSTANT in known:

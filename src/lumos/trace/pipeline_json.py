@@ -2,9 +2,9 @@
 
 The file `pp_rank_N.json` maps each iteration to lists by microbatch, in ms from the iteration's origin: `fwd_start`,
 `fwd_end`, `bwd_start`, `bwd_end`; with interleaving also `fwd_minibatch`, `fwd_chunk`, `bwd_minibatch` and `bwd_chunk`, which
-give the microbatch (from 1) and the chunk of every entry. Files with `wgrad_start` and `wgrad_end` (weight gradients as
-passes of their own) are refused, because these are not modelled. `total` (ms) and `memory` (GB) are not used. `config.json`
-in the same folder gives the sizes: `pp_size`, `vp_size` (or `vpp_size`), `dp_size`.
+give the microbatch (from 1) and the chunk of every entry; where they are absent, both follow from the interleaved schedule. Files
+with `wgrad_start` and `wgrad_end` (weight gradients as passes of their own) are refused, because these are not modelled. `total` (ms)
+and `memory` (GB) are not used. `config.json` in the same folder gives the sizes: `pp_size`, `vp_size` (or `vpp_size`), `dp_size`.
 
 Limits: the file has no transfers. The graph adds those that the order of the passes implies.
 """
@@ -120,10 +120,28 @@ def _passes(where: str, prefix: str, iteration: Mapping[str, Any], plan: Recorde
     microbatch = _indices(where, f"{prefix}_minibatch", iteration, count)
     chunk = _indices(where, f"{prefix}_chunk", iteration, count)
     if plan.chunks > 1 and (microbatch is None or chunk is None):
-        raise TraceError(f"{where}: interleaved (vp_size {plan.chunks}) without {prefix}_minibatch and {prefix}_chunk; record both")
-    numbers = list(range(count)) if microbatch is None else [m - 1 for m in microbatch]
-    chunks = [0] * count if chunk is None else chunk
+        numbers, chunks = _interleaved(where, prefix, count, plan)
+    else:
+        numbers = list(range(count)) if microbatch is None else [m - 1 for m in microbatch]
+        chunks = [0] * count if chunk is None else chunk
     return list(zip(start.tolist(), (end - start).tolist(), numbers, chunks, range(count), strict=True))
+
+
+def _interleaved(where: str, prefix: str, count: int, plan: RecordedPlan) -> tuple[list[int], list[int]]:
+    """Microbatch and chunk of each pass of one direction, in the order of the interleaved schedule.
+
+    A rank runs as many microbatches as there are stages through its first chunk, then the same ones through the next, and so on; backward
+    passes begin with the last chunk (Megatron-LM, "Efficient Large-Scale Language Model Training on GPU Clusters", section 2.2).
+    """
+    group = plan.stages * plan.chunks
+    if count % group:
+        raise TraceError(
+            f"{where}: {count} passes ({prefix}) are no multiple of pp_size {plan.stages} times vp_size {plan.chunks}, so that their"
+            f" order does not follow from the interleaved schedule; record {prefix}_minibatch and {prefix}_chunk"
+        )
+    numbers = [k // group * plan.stages + k % plan.stages for k in range(count)]
+    chunks = [k % group // plan.stages for k in range(count)]
+    return numbers, chunks if prefix == "fwd" else [plan.chunks - 1 - chunk for chunk in chunks]
 
 
 def _times(where: str, key: str, iteration: Mapping[str, Any]) -> Int64:

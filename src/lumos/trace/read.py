@@ -20,9 +20,10 @@ from lumos.trace.collectives import process_groups
 from lumos.trace.operations import is_operations, recorded_plan
 from lumos.trace.reader import NotATraceError, Reader, ReadFile
 from lumos.trace.table import Job, Trace
+from lumos.units import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 
 def _is_execution_trace(first: bytes) -> bool:
@@ -37,11 +38,27 @@ EXECUTION_TRACE = Reader(
     "its clock and durations are no timeline; give the profiler's (Kineto) file of the same run, or a folder that holds both",
 )
 
+
+def _compressed(name: str, magic: bytes, command: str) -> Reader:
+    """The format of files that are compressed in a way that is not unpacked here: gzip is, as profilers write it."""
+    return Reader(f"compressed with {name}", lambda first: first.startswith(magic), None, f"unpack it ({command}) and give what comes out")
+
+
+#: Files that must be unpacked first.
+COMPRESSED = (
+    _compressed("zstd", b"\x28\xb5\x2f\xfd", "zstd -d FILE"),
+    _compressed("xz", b"\xfd7zXZ\x00", "xz -d FILE"),
+    _compressed("bzip2", b"BZh", "bzip2 -d FILE"),
+    _compressed("zip", b"PK\x03\x04", "unzip FILE"),
+    _compressed("LZ4", b"\x04\x22\x4d\x18", "lz4 -d FILE"),
+)
+
 #: Where files are read.
 READ_ENGINES = ("local", "ray")
 
 #: Tried in this order; the first that takes a file reads it. Kineto comes last because it has no signature.
 READERS: tuple[Reader, ...] = (
+    *COMPRESSED,
     Reader("an operation table (Parquet)", straggler_parquet.sniff, straggler_parquet.read, is_original=True),
     Reader("the sizes of a job (meta.yaml)", straggler_parquet.sniff_meta, None, "give the trace.parquet beside it", is_companion=True),
     Reader("pipeline passes of one rank", pipeline_json.sniff, pipeline_json.read),
@@ -77,8 +94,7 @@ def read(
     contents = _on_cluster(files, repair, progress, ray_address) if engine == "ray" else _in_threads(files, repair, progress)
     traces = _traces(contents, diagnostics)
     if not traces:
-        left_out = "; ".join(d.message for d in diagnostics[:3]) or "the folder is empty"
-        raise TraceError(f"{', '.join(map(str, paths))}: holds no trace ({left_out}); give the profiler's files")
+        raise TraceError(f"{', '.join(map(str, paths))}: holds no trace ({_instead(paths, diagnostics)}); give the profiler's files")
     _check_alike(traces)
     traces.sort(key=lambda trace: trace.rank)
     for one, other in pairwise(traces):
@@ -87,13 +103,41 @@ def read(
     return Job(tuple(traces), process_groups(traces), tuple(diagnostics))
 
 
+def _instead(paths: Sequence[str | os.PathLike[str]], diagnostics: Sequence[Diagnostic]) -> str:
+    """What the given folders hold in place of a trace."""
+    if diagnostics:
+        return "; ".join(d.message for d in diagnostics[:3])
+    folders = sorted(inner for path in paths for inner in Path(path).iterdir() if inner.is_dir() and not inner.name.startswith("."))
+    if not folders:
+        return "the folder is empty"
+    named = ", ".join(folder.name for folder in folders[:3]) + (", …" if len(folders) > 3 else "")
+    return f"only {count(len(folders), 'folder')}, {named}, into which no one looks: name them, as in {folders[0].parent / '*'}"
+
+
 def _both_of_one_rank(one: Trace, other: Trace) -> str:
-    """The message that refuses two files of one rank. Renaming is no remedy where distributedInfo gives a file's rank."""
+    """The message that refuses two files of one rank. Renaming is no remedy where distributedInfo gives a file's rank, nor where the
+    files are two windows of one run."""
     sources = (one.rank_source, other.rank_source)
+    if "assumed" not in sources and (windows := _two_windows(one, other)):
+        return f"{one.path} and {other.path} are {windows} of rank {one.rank}; name one of them, or one window of every rank"
     place = f"{one.path} and {other.path} are both of rank {one.rank} (from: {', '.join(sources)}); name the one to read, or "
     if "distributedInfo" in sources:
         return place + "correct the rank in distributedInfo of the file that is of another (it wins over the file's name)"
     return place + "give each rank's number in its file name (rank0.json)"
+
+
+def _two_windows(one: Trace, other: Trace) -> str:
+    """What two recordings of one rank are, where they are windows of one run: recordings of other steps, one after the other."""
+    marks = [[trace.strings[i] for i in trace.name[trace.named(_MARK.fullmatch)].tolist()] for trace in (one, other)]
+    names = [sorted(set(of_trace), key=lambda name: int(name.partition("#")[2])) for of_trace in marks]
+    if not names[0] or not names[1] or set(names[0]) & set(names[1]):
+        return ""
+    texts = [some[0] if len(some) == 1 else f"{some[0]} to {some[-1]}" for some in names]
+    return f"two windows ({texts[0]}; {texts[1]})"
+
+
+#: How torch.profiler names the range of one step.
+_MARK = re.compile(r"ProfilerStep#\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +175,8 @@ def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterator[_File]
                 diagnostics.append(Diagnostic("file-left-out", f"{file}: no reader knows its content; left out"))
             elif reader.read is None:
                 code = "execution-trace-set-aside" if reader is EXECUTION_TRACE else "file-left-out"
-                diagnostics.append(Diagnostic(code, f"{file}: {reader.name}; set aside"))
+                remedy = f"; {reader.remedy}" if reader in COMPRESSED else ""
+                diagnostics.append(Diagnostic(code, f"{file}: {reader.name}; set aside{remedy}"))
             else:
                 yield _File(file, file.stat().st_size, reader.read, reader.repair, named=False)
 

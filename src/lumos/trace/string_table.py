@@ -1,4 +1,4 @@
-"""The distinct strings of a trace, stored as UTF-8 bytes and decoded on access."""
+"""The distinct strings of a trace, stored as UTF-8 bytes and decoded on access. Those of a small table are decoded once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+#: The most strings, and the most bytes of text, that are kept decoded: a graph is built by asking for names some twenty times.
+_KEPT, _KEPT_BYTES = 20_000, 4 << 20
+
+
 class StringTable(Sequence[str]):
     """Read-only strings: string i is bytes `offsets[i]:offsets[i + 1]` of `text`.
 
@@ -18,11 +22,12 @@ class StringTable(Sequence[str]):
     offsets: int64, one more than there are strings, ascending from 0.
     """
 
-    __slots__ = ("_offsets", "_text")
+    __slots__ = ("_decoded", "_offsets", "_text")
 
     def __init__(self, text: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         self._text = text
         self._offsets = offsets
+        self._decoded: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -38,12 +43,20 @@ class StringTable(Sequence[str]):
         if not -count <= index < count:
             raise IndexError(f"string {index} of {count}")
         index %= count
+        if self._decoded is not None:
+            return self._decoded[index]
         return self._text[self._offsets[index] : self._offsets[index + 1]].tobytes().decode("utf-8", "surrogatepass")
 
     def __iter__(self) -> Iterator[str]:
+        if self._decoded is not None:
+            return iter(self._decoded)
         bounds = self._offsets.tolist()
         text = self._text.tobytes()
-        return (text[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(bounds))
+        strings = (text[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(bounds))
+        if len(self) > _KEPT or len(text) > _KEPT_BYTES:
+            return strings
+        self._decoded = tuple(strings)
+        return iter(self._decoded)
 
     def __repr__(self) -> str:
         return f"StringTable({len(self)} strings, {len(self._text)} bytes)"

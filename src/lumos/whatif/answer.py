@@ -18,6 +18,7 @@ import numpy as np
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.steady import AGREE, Steady, altered, steady, typical_position, with_other_durations
 from lumos.analyze.steps import Members, StepTimes, members, step_times
+from lumos.analyze.trust import SOUND, Trust
 from lumos.analyze.working import working
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
@@ -26,6 +27,7 @@ from lumos.result import Shown, plain
 from lumos.simulate import Timeline, measured, simulate
 from lumos.units import count, duration
 from lumos.vocabulary import Basis
+from lumos.whatif.possible import faster_by_slower_work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,7 +112,8 @@ class Provenance(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Answer(Shown):
-    """The changed job and its base. moved: the largest contributions to the difference, then the rest as one."""
+    """The changed job and its base. moved: the largest contributions to the difference, then the rest as one. trust: how far the answer can
+    be trusted."""
 
     outcome: Outcome
     base: Outcome
@@ -119,6 +122,7 @@ class Answer(Shown):
     moved: tuple[Contribution, ...]
     share: Provenance
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
+    trust: Trust = SOUND
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos whatif --json`."""
@@ -189,6 +193,7 @@ def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: 
             *noise_unknown(step_times_of(base, owners)),
             *first.findings("the job"),
             *second.findings("the changed job"),
+            *(faster_by_slower_work(first, second) if changed.graph.pred is base.pred else ()),
         ),
     )
 
@@ -409,5 +414,6 @@ def contracted(result: Answer) -> dict[str, Any]:
         "changes": result.changes,
         "moved": [{**c._asdict(), "delta_s": c.delta_s} for c in result.moved],
         "share": plain(result.share),
+        "trust": plain(result.trust),
         "diagnostics": plain(result.diagnostics),
     }

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.steady import altered, steady, typical_position
 from lumos.analyze.steps import Members, members
+from lumos.analyze.trust import Trust, trust
 from lumos.errors import UsageError
 from lumos.simulate import Frozen, Timeline, freeze
 from lumos.whatif.answer import Contribution, LoopFigures, Parts, contributions, measured_step, spread
+from lumos.whatif.trusted import widening
 
 if TYPE_CHECKING:
     from lumos.graph.table import Graph
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 
 
 class StepOutcome(NamedTuple):
-    """One step of the job. basis: whether its time is a period or a latency. low, high: the 80 % interval of `answer.spread`."""
+    """One step of the job. basis: whether its time is a period or a latency. low, high: the 80 % interval of `answer.spread`,
+    for a changed job wider by what is unknown (`whatif.trusted`)."""
 
     step: str
     basis: Basis
@@ -63,6 +66,11 @@ class Bench:
         return self.owners.job[typical_position(self.owners, self.base)].name
 
     @cached_property
+    def trust(self) -> Trust:
+        """How far answers about the job can be trusted."""
+        return trust(self.graph, self.base, self.owners)
+
+    @cached_property
     def spread(self) -> float:
         """Half-width of every answer's interval, as in `lumos whatif`, as a fraction of the step."""
         return spread(self.graph, self.base, self.owners)
@@ -84,7 +92,9 @@ class Bench:
         """The figures of one step of this job, or of it with changed durations. UsageError where it has no such step."""
         figures, error = self._figures(job, step), self.spread
         length = figures.loop.step_time_ns * 1e-9
-        return StepOutcome(step, figures.loop.basis, length, length * (1 - error), length * (1 + error), figures.parts)
+        by = widening(self.trust, self._figures(self.graph, step).loop.step_time_ns * 1e-9, length)
+        low, high = max(length * (1 - error) - by, 0.0), length * (1 + error) + by
+        return StepOutcome(step, figures.loop.basis, length, low, high, figures.parts)
 
     def moved(self, job: Graph, step: str) -> tuple[Contribution, ...]:
         """What differs on the critical path of a step, the largest difference first; the differences sum to the step's."""

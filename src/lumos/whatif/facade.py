@@ -71,7 +71,13 @@ class ChangeWords(SettingWords, total=False):
 
 @overload
 def whatif(
-    job: Source, *, graph: Graph | None = None, repair: bool = False, grid: None = None, **changes: Unpack[ChangeWords]
+    job: Source,
+    *,
+    graph: Graph | None = None,
+    repair: bool = False,
+    force: bool = False,
+    grid: None = None,
+    **changes: Unpack[ChangeWords],
 ) -> Answer: ...
 
 
@@ -81,6 +87,7 @@ def whatif(
     *,
     graph: Graph | None = None,
     repair: bool = False,
+    force: bool = False,
     grid: Mapping[str, Sequence[object]],
     **changes: Unpack[ChangeWords],
 ) -> Rows[Cell]: ...
@@ -91,21 +98,23 @@ def whatif(
     *,
     graph: Graph | None = None,
     repair: bool = False,
+    force: bool = False,
     grid: Mapping[str, Sequence[object]] | None = None,
     **changes: Unpack[ChangeWords],
 ) -> Answer | Rows[Cell]:
     """The step of the job under `changes`, compared with that of the job as it is.
 
     job: trace files or a folder, or a job from `lumos.read`. graph: the job's graph from `lumos.build`, to save building it again.
-    changes: see `ChangeWords` and `SettingWords`. grid: values by setting, or by "scale:GLOB"; every combination of them is evaluated
-    on top of the changes and becomes a row. Raises UsageError for an unknown setting (it names the nearest) or a wrong value,
-    LumosError where the trace does not support the change, TraceError as `lumos.read` does.
+    force: answer also where the recording cannot give a sound answer. changes: see `ChangeWords` and `SettingWords`. grid: values by
+    setting, or by "scale:GLOB"; every combination of them is evaluated on top of the changes and becomes a row. Raises UsageError for
+    an unknown setting (it names the nearest) or a wrong value, LumosError where the trace does not support the change or cannot give a
+    sound answer, TraceError as `lumos.read` does.
     """
     wanted = changes_of(changes)
     cells = None if grid is None else parse_grid(f"{key}={','.join(map(_text, values))}" for key, values in grid.items())
     job = as_job(job, repair=repair)
     graph = build(job) if graph is None else graph
-    return answer_of(job, graph, wanted) if cells is None else Rows(evaluate(job, graph, wanted, cells))
+    return answer_of(job, graph, wanted, force=force) if cells is None else Rows(evaluate(job, graph, wanted, cells, force=force))
 
 
 def changes_of(words: ChangeWords) -> Changes:

@@ -15,13 +15,15 @@ import numpy as np
 
 from lumos.analyze.steady import AGREE, Steady, altered, steady, typical_position
 from lumos.analyze.steps import members
+from lumos.analyze.trust import Trust, check_sound
+from lumos.analyze.trust import trust as trust_in
 from lumos.errors import LumosError, UsageError
 from lumos.simulate import Frozen, freeze, sweep_scaled
 from lumos.vocabulary import Basis
 from lumos.whatif.durations import Scale, matching, number
 from lumos.whatif.identify import Identification
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import Changes, unchecked_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -64,8 +66,14 @@ def parse_grid(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return out
 
 
-def evaluate(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[str, ...]]) -> tuple[Cell, ...]:
-    """Every combination of the grid's values, on top of `changes`, in the order of the keys."""
+def evaluate(
+    job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[str, ...]], *, trust: Trust | None = None, force: bool = False
+) -> tuple[Cell, ...]:
+    """Every combination of the grid's values, on top of `changes`, in the order of the keys.
+
+    trust: how far the job can be trusted, where that is known already. Raises LumosError where its evidence is unsound, unless `force`.
+    """
+    check_sound(trust_in(graph) if trust is None else trust, "whatif", force=force)
     cells = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     if all(key.startswith(SCALE) for key in grid) and not changes.structural:
         return _swept(job, graph, changes, grid, cells)
@@ -83,7 +91,7 @@ def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str], plan: I
     settings = {**changes.settings, **{k: v for k, v in cell.items() if not k.startswith(SCALE)}}
     durations = changes.durations._replace(scales=(*changes.durations.scales, *scales))
     try:
-        found = answer_changes(job, graph, replace(changes, settings=settings, durations=durations), plan)
+        found = unchecked_answer(job, graph, replace(changes, settings=settings, durations=durations), plan)
     except LumosError as error:
         return Cell(cell, None, str(error))
     return Cell(cell, found.outcome.step_time_s)

@@ -76,6 +76,7 @@ def assemble_pieces(layout: MeasuredLayout) -> Placed:
         measured_end=None,
         unclaimed_wait_task=np.empty(0, np.int32),
         unclaimed_wait_time=np.empty(0, np.int64),
+        one_off=None,
         waiting_unknown=copies.all_of(base.waiting_unknown),
         steps=(),
     )

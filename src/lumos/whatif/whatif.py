@@ -13,10 +13,13 @@ import numpy as np
 
 from lumos.analyze.steady import steady, typical_position
 from lumos.analyze.steps import members
+from lumos.analyze.trust import Trust, check_sound
+from lumos.analyze.trust import trust as trust_in
 from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
+from lumos.graph.one_off import recurring
 from lumos.segment.dimensions import Resize, Sizes, sizes
 from lumos.segment.segment import Segmentation, segment
 from lumos.segment.weights import weights
@@ -45,7 +48,9 @@ from lumos.whatif.measured_layout import MeasuredLayout, measured_layout
 from lumos.whatif.passes import rearranged
 from lumos.whatif.place import assemble_pieces
 from lumos.whatif.planned import planned
+from lumos.whatif.possible import check_microbatches
 from lumos.whatif.settings import check_settings, counts, needs_plan
+from lumos.whatif.trusted import in_a_loop, widened, with_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,11 +84,24 @@ class Changes:
         return bool(self.settings or self.cluster or self.network)
 
 
-def answer_changes(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
+def answer_changes(
+    job: Job, graph: Graph, changes: Changes, plan: Identification | None = None, *, trust: Trust | None = None, force: bool = False
+) -> Answer:
     """The answer for one set of changes to `graph`, which was built from `job`.
 
-    plan: the identification of this job, for callers that ask many what-ifs and need its plan identified only once.
+    plan, trust: the identification of this job and how far it can be trusted, for callers that ask many what-ifs and need these only
+    once. force: answer also where the evidence is unsound. Raises LumosError where it is and `force` is not given.
     """
+    grounds = trust_in(graph) if trust is None else trust
+    check_sound(grounds, "whatif", force=force)
+    found = unchecked_answer(job, graph, changes, plan)
+    if not changes.structural and not changes.repeat:
+        grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: unchecked_answer(job, graph, replace(changes, repeat=True), plan)))
+    return widened(found, grounds)
+
+
+def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
+    """The same without a look at the evidence."""
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
         return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat)
@@ -94,7 +112,7 @@ def answer_changes(job: Job, graph: Graph, changes: Changes, plan: Identificatio
     if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH_AGREEMENT):
         return _planned(identified, job, graph, changes)
     _whole_pipeline(job, graph, changes.settings)
-    segmentation = segment(graph, job)
+    segmentation = segment(recurring(graph), job)
     layout = changed_layout(measured_layout(segmentation), job, changes)
     placed = assemble_pieces(layout)
     modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
@@ -114,7 +132,8 @@ def answer_changes(job: Job, graph: Graph, changes: Changes, plan: Identificatio
         changes=(*layout.changes, *changes.durations.described()),
         diagnostics=(*layout.diagnostics, *_plan_not_followed(identified)),
     )
-    return answer(graph, changed, *_work(segmentation, job, changes), repeat=changes.repeat)
+    found = answer(graph, changed, *_work(segmentation, job, changes), repeat=changes.repeat)
+    return _possible(found, changes, 1 + max(p.label.microbatch for p in segmentation.pieces))
 
 
 def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
@@ -187,7 +206,7 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
     altered = durations._replace(slow=()).apply(graph, job)
     cluster = _target(identified.job.cluster, changes)
     prediction = planned(identified, graph, loop.step_time_ns * 1e-9, changes.settings, cluster, altered, durations.slow)
-    return planned_answer(
+    found = planned_answer(
         prediction,
         step,
         loop.basis,
@@ -196,6 +215,15 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
         measured_step(graph, owners, step),
         (*graph.diagnostics, *noise_unknown(step_times_of(graph, owners)), *loop.findings("the job")),
     )
+    return _possible(found, changes, identified.job.plan.microbatches)
+
+
+def _possible(found: Answer, changes: Changes, microbatches: int) -> Answer:
+    """The answer; LumosError where more microbatches, and nothing else, take longer than in proportion. microbatches: as measured."""
+    if set(changes.settings) == {"microbatches"} and not (changes.cluster or changes.network or changes.durations != Durations()):
+        steps = found.base.step_time_s, found.outcome.step_time_s
+        check_microbatches(*steps, microbatches, counts(changes.settings)["microbatches"])
+    return found
 
 
 def _target(base: Cluster, changes: Changes) -> Cluster | None:

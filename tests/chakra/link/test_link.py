@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lumos
-from lumos.chakra.link import align as alignment
-from lumos.chakra.link.align import align_names
+from lumos import sequences as alignment
 from lumos.chakra.link.link import link_traces
 from lumos.chakra.link.linked_file import write_linked
+from lumos.sequences import align_names
 from lumos.trace.chakra_et import stream
 from lumos.trace.execution_trace import ExecutionTrace, read
 from lumos.trace.table import Category, Trace

@@ -103,6 +103,19 @@ def test_launch_delays_are_one_constant_a_kind(table, operation_jobs):
     assert [d.code for d in graph.diagnostics] == ["launch-delay"]
 
 
+def test_a_launch_delay_is_what_the_rank_with_the_least_shows(table, operation_jobs):
+    """Two ranks gather (0 to 4) in each of three steps. Rank 0 goes on after 1, 2 and 3 ms; rank 1, after 12, waited for something that
+    was not recorded. The delay is 2 ms: the least of the ranks in each step, and the median of those."""
+    o = operation_jobs.Operation
+    rows = [
+        o(rank, 0, rank, step, *row)
+        for step, least in enumerate((1, 2, 3))
+        for rank, gap in enumerate((least, 12))
+        for row in (("params-all-gather", 0, 0, 4), ("forward-compute", 0, 4 + gap, 14 + gap))
+    ]
+    assert operation_constants(build(table(rows))) == {"launch_delay_behind_params_all_gather_ns": (2 * MS, 2 * MS)}
+
+
 def test_launch_delays_can_be_ignored(table, operation_jobs):
     """Two steps of 16 ms, 2 of them delay: without, the first ends at 14 and the second at 28."""
     graph = build(table(delayed(operation_jobs, (2, 2))))
@@ -162,6 +175,18 @@ def test_what_meets_an_absent_rank_keeps_its_duration(table, operation_jobs):
     assert sorted(graph.duration[graph.kind == Kind.COLLECTIVE].tolist()) == [MS, 11 * MS, 21 * MS, 21 * MS]
     found = {d.code: d.message for d in graph.diagnostics}
     assert "4 transfers" in found["waiting-unknown"]
+
+
+def test_a_collective_meets_the_ranks_that_are_there(table, operation_jobs):
+    """Three ranks of one stage, of which the middle one was not recorded: the gradients of the others meet when the later is there,
+    at 14, for 2 ms at most. With rank 0 6 ms later, at 16, both end at 18."""
+    graph = build(table([row._replace(dp=2 * row.rank) for row in data_parallel(operation_jobs)]))
+    reduced = tasks(graph, "grads-reduce-scatter")
+    assert graph.duration[reduced].tolist() == [2 * MS] * 2 and graph.waiting_unknown.tolist() == sorted(reduced)
+    assert "2 transfers meet only those of their ranks that were given" in {d.code: d.message for d in graph.diagnostics}["waiting-unknown"]
+    duration = graph.duration.copy()
+    duration[tasks(graph, "forward-compute", 0)] += 6 * MS
+    assert simulate(graph, duration).end[reduced].tolist() == [18 * MS] * 2
 
 
 def test_a_lost_row_leaves_its_link_unmatched_in_that_step_alone(table, operation_jobs):

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.chakra.link.align import align_names
 from lumos.diagnostics import Diagnostic
 from lumos.graph.launches import device_work
 from lumos.result import Shown, plain
+from lumos.sequences import align_names
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
 if TYPE_CHECKING:

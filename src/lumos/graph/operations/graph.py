@@ -2,9 +2,9 @@
 
 Every rank runs its calls in program order. A transfer or collective starts when its last rank has arrived (`meetings`), so
 waiting is simulated. Taken from the recording are: the durations of compute, the transfer part of communication, the order
-of calls, when each rank entered each step, and one constant for each kind of operation: the launch delay after it, which is
-the median gap between the end of such a call and the start of the next. Where a recording has no transfers, one constant
-serves for all of them: the median over the meetings of two ranks in one call.
+of calls, when each rank entered each step, and one constant for each kind of operation: the launch delay after it, which is the
+gap between the end of such a call and the start of the next, on the rank where that is smallest, as the median over the steps.
+Where a recording has no transfers, one constant serves for all of them: the median over the meetings of two ranks in one call.
 
 Limits: a rank makes blocking calls one after another, except for gradient and parameter collectives that the job overlaps.
 A step begins when the step before it has ended on all ranks, because recordings do not say how steps overlap.
@@ -109,8 +109,12 @@ def _transfer_by_gaps(ops: Operations, fitted: _Mask) -> int:
 
 
 def _delays(ops: Operations, before: Int64, after: Int64, in_fit: _Mask) -> dict[str, int]:
-    """The launch delay after each operation kind: the median time from when the rank's next call could have started (all its
-    predecessors, on any rank, had ended) to when it did. Kinds whose delay the timers cannot resolve have none."""
+    """The launch delay after each operation kind, from the time between when a rank's next call could have started (all its
+    predecessors, on any rank, had ended) and when it did.
+
+    A delay is a cost that every rank pays, while a longer time may be a wait for something that was not recorded. So it is the smallest
+    over the ranks, of each the median in a step, and then the median over the steps. Kinds whose delay the timers cannot resolve have none.
+    """
     chain = _between_recorded(ops, before, after)
     ended = np.full(len(ops), -1, np.int64)
     np.maximum.at(ended, after, ops.end[before])
@@ -118,11 +122,20 @@ def _delays(ops: Operations, before: Int64, after: Int64, in_fit: _Mask) -> dict
     behind[after[chain]] = ops.name[before[chain]]
     out: dict[str, int] = {}
     for number, name in enumerate(ops.names):
-        gaps = (ops.start - ended)[(behind == number) & in_fit]
-        usual = int(np.median(gaps)) if len(gaps) else 0
+        calls = np.flatnonzero((behind == number) & in_fit)
+        smallest = [
+            min(_medians(ops.start[own] - ended[own], ops.rank[own]))
+            for own in (calls[ops.step[calls] == s] for s in np.unique(ops.step[calls]))
+        ]
+        usual = int(np.median(smallest)) if smallest else 0
         if usual >= LEAST_DELAY_NS:
             out[name] = usual
     return out
+
+
+def _medians(values: Int64, group: Int64) -> list[float]:
+    """The median of the values of each group."""
+    return [float(np.median(values[group == g])) for g in np.unique(group)]
 
 
 def _between_recorded(ops: Operations, before: Int64, after: Int64) -> _Mask:
@@ -169,6 +182,7 @@ def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: In
         rendezvous_offset=joined.offset,
         rendezvous_task=position[joined.members].astype(np.int32),
         collectives=_collectives(ops, joined, position),
+        waiting_unknown=position[joined.incomplete & (joined.group >= 0)].astype(np.int32),
         measured_start=spread(base + ops.start, base[host.before] + host.start),
         measured_end=spread(base + ops.end, base[host.before] + host.end),
         steps=tuple(
@@ -243,15 +257,17 @@ def _findings(ops: Operations, joined: Meetings, constants: OperationConstants) 
             )
         )
     if joined.incomplete.any():
-        total = int((ops.end - ops.start)[joined.incomplete].sum())
-        share = total / max(int((ops.end - ops.start).sum()), 1)
-        found.append(
-            Diagnostic(
-                "waiting-unknown",
-                f"{int(joined.incomplete.sum())} transfers ({share:.1%} of all recorded time) lack a rank: they keep their measured "
-                "duration, so a change elsewhere does not reach them",
+        share = int((ops.end - ops.start)[joined.incomplete].sum()) / max(int((ops.end - ops.start).sum()), 1)
+        alone, bound = joined.incomplete & (joined.meeting < 0), joined.incomplete & (joined.meeting >= 0)
+        parts = [
+            f"{int(chosen.sum())} transfers {what}"
+            for chosen, what in (
+                (alone, "lack a rank or a row: they keep their measured duration, so a change elsewhere does not reach them"),
+                (bound, "meet only those of their ranks that were given: what is left of their duration may be waiting for the others"),
             )
-        )
+            if chosen.any()
+        ]
+        found.append(Diagnostic("waiting-unknown", f"{'; '.join(parts)} ({share:.1%} of all recorded time)"))
     if joined.cleaned and constants.transfer is None:
         found.append(
             Diagnostic("transfer-negative", f"{joined.cleaned} transfers end before their last rank arrives; each took its kind's median")

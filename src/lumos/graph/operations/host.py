@@ -80,7 +80,7 @@ def joins_call(ops: Operations) -> NDArray[np.bool_]:
 
 
 def operation_constants(graph: Graph) -> dict[str, tuple[int, ...]]:
-    """The constants in an operation-level graph by name, one value per rank in the order of `graph.ranks`; ns, 0 where unused."""
+    """The constants in an operation-level graph by name, one value per rank in the order of `graph.joined.ranks`; ns, 0 where unused."""
     place = {rank: i for i, rank in enumerate(graph.ranks)}
     rank = np.array([place[p.rank] for p in graph.processors], np.int64)[graph.processor]
     label = np.array([_constant_name(name) for name in graph.names], object)[graph.name]

@@ -20,6 +20,7 @@ from lumos.analyze.replay import ReplayResult, relative, replay
 from lumos.analyze.steps import Members, StepTimes, is_operation_level, members, step_times
 from lumos.analyze.stragglers import Stragglers, stragglers
 from lumos.analyze.tables import class_times
+from lumos.analyze.trust import Trust, check_sound
 from lumos.cost.collective_rates import modelled_collectives
 from lumos.errors import GraphError
 from lumos.graph.build import build
@@ -31,6 +32,7 @@ from lumos.result import plain
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
+from lumos.vocabulary import Grade
 from lumos.whatif.answer import Answer, PeakMemory, contracted
 from lumos.whatif.bench import Bench
 from lumos.whatif.identify import Identification
@@ -54,16 +56,20 @@ LONGEST_LINKS = 24
 
 @dataclass(frozen=True)
 class ReportedJob:
-    """A recorded job with its graph and replay. What several parts of a report need of them is computed once, when needed."""
+    """A recorded job with its graph and replay. What several parts of a report need of them is computed once, when needed.
+
+    force: answer what-ifs, and compare ranks, also where the recording cannot give a sound answer.
+    """
 
     job: Job
     graph: Graph
     replayed: Timeline
+    force: bool = False
 
     @classmethod
-    def of(cls, job: Job) -> ReportedJob:
+    def of(cls, job: Job, *, force: bool = False) -> ReportedJob:
         graph = build(job)
-        return cls(job, graph, simulate(graph))
+        return cls(job, graph, simulate(graph), force)
 
     @cached_property
     def measured(self) -> Timeline:
@@ -84,6 +90,11 @@ class ReportedJob:
     @cached_property
     def result(self) -> ReplayResult:
         return replay(self.graph, self.replayed)
+
+    @property
+    def trust(self) -> Trust:
+        """How far answers about the job can be trusted."""
+        return self.result.trust
 
     @cached_property
     def paths(self) -> dict[str, dict[str, CriticalPath]]:
@@ -142,6 +153,7 @@ def document(
         "latency_ns": headline.latency_ns,
         "basis": headline.basis,
         "typical": headline.step,
+        "trust": plain(recording.trust),
         "about": _about(recording, command),
         "step": step,
         "step_names": recording.steps,
@@ -162,8 +174,15 @@ def document(
 
 def _what_if(recording: ReportedJob, changes: Changes, changed: Graph | None, step: str) -> dict[str, Any]:
     if changed is None:
-        return as_json(answer_changes(recording.job, recording.graph, changes, recording.plan))
+        return structural_what_if(recording, changes)
+    check_sound(recording.trust, "whatif", force=recording.force)
     return what_if(recording.bench, changed, changes.durations.described(), step, moved=True)
+
+
+def structural_what_if(recording: ReportedJob, changes: Changes) -> dict[str, Any]:
+    """The answer to changes of more than durations. LumosError where the evidence is unsound and not forced."""
+    found = answer_changes(recording.job, recording.graph, changes, recording.plan, trust=recording.trust, force=recording.force)
+    return as_json(found)
 
 
 def as_json(found: Answer) -> dict[str, Any]:
@@ -184,6 +203,7 @@ def what_if(bench: Bench, changed: Graph, changes: Sequence[str], step: str, *, 
         "changes": changes,
         "difference_s": outcome.step_time_s - base.step_time_s,
         "change": outcome.step_time_s / base.step_time_s - 1 if base.step_time_s else None,
+        "trust": plain(bench.trust),
     }
     if moved:
         answer["moved"] = [{**c._asdict(), "delta_s": c.delta_s} for c in bench.moved(changed, step)]
@@ -288,21 +308,24 @@ def _paths(recording: ReportedJob) -> list[dict[str, Any]]:
 
 
 def _stragglers(recording: ReportedJob) -> dict[str, Any] | None:
-    """The stragglers; None for a job of one rank, and for one with too many ranks and tasks to try every rank."""
-    ranks = len(recording.graph.ranks)
-    if ranks < 2 or ranks * len(recording.graph) > MOST_TRIED:
+    """The stragglers; None for a job of one rank, and for one that `_left_out` names."""
+    if len(recording.graph.ranks) < 2 or _left_out(recording):
         return None
-    found: Stragglers = stragglers(recording.graph, recording.job)
+    found: Stragglers = stragglers(recording.graph, recording.job, force=recording.force)
     answer: dict[str, Any] = plain(found)
     answer["diagnostics"] = [d for d in answer["diagnostics"] if d not in plain(recording.result.diagnostics)]
     return answer
 
 
 def _left_out(recording: ReportedJob) -> list[dict[str, str]]:
+    """The diagnostic that the stragglers are left out: too many ranks and tasks to try every rank, or unsound evidence."""
     ranks = len(recording.graph.ranks)
-    if ranks * len(recording.graph) <= MOST_TRIED:
+    if ranks * len(recording.graph) > MOST_TRIED:
+        message = f"{ranks} ranks of {len(recording.graph):,} tasks are too many to try one by one here; ask lumos stragglers"
+    elif ranks > 1 and recording.trust.grade is Grade.UNSOUND and not recording.force:
+        message = f"stragglers are left out, as the recording cannot give a sound answer: {recording.trust.why}; --force shows them"
+    else:
         return []
-    message = f"{ranks} ranks of {len(recording.graph):,} tasks are too many to try one by one here; ask lumos stragglers"
     return [{"code": "stragglers-left-out", "message": message}]
 
 

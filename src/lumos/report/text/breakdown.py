@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, StreamRow, TableRow, TimeRow
-from lumos.report.text.format import a_step, heading, kernel_name, marked, percent, print_diagnostics, print_marks, sentence, table
+from lumos.report.text.format import (
+    a_step,
+    heading,
+    kernel_name,
+    marked,
+    percent,
+    print_diagnostics,
+    print_marks,
+    print_trust,
+    sentence,
+    table,
+)
 from lumos.report.text.replay import who
 from lumos.units import count, duration
 
@@ -17,6 +28,7 @@ if TYPE_CHECKING:
     from lumos.analyze.breakdown import StepBreakdown, Variability
     from lumos.analyze.flops import Achieved
     from lumos.analyze.steps import JobTime
+    from lumos.analyze.trust import Trust
     from lumos.diagnostics import Diagnostic
 
 _IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
@@ -47,10 +59,12 @@ def print_breakdown(
     rows: Sequence[TableRow],
     achieved: Sequence[Achieved],
     spread: Sequence[Variability],
+    trust: Trust,
     diagnostics: Sequence[Diagnostic],
 ) -> None:
     """Print the whole answer. run: "measured" or "replayed". parts: those of the typical step, ns, the mean over the ranks."""
     sentence(console, breakdown_headline(run, headline, parts, steps))
+    print_trust(console, trust)
     for v in spread:
         if v.variation is not None:
             console.print(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.report.text.format import a_step, heading, kernel_name, paragraph, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import a_step, heading, kernel_name, paragraph, percent, print_diagnostics, print_trust, sentence, table
 from lumos.report.text.replay import PARTS_OF_STEP
 from lumos.units import count, duration
 from lumos.vocabulary import Basis
@@ -27,6 +27,7 @@ def print_comparison(console: Console, paths: tuple[str, str], result: Compariso
     sentence(console, compare_headline(result))
     for letter, path, side in zip("AB", paths, (result.a, result.b), strict=True):
         paragraph(console, f"{letter}: {path}, {_who(side)}")
+        print_trust(console, side.trust, f" in {letter}")
     _print_parts(console, result)
     if result.operators:
         _print_operators(console, result.operators)

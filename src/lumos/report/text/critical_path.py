@@ -15,6 +15,7 @@ from lumos.report.text.format import (
     percent,
     print_diagnostics,
     print_marks,
+    print_trust,
     sentence,
     table,
 )
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.slack import ClassSlack
     from lumos.analyze.steps import JobTime
+    from lumos.analyze.trust import Trust
     from lumos.diagnostics import Diagnostic
     from lumos.graph.table import Graph
 
@@ -43,11 +45,13 @@ def print_critical_paths(
     headline: JobTime,
     paths: Sequence[CriticalPath],
     slack: Mapping[str, ClassSlack],
+    trust: Trust,
     diagnostics: Sequence[Diagnostic],
 ) -> None:
     """Print the whole answer. run: "measured" or "replayed". paths: of all steps, or of the one that was asked for."""
     counted = paths if len(paths) == 1 else [path for path in paths if _counts(path, headline)]
     sentence(console, path_headline(run, graph, headline, paths))
+    print_trust(console, trust)
     if len(graph.ranks) > 1:
         paragraph(console, ranks_sentence(counted))
     if len(paths) > 1:

@@ -9,14 +9,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lumos.units import decimals, duration
-from lumos.vocabulary import Basis
+from lumos.units import count, decimals, duration
+from lumos.vocabulary import Basis, Grade
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import Console
 
+    from lumos.analyze.trust import Trust
     from lumos.diagnostics import Diagnostic
 
 #: The most rows of a table; the rest is only counted.
@@ -110,6 +111,18 @@ def _print_wrapped(console: Console, text: Text, indent: int) -> None:
     for line in text.wrap(console, console.width - indent):
         line.rstrip()
         console.print(Text(" " * indent).append_text(line))
+
+
+#: How the grades of trust are shown.
+_GRADE_STYLES = {Grade.SOUND: "green", Grade.LIMITED: "yellow", Grade.UNSOUND: "red"}
+
+
+def print_trust(console: Console, found: Trust, whose: str = "") -> None:
+    """Print how far the answer can be trusted, and the gravest reason. whose: which of several jobs is meant."""
+    others = len(found.reasons) - 1
+    more = f"; {count(others, 'more reason')} in --json" if others > 0 else ""
+    why = f": {found.why}{more}" if found.why else ""
+    paragraph(console, f"trust{whose}: ", (found.grade, _GRADE_STYLES[found.grade]), why)
 
 
 def kernel_name(name: str) -> str:

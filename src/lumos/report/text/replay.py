@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from lumos.report.text.format import a_step, heading, paragraph, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import a_step, heading, paragraph, percent, print_diagnostics, print_trust, sentence, table
 from lumos.report.text.interference import print_interference
 from lumos.units import count, duration
 
@@ -38,6 +38,7 @@ def print_replay(
 ) -> None:
     """Print the whole answer."""
     sentence(console, replay_headline(result))
+    print_trust(console, result.trust)
     console.print(f"{count(result.tasks, 'task')}, {result.dependencies:,} dependencies")
     console.print(f"read in {seconds['read_s']:.2f} s, built in {seconds['build_s']:.2f} s, simulated in {seconds['simulate_s']:.3f} s")
     if result.ignored:

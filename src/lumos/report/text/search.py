@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.report.text.format import paragraph, sentence, table
+from lumos.report.text.format import paragraph, print_trust, sentence, table
 from lumos.units import count
 from lumos.vocabulary import Recompute, Schedule
 
@@ -25,6 +25,8 @@ def print_found(out: Console, found: Found) -> None:
     out.print(f"{p.model.name} on {p.gpus} x {p.cluster.name}, {p.global_batch} sequences of {p.seq_len} tokens, {p.framework.name}")
     if not found.complete:
         out.print("interrupted: the best so far")
+    if found.trust is not None:
+        print_trust(out, found.trust)
     if not found.best:
         out.print(_why_none(found))
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.report.text.format import heading, paragraph, percent, print_diagnostics, sentence, table
+from lumos.report.text.format import heading, paragraph, percent, print_diagnostics, print_trust, sentence, table
 from lumos.units import duration
 from lumos.vocabulary import Basis
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from lumos.analyze.trust import Trust
     from lumos.whatif.answer import Answer, Outcome
     from lumos.whatif.grid import Cell
 
@@ -33,6 +34,7 @@ STEP_WORDS = {
 def print_answer(console: Console, found: Answer) -> None:
     """Print the whole answer."""
     sentence(console, whatif_headline(found))
+    print_trust(console, found.trust)
     for change in found.changes:
         paragraph(console, f"• {change}")
     heading(console, f"Step {found.base.step}" if found.base.step else "Step")
@@ -88,8 +90,9 @@ def _print_moved(console: Console, found: Answer) -> None:
     table(console, ("", "base", "changed", "difference"), rows)
 
 
-def print_grid(console: Console, cells: Sequence[Cell]) -> None:
-    """Print every combination, the fastest first; then those that were refused."""
+def print_grid(console: Console, cells: Sequence[Cell], trust: Trust) -> None:
+    """Print how far the job can be trusted and every combination, the fastest first; then those that were refused."""
+    print_trust(console, trust)
     done = sorted((c for c in cells if c.step_time_s is not None), key=lambda c: c.step_time_s or 0.0)
     if done:
         keys = tuple(done[0].settings)

@@ -15,6 +15,13 @@ export function tiles(facts) {
   ));
 }
 
+// How far an answer can be trusted: the grade, and the reasons why it is no better.
+export function trustLine(trust) {
+  const reasons = trust.reasons.length ? folded(count(trust.reasons.length, "reason"), diagnosticList(trust.reasons)) : null;
+  const style = { sound: "good", limited: "", unsound: "bad" }[trust.grade];
+  return el("div", { class: "trust" }, "Trust: ", el("b", { class: style }, trust.grade), trust.reasons.length ? `: ${trust.reasons[0].message} ` : "", reasons);
+}
+
 // What a figure of a step is, in words.
 const BASIS = { period: "from one step's completion to the next", latency: "from its first work to its completion" };
 
@@ -40,7 +47,7 @@ export function summary(doc, node) {
     ["unexplained idle", percent(worst("unexplained_idle")), "of the worst step, left out"],
     ["ranks", replay.ranks.toLocaleString("en"), `${count(replay.tasks, "task")}, ${replay.dependencies.toLocaleString("en")} dependencies`],
     doc.stragglers ? ["slowdown by stragglers", doc.stragglers.slowdown.toFixed(3), `ideal step ${duration(doc.stragglers.ideal_step_ns)}`] : null,
-  ]));
+  ]), trustLine(doc.trust));
 }
 
 // The bars of every step as the mean of its ranks, or those of every rank in one step. Each bar is as long as the step of the job.
@@ -205,6 +212,8 @@ export function stragglers(doc, node) {
     [found.steps > 1 ? "mean step" : "step", duration(found.measured_step_ns), found.steps > 1 ? `measured, over ${count(found.steps, "step")}` : "measured"], ["ideal step", duration(found.ideal_step_ns), "if equal work took equal time"], ["slowdown", found.slowdown.toFixed(3)],
     ["worst rank", `${[...found.by_rank].sort((a, b) => b.worth_ns - a.worth_ns)[0].rank}`, `fixing it is worth ${duration(Math.max(...found.by_rank.map((r) => r.worth_ns)))} a step`],
   ]), drawing,
+  ...(found.findings.length ? [table("Causes", [{ title: "cause", text: true }, { title: "rank" }, { title: "what", text: true }, { title: "worst at", text: true }, { title: "longer than ideal" }, { title: "slowdown" }, { title: "worth a step" }],
+    found.findings.map((f) => [f.cause.replace("-", " "), `${f.where.rank}`, short(f.name, 60), `${duration(f.where.start_ns)} of ${f.where.step}`, duration(f.excess_ns), f.slowdown.toFixed(3), duration(f.worth_ns, true)]))] : []),
   folded("By rank", table("Ranks", [{ title: "rank" }, { title: "work" }, { title: "ideal" }, { title: "slowdown" }, { title: "worth a step" }],
     found.by_rank.map((r) => [`${r.rank}`, duration(r.work_ns), duration(r.ideal_work_ns), r.slowdown.toFixed(3), duration(r.worth_ns, true)]))),
   folded("By class", table("Classes of work over all ranks", [{ title: "class", text: true }, { title: "work" }, { title: "ideal" }, { title: "slowdown" }, { title: "worth a step" }],
@@ -224,6 +233,7 @@ export function outcome(found) {
     el("div", { class: "big", "aria-live": "polite" }, seconds(found.step_time_s)),
     el("div", { class: found.difference_s === 0 ? "" : faster ? "good" : "bad" }, `${seconds(found.difference_s, true)} (${percent(found.change, { signed: true })}) against ${seconds(found.base.step_time_s)} replayed`),
     el("div", { class: "hint" }, `between ${seconds(found.step_time_low_s)} and ${seconds(found.step_time_high_s)}, as far off as the replay is; ${seconds(found.measured_step_s)} measured${found.seconds_s === undefined ? "" : `; answered in ${seconds(found.seconds_s)}`}`),
+    ...(found.trust && found.trust.grade !== "sound" ? [trustLine(found.trust)] : []),
     drawing,
   ];
   const done = chart(drawing, PARTS.map(([key, name, colour]) => ({

@@ -4,7 +4,7 @@
 const CLASS = {
   gemm: "#0072b2", attention: "#56b4e9", convolution: "#4a5fc1", collective: "#d55e00", transfer: "#d55e00", waiting: "#f0d97a",
   elementwise: "#009e73", normalisation: "#66c2a4", softmax: "#0f7f60", reduction: "#a3d9b1", pooling: "#3d7a63", embedding: "#b8d000",
-  optimizer: "#e69f00", memcpy: "#cc79a7", memset: "#e5b8d2", other: "#8c6bb1",
+  optimizer: "#e69f00", memcpy: "#cc79a7", memset: "#e5b8d2", sorting: "#00674b", other: "#8c6bb1",
   "cpu operators": "#6d7f94", operators: "#6d7f94", "between operators": "#c9d2db", "cpu between operators": "#c9d2db", "cpu launches": "#8aa1c1", "launch calls": "#8aa1c1",
   "cpu runtime calls": "#a2a9b3", "runtime calls": "#a2a9b3", "cpu synchronisation": "#b0885a", "synchronising calls": "#b0885a",
   "forward-compute": "#56b4e9", "backward-compute": "#0072b2", "launch delay": "#c9d2db", idle: "#e3e3e3", "launch latency": "#cc79a7",

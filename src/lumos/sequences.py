@@ -1,21 +1,24 @@
 """Align two sequences of operator names: find which entry of one is the same call as which entry of the other.
 
-An execution trace and a profiler file of one run hold the same calls in the same order, but each may hold calls that the
-other lacks: the profiler records more steps, the observer more labels. So the longer sequence is first narrowed to the
-stretch that the shorter one covers. Runs of equal names vote for the offset of that stretch. The longest common
-subsequence is then taken within it, the leftmost of several, so that matches stay together. It is exact; each row of its
-table is a Python integer, whose operations handle 30 names at a time.
+Two ranks of a job, or an execution trace and a profiler file of one run, hold the same calls in the same order, but each may hold
+calls that the other lacks: one rank does more work, the profiler records more steps, the observer more labels. So the longer
+sequence is first narrowed to the stretch that the shorter one covers. Runs of equal names vote for the offset of that stretch. The
+longest common subsequence is then taken within it, the leftmost of several, so that matches stay together. It is exact; each row of
+its table is a Python integer, whose operations handle 30 names at a time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from lumos.trace.table import Int32, Int64
+    from numpy.typing import NDArray
+
+    Names = NDArray[np.signedinteger[Any]]
+    Int64 = NDArray[np.int64]
 
 #: Names in a run that votes: long enough to distinguish layers, short enough that an extra label spoils few runs.
 _RUN = 12
@@ -25,7 +28,7 @@ _WHOLE = 0.99
 MOST_BITS = 1 << 31
 
 
-def align_names(a: Int32, b: Int32) -> Int64:
+def align_names(a: Names, b: Names) -> Int64:
     """For each entry of `a` its partner in `b`, -1 without one: int64[len(a)], ascending where >= 0."""
     partner = np.full(len(a), -1, np.int64)
     head = _equal(a, b)
@@ -48,14 +51,14 @@ def align_names(a: Int32, b: Int32) -> Int64:
     return partner
 
 
-def _equal(a: Int32, b: Int32) -> int:
+def _equal(a: Names, b: Names) -> int:
     """Length of the common prefix."""
     n = min(len(a), len(b))
     differs = np.flatnonzero(a[:n] != b[:n])
     return int(differs[0]) if len(differs) else n
 
 
-def _stretch(a: Int32, b: Int32) -> tuple[int, int]:
+def _stretch(a: Names, b: Names) -> tuple[int, int]:
     """The part of `b` that `a` covers, by the offsets at which the first and the last runs of `a` recur in `b`."""
     spare = len(b) - len(a)
     if spare <= max(len(a) // 4, _RUN):
@@ -71,7 +74,7 @@ def _stretch(a: Int32, b: Int32) -> tuple[int, int]:
     return low, min(max(high, low + len(a) + len(a) // 8), len(b))
 
 
-def _offset(part: Int32, b: Int32) -> int | None:
+def _offset(part: Names, b: Names) -> int | None:
     """The offset in `b` at which most runs of `part` recur: the first one with nine tenths of the most votes."""
     places: dict[bytes, list[int]] = {}
     for i in range(len(part) - _RUN + 1):
@@ -87,7 +90,7 @@ def _offset(part: Int32, b: Int32) -> int | None:
     return min(offset for offset, count in votes.items() if count >= 0.9 * best)
 
 
-def _subsequence(a: Int32, b: Int32, partner: Int64, shift: int) -> None:
+def _subsequence(a: Names, b: Names, partner: Int64, shift: int) -> None:
     """Write the leftmost longest common subsequence into `partner`, with `shift` added to positions in `b`.
 
     Uses the bit-parallel recurrence of Hyyrö (2004), from the last entries to the first, so that the walk back through the
@@ -124,7 +127,7 @@ def _subsequence(a: Int32, b: Int32, partner: Int64, shift: int) -> None:
             j -= 1
 
 
-def _divide(a: Int32, b: Int32, partner: Int64, shift: int) -> None:
+def _divide(a: Names, b: Names, partner: Int64, shift: int) -> None:
     """Align both halves of `a` separately; the votes of the runs after its middle say where to cut `b`."""
     middle = len(a) // 2
     offset = _offset(a[middle : middle + 4096], b)

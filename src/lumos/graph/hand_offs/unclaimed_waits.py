@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.threads import SHORTEST_HAND_OFF, HandOffs, HostSlices
+from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, HandOffs
 from lumos.intervals import union, within
 
 if TYPE_CHECKING:
+    from lumos.graph.hand_offs.slices import HostSlices
     from lumos.graph.launches import DeviceWork
-    from lumos.graph.syncs import Synchronisations
+    from lumos.graph.waits.syncs import Synchronisations
     from lumos.trace.table import Int64
 
 #: A gap ended because of device work where it ends within this time after that work and all streams are idle in between (ns).
@@ -24,15 +25,17 @@ AFTER_DEVICE = 15_000
 
 
 def unclaimed_gaps(slices: HostSlices, work: DeviceWork, handed: HandOffs, timers: np.ndarray) -> tuple[Int64, Int64]:
-    """Gaps of threads that look like waits but are part of no hand-off: (slice, ns of waiting).
+    """Gaps of threads that look like waits and are part of no hand-off, or go on after it: (slice, ns of waiting).
 
     A gap looks like a wait where the device was busy throughout it and became idle just before its end, or where another
-    thread worked during it; the time that the device or that thread worked counts.
+    thread worked during it; the time that the device or that thread worked counts. Of a gap that a hand-off explains, only the
+    time after the hand-off can count, and none where the thread then begins a collective: it waited for the issuer alone.
     """
-    gap = (slices.row < 0) & (slices.end - slices.start >= SHORTEST_HAND_OFF) & ~timers[slices.lane]
-    gap[handed.slice] = False
+    begin = slices.start.copy()
+    begin[handed.slice] = np.where(handed.issued, slices.end[handed.slice], handed.resumed(slices))
+    gap = handed.pause & (slices.end - begin >= SHORTEST_HAND_OFF) & ~timers[slices.lane]
     candidate = np.flatnonzero(gap)
-    start, end = slices.start[candidate], slices.end[candidate]
+    start, end = begin[candidate], slices.end[candidate]
     waiting = np.zeros(len(candidate), np.int64)
     lanes = [lane for lane in np.unique(slices.lane) if not timers[lane]]
     if len(lanes) > 1:

@@ -1,8 +1,11 @@
 """Calls that wait for the device: synchronisations, blocking copies, and launches into a full queue.
 
 Each becomes two tasks: the call's own cost, and its return, which depends on the work that the call waits for. Which work
-that is comes from the profiler's `cuda_sync` rows where the trace has them, else from the order of calls: a synchronisation
-waits for what was issued before it. The own cost is measured on calls that had nothing to wait for.
+that is comes from the profiler's `cuda_sync` rows where the trace has them, else from the order of calls, for all repetitions of a
+call in the code together (`graph.waits.recurrence`): a stream is awaited up to the last work issued to it before the call, an event up to
+the work at a record call before it. Of several, the latest that no repetition refutes by returning before that work had ended. Where a
+stream has as many events in a step as there are calls, they wait for the events in turn. The own cost is measured on calls that had
+nothing to wait for.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.calls import Call
+from lumos.graph.waits.issued import NO_TIME, Issued, awaitable_from
+from lumos.graph.waits.notes import Note, note_stream, sync_notes
+from lumos.graph.waits.recurrence import alike_places
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
 if TYPE_CHECKING:
@@ -65,124 +71,112 @@ class BlockingCopies:
     own: Int64
 
 
-class Issued:
-    """The device work issued to each stream, searched by the time of the launching call."""
-
-    def __init__(self, work: DeviceWork) -> None:
-        self.work = work
-        self.bounds = work.bounds()
-
-    def last_before(self, stream: int, time: int) -> int:
-        """Index of the last work on `stream` whose call started before `time`; ABSENT if none."""
-        low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
-        at = int(np.searchsorted(self.work.issued[low:high], time, "left"))
-        return low + at - 1 if at else ABSENT
-
-    def last_of_all_before(self, time: int) -> int:
-        """Of the last work on each stream whose call started before `time`, the one that ended last; ABSENT if none."""
-        last = [i for s in range(len(self.work.streams)) if (i := self.last_before(s, time)) != ABSENT]
-        return max(last, key=lambda i: int(self.work.end[i]), default=ABSENT)
-
-
 def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisations:
     """The synchronising calls of a trace, each with the work it waits for."""
     rows = np.flatnonzero((calls >= Call.DEVICE_SYNC) & (calls <= Call.EVENT_SYNC)).astype(np.int32)
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    issued = Issued(work)
-    notes = sync_notes(trace)
-    stream_of = {pair: i for i, pair in enumerate(work.streams)}
+    issued, notes = Issued(work), sync_notes(trace)
     count = len(rows)
     target, event = np.full(count, NONE, np.int32), np.full(count, ABSENT, np.int32)
-    awaited = np.full(count, ABSENT, np.int64)
-    for i, row in enumerate(rows):
-        begin, finish = int(trace.start[row]), int(trace.start[row] + trace.duration[row])
+    awaited, resolved = np.full(count, ABSENT, np.int64), np.ones(count, bool)
+    unnamed = np.zeros(count, bool)
+    for i, row in enumerate(rows.tolist()):
         note = notes.get(int(trace.correlation[row]))
+        begin = int(trace.start[row])
         if calls[row] == Call.DEVICE_SYNC:
-            target[i] = _ALL
-            awaited[i] = issued.last_of_all_before(begin)
-        elif calls[row] == Call.STREAM_SYNC:
-            known = None if note is None else note_stream(stream_of, note.device, note.stream)
-            stream = _likely_stream(issued, begin, finish) if known is None else known
-            target[i] = stream
-            awaited[i] = issued.last_before(stream, begin) if stream >= 0 else ABSENT
+            target[i], awaited[i] = _ALL, issued.last_of_all_before(begin)
+            continue
+        stream = None if note is None else _named_stream(issued, note, of_event=calls[row] == Call.EVENT_SYNC)
+        unnamed[i] = stream is None
+        if stream is not None and calls[row] == Call.STREAM_SYNC:
+            target[i], awaited[i] = stream, issued.last_before(stream, begin)
+        elif stream is not None and note is not None:
+            awaited[i] = event[i] = issued.last_before(stream, begin if note.recorded == ABSENT else note.recorded)
+    for kind in (Call.STREAM_SYNC, Call.EVENT_SYNC):
+        of_kind = np.flatnonzero(unnamed & (calls[rows] == kind))
+        found = _inferred(trace, calls, issued, rows[of_kind])
+        awaited[of_kind], resolved[of_kind] = found.work, found.stream != NONE
+        if kind == Call.STREAM_SYNC:
+            target[of_kind] = found.stream
         else:
-            awaited[i] = _work_before_event(issued, note, trace, stream_of, begin, finish)
-            event[i] = awaited[i]
+            event[of_kind] = found.work
     awaited_end = np.where(awaited >= 0, work.end[awaited], ABSENT) if len(work) else np.full(count, ABSENT, np.int64)
-    own, unclaimed, waited = _own_costs(trace, calls, rows, awaited_end)
+    own, unclaimed, waited = _own_costs(trace, calls, rows, awaited_end, resolved)
     return Synchronisations(rows, target, event, own, unclaimed, waited, awaited_end)
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A `cuda_sync` row: the streams and the event that a synchronising call, or a stream's wait, refers to."""
-
-    device: int
-    stream: int
-    source_stream: int
-    record: int  # correlation of the event's record call, ABSENT if unknown
+def _named_stream(issued: Issued, note: Note, *, of_event: bool) -> int | None:
+    """The stream that a note names, as an index; None where it names none with work."""
+    named = note.source_stream if of_event else note.stream
+    stream_of = {pair: i for i, pair in enumerate(issued.work.streams)}
+    return None if named == ABSENT else note_stream(stream_of, note.device, named)
 
 
-def sync_notes(trace: Trace) -> dict[int, Note]:
-    """`cuda_sync` rows by the correlation of their call."""
-    rows = np.flatnonzero(trace.category == Category.SYNC)
+class _Awaited(NamedTuple):
+    """For each call: the stream that it waits for, NONE where none is known, and the last work that it awaits, ABSENT without any."""
+
+    stream: Int32
+    work: Int64
+
+
+def _inferred(trace: Trace, calls: Int8, issued: Issued, rows: Int32) -> _Awaited:
+    """What the synchronisations in `rows`, all of one kind and by start, wait for by the order of calls."""
+    out = _Awaited(np.full(len(rows), NONE, np.int32), np.full(len(rows), ABSENT, np.int64))
     if not len(rows):
-        return {}
-    columns = [trace.dense(key)[rows] for key in ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")]
-    return {int(c): Note(*map(int, values)) for c, *values in zip(trace.correlation[rows], *columns, strict=True)}
+        return out
+    begin, finish = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    of_event = bool(calls[rows[0]] == Call.EVENT_SYNC)
+    recorded = awaitable_from(trace, calls, issued) if of_event else None
+    alike = alike_places(trace, issued.work, trace.lane[rows], begin)
+    a_step = sum(map(len, alike))
+    for places in alike:
+        found = [_on_every_stream(issued, begin[place], finish[place], recorded, of_event=of_event) for place in places]
+        if recorded is not None and a_step > 1:
+            _in_turn(issued, places, found, begin, finish, recorded, a_step)
+        # Calls that are alike wait for one stream: the one that explains most of them, and of several the one issued to last.
+        explained = np.sum([_explained(issued, work, begin[p], finish[p]) for p, work in zip(places, found, strict=True)], axis=0)
+        for place, works in zip(places, found, strict=True):
+            ranks = [(int(explained[s]), int(issued.work.issued[work.max()]), s) for s, work in works.items() if (work >= 0).any()]
+            if ranks:
+                stream = max(ranks)[-1]
+                out.stream[place], out.work[place] = np.where(works[stream] >= 0, stream, NONE), works[stream]
+    return out
 
 
-def note_stream(stream_of: dict[tuple[int, int], int], device: int, stream: int) -> int | None:
-    """The index of the stream that a note names; None where the trace has no work on it."""
-    if (device, stream) in stream_of:
-        return stream_of[device, stream]
-    same = [i for (_, s), i in stream_of.items() if s == stream]
-    return same[0] if len(same) == 1 else None
+def _on_every_stream(issued: Issued, begin: Int64, finish: Int64, recorded: Int64 | None, *, of_event: bool) -> dict[int, Int64]:
+    """What one call in the code may wait for, on each stream where its repetitions do not refute all of it, as `Issued.sources` gives it.
 
-
-def record_time(trace: Trace, note: Note, otherwise: int) -> int:
-    """When the event that a note refers to was recorded; `otherwise` where the trace has no row of that call."""
-    record = (
-        np.flatnonzero((trace.correlation == note.record) & (trace.category == Category.RUNTIME)) if note.record != ABSENT else _NO_ROWS
-    )
-    return int(trace.start[record[0]]) if len(record) else otherwise
-
-
-_NO_ROWS = np.empty(0, np.int64)
-
-
-def _likely_stream(issued: Issued, begin: int, finish: int) -> int:
-    """The stream that a synchronisation probably waited for, where the trace does not name it.
-
-    Of the streams whose last issued work ended during the call, the one whose work ended last; where there is none, the
-    stream that work was issued to last. NONE where nothing was issued.
+    recorded: as `awaitable_from` gives it. Without it any work may have had a record call behind it, but only repetitions can tell which.
     """
-    best, best_end, latest, latest_call = NONE, begin, NONE, -1
+    awaitable = recorded
+    if awaitable is None:
+        awaitable = issued.work.issued if of_event and len(begin) > 1 else np.full(len(issued.work), NO_TIME)
+    found = {s: issued.sources(s, begin, finish, awaitable, last=recorded is None) for s in range(len(issued.work.streams))}
+    return {stream: work for stream, work in found.items() if work is not None}
+
+
+def _in_turn(
+    issued: Issued, places: list[Int64], found: list[dict[int, Int64]], begin: Int64, finish: Int64, recorded: Int64, in_step: int
+) -> None:
+    """Where a stream has as many events in a step as there are calls, let the calls wait for them in turn; in place, in `found`.
+
+    A call keeps what was found for its place where its event lies before the recording. in_step: how many calls a step has.
+    """
     for stream in range(len(issued.work.streams)):
-        last = issued.last_before(stream, begin)
-        if last == ABSENT:
-            continue
-        end, call = int(issued.work.end[last]), int(issued.work.issued[last])
-        if best_end < end <= finish:
-            best, best_end = stream, end
-        if call > latest_call:
-            latest, latest_call = stream, call
-    return best if best != NONE else latest
+        events = issued.in_turn(stream, begin, finish, recorded, in_step)
+        if events is not None:
+            for place, works in zip(places, found, strict=True):
+                if stream in works:
+                    works[stream] = np.where(events[place] >= 0, events[place], works[stream])
 
 
-def _work_before_event(
-    issued: Issued, note: Note | None, trace: Trace, stream_of: dict[tuple[int, int], int], begin: int, finish: int
-) -> int:
-    """The last work that was issued before the event for which a call waits; ABSENT if none.
-
-    Exact where a note names the stream; else the last work issued to the likely stream, if it ended before the call returned.
-    """
-    if note is not None and note.source_stream != ABSENT:
-        stream = note_stream(stream_of, note.device, note.source_stream)
-        return ABSENT if stream is None else issued.last_before(stream, record_time(trace, note, begin))
-    stream = _likely_stream(issued, begin, finish)
-    last = issued.last_before(stream, begin) if stream >= 0 else ABSENT
-    return last if last != ABSENT and issued.work.end[last] <= finish else ABSENT
+def _explained(issued: Issued, works: dict[int, Int64], begin: Int64, finish: Int64) -> Int64:
+    """For every stream, how many of the calls that took long returned just after the work had ended that they may have awaited."""
+    count = np.zeros(len(issued.work.streams), np.int64)
+    for stream, work in works.items():
+        end = np.where(work >= 0, issued.work.end[work], begin)
+        count[stream] = ((finish - begin >= LONG_CALL) & (end > begin) & (finish - end <= WAKE_UP)).sum()
+    return count
 
 
 class _OwnCosts(NamedTuple):
@@ -193,22 +187,24 @@ class _OwnCosts(NamedTuple):
     waited: NDArray[np.bool_]
 
 
-def _own_costs(trace: Trace, calls: Int8, rows: Int32, awaited_end: Int64) -> _OwnCosts:
+def _own_costs(trace: Trace, calls: Int8, rows: Int32, awaited_end: Int64, resolved: NDArray[np.bool_]) -> _OwnCosts:
     """What the calls themselves cost.
 
-    A call that waited costs the median of the calls of its kind that had nothing to wait for (0 where there are none). A
-    call that had nothing to wait for costs its measured time.
+    A call that waited costs the median of the calls of its kind that had nothing to wait for. Where there are none, it costs as much
+    as the shortest call of which that is not known (not `resolved`), unless that is long too, or nothing. Any other call costs its
+    measured time, and where that exceeds the usual cost by LONG_CALL, it contains a wait.
     """
     begin, duration = trace.start[rows], trace.duration[rows]
     waited = awaited_end > begin
     own, unclaimed = duration.copy(), np.zeros(len(rows), np.int64)
     for kind in np.unique(calls[rows]):
         of_kind = calls[rows] == kind
-        idle = of_kind & ~waited
-        usual = int(np.median(duration[idle])) if idle.any() else 0
+        idle, short = of_kind & ~waited & resolved, of_kind & ~resolved & (duration < LONG_CALL)
+        costs = duration[idle] if idle.any() else np.sort(duration[short])[:1]
+        usual = int(np.median(costs)) if len(costs) else 0
         blocked = of_kind & waited
         own[blocked] = np.minimum(usual, duration[blocked])
-        long = idle & (duration - usual >= LONG_CALL)
+        long = of_kind & ~waited & (duration - usual >= LONG_CALL)
         unclaimed[long] = duration[long] - usual
     return _OwnCosts(own, unclaimed, waited)
 

@@ -1,0 +1,113 @@
+"""What the replay of a job says against trusting an answer about it: its error, and how much of a step it did not explain.
+
+Every figure is the mean over the steps that count (`analyze.steps`), and a share of their time. What a replay kept as CPU work although
+it was waiting, or left idle without a cause, does not follow a change as it would on the real job: that share of an answer is unknown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.analyze.steps import step_times
+from lumos.analyze.unexplained import LEAST_ROWS, MOST_KEPT_WAIT, MOST_UNEXPLAINED, UnexplainedTime, unexplained_times
+from lumos.graph.evidence import NEGLIGIBLE
+from lumos.graph.table import Evidence
+from lumos.intervals import union, within
+from lumos.units import count, duration
+from lumos.vocabulary import Grade
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumos.analyze.steps import Members, StepTimes
+    from lumos.simulate.timeline import Timeline
+
+#: A replay whose step is off by more does not behave as the job does.
+MOST_ERROR = 0.05
+
+
+def replay_evidence(truth: Timeline, replayed: Timeline, owners: Members) -> tuple[Evidence, ...]:
+    """The findings of a replay. truth, replayed: the job as measured and as simulated."""
+    times = step_times(truth, owners)
+    counted = np.flatnonzero(times.rank_steps_counted()).tolist()
+    if not counted:
+        return (Evidence("no-step", "no step contains any work: the window may have cut every step", Grade.UNSOUND),)
+    figures = unexplained_times(truth, owners)
+    return (
+        *_off(times, step_times(replayed, owners)),
+        *_unscored([figures[i] for i in counted]),
+        *_too_few(owners, counted),
+        *_unexplained([figures[i] for i in counted]),
+        *_waits_for_absent_ranks(truth, owners, times, counted),
+    )
+
+
+def _off(times: StepTimes, replayed: StepTimes) -> Iterator[Evidence]:
+    """The replayed step takes another time than the measured one."""
+    step = times.typical
+    again = replayed.named(step.name).length_ns
+    error = again / step.length_ns - 1 if step.length_ns else 0.0
+    if abs(error) > MOST_ERROR:
+        why = "dependencies are ignored" if times.owners.graph.ignored else "what sets its time is not in the recording"
+        message = f"the replay of {step.name} takes {duration(again)} instead of {duration(step.length_ns)} ({error:+.1%})"
+        yield Evidence("replay-off", f"{message}: {why}", Grade.UNSOUND)
+
+
+def _unscored(figures: Sequence[UnexplainedTime]) -> Iterator[Evidence]:
+    """No step is explained well enough to judge the replay by."""
+    if not any(_explained(figure) for figure in figures):
+        first = figures[0]
+        why = f"{first.kept_wait:.1%} is waiting that no rule explains, {first.unexplained_idle:.1%} is idle without a known cause"
+        yield Evidence("no-step-scored", f"too little of any step is explained; of the first, {why}", Grade.UNSOUND)
+
+
+def _too_few(owners: Members, counted: Sequence[int]) -> Iterator[Evidence]:
+    """The steps have so few rows that their times agree by chance."""
+    graph = owners.graph
+    tasks = np.concatenate([owners.tasks(i) for i in counted])
+    rows = int((graph.event[tasks] >= 0).sum())
+    if rows < LEAST_ROWS:
+        message = f"the recording is too short to judge the replay by: {count(rows, 'row')} in all steps, fewer than {LEAST_ROWS}"
+        yield Evidence("too-few-rows", message, Grade.LIMITED)
+
+
+def _explained(figure: UnexplainedTime) -> bool:
+    """Whether the replay explains the step, but for work launched before the window, whose start is known."""
+    return figure.kept_wait <= MOST_KEPT_WAIT and figure.unexplained_idle <= MOST_UNEXPLAINED
+
+
+def _unexplained(figures: Sequence[UnexplainedTime]) -> Iterator[Evidence]:
+    """The shares of the steps that the replay took from the trace or left unexplained."""
+    steps = count(len(figures), "step")
+    for code, key, words in (
+        ("kept-wait", "kept_wait", "is waiting that no rule explains, kept as CPU work"),
+        ("unexplained-idle", "unexplained_idle", "is idle without a known cause"),
+        ("prefix", "prefix", "runs work launched before the window, whose start is taken from the recording"),
+    ):
+        share = float(np.mean([getattr(figure, key) for figure in figures]))
+        if share > NEGLIGIBLE:
+            yield Evidence(code, f"{share:.1%} of the time {words} (mean over {steps})", Grade.LIMITED, share)
+
+
+def _waits_for_absent_ranks(truth: Timeline, owners: Members, times: StepTimes, counted: Sequence[int]) -> Iterator[Evidence]:
+    """Time in which a rank's devices run nothing but communication of which it is not known how much is waiting."""
+    lone = np.zeros(len(owners.graph), bool)
+    lone[owners.graph.waiting_unknown] = True
+    if not lone.any():
+        return
+    start, end = times.rank_intervals()
+    rank = owners.step_rank()
+    shares = []
+    for i in counted:
+        tasks = owners.of_rank(int(rank[i]))
+        tasks = tasks[(owners.on_device[tasks] | lone[tasks]) & (truth.end[tasks] > start[i]) & (truth.start[tasks] < end[i])]
+        work = tasks[~lone[tasks]]
+        all_, others = (union(truth.start[some], truth.end[some]) for some in (tasks, work))
+        window = start[i : i + 1], end[i : i + 1]
+        shares.append(float((within(all_, *window) - within(others, *window))[0]) / max(times.ranks[i].length_ns, 1))
+    share = float(np.mean(shares))
+    if share > NEGLIGIBLE:
+        message = f"for {share:.1%} of the time nothing runs but communication that may be waiting for ranks that are not given"
+        yield Evidence("waiting-unknown", message, Grade.LIMITED, share)

@@ -1,0 +1,202 @@
+"""Which tasks of different ranks are the same work, in a job recorded by a profiler.
+
+The tasks of a step are compared as sequences: those of a thread in order, each by its kind and name. A rank that does an operator
+more, or lacks one, does not shift what follows, because the sequences are aligned by their longest common subsequence. Work that
+sequences share is one *place*. The places of all ranks form one sequence, into which each rank's is aligned in turn, so that work
+which only later ranks do has its place too. A thread of one rank is compared with the thread of another that does most of the same
+work.
+
+Work on a device is at the place of its launch: the first kernel of one launch is the same work as the first of the other, where
+their names are equal. Device work without a known launch is aligned as its stream. A collective is one place for all ranks that meet
+in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.graph.lists import list_of
+from lumos.sequences import align_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from lumos.analyze.steps import Members
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Peers:
+    """place: int64[n], the place of each task, -1 outside the steps of the job. ranks: int64[places], how many ranks work there.
+    compared: int64[places], how many ranks recorded the step."""
+
+    place: Int64
+    ranks: Int64
+    compared: Int64
+
+
+def peers(owners: Members) -> Peers:
+    """The places of a graph's tasks."""
+    graph = owners.graph
+    symbol = numbered(graph.kind.astype(np.int64), graph.name.astype(np.int64))
+    roles = _roles(owners, symbol)
+    place = np.full(len(graph), -1, np.int64)
+    free = 0
+    follows = owners.on_device & (owners.launch >= 0)
+    for step in owners.job:
+        tasks = [owners.tasks(part) for part in step.parts]
+        for of_ranks in _by_role([each[~follows[each]] for each in tasks], roles[graph.processor]).values():
+            free = _align(of_ranks, symbol, place, free)
+    _follow_launches(owners, symbol, follows, place)
+    _meet(owners, place)
+    placed = np.flatnonzero(place >= 0)
+    place[placed] = np.unique(place[placed], return_inverse=True)[1]
+    pairs = np.unique(np.stack([place[placed], owners.rank[placed]]), axis=1)
+    recorded = np.zeros(len(owners.steps), np.int64)
+    for step in owners.job:
+        recorded[list(step.parts)] = len(step.parts)
+    compared = np.zeros(_above(place), np.int64)
+    compared[place[placed]] = recorded[owners.step[placed]]
+    return Peers(place, np.bincount(pairs[0], minlength=_above(place)).astype(np.int64), compared)
+
+
+def numbered(*columns: Int64) -> Int64:
+    """For each row of the columns, a number that equal rows share and distinct rows do not."""
+    order = np.lexsort(columns)
+    rows = np.stack([c[order] for c in columns])
+    new = np.zeros(len(order), np.int64)
+    new[1:] = (np.diff(rows) != 0).any(axis=0)
+    out = np.empty(len(order), np.int64)
+    out[order] = np.cumsum(new)
+    return out
+
+
+def _roles(owners: Members, symbol: Int64) -> Int64:
+    """For each processor a number that it shares with the processors of other ranks which do most of the same work."""
+    graph = owners.graph
+    owned = np.flatnonzero(owners.step >= 0)
+    works: list[Counter[int]] = [Counter() for _ in graph.processors]
+    pairs, counts = np.unique(np.stack([graph.processor[owned], symbol[owned]]), axis=1, return_counts=True)
+    for processor, name, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
+        works[processor][name] = count
+    role = np.arange(len(graph.processors))
+    first: list[int] = []  # the first processor of every role
+    for rank in graph.ranks:
+        own = [i for i, p in enumerate(graph.processors) if p.rank == rank]
+        shared = [(_shared(works[i], works[j]), -j, -i) for i in own for j in first if _alike(graph, i, j)]
+        taken: set[int] = set()
+        for common, j, i in sorted(shared, reverse=True):
+            if common and -i not in taken and -j not in taken:
+                role[-i] = -j
+                taken |= {-i, -j}
+        first += [i for i in own if i not in taken]
+    return role
+
+
+def _alike(graph: Graph, one: int, other: int) -> bool:
+    return graph.processors[one].is_stream == graph.processors[other].is_stream
+
+
+def _shared(one: Counter[int], other: Counter[int]) -> int:
+    return sum(min(count, other[name]) for name, count in one.items() if name in other)
+
+
+def _by_role(tasks: Sequence[Int64], role: Int64) -> dict[int, list[Int64]]:
+    """The tasks of every rank, in ascending id, by role."""
+    out: dict[int, list[Int64]] = {}
+    for of_rank in tasks:
+        of_role = role[of_rank]
+        for each in np.unique(of_role).tolist():
+            out.setdefault(each, []).append(of_rank[of_role == each])
+    return out
+
+
+def _align(sequences: Sequence[Int64], symbol: Int64, place: Int64, free: int) -> int:
+    """Write the places of the tasks of one role in one step, each rank's in order. free: the first unused place. Returns the next."""
+    names, places, ranks = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    for before, tasks in enumerate(sequences):
+        own = symbol[tasks]
+        partner = _best_partners(own, names, 2 * ranks > before)
+        new = partner < 0
+        ranks[partner[~new]] += 1
+        place[tasks] = np.where(new, free + np.cumsum(new) - 1, places[partner] if len(places) else -1)
+        free += int(new.sum())
+        after = np.maximum.accumulate(partner)[new]  # what a new place follows
+        order = np.argsort(np.concatenate((np.arange(len(names)), after)), kind="stable")
+        names = np.concatenate((names, own[new]))[order]
+        places = np.concatenate((places, place[tasks[new]]))[order]
+        ranks = np.concatenate((ranks, np.ones(int(new.sum()), np.int64)))[order]
+    return free
+
+
+def _best_partners(own: Int64, names: Int64, common: NDArray[np.bool_]) -> Int64:
+    """For each entry its partner among `names`, -1 without one: among the places where most ranks work first, so that what one rank has
+    in addition draws nothing away from them, then among the others that lie between."""
+    usual = np.flatnonzero(common)
+    found = _partners(own, names[usual])
+    out = np.full(len(own), -1, np.int64)
+    out[found >= 0] = usual[found[found >= 0]]
+    if len(usual) == len(names):
+        return out
+    left = np.flatnonzero(out < 0)
+    below = np.maximum.accumulate(out)
+    above = np.minimum.accumulate(np.where(out < 0, len(names), out)[::-1])[::-1]
+    for run in np.split(left, np.flatnonzero(np.diff(left) > 1) + 1) if len(left) else ():
+        between = np.flatnonzero(~common[below[run[0]] + 1 : above[run[0]]]) + below[run[0]] + 1
+        partner = _partners(own[run], names[between])
+        out[run[partner >= 0]] = between[partner[partner >= 0]]
+    return out
+
+
+def _partners(own: Int64, names: Int64) -> Int64:
+    """For each entry its partner among `names`, -1 without one; equal ends of the sequences are partners at once."""
+    both = min(len(own), len(names))
+    differs = np.flatnonzero(own[:both] != names[:both])
+    head = int(differs[0]) if len(differs) else both
+    differs = np.flatnonzero(own[::-1][: both - head] != names[::-1][: both - head])
+    tail = int(differs[0]) if len(differs) else both - head
+    out = np.full(len(own), -1, np.int64)
+    out[:head] = np.arange(head)
+    out[len(own) - tail :] = np.arange(len(names) - tail, len(names))
+    middle = align_names(own[head : len(own) - tail], names[head : len(names) - tail])
+    out[head : len(own) - tail] = np.where(middle < 0, -1, middle + head)
+    return out
+
+
+def _follow_launches(owners: Members, symbol: Int64, follows: NDArray[np.bool_], place: Int64) -> None:
+    """Give device work the place of its launch, its name and its number among the work of that name and launch; in place."""
+    tasks = np.flatnonzero(follows)
+    tasks = tasks[place[owners.launch[tasks]] >= 0]
+    launch = owners.launch[tasks].astype(np.int64)
+    place[tasks] = _above(place) + numbered(place[launch], symbol[tasks], _ordinal(launch, symbol[tasks]))
+
+
+def _ordinal(*columns: Int64) -> Int64:
+    """The number of each row among the rows before it that are equal to it."""
+    same = numbered(*columns)
+    order = np.argsort(same, kind="stable")
+    at = np.arange(len(order))
+    new = np.ones(len(order), bool)
+    new[1:] = np.diff(same[order]) != 0
+    out = np.empty(len(order), np.int64)
+    out[order] = at - np.maximum.accumulate(np.where(new, at, 0))
+    return out
+
+
+def _meet(owners: Members, place: Int64) -> None:
+    """Give all members of a rendezvous one place; in place."""
+    graph = owners.graph
+    meeting = list_of(graph.rendezvous_offset)
+    inside = place[graph.rendezvous_task] >= 0
+    place[graph.rendezvous_task[inside]] = _above(place) + meeting[inside]
+
+
+def _above(place: Int64) -> int:
+    return int(place.max(initial=-1)) + 1

@@ -1,0 +1,82 @@
+"""How far an answer from a trace can be trusted.
+
+The evidence comes from where it is found: `graph.evidence` and `graph.joined.one_job` read it from the rows, `analyze.evidence` from
+the replay. Here it is only graded. An answer is *sound* where nothing was found that could move it beyond its interval, *limited* where
+something that it depends on is unknown, and *unsound* where the recording or its replay is wrong. What is unknown widens the interval
+of a what-if.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.analyze.evidence import replay_evidence
+from lumos.analyze.steps import members
+from lumos.diagnostics import Diagnostic
+from lumos.errors import GraphError, LumosError
+from lumos.graph.evidence import NEVER_MEASURED
+from lumos.graph.table import Evidence
+from lumos.simulate import measured, simulate
+from lumos.vocabulary import Grade
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lumos.analyze.steps import Members
+    from lumos.graph.table import Graph
+    from lumos.simulate.timeline import Timeline
+
+_WORST_FIRST = (Grade.UNSOUND, Grade.LIMITED, Grade.SOUND)
+
+
+class Trust(NamedTuple):
+    """A grade, why it is no better, the gravest reason first, and the share of a step's time that the reasons leave unknown."""
+
+    grade: Grade
+    reasons: tuple[Diagnostic, ...] = ()
+    unknown: float = 0.0
+
+    @property
+    def why(self) -> str:
+        """The gravest reason in words; empty where the grade is sound."""
+        return self.reasons[0].message if self.reasons else ""
+
+
+#: The trust in a job of which nothing speaks against it.
+SOUND = Trust(Grade.SOUND)
+
+
+def trust(graph: Graph, timeline: Timeline | None = None, owners: Members | None = None) -> Trust:
+    """How far answers about the job of `graph` can be trusted.
+
+    timeline: the replay, and owners: what `members` gives, where they are known already.
+    """
+    if graph.measured_start is None or any(finding.code == NEVER_MEASURED for finding in graph.evidence):
+        return grade(graph.evidence)
+    try:
+        replayed = simulate(graph) if timeline is None else timeline
+    except GraphError as error:
+        summary = str(error).splitlines()[0]
+        return grade((*graph.evidence, Evidence("no-schedule", f"the dependencies contradict each other: {summary}", Grade.UNSOUND)))
+    return grade((*graph.evidence, *replay_evidence(measured(graph), replayed, members(graph) if owners is None else owners)))
+
+
+def grade(evidence: Iterable[Evidence]) -> Trust:
+    """The grade that the evidence allows: that of its gravest finding. Findings of one code become one reason."""
+    by_code: dict[str, list[Evidence]] = {}
+    for found in sorted(evidence, key=lambda each: _WORST_FIRST.index(each.grade)):
+        by_code.setdefault(found.code, []).append(found)
+    reasons = tuple(Diagnostic(code, found[0].message + _more(len(found) - 1)) for code, found in by_code.items())
+    gravest = next((found[0].grade for found in by_code.values()), Grade.SOUND)
+    unknown = sum(max(each.share for each in found) for found in by_code.values())
+    return Trust(gravest, reasons, min(unknown, 1.0))
+
+
+def _more(others: int) -> str:
+    return f" (and {others} more like it)" if others else ""
+
+
+def check_sound(found: Trust, what: str, *, force: bool = False) -> None:
+    """Raise LumosError where the evidence is unsound, unless `force`. what: the question, such as "whatif"."""
+    if found.grade is Grade.UNSOUND and not force:
+        raise LumosError(f"{what}: the recording cannot give a sound answer: {found.why}; pass --force to get the answer all the same")

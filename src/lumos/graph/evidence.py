@@ -1,0 +1,273 @@
+"""What the rows of one rank's recording say against trusting it: rows that are missing, or that contradict each other.
+
+Every rule here holds in a whole recording without exception. Each launch of a kernel has its kernel, and each kernel its launch, unless it
+was launched before the window. An id names one launch. Work starts after the call that launched it, and belongs to the same operator. A
+stream runs one piece of work at a time, and the rows of a thread are nested. What is found is returned as `Evidence`; `analyze.trust`
+grades it.
+
+Limits: only kernels and graphs are counted as launches, because calls that copy or set no bytes leave no row on the device. Work that the
+recording lacks together with its call leaves no sign here.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.graph.calls import Call
+from lumos.graph.enclosing import Ranges
+from lumos.graph.hand_offs.slices import ROUNDING
+from lumos.graph.table import Evidence
+from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
+from lumos.units import count
+from lumos.vocabulary import Grade
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumos.graph.hand_offs.slices import HostSlices
+    from lumos.graph.hand_offs.threads import HandOffs
+    from lumos.graph.launches import DeviceWork
+    from lumos.graph.waits.streams import StreamWaits
+
+#: A recording of which a larger share of the rows breaks a rule is not what the device and the threads did.
+MOST_BROKEN = 0.01
+
+#: An unknown share of a step no larger than this moves no answer beyond its interval, which is never as narrow.
+NEGLIGIBLE = 0.01
+
+#: Device work names the operator that launched it. Where most of the names lead to a row, all should; in old recordings hardly any do,
+#: because their ids are of another kind.
+MOST_NAMES = 0.5
+
+#: The range in which the loop takes a batch from PyTorch's loader with worker processes; a loader without them works in its range.
+_FROM_PROCESSES = re.compile(r"enumerate\(DataLoader\)#_MultiProcessingDataLoaderIter")
+#: To take a batch that is ready costs less than this (ns): 70 to 190 us on the public traces.
+BATCH_READY = 1_000_000
+
+#: Findings of the reader that leave the times or the links of some rows unknown.
+UNREADABLE = (
+    "truncated",
+    "missing-start",
+    "missing-duration",
+    "negative-duration",
+    "id-too-large",
+    "id-unreadable",
+    "base-time-unreadable",
+    "far-start",
+    "stream-implausible",
+)
+
+#: The code of evidence that a job's times are not measured, so that there is nothing to compare its replay with.
+NEVER_MEASURED = "never-measured"
+
+
+def row_evidence(
+    trace: Trace, calls: Int8, slices: HostSlices, handed: HandOffs, work: DeviceWork, waits: StreamWaits
+) -> tuple[Evidence, ...]:
+    """The findings in the rows of one rank. calls: the `Call` of every row. slices, handed, work, waits: what was read from the rows."""
+    found = [Evidence(d.code, d.message, Grade.LIMITED) for d in trace.diagnostics if d.code in UNREADABLE]
+    launches = np.flatnonzero((calls == Call.LAUNCH) | (calls == Call.GRAPH_LAUNCH))
+    where = f"rank {trace.rank}"
+    found += _kernels_lost(where, work, launches, len(trace))
+    found += _launches_lost(where, work)
+    found += _ids_shared(where, trace, calls, work, launches)
+    found += _work_before_launch(where, trace, work)
+    found += _operators_disagree(where, trace, work)
+    found += _overlaps_on_streams(where, work)
+    found += _overlaps_on_threads(where, trace, slices.crossing)
+    found += _operators_lost(where, trace, work)
+    found += _numbers_missing(where, trace)
+    found += _branches(where, calls, work)
+    found += _waits_unresolved(where, work, waits)
+    found += _loader_waits(where, trace, slices, handed)
+    return tuple(found)
+
+
+def _broken(code: str, message: str, broken: int, total: int) -> Iterator[Evidence]:
+    """The finding that `broken` of `total` rows break a rule; none where they are few."""
+    if broken > MOST_BROKEN * total:
+        yield Evidence(code, f"{message} ({broken / total:.1%})", Grade.UNSOUND)
+
+
+def _kernels_lost(where: str, work: DeviceWork, launches: Int64, rows: int) -> Iterator[Evidence]:
+    """Launches whose kernels the recording lacks."""
+    has_work = np.zeros(rows, bool)
+    has_work[work.call[work.call >= 0]] = True
+    lost = int((~has_work[launches]).sum())
+    message = f"{where}: {lost:,} of {len(launches):,} launches have no kernel in the recording, so that its time is missing"
+    return _broken("kernels-lost", message, lost, len(launches))
+
+
+def _launches_lost(where: str, work: DeviceWork) -> Iterator[Evidence]:
+    """Work without a launch on a stream on which launched work came before it, so that it was not launched before the window."""
+    launched = work.call >= 0
+    if len(work) and not launched.any():
+        message = f"{where}: no launch of its device work is in the recording; how the CPU sets its pace is unknown"
+        yield Evidence("no-launches", message, Grade.LIMITED)
+    first = np.full(len(work.streams), len(work), np.int64)
+    np.minimum.at(first, work.stream[launched], np.flatnonzero(launched))
+    lost = int((~launched & (np.arange(len(work)) > first[work.stream])).sum())
+    message = (
+        f"{where}: {lost:,} of {len(work):,} pieces of device work have no launch call in the recording; no change of CPU work moves them"
+    )
+    yield from _broken("launches-lost", message, lost, len(work))
+
+
+def _ids_shared(where: str, trace: Trace, calls: Int8, work: DeviceWork, launches: Int64) -> Iterator[Evidence]:
+    """Launches that have the id of another launch, and kernels that have the id of another kernel although no graph launched them."""
+    ids = trace.correlation[launches]
+    single = work.call[(work.call >= 0) & (calls[work.call] == Call.LAUNCH)]
+    shared, total = max((_repeated(some), len(some)) for some in (ids[ids != ABSENT], single))
+    message = (
+        f"{where}: {shared:,} of {total:,} launches or kernels have the correlation id of another; which call launched what is unknown"
+    )
+    return _broken("ids-shared", message, shared, total)
+
+
+def _repeated(values: Int32 | Int64) -> int:
+    """How many values are equal to another."""
+    ordered = np.sort(values)
+    same = np.diff(ordered) == 0
+    return int((np.append(same, False) | np.insert(same, 0, False)).sum()) if len(values) else 0
+
+
+def _work_before_launch(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evidence]:
+    """Work that starts before the call that launched it begins."""
+    launched = work.call >= 0
+    early = int((work.start[launched] < trace.start[work.call[launched]]).sum())
+    message = f"{where}: {early:,} of {int(launched.sum()):,} pieces of device work start before their launch: clocks or ids are wrong"
+    return _broken("work-before-launch", message, early, int(launched.sum()))
+
+
+def _operators_disagree(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evidence]:
+    """Work that names another operator than the call that launched it."""
+    launched = work.call >= 0
+    of_work, of_call = trace.external_id[work.row[launched]], trace.external_id[work.call[launched]]
+    both = (of_work > 0) & (of_call > 0)
+    wrong = int((both & (of_work != of_call)).sum())
+    message = f"{where}: {wrong:,} of {int(both.sum()):,} pieces of device work name another operator than their launch: the ids are wrong"
+    return _broken("ids-disagree", message, wrong, int(both.sum()))
+
+
+def _overlaps_on_streams(where: str, work: DeviceWork) -> Iterator[Evidence]:
+    """Time in which a stream runs several pieces of work at once. Two can overlap where one was told to start before the other ends
+    (programmatic dependent launch), three cannot."""
+    total = int((work.end - work.start).sum())
+    if not total or not _overlaps(work):
+        return
+    two, three = (_at_once(work, depth) / total for depth in (2, 3))
+    message = f"{where}: streams run several pieces of work at once for {two:.1%} of their time, although a stream runs one after the other"
+    if max(two, three) > MOST_BROKEN:
+        yield Evidence("stream-overlap", message, Grade.UNSOUND if three > MOST_BROKEN else Grade.LIMITED, two)
+
+
+def _overlaps(work: DeviceWork) -> bool:
+    """Whether any work begins before all earlier work of its stream has ended, by more than times are rounded by."""
+    return any(
+        bool((np.maximum.accumulate(work.end[low:high])[:-1] - work.start[low + 1 : high] > ROUNDING).any())
+        for low, high in pairwise(work.bounds().tolist())
+    )
+
+
+def _at_once(work: DeviceWork, depth: int) -> int:
+    """The time in which a stream runs at least `depth` pieces of work, summed over streams, ns."""
+    stream = np.concatenate((work.stream, work.stream))
+    time = np.concatenate((work.start, work.end))
+    step = np.concatenate((np.ones(len(work), np.int64), np.full(len(work), -1, np.int64)))
+    order = np.lexsort((step, time, stream))
+    running = np.cumsum(step[order])
+    lasts = np.diff(time[order], append=time[order][-1:])
+    return int(lasts[running >= depth].sum())
+
+
+def _overlaps_on_threads(where: str, trace: Trace, crossing: int) -> Iterator[Evidence]:
+    """Operators and calls that begin inside another on their thread and end after it."""
+    rows = int(trace.is_any(Category.OPERATOR, Category.RUNTIME).sum())
+    message = f"{where}: {crossing:,} of {rows:,} operators and calls end after the one on their thread in which they began"
+    return _broken("thread-overlap", message, crossing, rows)
+
+
+def _operators_lost(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evidence]:
+    """Device work that names an operator which the recording lacks. Times do not depend on it, names and shapes do."""
+    named = trace.external_id[work.row]
+    named = named[named > 0]
+    if not len(named):
+        return
+    found = np.isin(named, trace.external_id[trace.category == Category.OPERATOR])
+    share = 1 - float(found.mean())
+    if MOST_BROKEN < share <= MOST_NAMES:
+        lost = len(named) - int(found.sum())
+        message = f"{where}: {lost:,} of {len(named):,} pieces of device work name an operator that the recording lacks ({share:.1%})"
+        yield Evidence("operators-lost", message, Grade.LIMITED)
+
+
+def _numbers_missing(where: str, trace: Trace) -> Iterator[Evidence]:
+    """Gaps in the numbers that the profiler gives the rows of CPU threads, where they are many. A few may be jumps of the counter."""
+    column = trace.args.get("Ev Idx")
+    if column is None:
+        return
+    gaps = np.diff(np.sort(column.values)) - 1
+    gaps = gaps[(gaps > 0) & (gaps < len(column.values))]
+    missing = int(gaps.sum())
+    total = len(column.values) + missing
+    if len(gaps) > MOST_BROKEN * len(column.values):
+        message = f"{where}: {missing:,} of {total:,} numbered rows are missing ({missing / total:.1%}), operators or Python functions"
+        yield Evidence("rows-lost", message, Grade.LIMITED)
+
+
+def _branches(where: str, calls: Int8, work: DeviceWork) -> Iterator[Evidence]:
+    """Graph launches whose kernels run on several streams: what waits for what inside the graph is not recorded."""
+    of_graph = np.flatnonzero((work.call >= 0) & (calls[work.call] == Call.GRAPH_LAUNCH))
+    pairs = np.unique(work.call[of_graph].astype(np.int64) * len(work.streams) + work.stream[of_graph])
+    graphs, streams = np.unique(pairs // max(len(work.streams), 1), return_counts=True)
+    branched = graphs[streams > 1]
+    if not len(branched):
+        return
+    inside = of_graph[np.isin(work.call[of_graph], branched)]
+    share = float((work.end[inside] - work.start[inside]).sum() / max(1, (work.end - work.start).sum()))
+    message = (
+        f"{where}: {count(len(branched), 'launched graph')} with {share:.0%} of the device work ran kernels on several streams;"
+        " what waits for what inside a graph is not recorded"
+    )
+    yield Evidence("graph-branches", message, Grade.LIMITED)
+
+
+def _waits_unresolved(where: str, work: DeviceWork, waits: StreamWaits) -> Iterator[Evidence]:
+    """Waits between streams for which no awaited work was found. With one stream there is nothing to wait for."""
+    total = waits.exact + waits.inferred + waits.unresolved
+    if len(work.streams) < 2 or not waits.unresolved:
+        return
+    unknown = waits.unresolved / total
+    busy, window = int((work.end - work.start).sum()), int(work.end.max() - work.start.min())
+    elsewhere = busy - int(np.bincount(work.stream, weights=work.end - work.start).max())
+    message = (
+        f"{where}: for {waits.unresolved:,} of {total:,} waits between streams no awaited work was found;"
+        " after a change, work on several streams may run in another order"
+    )
+    share = unknown * min(1.0, elsewhere / max(window, 1))
+    if share > NEGLIGIBLE:
+        yield Evidence("waits-unresolved", message, Grade.LIMITED, share)
+
+
+def _loader_waits(where: str, trace: Trace, slices: HostSlices, handed: HandOffs) -> Iterator[Evidence]:
+    """Time in which the loop waits for batches of other processes. How long these take is not recorded, so the wait stays as it is,
+    whatever a change does to the time that the loop leaves them."""
+    ranges = np.flatnonzero(trace.named(_FROM_PROCESSES.match) & trace.is_any(Category.OPERATOR, Category.ANNOTATION))
+    ranges = ranges[trace.duration[ranges] >= BATCH_READY]
+    if not len(ranges):
+        return
+    own = np.isin(slices.lane, trace.lane[ranges])
+    unknown = own & (slices.row < 0)
+    unknown[handed.slice] = False
+    gap = np.flatnonzero(unknown)
+    inside = Ranges(trace, ranges)
+    middle = (slices.start[gap] + slices.end[gap]) // 2
+    gap = gap[[inside.at(lane, time) != ABSENT for lane, time in zip(slices.lane[gap].tolist(), middle.tolist(), strict=True)]]
+    share = float((slices.end[gap] - slices.start[gap]).sum() / max(1, (slices.end[own] - slices.start[own]).sum()))
+    if share > NEGLIGIBLE:
+        message = f"{where}: for {share:.1%} of its time the loop waits for batches of other processes, whose work is not recorded"
+        yield Evidence("loader-waits", message, Grade.LIMITED, share)

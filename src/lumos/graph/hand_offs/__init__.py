@@ -1,0 +1,8 @@
+"""The CPU threads of a rank, cut into slices, and how they hand work to each other.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

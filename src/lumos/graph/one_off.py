@@ -1,0 +1,119 @@
+"""Time that a job takes once and not in every step: loading of code onto the device, and trying out kernels.
+
+*Loading*: a driver that loads modules lazily does so in the launch call that first needs a kernel. Such a call takes milliseconds to
+seconds; a later launch of the kernel does not. A call that launches the first kernel of its name in the recording is loading beyond
+the usual time of a launch, where it takes both LONG and TIMES the usual time, without what it waited for a place in the queue. Calls
+that load modules by name are loading throughout.
+
+*Autotuning*: ranges whose names say so (Inductor's and Triton's, MIOpen's search), with all that they run. A library that searches
+inside an operator without a range of its own (cuDNN's benchmark mode) is not recognised.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.diagnostics import Diagnostic
+from lumos.graph.launches import of_graph_launches
+from lumos.graph.table import Kind, OneOff
+from lumos.intervals import union, within
+from lumos.trace.table import Category
+from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from lumos.graph.host import HostPlan, HostTasks
+    from lumos.graph.launches import DeviceWork
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Int64, Trace
+
+#: A launch call that loads its kernel takes at least this time (ns) …
+LONG = 100_000
+#: … and this many times the median launch call of its rank.
+TIMES = 20
+
+#: Runtime calls that load code.
+_LOADS = re.compile(r"(cu|cuda|hip)(Module|Library)(Load|GetFunction|GetKernel|GetModule|EnumerateKernels)\w*")
+
+#: Ranges in which kernels are tried out.
+_TUNES = re.compile(r"(?i)auto_?tun(e|ing)|benchmark_all_configs|miopen\w*find\w*conv|find_?best_?(config|algorithm)")
+
+
+class _Part(NamedTuple):
+    """Tasks, and how much of each is of one cause, ns."""
+
+    task: Int64
+    time: Int64
+
+
+def one_off(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork) -> tuple[OneOff | None, list[Diagnostic]]:
+    """The time of a rank's tasks that no later step takes, and what is said of it; None where there is none."""
+    tuning = _tuning(trace, tasks, work)
+    loading = _loading(trace, planned, tasks, work, tuning.task)
+    found = [
+        _said(trace, "module-loading", "loading of code onto the device", loading, tasks, work),
+        _said(trace, "autotuning", "trying out kernels", tuning, tasks, work),
+    ]
+    task, time = np.concatenate((tuning.task, loading.task)), np.concatenate((tuning.time, loading.time))
+    if not time.sum():
+        return None, []
+    whole = np.concatenate((tasks.duration, work.end - work.start))[task]
+    return OneOff(task.astype(np.int32), time / np.maximum(whole, 1)), [d for d in found if d is not None]
+
+
+def recurring(graph: Graph) -> Graph:
+    """The graph without the time that is taken once; the same graph where there is none."""
+    if graph.one_off is None:
+        return graph
+    durations = graph.duration.copy()
+    durations[graph.one_off.task] = np.rint(durations[graph.one_off.task] * (1 - graph.one_off.share)).astype(np.int64)
+    return replace(graph, duration=durations, one_off=None)
+
+
+def _loading(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork, tuned: Int64) -> _Part:
+    by_name = np.flatnonzero((tasks.kind == Kind.RUNTIME) & (tasks.row >= 0))
+    by_name = by_name[trace.named(_LOADS.fullmatch)[tasks.row[by_name]]]
+    launches = np.flatnonzero((work.call >= 0) & (trace.category[work.row] == Category.KERNEL) & ~of_graph_launches(trace, work))
+    first = launches[np.lexsort((trace.start[work.call[launches]], trace.name[work.row[launches]]))]
+    first = first[np.append(True, np.diff(trace.name[work.row[first]]) != 0)[: len(first)]]
+    calls = np.unique(tasks.of_slice[planned.last_of_row[work.call[first]]])
+    every = tasks.duration[tasks.kind == Kind.LAUNCH]
+    usual = int(np.median(every)) if len(every) else 0
+    calls = calls[tasks.duration[calls] >= max(LONG, TIMES * usual)]
+    task = np.concatenate((by_name, calls))
+    time = np.concatenate((tasks.duration[by_name], tasks.duration[calls] - usual))
+    fresh = ~np.isin(task, tuned)
+    return _Part(task[fresh], time[fresh])
+
+
+def _tuning(trace: Trace, tasks: HostTasks, work: DeviceWork) -> _Part:
+    """All tasks inside ranges that try out kernels, and the device work that they launch."""
+    ranges = np.flatnonzero(trace.named(_TUNES.search) & trace.is_any(Category.OPERATOR, Category.ANNOTATION, Category.PYTHON))
+    inside = np.zeros(len(tasks), bool)
+    for lane in np.unique(trace.lane[ranges]):
+        rows = ranges[trace.lane[ranges] == lane]
+        own = np.flatnonzero(tasks.lane == lane)
+        spans = union(trace.start[rows], trace.start[rows] + trace.duration[rows])
+        length = tasks.end[own] - tasks.start[own]
+        inside[own] = (length > 0) & (2 * within(spans, tasks.start[own], tasks.end[own]) > length)
+    host = np.flatnonzero(inside)
+    launched = np.flatnonzero((work.call >= 0) & np.isin(work.call, tasks.row[host]))
+    return _Part(np.concatenate((host, len(tasks) + launched)), np.concatenate((tasks.duration[host], (work.end - work.start)[launched])))
+
+
+def _said(trace: Trace, code: str, what: str, part: _Part, tasks: HostTasks, work: DeviceWork) -> Diagnostic | None:
+    if not part.time.sum():
+        return None
+    worst = int(part.task[np.argmax(part.time)])
+    start = np.concatenate((tasks.start, work.start))
+    row = np.concatenate((tasks.row, work.row))[worst]
+    name = trace.strings[trace.name[row]] if row >= 0 else "time between operators"
+    at = int(start[worst] - start.min())
+    message = (
+        f"rank {trace.rank}: {what} takes {duration(int(part.time.sum()))} in {count(len(part.task), 'piece')} of work, most of it"
+        f" {duration(at)} after the first work, in {name}; it happens once, so what-ifs leave it out"
+    )
+    return Diagnostic(code, message)

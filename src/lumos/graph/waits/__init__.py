@@ -1,0 +1,8 @@
+"""What calls and streams wait for on a device.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

@@ -1,0 +1,119 @@
+"""What was issued to each stream before a moment, and where among it a wait finds its source.
+
+A wait in the code has one source, wherever it is repeated: the work so many pieces before the last that was issued to one stream when
+the call began. Which pieces may be awaited follows from the order of calls. Measured times only refute: a piece that ended
+after the wait was over was not awaited, and a position that one repetition refutes is refuted for all of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.graph.calls import Call
+from lumos.trace.table import ABSENT, Int8, Int64, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.graph.launches import DeviceWork
+
+#: The time at which work that no event marks can be awaited: never.
+NO_TIME = np.iinfo(np.int64).max
+
+
+class Issued:
+    """The device work issued to each stream, searched by the time of the launching call."""
+
+    def __init__(self, work: DeviceWork) -> None:
+        self.work = work
+        self.bounds = work.bounds()
+        #: A clock of whole microseconds may show the end of work up to 1 us late.
+        self.rounding = 1000 if not (work.start % 1000).any() else 0
+
+    def last_before(self, stream: int, time: int) -> int:
+        """Index of the last work on `stream` whose call started before `time`; ABSENT if none."""
+        low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
+        at = int(np.searchsorted(self.work.issued[low:high], time, "left"))
+        return low + at - 1 if at else ABSENT
+
+    def next_after(self, stream: int, time: int) -> int:
+        """Index of the first work on `stream` whose call started at `time` or later; ABSENT if none."""
+        low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
+        at = low + int(np.searchsorted(self.work.issued[low:high], time, "left"))
+        return at if at < high else ABSENT
+
+    def last_of_all_before(self, time: int) -> int:
+        """Of the last work on each stream whose call started before `time`, the one that ended last; ABSENT if none."""
+        last = [i for s in range(len(self.work.streams)) if (i := self.last_before(s, time)) != ABSENT]
+        return max(last, key=lambda i: int(self.work.end[i]), default=ABSENT)
+
+    def sources(self, stream: int, time: Int64, until: Int64, awaitable: Int64, *, last: bool) -> Int64 | None:
+        """The work on `stream` that a repeated wait awaits, int64[k] indices; ABSENT where it was issued before the recording.
+
+        time, until: int64[k], when each repetition was called, and by when the awaited work had ended. awaitable: int64[works], from
+        when each piece of work can be awaited (`awaitable_from`). last: whether the last issued work can be awaited in any case.
+        None where every position is refuted.
+        """
+        low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
+        newest = low + np.searchsorted(self.work.issued[low:high], time, "left") - 1
+        ended = low + np.searchsorted(np.maximum.accumulate(self.work.end[low:high]), until + self.rounding, "right") - 1
+        furthest = int((newest - low).max(initial=-1))
+        position = max(int((newest - ended).max(initial=0)), 0)
+        if position == 0 and last and furthest >= 0:
+            return np.where(newest >= low, newest, ABSENT)
+        while position <= furthest:  # in growing pieces, because the source is mostly near
+            back = np.arange(position, min(2 * position + 64, furthest + 1))
+            at = newest[:, None] - back
+            fits = ((at < low) | (awaitable[np.maximum(at, low)] <= time[:, None])).all(axis=0)
+            if fits.any():
+                found = newest - back[int(fits.argmax())]
+                return np.where(found >= low, found, ABSENT)
+            position = int(back[-1]) + 1
+        return None
+
+    def in_turn(self, stream: int, time: Int64, until: Int64, awaitable: Int64, in_step: int) -> Int64 | None:
+        """The work on `stream` that calls await which wait for its events in turn, int64[k] indices; ABSENT where it was issued before
+        the recording. None where there are not as many events in every step as calls.
+
+        All calls wait for the same number of events back, the smallest that none of them refutes. time, until, awaitable: as in `sources`.
+        in_step: how many calls a step has.
+        """
+        low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
+        events = low + np.flatnonzero((awaitable[low:high] != NO_TIME) & (self.work.issued[low:high] > np.iinfo(np.int64).min))
+        newest = np.searchsorted(awaitable[events], time, "left") - 1
+        if not len(events) or (newest[in_step:] - newest[:-in_step] != in_step).any():
+            return None
+        ended = np.searchsorted(np.maximum.accumulate(self.work.end[events]), until + self.rounding, "right") - 1
+        number = np.arange(len(time))
+        at = number - int((number - np.minimum(newest, ended)).max())
+        return np.where(at >= 0, events[np.maximum(at, 0)], ABSENT)
+
+
+def awaitable_from(trace: Trace, calls: Int8, issued: Issued) -> Int64 | None:
+    """From when each piece of work can be awaited through an event, int64[works] ns: the first record call after its launch and before
+    the next launch to its stream; NO_TIME where there is none. None where the trace has no record calls. Record calls for work that was
+    launched before the recording lie before it too, so that any such work can be awaited."""
+    records = np.sort(trace.start[calls == Call.EVENT_RECORD])
+    if not len(records):
+        return None
+    work, bounds = issued.work, issued.bounds
+    out = np.where(work.issued == np.iinfo(np.int64).min, work.issued, NO_TIME)
+    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        last = low + np.searchsorted(work.issued[low:high], records, "left") - 1
+        inside = last >= low
+        np.minimum.at(out, last[inside], records[inside])
+    return out
+
+
+def issued_together(trace: Trace, work: DeviceWork, communicates: NDArray[np.bool_]) -> Int64:
+    """The same where record calls were not recorded, int64[works] ns: the launch of every collective, which communication libraries
+    follow by an event, and of work after which its thread went on to launch to another stream; any work from before the recording."""
+    before = work.issued == np.iinfo(np.int64).min
+    out = np.where(communicates | before, work.issued, NO_TIME)
+    launched = np.flatnonzero(work.call >= 0)
+    launched = launched[np.lexsort((launched, work.issued[launched], trace.lane[work.call[launched]]))]
+    leaves = np.flatnonzero(work.stream[launched[1:]] != work.stream[launched[:-1]])
+    out[launched[leaves]] = work.issued[launched[leaves]]
+    return out

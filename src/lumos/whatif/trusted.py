@@ -1,0 +1,70 @@
+"""What the trust in a recording means for an answer: an interval that is wider by what is unknown, or no answer.
+
+What a replay left unexplained, or kept as it was measured because ranks are absent, may follow a change or not. So the step of the
+changed job may differ by up to that share of the base's step, to either side. An answer that changes nothing is that of the recording,
+and needs no margin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumos.analyze.steps import is_operation_level
+from lumos.analyze.trust import Trust, grade
+from lumos.diagnostics import Diagnostic
+from lumos.graph.evidence import NEGLIGIBLE
+from lumos.graph.table import Evidence, Graph
+from lumos.vocabulary import Basis, Grade
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumos.whatif.answer import Answer
+
+#: Words in the names of operators that only training has.
+TRAINING = ("Backward", "autograd::engine", "Optimizer.step")
+
+
+def widening(trust: Trust, base_s: float, changed_s: float) -> float:
+    """How much further each end of the changed step's interval lies, seconds."""
+    return 0.0 if base_s == changed_s else trust.unknown * base_s
+
+
+def widened(found: Answer, trust: Trust) -> Answer:
+    """The answer with its trust, and with its interval wider by what is unknown."""
+    found = replace(found, trust=trust)
+    by = widening(trust, found.base.step_time_s, found.outcome.step_time_s)
+    if not by:
+        return found
+    outcome = found.outcome
+    low, high = max(outcome.step_time_low_s - by, 0.0), outcome.step_time_high_s + by
+    codes = ", ".join(reason.code for reason in trust.reasons)
+    message = f"each end of the interval is {trust.unknown:.1%} of the base's step further away, the share that is unknown: {codes}"
+    return replace(
+        found,
+        outcome=replace(outcome, step_time_low_s=low, step_time_high_s=high),
+        diagnostics=(*found.diagnostics, Diagnostic("interval-widened", message)),
+    )
+
+
+def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], Answer]) -> tuple[Evidence, ...]:
+    """The finding that a change has another effect in a loop of the step than on its latency, where the recording has a single training
+    step. repeated: gives the answer for the loop."""
+    if found.base.basis is not Basis.LATENCY or is_operation_level(graph) or not any(w in name for name in graph.names for w in TRAINING):
+        return ()
+    once, again = (a.outcome.step_time_s / a.base.step_time_s - 1 if a.base.step_time_s else 0.0 for a in (found, repeated()))
+    if abs(once - again) <= NEGLIGIBLE:
+        return ()
+    message = (
+        f"the recording has one step, whose latency changes by {once:+.1%}; a loop of that step would change by {again:+.1%}:"
+        " --repeat compares the loop"
+    )
+    return (Evidence("one-step", message, Grade.LIMITED, min(abs(once - again), 1.0)),)
+
+
+def with_evidence(trust: Trust, evidence: tuple[Evidence, ...]) -> Trust:
+    """The trust with further findings."""
+    more = grade(evidence)
+    worst = next(g for g in (Grade.UNSOUND, Grade.LIMITED, Grade.SOUND) if g in (trust.grade, more.grade))
+    return Trust(worst, (*trust.reasons, *more.reasons), min(trust.unknown + more.unknown, 1.0))

@@ -1,0 +1,226 @@
+"""Why ranks are slow, and ranks that do unequal work, on drawn jobs; times in µs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.analyze.peers import peers
+from lumos.analyze.steps import members
+from lumos.analyze.straggler_causes import StragglerCause, Where
+from lumos.analyze.stragglers import stragglers
+from lumos.graph.table import Collectives, Dependency, Kind, Processor, Step
+from lumos.vocabulary import CollectiveKind
+
+US = 1000
+STEP = "ProfilerStep#0"
+#: What every rank does: 10 + 100 + 20 + 50 = 180 µs.
+USUAL = (("add", 10), ("mm", 100), ("add", 20), ("mm", 50))
+
+
+@pytest.fixture
+def cpu_job(draw_graph):
+    """A job of one step from what each rank's thread does, (name, µs) one after the other; then all ranks meet for 10 µs.
+
+    "pause" is time between operators.
+    """
+
+    def job(*ranks, groups=None):
+        arrived = max(sum(time for _, time in works) for works in ranks)
+        processors, tasks, steps, met = [], [], [], []
+        for rank, works in enumerate(ranks):
+            at = 0
+            for name, time in works:
+                tasks.append((rank, Kind.HOST if name == "pause" else Kind.OPERATOR, name, at, at + time))
+                at += time
+            met.append(len(tasks))
+            tasks.append((rank, Kind.COLLECTIVE, "gloo:all_reduce", arrived, arrived + 10))
+            processors.append(Processor(rank, False, f"thread {rank}", lane=1))
+            steps.append(Step(rank, STEP, 0, (arrived + 10) * US, lane=1))
+        graph = draw_graph(processors, tasks, (), steps)
+        groups = groups or [range(len(ranks))]
+        return replace(
+            graph,
+            duration=np.where(graph.kind == Kind.COLLECTIVE, 10 * US, graph.duration),
+            rendezvous_offset=np.cumsum([0, *map(len, groups)]).astype(np.int64),
+            rendezvous_task=np.array([met[rank] for group in groups for rank in group], np.int32),
+        )
+
+    return job
+
+
+def codes(result):
+    return {d.code: d.message for d in result.diagnostics}
+
+
+def test_an_operator_that_only_one_rank_has(cpu_job):
+    """Rank 1 multiplies for 40 µs more, before all else: 230 instead of 190. By number its mm would be 40, 100 and 50 against 100 and
+    50, and all of them would seem to be off."""
+    result = stragglers(cpu_job(USUAL, (("mm", 40), *USUAL), USUAL))
+    assert (result.measured_step_ns, result.ideal_step_ns, result.slowdown) == (230 * US, 190 * US, pytest.approx(230 / 190))
+    assert [(r.work_ns, r.ideal_work_ns, r.worth_ns) for r in result.by_rank] == [
+        (180 * US, 180 * US, 0),
+        (220 * US, 180 * US, 40 * US),
+        (180 * US, 180 * US, 0),
+    ]
+    (found,) = result.findings
+    assert (found.cause, found.name, found.where) == (StragglerCause.EXTRA_WORK, "mm", Where(1, STEP, 0, "mm"))
+    assert (found.excess_ns, found.worth_ns, found.slowdown) == (40 * US, 40 * US, pytest.approx(230 / 190))
+    assert "rank 1 does 1 piece of work that most ranks lack (40.00 µs)" in codes(result)["unequal-work"]
+
+
+def test_extra_operators_at_both_ends(cpu_job):
+    """Rank 1 multiplies for 40 µs first and for 30 µs last but one, so that neither the first nor the last operators of the ranks agree."""
+    result = stragglers(cpu_job(USUAL, (("mm", 40), *USUAL[:3], ("mm", 30), ("mm", 50), ("add", 20)), USUAL))
+    assert (result.measured_step_ns, result.ideal_step_ns) == (280 * US, 190 * US)
+    assert {(f.cause, f.where.rank) for f in result.findings} == {(StragglerCause.EXTRA_WORK, 1)}
+    assert sum(f.excess_ns for f in result.findings) == 90 * US
+
+
+def test_an_operator_that_only_one_rank_lacks(cpu_job):
+    """Rank 0 skips its first mm of 100 µs: nothing is extra, the ideal step is that of the others, and rank 0 is no faster in it."""
+    result = stragglers(cpu_job((USUAL[0], *USUAL[2:]), USUAL, USUAL))
+    assert (result.ideal_step_ns, result.slowdown, result.findings) == (190 * US, 1, ())
+    assert "rank 0 lacks 1 piece that most have" in codes(result)["unequal-work"]
+
+
+def test_a_larger_batch_on_one_rank(cpu_job):
+    """Rank 2 takes 1.5 times as long throughout: 270 instead of 180, and 190 in the ideal job."""
+    result = stragglers(cpu_job(USUAL, USUAL, [(name, time * 3 // 2) for name, time in USUAL]))
+    (found,) = result.findings
+    assert (found.cause, found.name, found.where) == (StragglerCause.SLOW_WORK, "cpu operators", Where(2, STEP, 15 * US, "mm"))
+    assert (found.excess_ns, found.worth_ns) == (90 * US, 90 * US)
+    assert "unequal-work" not in codes(result)
+
+
+def test_one_microbatch_more_on_one_rank(cpu_job):
+    """Rank 0 does everything twice: the second half is what its peers lack."""
+    result = stragglers(cpu_job(USUAL + USUAL, USUAL, USUAL, USUAL))
+    assert (result.measured_step_ns, result.ideal_step_ns) == (370 * US, 190 * US)
+    (found,) = result.findings
+    assert (found.cause, found.where.rank, found.excess_ns, found.worth_ns) == (StragglerCause.EXTRA_WORK, 0, 180 * US, 180 * US)
+
+
+def test_a_pause_on_one_rank(cpu_job):
+    """All ranks pause for 5 µs before the second add, rank 1 for 300; its first mm takes 10 longer as well."""
+    others = (*USUAL[:2], ("pause", 5), *USUAL[2:])
+    slow = (USUAL[0], ("mm", 110), ("pause", 300), *USUAL[2:])
+    result = stragglers(cpu_job(others, slow, others))
+    stall, slow_work = result.findings
+    assert (stall.cause, stall.name) == (StragglerCause.STALL, "before add")
+    assert (stall.where, stall.worth_ns) == (Where(1, STEP, 120 * US, "before add"), 295 * US)
+    assert (slow_work.cause, slow_work.where, slow_work.worth_ns) == (StragglerCause.SLOW_WORK, Where(1, STEP, 10 * US, "mm"), 10 * US)
+
+
+def test_two_ranks_have_no_majority(cpu_job):
+    """One mm takes 100 and 140 µs: the ideal is 120 on both. The operator that only rank 1 has keeps its 30 µs."""
+    result = stragglers(cpu_job((("mm", 100),), (("mm", 140), ("extra", 30))))
+    assert (result.measured_step_ns, result.ideal_step_ns) == (180 * US, 160 * US)
+    assert {"no-majority", "work-not-compared"} <= codes(result).keys()
+    assert "1 piece of work (30.00 µs)" in codes(result)["work-not-compared"]
+
+
+def test_work_of_half_of_the_ranks_keeps_its_time(cpu_job):
+    """Two of four ranks also copy, for 20 and 30 µs: the step of 220 is the ideal one."""
+    result = stragglers(cpu_job(USUAL, USUAL, (*USUAL, ("copy", 20)), (*USUAL, ("copy", 30))))
+    assert (result.measured_step_ns, result.ideal_step_ns) == (220 * US, 220 * US)
+    assert "2 pieces of work (50.00 µs) kept the time of their rank" in codes(result)["work-not-compared"]
+
+
+def test_ranks_that_are_slow_in_turn(cpu_job):
+    """Every rank takes 110 µs, but the medians of its operators are 50 each: the ideal step is 160 for 120 measured, and that is said."""
+    result = stragglers(cpu_job(*([("a", a), ("b", b), ("c", c)] for a, b, c in ((50, 50, 10), (50, 10, 50), (10, 50, 50)))))
+    assert (result.measured_step_ns, result.ideal_step_ns) == (120 * US, 160 * US)
+    assert "160.0 µs" in codes(result)["ideal-above-measured"]
+
+
+def test_a_collective_of_some_ranks_is_no_extra_work(cpu_job):
+    """Six ranks meet in pairs, each pair in a collective of its own."""
+    result = stragglers(cpu_job(*[USUAL] * 6, groups=((0, 1), (2, 3), (4, 5))))
+    assert (result.slowdown, result.findings) == (1, ()) and not {"unequal-work", "work-not-compared"} & codes(result).keys()
+
+
+def test_stages_may_do_unequal_work(cpu_job):
+    """Where ranks send to each other, what one of them alone does may be its part of the model."""
+    graph = cpu_job((("embedding", 40), *USUAL), USUAL, USUAL)
+    met = graph.rendezvous_task
+    facts = np.zeros(len(met), np.int32)
+    sends = Collectives(met, facts, facts.astype(np.int64), facts, facts.astype(np.int64), facts, (CollectiveKind.SEND,), ("",))
+    result = stragglers(replace(graph, collectives=sends))
+    assert (result.slowdown, result.findings) == (1, ()) and "work-not-compared" in codes(result)
+
+
+def test_pieces_too_short_to_be_recorded_everywhere_are_no_extra_work(cpu_job):
+    """Rank 0 has 5 µs between two operators where the others have no time at all. The ideal job leaves it out, but it is only slow work."""
+    result = stragglers(cpu_job((USUAL[0], ("other", 5), *USUAL[1:]), USUAL, USUAL))
+    assert result.ideal_step_ns == 190 * US and "unequal-work" not in codes(result)
+    assert [f.cause for f in result.findings] == [StragglerCause.SLOW_WORK]
+
+
+def test_a_collective_is_one_place_for_those_who_meet_in_it(draw_graph):
+    """Ranks 0 and 1 meet each other first, and then all three meet: what rank 2 does first is what the others do second."""
+    processors = [Processor(rank, False, "t", lane=1) for rank in range(3)]
+    tasks = [(rank, Kind.COLLECTIVE, "gloo:all_reduce", 10 * i, 10 * i + 10) for rank in (0, 1) for i in (0, 1)]
+    graph = draw_graph(
+        processors, [*tasks, (2, Kind.COLLECTIVE, "gloo:all_reduce", 10, 20)], (), [Step(r, STEP, 0, 20 * US) for r in range(3)]
+    )
+    met = replace(graph, rendezvous_offset=np.array([0, 2, 5], np.int64), rendezvous_task=np.array([0, 2, 1, 3, 4], np.int32))
+    place = peers(members(met)).place
+    assert place[0] == place[2] and place[1] == place[3] == place[4] and place[0] != place[1]
+
+
+@pytest.fixture
+def two_threads(draw_graph):
+    """Two ranks with a thread that launches and one that does not, in the other order on the second rank. Rank 1 launches one kernel more,
+    before the others, which take 30 and 10 µs on both."""
+
+    processors, tasks, edges, steps = [], [], [], []
+    for rank in (0, 1):
+        first = len(processors)
+        processors += [Processor(rank, False, "a", lane=1), Processor(rank, False, "b", lane=2), Processor(rank, True, "stream", 0, 7)]
+        launcher, other = (first, first + 1) if rank == 0 else (first + 1, first)
+        tasks.append((other, Kind.OPERATOR, "load", 0, 50))
+        at = 0
+        for operator, kernels in (*([("extra", (5,))] if rank else []), ("add", (30, 10))):
+            tasks.append((launcher, Kind.OPERATOR, operator, at, at + 5))
+            launch = len(tasks)
+            tasks.append((launcher, Kind.LAUNCH, "launch", at + 5, at + 10))
+            for i, time in enumerate(kernels):
+                edges.append((launch, len(tasks), Dependency.LAUNCH))
+                tasks.append((first + 2, Kind.KERNEL, "k", 20 + 40 * i + at, 20 + 40 * i + at + time))
+            at += 10
+        steps.append(Step(rank, STEP, 0, 1000 * US))
+    return draw_graph(processors, tasks, edges, steps)
+
+
+def test_threads_are_matched_by_their_work_and_kernels_by_their_launch(two_threads):
+    owners = members(two_threads)
+    found = peers(owners)
+    names = np.array(two_threads.names)[two_threads.name]
+    by_rank = [
+        {int(place): (names[t], int(two_threads.duration[t]) // US) for t, place in enumerate(found.place) if owners.rank[t] == rank}
+        for rank in (0, 1)
+    ]
+    assert sorted(by_rank[0].values()) == [("add", 5), ("k", 10), ("k", 30), ("launch", 5), ("load", 50)]
+    assert {place: work for place, work in by_rank[1].items() if place in by_rank[0]} == by_rank[0]
+    alone = [work for place, work in by_rank[1].items() if found.ranks[place] == 1]
+    assert sorted(alone) == [("extra", 5), ("k", 5), ("launch", 5)]
+
+
+def test_extra_work_has_one_name_in_every_step(draw_graph):
+    """Of three ranks, the last also does "a" and "b" before its "mm": for 20 and 30 µs, then for 40 and 30. That is one cause, named after
+    "a", which takes 60 µs over both steps; in a step it takes 120 / 2 µs too long."""
+    processors = [Processor(rank, False, "t", lane=1) for rank in range(3)]
+    tasks, steps = [], []
+    for rank in range(3):
+        for step, extra in enumerate(((20, 30), (40, 30))):
+            at = 1000 * step
+            for name, time in zip("ab", extra, strict=True) if rank == 2 else ():
+                tasks.append((rank, Kind.OPERATOR, name, at, at + time))
+                at += time
+            tasks += [(rank, Kind.OPERATOR, "mm", at, at + 500), (rank, Kind.HOST, "pause", at + 500, 1000 * (step + 1))]
+            steps.append(Step(rank, f"step {step}", 1000 * US * step, 1000 * US * (step + 1), lane=1))
+    (found,) = [f for f in stragglers(draw_graph(processors, tasks, (), steps)).findings if f.cause is StragglerCause.EXTRA_WORK]
+    assert (found.name, found.excess_ns, found.where) == ("a", 60 * US, Where(2, "step 1", 0, "a"))

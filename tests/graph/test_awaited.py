@@ -1,0 +1,191 @@
+"""Waiting for collectives that other CPU threads carry out. All times in the drawings are ms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lumos.analyze.replay import replay
+from lumos.graph.build import build, rank_graph
+from lumos.graph.table import Kind
+from lumos.simulate import simulate
+
+MS = 1_000_000
+GLOO = (300, 301)
+DIMS = {"Input Dims": [[100]], "Input type": ["float"]}
+LISTED = {"Input Dims": [[[100]], []], "Input type": ["TensorList", ""]}
+
+
+class Loop:
+    """A rank of a loop whose steps each last `period` ms, in ms."""
+
+    def __init__(self, drawing, period=400):
+        self.drawing, self.period = drawing, period
+
+    def step(self, number):
+        self.origin = number * self.period
+        self.drawing.row("user_annotation", f"ProfilerStep#{number}", 1e3 * self.origin, 1e3 * self.period)
+        return self
+
+    def op(self, name, begin, end, **args):
+        self.drawing.op(name, 1e3 * (self.origin + begin), 1e3 * (end - begin), **args)
+        return self
+
+    def issue(self, at):
+        return self.op("c10d::allreduce_", at, at + 1, **LISTED)
+
+    def carry(self, begin, end, thread=0):
+        """A collective in [begin, end) on a thread of gloo's."""
+        self.drawing.row("user_annotation", "gloo:all_reduce", 1e3 * (self.origin + begin), 1e3 * (end - begin), GLOO[thread], **DIMS)
+        return self
+
+
+def waits(graph):
+    """The collectives that the main thread's returns wait for, by their measured start in ms, in the order of the returns."""
+    found = []
+    main = {i for i, p in enumerate(graph.processors) if p.lane == 0}
+    for task in np.flatnonzero((graph.kind == Kind.RETURN) & np.isin(graph.processor, list(main))):
+        before = graph.pred[graph.pred_offset[task] : graph.pred_offset[task + 1]]
+        found += [round((graph.measured_start[i] - graph.measured_start.min()) / MS) for i in before if graph.kind[i] == Kind.COLLECTIVE]
+    return found
+
+
+def waited(graph):
+    """The collectives."""
+    return np.flatnonzero(graph.kind == Kind.COLLECTIVE).tolist()
+
+
+def named(graph, name):
+    return [i for i in range(len(graph)) if graph.names[graph.name[i]] == name]
+
+
+def test_a_collective_whose_row_ends_late_is_what_was_awaited(draw, trace):
+    """The main thread computes 0 to 100, issues, and goes on at 300. The row of the collective, 110 to 305, ends 5 ms late: the
+    collective took 190, not 195. With half of that the main thread goes on at 205."""
+    loop = Loop(draw()).step(0).op("forward", 0, 100).issue(100).carry(110, 305).op("copy", 300, 310)
+    graph = rank_graph(trace(loop.drawing))
+    [collective], [copy] = np.flatnonzero(graph.kind == Kind.COLLECTIVE), named(graph, "copy")
+    assert waits(graph) == [110] and graph.duration[collective] == 190 * MS
+    assert len(graph.unclaimed_wait_task) == 0
+    duration = graph.duration.copy()
+    duration[collective] //= 2
+    timeline = simulate(graph, duration)
+    assert timeline.start[copy] - timeline.start.min() == 205 * MS
+
+
+def test_a_wait_ends_with_the_last_collective_that_was_awaited(draw, trace):
+    """Two collectives are issued. The first ends at 120, the row of the second at 303, and the main thread goes on at 300: the time
+    from 120 to 300 is waiting for the second, not work."""
+    loop = Loop(draw()).step(0).issue(0).issue(1).carry(5, 120).carry(6, 303, thread=1).op("copy", 300, 310)
+    graph = rank_graph(trace(loop.drawing))
+    assert waits(graph) == [6] and len(graph.unclaimed_wait_task) == 0
+    assert graph.duration[graph.kind == Kind.HOST].max() < 100 * MS
+
+
+def test_time_after_a_wait_is_not_waiting_for_a_collective_that_goes_on(draw, trace):
+    """The main thread waits for the first collective until 120 and works until 125; the second ends at 160, 35 ms later: no one waited
+    for it there, and the row stays as long as it is."""
+    loop = Loop(draw()).step(0).issue(0).issue(1).carry(5, 120).carry(6, 160, thread=1).op("copy", 125, 200)
+    graph = rank_graph(trace(loop.drawing))
+    assert waits(graph) == [5]
+    assert graph.duration[graph.kind == Kind.COLLECTIVE].tolist() == [115 * MS, 154 * MS]
+
+
+@pytest.mark.parametrize(("usual_end", "expected"), [(199, [110, 510, 910]), (230, [])])
+def test_repetitions_of_a_place_refute_a_wait(draw, trace, usual_end, expected):
+    """In the last of three steps the collective's row ends at 205 and the main thread goes on at 200. Where in the other steps it was
+    over by then (199), all three waited. Where it went on until 230, the place is not one that waits, in any step."""
+    loop = Loop(draw())
+    for number, end in enumerate((usual_end, usual_end, 205)):
+        loop.step(number).op("forward", 0, 100).issue(100).carry(110, end).op("copy", 200, 210).op("rest", 210, 390)
+    graph = rank_graph(trace(loop.drawing))
+    assert waits(graph) == expected
+
+
+def test_a_place_waits_for_no_collective_that_had_not_begun(draw, trace):
+    """In the first step the collective runs from 110 to 150, within a pause of the main thread from 101 to 200. In the second step
+    it begins at 210 only, after the main thread went on: so the pause did not wait for it."""
+    loop = Loop(draw())
+    for number, begin in enumerate((110, 210)):
+        loop.step(number).op("forward", 0, 100).issue(100).carry(begin, begin + 40).op("copy", 200, 210).op("rest", 210, 390)
+    assert waits(rank_graph(trace(loop.drawing))) == []
+
+
+def test_an_operator_that_only_waits_is_no_work(draw, trace):
+    """wait_tensor from 102 to 300 waits for the collective, which ends at 299; the last 1 is its own time. With the collective half as
+    long, 94.5, the next operator starts at 110 + 94.5 + 1 = 205.5."""
+    loop = Loop(draw()).step(0).op("forward", 0, 100).issue(100).carry(110, 299)
+    loop.op("_c10d_functional::wait_tensor", 102, 300).op("next", 300, 310)
+    graph = rank_graph(trace(loop.drawing))
+    [wait], [after], [collective] = (*(named(graph, n) for n in ("_c10d_functional::wait_tensor", "next")), waited(graph))
+    assert graph.duration[wait] == 1 * MS
+    duration = graph.duration.copy()
+    duration[collective] //= 2
+    timeline = simulate(graph, duration)
+    assert 2 * (timeline.start[after] - timeline.start.min()) == 411 * MS
+
+
+def test_an_operator_that_waits_for_nothing_known_is_reported(draw, trace):
+    """The second wait_tensor, 310 to 500, goes on while gloo's thread carries out a collective that nobody is known to have issued."""
+    loop = Loop(draw(), 600).step(0).issue(0).carry(5, 300).op("_c10d_functional::wait_tensor", 2, 301)
+    loop.drawing.row("user_annotation", "gloo:all_gather", 310e3, 250e3, GLOO[0], **DIMS)
+    graph = rank_graph(trace(loop.op("_c10d_functional::wait_tensor", 310, 500).op("next", 500, 510).drawing))
+    assert graph.unclaimed_wait_time.tolist() == [190 * MS]
+
+
+def test_a_barrier_is_awaited_by_its_thread(draw, trace):
+    """A barrier's operator has a tensor and its row on gloo's thread has none; they are one collective, whose row ends 3 late."""
+    drawing = draw().op("c10d::barrier", 0, 1e3, **{"Input Dims": [[1], []], "Input type": ["float", ""]})
+    drawing.row("user_annotation", "gloo:barrier", 2e3, 61e3, GLOO[0]).op("next", 60e3, 5e3)
+    graph = rank_graph(trace(drawing))
+    assert waits(graph) == [2] and len(graph.unclaimed_wait_task) == 0
+
+
+def test_a_wait_may_end_in_the_next_step(draw, trace):
+    """In each of three steps of 400 ms a collective is issued at 300 and carried out from 310 to 410, 10 ms into the next step, whose
+    first operator starts there."""
+    loop = Loop(draw())
+    for number in range(3):
+        loop.step(number).op("forward", 10, 300).issue(300).carry(310, 410)
+    assert waits(rank_graph(trace(loop.step(3).op("forward", 10, 300).drawing))) == [300, 700, 1100]
+
+
+def test_a_collective_that_queued_behind_another_starts_when_that_has_ended(draw, trace):
+    """Both are issued by 20, and one thread carries them out: 20 to 100, then 100.05 to 150. The pause of 0.05 is the thread's own."""
+    loop = Loop(draw()).step(0).issue(0).issue(1).op("more", 2, 20).carry(20, 100).carry(100.05, 150).op("copy", 150, 160)
+    graph = rank_graph(trace(loop.drawing))
+    timeline = simulate(graph)
+    assert (timeline.start - timeline.start.min() == graph.measured_start - graph.measured_start.min()).all()
+
+
+def test_a_collective_on_a_busy_thread_still_waits_for_its_issuer(draw, trace):
+    """The second collective, issued at 50 ms, begins at 100 as soon as the first has ended. Issued at 150, after work that takes 100 ms
+    longer, it begins then and takes until 200."""
+    loop = Loop(draw()).step(0).issue(0).op("more", 1, 49).issue(49).op("rest", 50, 90).carry(1, 100).carry(100, 150)
+    graph = rank_graph(trace(loop.drawing))
+    second = waited(graph)[1]
+    assert simulate(graph).start[second] == 100 * MS
+    duration = graph.duration.copy()
+    duration[named(graph, "more")] += 100 * MS
+    later = simulate(graph, duration)
+    assert (later.start[second], later.end[second]) == (150 * MS, 200 * MS)
+
+
+def test_a_faster_straggler_makes_the_job_faster(draw, job):
+    """Two ranks, three steps. Rank 1 computes 300 ms, rank 0 100; the transfer takes 20 ms, and on rank 0 the row ends 5 ms late. With
+    rank 1 ten times faster, 30 ms, rank 0 sets the pace: the last copy starts at 2 × (100 + 10 + 20 + 70) + 130 = 530, not at 1130."""
+    drawings = [draw(rank, 2) for rank in range(2)]
+    for rank, drawing in enumerate(drawings):
+        loop, work = Loop(drawing, 400), (100, 300)[rank]
+        for number in range(3):
+            loop.step(number).op("forward", 0, work).issue(work).carry(work + 10, 335 if rank == 0 and number else 330)
+            loop.op("copy", 330, 340).op("rest", 340, 400)
+    graph = build(job(*drawings))
+    copies = [i for i in named(graph, "copy") if graph.rank_of_task[i] == 0]
+    assert simulate(graph).start[copies[-1]] == 1130 * MS
+    assert [s.kept_wait for s in replay(graph).steps] == [0] * 6
+    duration = graph.duration.copy()
+    forward = [i for i in named(graph, "forward") if graph.rank_of_task[i] == 1]
+    duration[forward] //= 10
+    faster = simulate(graph, duration)
+    assert faster.start[copies[-1]] == 530 * MS

@@ -1,0 +1,236 @@
+"""What the rows of one rank say against trusting it: sound drawings, and one thing spoilt in each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lumos.graph.build import build
+from lumos.trace import read
+from lumos.trace.table import Job
+from lumos.vocabulary import Grade
+
+KERNELS = 20
+
+
+def loop(draw, kernels=KERNELS):
+    """So many operators of 100 µs; each launches, from 10 to 20 µs after its begin, a kernel that runs from 30 to 90."""
+    drawing = draw()
+    for i in range(kernels):
+        begin = 100 * i
+        drawing.op("aten::mul", begin, 95, **{"External id": i + 1})
+        drawing.launch((begin + 10, 10), (begin + 30, 60), **{"External id": i + 1})
+        drawing.rows[-2]["args"]["External id"] = i + 1
+    return drawing
+
+
+def rows(drawing, category):
+    return [row for row in drawing.rows if row["cat"] == category]
+
+
+def codes(trace, drawing):
+    return {found.code: found.grade for found in build(Job((trace(drawing),))).evidence}
+
+
+def test_a_whole_recording_gives_no_evidence(draw, trace):
+    assert codes(trace, loop(draw)) == {}
+
+
+def test_a_launch_without_its_kernel(draw, trace):
+    drawing = loop(draw)
+    drawing.rows.remove(rows(drawing, "kernel")[7])
+    graph = build(Job((trace(drawing),)))
+    (found,) = graph.evidence
+    assert (found.code, found.grade) == ("kernels-lost", Grade.UNSOUND)
+    assert "1 of 20 launches" in found.message
+    assert "5.0%" in found.message
+
+
+def test_one_kernel_in_more_than_a_hundred_is_too_few_to_matter(draw, trace):
+    drawing = loop(draw, 101)
+    drawing.rows.remove(rows(drawing, "kernel")[7])
+    assert codes(trace, drawing) == {}
+
+
+def test_copies_and_sets_of_no_bytes_leave_no_device_row(draw, trace):
+    drawing = loop(draw).call("cudaMemsetAsync", 2000, 5).call("cudaMemcpyAsync", 2010, 5)
+    assert codes(trace, drawing) == {}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernelEx", "hipLaunchKernel", "hipExtModuleLaunchKernel", "cudaGraphLaunch"],
+)
+def test_calls_of_all_runtimes_launch(draw, trace, name):
+    assert codes(trace, loop(draw).call(name, 2000, 5)) == {"kernels-lost": Grade.UNSOUND}
+
+
+def test_a_kernel_without_its_launch(draw, trace):
+    drawing = loop(draw)
+    drawing.rows.remove(rows(drawing, "cuda_runtime")[7])
+    assert codes(trace, drawing) == {"launches-lost": Grade.UNSOUND}
+
+
+def test_work_that_was_launched_before_the_window_lost_nothing(draw, trace):
+    drawing = loop(draw)
+    for call in rows(drawing, "cuda_runtime")[:5]:
+        drawing.rows.remove(call)
+    assert codes(trace, drawing) == {}
+
+
+def test_device_work_without_any_launch(draw, trace):
+    drawing = loop(draw)
+    drawing.rows = [row for row in drawing.rows if row["cat"] != "cuda_runtime"]
+    assert codes(trace, drawing) == {"no-launches": Grade.LIMITED}
+
+
+def test_all_ids_equal(draw, trace):
+    drawing = loop(draw)
+    for row in drawing.rows:
+        if "correlation" in row["args"]:
+            row["args"]["correlation"] = 7
+    assert codes(trace, drawing)["ids-shared"] is Grade.UNSOUND
+
+
+def test_two_kernels_of_one_launch(draw, trace):
+    drawing = loop(draw)
+    again = rows(drawing, "kernel")[7]
+    drawing.rows.append({**again, "ts": again["ts"] + 61, "dur": 5})
+    assert codes(trace, drawing) == {"ids-shared": Grade.UNSOUND}
+
+
+def test_all_kernels_of_a_graph_share_its_launch(draw, trace):
+    drawing = loop(draw).call("cudaGraphLaunch", 2000, 10, correlation=99)
+    for i in range(5):
+        drawing.work("kernel", "captured", 2020 + 10 * i, 9, 7, 99)
+    assert codes(trace, drawing) == {}
+
+
+def test_a_graph_with_two_branches(draw, trace):
+    drawing = loop(draw).call("cudaGraphLaunch", 2000, 10, correlation=99)
+    for stream in (7, 8):
+        drawing.work("kernel", "captured", 2020, 600, stream, 99)
+    graph = build(Job((trace(drawing),)))
+    (found,) = graph.evidence
+    assert (found.code, found.grade) == ("graph-branches", Grade.LIMITED)
+    assert "50% of the device work" in found.message  # 2 x 600 of 20 x 60 + 2 x 600 µs
+
+
+def test_a_device_clock_that_is_behind(draw, trace):
+    drawing = loop(draw)
+    for row in rows(drawing, "kernel"):
+        row["ts"] -= 25
+    assert codes(trace, drawing) == {"work-before-launch": Grade.UNSOUND}
+
+
+def test_kernels_that_name_the_operator_of_another_launch(draw, trace):
+    drawing = loop(draw)
+    kernels = rows(drawing, "kernel")
+    ids = [row["args"]["correlation"] for row in kernels]
+    # Every kernel takes the launch two before its own, and so begins 220 instead of 20 µs after it; the first two have none.
+    for row, earlier in zip(kernels[2:], ids, strict=False):
+        row["args"]["correlation"] = earlier
+    assert codes(trace, drawing)["ids-disagree"] is Grade.UNSOUND
+
+
+def test_a_stream_that_runs_two_kernels_at_once(draw, trace):
+    drawing = loop(draw)
+    for row in rows(drawing, "kernel"):
+        row["dur"] = 150  # for 50 of every 100 µs
+    (found,) = build(Job((trace(drawing),))).evidence
+    assert (found.code, found.grade) == ("stream-overlap", Grade.LIMITED)
+    # Two run at once from 130 to 180, …, from 1930 to 1980: 19 x 50 of 20 x 150 µs.
+    assert found.share == pytest.approx(950 / 3000)
+
+
+def test_a_stream_cannot_run_three_kernels_at_once(draw, trace):
+    drawing = loop(draw)
+    for row in rows(drawing, "kernel"):
+        row["dur"] = 250
+    assert codes(trace, drawing) == {"stream-overlap": Grade.UNSOUND}
+
+
+def test_kernels_that_touch_within_the_rounding_of_their_times(draw, trace):
+    drawing = loop(draw)
+    for row in rows(drawing, "kernel"):
+        row["dur"] = 101
+    assert codes(trace, drawing) == {}
+
+
+def test_operators_that_end_after_the_one_around_them(draw, trace):
+    drawing = loop(draw)
+    for row in rows(drawing, "cpu_op"):
+        row["dur"] = 150
+    assert codes(trace, drawing) == {"thread-overlap": Grade.UNSOUND}
+
+
+def test_operators_that_their_kernels_name_are_missing(draw, trace):
+    drawing = loop(draw)
+    for row in rows(drawing, "cpu_op")[::4]:
+        drawing.rows.remove(row)
+    assert codes(trace, drawing) == {"operators-lost": Grade.LIMITED}
+
+
+def test_gaps_in_the_numbers_of_rows(draw, trace):
+    drawing = loop(draw)
+    for number, row in enumerate(rows(drawing, "cpu_op")):
+        row["args"]["Ev Idx"] = 7 + number
+    assert codes(trace, drawing) == {}
+    drawing.op("aten::last", 1996, 1, **{"Ev Idx": 10_000})  # another counter
+    assert codes(trace, drawing) == {}
+    rows(drawing, "cpu_op")[9]["args"]["Ev Idx"] = 5  # so that 16 is missing
+    rows(drawing, "cpu_op")[0]["args"]["Ev Idx"] = 6  # and 7
+    (found,) = build(Job((trace(drawing),))).evidence
+    assert (found.code, found.grade) == ("rows-lost", Grade.LIMITED)
+    assert "2 of 23 numbered rows" in found.message
+
+
+def test_old_recordings_name_operators_by_ids_of_another_kind(draw, trace):
+    drawing = loop(draw)
+    for row in rows(drawing, "cpu_op"):
+        row["args"]["External id"] += 1000
+    assert codes(trace, drawing) == {}
+
+
+def test_waits_without_a_known_source_matter_where_two_streams_work(draw, trace):
+    drawing = loop(draw)
+    for i in range(4):  # work on another stream, launched before the waits, goes on when the work behind them starts
+        drawing.call("cudaStreamWaitEvent", 2010 + 10 * i, 2)
+    assert codes(trace, drawing) == {}
+    drawing.launch((1990, 5), (0, 2000), stream=8)
+    drawing.rows[-1]["ts"] = 1996
+    drawing.launch((2060, 5), (2070, 10))
+    found = {each.code: each for each in build(Job((trace(drawing),))).evidence}
+    assert found["waits-unresolved"].grade is Grade.LIMITED
+
+
+def test_what_the_reader_could_not_read(draw, tmp_path):
+    drawing = loop(draw)
+    del rows(drawing, "kernel")[3]["dur"]
+    path = drawing.write(tmp_path)
+    assert {each.code for each in build(read(path)).evidence} == {"missing-duration"}
+    text = json.dumps({**drawing.header, "traceEvents": drawing.rows})
+    path.write_text(text[: text.rindex("}, {")])
+    assert "truncated" in {each.code for each in build(read(path, repair=True)).evidence}
+
+
+def test_rows_of_other_threads_do_not_count_as_overlaps(draw, trace):
+    drawing = draw().row("user_annotation", "note", 0, 10, tid=300)  # the first thread of the file has no work
+    drawing.rows += loop(draw).rows
+    for i in range(KERNELS):
+        drawing.op("aten::other", 100 * i + 50, 95, tid=200)
+    assert codes(trace, drawing) == {}
+
+
+@pytest.mark.parametrize(("iterator", "expected"), [("_MultiProcessing", {"loader-waits": Grade.LIMITED}), ("_SingleProcess", {})])
+def test_waiting_for_a_loader_in_other_processes(draw, trace, iterator, expected):
+    """The last 5 µs of the loop are 2 s later, after a range of the loader from 2,000 to 1,999,990 µs. A loader without processes works."""
+    drawing = loop(draw).row("user_annotation", f"enumerate(DataLoader)#{iterator}DataLoaderIter.__next__", 2000, 1_997_990)
+    drawing.op("aten::mul", 2_000_000, 5)
+    assert codes(trace, drawing) == expected
+
+
+def test_a_batch_that_is_ready_is_not_waited_for(draw, trace):
+    drawing = loop(draw).row("user_annotation", "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 2000, 900)
+    assert codes(trace, drawing.op("aten::mul", 2900, 5)) == {}

@@ -1,0 +1,96 @@
+"""Time that a job takes once: loading of code, and trying out kernels; times in µs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lumos.analyze.steady import altered, steady
+from lumos.analyze.steps import members
+from lumos.graph.build import build
+from lumos.graph.one_off import recurring
+from lumos.graph.table import Kind
+from lumos.simulate.durations import with_durations
+
+US = 1000
+
+
+@pytest.fixture
+def launches(draw, job):
+    """A job whose thread launches kernels one after the other, from (name, µs of the call); each kernel takes 5 µs, once its call ends."""
+
+    def make(*calls):
+        drawing, at = draw(), 0
+        for name, time in calls:
+            drawing.launch((at, time), (at + time, 5), name=name)
+            at += time
+        return job(drawing)
+
+    return make
+
+
+def codes(graph):
+    return {d.code: d.message for d in graph.diagnostics}
+
+
+def test_the_first_launch_of_a_kernel_loads_it(launches):
+    """Ten launches take 10 µs each; the first of "gemm" takes 3000, all but the usual 10 to load it."""
+    graph = build(launches(*[("add", 10)] * 5, ("gemm", 3000), *[("gemm", 10)] * 5))
+    assert "takes 2.99 ms in 1 piece of work, most of it 50.00 µs after the first work" in codes(graph)["module-loading"]
+    assert graph.duration[graph.kind == Kind.LAUNCH].sum() == (100 + 3000) * US
+    calls = recurring(graph)
+    assert calls.duration[graph.kind == Kind.LAUNCH].tolist() == [10 * US] * 11 and calls.one_off is None
+
+
+@pytest.mark.parametrize(
+    "calls", [[("add", 10)] * 5 + [("add", 3000)], [("add", 2)] * 5 + [("gemm", 90)], [("add", 10)] * 5 + [("gemm", 150)]]
+)
+def test_other_long_launches_are_no_loading(launches, calls):
+    """A later launch of the kernel may be long for any reason, and a first one is long only from 100 µs and 20 times the usual time on."""
+    graph = build(launches(*calls))
+    assert graph.one_off is None and "module-loading" not in codes(graph) and recurring(graph) is graph
+
+
+def test_calls_that_load_modules(draw, job):
+    drawing = draw().op("load", 0, 100).call("cuModuleLoadDataEx", 10, 80)
+    drawing.launch((100, 10), (110, 5))
+    graph = build(job(drawing))
+    assert "takes 80.00 µs" in codes(graph)["module-loading"]
+    assert recurring(graph).duration.sum() == graph.duration.sum() - 80 * US
+
+
+def test_autotuning_is_left_out_with_its_kernels(draw, job):
+    """A range tries out two kernels of 50 µs, with calls of 10; then one of 20 runs."""
+    drawing = draw().row("user_annotation", "CachingAutotuner.benchmark_all_configs (dynamo_timed)", 0, 200)
+    drawing.op("triton", 0, 20).launch((20, 10), (30, 50), name="a").launch((100, 10), (110, 50), name="b")
+    drawing.launch((300, 10), (310, 20), name="b").op("last", 310, 10)
+    graph = build(job(drawing))
+    assert "autotuning" in codes(graph) and "module-loading" not in codes(graph)
+    left = recurring(graph)
+    assert [int(d) // US for d, k in zip(left.duration, graph.kind, strict=True) if k == Kind.KERNEL] == [0, 0, 20]
+    assert int(left.duration[graph.kind == Kind.LAUNCH].sum()) == 10 * US
+
+
+def test_what_the_loop_takes_has_no_loading_in_it(launches):
+    """The calls take 3100 µs and the last kernel 5. Without 2990 to load a kernel that is 115, also where all times are doubled: 230.
+
+    The latency of a launch is 0 here, as every kernel starts with the end of its call.
+    """
+    graph = build(launches(*[("add", 10)] * 5, ("gemm", 3000), *[("gemm", 10)] * 5))
+    owners = members(graph)
+    base = steady(owners, 0)
+    assert base.step_time_ns == 115 * US
+    twice = members(with_durations(graph, 2 * graph.duration))
+    assert altered(base, twice, 0).step_time_ns == 230 * US
+
+
+def test_ranks_keep_their_own(draw, job):
+    """Of two ranks, only the second loads."""
+    drawings = [draw(rank, 2) for rank in (0, 1)]
+    for drawing in drawings:
+        for i in range(5):
+            drawing.launch((10 * i, 10), (10 * i + 10, 5), name="add")
+        drawing.launch((50, 1000 * drawing.rank + 10), (60 + 1000 * drawing.rank, 5), name="gemm")
+    graph = build(job(*drawings))
+    assert graph.one_off is not None and graph.rank_of_task[graph.one_off.task].tolist() == [1]
+    assert np.allclose(graph.one_off.share, [1000 / 1010])

@@ -1,0 +1,52 @@
+"""The window's begin: a device that was busy before the recording started."""
+
+from __future__ import annotations
+
+from lumos.analyze.replay import replay
+from lumos.graph.build import rank_graph
+from lumos.graph.table import Kind
+from lumos.simulate import simulate
+from lumos.simulate.durations import scale
+
+US = 1000
+
+
+def busy_before(draw):
+    """60 operators of 10 us, each with a launch; the 60 kernels of 10 us run from 5,000 to 5,600, when the device is free."""
+    drawing = draw()
+    for i in range(60):
+        drawing.op("op", 10 * i, 9).launch((10 * i + 2, 5), (5000 + 10 * i, 10))
+    return drawing
+
+
+def test_the_first_work_of_a_busy_device_starts_as_measured_and_the_rest_is_scored(draw, trace):
+    step = replay(rank_graph(trace(busy_before(draw)))).steps[0]
+    assert (step.measured_ns, step.replayed_ns) == (5600 * US, 5600 * US)
+    assert step.scored and step.unexplained_idle == 0 and step.prefix == 10 / 5600
+
+
+def test_only_the_first_work_is_held_up(draw, trace):
+    graph = rank_graph(trace(busy_before(draw)))
+    kernels = graph.kind == Kind.KERNEL
+    assert int(kernels[graph.release_task].sum()) == 1
+    assert simulate(scale(graph, kernels, 2)).end.max() == 6200 * US
+    assert [d.message[:70] for d in graph.diagnostics if d.code == "device-held-up"] == [
+        "rank 0: the first work of stream 7 started 4.99 ms after its launch: w"
+    ]
+
+
+def test_a_stream_that_is_first_used_later_is_not_held_up(draw, trace):
+    # stream 9 starts 500 us after its launch, for no reason that the recording shows
+    drawing = draw().launch((0, 5), (7, 20), 7).launch((10, 5), (515, 10), 9).launch((30, 5), (37, 5), 7)
+    graph = rank_graph(trace(drawing))
+    assert not (graph.kind == Kind.KERNEL)[graph.release_task].any()
+    assert not any(d.code == "device-held-up" for d in graph.diagnostics)
+
+
+def test_every_stream_in_use_at_the_begin_is_held_up_but_none_that_waits_for_another(draw, trace):
+    # 7 and 8 are launched to before the device is seen to work, at 5,000; 9 waits for 7, and 10 is first used later
+    drawing = draw().launch((0, 5), (5000, 50), 7, "a").launch((10, 5), (5020, 10), 8, "b").call("cudaStreamWaitEvent", 20, 1)
+    drawing.launch((30, 5), (5052, 10), 9, "c").launch((5010, 5), (5500, 10), 10, "d")
+    graph = rank_graph(trace(drawing))
+    kernels = graph.release_task[(graph.kind == Kind.KERNEL)[graph.release_task]]
+    assert [graph.names[i] for i in graph.name[kernels]] == ["a", "b"]
