@@ -3,8 +3,9 @@
 It knows threads, streams and a queue of launches. A launch begins when fewer than QUEUE launches of its rank are outstanding, and
 returns after the time of its call. A kernel starts LATENCY after its launch has returned, GAP after the kernel before it on the stream has
 ended, and when the work it waits for has ended, whichever is last. A transfer moves its bytes when the last rank has arrived. A call that
-synchronises returns RETURN after the work that it waits for. Every step begins when the loop's thread has done all of the step before; a
-thread beside it goes from step to step on its own.
+synchronises, or that copies and blocks, returns RETURN after the work that it waits for. The kernels of a graph that one call launches
+follow what is on its stream, and what comes to that stream next follows all of them. Every step begins when the loop's thread has done
+all of the step before; a thread beside it goes from step to step on its own.
 
 All times are whole ns from the begin of the run.
 """
@@ -13,10 +14,27 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from validation.program import Action, Give, Operator, Pause, Program, Synchronise, Take, Thread, Wait
+from validation.machine_run import Event, Meeting, Note, RankRun, Row, Run, Work
+from validation.program import (
+    Action,
+    Collective,
+    Exchange,
+    Give,
+    Kernel,
+    LaunchGraph,
+    Message,
+    Operator,
+    Pause,
+    Program,
+    Record,
+    Synchronise,
+    SynchroniseEvent,
+    Take,
+    Thread,
+    Wait,
+    WaitEvent,
+)
 
 #: Launches of one rank that may be outstanding.
 QUEUE = 1022
@@ -24,82 +42,6 @@ QUEUE = 1022
 LATENCY, GAP, RETURN = 5_000, 2_000, 8_000
 #: What each call costs that moves no data: a synchronisation, the record of an event, a stream's wait for it; in ns.
 CALL = 1_000
-
-
-@dataclass(slots=True)
-class Work:
-    """A kernel of a run. launched: when its launch returned. start, end: None as long as they are not known.
-
-    step, correlation: the step and the call that launched it. after: other work that it waits for. meeting: the transfer that it is a
-    part of, one place per rank.
-    """
-
-    name: str
-    stream: int
-    duration: int
-    step: int
-    correlation: int
-    launched: int
-    after: list[Work]
-    meeting: list[Work | None] | None = None
-    start: int | None = None
-    end: int | None = None
-
-
-class Row(NamedTuple):
-    """What a thread did: an operator ("cpu_op"), a runtime call ("cuda_runtime") or a range ("user_annotation")."""
-
-    category: str
-    name: str
-    thread: int
-    step: int
-    start: int
-    duration: int
-    correlation: int = -1
-
-
-class WaitNote(NamedTuple):
-    """What a stream's wait refers to. call: its correlation. record: that of the call which recorded the event."""
-
-    call: int
-    record: int
-    stream: int
-    awaited: int
-
-
-@dataclass(slots=True)
-class RankRun:
-    """What one rank did. marks: begin and end of every step's mark. work: in the order of the launches."""
-
-    rows: list[Row] = field(default_factory=list)
-    work: list[Work] = field(default_factory=list)
-    waits: list[WaitNote] = field(default_factory=list)
-    marks: list[tuple[int, int]] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What all ranks did in `steps` steps."""
-
-    ranks: tuple[RankRun, ...]
-    steps: int
-
-    def completions(self) -> list[int]:
-        """When every step was complete: all that it did has ended on every rank, and so have the steps before."""
-        last = [0] * self.steps
-        for rank in self.ranks:
-            for row in rank.rows:
-                last[row.step] = max(last[row.step], row.start + row.duration)
-            for work in rank.work:
-                last[work.step] = max(last[work.step], work.end or 0)
-        for i in range(1, self.steps):
-            last[i] = max(last[i], last[i - 1])
-        return last
-
-    def period_ns(self, steps: int = 4) -> float:
-        """What the loop takes for a step: the mean over the last `steps`."""
-        ends = self.completions()
-        return (ends[-1] - ends[-1 - steps]) / steps
 
 
 def run(program: Program, steps: int) -> Run:
@@ -112,16 +54,18 @@ def run(program: Program, steps: int) -> Run:
 class _Rank:
     """The state of one rank. outstanding: ends of launched work, a heap. unknown: how much launched work has no known end."""
 
-    def __init__(self) -> None:
-        self.run = RankRun()
+    def __init__(self, number: int, seen: int) -> None:
+        self.number = number
+        self.run = RankRun(seen)
         self.streams: dict[int, list[Work]] = {}
         self.known: dict[int, int] = {}  # how many of a stream's kernels have a known end
         self.after: dict[int, list[Work]] = {}  # what the next kernel of a stream waits for
         self.outstanding: list[int] = []
         self.unknown = 0
         self.given: dict[str, list[int]] = {}
+        self.events: dict[str, list[Event]] = {}
         self.calls = 0
-        self.transfers = 0
+        self.met: dict[tuple[int, ...], int] = {}  # how many transfers there were with the same ranks
 
     def correlation(self) -> int:
         self.calls += 1
@@ -132,8 +76,9 @@ class _Machine:
     """Threads take turns, the one that is furthest behind first; one that waits for something unknown passes its turn on."""
 
     def __init__(self, program: Program, steps: int) -> None:
-        self.ranks = [_Rank() for _ in program.ranks]
-        self.meetings: list[list[Work | None]] = []
+        self.ranks = [_Rank(number, len(rank.threads) - rank.unseen) for number, rank in enumerate(program.ranks)]
+        self.meetings: dict[tuple[tuple[int, ...], int], Meeting] = {}
+        self.exchanges: dict[tuple[int, int], list[int]] = {}  # when ranks arrived at an exchange, by thread and number
         self.threads = [
             _ThreadRun(self, rank, number, thread, program.ranks[i].between if number == 0 else (), steps)
             for i, rank in enumerate(self.ranks)
@@ -181,11 +126,13 @@ class _Machine:
                 return False
             ready = [work.launched + LATENCY, *(other.end or 0 for other in work.after)]
             work.start = max(ready if before is None else [*ready, (before.end or 0) + GAP])
-        members = [work] if work.meeting is None else work.meeting
-        starts = [None if member is None else member.start for member in members]
-        if None in starts:
-            return False
-        work.end = max(start for start in starts if start is not None) + work.duration
+        starts = [work.start]
+        for meeting in work.meetings:
+            arrived = [member.start for member in meeting.work if member.start is not None]
+            if len(arrived) < meeting.ranks:
+                return False
+            starts += arrived
+        work.end = max(starts) + work.duration
         return True
 
 
@@ -196,6 +143,7 @@ class _ThreadRun:
         self.machine, self.rank, self.number = machine, rank, number
         self.clock, self.done, self.step = 0, False, 0
         self.taken: dict[str, int] = {}
+        self.exchanged = 0
         self.turns = self._loop(actions, between, steps)
 
     def advance(self) -> bool:
@@ -223,19 +171,36 @@ class _ThreadRun:
                 if name:
                     self._row("user_annotation", name, self.clock, ns(us))
                 self.clock += ns(us)
+            case LaunchGraph():
+                self._graph(action)
             case Synchronise(stream):
                 yield from self._synchronise(stream)
+            case Record(event, stream):
+                self._record(event, stream)
+            case WaitEvent(stream, event, back):
+                self._wait(stream, self._recorded(event, back))
+            case SynchroniseEvent(event, back):
+                yield from self._synchronise_event(self._recorded(event, back))
             case Wait(stream, awaited):
-                self._wait(stream, awaited)
+                self._wait(stream, self._record("", awaited))
             case Give(channel):
                 self.rank.given.setdefault(channel, []).append(self.clock)
-            case Take(channel):
-                number = self.taken.get(channel, 0)
-                while len(self.rank.given.get(channel, ())) <= number:
-                    yield False
-                self.taken[channel] = number + 1
-                self.clock = max(self.clock, self.rank.given[channel][number])
+            case Take():
+                yield from self._take(action)
+            case Exchange():
+                yield from self._exchange(action)
         yield True
+
+    def _take(self, take: Take) -> Iterator[bool]:
+        begin, number = self.clock, self.taken.get(take.channel, 0)
+        self.taken[take.channel] = number + 1
+        if number >= take.ahead:
+            given = self.rank.given.setdefault(take.channel, [])
+            while len(given) <= number - take.ahead:
+                yield False
+            self.clock = max(begin, given[number - take.ahead])
+        if take.name:
+            self._row("user_annotation", take.name, begin, self.clock - begin)
 
     def _operator(self, operator: Operator) -> Iterator[bool]:
         begin = self.clock
@@ -245,12 +210,38 @@ class _ThreadRun:
             while (free := self._place_in_queue()) is None:
                 yield False
             self.clock = max(self.clock, free) + ns(operator.call_us)
-            correlation = self._call(operator.call, call)
-            kernel = operator.kernel
-            after = self.rank.after.pop(kernel.stream, [])
-            work = Work(kernel.name, kernel.stream, ns(kernel.us), self.step, correlation, self.clock, after)
-            self._launch(work, kernel.transfer)
+            correlation = self.rank.correlation()
+            work = self._launch(operator.kernel, correlation, self.clock)
+            if operator.blocking:
+                yield from self._until(work)
+                self.clock = (work.end or 0) + RETURN
+            self._call(operator.call, call, correlation)
         self._row("cpu_op", operator.name, begin, self.clock - begin)
+
+    def _graph(self, graph: LaunchGraph) -> None:
+        begin, rank = self.clock, self.rank
+        self.clock += ns(graph.call_us)
+        call = self._call("cudaGraphLaunch", begin)
+        before = rank.streams.get(graph.stream, [])[-1:]
+        last: dict[int, Work] = {}
+        for kernel in graph.kernels:
+            if kernel.stream != graph.stream and kernel.stream not in last:
+                rank.after.setdefault(kernel.stream, []).extend(before)
+            if kernel.behind:
+                rank.after.setdefault(kernel.stream, []).append(last[kernel.behind])
+            last[kernel.stream] = self._launch(kernel, call, self.clock)
+        rank.after.setdefault(graph.stream, []).extend(last.values())
+
+    def _exchange(self, exchange: Exchange) -> Iterator[bool]:
+        """Meet the same thread of the other ranks in the exchange that has the same number."""
+        begin = self.clock
+        arrived = self.machine.exchanges.setdefault((self.number, self.exchanged), [])
+        arrived.append(begin)
+        self.exchanged += 1
+        while len(arrived) < len(self.machine.ranks):
+            yield False
+        self.clock = max(arrived) + ns(exchange.us)
+        self._row("user_annotation", exchange.name, begin, self.clock - begin)
 
     def _place_in_queue(self) -> int | None:
         """When the queue has a place for a launch, not before now; None as long as that is unknown."""
@@ -263,46 +254,84 @@ class _ThreadRun:
             return self.clock
         return None if rank.unknown else rank.outstanding[0]
 
-    def _launch(self, work: Work, transfer: bool) -> None:
+    def _launch(self, kernel: Kernel, correlation: int, launched: int) -> Work:
         rank, machine = self.rank, self.machine
-        if transfer:
-            if rank.transfers == len(machine.meetings):
-                machine.meetings.append([None] * len(machine.ranks))
-            work.meeting = machine.meetings[rank.transfers]
-            work.meeting[machine.ranks.index(rank)] = work
-            rank.transfers += 1
+        after = rank.after.pop(kernel.stream, [])
+        work = Work(kernel.name, kernel.stream, ns(kernel.us), self.step, correlation, launched, after, kernel.meets)
+        for meets in kernel.meets:
+            ranks = self._ranks(meets)
+            number = rank.met[ranks] = rank.met.get(ranks, -1) + 1
+            meeting = machine.meetings.setdefault((ranks, number), Meeting(len(set(ranks))))
+            meeting.work.append(work)
+            work.meetings.append(meeting)
         rank.run.work.append(work)
         rank.streams.setdefault(work.stream, []).append(work)
         rank.known.setdefault(work.stream, 0)
         rank.unknown += 1
+        return work
 
-    def _synchronise(self, stream: int | None) -> Iterator[bool]:
-        streams = self.rank.streams
-        chosen = list(streams) if stream is None else [stream]
-        awaited = [streams[each][-1] for each in chosen if streams.get(each)]
-        begin = self.clock
+    def _ranks(self, meets: Collective | Message) -> tuple[int, ...]:
+        """The ranks of a transfer; those of a message from its sender to its receiver."""
+        own = self.rank.number
+        if isinstance(meets, Message):
+            return (own, meets.peer, own) if meets.sends else (meets.peer, own, meets.peer)
+        return meets.ranks or tuple(range(len(self.machine.ranks)))
+
+    def _until(self, *awaited: Work) -> Iterator[bool]:
+        """Pass the turn on until the ends of all awaited work are known."""
         self.machine.settle()
         while any(work.end is None for work in awaited):
             yield False
             self.machine.settle()
+
+    def _synchronise(self, stream: int | None) -> Iterator[bool]:
+        streams = self.rank.streams
+        chosen = list(streams) if stream is None else [stream]
+        begin = self.clock
+        yield from self._returned([streams[each][-1] for each in chosen if streams.get(each)])
+        if stream is None:
+            self._call("cudaDeviceSynchronize", begin)
+        else:
+            self.rank.run.notes.append(Note("Stream Sync", self._call("cudaStreamSynchronize", begin), stream))
+
+    def _synchronise_event(self, event: Event | None) -> Iterator[bool]:
+        if event is None:
+            return
+        begin = self.clock
+        yield from self._returned([event.work] if event.work else [])
+        self.rank.run.notes.append(Note("Event Sync", self._call("cudaEventSynchronize", begin), -1, event))
+
+    def _returned(self, awaited: list[Work]) -> Iterator[bool]:
+        """Set the clock to when a call that begins now and waits for the work returns."""
+        begin = self.clock
+        yield from self._until(*awaited)
         ends = [work.end + RETURN for work in awaited if work.end is not None and work.end > begin]
         self.clock = max([begin + CALL, *ends])
-        self._call("cudaDeviceSynchronize" if stream is None else "cudaStreamSynchronize", begin)
 
-    def _wait(self, stream: int, awaited: int) -> None:
-        rank, begin = self.rank, self.clock
-        launched = rank.streams.get(awaited)
-        if launched:
-            rank.after.setdefault(stream, []).append(launched[-1])
+    def _record(self, name: str, stream: int) -> Event:
+        begin = self.clock
         self.clock += CALL
-        record = self._call("cudaEventRecord", begin)
-        self.clock += CALL
-        call = self._call("cudaStreamWaitEvent", begin + CALL)
-        rank.run.waits.append(WaitNote(call, record, stream, awaited))
+        launched = self.rank.streams.get(stream)
+        event = Event(launched[-1] if launched else None, stream, self._call("cudaEventRecord", begin))
+        self.rank.events.setdefault(name, []).append(event)
+        return event
 
-    def _call(self, name: str, begin: int) -> int:
-        """Note a runtime call that ends now; returns its correlation."""
-        correlation = self.rank.correlation()
+    def _recorded(self, name: str, back: int) -> Event | None:
+        events = self.rank.events.get(name, ())
+        return events[-1 - back] if len(events) > back else None
+
+    def _wait(self, stream: int, event: Event | None) -> None:
+        if event is None:
+            return
+        begin = self.clock
+        if event.work is not None:
+            self.rank.after.setdefault(stream, []).append(event.work)
+        self.clock += CALL
+        self.rank.run.notes.append(Note("Stream Wait Event", self._call("cudaStreamWaitEvent", begin), stream, event))
+
+    def _call(self, name: str, begin: int, correlation: int | None = None) -> int:
+        """Note a runtime call that ends now; returns its correlation, a new one unless it is given."""
+        correlation = self.rank.correlation() if correlation is None else correlation
         self._row("cuda_runtime", name, begin, self.clock - begin, correlation)
         return correlation
 

@@ -1,7 +1,8 @@
 """Files as PyTorch's profiler writes them, of a window into what `validation.machine` ran.
 
 The window has the last steps of a run. As in real recordings, device work that was launched before it and still runs in it has a row but no
-launch, and device work that the steps launched has its row even if it ends after their marks.
+launch, and device work that the steps launched has its row even if it ends after their marks. What other processes do has no rows. The rows
+that name what calls wait for (`cuda_sync`) and the numbers of the collectives are optional: many profilers do not write them.
 """
 
 from __future__ import annotations
@@ -10,85 +11,151 @@ import json
 from pathlib import Path
 from typing import Any
 
-from validation.machine import RankRun, Run, Work
+from validation.machine_run import Note, RankRun, Row, Run, Work
+from validation.program import Collective, Message
 
 #: Elements of every tensor that a transfer moves; the machine's transfers take what their program says, whatever they move.
 ELEMENTS = 25_000_000
+#: What the row of a message takes that is launched together with others, ns.
+STATED = 100
 
 
-def write_trace(run: Run, folder: Path, recorded: int) -> list[str]:
-    """Write one file per rank with the last `recorded` steps; returns their paths."""
+def write_trace(run: Run, folder: Path, recorded: int, *, optional: bool = True) -> list[str]:
+    """Write one file per rank with the last `recorded` steps; returns their paths. optional: whether with the optional rows."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, rank in enumerate(run.ranks):
         path = folder / f"rank{number}.json"
-        path.write_text(json.dumps(_file(rank, number, len(run.ranks), run.steps - recorded)), encoding="utf-8")
+        path.write_text(json.dumps(_file(rank, number, run, run.steps - recorded, optional=optional)), encoding="utf-8")
         paths.append(str(path))
     return paths
 
 
-def _file(rank: RankRun, number: int, ranks: int, first: int) -> dict[str, Any]:
+def _file(rank: RankRun, number: int, run: Run, first: int, *, optional: bool) -> dict[str, Any]:
     """One rank's file. first: the first step of the window."""
     begin = rank.marks[first][0]
     pid = 1000 + number
-    everyone = list(range(ranks))
+    everyone = tuple(range(len(run.ranks)))
+    names = group_names(run)
     marks = [
         _event("user_annotation", f"ProfilerStep#{step}", pid, pid, start, end - start)
         for step, (start, end) in enumerate(rank.marks)
         if step >= first
     ]
-    rows = [
-        _event(r.category, r.name, pid, pid + r.thread, r.start, r.duration, {} if r.correlation < 0 else {"correlation": r.correlation})
-        for r in rank.rows
-        if r.step >= first
+    rows = [r for r in rank.rows if r.step >= first and r.thread < rank.seen]
+    at = {r.correlation: r for r in rows if r.correlation >= 0}
+    numbers = _numbers(rank)
+    works = [
+        _work(w, number, {} if len(w.meets) != 1 else _facts(w.meets[0], number, everyone, names, numbers[id(w)][0] if optional else -1))
+        for w in rank.work
+        if w.step >= first or (w.end or 0) > begin
     ]
-    works = [_work(w, number, everyone) for w in rank.work if w.step >= first or (w.end or 0) > begin]
-    at = {r.correlation: r for r in rank.rows if r.step >= first and r.correlation >= 0}
-    waits = [
+    stated = [
         _event(
-            "cuda_sync",
-            "Stream Wait Event",
-            number,
-            note.stream,
-            at[note.call].start,
-            0,
-            {
-                "stream": note.stream,
-                "device": number,
-                "correlation": note.call,
-                "wait_on_stream": note.awaited,
-                "wait_on_cuda_event_record_corr_id": note.record,
-                "wait_on_cuda_event_id": note.record,
-            },
+            "cpu_op",
+            "record_param_comms",
+            pid,
+            pid + at[w.correlation].thread,
+            at[w.correlation].start - STATED * (len(w.meets) - i),
+            STATED,
+            _facts(meets, number, everyone, names, numbers[id(w)][i] if optional else -1),
         )
-        for note in rank.waits
-        if note.call in at
+        for w in rank.work
+        if len(w.meets) > 1 and w.correlation in at
+        for i, meets in enumerate(w.meets)
     ]
-    group = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": ranks, "ranks": everyone}
+    groups = [
+        {"pg_name": name, "pg_desc": "", "backend_config": "cuda:nccl", "pg_size": len(ranks), "ranks": list(ranks)}
+        for ranks, name in names.items()
+    ]
     return {
         "schemaVersion": 1,
-        "distributedInfo": {"backend": "nccl", "rank": number, "world_size": ranks, "pg_count": 1, "pg_config": [group]},
+        "distributedInfo": {
+            "backend": "nccl",
+            "rank": number,
+            "world_size": len(everyone),
+            "pg_count": len(groups),
+            "pg_config": groups,
+        },
         "baseTimeNanoseconds": 1_700_000_000_000_000_000,
         "displayTimeUnit": "ms",
-        "traceEvents": sorted([*marks, *rows, *works, *waits], key=lambda event: (event["ts"], -event["dur"])),
+        "traceEvents": sorted(
+            [
+                *marks,
+                *(_row(r, pid) for r in rows),
+                *stated,
+                *works,
+                *(_note(note, number, at[note.call].start) for note in rank.notes if optional and note.call in at),
+            ],
+            key=lambda event: (event["ts"], -event["dur"]),
+        ),
     }
 
 
-def _work(work: Work, device: int, everyone: list[int]) -> dict[str, Any]:
-    start, end = work.start or 0, work.end or 0
-    facts: dict[str, Any] = {"stream": work.stream, "device": device, "correlation": work.correlation}
-    if work.meeting is not None:
+def group_names(run: Run) -> dict[tuple[int, ...], str]:
+    """The process groups of a job and their names; "0" has all ranks."""
+    everyone = tuple(range(len(run.ranks)))
+    used = {m.ranks for rank in run.ranks for w in rank.work for m in w.meets if isinstance(m, Collective) and m.ranks}
+    return {ranks: str(i) for i, ranks in enumerate([everyone, *sorted(used - {everyone})])}
+
+
+def _numbers(rank: RankRun) -> dict[int, list[int]]:
+    """The number of every transfer of each work within its group, messages apart from collectives; by the work's id."""
+    next_of: dict[tuple[bool, tuple[int, ...]], int] = {}
+    out: dict[int, list[int]] = {}
+    for work in rank.work:
+        for meets in work.meets:
+            key = isinstance(meets, Message), () if isinstance(meets, Message) else meets.ranks
+            next_of[key] = next_of.get(key, 0) + 1
+            out.setdefault(id(work), []).append(next_of[key])
+    return out
+
+
+def _row(row: Row, pid: int) -> dict[str, Any]:
+    facts: dict[str, Any] = {} if row.correlation < 0 else {"correlation": row.correlation}
+    return _event(row.category, row.name, pid, pid + row.thread, row.start, row.duration, facts)
+
+
+def _note(note: Note, device: int, start: int) -> dict[str, Any]:
+    facts: dict[str, Any] = {"stream": note.stream, "device": device, "correlation": note.call}
+    if note.event is not None:
         facts |= {
-            "Collective name": "allreduce",
-            "In msg nelems": ELEMENTS,
-            "Out msg nelems": ELEMENTS,
-            "Group size": len(everyone),
-            "dtype": "Float",
-            "Process Group Name": "0",
-            "Process Group Description": "default_pg",
-            "Process Group Ranks": str(everyone),
+            "wait_on_stream": note.event.stream,
+            "wait_on_cuda_event_record_corr_id": note.event.call,
+            "wait_on_cuda_event_id": note.event.call,
         }
-    return _event("kernel", work.name, device, work.stream, start, end - start, facts)
+    return _event("cuda_sync", note.name, device, note.stream, start, 0, facts)
+
+
+def _facts(
+    meets: Collective | Message, rank: int, everyone: tuple[int, ...], names: dict[tuple[int, ...], str], number: int
+) -> dict[str, Any]:
+    """What the profiler says of a transfer. number: its number within the group, -1 where it is not written."""
+    ranks = meets.ranks or everyone if isinstance(meets, Collective) else everyone
+    facts: dict[str, Any] = {
+        "Collective name": meets.kind if isinstance(meets, Collective) else "send" if meets.sends else "recv",
+        "In msg nelems": ELEMENTS,
+        "Out msg nelems": ELEMENTS,
+        "Group size": len(ranks),
+        "dtype": "Float",
+        "Process Group Name": names[ranks],
+        "Process Group Description": "default_pg" if ranks == everyone else "",
+        "Process Group Ranks": str(list(ranks)),
+    }
+    if isinstance(meets, Message):
+        facts["Dst Rank" if meets.sends else "Src Rank"] = meets.peer
+    if number >= 0:
+        facts["Seq"] = number
+    return facts
+
+
+def _work(work: Work, device: int, facts: dict[str, Any]) -> dict[str, Any]:
+    start, end = work.start or 0, work.end or 0
+    category = "gpu_memcpy" if work.name.startswith("Memcpy") else "kernel"
+    facts = {"stream": work.stream, "device": device, "correlation": work.correlation, **facts}
+    if category == "gpu_memcpy":
+        facts["bytes"] = 4 * ELEMENTS
+    return _event(category, work.name, device, work.stream, start, end - start, facts)
 
 
 def _event(category: str, name: str, pid: int, tid: int, start: int, duration: int, facts: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -10,24 +10,61 @@ from fnmatch import fnmatchcase
 
 
 @dataclass(frozen=True)
+class Collective:
+    """A transfer in which `ranks` join, all ranks of the program where it names none. kind: as the profiler names it."""
+
+    kind: str = "allreduce"
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Message:
+    """One side of a transfer between two ranks. sends: whether this rank sends. peer: the other rank."""
+
+    sends: bool
+    peer: int
+
+
+@dataclass(frozen=True)
 class Kernel:
-    """Work of a stream. transfer: whether all ranks join in it; its time then begins when the last of them has arrived."""
+    """Work of a stream. meets: the transfers that it carries; its time begins when the last of the ranks in them has arrived.
+
+    behind: in a graph of kernels, the stream whose last kernel before this one it also follows; 0 for none.
+    """
 
     name: str
     us: float
     stream: int = 7
-    transfer: bool = False
+    meets: tuple[Collective | Message, ...] = ()
+    behind: int = 0
 
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator that computes on the CPU for `us` and, where it has a kernel, then launches it by a call of `call_us`."""
+    """An operator that computes on the CPU for `us` and, where it has a kernel, then launches it by a call of `call_us`.
+
+    blocking: whether the call returns only when the kernel, a copy, has ended.
+    """
 
     name: str
     us: float
     kernel: Kernel | None = None
     call_us: float = 0.0
     call: str = "cudaLaunchKernel"
+    blocking: bool = False
+
+
+@dataclass(frozen=True)
+class LaunchGraph:
+    """A call of `call_us` that launches a graph of kernels to `stream`.
+
+    The kernels of each stream run in order. All of them follow what was launched to `stream` before, and come before what is launched to
+    it next.
+    """
+
+    kernels: tuple[Kernel, ...]
+    call_us: float
+    stream: int = 7
 
 
 @dataclass(frozen=True)
@@ -43,6 +80,31 @@ class Synchronise:
     """A call that returns when all work that was launched to the stream (None: to any stream) has ended."""
 
     stream: int | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """Record an event: it stands for what has been launched to the stream so far."""
+
+    event: str
+    stream: int = 7
+
+
+@dataclass(frozen=True)
+class WaitEvent:
+    """Let the next work of a stream wait for an event, as it was recorded last, or `back` records before that; nothing without it."""
+
+    stream: int
+    event: str
+    back: int = 0
+
+
+@dataclass(frozen=True)
+class SynchroniseEvent:
+    """A call that returns when the work has ended that an event stands for; nothing without the event. back: as in `WaitEvent`."""
+
+    event: str
+    back: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,22 +124,37 @@ class Give:
 
 @dataclass(frozen=True)
 class Take:
-    """Wait until the channel has been given to once more than this thread has taken from it."""
+    """Wait until the channel has been given to once more than this thread has taken from it. ahead: how often it was given to before the
+    run began, as the free places of a bounded queue are. name: that of the range around the wait in the recording; "" for none."""
 
     channel: str
+    ahead: int = 0
+    name: str = ""
 
 
-Action = Operator | Pause | Synchronise | Wait | Give | Take
+@dataclass(frozen=True)
+class Exchange:
+    """A collective that the thread itself carries out with its like on all ranks; its time begins when the last of them has arrived."""
+
+    name: str
+    us: float
+
+
+Action = Operator | LaunchGraph | Pause | Synchronise | Record | WaitEvent | SynchroniseEvent | Wait | Give | Take | Exchange
 #: What one thread does in a step.
 Thread = tuple[Action, ...]
 
 
 @dataclass(frozen=True)
 class Rank:
-    """threads: what each does in a step; the first runs the loop. between: what that one does after the mark of a step."""
+    """threads: what each does in a step; the first runs the loop. between: what that one does after the mark of a step.
+
+    unseen: how many of the threads, the last ones, are other processes, of which a recording has no rows.
+    """
 
     threads: tuple[Thread, ...]
     between: Thread = ()
+    unseen: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,23 +165,27 @@ class Program:
 
 
 def scaled(program: Program, glob: str, factor: float) -> Program:
-    """The program in which kernels, operators and calls whose names match take `factor` times as long."""
+    """The program in which kernels, operators, calls and exchanges whose names match take `factor` times as long."""
 
     def time(name: str, us: float) -> float:
         return us * factor if fnmatchcase(name, glob) else us
 
+    def of_kernel(kernel: Kernel) -> Kernel:
+        return replace(kernel, us=time(kernel.name, kernel.us))
+
     def of_action(action: Action) -> Action:
-        if not isinstance(action, Operator):
-            return action
-        kernel = action.kernel
-        return replace(
-            action,
-            us=time(action.name, action.us),
-            call_us=time(action.call, action.call_us),
-            kernel=kernel and replace(kernel, us=time(kernel.name, kernel.us)),
-        )
+        match action:
+            case Operator(name, us, kernel, call_us, call):
+                return replace(action, us=time(name, us), call_us=time(call, call_us), kernel=kernel and of_kernel(kernel))
+            case LaunchGraph(kernels):
+                return replace(action, kernels=tuple(map(of_kernel, kernels)))
+            case Exchange(name, us):
+                return Exchange(name, time(name, us))
+        return action
 
     def of_thread(thread: Thread) -> Thread:
         return tuple(map(of_action, thread))
 
-    return Program(tuple(Rank(tuple(map(of_thread, rank.threads)), of_thread(rank.between)) for rank in program.ranks))
+    return Program(
+        tuple(replace(rank, threads=tuple(map(of_thread, rank.threads)), between=of_thread(rank.between)) for rank in program.ranks)
+    )
