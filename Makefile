@@ -2,6 +2,7 @@
 #   make demo      replay the recorded job in examples/
 #   make test      lint, types and tests, in at most four minutes on two cores
 #   make test-all  the same with the optional libraries (torch, Ray, plotly, ...) installed, slow tests and more examples of each property
+#   make mutants   put faults into a copy of the code, one at a time, and write which ones the tests notice
 #   make sanitize  fuzz the native code under the address and undefined-behaviour sanitizers
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard native/*)
 TRACES ?= examples/gpt-2rank-cpu
 
-.PHONY: demo test test-all sanitize lint clean
+.PHONY: demo test test-all mutants sanitize lint clean
 
 demo: $(VENV)/.installed
 	$(BIN)/lumos replay $(TRACES)
@@ -22,6 +23,9 @@ test: $(VENV)/.dev lint
 
 test-all: $(VENV)/.all lint
 	$(PYTEST) -m '' --hypothesis-profile=thorough
+
+mutants: $(VENV)/.dev
+	$(BIN)/python -m tools.mutants --write
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests validation benchmarks tools examples

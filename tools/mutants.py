@@ -1,0 +1,153 @@
+"""Put faults into a copy of Lumos, one at a time, and see whether the tests notice.
+
+    LUMOS_TRACES=... python -m tools.mutants [--only TEXT] [--jobs N] [--write]
+
+tools/mutants.toml lists the faults and which tests are run for each. --only takes those whose file or description contains a text; --write
+puts the table into docs/accuracy.md. Native code is not changed, because every fault would need a build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.document import ROOT, markdown_table, write_section
+
+LIST = Path(__file__).with_name("mutants.toml")
+#: What the copy holds.
+COPIED = ("src", "tests", "tools", "validation", "pyproject.toml")
+#: Tests that follow those of a file.
+ALWAYS = "analyze/test_pinned_figures.py"
+#: A fault that makes the tests run for longer than this counts as noticed (s).
+LONGEST = 300
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: in the file `path` under src/lumos, `old`, which occurs there once, becomes `new`. tests: paths under tests/."""
+
+    path: str
+    what: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+class Outcome(NamedTuple):
+    """Whether the tests noticed a mutant, and which test it was that failed ("" where none did)."""
+
+    mutant: Mutant
+    killed: bool
+    by: str
+
+
+def mutants() -> list[Mutant]:
+    """All mutants of the list."""
+    files = tomllib.loads(LIST.read_text(encoding="utf-8"))["file"]
+    return [Mutant(f["path"], what, old, new, (*f["tests"], ALWAYS)) for f in files for what, old, new in f["mutants"]]
+
+
+def mutated(mutant: Mutant, text: str) -> str:
+    """The text of the file with the fault. Raises ValueError where the text to replace does not occur exactly once, SyntaxError where the
+    result is no Python."""
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"{mutant.path}: {mutant.old!r} occurs {text.count(mutant.old)} times: mend tools/mutants.toml")
+    changed = text.replace(mutant.old, mutant.new)
+    compile(changed, mutant.path, "exec")
+    return changed
+
+
+def run(mutant: Mutant) -> Outcome:
+    """Run the tests of a mutant in a copy of the project."""
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        copy = Path(folder)
+        _copy(copy)
+        target = copy / "src" / "lumos" / mutant.path
+        target.write_text(mutated(mutant, target.read_text(encoding="utf-8")), encoding="utf-8")
+        return Outcome(mutant, *_tested(copy, mutant.tests))
+
+
+def check_sound(chosen: Sequence[Mutant]) -> None:
+    """Run the tests of all mutants without a fault. Raises RuntimeError where one fails: it would seem to notice every fault."""
+    tests = tuple(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
+    failed, by = _tested(ROOT, tests)
+    if failed:
+        raise RuntimeError(f"{by} fails without any fault: mend that first")
+
+
+def _copy(to: Path) -> None:
+    """Copy what the tests need."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, to / name)
+
+
+def _tested(copy: Path, tests: Sequence[str]) -> tuple[bool, str]:
+    """Whether a test fails in the copy, and its name."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *(f"tests/{test}" for test in tests)]
+    environment = {**os.environ, "PYTHONPATH": f"{copy / 'src'}{os.pathsep}{copy}", "PYTHONDONTWRITEBYTECODE": "1", "CI": "1"}
+    try:
+        done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False)
+    except subprocess.TimeoutExpired:
+        return True, "time"
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"pytest ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.returncode == 1, next(_failures(done.stdout), "")
+
+
+def _failures(output: str) -> Iterator[str]:
+    for line in output.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            yield line.split(" ", 1)[1].split(" - ")[0].removeprefix("tests/")
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The section of docs/accuracy.md."""
+    killed = sum(o.killed for o in outcomes)
+    text = (
+        "Written by `make mutants`. Each row is a fault that was put into a copy of the code. A fault counts as killed where a test fails:"
+        " one of the tests of its file, or else the pinned figures of the public traces. A fault that survives gets a test: so the share"
+        " says what the tests hold now, not how many faults that nobody listed they would notice."
+        f"\n\n{killed} of {len(outcomes)} faults were killed ({killed / len(outcomes):.0%}; to reach: 90 %).\n\n"
+    )
+    rows = [(f"`{o.mutant.path}`: {o.mutant.what}", f"`{o.by}`" if o.killed else "**survived**") for o in outcomes]
+    return f"## Faults that the tests notice\n\n{text}{markdown_table(('fault', 'killed by'), rows)}"
+
+
+def main() -> int:
+    """Run the mutants and print, or write, the table; status 1 where a mutant survived."""
+    parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", default="", help="text in the file or the description of the faults to run")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many run at a time")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/accuracy.md")
+    given = parser.parse_args()
+    chosen = [m for m in mutants() if given.only in m.path or given.only in m.what]
+    for m in chosen:
+        mutated(m, (ROOT / "src" / "lumos" / m.path).read_text(encoding="utf-8"))
+    check_sound(chosen)
+    outcomes = []
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for outcome in pool.map(run, chosen):
+            outcomes.append(outcome)
+            print(f"{'killed  ' if outcome.killed else 'SURVIVED'} {outcome.mutant.path}: {outcome.mutant.what}  {outcome.by}", flush=True)
+    print(f"{sum(o.killed for o in outcomes)} of {len(outcomes)} killed")
+    if given.write:
+        write_section("docs/accuracy.md", "mutants", table(outcomes))
+    return int(not all(o.killed for o in outcomes))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
