@@ -103,12 +103,13 @@ def _capacity(
     properties: dict[int, dict[str, Any]] = {
         int(p["id"]): p for p in trace.metadata.get("deviceProperties") or [] if isinstance(p, dict) and "id" in p
     }
-    limits = {d: {**DEFAULT_LIMITS, **properties.get(d, {})} for d in np.unique(device).tolist()}
+    devices, of_device = np.unique(device, return_inverse=True)
+    limits = [{**DEFAULT_LIMITS, "numSms": 0, **properties.get(d, {})} for d in devices.tolist()]
 
     def limit(key: str) -> Int64:
-        return np.array([int(limits[d][key]) for d in device.tolist()], np.int64)
+        return np.array([int(each[key]) for each in limits], np.int64)[of_device]
 
-    count = np.array([int(properties.get(d, {}).get("numSms", 0)) for d in device.tolist()], np.int64)
+    count = limit("numSms")
     if (count == 0).any():
         per_sm = _number(trace, "blocks per SM")[rows]
         derived = np.where(per_sm > 0, np.rint(blocks / np.where(per_sm > 0, per_sm, 1)), 0).astype(np.int64)
@@ -132,8 +133,8 @@ def _product(trace: Trace, key: str) -> Int64:
     column = trace.args.get(key)
     if column is None or column.kind != "string":
         return out
-    products = {int(i): _dimensions(trace.strings[i]) for i in np.unique(column.values)}
-    out[column.rows] = [products[int(v)] for v in column.values]
+    texts, of_row = np.unique(column.values, return_inverse=True)
+    out[column.rows] = np.array([_dimensions(trace.strings[int(i)]) for i in texts], np.int64)[of_row]
     return out
 
 

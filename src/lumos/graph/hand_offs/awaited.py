@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.graph.hand_offs.places import Place, places_in_code, step_at
+from lumos.graph.hand_offs.places import Place, Places, places_in_code, step_at
 from lumos.graph.joined.collectives import is_cpu_collective, issuers
 from lumos.trace.table import ABSENT, Category
 
@@ -126,7 +126,7 @@ def _of_thread(trace: Trace, slices: HostSlices, pauses: Int64, waits: NDArray[n
     lane = slices.lane[pauses[0]]
     at = places_in_code(trace, np.flatnonzero((trace.lane == lane) & (trace.category == Category.OPERATOR)))
     left = np.where(waits[at.row], at.start + trace.duration[at.row], at.start)  # when the thread leaves a wait at this place
-    refuted = _Refuted(at.repetitions(left), found)
+    refuted = _Refuted(at, left, found)
     # The place of a pause is the operator that waits, or else the next one.
     own = slices.row[pauses]
     place = np.where(own >= 0, at.begun_before(trace.start[own]), at.begun_before(end))
@@ -140,8 +140,8 @@ class _Refuted:
     """Whether some repetition of a place shows that the thread does not wait there for a collective: for that which was the
     `number`-th to be issued in a step, when the thread comes to the place `later` steps after it."""
 
-    def __init__(self, times: dict[Place, dict[int, int]], found: list[_Collective]) -> None:
-        self._times = times
+    def __init__(self, places: Places, left: Int64, found: list[_Collective]) -> None:
+        self._places, self._left, self._rows = places, left, places.repetitions()
         self._found: dict[int, dict[int, _Collective]] = {}
         self._known: dict[tuple[Place, int, int], bool] = {}
         for c in found:
@@ -150,7 +150,9 @@ class _Refuted:
     def __call__(self, place: Place, later: int, number: int) -> bool:
         if (place, later, number) not in self._known:
             of_step = self._found[number]
-            pairs = [(of_step[step - later], time) for step, time in self._times[place].items() if step - later in of_step]
+            rows = self._rows.at(place)
+            times = zip(self._places.step[rows].tolist(), self._left[rows].tolist(), strict=True)
+            pairs = [(of_step[step - later], time) for step, time in times if step - later in of_step]
             running = [c.end - time > max(USUALLY_LEFT, USUAL_SHARE_LEFT * (c.end - c.start)) for c, time in pairs]
             usually = len(pairs) > 1 and 2 * sum(running) > len(pairs)
             self._known[place, later, number] = usually or any(c.start >= time for c, time in pairs)

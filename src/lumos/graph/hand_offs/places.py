@@ -7,7 +7,7 @@ code as the n-th row of that name in every other step, whatever their times. Wha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -41,12 +41,26 @@ class Places:
         """The place of the row with this index."""
         return int(self.name[row]), int(self.number[row])
 
-    def repetitions(self, time: Int64) -> dict[Place, dict[int, int]]:
-        """The times at each place, by the number of the step; time[i] is that of row[i]."""
-        out: dict[Place, dict[int, int]] = {}
-        for i, (step, at) in enumerate(zip(self.step.tolist(), time.tolist(), strict=True)):
-            out.setdefault(self.of(i), {})[step] = at
-        return out
+    def repetitions(self) -> Repetitions:
+        """The rows of every place, to look up."""
+        width = int(self.number.max(initial=0)) + 1
+        key = self.name * width + self.number
+        order = np.argsort(key, kind="stable")
+        return Repetitions(width, order, key[order])
+
+
+class Repetitions(NamedTuple):
+    """The rows of every place: row order[i] stands at place key[i] = name · width + number, ascending."""
+
+    width: int
+    order: Int64
+    key: Int64
+
+    def at(self, place: Place) -> Int64:
+        """The indices of the rows at a place, ascending."""
+        key = place[0] * self.width + place[1]
+        low, high = np.searchsorted(self.key, (key, key + 1))
+        return self.order[low:high]
 
 
 def places_in_code(trace: Trace, rows: Int64) -> Places:

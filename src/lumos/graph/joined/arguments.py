@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,8 +15,12 @@ from lumos.vocabulary import DType
 def shape_bytes(trace: Trace, row: int) -> int:
     """Bytes of a row's first input, from its shapes and types; ABSENT where the trace has none."""
     dims, types = text(trace, row, "Input Dims"), text(trace, row, "Input type")
-    if dims is None or types is None:
-        return ABSENT
+    return ABSENT if dims is None or types is None else _first_input_bytes(dims, types)
+
+
+@lru_cache(maxsize=4096)  # a job repeats the same few shapes in every step
+def _first_input_bytes(dims: str, types: str) -> int:
+    """Bytes of the first of the inputs with these shapes and types, both as JSON; ABSENT where they do not say."""
     shapes, names = json.loads(dims), json.loads(types)
     if not shapes or not names:
         return ABSENT

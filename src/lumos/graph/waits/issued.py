@@ -65,12 +65,13 @@ class Issued:
             return np.where(newest >= low, newest, ABSENT)
         while position <= furthest:  # in growing pieces, because the source is mostly near
             back = np.arange(position, min(2 * position + 64, furthest + 1))
-            at = newest[:, None] - back
-            fits = ((at < low) | (awaitable[np.maximum(at, low)] <= time[:, None])).all(axis=0)
-            if fits.any():
-                found = newest - back[int(fits.argmax())]
-                return np.where(found >= low, found, ABSENT)
             position = int(back[-1]) + 1
+            for some in (slice(0, 1), slice(1, None)):  # the first repetition refutes most positions
+                at = newest[some, None] - back
+                back = back[((at < low) | (awaitable[np.maximum(at, low)] <= time[some, None])).all(axis=0)]
+            if len(back):
+                found = newest - back[0]
+                return np.where(found >= low, found, ABSENT)
         return None
 
     def in_turn(self, stream: int, time: Int64, until: Int64, awaitable: Int64, in_step: int) -> Int64 | None:
