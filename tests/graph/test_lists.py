@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lumos.graph.edges import Edges, distinct
-from lumos.graph.lists import end_to_end, grouped, list_of, offsets, places
+from lumos.graph.lists import end_to_end, grouped, list_of, offsets, ordinals, places
 from lumos.graph.table import Dependency
 
 
@@ -49,3 +49,9 @@ def test_distinct_edges_come_once_and_ascending():
     offset, before = distinct(np.array([5, 1, 5]), np.array([2, 2, 2]), 6)
     assert offset.tolist() == [0, 0, 0, 2, 2, 2, 2]
     assert before.tolist() == [1, 5]
+
+
+def test_ordinals_number_equal_rows_in_their_order():
+    assert ordinals(np.array([7, 3, 7, 7, 3]), np.array([1, 1, 1, 2, 1])).tolist() == [0, 0, 1, 0, 1]
+    assert ordinals(np.array([2, 2, 2])).tolist() == [0, 1, 2]
+    assert ordinals(np.empty(0, np.int64)).tolist() == []

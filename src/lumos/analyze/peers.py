@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.lists import list_of
+from lumos.graph.lists import list_of, ordinals
 from lumos.sequences import align_names
 
 if TYPE_CHECKING:
@@ -175,19 +175,7 @@ def _follow_launches(owners: Members, symbol: Int64, follows: NDArray[np.bool_],
     tasks = np.flatnonzero(follows)
     tasks = tasks[place[owners.launch[tasks]] >= 0]
     launch = owners.launch[tasks].astype(np.int64)
-    place[tasks] = _above(place) + numbered(place[launch], symbol[tasks], _ordinal(launch, symbol[tasks]))
-
-
-def _ordinal(*columns: Int64) -> Int64:
-    """The number of each row among the rows before it that are equal to it."""
-    same = numbered(*columns)
-    order = np.argsort(same, kind="stable")
-    at = np.arange(len(order))
-    new = np.ones(len(order), bool)
-    new[1:] = np.diff(same[order]) != 0
-    out = np.empty(len(order), np.int64)
-    out[order] = at - np.maximum.accumulate(np.where(new, at, 0))
-    return out
+    place[tasks] = _above(place) + numbered(place[launch], symbol[tasks], ordinals(launch, symbol[tasks]))
 
 
 def _meet(owners: Members, place: Int64) -> None:

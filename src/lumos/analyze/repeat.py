@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.analyze.steps import Members, assigned
-from lumos.graph.lists import Lists, list_of, offsets, places
+from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
 from lumos.graph.table import Collectives, Graph, Occupancy, Waits
 from lumos.simulate.durations import with_durations
 
@@ -167,21 +167,19 @@ class _Repeated:
     def _counterpart(self, other: int, mine: int, tasks: Int64) -> Int64:
         """Positions in the copy of the tasks of step `mine` that correspond to tasks of step `other` of the same rank; -1 without."""
         theirs, own = self.owners.tasks(other), self.owners.tasks(mine)
-        keys = dict(zip(self._from_end(own), own.tolist(), strict=True))
-        of_task = dict(zip(theirs.tolist(), self._from_end(theirs), strict=True))
-        return np.array([self.place[keys[of_task[t]]] if of_task[t] in keys else -1 for t in tasks.tolist()], np.int64)
+        key = self._from_end(own)
+        order = np.argsort(key)
+        wanted = self._from_end(theirs)[np.searchsorted(theirs, tasks)]
+        at = order[np.minimum(np.searchsorted(key[order], wanted), len(own) - 1)]
+        return np.where(key[at] == wanted, self.place[own[at]], -1)
 
-    def _from_end(self, tasks: Int64) -> list[tuple[int, int, int]]:
-        """What identifies tasks within their step: processor, name, and how many of that name follow on the processor."""
+    def _from_end(self, tasks: Int64) -> Int64:
+        """What identifies tasks, in ascending id, within their step, as one number: processor, name, and how many of that name follow on
+        the processor."""
         graph = self.graph
-        order = np.lexsort((-tasks, graph.name[tasks], graph.processor[tasks]))
-        processor, name = graph.processor[tasks[order]], graph.name[tasks[order]]
-        first = np.ones(len(order), bool)
-        first[1:] = (processor[1:] != processor[:-1]) | (name[1:] != name[:-1])
-        at = np.arange(len(order))
-        number = np.empty(len(order), np.int64)
-        number[order] = at - np.maximum.accumulate(np.where(first, at, 0))
-        return list(zip(graph.processor[tasks].tolist(), graph.name[tasks].tolist(), number.tolist(), strict=True))
+        processor, name = graph.processor[tasks].astype(np.int64), graph.name[tasks].astype(np.int64)
+        follow = ordinals(name[::-1], processor[::-1])[::-1]
+        return (processor * len(graph.names) + name) * len(graph) + follow
 
     def _rendezvous(self, copies: int) -> tuple[Lists, int]:
         """The rendezvous of all copies, and how many steps apart ranks meet at most: their copies are as far apart."""

@@ -125,19 +125,19 @@ def steady(owners: Members, step: int, run: Callable[[Graph], Timeline] = simula
         copies *= 2
 
 
-def altered(base: Steady, owners: Members, step: int, run: Callable[[Graph], Timeline] = simulate) -> Steady:
+def altered(base: Steady, owners: Members, step: int) -> Steady:
     """The same for a job with the tasks and dependencies of the one that `base` is of, but other durations. owners: its members.
 
     Its step is repeated as often as that of `base`, and more often only where it does not settle.
     """
     if base.basis is Basis.LATENCY:
-        return steady(owners, step, run, repeat=False)
+        return steady(owners, step, repeat=False)
     loop = base.loop.altered(recurring(owners.graph))
-    timeline = run(loop.graph)
+    timeline = simulate(loop.graph)
     cycle = settled_cycle(timeline, loop)
     if cycle:
         return Steady(loop, timeline, Basis.PERIOD, _last(loop, cycle), True)
-    return steady(owners, step, run, repeat=True)
+    return steady(owners, step, repeat=True)
 
 
 def _last(loop: Loop, count: int) -> tuple[str, ...]:

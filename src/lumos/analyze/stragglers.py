@@ -142,7 +142,7 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median",
     times = step_times(truth, owners)
     steps = _Counted(times)
     classes = equal_work(graph, owners, job)
-    counted = np.append(times.rank_steps_counted(), False)[owners.step]  # the last is what index -1 finds
+    counted = times.tasks_counted()
     aim = ideal_job(graph, owners, classes, counted, ideal)
     best = aim.duration
     trial = _Trial(graph, steps, best)

@@ -172,12 +172,6 @@ def _without_work(trace: Trace) -> str:
     return f"{trace.path}: rank {trace.rank} has neither operators nor device work; record with CPU and CUDA activities on"
 
 
-def _marked(length: int, index: Int64) -> NDArray[np.bool_]:
-    mask = np.zeros(length, bool)
-    mask[index] = True
-    return mask
-
-
 def _full_queue(work: DeviceWork) -> tuple[int, Int64, Int64]:
     """The depth of the launch queue (0 where the trace shows no limit), the work whose launch had to wait for a place in it, and the
     work whose end made that place."""

@@ -58,16 +58,6 @@ class Constants:
         return lag
 
 
-#: The names above, by the dependency that adds them; what `replay` reports as `rank_constants`.
-CONSTANT_NAMES = {
-    Dependency.LAUNCH: "launch_latency",
-    Dependency.STREAM_ORDER: "kernel_gap",
-    Dependency.STREAM_WAIT: "stream_wait",
-    Dependency.SYNC: "sync_return",
-    Dependency.COPY: "copy_return",
-}
-
-
 def rank_constants(trace: Trace, work: DeviceWork, waits: StreamWaits, syncs: Synchronisations, copies: BlockingCopies) -> Constants:
     """Estimate the constants of one rank. Work that also waits for another stream gives none but the delay of that."""
     if not len(work):

@@ -55,3 +55,14 @@ def grouped(list_of: Int64 | Int32, lists: int) -> Lists:
 def list_of(offset: Int64) -> Int64:
     """The list that each entry of the flat column belongs to."""
     return np.repeat(np.arange(len(offset) - 1), np.diff(offset))
+
+
+def ordinals(*columns: Int64 | Int32) -> Int64:
+    """For each row, how many rows before it are equal to it in all columns."""
+    order = np.lexsort(columns)
+    new = np.ones(len(order), bool)
+    new[1:] = np.any([column[order][1:] != column[order][:-1] for column in columns], axis=0)
+    at = np.arange(len(order))
+    out = np.empty(len(order), np.int64)
+    out[order] = at - np.maximum.accumulate(np.where(new, at, 0))
+    return out

@@ -170,27 +170,28 @@ def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: 
 
     Raises LumosError where the change leaves the compared step without work.
     """
-    owners = members(base)
+    owners = replace(changed.owners, graph=base) if changed.graph.pred is base.pred else members(base)
     at = typical_position(owners)
     name = owners.job[at].name
     first = steady(owners, at, repeat=repeat or None)
     second = _changed_loop(first, owners, changed, at)
     figures, changed_figures = LoopFigures(first), LoopFigures(second)
-    error = spread(base, simulate(base), owners)
+    times = step_times_of(base, owners)
+    error = spread(times, step_times(simulate(base), owners))
     low, high = (_with_durations(second, changed, durations).step_time_ns for durations in (changed.low, changed.high))
     length = max(second.step_time_ns, 1)
     interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
     return Answer(
         outcome(changed_figures, name, interval, after),
         outcome(figures, name, (1 - error, 1 + error), before),
-        measured_step(base, owners, name),
+        measured_step(base, times, name),
         changed.changes,
         contributions(figures.by_class, changed_figures.by_class),
         changed_figures.provenance(changed),
         (
             *base.diagnostics,
             *changed.diagnostics,
-            *noise_unknown(step_times_of(base, owners)),
+            *noise_unknown(times),
             *first.findings("the job"),
             *second.findings("the changed job"),
             *(faster_by_slower_work(first, second) if changed.graph.pred is base.pred else ()),
@@ -363,11 +364,13 @@ def _of_prediction(p: Prediction, step: str, basis: Basis, factor: float, error:
     )
 
 
-def spread(graph: Graph, replayed: Timeline, owners: Members) -> float:
+def spread(times: StepTimes, replayed: StepTimes) -> float:
     """Half-width of the 80 % interval of an unchanged job, as a fraction of the step: the largest error of the replay over the
-    steps that count, and how much these differ among themselves. No answer from a trace has a narrower interval."""
-    times = step_times_of(graph, owners)
-    return max(float(np.hypot(replay_error(times, step_times(replayed, owners)), step_spread(times))), AGREE)
+    steps that count, and how much these differ among themselves. No answer from a trace has a narrower interval.
+
+    times: the steps as `step_times_of` gives them. replayed: as simulated.
+    """
+    return max(float(np.hypot(replay_error(times, replayed), step_spread(times))), AGREE)
 
 
 def step_times_of(graph: Graph, owners: Members) -> StepTimes:
@@ -400,9 +403,9 @@ def noise_unknown(times: StepTimes) -> tuple[Diagnostic, ...]:
     return (Diagnostic("step-noise-unknown", message),)
 
 
-def measured_step(graph: Graph, owners: Members, name: str) -> float | None:
-    """The time of the step as recorded, in seconds; None for a graph that was never measured."""
-    return None if graph.measured_start is None else step_times(measured(graph), owners).named(name).length_ns * 1e-9
+def measured_step(graph: Graph, times: StepTimes, name: str) -> float | None:
+    """The time of the step as recorded, in seconds; None for a graph that was never measured. times: of `graph`, by `step_times_of`."""
+    return None if graph.measured_start is None else times.named(name).length_ns * 1e-9
 
 
 def contracted(result: Answer) -> dict[str, Any]:

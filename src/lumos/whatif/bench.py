@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.steady import altered, steady, typical_position
-from lumos.analyze.steps import Members, members
+from lumos.analyze.steps import Members, StepTimes, members, step_times
 from lumos.analyze.trust import Trust, trust
 from lumos.errors import UsageError
 from lumos.simulate import Frozen, Timeline, freeze
-from lumos.whatif.answer import Contribution, LoopFigures, Parts, contributions, measured_step, spread
+from lumos.whatif.answer import Contribution, LoopFigures, Parts, contributions, measured_step, spread, step_times_of
 from lumos.whatif.trusted import widening
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Bench:
     @cached_property
     def spread(self) -> float:
         """Half-width of every answer's interval, as in `lumos whatif`, as a fraction of the step."""
-        return spread(self.graph, self.base, self.owners)
+        return spread(self._measured, step_times(self.base, self.owners))
 
     def check_step(self, step: str) -> None:
         """Raise UsageError where the job has no such step."""
@@ -82,7 +82,7 @@ class Bench:
 
     def measured_step_s(self, step: str) -> float:
         """The step as recorded, seconds."""
-        return measured_step(self.graph, self.owners, step) or 0.0
+        return measured_step(self.graph, self._measured, step) or 0.0
 
     def changed(self, changes: Durations) -> Graph:
         """The job with its durations changed. Raises LumosError where a pattern matches nothing or the job lacks a rank."""
@@ -115,18 +115,19 @@ class Bench:
         base = self._base_figures[at]
         if job is self.graph:
             return base
-        for known, step_at, figures in self._last:
-            if known is job and step_at == at:
-                return figures
-        found = LoopFigures(altered(base.loop, replace(self.owners, graph=job), at))
-        self._last[:] = [(job, at, found)]
-        return found
+        if at not in self._changed or self._changed[at][0] is not job:
+            self._changed[at] = job, LoopFigures(altered(base.loop, replace(self.owners, graph=job), at))
+        return self._changed[at][1]
 
     @cached_property
     def _base_figures(self) -> dict[int, LoopFigures]:
         return {}
 
     @cached_property
-    def _last(self) -> list[tuple[Graph, int, LoopFigures]]:
-        """Of the change that was asked for last: the changed job, the position of the step, and the figures."""
-        return []
+    def _changed(self) -> dict[int, tuple[Graph, LoopFigures]]:
+        """By position of the step, the changed job that was asked for last, and its figures."""
+        return {}
+
+    @cached_property
+    def _measured(self) -> StepTimes:
+        return step_times_of(self.graph, self.owners)

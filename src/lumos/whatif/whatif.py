@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.steady import steady, typical_position
-from lumos.analyze.steps import members
+from lumos.analyze.steps import members, step_times
 from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
 from lumos.cost.cluster import Accelerator, Cluster, load_cluster
@@ -202,6 +202,7 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
     owners = members(graph)
     at = typical_position(owners)
     loop, step = steady(owners, at, repeat=changes.repeat or None), owners.job[at].name
+    times = step_times_of(graph, owners)
     durations = changes.durations
     altered = durations._replace(slow=()).apply(graph, job)
     cluster = _target(identified.job.cluster, changes)
@@ -211,9 +212,9 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
         step,
         loop.basis,
         (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes), *changes.durations.described()),
-        spread(graph, simulate(graph), owners),
-        measured_step(graph, owners, step),
-        (*graph.diagnostics, *noise_unknown(step_times_of(graph, owners)), *loop.findings("the job")),
+        spread(times, step_times(simulate(graph), owners)),
+        measured_step(graph, times, step),
+        (*graph.diagnostics, *noise_unknown(times), *loop.findings("the job")),
     )
     return _possible(found, changes, identified.job.plan.microbatches)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.graph.lists import ordinals
 from lumos.graph.steps import is_step_mark
 
 if TYPE_CHECKING:
@@ -68,13 +69,7 @@ def places_in_code(trace: Trace, rows: Int64) -> Places:
     order = rows[np.argsort(trace.start[rows], kind="stable")]
     start, name = trace.start[order], trace.name[order].astype(np.int64)
     step = step_at(trace, start)
-    alike = np.lexsort((start, name, step))
-    first = np.ones(len(order), bool)
-    first[1:] = (name[alike][1:] != name[alike][:-1]) | (step[alike][1:] != step[alike][:-1])
-    index = np.arange(len(order))
-    number = np.empty(len(order), np.int64)
-    number[alike] = index - np.maximum.accumulate(np.where(first, index, 0))
-    return Places(order, start, step, name, number)
+    return Places(order, start, step, name, ordinals(name, step))
 
 
 def step_at(trace: Trace, time: Int64) -> Int64:
