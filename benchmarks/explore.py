@@ -24,7 +24,7 @@ from benchmarks.repeat import repeated, stretched
 from tools.browser import Page, browser
 from tools.document import ROOT, markdown_table, write_section
 
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.graph.build import build
 from lumos.report.page.document import ReportedJob, document
 from lumos.report.page.html import write_report

@@ -28,7 +28,7 @@ from validation.program import (
 from validation.programs_by_hand import BY_HAND, device_bound
 from validation.truth import CASES, answered, section, truths
 
-from lumos.analyze.steps import members, step_times
+from lumos.analyze.loop.steps import members, step_times
 from lumos.graph.build import build
 from lumos.simulate import measured
 from lumos.trace import read

@@ -24,8 +24,8 @@ from typing import Any
 from tools.document import markdown_table, write_section
 
 from lumos.analyze.facade import compare
+from lumos.analyze.ranks.stragglers import stragglers
 from lumos.analyze.replay import replay
-from lumos.analyze.stragglers import stragglers
 from lumos.analyze.trust import Trust, trust
 from lumos.errors import GraphError, LumosError
 from lumos.graph.build import build

@@ -16,7 +16,7 @@ from itertools import permutations
 
 import numpy as np
 
-from lumos.analyze.steps import Members, StepTimes, members, step_times
+from lumos.analyze.loop.steps import Members, StepTimes, members, step_times
 from lumos.graph.table import DEVICE_KINDS, Graph, Kind
 from lumos.simulate import simulate
 from lumos.simulate.timeline import measured

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 from tools.document import markdown_table, write_section
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.steps import members, step_times
-from lumos.analyze.straggler_causes import StragglerFinding
-from lumos.analyze.stragglers import Stragglers, stragglers
+from lumos.analyze.loop.steps import members, step_times
+from lumos.analyze.ranks.straggler_causes import StragglerFinding
+from lumos.analyze.ranks.stragglers import Stragglers, stragglers
 from lumos.graph.build import build
 from lumos.graph.table import Graph
 from lumos.simulate import measured

@@ -21,7 +21,7 @@ import numpy as np
 from tools.document import markdown_table, write_section
 
 from lumos.analyze.breakdown import four_way
-from lumos.analyze.steps import members, step_times
+from lumos.analyze.loop.steps import members, step_times
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model

@@ -18,10 +18,10 @@ from pathlib import Path
 from tools.document import ROOT, markdown_table, write_section
 from validation.exchange import LEAST, Exchange, exchange
 
+from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.probes import Probes, probes
 from lumos.analyze.replay import ReplayResult, StepReplay, relative
 from lumos.analyze.replay import replay as compare
-from lumos.analyze.steps import members, step_times
 from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.graph.table import DEPENDENCY_NAMES, Graph

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from lumos.analyze.critical_path import CriticalPath
     from lumos.analyze.facade import compare, critical_path, inspect
     from lumos.analyze.probes import Probes, probes
+    from lumos.analyze.ranks.stragglers import Stragglers, stragglers
     from lumos.analyze.replay import ReplayResult, replay
-    from lumos.analyze.slack import Slack, slack
-    from lumos.analyze.stragglers import Stragglers, stragglers
     from lumos.analyze.trust import Trust, trust
+    from lumos.analyze.waiting.slack import Slack, slack
     from lumos.cost.cluster import Accelerator, Cluster, load_cluster
     from lumos.cost.estimate import Estimate
     from lumos.cost.facade import Calibration, calibrate
@@ -132,8 +132,8 @@ reexport(
         "lumos.analyze.facade": ("compare", "critical_path", "inspect"),
         "lumos.analyze.probes": ("Probes", "probes"),
         "lumos.analyze.replay": ("ReplayResult", "replay"),
-        "lumos.analyze.slack": ("Slack", "slack"),
-        "lumos.analyze.stragglers": ("Stragglers", "stragglers"),
+        "lumos.analyze.waiting.slack": ("Slack", "slack"),
+        "lumos.analyze.ranks.stragglers": ("Stragglers", "stragglers"),
         "lumos.analyze.trust": ("Trust", "trust"),
         "lumos.cost.cluster": ("Accelerator", "Cluster", "load_cluster"),
         "lumos.cost.estimate": ("Estimate",),

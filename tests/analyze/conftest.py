@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.steps import assigned
+from lumos.analyze.loop.steps import assigned
 from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor, Step, Waits
 
 US = 1000

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.analyze.attribution import has_modules, innermost, modules, operators
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.trace.table import Category
 
 

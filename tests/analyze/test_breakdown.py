@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.analyze.breakdown import breakdown, four_way, mean_parts, variability
-from lumos.analyze.idle import Idle
+from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.parts import NamedParts
-from lumos.analyze.steps import members, step_times
+from lumos.analyze.waiting.idle import Idle
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulate.timeline import measured
 from lumos.vocabulary import Basis

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.collectives import collective_times
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.analyze.tables import class_times
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.simulate.timeline import Timeline, measured

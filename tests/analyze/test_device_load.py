@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.device_load import busy_curves, busy_difference, curve, queue_lengths, queue_steps
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.graph.table import Kind, Processor, Step
 from lumos.intervals import union
 from lumos.simulate.timeline import measured

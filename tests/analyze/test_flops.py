@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.flops import achieved_flops, operator_flops
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.graph.table import Kind, Processor, Step
 from lumos.simulate.timeline import measured
 from lumos.trace.table import Category, Job

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lumos
-from lumos.analyze.steps import members, step_times
+from lumos.analyze.loop.steps import members, step_times
 from lumos.errors import LumosError
 from lumos.simulate import freeze
 

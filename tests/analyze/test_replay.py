@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lumos.analyze.loop.steps import members
 from lumos.analyze.replay import dependencies, replay, start_error, start_error_by_class, start_error_by_stream, start_errors
-from lumos.analyze.steps import members
-from lumos.analyze.unexplained import APART, NO_PERIOD
+from lumos.analyze.waiting.unexplained import APART, NO_PERIOD
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Kind, Processor, Step

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.analyze.tables import ModuleRow, OperatorRow, tabulate
 from lumos.errors import TraceError
 from lumos.graph.table import Step

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import check_sound, grade, trust
 from lumos.errors import LumosError
 from lumos.graph.evidence import NEVER_MEASURED

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.chakra import two_stages
 
 import lumos
-from lumos.analyze.steps import members, step_times
+from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.build import graph, graph_of
 from lumos.chakra.check.check import check_set
 from lumos.chakra.coarse import coarse

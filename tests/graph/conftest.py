@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lumos.analyze.steady import steady, typical_position
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steady import steady, typical_position
+from lumos.analyze.loop.steps import members
 from lumos.graph.build import rank_graph
 from lumos.graph.table import Kind
 from lumos.simulate.durations import scale

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lumos.analyze.steady import altered, steady
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steady import altered, steady
+from lumos.analyze.loop.steps import members
 from lumos.graph.build import build
 from lumos.graph.one_off import recurring
 from lumos.graph.table import Kind

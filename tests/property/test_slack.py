@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.analyze.critical_path import critical_paths
-from lumos.analyze.slack import UNBOUNDED, slack
+from lumos.analyze.waiting.slack import UNBOUNDED, slack
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
 from lumos.simulate import simulate
 

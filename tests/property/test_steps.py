@@ -14,9 +14,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.property.test_engine import jobs
 
-from lumos.analyze.repeat import Loop, repeated
-from lumos.analyze.steady import AGREE, Steady, altered, steady, typical_position
-from lumos.analyze.steps import Members, assigned, members, step_times
+from lumos.analyze.loop.repeat import Loop, repeated
+from lumos.analyze.loop.steady import AGREE, Steady, altered, steady, typical_position
+from lumos.analyze.loop.steps import Members, assigned, members, step_times
 from lumos.errors import GraphError, LumosError
 from lumos.graph.build import build
 from lumos.graph.table import Graph, Step

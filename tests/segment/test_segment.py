@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lumos.analyze.steps import members, step_times
+from lumos.analyze.loop.steps import members, step_times
 from lumos.graph.build import build
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from
 from lumos.predict.predict import predict_job

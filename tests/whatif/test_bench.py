@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import lumos
-from lumos.analyze.steps import step_times
+from lumos.analyze.loop.steps import step_times
 from lumos.errors import LumosError, UsageError
 from lumos.whatif.bench import Bench
 from lumos.whatif.durations import Durations

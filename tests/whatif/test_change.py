@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lumos.analyze.steps import step_times
+from lumos.analyze.loop.steps import step_times
 from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
 from lumos.segment.segment import segment

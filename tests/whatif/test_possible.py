@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.steady import altered, steady
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steady import altered, steady
+from lumos.analyze.loop.steps import members
 from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
 from lumos.whatif.possible import changed_order, check_microbatches, faster_by_slower_work

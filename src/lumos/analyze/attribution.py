@@ -15,7 +15,7 @@ from lumos.graph.table import Kind
 from lumos.trace.table import ABSENT, Category, Int64, Job, Trace
 
 if TYPE_CHECKING:
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
 
 #: How the profiler names the rows of modules (with_stack or with_modules).
 MODULE_PREFIX = "nn.Module: "

@@ -1,12 +1,12 @@
 """Where a step's time goes, four ways, and by named parts.
 
 At every moment of a step, a rank's devices run communication, other work, both, or neither. The four parts sum exactly
-to the step of the job, from the completion of the step before to its own (`analyze.steps`), on every rank. All work of the rank
+to the step of the job, from the completion of the step before to its own (`analyze.loop.steps`), on every rank. All work of the rank
 in that time counts, whichever step launched it, and counts once. On a rank without device work the CPU's tasks count instead:
 operators compute, collectives (gloo) communicate.
 
-The step's device idle time is split by cause in `analyze.idle`; `analyze.parts` names what the whole step was spent on. `variability`
-says how much a rank's steps differ.
+The step's device idle time is split by cause in `analyze.waiting.idle`; `analyze.parts` names what the whole step was spent on.
+`variability` says how much a rank's steps differ.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.idle import Idle, idle_intervals
+from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.analyze.parts import NamedParts, named_parts
-from lumos.analyze.steps import Members, members, step_times
+from lumos.analyze.waiting.idle import Idle, idle_intervals
 from lumos.analyze.working import working
 from lumos.intervals import either, union, within
 from lumos.result import Rows, Shown
@@ -114,7 +114,7 @@ def four_way(timeline: Timeline, owners: Members, interval: tuple[Int64, Int64])
 
 
 class Variability(NamedTuple):
-    """The steps of one rank that count (`analyze.steps`), ns. `variation` is the standard deviation over the mean; None for a single
+    """The steps of one rank that count (`analyze.loop.steps`), ns. `variation` is the standard deviation over the mean; None for a single
     step."""
 
     rank: int

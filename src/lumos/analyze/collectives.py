@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.steps import step_times
+from lumos.analyze.loop.steps import step_times
 from lumos.graph.table import Collectives, Dependency
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
     from lumos.simulate.timeline import Timeline
 
 #: Bytes that cross the links of a rank, as a multiple of (n - 1) / n of its buffer (the larger of input and output), n ranks;

@@ -1,7 +1,7 @@
 """Two jobs, or two steps of one job, compared: what changed, and how much time each change costs.
 
-The step of each job is that of every other verb (`analyze.steps`): the median of the steps that count, or the step that was named. Jobs
-may differ in their number of ranks and steps, so the time of an operator, kernel or collective is a mean over the steps of all ranks
+The step of each job is that of every other verb (`analyze.loop.steps`): the median of the steps that count, or the step that was named.
+Jobs may differ in their number of ranks and steps, so the time of an operator, kernel or collective is a mean over the steps of all ranks
 (one step of one rank counts once). Operators and kernels are matched by name, collectives by kind, input bytes and group size. Their
 order does not matter, so that one that moved is not reported as two changes. The cost of a row is the difference of its times.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.collectives import waiting
-from lumos.analyze.steps import Members, StepTime, StepTimes, members, step_times
+from lumos.analyze.loop.steps import Members, StepTime, StepTimes, members, step_times
 from lumos.analyze.tables import by_operator
 from lumos.analyze.trust import Trust, trust
 from lumos.analyze.working import working

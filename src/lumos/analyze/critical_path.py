@@ -2,7 +2,7 @@
 
 Each task on the path started because of its latest cause: a predecessor ended and the delay of that kind of dependency passed, or a
 kernel of another stream released the SMs that it needed. Following the causes covers the step's time without gap or overlap, so the
-whole step can be attributed along the path. A step whose time is a latency (`analyze.steps`) is followed back to its first start. Of a
+whole step can be attributed along the path. A step whose time is a latency (`analyze.loop.steps`) is followed back to its first start. Of a
 collective, only the transfer is on the path; before that, the path continues on the member that arrived last. Time that no known cause
 accounts for is `idle`. Where the recording imposes a start, the time before it is a late start of the rank (for the first task of a
 thread) or device work launched before the window.
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.causes import Causes, causes
-from lumos.analyze.steps import JobStep, Members, StepTime, members, step_times
+from lumos.analyze.loop.steps import JobStep, Members, StepTime, members, step_times
 from lumos.analyze.task_class import CLASSES, CPU_CLASSES, OPERATORS, TRANSFER, WAITING_UNKNOWN, task_classes
+from lumos.analyze.waiting.causes import Causes, causes
 from lumos.graph.table import Dependency
 from lumos.result import Rows, Shown
 from lumos.simulate.freeze import Frozen, freeze

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.steps import Members, step_times
+from lumos.analyze.loop.steps import Members, step_times
 from lumos.analyze.working import working
 from lumos.intervals import Union, covered, union
 

@@ -1,7 +1,8 @@
 """What the replay of a job says against trusting an answer about it: its error, and how much of a step it did not explain.
 
-Every figure is the mean over the steps that count (`analyze.steps`), and a share of their time. What a replay kept as CPU work although
-it was waiting, or left idle without a cause, does not follow a change as it would on the real job: that share of an answer is unknown.
+Every figure is the mean over the steps that count (`analyze.loop.steps`), and a share of their time. What a replay kept as CPU work
+although it was waiting, or left idle without a cause, does not follow a change as it would on the real job: that share of an answer is
+unknown.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.steps import step_times
-from lumos.analyze.unexplained import LEAST_ROWS, MOST_KEPT_WAIT, MOST_UNEXPLAINED, UnexplainedTime, unexplained_times
+from lumos.analyze.loop.steps import step_times
+from lumos.analyze.waiting.unexplained import LEAST_ROWS, MOST_KEPT_WAIT, MOST_UNEXPLAINED, UnexplainedTime, unexplained_times
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Evidence
 from lumos.intervals import union, within
@@ -21,7 +22,7 @@ from lumos.vocabulary import Grade
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumos.analyze.steps import Members, StepTimes
+    from lumos.analyze.loop.steps import Members, StepTimes
     from lumos.simulate.timeline import Timeline
 
 #: A replay whose step is off by more does not behave as the job does.

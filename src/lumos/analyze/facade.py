@@ -8,7 +8,7 @@ from lumos.analyze.compare import Comparison
 from lumos.analyze.compare import compare_timelines as compare_sides
 from lumos.analyze.contents import Contents, contents
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.steps import Members, step_names
+from lumos.analyze.loop.steps import Members, step_names
 from lumos.choices import check_step
 from lumos.errors import UsageError
 from lumos.graph.build import build

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.steps import step_times
+from lumos.analyze.loop.steps import step_times
 from lumos.graph.table import Kind
 from lumos.trace.table import Category, Int64, Job, Trace
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
     from lumos.simulate.timeline import Timeline
 
 _Shape = list[int]

@@ -6,7 +6,7 @@ Every moment of a step counts on each rank for the first of these parts that cla
 2. communication: it only communicates, and all members of a collective or transfer have arrived (or are not in the recording);
 3. pipeline bubble: it waits in a send or receive for the other side;
 4. imbalance: it waits in a collective for a rank that arrives later;
-5. unexplained, kernel gaps, waits: no device works, for a cause other than the CPU (`analyze.idle`);
+5. unexplained, kernel gaps, waits: no device works, for a cause other than the CPU (`analyze.waiting.idle`);
 6. data loading: the CPU has not launched, and a thread of the loop is inside the data loader;
 7. host: it has not launched, and a thread of the loop works in an operator or call;
 8. host between operators: it has not launched, and the threads of the loop are between operators (Python);
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.collectives import waiting
-from lumos.analyze.idle import IdleCause, IdleIntervals
+from lumos.analyze.waiting.idle import IdleCause, IdleIntervals
 from lumos.analyze.working import working
 from lumos.graph.lists import places
 from lumos.graph.table import Kind
@@ -35,7 +35,7 @@ from lumos.vocabulary import CollectiveKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int64, Job
 

@@ -4,7 +4,7 @@ Suppose that a replay copied its waits from the trace. Then its steps would keep
 nothing; they would double with the CPU's time although the GPU sets the pace; and when the CPU of one rank is slower, no other
 rank would be.
 
-Steps are those of the typical step's loop in the long run (`analyze.steady`), with each change as without it.
+Steps are those of the typical step's loop in the long run (`analyze.loop.steady`), with each change as without it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.steady import Steady, altered, steady, typical_position
-from lumos.analyze.steps import Members, members
+from lumos.analyze.loop.steady import Steady, altered, steady, typical_position
+from lumos.analyze.loop.steps import Members, members
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
 from lumos.simulate.durations import scale

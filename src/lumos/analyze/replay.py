@@ -1,6 +1,6 @@
 """A replay compared with its measurement: the errors, and how much of the step the replay did not explain.
 
-The time of a step is its period where the recording shows one (`analyze.steps`), on each rank by its own completions. The start error
+The time of a step is its period where the recording shows one (`analyze.loop.steps`), on each rank by its own completions. The start error
 of a task compares its replayed and its measured start, each counted from where the time of its step begins (for a period, when the step
 before was complete), as a fraction of the measured step. A step that is early or late as a whole is therefore not charged to every
 task in it.
@@ -15,10 +15,10 @@ import numpy as np
 
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.device_load import busy_curves, busy_difference
-from lumos.analyze.steps import Members, is_operation_level, members, step_times
+from lumos.analyze.loop.steps import Members, is_operation_level, members, step_times
 from lumos.analyze.task_class import kernel_classes
 from lumos.analyze.trust import Trust, trust
-from lumos.analyze.unexplained import unexplained_times
+from lumos.analyze.waiting.unexplained import unexplained_times
 from lumos.errors import GraphError
 from lumos.graph.operations.host import operation_constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
@@ -72,9 +72,9 @@ class StepReplay:
     """One step of one rank.
 
     basis: whether measured_ns and replayed_ns are the step's period or its latency. latency_ns: as measured. apart: whether the step
-    stands apart from the others (`analyze.steps`). error: (replayed − measured) / measured, None where the measured step takes no
+    stands apart from the others (`analyze.loop.steps`). error: (replayed − measured) / measured, None where the measured step takes no
     time. utilization_error: mean absolute difference of the busy fractions per millisecond, None where both are empty. kept_wait,
-    unexplained_idle, prefix, scored, unscored_reason: see `analyze.unexplained`.
+    unexplained_idle, prefix, scored, unscored_reason: see `analyze.waiting.unexplained`.
     """
 
     rank: int

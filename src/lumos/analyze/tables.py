@@ -8,11 +8,11 @@ import numpy as np
 
 from lumos.analyze.attribution import MODULE_PREFIX, has_modules, modules, operators
 from lumos.analyze.breakdown import FourWay, four_way
-from lumos.analyze.causes import device_causes
 from lumos.analyze.collectives import waiting
-from lumos.analyze.equal_work import equal_work
-from lumos.analyze.idle import Idle, device_idle, split
-from lumos.analyze.steps import Members, step_times
+from lumos.analyze.loop.steps import Members, step_times
+from lumos.analyze.ranks.equal_work import equal_work
+from lumos.analyze.waiting.causes import device_causes
+from lumos.analyze.waiting.idle import Idle, device_idle, split
 from lumos.analyze.working import working
 from lumos.errors import TraceError
 from lumos.graph.table import Kind

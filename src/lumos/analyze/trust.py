@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.evidence import replay_evidence
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, LumosError
 from lumos.graph.evidence import NEVER_MEASURED
@@ -22,7 +22,7 @@ from lumos.vocabulary import Grade
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
     from lumos.graph.table import Graph
     from lumos.simulate.timeline import Timeline
 

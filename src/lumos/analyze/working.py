@@ -11,7 +11,7 @@ from lumos.graph.table import Kind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
 
 
 def working(owners: Members) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumos.analyze.steps import JobTime, members, step_times
+from lumos.analyze.loop.steps import JobTime, members, step_times
 from lumos.chakra.build import graph_of
 from lumos.chakra.check.check import Checked
 from lumos.chakra.check.check import check_set as check_folder

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.chakra.collectives import EAGER, LOWERED, lowered_bytes
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic

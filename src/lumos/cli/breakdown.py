@@ -40,7 +40,7 @@ def command(
     from lumos.analyze.breakdown import breakdown, mean_parts, variability
     from lumos.analyze.device_load import queue_lengths
     from lumos.analyze.flops import achieved_flops
-    from lumos.analyze.steps import members, step_times
+    from lumos.analyze.loop.steps import members, step_times
     from lumos.analyze.tables import tabulate
     from lumos.analyze.trust import trust
     from lumos.graph.build import build

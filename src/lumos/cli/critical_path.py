@@ -30,9 +30,9 @@ def command(
     how much longer everything else could take."""
     check_choice(of, RUNS, "a run (--of)")
     from lumos.analyze.critical_path import critical_paths
-    from lumos.analyze.slack import slack, slack_by_class
-    from lumos.analyze.steps import members, step_times
+    from lumos.analyze.loop.steps import members, step_times
     from lumos.analyze.trust import trust
+    from lumos.analyze.waiting.slack import slack, slack_by_class
     from lumos.graph.build import build
     from lumos.simulate import freeze, measured, simulate
     from lumos.trace import read

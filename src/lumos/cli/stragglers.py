@@ -25,10 +25,10 @@ def command(
     its times over all ranks and stages, communication the median, and there are no launch delays (the rule of
     StragglerAnalysis).
     """
-    from lumos.analyze.equal_work import IDEAL_RULES
+    from lumos.analyze.ranks.equal_work import IDEAL_RULES
 
     check_choice(ideal, IDEAL_RULES, "an ideal (--ideal)")
-    from lumos.analyze.stragglers import stragglers
+    from lumos.analyze.ranks.stragglers import stragglers
     from lumos.graph.build import build
     from lumos.trace import read
 

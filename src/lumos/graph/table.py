@@ -165,7 +165,7 @@ class Step:
     """One training step of one rank as its profiler marked it (ProfilerStep#…), or the whole recording where it did not.
 
     start, end: ns of the mark, in the graph's time. lane: the marked thread, as `Processor.lane`; -1 where it is not known. Which tasks
-    belong to the step is in `analyze.spans`.
+    belong to the step is in `analyze.loop.spans`.
     """
 
     rank: int

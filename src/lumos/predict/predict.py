@@ -10,7 +10,7 @@ import numpy as np
 
 from lumos.analyze.breakdown import four_way
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.steps import members, step_times
+from lumos.analyze.loop.steps import members, step_times
 from lumos.blocks.memory import Memory, peak_memory
 from lumos.blocks.price import Pricer
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, RankStream, Work

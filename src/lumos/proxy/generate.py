@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumos.analyze.spans import span_ends
-from lumos.analyze.steps import members, step_times
+from lumos.analyze.loop.spans import span_ends
+from lumos.analyze.loop.steps import members, step_times
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError, UsageError
 from lumos.graph.build import build
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-    from lumos.analyze.steps import StepTime
+    from lumos.analyze.loop.steps import StepTime
     from lumos.graph.table import Graph, Step
     from lumos.trace.execution_trace import ExecutionTrace
     from lumos.trace.table import Job, Trace
@@ -96,7 +96,7 @@ def from_job(
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
     """The program of one step of every rank of a profiled job, and diagnostics.
 
-    step: a name ("ProfilerStep#11") or its number ("11"); by default the typical step (`analyze.steps`). execution_traces: by rank.
+    step: a name ("ProfilerStep#11") or its number ("11"); by default the typical step (`analyze.loop.steps`). execution_traces: by rank.
     Raises UsageError where the job has no such step, GraphError where no step owns any work.
     """
     execution_traces = execution_traces or {}

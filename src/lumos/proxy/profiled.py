@@ -26,7 +26,7 @@ from lumos.vocabulary import CollectiveKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from lumos.analyze.steps import StepTime
+    from lumos.analyze.loop.steps import StepTime
 
 #: Runtime calls by which the training script, outside of operators, waits for a whole device or stream.
 _SYNCHRONISES = re.compile(r"(cuda|hip)(Device|Stream)Synchronize")

@@ -116,8 +116,8 @@ class RecordedOperator:
 
 @dataclass(slots=True)
 class RankProgram:
-    """One rank's step. recorded_ns: its measured time (`analyze.steps`: the period where there is one) by the rank's own completions, -1
-    unknown. threads: intra-op threads, 0 unknown. before_ns: the part of recorded_ns before the first operator."""
+    """One rank's step. recorded_ns: its measured time (`analyze.loop.steps`: the period where there is one) by the rank's own
+    completions, -1 unknown. threads: intra-op threads, 0 unknown. before_ns: the part of recorded_ns before the first operator."""
 
     rank: int
     step: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.errors import LumosError
 from lumos.search.space import Problem
 from lumos.whatif.calibrated import calibrated_pricer

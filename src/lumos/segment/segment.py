@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.spans import span_ends
-from lumos.analyze.steps import members
+from lumos.analyze.loop.spans import span_ends
+from lumos.analyze.loop.steps import members
 from lumos.graph.joined.collectives import issuers
 from lumos.graph.table import Graph, Kind
 from lumos.segment.repetition import Run, find_run
@@ -48,7 +48,7 @@ class Label(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One measured run of a block. rank: its position in `graph.joined.ranks`. step: index into the steps of `analyze.steps.members`,
+    """One measured run of a block. rank: its position in `graph.joined.ranks`. step: index into the steps of `analyze.loop.steps.members`,
     -1 outside all of them."""
 
     rank: int
@@ -114,7 +114,7 @@ def segment(graph: Graph, job: Job) -> Segmentation:
 
 
 def _step_of(graph: Graph, position: int, u: Units, trace: Trace) -> Int64:
-    """Index of the step mark in whose span each unit began (`analyze.spans`); -1 outside all spans."""
+    """Index of the step mark in whose span each unit began (`analyze.loop.spans`); -1 outside all spans."""
     marks = [s for s in graph.steps if s.rank == graph.ranks[position]]
     if not marks or not len(u):
         return np.zeros(len(u), np.int64)

@@ -23,7 +23,7 @@ from lumos.trace.table import Category, Int64, Trace
 from lumos.vocabulary import CollectiveKind, Direction, DType, Phase
 
 if TYPE_CHECKING:
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
 
 Signature = tuple[str | int, ...]
 #: Work of which only the position in the sequence is known.

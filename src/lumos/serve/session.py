@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lumos.analyze.equal_work import equal_work
+from lumos.analyze.ranks.equal_work import equal_work
 from lumos.analyze.trust import check_sound
 from lumos.errors import UsageError
 from lumos.graph.build import build

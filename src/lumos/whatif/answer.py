@@ -1,8 +1,8 @@
 """The answer of a what-if: the step of the changed job, that of the base (the job as it was), and what moved between them.
 
 Both are simulated, so the replay's own error is in both and cancels in their difference. All figures are those of the typical step
-of the job over all ranks (`analyze.steps`), as the loop takes it in the long run (`analyze.steady`): the period, so that a change which
-lets the CPU run further ahead of the devices does not look like one that makes the job slower. In a recording without periods they
+of the job over all ranks (`analyze.loop.steps`), as the loop takes it in the long run (`analyze.loop.steady`): the period, so that a change
+which lets the CPU run further ahead of the devices does not look like one that makes the job slower. In a recording without periods they
 are those of the step's latency. `moved` compares the critical paths of base and change, class by class; the entries sum to the
 difference of the two steps.
 """
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.steady import AGREE, Steady, altered, steady, typical_position, with_other_durations
-from lumos.analyze.steps import Members, StepTimes, members, step_times
+from lumos.analyze.loop.steady import AGREE, Steady, altered, steady, typical_position, with_other_durations
+from lumos.analyze.loop.steps import Members, StepTimes, members, step_times
 from lumos.analyze.trust import SOUND, Trust
 from lumos.analyze.working import working
 from lumos.diagnostics import Diagnostic

@@ -3,7 +3,7 @@
 Everything that does not depend on the change is computed once: the steps that own the tasks, the loop that repeats a step, the
 figures of the base. Base and change are simulated by the event loop, so the replay's own error is in both and cancels in their
 difference, and a change may reorder work. Figures are those of one step of the job over all ranks, as its loop takes it in the long
-run (`analyze.steady`); pictures are of the recorded steps.
+run (`analyze.loop.steady`); pictures are of the recorded steps.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.steady import altered, steady, typical_position
-from lumos.analyze.steps import Members, StepTimes, members, step_times
+from lumos.analyze.loop.steady import altered, steady, typical_position
+from lumos.analyze.loop.steps import Members, StepTimes, members, step_times
 from lumos.analyze.trust import Trust, trust
 from lumos.errors import UsageError
 from lumos.simulate import Frozen, Timeline, freeze
@@ -62,7 +62,7 @@ class Bench:
 
     @cached_property
     def typical(self) -> str:
-        """The typical step, that of every verb (`analyze.steps`). GraphError where no step owns any work."""
+        """The typical step, that of every verb (`analyze.loop.steps`). GraphError where no step owns any work."""
         return self.owners.job[typical_position(self.owners, self.base)].name
 
     @cached_property

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.steps import assigned
+from lumos.analyze.loop.steps import assigned
 from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.predict.cuda_graphs import graph_launch

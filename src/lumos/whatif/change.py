@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, Sizes, sizes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.spans import launches
+from lumos.analyze.loop.spans import launches
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind

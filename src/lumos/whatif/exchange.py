@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.cost.collective import collective
 from lumos.cost.memory_bound import moved
 from lumos.cost.operators import elements

@@ -1,7 +1,7 @@
 """Many what-ifs at once: every combination of the given values.
 
 Combinations of settings are evaluated one by one. Where all keys scale durations (`scale:GLOB`), all combinations are simulated
-in one batched sweep of the frozen loop (`analyze.steady`). A combination with which that loop does not settle is evaluated by itself.
+in one batched sweep of the frozen loop (`analyze.loop.steady`). A combination with which that loop does not settle is evaluated by itself.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.steady import AGREE, Steady, altered, steady, typical_position
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steady import AGREE, Steady, altered, steady, typical_position
+from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
 from lumos.errors import LumosError, UsageError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product as combinations
 from typing import TYPE_CHECKING
 
-from lumos.analyze.steps import Members, members
+from lumos.analyze.loop.steps import Members, members
 from lumos.errors import LumosError
 from lumos.model import Model, load_model, model_names
 from lumos.plan.job import PlannedJob

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.errors import LumosError, UsageError
 from lumos.graph.operations.graph import rearranged_graph
 from lumos.graph.operations.table import OPERATION_COLUMNS, Operations

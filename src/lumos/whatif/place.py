@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.spans import launches
-from lumos.analyze.steps import Members, assigned, members
+from lumos.analyze.loop.spans import launches
+from lumos.analyze.loop.steps import Members, assigned, members
 from lumos.errors import LumosError
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.steady import AGREE
+from lumos.analyze.loop.steady import AGREE
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Dependency
 from lumos.units import duration
 
 if TYPE_CHECKING:
-    from lumos.analyze.steady import Steady
+    from lumos.analyze.loop.steady import Steady
 
 
 def faster_by_slower_work(base: Steady, changed: Steady) -> tuple[Diagnostic, ...]:

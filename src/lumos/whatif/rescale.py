@@ -34,7 +34,7 @@ from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
 
 if TYPE_CHECKING:
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
     from lumos.cost.estimate import Estimate
     from lumos.segment.segment import Segmentation
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumos.analyze.steps import is_operation_level
+from lumos.analyze.loop.steps import is_operation_level
 from lumos.analyze.trust import Trust, grade
 from lumos.diagnostics import Diagnostic
 from lumos.graph.evidence import NEGLIGIBLE

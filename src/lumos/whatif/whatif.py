@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.steady import steady, typical_position
-from lumos.analyze.steps import members, step_times
+from lumos.analyze.loop.steady import steady, typical_position
+from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
 from lumos.cost.cluster import Accelerator, Cluster, load_cluster

@@ -11,7 +11,7 @@ import pytest
 from tests.chakra import two_stages
 
 import lumos
-from lumos.analyze.steps import members, step_times
+from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.check.check import check_set
 from lumos.chakra.export import export_graph
 from lumos.chakra.lower import lower

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
 from lumos.report.page import timeline_levels

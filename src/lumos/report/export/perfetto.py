@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 
 from lumos.analyze.device_load import BIN_NS, busy_curves, queue_steps
-from lumos.analyze.spans import launches
-from lumos.analyze.steps import Members, members, step_times
+from lumos.analyze.loop.spans import launches
+from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.report.export.perfetto_path import path_events

@@ -16,9 +16,9 @@ from lumos.analyze.collectives import collective_times
 from lumos.analyze.contents import memory_curves
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.device_load import busy_curves
+from lumos.analyze.loop.steps import Members, StepTimes, is_operation_level, members, step_times
+from lumos.analyze.ranks.stragglers import Stragglers, stragglers
 from lumos.analyze.replay import ReplayResult, relative, replay
-from lumos.analyze.steps import Members, StepTimes, is_operation_level, members, step_times
-from lumos.analyze.stragglers import Stragglers, stragglers
 from lumos.analyze.tables import class_times
 from lumos.analyze.trust import Trust, check_sound
 from lumos.cost.collective_rates import modelled_collectives

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from lumos.analyze.breakdown import breakdown
-from lumos.analyze.steps import step_times
+from lumos.analyze.loop.steps import step_times
 from lumos.result import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Job
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.analyze.collectives import waiting
-from lumos.analyze.equal_work import equal_work
-from lumos.analyze.steps import Members, step_times
+from lumos.analyze.loop.steps import Members, step_times
+from lumos.analyze.ranks.equal_work import equal_work
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
 from lumos.report.page.columns import column, index, times

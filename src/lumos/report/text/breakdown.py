@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.breakdown import StepBreakdown, Variability
     from lumos.analyze.flops import Achieved
-    from lumos.analyze.steps import JobTime
+    from lumos.analyze.loop.steps import JobTime
     from lumos.analyze.trust import Trust
     from lumos.diagnostics import Diagnostic
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumos.analyze.slack import ClassSlack
-    from lumos.analyze.steps import JobTime
+    from lumos.analyze.loop.steps import JobTime
     from lumos.analyze.trust import Trust
+    from lumos.analyze.waiting.slack import ClassSlack
     from lumos.diagnostics import Diagnostic
     from lumos.graph.table import Graph
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.analyze.straggler_causes import StragglerCause
+from lumos.analyze.ranks.straggler_causes import StragglerCause
 from lumos.report.text.format import a_step, heading, kernel_name, paragraph, percent, print_diagnostics, print_trust, sentence, table
 from lumos.units import count, duration
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumos.analyze.stragglers import Stragglers, StragglerShare
+    from lumos.analyze.ranks.stragglers import Stragglers, StragglerShare
 
 #: The most causes that are printed; --json lists all.
 MOST_FINDINGS = 6

@@ -12,7 +12,7 @@ of the two a figure is.
 
 A step of the job that takes more than OUTLIER times as long as the median step (the lower of two), or as much less, stands apart
 (warm-up, a recompilation, a checkpoint): it is listed, but it counts in no figure of the job. The time of the job's step is the
-median over the steps that count. Which tasks a step owns is in `analyze.spans`.
+median over the steps that count. Which tasks a step owns is in `analyze.loop.spans`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.spans import beside_the_loop, launches, prefix, task_spans
+from lumos.analyze.loop.spans import beside_the_loop, launches, prefix, task_spans
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.lists import Lists, grouped

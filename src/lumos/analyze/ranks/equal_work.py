@@ -3,7 +3,7 @@
 There are two rules. "peer-median": peers do equal work, and it takes the median of their times. In an operation-level job the
 peers are the ranks of one pipeline stage, over all microbatches and steps, because a stage's share of the model is part
 of the plan. In any other job all ranks are peers, and the work of a step is the same where their sequences of operators agree
-(`analyze.peers`); work that most ranks lack takes no time. "pooled-mean" is the rule of ByteDance-Seed/StragglerAnalysis
+(`analyze.ranks.peers`); work that most ranks lack takes no time. "pooled-mean" is the rule of ByteDance-Seed/StragglerAnalysis
 ("Understanding Stragglers in Large Model Training Using What-if Analysis", 2025): all workers and stages are pooled, compute takes
 the mean and communication the median, and launches have no delay.
 """
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.peers import Peers, numbered, peers
-from lumos.analyze.steps import Members, is_operation_level
+from lumos.analyze.loop.steps import Members, is_operation_level
+from lumos.analyze.ranks.peers import Peers, numbered, peers
 from lumos.analyze.task_class import kernel_classes
 from lumos.graph.table import Graph, Kind
 

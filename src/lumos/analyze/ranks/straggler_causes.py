@@ -1,6 +1,6 @@
 """Why a job is slower than its ideal: one cause a finding, with where it is worst.
 
-What takes longer than in the ideal job (`analyze.equal_work`) has one of four causes. *Extra work*: operators that most ranks lack. A
+What takes longer than in the ideal job (`analyze.ranks.equal_work`) has one of four causes. *Extra work*: operators that most ranks lack. A
 *stall*: a single pause, operator or call on the CPU that is half or more of what the CPU work of a step takes too long, such as a
 sleep, a loader that is late, or a compilation. *Slow work*: all other work of a rank, that of its CPU and of its device apart. A *slow
 exchange*: collectives or transfers of a class, which belong to all ranks that meet in them.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.steps import is_operation_level
+from lumos.analyze.loop.steps import is_operation_level
 from lumos.graph.table import Graph, Kind
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.analyze.equal_work import EqualWork, Ideal
-    from lumos.analyze.steps import Members, StepTimes
+    from lumos.analyze.loop.steps import Members, StepTimes
+    from lumos.analyze.ranks.equal_work import EqualWork, Ideal
     from lumos.trace.table import Int64
 
 #: Extra work and stalls below this time (ns) are none: profilers that count whole µs leave out the shortest pieces of an operator on

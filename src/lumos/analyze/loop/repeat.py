@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.steps import Members, assigned
+from lumos.analyze.loop.steps import Members, assigned
 from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
 from lumos.graph.table import Collectives, Graph, Occupancy, Waits
 from lumos.simulate.durations import with_durations

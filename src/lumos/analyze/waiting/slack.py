@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.causes import Causes, causes
-from lumos.analyze.steps import Members, members, step_times
+from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.analyze.task_class import task_classes
+from lumos.analyze.waiting.causes import Causes, causes
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate.freeze import Frozen, freeze
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.steps import assigned, members, step_names, step_times
+from lumos.analyze.loop.steps import assigned, members, step_names, step_times
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulate.timeline import Timeline, measured

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.analyze.steady import altered, first_copies, steady, typical_position, with_other_durations
+from lumos.analyze.loop.steady import altered, first_copies, steady, typical_position, with_other_durations
 from lumos.graph.table import Dependency, Kind, Processor
 from lumos.vocabulary import Basis
 

@@ -1,16 +1,16 @@
 """How much time each slow rank, pipeline stage and class of operations costs a job.
 
-The job is compared with an ideal one, in which equal work takes equal time (`analyze.equal_work`), simulated on the same
+The job is compared with an ideal one, in which equal work takes equal time (`analyze.ranks.equal_work`), simulated on the same
 graph. Each rank, stage and class gets two figures. `slowdown`: how long the ideal job's step would be if only this rank (stage,
 class) kept its own times, relative to the ideal step. `worth_ns`: how much shorter the job's step would be if only this one
 took ideal times, which is what fixing it is worth. Two ranks that are both slow hide each other's cost, so the worth of several
 fixes does not add up. It is negative where the ideal times are slower than the measured: for a rank that is faster than its
 peers.
 
-`findings` says why, one cause each, with the rank, the step and the time where it is worst (`analyze.straggler_causes`). Where ranks do
-unequal work, where two ranks leave open which one is off, and where the ideal step is longer than the measured, a diagnostic says so.
+`findings` says why, one cause each, with the rank, the step and the time where it is worst (`analyze.ranks.straggler_causes`). Where ranks
+do unequal work, where two ranks leave open which one is off, and where the ideal step is longer than the measured, a diagnostic says so.
 
-Figures are means over the steps of the job that count (`analyze.steps`): their periods where the recording shows any. Steps that stand
+Figures are means over the steps of the job that count (`analyze.loop.steps`): their periods where the recording shows any. Steps that stand
 apart (warm-up) are left out, with a diagnostic.
 """
 
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.equal_work import IDEAL_RULES, equal_work, ideal_job
-from lumos.analyze.steps import StepTimes, members, step_times
-from lumos.analyze.straggler_causes import Candidate, StragglerFinding, candidates, where
+from lumos.analyze.loop.steps import StepTimes, members, step_times
+from lumos.analyze.ranks.equal_work import IDEAL_RULES, equal_work, ideal_job
+from lumos.analyze.ranks.straggler_causes import Candidate, StragglerFinding, candidates, where
+from lumos.analyze.ranks.unequal_work import unequal_work
 from lumos.analyze.trust import Trust, check_sound, trust
-from lumos.analyze.unequal_work import unequal_work
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph, Kind
@@ -37,7 +37,7 @@ from lumos.units import duration
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lumos.analyze.equal_work import Ideal
+    from lumos.analyze.ranks.equal_work import Ideal
     from lumos.trace.table import Int64, Job
     from lumos.vocabulary import Basis
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lumos.analyze.steps import members, step_times
+from lumos.analyze.loop.steps import members, step_times
 from lumos.graph.build import build
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulate.timeline import measured

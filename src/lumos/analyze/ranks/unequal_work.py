@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.straggler_causes import SHORTEST
+from lumos.analyze.ranks.straggler_causes import SHORTEST
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Graph, Kind
 from lumos.units import count, duration
@@ -14,9 +14,9 @@ from lumos.units import count, duration
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lumos.analyze.equal_work import EqualWork, Ideal
-    from lumos.analyze.peers import Peers
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
+    from lumos.analyze.ranks.equal_work import EqualWork, Ideal
+    from lumos.analyze.ranks.peers import Peers
     from lumos.trace.table import Int64
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
     from lumos.graph.table import Graph
     from lumos.trace.table import Int64
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.slack import UNBOUNDED, slack, slack_by_class
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
+from lumos.analyze.waiting.slack import UNBOUNDED, slack, slack_by_class
 from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
 from lumos.simulate import simulate, sweep
 from lumos.simulate.freeze import freeze

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.causes import Cause, causes, device_causes
 from lumos.analyze.critical_path import critical_paths
-from lumos.analyze.idle import Idle, split
-from lumos.analyze.occupancy import NEVER
-from lumos.analyze.slack import slack
-from lumos.analyze.steps import members
+from lumos.analyze.loop.steps import members
+from lumos.analyze.waiting.causes import Cause, causes, device_causes
+from lumos.analyze.waiting.idle import Idle, split
+from lumos.analyze.waiting.occupancy import NEVER
+from lumos.analyze.waiting.slack import slack
 from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
 from lumos.simulate import simulate
 from lumos.simulate.freeze import freeze

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.peers import peers
-from lumos.analyze.steps import members
-from lumos.analyze.straggler_causes import StragglerCause, Where
-from lumos.analyze.stragglers import stragglers
+from lumos.analyze.loop.steps import members
+from lumos.analyze.ranks.peers import peers
+from lumos.analyze.ranks.straggler_causes import StragglerCause, Where
+from lumos.analyze.ranks.stragglers import stragglers
 from lumos.graph.table import Collectives, Dependency, Kind, Processor, Step
 from lumos.vocabulary import CollectiveKind
 

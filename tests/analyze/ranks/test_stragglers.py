@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lumos.analyze.stragglers import stragglers
+from lumos.analyze.ranks.stragglers import stragglers
 from lumos.errors import GraphError, UsageError
 from lumos.graph.build import build
 from lumos.trace import read

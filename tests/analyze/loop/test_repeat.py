@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lumos.analyze.repeat import repeated
-from lumos.analyze.steps import assigned
+from lumos.analyze.loop.repeat import repeated
+from lumos.analyze.loop.steps import assigned
 from lumos.graph.table import Collectives, Dependency, Kind, Processor, Step
 from lumos.vocabulary import CollectiveKind
 

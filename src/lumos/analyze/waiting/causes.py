@@ -1,7 +1,7 @@
 """What let each task start, and when. Idle time, the critical path and slack are all computed from this.
 
 A task may start once all of this has happened: each of its predecessors has ended, and the delay that this kind of dependency
-adds has passed; the task before it on its thread or stream has ended; its device has capacity for it (`analyze.occupancy`);
+adds has passed; the task before it on its thread or stream has ended; its device has capacity for it (`analyze.waiting.occupancy`);
 and the time has come that the recording imposes on it, if any. This holds in any timeline, measured or simulated with any
 durations. Dependencies that the graph ignores are no causes.
 
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.collectives import Waiting, waiting
-from lumos.analyze.occupancy import NEVER, last_full
+from lumos.analyze.waiting.occupancy import NEVER, last_full
 from lumos.graph.lists import list_of
 from lumos.graph.table import Dependency
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
     from lumos.simulate.freeze import Frozen
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int8, Int32, Int64

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.steps import members
-from lumos.analyze.unexplained import APART, NO_PERIOD, unexplained_times
+from lumos.analyze.loop.steps import members
+from lumos.analyze.waiting.unexplained import APART, NO_PERIOD, unexplained_times
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulate.timeline import measured
 

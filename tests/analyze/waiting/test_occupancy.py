@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.collectives import waiting
-from lumos.analyze.occupancy import NEVER, last_full
+from lumos.analyze.waiting.occupancy import NEVER, last_full
 from lumos.graph.table import Dependency, Kind, Occupancy, Processor
 from lumos.simulate import simulate
 from lumos.simulate.timeline import measured

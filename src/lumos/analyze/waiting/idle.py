@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.causes import DeviceCauses, device_causes
-from lumos.analyze.slack import slack
+from lumos.analyze.waiting.causes import DeviceCauses, device_causes
+from lumos.analyze.waiting.slack import slack
 from lumos.graph.lists import list_of
 from lumos.graph.table import Kind
 from lumos.intervals import Union, union
 
 if TYPE_CHECKING:
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int64
 

@@ -1,13 +1,13 @@
 """What a loop takes for a step in the long run.
 
 A recording shows a few steps, and a change that is simulated on it shows how the job moves from its old state to its new one: the queue
-of launches fills or drains, and the CPU catches up or falls behind. So the typical step is repeated (`analyze.repeat`), and simulated until
-successive periods agree within AGREE; that period is the answer. A job whose steps alternate is compared over a cycle of steps, up to
+of launches fills or drains, and the CPU catches up or falls behind. So the typical step is repeated (`analyze.loop.repeat`), and simulated
+until successive periods agree within AGREE; that period is the answer. A job whose steps alternate is compared over a cycle of steps, up to
 LONGEST_CYCLE of them. The last copies are left out where ranks meet in different steps, as the partners of the last are not there. A job
 that does not settle within the bounds below says so, and its answer is the mean over the later half.
 
-A recording without periods (`analyze.steps`) is simulated as it is, and its step is the latency. Time that a job takes once, such as to
-load code (`graph.one_off`), is in neither.
+A recording without periods (`analyze.loop.steps`) is simulated as it is, and its step is the latency. Time that a job takes once, such as
+to load code (`graph.one_off`), is in neither.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.repeat import Loop, repeated
-from lumos.analyze.steps import StepTimes, step_times
+from lumos.analyze.loop.repeat import Loop, repeated
+from lumos.analyze.loop.steps import StepTimes, step_times
 from lumos.diagnostics import Diagnostic
 from lumos.graph.one_off import recurring
 from lumos.simulate import simulate
@@ -30,7 +30,7 @@ from lumos.vocabulary import Basis
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lumos.analyze.steps import Members
+    from lumos.analyze.loop.steps import Members
     from lumos.graph.table import Graph
     from lumos.trace.table import Int64
 

@@ -4,7 +4,7 @@ kept_wait: waiting that stays in the durations of CPU tasks, because no dependen
 device work whose start is taken from the trace: work launched before the window, and the first work of a stream that it held up.
 unexplained_idle: time in which a stream with work to do stood idle more than 20 µs after the latest cause that the graph knows. All
 are shares of the measured step. A step with too few tasks, or too much unexplained, is not scored, nor is one that does not count
-(`analyze.steps`).
+(`analyze.loop.steps`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.analyze.causes import device_causes
-from lumos.analyze.idle import TOLERANCE_NS, Unexplained, unexplained_operations
-from lumos.analyze.occupancy import NEVER
-from lumos.analyze.steps import Members, StepTimes, is_operation_level, step_times
+from lumos.analyze.loop.steps import Members, StepTimes, is_operation_level, step_times
+from lumos.analyze.waiting.causes import device_causes
+from lumos.analyze.waiting.idle import TOLERANCE_NS, Unexplained, unexplained_operations
+from lumos.analyze.waiting.occupancy import NEVER
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
 

@@ -1,0 +1,8 @@
+"""The time of a step: whose step a task belongs to, what the loop takes, and the loop repeated until it is steady.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

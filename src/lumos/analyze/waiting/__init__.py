@@ -1,0 +1,8 @@
+"""Why nothing runs: the cause of every start, idle time by cause, slack, and what no cause explains.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()
