@@ -23,7 +23,7 @@ SOURCE = ROOT / "src" / "lumos"
 #: The parts from the bottom up; those on one line do not import each other.
 ORDER = (
     ("errors", "native"),
-    ("choices", "diagnostics", "distribute", "intervals", "reexport", "sequences", "units", "vocabulary"),
+    ("choices", "diagnostics", "distribute", "intervals", "output_files", "reexport", "sequences", "units", "vocabulary"),
     ("result",),
     ("collect",),
     ("trace",),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from typing import TypeVar
 
 from lumos.errors import UsageError
@@ -47,6 +48,7 @@ class CollectiveKind(StrEnum):
     UNKNOWN = "unknown"
 
     @classmethod
+    @lru_cache(maxsize=4096)  # a recording repeats a few names many times
     def in_name(cls, name: str) -> CollectiveKind:
         """The kind that the name of a kernel, operator or annotation contains; UNKNOWN where it contains none."""
         return next((kind for kind, pattern in _IN_NAME if pattern.search(name)), cls.UNKNOWN)

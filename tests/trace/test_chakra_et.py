@@ -117,6 +117,17 @@ def test_json_of_protobuf_reads_it_as_its_own(tmp_path: Path) -> None:
     assert node.attrs == (Attribute("comm_size", "int64", 64), Attribute("involved_dim", "bool_list", (True,)))
 
 
+def test_an_attribute_without_a_value_is_kept_in_both_forms(tmp_path: Path) -> None:
+    """Some producers name an attribute and leave its value out: it counts as absent, and is written as it was read."""
+    empty = ChakraNode(1, "k", attrs=(Attribute("num_ops", "", ""), Attribute("is_cpu_op", "", "")))
+    (tmp_path / "a.0.json").write_text("\n".join(chakra_json.dump(METADATA, [empty])))
+    (tmp_path / "b.1.et").write_bytes(frame(encode_metadata(METADATA)) + frame(encode_node(empty)))
+    for path in tmp_path.iterdir():
+        (trace,) = lumos.read(path).traces
+        assert trace.metadata["chakra"] == [empty]
+        assert trace.category.tolist() == [Category.KERNEL]
+
+
 def test_the_hand_form(tmp_path: Path) -> None:
     path = tmp_path / "small.0.json"
     entry = {"Id": 2, "Name": "k", "NodeType": 4, "ctrlDeps": [1], "data_deps": [1], "runtime": 7, "is_cpu_op": False}
@@ -131,7 +142,6 @@ def test_the_hand_form(tmp_path: Path) -> None:
     [
         ('{"version": "0.0.4"}', "holds no nodes"),
         ('{"version": "0.0.4"} {"id": "x"}', "node 1 is not as Chakra writes it"),
-        ('{"version": "0.0.4"} {"id": "1", "attr": [{"name": "a"}]}', "has no value"),
         ('{"version": "0.0.4"} [1]', "something else than objects"),
         ('{"version": "0.0.4"} {"id": ', "not valid JSON"),
         ('{"workload_graph": [{"Name": "a"}]}', "node 1"),

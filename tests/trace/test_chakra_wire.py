@@ -150,7 +150,6 @@ def test_a_value_that_does_not_fit_its_kind_is_refused(attribute: Attribute, rea
         (b"\x0b", "wire type 3"),
         (b"\x12\x01\xff", "not UTF-8"),
         (b"\x0d\x00\x00\x00\x00", "field 1 of a node has wire type 5"),
-        (b"\x52\x03\x0a\x01x", "has no value"),
     ],
 )
 def test_bytes_that_are_no_node_are_refused(data: bytes, reason: str) -> None:

@@ -90,7 +90,7 @@ def _unpack(path: Path, packed: bytes, read: Callable[[], bytes], progress: Call
                 if not packed:
                     raise TruncatedError(
                         f"{path}: the gzip data ends at byte {taken} of the file (byte {made} unpacked) before it is complete: "
-                        "the file was cut off; copy or record it again, or pass --repair to read the rows before the cut"
+                        "the file was cut off; copy or record it again"
                     )
             try:
                 block = member.decompress(packed, _BLOCK)

@@ -16,7 +16,8 @@ import numpy as np
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
-from lumos.trace.blocks import TruncatedError, unpacked_blocks
+from lumos.trace.blocks import unpacked_blocks
+from lumos.trace.chakra_companions import Companion, companion_of, companions
 from lumos.trace.chakra_wire import ChakraNode, Metadata, NodeType, WireError, decode_metadata, decode_node, messages, read_varint
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
 
@@ -29,10 +30,8 @@ FORMAT = "chakra"
 
 _RANK = re.compile(r"\.(\d{1,7})\.(?:et|json)(?:\.gz)?$")
 _PREFIX = re.compile(r"^(?:COMP|COMM_SEND|COMM_RECV|COMM_COLL|MEM_LOAD|MEM_STORE|METADATA)_NODE_(?=.)")
-_KNOWN = ("0.0.4", "1.0.0")
-
-#: Files of communicators, in the spellings of Lumos, ASTRA-sim's examples and STAGE.
-_GROUP_FILES = ("groups.json", "comm_group.json", "comm_group_configuration.json")
+#: The versions of the schema whose fields are known.
+KNOWN_VERSIONS = ("0.0.4", "1.0.0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +57,9 @@ def sniff(head: bytes) -> bool:
     return (metadata.version.isprintable() and not metadata.unknown) and bool(metadata.version or metadata.attrs)
 
 
-_COMPANION = re.compile(rb'\s*(\{\s*("\d+"\s*:\s*\[|"scheduling-policy"|"memory-type"|\}\s*$)|topology\s*:|# A workload of \d+ ranks)')
-
-
 def is_companion(head: bytes) -> bool:
-    """Whether a file is one that simulators read together with the `.et` files, in the form in which `chakra export` writes it."""
-    return _COMPANION.match(head) is not None
+    """Whether a file is one that simulators read together with the `.et` files."""
+    return companion_of(head) is not None
 
 
 def stream(path: Path, progress: Callable[[int], None] | None = None) -> tuple[Metadata, Iterator[PlacedNode]]:
@@ -84,8 +80,6 @@ def _frames(path: Path, progress: Callable[[int], None] | None) -> Iterator[tupl
         yield from messages(unpacked_blocks(path, progress))
     except WireError as error:
         raise TraceError(f"{path}: {error}; write or copy it again") from None
-    except TruncatedError as error:
-        raise TraceError(f"{error}".replace(", or pass --repair to read the rows before the cut", "")) from None
 
 
 def _nodes(path: Path, source: Iterator[tuple[int, bytes]]) -> Iterator[PlacedNode]:
@@ -113,7 +107,7 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode]) -> Trace:
     found: list[Diagnostic] = []
     attrs = {a.name: a.value for a in metadata.attrs}
     rank, source = _rank(path, found)
-    if metadata.version and metadata.version not in _KNOWN:
+    if metadata.version and metadata.version not in KNOWN_VERSIONS:
         found.append(Diagnostic("chakra-version", f"{path}: unknown Chakra version {metadata.version!r}; read by its fields"))
     names: dict[str, int] = {}
     lanes: dict[tuple[bool, int], int] = {}
@@ -159,7 +153,7 @@ class _Row:
 
 
 def _row(path: Path, node: ChakraNode) -> _Row:
-    values = {a.name: a for a in node.attrs}
+    values = {a.name: a for a in node.attrs if a.kind}
 
     def integer(name: str, default: int) -> int:
         found = values.get(name)
@@ -217,15 +211,13 @@ def _rank(path: Path, found: list[Diagnostic]) -> tuple[int, str]:
 
 def _groups(path: Path, found: list[Diagnostic]) -> dict[str, Any]:
     """The communicators listed in the file's folder, in the form of the metadata that profilers write."""
-    for name in _GROUP_FILES:
-        file = path.parent / name
-        if not file.is_file():
-            continue
-        try:
-            groups = msgspec.json.decode(file.read_bytes(), type=dict[str, list[int]])
-        except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
-            found.append(Diagnostic("groups-unreadable", f"{file}: no object of rank lists by group ({error}); left out"))
-            continue
-        config = [{"pg_name": key, "pg_desc": "", "ranks": ranks} for key, ranks in groups.items()]
-        return {"distributedInfo": {"pg_config": config}}
-    return {}
+    file = companions(path.parent).get(Companion.GROUPS)
+    if file is None:
+        return {}
+    try:
+        groups = msgspec.json.decode(file.read_bytes(), type=dict[str, list[int]])
+    except (msgspec.MsgspecError, UnicodeDecodeError, OSError) as error:
+        found.append(Diagnostic("groups-unreadable", f"{file}: no object of rank lists by group ({error}); left out"))
+        return {}
+    config = [{"pg_name": key, "pg_desc": "", "ranks": ranks} for key, ranks in groups.items()]
+    return {"distributedInfo": {"pg_config": config}}

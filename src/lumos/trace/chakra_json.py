@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from lumos.errors import TraceError
-from lumos.trace.blocks import TruncatedError, unpacked_blocks
+from lumos.trace.blocks import unpacked_blocks
 from lumos.trace.chakra_et import trace_of
 from lumos.trace.chakra_wire import ATTRIBUTE_KINDS, Attribute, ChakraNode, IOInfo, Metadata, NodeType
 
@@ -36,8 +36,6 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
     """Read one rank's nodes from JSON. Raises TraceError: unreadable, neither of the two forms, a field of a wrong type, no nodes."""
     try:
         text = b"".join(unpacked_blocks(path, progress)).decode()
-    except TruncatedError as error:
-        raise TraceError(f"{error}".replace(", or pass --repair to read the rows before the cut", "")) from None
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: not UTF-8 at byte {error.start}; write it again") from None
     metadata, nodes = parse_json(text, str(path))
@@ -134,7 +132,7 @@ def _attribute(entry: Mapping[str, Any]) -> Attribute:
             if form in entry:
                 values = tuple(_value(kind, v) for v in entry[form].get("values", ()))
                 return Attribute(str(entry.get("name", "")), f"{kind}_list", values, doc)
-    raise ValueError(f"attribute {entry.get('name')!r} has no value")
+    return Attribute(str(entry.get("name", "")), "", "", doc)
 
 
 def _value(kind: str, value: Any) -> Any:
@@ -173,6 +171,8 @@ def _dumped(attribute: Attribute) -> dict[str, Any]:
     name, kind, value, doc = attribute
     element = kind.removesuffix("_list")
     out: dict[str, Any] = {"name": name, **({"docString": doc} if doc else {})}
+    if not kind:
+        return out
     if isinstance(value, tuple):
         out[f"{element}List"] = {"values": [_plain(element, v) for v in value]}
     else:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_MESSAGE = 64 << 20
 
 #: Written into every metadata message. An empty message reads as the end of the file in Chakra's Python reader.
-VERSION = "0.0.4"
+_VERSION = "0.0.4"
 
 Value = int | float | str | bytes | bool | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | tuple[bytes, ...] | tuple[bool, ...]
 
@@ -64,7 +64,8 @@ class CollectiveType(IntEnum):
 
 
 class Attribute(NamedTuple):
-    """A named value with its exact protobuf type: "int64", "bool", "string", … or one of these followed by "_list"."""
+    """A named value with its exact protobuf type: "int64", "bool", "string", … or one of these followed by "_list". The type is ""
+    where the file names the attribute and gives it no value; its value is then ""."""
 
     name: str
     kind: str
@@ -84,7 +85,7 @@ class IOInfo(NamedTuple):
 class Metadata:
     """The first message of a file. `unknown`: the bytes of fields that are not in the schema."""
 
-    version: str = VERSION
+    version: str = _VERSION
     attrs: tuple[Attribute, ...] = ()
     unknown: bytes = b""
 
@@ -226,7 +227,7 @@ def _bad(wanted: str) -> str:
 def decode_attribute(data: bytes) -> Attribute:
     """One attribute. Where several values of the oneof are present, the last wins, as in protobuf."""
     name, doc, kind = "", "", ""
-    value: Value = 0
+    value: Value = ""
     for number, wire, raw, _ in fields(data):
         if number == 1:
             name = _text(raw)
@@ -240,8 +241,6 @@ def decode_attribute(data: bytes) -> Attribute:
             value = _list(_SCALARS[number - 1], raw)
         else:
             raise WireError(f"attribute {name!r} has a value of unknown type (field {number})")
-    if not kind:
-        raise WireError(f"attribute {name!r} has no value")
     return Attribute(name, kind, value, doc)
 
 
@@ -293,10 +292,12 @@ def _packed(data: bytes) -> tuple[int, ...]:
 def encode_once(attribute: Attribute) -> bytes:
     """One attribute's message, without a cache: for attributes that few nodes share. WireError where the value does not fit."""
     name, kind, value, doc = attribute
+    out = _chunk(1, name.encode()) + (_chunk(2, doc.encode()) if doc else b"")
+    if not kind:
+        return out
     number = _NUMBERS.get(kind)
     if number is None:
         raise WireError(f"attribute {name!r} has the unknown kind {kind!r}")
-    out = _chunk(1, name.encode()) + (_chunk(2, doc.encode()) if doc else b"")
     if not kind.endswith("_list"):
         return out + _element(kind, number, value)
     element = kind.removesuffix("_list")
@@ -347,7 +348,7 @@ def decode_metadata(data: bytes) -> Metadata:
 def encode_metadata(metadata: Metadata) -> bytes:
     """The first message; its version is always set."""
     attrs = b"".join(_chunk(2, encode_attribute(a)) for a in metadata.attrs)
-    return _chunk(1, (metadata.version or VERSION).encode()) + attrs + metadata.unknown
+    return _chunk(1, (metadata.version or _VERSION).encode()) + attrs + metadata.unknown
 
 
 def decode_node(data: bytes) -> ChakraNode:

@@ -19,7 +19,7 @@ import numpy as np
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
-from lumos.trace.blocks import TruncatedError, unpacked_blocks
+from lumos.trace.blocks import unpacked_blocks
 from lumos.trace.table import ABSENT, Int32, Int64, ProcessGroup
 
 if TYPE_CHECKING:
@@ -118,10 +118,7 @@ def read(path: str | Path) -> ExecutionTrace:
     Raises TraceError: unreadable, cut off, not JSON, not an execution trace, no nodes, two nodes with one id, a cycle of parents.
     """
     path = Path(path)
-    try:
-        data = b"".join(unpacked_blocks(path))
-    except TruncatedError as error:
-        raise TraceError(f"{error}".replace(", or pass --repair to read the rows before the cut", "")) from None
+    data = b"".join(unpacked_blocks(path))
     try:
         file = msgspec.json.decode(data, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

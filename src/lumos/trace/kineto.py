@@ -18,6 +18,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.trace import kineto_schema as schema
 from lumos.trace.blocks import TruncatedError, unpacked_blocks
+from lumos.trace.kineto_values import checked_arguments, checked_header
 from lumos.trace.reader import NotATraceError
 from lumos.trace.string_table import StringTable
 from lumos.trace.table import DEVICE_WORK, Category, Column, Int8, Int32, Int64, Lane, Trace
@@ -36,6 +37,9 @@ _NOT_A_LIST = "traceEvents is not an array"
 
 #: Starts that differ by more cannot be of one recording.
 _DAY_NS = 86_400 * 10**9
+
+#: What else can be done about a file that was cut off after its first events.
+_OR_REPAIR = ", or pass --repair to read the rows before the cut"
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|workers)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _NUMBER_AT_END = re.compile(r"[-_](\d{1,6})(?:\.pt\.trace)?\.json(?:\.gz)?$", re.IGNORECASE)
@@ -64,9 +68,9 @@ def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | 
     _report_repairs(scanned.repairs, found)
     _report_counts(scanned.counts, found)
 
-    metadata = _metadata(scanned.header, found)
+    metadata = checked_header(_metadata(scanned.header, found), found.header)
     strings = StringTable(scanned.strings.text, scanned.strings.offsets)
-    args = _args(scanned.columns, found)
+    args = checked_arguments(_args(scanned.columns, found), strings, found.arguments)
     start = scanned.start
     _add_base(start, metadata, found)
     classes = pairs(scanned.classes)
@@ -103,6 +107,12 @@ class _Findings(list[Diagnostic]):
 
     def add(self, code: str, message: str) -> None:
         self.append(Diagnostic(code, f"{self._path}: {message}"))
+
+    def header(self, place: str, why: str) -> None:
+        self.add("header-unreadable", f"{place} {why}; left out")
+
+    def arguments(self, key: str, values: int, why: str) -> None:
+        self.add("argument-unreadable", f"{values} values of {key!r} are {why}; left out")
 
 
 def new_scanner(repair: bool = False) -> Scanner:
@@ -143,7 +153,7 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
                     )
         except TruncatedError as error:
             if not repair:
-                raise
+                raise TruncatedError(f"{error}{_OR_REPAIR if scanner.saw_events else ''}") from error
             truncated = str(error).removeprefix(f"{path}: ").split(":")[0]
         whole = scanner.finish()
     except ScanError as error:
@@ -158,7 +168,7 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
     if not whole:
         place = f"the JSON ends at byte {scanner.offset} (line {_line(path, scanner.offset)}) before it is complete"
         if not (repair and scanner.saw_events):
-            remedy = "copy or record it again" + ("" if repair else ", or pass --repair to read the rows before the cut")
+            remedy = "copy or record it again" + (_OR_REPAIR if scanner.saw_events and not repair else "")
             raise TraceError(f"{path}: {place}: the file was cut off; {remedy}")
         truncated = truncated or place
     if not scanner.saw_events:
@@ -173,9 +183,18 @@ def _malformed(path: Path, offset: int, reason: str, repair: bool, limit: bool) 
     if reason == _NOT_A_LIST:
         return f"{path}: {reason} at byte {offset} (line {_line(path, offset)}): not a profiler trace; give the profiler's file"
     place = f"not valid JSON at byte {offset} (line {_line(path, offset)}): {reason}"
-    if repair:
+    if repair or not _can_repair(path):
         return f"{path}: {place}, beyond what --repair can mend; record it again"
     return f"{path}: {place}; pass --repair to read it all the same"
+
+
+def _can_repair(path: Path) -> bool:
+    """Whether --repair reads a file that is not valid JSON, so that it is advised only where it helps."""
+    try:
+        _scan(path, True, None)
+    except TraceError:
+        return False
+    return True
 
 
 def _line(path: Path, offset: int) -> int:

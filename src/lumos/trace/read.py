@@ -23,7 +23,7 @@ from lumos.trace.table import Job, Trace
 from lumos.units import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 def _is_execution_trace(first: bytes) -> bool:
@@ -53,12 +53,17 @@ COMPRESSED = (
     _compressed("LZ4", b"\x04\x22\x4d\x18", "lz4 -d FILE"),
 )
 
+#: The first bytes of JSON in UTF-16: a byte order mark, or an ASCII character beside a zero byte.
+_UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0[")
+UTF16 = Reader("text in UTF-16", lambda first: first.startswith(_UTF16), None, "convert it (iconv -f UTF-16 -t UTF-8 FILE > NEW)")
+
 #: Where files are read.
 READ_ENGINES = ("local", "ray")
 
 #: Tried in this order; the first that takes a file reads it. Kineto comes last because it has no signature.
 READERS: tuple[Reader, ...] = (
     *COMPRESSED,
+    UTF16,
     Reader("an operation table (Parquet)", straggler_parquet.sniff, straggler_parquet.read, is_original=True),
     Reader("the sizes of a job (meta.yaml)", straggler_parquet.sniff_meta, None, "give the trace.parquet beside it", is_companion=True),
     Reader("pipeline passes of one rank", pipeline_json.sniff, pipeline_json.read),
@@ -89,6 +94,8 @@ def read(
         raise UsageError(f"engine {engine!r} is not known; valid: {', '.join(READ_ENGINES)}")
     if not paths:
         raise TraceError("no trace given; name a file, several files, or a folder with one file per rank")
+    if any(not os.fspath(path) for path in paths):
+        raise TraceError("an empty path (a variable of the shell that is not set?); name a file or a folder")
     diagnostics: list[Diagnostic] = []
     files = list(_choose([Path(path) for path in paths], diagnostics))
     contents = _on_cluster(files, repair, progress, ray_address) if engine == "ray" else _in_threads(files, repair, progress)
@@ -175,7 +182,7 @@ def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterator[_File]
                 diagnostics.append(Diagnostic("file-left-out", f"{file}: no reader knows its content; left out"))
             elif reader.read is None:
                 code = "execution-trace-set-aside" if reader is EXECUTION_TRACE else "file-left-out"
-                remedy = f"; {reader.remedy}" if reader in COMPRESSED else ""
+                remedy = f"; {reader.remedy}" if reader in (*COMPRESSED, UTF16) else ""
                 diagnostics.append(Diagnostic(code, f"{file}: {reader.name}; set aside{remedy}"))
             else:
                 yield _File(file, file.stat().st_size, reader.read, reader.repair, named=False)
@@ -200,6 +207,16 @@ def _listed(folder: Path) -> list[Path]:
         return sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     except OSError as error:
         raise TraceError(f"{folder}: cannot be listed ({error.strerror or error}); check its permissions") from error
+
+
+def readable(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
+    """The files that `paths` name, and in folders those that a reader recognises, also where it sets them aside. Missing ones are left
+    out. TraceError where a folder cannot be listed."""
+    for path in map(Path, paths):
+        if path.is_dir():
+            yield from (file for file in _listed(path) if _reader_of(file) is not None)
+        elif path.exists():
+            yield path
 
 
 def _reader_of(path: Path) -> Reader | None:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from lumos.trace.read import read
+from lumos.output_files import check_outputs
+from lumos.trace.read import read, readable
 from lumos.trace.table import Job
 
 #: A trace file, a folder with one file per rank, several of them, or a job that has been read.
@@ -21,3 +22,11 @@ def as_job(source: Source, *, repair: bool = False) -> Job:
 def paths_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     """One path or several, as text."""
     return (os.fspath(source),) if isinstance(source, (str, os.PathLike)) else tuple(os.fspath(path) for path in source)
+
+
+def keep_inputs(source: Source, *outputs: str | os.PathLike[str] | None) -> None:
+    """Raise UsageError where an output would take the place of a file of the job, or be written among its files.
+
+    None stands for an output that was not asked for.
+    """
+    check_outputs(outputs, (t.path for t in source.traces) if isinstance(source, Job) else readable(paths_of(source)))

@@ -18,7 +18,7 @@ from lumos.result import Described
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lumos.diagnostics import Diagnostic
 
@@ -54,6 +54,9 @@ class Category(IntEnum):
     INSTANT = 18
     COUNTER = 19
 
+
+#: For so few values, comparing a column with one after the other is faster than looking its entries up in a table.
+FEW = 8
 
 #: Categories that are device work.
 DEVICE_WORK = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
@@ -139,15 +142,29 @@ class Trace(Described):
 
     def named(self, matches: Callable[[str], object]) -> NDArray[np.bool_]:
         """Rows for whose name `matches` returns something true, as a mask; it is called once for each distinct name."""
-        mask: NDArray[np.bool_] = np.array([bool(matches(name)) for name in self.strings] or [False])[self.name]
+        found = [i for i, name in enumerate(self.strings) if matches(name)]
+        if len(found) <= FEW:
+            return _equal_to_any(self.name, found)
+        wanted = np.zeros(len(self.strings), bool)
+        wanted[found] = True
+        mask: NDArray[np.bool_] = wanted[self.name]
         return mask
 
     def is_any(self, *categories: Category) -> NDArray[np.bool_]:
         """Rows of any of the categories, as a mask."""
-        wanted = np.zeros(256, bool)
-        wanted[list(categories)] = True
-        mask: NDArray[np.bool_] = wanted[self.category]
-        return mask
+        return _equal_to_any(self.category, categories)
+
+    def names_of(self, rows: NDArray[Any]) -> list[int]:
+        """The distinct names of some rows (a mask, or their indices), as ascending indices into `strings`."""
+        return np.flatnonzero(np.bincount(self.name[rows], minlength=1)).tolist()
+
+
+def _equal_to_any(column: NDArray[Any], values: Iterable[int]) -> NDArray[np.bool_]:
+    """Which entries of the column are one of the values, compared one value after the other."""
+    mask = np.zeros(len(column), bool)
+    for value in values:
+        mask |= column == value
+    return mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,69 @@
+"""What a user is advised to do about a file does help."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from lumos.errors import TraceError
+from lumos.trace import read
+from lumos.trace.chakra_companions import Companion, companion_of
+
+ROW = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
+TEXT = json.dumps({"schemaVersion": 1, "traceEvents": [ROW] * 20})
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_named_with_the_command_that_converts_it(tmp_path, encoding):
+    path = tmp_path / "rank0.json"
+    path.write_bytes(TEXT.encode(encoding))
+    with pytest.raises(TraceError, match=r"rank0.json: text in UTF-16; convert it \(iconv -f UTF-16"):
+        read(path)
+
+
+def test_an_empty_path_is_not_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "rank0.json").write_text(TEXT)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TraceError, match="an empty path"):
+        read("")
+
+
+@pytest.mark.parametrize(
+    ("content", "mended"),
+    [
+        (TEXT.replace("aten::mm", 'a "bare" quote').encode(), None),
+        (TEXT.replace('"dur": 5', '"dur": 5,,,:').encode(), None),
+        (TEXT[: len(TEXT) // 2].encode(), True),
+        (TEXT[:12].encode(), False),  # before the first event
+        (gzip.compress(TEXT.encode(), mtime=0)[:60], None),
+    ],
+)
+def test_repair_is_advised_where_it_helps_and_only_there(tmp_path, content, mended):
+    path = tmp_path / "rank0.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError) as refused:
+        read(path)
+    advised = "pass --repair" in str(refused.value)
+    try:
+        read(path, repair=True)
+    except TraceError:
+        assert not advised and mended in (None, False)
+    else:
+        assert advised and mended in (None, True)
+
+
+@pytest.mark.parametrize("content", [b" \n" * 5000, b"\n" * 10000, b" " * 10000, b"# a comment\n \n" * 700])
+def test_a_file_of_blanks_is_refused_at_once(tmp_path, content):
+    """A pattern that divides blanks into lines in every possible way would not end within the life of the machine."""
+    path = tmp_path / "rank0.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=r"rank0\.json"):
+        read(path)
+
+
+def test_blank_lines_and_comments_may_come_before_a_network():
+    for text in (b"topology: [Ring]", b"# net\n\n---\n  # more\n topology: x", b"---\nnpus_count : [2]", b"\n \t\nlatency: [1]"):
+        assert companion_of(text) is Companion.NETWORK
+    assert companion_of(b"# topology: none\n") is None
