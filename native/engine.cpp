@@ -15,10 +15,11 @@
 using namespace lumos;
 using namespace nb::literals;
 
-// The columns of one graph, kept alive together.
+// The columns of one graph, kept alive together. The loops read them only after `check_tables` found nothing wrong.
 struct Tables {
     std::vector<std::shared_ptr<void>> owners;
     View view{};
+    bool checked = false;
 
     template <typename T>
     const T* keep(const In<T>& array) {
@@ -31,6 +32,16 @@ struct Tables {
            In<int64_t> release_time, In<int64_t> rendezvous_offset, In<int32_t> rendezvous_task, In<int32_t> queue_depth,
            In<int32_t> wait_task, In<int32_t> wait_target, In<int32_t> occupancy_task, In<float> occupancy_share,
            In<int64_t> occupancy_hold, uint32_t ignored) {
+        const size_t tasks = duration.size(), ranks = queue_depth.size();
+        same_length(tasks, {processor.size(), kind.size(), pred_offset.size() - 1});
+        same_length(pred.size(), {pred_kind.size(), size_t(pred_offset.data()[tasks])});
+        same_length(rank_of.size(), {is_stream.size(), device_of.size()});
+        same_length(ranks * DEPENDENCIES, {lag.size()});
+        same_length(release_task.size(), {release_time.size()});
+        if (rendezvous_offset.size() == 0) throw std::invalid_argument("rendezvous_offset is empty");
+        same_length(rendezvous_task.size(), {size_t(rendezvous_offset.data()[rendezvous_offset.size() - 1])});
+        same_length(wait_task.size(), {wait_target.size()});
+        same_length(occupancy_task.size(), {occupancy_share.size(), occupancy_hold.size()});
         view.tasks = int32_t(duration.size());
         view.processors = int32_t(rank_of.size());
         view.ranks = int32_t(queue_depth.size());
@@ -63,15 +74,23 @@ struct Tables {
     }
 };
 
-static std::string check_tables(const Tables& tables) {
+static std::string check_tables(Tables& tables) {
     nb::gil_scoped_release release;
-    return check(tables.view);
+    std::string wrong = check(tables.view);
+    tables.checked = wrong.empty();
+    return wrong;
+}
+
+static const View& checked_view(const Tables& tables) {
+    if (!tables.checked) throw std::invalid_argument("tables that check() has not found sound");
+    return tables.view;
 }
 
 static Cycle simulate(const Tables& tables, In<int64_t> duration, Out<int64_t> start, Out<int64_t> end) {
-    same_length(size_t(tables.view.tasks), {duration.size(), start.size(), end.size()});
+    const View& view = checked_view(tables);
+    same_length(size_t(view.tasks), {duration.size(), start.size(), end.size()});
     nb::gil_scoped_release release;
-    return Loop(tables.view, duration.data(), start.data(), end.data()).run();
+    return Loop(view, duration.data(), start.data(), end.data()).run();
 }
 
 template <class T>
@@ -128,6 +147,9 @@ class FrozenGraph {
         const size_t k = factors.shape(0), groups = factors.shape(1);
         check_lengths({group.size(), mark.size()});
         same_length(k, {first.size(), last.size(), before.size(), earlier.size()});
+        for (size_t i = 0; i < group.size(); ++i)
+            if (group.data()[i] >= groups)
+                throw std::invalid_argument(detail::outside("group", int64_t(i), group.data()[i], int64_t(groups)));
         nb::gil_scoped_release release;
         const Aligned<Factors> factor{groups};
         each_batch(k, [&](Batch& batch, const size_t (&rows)[LANES]) {
@@ -153,6 +175,8 @@ class FrozenGraph {
     void latest_ends(In<int32_t> sequence, In<int32_t> set, In<int32_t> holder, In<int64_t> early, In<int64_t> start, In<int64_t> began,
                      In<int64_t> end, Out<int64_t> late) const {
         check_lengths({sequence.size(), set.size(), holder.size(), early.size(), start.size(), began.size(), end.size(), late.size()});
+        check_values("sequence", sequence, 0);
+        check_values("holder", holder, -1);
         nb::gil_scoped_release release;
         bound_ends(g_, columns_, {sequence.data(), set.data(), holder.data(), early.data(), start.data(), end.data(), began.data()},
                    late.data());
@@ -162,7 +186,17 @@ class FrozenGraph {
     const View& g_;
     Frozen columns_;
 
-    void check_lengths(std::initializer_list<size_t> lengths) const { same_length(size_t(g_.tasks), lengths); }
+    // ValueError in Python where a column has another length than the graph has tasks, or where the graph has no order.
+    void check_lengths(std::initializer_list<size_t> lengths) const {
+        if (!columns_.cycle.empty()) throw std::invalid_argument("tasks wait for each other: the graph has no order");
+        same_length(size_t(g_.tasks), lengths);
+    }
+
+    void check_values(const char* name, const In<int32_t>& values, int32_t least) const {
+        for (size_t i = 0; i < values.size(); ++i)
+            if (values.data()[i] < least || values.data()[i] >= g_.tasks)
+                throw std::invalid_argument(detail::outside(name, int64_t(i), values.data()[i], g_.tasks));
+    }
 
     // Visits the rows of k configurations LANES at a time; spare lanes repeat the last one.
     template <typename Visit>
@@ -181,6 +215,7 @@ class FrozenGraph {
 };
 
 static FrozenGraph freeze(const Tables& tables) {
+    checked_view(tables);
     nb::gil_scoped_release release;
     return FrozenGraph(tables);
 }

@@ -17,6 +17,15 @@ inline std::string outside(const char* column, int64_t i, int64_t value, int64_t
     return at(column, i, "is " + std::to_string(value) + ", outside 0.." + std::to_string(stop - 1));
 }
 
+inline std::string check_processors(const View& g) {
+    for (int32_t p = 0; p < g.processors; ++p) {
+        if (g.rank_of[p] < 0 || g.rank_of[p] >= g.ranks) return outside("rank_of", p, g.rank_of[p], g.ranks);
+        if (g.is_stream[p] && (g.device_of[p] < 0 || g.device_of[p] >= g.devices))
+            return outside("device_of", p, g.device_of[p], g.devices);
+    }
+    return {};
+}
+
 inline std::string check_tasks(const View& g) {
     double total = 0;
     for (int32_t t = 0; t < g.tasks; ++t) {
@@ -97,8 +106,8 @@ inline std::string check_occupancy(const View& g) {
 
 // What is wrong first, or an empty text.
 inline std::string check(const View& g) {
-    for (const auto part :
-         {detail::check_tasks, detail::check_predecessors, detail::check_sets, detail::check_waits, detail::check_occupancy})
+    for (const auto part : {detail::check_processors, detail::check_tasks, detail::check_predecessors, detail::check_sets,
+                            detail::check_waits, detail::check_occupancy})
         if (std::string wrong = part(g); !wrong.empty()) return wrong;
     return {};
 }

@@ -30,7 +30,7 @@ class Deadlock {
             walk.kinds.erase(walk.kinds.begin(), walk.kinds.begin() + step[task]);
         }
         for (size_t i = 0; i < walk.tasks.size() && walk.missing.empty(); ++i)
-            if (walk.kinds[i] == RENDEZVOUS) {
+            if (s.flags[walk.tasks[i]] & LoopState::ARRIVED) {  // else an edge of that kind leads on, and the task is of no set
                 const int64_t set = s.set_of(walk.tasks[i]);
                 for (int64_t m = g.set_offset[set]; m < g.set_offset[set + 1]; ++m)
                     if (!(s.flags[g.set_task[m]] & LoopState::ARRIVED)) walk.missing.push_back(g.set_task[m]);

@@ -21,16 +21,26 @@ using Layers = In2<int64_t>;  // [stage, chunk held]
 
 // (pass, microbatch, chunk), the fields of Action.
 static std::vector<std::tuple<int, int, int>> actions(int name, int stage, int stages, int microbatches, int chunks) {
+    check_sizes(name, stages, chunks, microbatches);
+    if (stage < 0 || stage >= stages) throw std::invalid_argument("no such stage");
     std::vector<std::tuple<int, int, int>> out;
     for (const Action& a : schedule(Schedule(name), stage, stages, microbatches, chunks))
         out.emplace_back(int(a.step), a.microbatch, a.chunk);
     return out;
 }
 
+static void check_layers(const Layers& layers, size_t stages, size_t held) {
+    if (layers.shape(0) != stages || layers.shape(1) != held)
+        throw std::invalid_argument("columns or layers do not fit the order of the passes");
+}
+
 // The moments at which stages hold most: of the first stage, of the last, and of those between them unless an earlier one holds at least
 // as much.
 static std::map<int, std::vector<Held>> worst(int name, int stages, int chunks, int microbatches, Layers dense, Layers mixture) {
-    const size_t held = dense.shape(1);
+    check_sizes(name, stages, chunks, microbatches);
+    const size_t held = held_chunks(Schedule(name), chunks);
+    check_layers(dense, stages, held);
+    check_layers(mixture, stages, held);
     std::map<int, std::vector<Held>> out;
     std::vector<std::pair<std::vector<Held>, Held>> seen;  // moments and layers of stages between
     for (int s = 0; s < stages; ++s) {
@@ -56,14 +66,20 @@ static std::map<int, std::vector<Held>> worst(int name, int stages, int chunks, 
 class Passes {
   public:
     Passes(int name, int stages, int chunks, int microbatches, bool holds, bool beside)
-        : order_(make_order(Schedule(name), stages, chunks, microbatches, holds, beside)) {}
+        : order_(
+              (check_sizes(name, stages, chunks, microbatches), make_order(Schedule(name), stages, chunks, microbatches, holds, beside))) {}
 
     int size() const { return order_.passes(); }
 
     // Writes the ns of the plans `rows` of `table` to out[rows]. dense, mixture: layers of the stages' chunks.
     void time(In2<double> table, In<int64_t> rows, Layers dense, Layers mixture, Out<double> out) const {
-        if (table.shape(1) != COLUMNS || dense.shape(0) != size_t(order_.stages) || dense.shape(1) != size_t(order_.held))
-            throw std::invalid_argument("columns or layers do not fit the order of the passes");
+        if (table.shape(1) != COLUMNS) throw std::invalid_argument("columns or layers do not fit the order of the passes");
+        check_layers(dense, size_t(order_.stages), size_t(order_.held));
+        check_layers(mixture, size_t(order_.stages), size_t(order_.held));
+        same_length(table.shape(0), {out.size()});
+        for (size_t i = 0; i < rows.size(); ++i)
+            if (rows.data()[i] < 0 || size_t(rows.data()[i]) >= out.size())
+                throw std::invalid_argument("rows names a plan beyond the table");
         nb::gil_scoped_release free;
         std::vector<int64_t> by_place[2];
         for (int type = 0; type < 2; ++type) {

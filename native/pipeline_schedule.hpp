@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <stdexcept>
 #include <vector>
 
 #include "shared_enum.hpp"
@@ -120,6 +121,24 @@ inline Actions schedule(Schedule name, int stage, int stages, int microbatches, 
         default: break;
     }
     return chunks > 1 ? interleaved(stage, stages, microbatches, chunks) : one_forward_one_backward(stage, stages, microbatches);
+}
+
+// The most passes of one order: 2^26 of them take some 10 GB.
+constexpr int64_t MOST_PASSES = int64_t(1) << 26;
+
+// Throws std::invalid_argument unless the schedule has an order for these sizes.
+inline void check_sizes(int name, int stages, int chunks, int microbatches) {
+    if (name < 0 || name > int(Schedule::DUALPIPE)) throw std::invalid_argument("no such schedule");
+    if (stages < 1 || chunks < 1 || microbatches < 1) throw std::invalid_argument("stages, chunks and microbatches must be at least 1");
+    if (3.0 * stages * chunks * microbatches > double(MOST_PASSES)) throw std::invalid_argument("more passes than an order can have");
+    const Schedule schedule = Schedule(name);
+    if (schedule == Schedule::DUALPIPE) {
+        if (stages % 2 || microbatches % 2 || microbatches < 2 * stages)
+            throw std::invalid_argument("dualpipe needs even stages and microbatches, at least two of these for each of those");
+    } else if (chunks > 1) {
+        if (schedule == Schedule::GPIPE || schedule == Schedule::ZERO_BUBBLE) throw std::invalid_argument("the schedule has no chunks");
+        if (microbatches % stages) throw std::invalid_argument("chunks need microbatches that are a multiple of the stages");
+    }
 }
 
 // How many chunks a device holds, how many parts the model has along the pipeline, and which of them a stage's chunk is.

@@ -44,11 +44,15 @@ QUICK = (
     "two threads",
     "prefetch",
     "two streams",
+    "three branches",
     "loss read twice",
     "graphs",
     "autograd",
     "phases",
     "loader thread",
+    "slow loader process",
+    "copies from a thread",
+    "unequal queues",
     "fully sharded",
     "straggling host",
     "two stages",
@@ -79,8 +83,17 @@ def test_lumos_answers_from_the_optional_rows(name, tmp_path):
 def test_what_a_recording_cannot_tell_is_said(tmp_path):
     refused = answered(CASE["graphs joined inside"], tmp_path / "graphs")
     assert [line.lumos for line in refused] == [None, None]
-    limited = answered(CASE["slow loader process"], tmp_path / "loader")
-    assert {(line.grade, "other processes" in line.reason) for line in limited[1:]} == {(Grade.LIMITED, True)}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "why"),
+    [("launch-bound", "*elementwise*", "no kernel of the recording ever waited"), ("loader process", "*gemm*", "kept up")],
+)
+def test_what_only_a_change_brings_to_bear_is_said_and_held_by_the_interval(name, change, why, tmp_path):
+    lines = answered(CASE[name], tmp_path)
+    wrong = [line for line in lines if not line.right]
+    assert [(line.change.split("`")[1], line.grade, line.warned) for line in wrong] == [(change, Grade.LIMITED, True)]
+    assert why in wrong[0].reason
 
 
 def test_the_programs_and_their_changes_are_many_and_different():

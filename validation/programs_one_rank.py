@@ -222,6 +222,6 @@ ONE_RANK = (
     Case("double buffers", double_buffers, (Change("aten::numpy", 2), Change("Memcpy*", 3), Change("*gemm*", 0.2))),
     Case("graphs joined inside", graph_joined_inside, (Change("side_kernel", 2), Change("fused_kernel", 2))),
     Case("loader thread", loader_thread, (Change("aten::stack", 0.5), Change("*gemm*", 0.5), Change("*gemm*", 3)), 10),
-    Case("loader process", loader_process, (Change("*gemm*", 2), Change("aten::linear", 3))),
+    Case("loader process", loader_process, (Change("*gemm*", 2), Change("aten::linear", 3), Change("*gemm*", 0.3))),
     Case("slow loader process", slow_loader_process, (Change("*gemm*", 0.5), Change("*gemm*", 3)), 10),
 )

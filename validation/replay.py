@@ -33,14 +33,24 @@ from lumos.vocabulary import Basis
 
 #: Kinds whose worth the table of `--ignore` shows; thread order and launch are what every replay has.
 IGNORED = ("hand-off", "stream-order", "stream-wait", "sync", "queue-depth", "occupancy", "rendezvous")
-
-#: What the misses of the exchange are due to.
-EXCHANGE_NOTES = (
-    "Where it misses. resnet-ddp-mi300x: what is left is the error of the replay itself (last column), which is the same for both steps: it"
-    " has one gap between kernels for a rank, but here kernels follow one another without a gap, except while the device communicates."
-    " dlrm-a100-rank3: a wait between streams is inferred wrongly in step 1010. By the times of that step alone, a stream could have waited"
-    " for a certain kernel, so it is taken to; in steps 1011 to 1014 the same kernel ends 6 to 8 ms after what would have to wait for it."
+#: Why the steps that are not scored stay so.
+UNSCORED_NOTES = (
+    "Not scored, although they count. Eight recordings hold too little to judge a replay by: fewer than 50 operators or pieces of device"
+    " work; of them, mi210-gpu-only has many kernels, but no operator. incomplete is a sample: most rows were left out, so that most"
+    " of a device's idle time has no cause in it. qwen1.5-0.5b begins while the device still works off what was launched before."
+    " switch-moe-a100: the device stops some fifteen times for 2.4 ms, also between kernels that were queued long before, whichever they"
+    " are; it fits another process that takes turns on the device, and nothing in the recording shows when. mtia-inference: a server,"
+    " whose threads wait for requests and for each other through queues that are not recorded."
 )
+#: Waiting kept as CPU work where a step is above the figure to reach.
+KEPT_NOTES = (
+    "Kept above 1 %. examples/gpt-2rank-cpu: one pause of 2.8 ms of rank 0's main thread in step 11, at a place where it does not pause in"
+    " the other steps; it counts because the thread that communicates works throughout it, and goes on long after, so that it is no wait"
+    " for that thread's end. resnet-ddp-mi300x: one pause of 0.19 ms of the main thread, while the device works."
+)
+
+#: The constants of the table of probes and constants.
+_CONSTANTS = ("launch_latency_ns", "kernel_gap_ns", "dispatch_ns", "stream_wait_ns", "sync_return_ns", "copy_return_ns")
 
 
 @dataclass(frozen=True)
@@ -166,13 +176,13 @@ def _summary(cases: Sequence[Case]) -> str:
     return markdown_table(
         ("what", "to reach", "reached"),
         [
-            ("mean absolute step error over scored steps", "≤ 0.5 %", _percent(statistics.fmean(errors))),
-            ("worst scored step", "≤ 2 %", _percent(max(errors))),
+            ("mean absolute step error over scored steps", "≤ 0.5 %", _within(statistics.fmean(errors), 0.005)),
+            ("worst scored step", "≤ 2 %", _within(max(errors), 0.02)),
             ("completion of scored steps, from the start of the recording: worst", "–", _percent(max(late))),
             ("steps not scored", "≤ 1 in 5", f"{len(counted) - len(scored)} of {len(counted)} (reasons in the table of every step)"),
-            ("kernel start error, 95th percentile: median over traces", "≤ 0.3 %", _percent(statistics.median(per_trace))),
-            ("kernel start error, 95th percentile: worst step", "≤ 1.5 %", _percent(max(starts))),
-            ("waiting kept as CPU work, worst scored step", "≤ 1 %", _percent(max(s.kept_wait or 0.0 for s in scored))),
+            ("kernel start error, 95th percentile: median over traces", "≤ 0.3 %", _within(statistics.median(per_trace), 0.003)),
+            ("kernel start error, 95th percentile: worst step", "≤ 1.5 %", _within(max(starts), 0.015)),
+            ("waiting kept as CPU work, worst scored step", "≤ 1 %", _within(max(s.kept_wait or 0.0 for s in scored), 0.01)),
             (
                 "`gpu_zero` on vgg13-h100, resnet-v100",
                 "≤ 0.3, ≤ 0.5",
@@ -188,6 +198,11 @@ def _summary(cases: Sequence[Case]) -> str:
             ("the recorded CPU/gloo example, worst step", "≤ 1 %", _percent(max(own, default=None))),
         ],
     )
+
+
+def _within(value: float, most: float) -> str:
+    """A share, and whether it misses what is to be reached."""
+    return _percent(value) if value <= most else f"{_percent(value)} (missed)"
 
 
 def _section(cases: Sequence[Case], summary: str) -> str:
@@ -211,6 +226,8 @@ def _section(cases: Sequence[Case], summary: str) -> str:
                 ),
                 [_step_row(case, step, late) for case in cases for step, late in zip(case.result.steps, case.late, strict=True)],
             ),
+            UNSCORED_NOTES,
+            KEPT_NOTES,
             "### One step's durations in another step's graph",
             "The period of step B, predicted by the graph of step A with the durations of B: mean absolute error over all pairs of steps of"
             f" a job whose periods differ by {100 * LEAST:.0f} % or more. again: taking the period of A instead. alone: with those of"
@@ -220,7 +237,6 @@ def _section(cases: Sequence[Case], summary: str) -> str:
                 ("job", "pairs", "again", "alone", "share of it", "with the step before", "replayed"),
                 [_exchange_row(case, case.exchanged) for case in cases if case.exchanged is not None],
             ),
-            EXCHANGE_NOTES,
             "### What each dependency is worth",
             "Mean absolute step error, over the steps that count, when a kind of dependency is ignored (`lumos replay --ignore KIND`)."
             " A dash: the graph then has no schedule.",
@@ -233,7 +249,7 @@ def _section(cases: Sequence[Case], summary: str) -> str:
             " doubled, as a multiple of what it takes as it is. A replay that only copied the measured waits would give 1.0 and 2.0,"
             " whatever bounds the job.",
             markdown_table(
-                ("job", "launch latency", "kernel gap", "sync return", "copy return", "gpu_zero", "cpu_double"),
+                ("job", "launch latency", "kernel gap", "dispatch", "stream wait", "sync return", "copy return", "gpu_zero", "cpu_double"),
                 [_constants_row(case) for case in cases],
             ),
         ]
@@ -276,7 +292,7 @@ def _constants_row(case: Case) -> tuple[str, ...]:
 
     return (
         case.name,
-        *(constant(n) for n in ("launch_latency_ns", "kernel_gap_ns", "sync_return_ns", "copy_return_ns")),
+        *(constant(n) for n in _CONSTANTS),
         multiple(case.probed.gpu_zero),
         multiple(case.probed.cpu_double),
     )

@@ -23,6 +23,7 @@ from validation.machine import run
 from validation.machine_trace import write_trace
 from validation.program import Program, scaled
 from validation.programs_by_hand import BY_HAND, Case
+from validation.programs_joined import JOINED
 from validation.programs_one_rank import ONE_RANK
 from validation.programs_ranks import RANKS
 
@@ -37,7 +38,7 @@ from lumos.whatif.whatif import Changes, answer_changes
 #: The error to reach, as a fraction, and the share of the questions to answer.
 REACH, ANSWERED = 0.03, 0.95
 
-CASES = (*BY_HAND, *ONE_RANK, *RANKS)
+CASES = (*BY_HAND, *ONE_RANK, *RANKS, *JOINED)
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Answered:
     """One question, times in ms. change: "–" asks for the unchanged step. optional: whether the recording has the optional rows.
 
     truth: what the machine took. lumos: what Lumos says; None where it does not answer, for the `reason`. grade: how far it trusts that.
+    interval: within which it says that the time lies.
     """
 
     program: str
@@ -54,6 +56,7 @@ class Answered:
     lumos: float | None
     grade: Grade
     reason: str = ""
+    interval: tuple[float, float] = (0.0, 0.0)
 
     @property
     def error(self) -> float | None:
@@ -62,6 +65,11 @@ class Answered:
     @property
     def right(self) -> bool:
         return self.error is not None and abs(self.error) <= REACH
+
+    @property
+    def warned(self) -> bool:
+        """Whether an answer that is not right is called limited, and its interval holds the truth."""
+        return not self.right and self.grade is Grade.LIMITED and self.interval[0] <= self.truth <= self.interval[1]
 
 
 def truth_ms(case: Case, program: Program) -> float:
@@ -94,7 +102,9 @@ def answered(case: Case, folder: Path, *, optional: bool = True) -> list[Answere
         if answer.trust.grade is Grade.UNSOUND:
             lines.append(Answered(case.name, name, optional, after, None, answer.trust.grade, answer.trust.why))
         else:
-            lines.append(Answered(case.name, name, optional, after, answer.outcome.step_time_s * 1e3, answer.trust.grade, answer.trust.why))
+            outcome = answer.outcome
+            ends = outcome.step_time_low_s * 1e3, outcome.step_time_high_s * 1e3
+            lines.append(Answered(case.name, name, optional, after, outcome.step_time_s * 1e3, answer.trust.grade, answer.trust.why, ends))
     return lines
 
 
@@ -103,6 +113,7 @@ def section(lines: list[Answered]) -> str:
     asked = [line for line in lines if line.change != "–"]
     given = [line for line in asked if line.lumos is not None]
     limited = [line for line in given if line.grade is Grade.LIMITED]
+    wrong, warned = sum(not x.right for x in given), sum(x.warned for x in given)
     counterfactuals = len({(line.program, line.change) for line in asked})
     return "\n\n".join(
         [
@@ -116,6 +127,7 @@ def section(lines: list[Answered]) -> str:
                     ("programs; counterfactuals", "≥ 20; ≥ 60", f"{len({x.program for x in asked})}; {counterfactuals}"),
                     ("answered", f"≥ {ANSWERED:.0%}", f"{len(given) / len(asked):.1%} of {len(asked)}"),
                     (f"answers within {REACH:.0%}", "all", f"{sum(x.right for x in given)} of {len(given)}"),
+                    ("of the others, called limited with an interval that holds the truth", "all", f"{warned} of {wrong}"),
                     ("of the answers, called limited", "≤ 20 %", f"{len(limited) / max(len(given), 1):.1%}"),
                     ("largest error of an unchanged step", f"≤ {REACH:.0%}", _percent(_worst(x for x in lines if x.change == "–"))),
                 ],
@@ -182,7 +194,8 @@ def main() -> int:
     print(f"{'program':24} {'change':25} rows {'machine':>8} {'Lumos':>8} {'error':>9}")
     for line in lines:
         said = f"{line.lumos:8.3f} {100 * (line.error or 0):+7.2f} %" if line.lumos is not None else "not answered"
-        mark = "" if line.right else f"  {line.grade}: {line.reason}" if line.lumos is None else f"  {line.grade}, wrong"
+        held = f", wrong, {line.interval[0]:.3f} to {line.interval[1]:.3f}"
+        mark = "" if line.right else f"  {line.grade}: {line.reason}" if line.lumos is None else f"  {line.grade}{held}"
         print(f"{line.program:24} {line.change.replace('`', ''):25} {'yes' if line.optional else 'no':4} {line.truth:8.3f} {said}{mark}")
     if not wanted:
         write_section("docs/accuracy.md", "truth", section(lines))

@@ -85,7 +85,7 @@ GRADES = {
     "resnet-ddp-a100": ("limited", "ranks-absent"),
     "resnet-ddp-mi300x": ("limited", "ranks-absent"),
     "h100-inference/qwen1.5-0.5b.json.gz": ("limited", "prefix"),
-    "mi210-gpu-only": ("sound", None),
+    "mi210-gpu-only": ("limited", "too-few-rows"),
     "odd/triton.json.gz": ("limited", "too-few-rows"),
     "chakra/small.0.json.gz": ("limited", "control-dependencies-lost"),
     "odd/mtia-inference.json.gz": ("unsound", "no-step-scored"),

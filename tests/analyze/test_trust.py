@@ -11,7 +11,7 @@ from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import check_sound, grade, trust
 from lumos.errors import LumosError
 from lumos.graph.evidence import NEVER_MEASURED
-from lumos.graph.table import Evidence
+from lumos.graph.table import Evidence, Kind
 from lumos.result import plain
 from lumos.vocabulary import Grade
 
@@ -50,22 +50,40 @@ def test_an_unsound_recording_is_refused_with_the_reason():
     check_sound(grade([found("a", Grade.LIMITED)]), "whatif")
 
 
+@pytest.fixture
+def job(cpu_ahead):
+    """A job whose CPU runs ahead, drawn by its kernels' µs: an operator launches each."""
+
+    def drawn(kernels):
+        graph = cpu_ahead(kernels)
+        return replace(graph, kind=np.where(graph.on_device, graph.kind, Kind.OPERATOR).astype(np.uint8))
+
+    return drawn
+
+
 #: The kernels of 60 steps, 100 µs each.
 EVEN = (100,) * 60
 
 
-def test_a_job_that_its_replay_reproduces_is_sound(cpu_ahead):
-    assert trust(cpu_ahead(EVEN)) == (Grade.SOUND, (), 0.0)
+def test_a_job_that_its_replay_reproduces_is_sound(job):
+    assert trust(job(EVEN)) == (Grade.SOUND, (), 0.0)
 
 
-def test_a_few_rows_agree_by_chance(cpu_ahead):
-    (reason,) = trust(cpu_ahead((100,) * 20)).reasons
+def test_a_few_rows_agree_by_chance(job):
+    (reason,) = trust(job((100,) * 20)).reasons
     assert reason.code == "too-few-rows"
-    assert "38 rows" in reason.message  # 19 launches and their kernels; the first step counts in nothing
+    assert "20 GPU rows and 20 operators in all steps, fewer than 50" in reason.message
 
 
-def test_a_replay_that_is_off(cpu_ahead, shifted):
-    graph = cpu_ahead(EVEN)
+def test_device_work_without_operators_says_nothing_about_the_cpu(cpu_ahead):
+    """Launches and kernels alone: no step is scored, so nothing shows that the replay behaves as the job does."""
+    result = trust(cpu_ahead(EVEN))
+    assert (result.grade, [reason.code for reason in result.reasons]) == (Grade.LIMITED, ["too-few-rows"])
+    assert "60 GPU rows and 0 operators in all steps" in result.why
+
+
+def test_a_replay_that_is_off(job, shifted):
+    graph = job(EVEN)
     # Each kernel ends 10 µs later than the one before it does: periods of 110 instead of 100 µs.
     kernels = np.flatnonzero(graph.on_device)
     late = shifted(graph, {int(task): (0, 10 * (i + 1)) for i, task in enumerate(kernels)})
@@ -74,8 +92,8 @@ def test_a_replay_that_is_off(cpu_ahead, shifted):
     assert "110.0 µs instead of 100.0 µs (+10.0%)" in reason.message
 
 
-def test_waiting_that_was_kept_as_cpu_work(cpu_ahead):
-    graph = cpu_ahead(EVEN)
+def test_waiting_that_was_kept_as_cpu_work(job):
+    graph = job(EVEN)
     launches = np.flatnonzero(~graph.on_device).astype(np.int32)
     kept = replace(graph, unclaimed_wait_task=launches, unclaimed_wait_time=np.full(60, 3_000))
     result = trust(kept)  # 3 of every 100 µs
@@ -88,28 +106,28 @@ def test_waiting_that_was_kept_as_cpu_work(cpu_ahead):
     assert trust(most).grade is Grade.UNSOUND
 
 
-def test_communication_that_may_wait_for_absent_ranks(cpu_ahead):
-    graph = cpu_ahead(EVEN)
+def test_communication_that_may_wait_for_absent_ranks(job):
+    graph = job(EVEN)
     kernels = np.flatnonzero(graph.on_device).astype(np.int32)
     result = trust(replace(graph, waiting_unknown=kernels[::2]))
     assert [reason.code for reason in result.reasons] == ["waiting-unknown"]
     assert result.unknown == pytest.approx(29 / 59)  # every second step, but the first counts in nothing
 
 
-def test_dependencies_without_a_schedule(cpu_ahead):
-    graph = cpu_ahead(EVEN)
+def test_dependencies_without_a_schedule(job):
+    graph = job(EVEN)
     first = int(np.flatnonzero(graph.on_device)[0])
     pred = graph.pred.copy()
     pred[0] = first  # the first kernel waits for itself
     assert [reason.code for reason in trust(replace(graph, pred=pred)).reasons] == ["no-schedule"]
 
 
-def test_what_the_rows_say_counts_too(cpu_ahead):
-    graph = replace(cpu_ahead(EVEN), evidence=(found("kernels-lost", Grade.UNSOUND),))
+def test_what_the_rows_say_counts_too(job):
+    graph = replace(job(EVEN), evidence=(found("kernels-lost", Grade.UNSOUND),))
     assert trust(graph, owners=members(graph)).grade is Grade.UNSOUND
 
 
-def test_times_that_were_never_measured_have_no_replay_to_judge(cpu_ahead):
-    graph = cpu_ahead(EVEN)
+def test_times_that_were_never_measured_have_no_replay_to_judge(job):
+    graph = job(EVEN)
     assert [r.code for r in trust(replace(graph, evidence=(found(NEVER_MEASURED, Grade.LIMITED),))).reasons] == [NEVER_MEASURED]
     assert trust(replace(graph, measured_start=None, measured_end=None)).grade is Grade.SOUND

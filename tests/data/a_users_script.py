@@ -25,6 +25,9 @@ def measured(folder: Path) -> lumos.Job:
     probes: lumos.Probes = lumos.probes(graph)
     grounds: lumos.Trust = lumos.trust(graph, timeline)
     slow: lumos.Stragglers = lumos.stragglers(graph, job, force=grounds.grade == "unsound")
+    first: lumos.Finding = lumos.diagnose(job, graph=graph).findings[0]
+    diagnosis: lumos.Diagnosis = lumos.diagnose(folder / "traces", force=True)
+    print(first.title, first.worth_s, diagnosis.step_time_s)
     change: lumos.Comparison = lumos.compare(job, step=("10", "11"))
     print(devices, error, alone, path.by_class, len(slack.slack), probes.cpu_double, slow.slowdown, change.change_ns)
     print(steps.to_arrow().num_rows, steps.to_dict()["rows"][0]["name"])
@@ -61,15 +64,20 @@ def predicted(folder: Path) -> lumos.Prediction:
 
 
 def written(job: lumos.Job, folder: Path) -> None:
-    """What goes to files: a report, coefficients, a Chakra set, a benchmark."""
+    """What goes to files: a report, a changed job, coefficients, a Chakra set, a benchmark."""
     report: lumos.Written = lumos.report(job, folder / "report.html", step="11", scale={"aten::mm": 0.5})
+    answer: lumos.Answer = lumos.whatif(job, scale={"aten::mm": 0.5}, force=True)
+    timeline: lumos.Timeline = answer.timeline
+    lumos.export(answer, chakra=folder / "changed", perfetto=folder / "changed.json")
     exported: lumos.chakra.Exported = lumos.chakra.export(job, folder / "set", coarse=True, astra_sim=True, cluster="h100")
     checked: lumos.chakra.Checked = lumos.chakra.check(folder / "set")
+    repriced: lumos.Graph = lumos.chakra.priced(folder / "set", folder / "set" / "net.yml")
     imported: lumos.chakra.Imported = lumos.chakra.import_(folder / "set")
     other: lumos.chakra.Synthetic = lumos.chakra.synthesize(folder / "set", output=folder / "other", seed=1)
     stat: lumos.chakra.Stat = lumos.chakra.stat(folder / "set")
     benchmark: lumos.proxy.Generated = lumos.proxy.generate(folder / "traces" / "rank0.json.gz", folder / "proxy")
-    print(report.size_bytes, exported.nodes, checked.ok, imported.graph, other.symbols, stat.total, benchmark.operators)
+    print(len(repriced))
+    print(report.size_bytes, timeline.nbytes, exported.nodes, checked.ok, imported.graph, other.symbols, stat.total, benchmark.operators)
 
 
 def on_other_machines(folder: Path) -> None:
@@ -78,7 +86,8 @@ def on_other_machines(folder: Path) -> None:
     step: int = lumos.proxy.run(folder / "proxy", mode="compute", warmup=0, repeat=1)["replayed_step_ns"]
     fitted: lumos.Calibration = lumos.calibrate([folder / "gemm.csv"], output=folder / "mine.toml")
     recorded: lumos.collect.Recorded = lumos.collect.run(["torchrun", "--nproc-per-node", "2", "train.py"], folder / "out", steps=3)
-    print(linked.link_rate, step, len(list(fitted.sets)), recorded.files)
+    emulated: lumos.Emulated = lumos.emulate(["python", "train.py"], folder / "emulated", "h100", ranks=64)
+    print(linked.link_rate, step, len(list(fitted.sets)), recorded.files, emulated.files)
 
 
 def main(folder: Path) -> None:

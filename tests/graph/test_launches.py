@@ -7,6 +7,7 @@ import pytest
 
 from lumos.errors import GraphError
 from lumos.graph.build import build, rank_graph
+from lumos.graph.constants import CUDA_GAP, ROCM_GAP, shared_gaps
 from lumos.graph.launches import device_work
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate import simulate
@@ -28,6 +29,43 @@ def test_a_kernel_starts_a_latency_after_its_call_and_a_gap_after_its_predecesso
     assert graph.lag[0, Dependency.LAUNCH] == 2 * US
     assert graph.lag[0, Dependency.STREAM_ORDER] == 1 * US
     assert (simulate(graph).start == graph.measured_start - graph.measured_start.min() + graph.release_time.min()).all()
+
+
+def never_queued(draw, pause):
+    """Three kernels of 5 µs, `pause` µs apart; each is launched when the one before has ended, or just before."""
+    drawing, at = draw(), 0
+    for _ in range(3):
+        drawing.launch((at, 5), (at + 4 + pause - 1, 5))
+        at += 5 + pause
+    return drawing
+
+
+def test_a_gap_without_a_sample_is_the_usual_one_but_no_longer_than_any_pause(draw, trace):
+    graph = rank_graph(trace(never_queued(draw, 20)))
+    assert graph.lag[0, Dependency.STREAM_ORDER] == CUDA_GAP[1]
+    assert graph.gap_range.tolist() == [[CUDA_GAP[0], CUDA_GAP[2]]]
+    assert (simulate(graph).start == graph.measured_start - graph.measured_start.min()).all()
+    close = rank_graph(trace(never_queued(draw, 1)))
+    assert close.lag[0, Dependency.STREAM_ORDER] == 1 * US
+    assert close.gap_range.tolist() == [[CUDA_GAP[0], 1 * US]]
+
+
+def test_gaps_of_rocm_are_shorter(draw, trace):
+    drawing = never_queued(draw, 20)
+    for row in drawing.rows:
+        row["name"] = row["name"].replace("cuda", "hip")
+    assert rank_graph(trace(drawing)).gap_range.tolist() == [[ROCM_GAP[0], ROCM_GAP[2]]]
+
+
+def test_a_gap_without_a_sample_is_that_of_the_other_ranks():
+    lag = np.zeros((3, len(Dependency)), np.int64)
+    lag[:, Dependency.STREAM_ORDER] = 1800, 1400, 2000
+    both = np.array([[1800, 1800], [900, 2300], [2000, 2000]])
+    found, bounds = shared_gaps(lag, both)
+    assert found[:, Dependency.STREAM_ORDER].tolist() == [1800, 1900, 2000]
+    assert bounds[1].tolist() == [1900, 1900]
+    none, unknown = shared_gaps(lag[1:2], both[1:2])
+    assert (none[0, Dependency.STREAM_ORDER], unknown.tolist()) == (1400, [[900, 2300]])
 
 
 def test_one_graph_launch_runs_many_kernels(draw, trace):

@@ -50,3 +50,40 @@ def test_every_stream_in_use_at_the_begin_is_held_up_but_none_that_waits_for_ano
     graph = rank_graph(trace(drawing))
     kernels = graph.release_task[(graph.kind == Kind.KERNEL)[graph.release_task]]
     assert [graph.names[i] for i in graph.name[kernels]] == ["a", "b"]
+
+
+def filled_before(draw, waiting):
+    """60 launches of one kernel onto a device that is busy until 9,000 us, when the first of 60 kernels of 100 us starts. A launch takes
+    4 us; the last `waiting` take 100 us, since each has to wait until a kernel from before the recording has ended."""
+    drawing = draw()
+    begin = 0
+    for i in range(60):
+        call = 4 if i < 60 - waiting else 100
+        drawing.launch((begin, call), (9000 + 100 * i, 100), 7, "k")
+        begin += call
+    return drawing
+
+
+def test_launches_that_wait_in_a_queue_filled_before_the_recording_cost_what_others_cost(draw, trace):
+    graph = rank_graph(trace(filled_before(draw, 30)))
+    launches = graph.kind == Kind.LAUNCH
+    assert (graph.duration[launches] == 4 * US).all()
+    assert graph.queue_depth.tolist() == [1022]
+    assert [d.message for d in graph.diagnostics if d.code == "queue-full"] == [
+        "rank 0: launches wait for a place in a queue of 1022; 30 calls waited for work from before the recording"
+    ]
+    kernels = graph.kind == Kind.KERNEL
+    assert (simulate(graph).start[kernels] == graph.measured_start[kernels]).all()
+
+
+def test_a_few_long_launches_are_no_full_queue(draw, trace):
+    graph = rank_graph(trace(filled_before(draw, 19)))
+    assert graph.queue_depth is None
+    assert sorted(graph.duration[graph.kind == Kind.LAUNCH].tolist()) == [4 * US] * 41 + [100 * US] * 19
+
+
+def test_launches_that_load_the_code_of_their_kernels_are_no_full_queue(draw, trace):
+    drawing = draw()
+    for i in range(60):  # every other launch is the first of its kernel
+        drawing.launch((60 * i, 4 if i % 2 else 50), (9000 + 100 * i, 100), 7, "k" if i % 2 else f"k{i}")
+    assert rank_graph(trace(drawing)).queue_depth is None

@@ -127,7 +127,7 @@ def _devices(trace: Trace) -> tuple[str, ...]:
 
 
 #: The number of the CPU in c10::DeviceType, which memory rows use.
-CPU = 0
+_CPU = 0
 
 
 class MemoryCurve(NamedTuple):
@@ -146,7 +146,7 @@ class MemoryCurve(NamedTuple):
 
     @property
     def name(self) -> str:
-        return "CPU" if self.device_type == CPU else f"device {self.device}"
+        return "CPU" if self.device_type == _CPU else f"device {self.device}"
 
 
 def memory_curves(trace: Trace) -> tuple[MemoryCurve, ...]:

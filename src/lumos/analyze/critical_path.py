@@ -35,6 +35,7 @@ _DELAY = {
     Dependency.HAND_OFF: "thread hand-offs",
     Dependency.LAUNCH: "launch latency",
     Dependency.STREAM_ORDER: "kernel gaps",
+    Dependency.OCCUPANCY: "kernel gaps",
     Dependency.STREAM_WAIT: "stream waits",
     Dependency.SYNC: "synchronising calls",
     Dependency.COPY: "synchronising calls",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.loop.steps import step_times
-from lumos.analyze.waiting.unexplained import LEAST_ROWS, MOST_KEPT_WAIT, MOST_UNEXPLAINED, UnexplainedTime, unexplained_times
+from lumos.analyze.waiting.unexplained import MOST_KEPT_WAIT, MOST_UNEXPLAINED, UnexplainedTime, unexplained_times
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Evidence
 from lumos.intervals import union, within
@@ -39,7 +39,7 @@ def replay_evidence(truth: Timeline, replayed: Timeline, owners: Members) -> tup
     return (
         *_off(times, step_times(replayed, owners)),
         *_unscored([figures[i] for i in counted]),
-        *_too_few(owners, counted),
+        *_too_few([figures[i] for i in counted]),
         *_unexplained([figures[i] for i in counted]),
         *_waits_for_absent_ranks(truth, owners, times, counted),
     )
@@ -64,14 +64,10 @@ def _unscored(figures: Sequence[UnexplainedTime]) -> Iterator[Evidence]:
         yield Evidence("no-step-scored", f"too little of any step is explained; of the first, {why}", Grade.UNSOUND)
 
 
-def _too_few(owners: Members, counted: Sequence[int]) -> Iterator[Evidence]:
-    """The steps have so few rows that their times agree by chance."""
-    graph = owners.graph
-    tasks = np.concatenate([owners.tasks(i) for i in counted])
-    rows = int((graph.event[tasks] >= 0).sum())
-    if rows < LEAST_ROWS:
-        message = f"the recording is too short to judge the replay by: {count(rows, 'row')} in all steps, fewer than {LEAST_ROWS}"
-        yield Evidence("too-few-rows", message, Grade.LIMITED)
+def _too_few(figures: Sequence[UnexplainedTime]) -> Iterator[Evidence]:
+    """The steps of every rank have so few rows that their times agree by chance, or none that say what the CPU did."""
+    if all(figure.too_few for figure in figures):
+        yield Evidence("too-few-rows", f"the recording holds too little to judge the replay by: {figures[0].too_few}", Grade.LIMITED)
 
 
 def _explained(figure: UnexplainedTime) -> bool:

@@ -15,17 +15,20 @@ import numpy as np
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
+from lumos.graph.arrivals import arrivals, loader_waits
 from lumos.graph.calls import classify
 from lumos.graph.concatenate import concatenate
 from lumos.graph.constants import rank_constants
+from lumos.graph.dispatch import dispatches
 from lumos.graph.edges import Edges
 from lumos.graph.evidence import row_evidence
+from lumos.graph.hand_offs.joins import joins
 from lumos.graph.hand_offs.slices import host_slices
 from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs
 from lumos.graph.hand_offs.timers import timers
 from lumos.graph.hand_offs.unclaimed_waits import unclaimed_calls, unclaimed_gaps
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
-from lumos.graph.joined.collectives import collectives, is_communication
+from lumos.graph.joined.collectives import collectives
 from lumos.graph.joined.one_job import job_evidence
 from lumos.graph.joined.ranks import join
 from lumos.graph.launches import DeviceWork, device_work
@@ -36,8 +39,8 @@ from lumos.graph.steps import steps
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Waits
 from lumos.graph.waits.graph_launches import graph_order
 from lumos.graph.waits.streams import StreamWaits, stream_waits
-from lumos.graph.waits.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
-from lumos.graph.waits.window import held_up_at_begin, launched_before
+from lumos.graph.waits.syncs import NONE, USUAL_QUEUE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
+from lumos.graph.waits.window import held_up_at_begin, launched_before, stalled_at_begin
 from lumos.trace.operations import is_operations
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Job, Trace
 from lumos.units import count, duration
@@ -102,29 +105,33 @@ def rank_graph(trace: Trace) -> Graph:
     syncs = synchronisations(trace, calls, work)
     copies = blocking_copies(trace, calls, work)
     waits = stream_waits(trace, calls, work)
-    depth, full, freed = _full_queue(work)
+    held_up = held_up_at_begin(trace, work, waits)
+    stalled = stalled_at_begin(trace, work, held_up)
+    depth, full, freed = _full_queue(work, stalled)
     anchors = np.concatenate((work.call[work.call >= 0], syncs.row)).astype(np.int32)
     slices = host_slices(trace, anchors)
     if not len(slices) and not len(work):
         raise GraphError(_without_work(trace))
     alone = timers(trace, slices, anchors, SHORTEST_HAND_OFF)
     slices, handed = hand_offs(trace, slices, alone)
-    delays = rank_constants(trace, work, waits, syncs, copies)
+    dispatched = dispatches(work, waits)
+    delays = rank_constants(trace, work, waits, syncs, copies, dispatched)
 
     planned = plan(trace, slices)
-    _plan_launches(planned, work, copies, (full, freed), delays.launch_latency)
+    _plan_launches(planned, work, copies, (full, freed), stalled, delays.launch_latency)
     awaiting = np.flatnonzero((syncs.target != NONE) | (syncs.event >= 0))
     planned.cut(syncs.row[awaiting], Kind.SYNC, syncs.own[awaiting])
-    tasks = host_tasks(planned, handed)
+    tasks = host_tasks(planned, handed, joins(trace, slices, handed, np.flatnonzero(~alone)))
 
+    awaited = loader_waits(trace, slices, handed)
     once, once_said = one_off(trace, planned, tasks, work)
     first_work = len(tasks)
     edges = _edges(planned, tasks, work, syncs, copies, waits, (full, freed))
     earlier, later = graph_order(trace, work)
     edges.add(first_work + earlier, first_work + later, Dependency.STREAM_WAIT)
+    edges.add(first_work + dispatched.work - 1, first_work + dispatched.work, Dependency.OCCUPANCY)
     before = edges.predecessors(first_work + len(work))
-    lanes = np.unique(slices.lane)
-    held_up = held_up_at_begin(trace, work, waits)
+    lanes = slices.lanes()
     release_task, release_time = _boundary(tasks, work, held_up, lanes)
     on_stream = np.flatnonzero(syncs.target != NONE)
     target = syncs.target[on_stream]
@@ -144,6 +151,7 @@ def rank_graph(trace: Trace) -> Graph:
         pred=before.task,
         pred_kind=before.kind,
         lag=delays.lags()[None, :],
+        gap_range=None if delays.gap_range is None else np.array([delays.gap_range], np.int64),
         release_task=release_task,
         release_time=release_time,
         queue_depth=np.array([depth], np.int32) if depth else None,
@@ -157,10 +165,16 @@ def rank_graph(trace: Trace) -> Graph:
         measured_end=np.concatenate((tasks.end, work.end)),
         unclaimed_wait_task=unclaimed.astype(np.int32),
         unclaimed_wait_time=np.concatenate((gap_time, call_time)),
+        arrivals=arrivals(awaited, tasks.of_slice, tasks.duration),
         one_off=once,
         steps=steps(trace),
-        diagnostics=(*trace.diagnostics, *once_said, *_findings(trace, work, syncs, waits, held_up, depth)),
-        evidence=row_evidence(trace, calls, slices, handed, work, waits),
+        diagnostics=(
+            *trace.diagnostics,
+            *once_said,
+            *_findings(trace, work, syncs, waits, held_up),
+            *_queue_findings(trace, depth, stalled),
+        ),
+        evidence=row_evidence(trace, calls, slices, awaited, work, waits),
     )
 
 
@@ -172,29 +186,36 @@ def _without_work(trace: Trace) -> str:
     return f"{trace.path}: rank {trace.rank} has neither operators nor device work; record with CPU and CUDA activities on"
 
 
-def _full_queue(work: DeviceWork) -> tuple[int, Int64, Int64]:
+def _full_queue(work: DeviceWork, stalled: Int64) -> tuple[int, Int64, Int64]:
     """The depth of the launch queue (0 where the trace shows no limit), the work whose launch had to wait for a place in it, and the
-    work whose end made that place."""
+    work whose end made that place. stalled: work whose launch waited for work from before the recording."""
     depth, order, outstanding, freed = queue_depth(work)
+    if not depth and len(stalled):
+        return max(USUAL_QUEUE, int(outstanding.max())), order[:0], freed[:0]
     blocked = np.flatnonzero(outstanding >= depth) if depth else order[:0]
     return depth, order[blocked], freed[blocked]
 
 
-def _plan_launches(planned: HostPlan, work: DeviceWork, copies: BlockingCopies, queued: tuple[Int64, Int64], latency: int) -> None:
+def _plan_launches(
+    planned: HostPlan, work: DeviceWork, copies: BlockingCopies, queued: tuple[Int64, Int64], stalled: Int64, latency: int
+) -> None:
     """Launch calls keep their measured time, except those that waited inside, for their copy or for a place in the queue.
 
     A call that waited for a place costs what the others cost. Where all waited, it costs the time from the free place to its return.
-    queued: the work whose launch waited for a place, and the work whose end made it.
+    queued: the work whose launch waited for a place, and the work whose end made it. stalled: work whose launch waited for work from
+    before the recording.
     """
     full, freed = queued
     launched = work.call[work.call >= 0]
     at = planned.last_of_row[launched]
     planned.kind[at] = Kind.LAUNCH
     planned.cut(work.call[copies.work], Kind.LAUNCH, np.maximum(copies.own - latency, 0))
-    if len(full):
-        blocked = planned.last_of_row[work.call[full]]
+    waited = np.union1d(full, stalled)
+    if len(waited):
+        blocked = planned.last_of_row[work.call[waited]]
         free = np.setdiff1d(at, blocked)
-        usual = int(np.median(planned.duration[free] if len(free) else np.maximum(planned.finish[blocked] - work.end[freed], 0)))
+        made = planned.finish[planned.last_of_row[work.call[full]]] - work.end[freed]
+        usual = int(np.median(planned.duration[free] if len(free) else np.maximum(made, 0)))
         planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])
         planned.begin[blocked] = planned.finish[blocked] - planned.duration[blocked]
 
@@ -257,13 +278,13 @@ def _device_kinds(trace: Trace, work: DeviceWork) -> Int8:
     of_category = np.full(256, Kind.KERNEL, np.uint8)
     of_category[Category.MEMCPY] = Kind.MEMCPY
     of_category[Category.MEMSET] = Kind.MEMSET
-    return np.where(is_communication(trace)[work.row], Kind.COLLECTIVE, of_category[trace.category[work.row]]).astype(np.uint8)
+    return np.where(work.communicates, Kind.COLLECTIVE, of_category[trace.category[work.row]]).astype(np.uint8)
 
 
 def _collectives(trace: Trace, tasks: HostTasks, work: DeviceWork) -> Collectives | None:
     """Collectives on CPU threads, then those on streams."""
     on_cpu = np.flatnonzero(tasks.kind == Kind.COLLECTIVE)
-    on_stream = np.flatnonzero(is_communication(trace)[work.row])
+    on_stream = np.flatnonzero(work.communicates)
     rows = np.concatenate((tasks.row[on_cpu], work.row[on_stream]))
     calls = np.concatenate((np.full(len(on_cpu), ABSENT, np.int32), work.call[on_stream]))
     return collectives(trace, np.concatenate((on_cpu, len(tasks) + on_stream)), rows, calls)
@@ -274,7 +295,7 @@ def _names(trace: Trace, tasks: HostTasks, work: DeviceWork) -> Int32:
     return np.concatenate((host, trace.name[work.row])).astype(np.int32)
 
 
-def _findings(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: StreamWaits, held_up: Int64, depth: int) -> list[Diagnostic]:
+def _findings(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: StreamWaits, held_up: Int64) -> list[Diagnostic]:
     """What the graph had to infer or could not know."""
     where = f"rank {trace.rank}"
     found = []
@@ -304,8 +325,6 @@ def _findings(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: St
         shown = count(waits.unresolved, "wait")
         message = f"{where}: for {shown} between streams the trace shows no awaited work, so nothing is held back; {_KNOW_WAITS}"
         found.append(Diagnostic("stream-waits-unresolved", message))
-    if depth:
-        found.append(Diagnostic("queue-full", f"{where}: launches wait for a place in a queue of {depth}"))
     unknown = int(((syncs.target == NONE) & (syncs.event < 0)).sum())
     if unknown:
         found.append(
@@ -315,3 +334,13 @@ def _findings(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: St
             )
         )
     return found
+
+
+def _queue_findings(trace: Trace, depth: int, stalled: Int64) -> list[Diagnostic]:
+    """What the graph inferred about the queue of launches."""
+    if not depth:
+        return []
+    message = f"rank {trace.rank}: launches wait for a place in a queue of {depth}"
+    if len(stalled):
+        message += f"; {count(len(stalled), 'call')} waited for work from before the recording"
+    return [Diagnostic("queue-full", message)]

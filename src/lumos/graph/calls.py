@@ -43,7 +43,7 @@ def classify(trace: Trace) -> Int8:
     """The `Call` of every row; OTHER for rows that are not runtime calls."""
     of_name = np.zeros(max(1, len(trace.strings)), np.uint8)
     runtime = trace.category == Category.RUNTIME
-    for name in np.unique(trace.name[runtime]):
+    for name in trace.names_of(runtime):
         text = trace.strings[name]
         of_name[name] = next((call for call, pattern in _PATTERNS if pattern.fullmatch(text)), Call.OTHER)
     return np.where(runtime, of_name[trace.name], 0).astype(np.uint8)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: No task lasts longer: eleven days in ns. Times in other units, or in ns where µs are wanted, exceed it.
 LONGEST_NS = 10**15
 #: No rank's input to a collective is larger: a petabyte.
-MOST_BYTES = 2**50
+_MOST_BYTES = 2**50
 
 #: A column, the type of its entries and how many it must have.
 _Column = tuple[NDArray[np.generic], type[np.generic], int]
@@ -52,6 +52,8 @@ def check_graph(graph: Graph) -> None:
     }
     if graph.one_off is not None:
         columns["one_off"] = (graph.one_off.task, np.int32, len(graph.one_off.share))
+    if graph.arrivals is not None:
+        columns["arrivals"] = (graph.arrivals.task, np.int32, len(graph.arrivals.pace))
     for name, measured in (("measured_start", graph.measured_start), ("measured_end", graph.measured_end)):
         if measured is not None:
             columns[name] = (measured, np.int64, n)
@@ -69,6 +71,9 @@ def check_graph(graph: Graph) -> None:
     if graph.one_off is not None:
         _check_indices("one_off", graph.one_off.task, n)
         _require(bool(((graph.one_off.share >= 0) & (graph.one_off.share <= 1)).all()), "a share of one-off time is not between 0 and 1")
+    if graph.arrivals is not None:
+        _check_indices("arrivals", graph.arrivals.task, n)
+        _require(bool((graph.arrivals.pace >= 0).all()), "the pace of arrivals is negative")
     _check_offsets("pred_offset", graph.pred_offset, len(graph.pred))
     _check_offsets("rendezvous_offset", graph.rendezvous_offset, len(graph.rendezvous_task))
     _require(bool(((graph.duration >= 0) & (graph.duration <= LONGEST_NS)).all()), "a duration is negative, or longer than eleven days")
@@ -129,7 +134,7 @@ def _check_collectives(graph: Graph, facts: Collectives) -> None:
     _require(len(np.unique(facts.task)) == rows, "a task has the facts of two collectives")
     _require(bool((graph.kind[facts.task] == Kind.COLLECTIVE).all()), "a task with the facts of a collective is none")
     _require(
-        bool(((facts.nbytes >= ABSENT) & (facts.nbytes <= MOST_BYTES)).all()), "a collective's bytes are negative or beyond a petabyte"
+        bool(((facts.nbytes >= ABSENT) & (facts.nbytes <= _MOST_BYTES)).all()), "a collective's bytes are negative or beyond a petabyte"
     )
     if facts.size is not None:
         _require(bool(((facts.size == ABSENT) | (facts.size > 0)).all()), "a group has no ranks")

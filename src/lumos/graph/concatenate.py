@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lumos.graph.constants import shared_gaps
 from lumos.graph.lists import offsets
-from lumos.graph.table import Collectives, Graph, Occupancy, OneOff, Waits
+from lumos.graph.table import Arrivals, Collectives, Dependency, Graph, Occupancy, OneOff, Waits
 from lumos.trace.table import ABSENT, Int32, Int64
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
     def joined(column: str) -> Any:
         return np.concatenate([getattr(g, column) for g in graphs])
 
+    lag = joined("lag")
+    gap_range = _gap_range(graphs)
+    if gap_range is not None:
+        lag, gap_range = shared_gaps(lag, gap_range)
     return Graph(
         ranks=tuple(r for g in graphs for r in g.ranks),
         processors=tuple(p for g in graphs for p in g.processors),
@@ -45,7 +50,8 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
         pred_offset=np.concatenate([[0], *(g.pred_offset[1:] + e for g, e in zip(graphs, edges, strict=False))]).astype(np.int64),
         pred=shifted("pred", tasks),
         pred_kind=joined("pred_kind"),
-        lag=np.concatenate([g.lag for g in graphs]),
+        lag=lag,
+        gap_range=gap_range,
         release_task=shifted("release_task", tasks),
         release_time=joined("release_time"),
         queue_depth=_depths(graphs),
@@ -56,6 +62,7 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
         measured_end=joined("measured_end") if all(g.measured_end is not None for g in graphs) else None,
         unclaimed_wait_task=shifted("unclaimed_wait_task", tasks),
         unclaimed_wait_time=joined("unclaimed_wait_time"),
+        arrivals=_arrivals(graphs, tasks),
         one_off=_one_off(graphs, tasks),
         steps=tuple(s for g in graphs for s in g.steps),
         diagnostics=tuple(d for g in graphs for d in g.diagnostics),
@@ -72,9 +79,20 @@ def _renumber(index: dict[str, int], graph: Graph) -> Int32:
     return new[graph.name]
 
 
+def _gap_range(graphs: Sequence[Graph]) -> Int64 | None:
+    if all(g.gap_range is None for g in graphs):
+        return None
+    return np.concatenate([g.lag[:, [Dependency.STREAM_ORDER] * 2] if g.gap_range is None else g.gap_range for g in graphs])
+
+
 def _one_off(graphs: Sequence[Graph], tasks: Int64) -> OneOff | None:
     parts = [(g.one_off.task + np.int32(t), g.one_off.share) for g, t in zip(graphs, tasks, strict=False) if g.one_off is not None]
     return OneOff(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
+
+
+def _arrivals(graphs: Sequence[Graph], tasks: Int64) -> Arrivals | None:
+    parts = [g.arrivals._replace(task=g.arrivals.task + np.int32(t)) for g, t in zip(graphs, tasks, strict=False) if g.arrivals is not None]
+    return Arrivals(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
 
 
 def _depths(graphs: Sequence[Graph]) -> Int32 | None:

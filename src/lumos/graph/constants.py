@@ -1,14 +1,19 @@
-"""The five constants that a replay takes from one rank's trace, each estimated from many gaps.
+"""The six constants that a replay takes from one rank's trace, each estimated from many gaps.
 
 launch_latency: from the end of a launch call to the start of its work, on a stream that had been idle.
 kernel_gap: from the end of work to the start of the next on its stream, where the next had been launched long before.
+dispatch: the same where the device came to the next only after the work before had ended (`graph.dispatch`).
 stream_wait: from the end of the awaited work to the start of work on another stream that waited for it and for nothing else.
 sync_return: from the end of the awaited work to the return of the synchronising call.
 copy_return: from the end of a blocking copy to the return of its call.
-kernel_gap is a mean, because gaps have two sizes on some devices (ROCm: 1 ns and 3.5 us) and with the median of those a
-busy stream would run too fast. The others are medians. Work of a graph launch gives no launch latency: the call starts hundreds of pieces,
-on streams of its own. A wait between streams may have another cause in one repetition or the other, so each wait in the code gives
-its shortest delay.
+kernel_gap is a mean, because gaps have two sizes on some devices (ROCm: 1 ns and 3.5 us), not all of which have a known cause, and with
+the median of those a busy stream would run too fast. The others are medians. Work of a graph launch gives no launch latency: the call
+starts hundreds of pieces, on streams of its own. A wait between streams may have another cause in one repetition or the other, so each
+wait in the code gives its shortest delay.
+
+Where no work of a rank was ever queued behind other work, its kernel_gap has no sample. It is then that of the job's other ranks
+(`shared_gaps`) or, where they have none either, the usual gap of the platform, which no gap in the recording may be shorter than. What it
+may be instead is stated with it, so that answers which depend on it say so.
 """
 
 from __future__ import annotations
@@ -23,6 +28,9 @@ from lumos.graph.table import Dependency
 from lumos.graph.waits.syncs import WAKE_UP, BlockingCopies, Synchronisations
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.graph.dispatch import Dispatches
     from lumos.graph.launches import DeviceWork
     from lumos.graph.waits.streams import StreamWaits
     from lumos.trace.table import Int64, Trace
@@ -33,32 +41,41 @@ LAUNCHED_EARLY = 5_000
 LONGEST_GAP = 10_000
 #: A longer pause between the end of awaited work and the start of the work that waited for it has another cause (ns). ROCm takes 10 us.
 LONGEST_DELAY = 20_000
+#: The gap between kernels on the public traces, ns: the smallest mean of a trace with at least 30 samples, the median over the devices, and
+#: the largest mean. CUDA: 2080 Ti, V100, A100, H100; ROCm: MI210, MI300X, where most gaps are none (`python -m validation.replay` prints
+#: the constants of every trace).
+CUDA_GAP, ROCM_GAP = (900, 1_400, 2_300), (0, 0, 900)
 #: A longer launch onto an idle stream has another cause, such as module loading or profiler start-up (ns).
 LONGEST_LATENCY = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The named constants of one rank, ns."""
+    """The named constants of one rank, ns. gap_range: the least and the most that kernel_gap may be where it has no sample, else None."""
 
     launch_latency: int = 0
     kernel_gap: int = 0
+    dispatch: int = 0
     stream_wait: int = 0
     sync_return: int = 0
     copy_return: int = 0
+    gap_range: tuple[int, int] | None = None
 
     def lags(self) -> Int64:
         """The delay that each kind of dependency adds, by `Dependency`."""
         lag = np.zeros(len(Dependency), np.int64)
         lag[Dependency.LAUNCH] = self.launch_latency
         lag[Dependency.STREAM_ORDER] = self.kernel_gap
+        lag[Dependency.OCCUPANCY] = self.dispatch
         lag[Dependency.STREAM_WAIT] = self.stream_wait
         lag[Dependency.SYNC] = self.sync_return
         lag[Dependency.COPY] = self.copy_return
         return lag
 
 
-def rank_constants(trace: Trace, work: DeviceWork, waits: StreamWaits, syncs: Synchronisations, copies: BlockingCopies) -> Constants:
+def rank_constants(
+    trace: Trace, work: DeviceWork, waits: StreamWaits, syncs: Synchronisations, copies: BlockingCopies, dispatched: Dispatches
+) -> Constants:
     """Estimate the constants of one rank. Work that also waits for another stream gives none but the delay of that."""
     if not len(work):
         return Constants()
@@ -70,19 +87,55 @@ def rank_constants(trace: Trace, work: DeviceWork, waits: StreamWaits, syncs: Sy
     previous_end = work.previous_end()
     idle = ordinary & (previous_end <= work.issued) & ~of_graph_launches(trace, work)
     queued = ordinary & (call_end + LAUNCHED_EARLY < previous_end)
-    gap = (work.start - previous_end)[queued]
+    at_once = queued.copy()
+    at_once[dispatched.work] = False
+    gap = (work.start - previous_end)[at_once]
     latency = (work.start - call_end)[idle]
     waited = syncs.waited
     returned = (trace.start[syncs.row] + trace.duration[syncs.row])[waited] - syncs.awaited_end[waited]
     call = work.call[copies.work]
     after_copy = trace.start[call] + trace.duration[call] - work.end[copies.work]
+    gap = gap[gap < LONGEST_GAP]
+    least, usual, most = (_mean(gap),) * 3 if len(gap) else _usual_gap(trace, work, ordinary)
     return Constants(
         launch_latency=_median(latency[latency < LONGEST_LATENCY]),
-        kernel_gap=_mean(gap[gap < LONGEST_GAP]),
+        kernel_gap=usual,
+        dispatch=dispatched.delay,
         stream_wait=_wait_delay(work, waits, np.maximum(previous_end, call_end + LAUNCHED_EARLY)),
         sync_return=_median(returned[(returned >= 0) & (returned < WAKE_UP)]),
         copy_return=_median(after_copy[after_copy >= 0]),
+        gap_range=(least, most) if least < most else None,
     )
+
+
+def _usual_gap(trace: Trace, work: DeviceWork, ordinary: NDArray[np.bool_]) -> tuple[int, int, int]:
+    """The least, the usual and the most time between two kernels, ns, on the platform of the calls. Every pause between two of the rank's
+    kernels held the gap, so none of the three is longer than the shortest pause. ordinary: work that waits for its stream alone."""
+    launched = np.unique(trace.name[work.call[work.call >= 0]]).tolist()
+    platform = ROCM_GAP if any(trace.strings[name].startswith("hip") for name in launched) else CUDA_GAP
+    follows = ordinary & (np.diff(work.stream, prepend=-1) == 0)
+    pause = (work.start - work.previous_end())[follows]
+    shortest = max(0, int(pause.min())) if len(pause) else 0
+    least, usual, most = (min(gap, shortest) for gap in platform)
+    return least, usual, most
+
+
+def shared_gaps(lag: Int64, gap_range: Int64) -> tuple[Int64, Int64]:
+    """The delays of all ranks, in which a rank whose gap between kernels has no sample takes that of the other ranks, as far as it is
+    possible there, and the range of what is then still unknown.
+
+    lag: int64[ranks, kinds], ns. gap_range: int64[ranks, 2], the least and the most that each gap may be; the same where it was measured.
+    """
+    unknown = gap_range[:, 0] < gap_range[:, 1]
+    gaps = lag[:, Dependency.STREAM_ORDER]
+    measured = gaps[~unknown & (gaps > 0)]
+    if not len(measured) or not unknown.any():
+        return lag, gap_range
+    gap = np.minimum(int(np.median(measured)), gap_range[:, 1])
+    lag, gap_range = lag.copy(), gap_range.copy()
+    lag[unknown, Dependency.STREAM_ORDER] = gap[unknown]
+    gap_range[unknown] = gap[unknown, None]
+    return lag, gap_range
 
 
 def _wait_delay(work: DeviceWork, waits: StreamWaits, otherwise_ready: Int64) -> int:

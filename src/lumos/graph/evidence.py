@@ -11,14 +11,12 @@ recording lacks together with its call leaves no sign here.
 
 from __future__ import annotations
 
-import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.graph.calls import Call
-from lumos.graph.enclosing import Ranges
 from lumos.graph.hand_offs.slices import ROUNDING
 from lumos.graph.table import Evidence
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
@@ -28,8 +26,8 @@ from lumos.vocabulary import Grade
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lumos.graph.arrivals import LoaderWaits
     from lumos.graph.hand_offs.slices import HostSlices
-    from lumos.graph.hand_offs.threads import HandOffs
     from lumos.graph.launches import DeviceWork
     from lumos.graph.waits.streams import StreamWaits
 
@@ -41,12 +39,7 @@ NEGLIGIBLE = 0.01
 
 #: Device work names the operator that launched it. Where most of the names lead to a row, all should; in old recordings hardly any do,
 #: because their ids are of another kind.
-MOST_NAMES = 0.5
-
-#: The range in which the loop takes a batch from PyTorch's loader with worker processes; a loader without them works in its range.
-_FROM_PROCESSES = re.compile(r"enumerate\(DataLoader\)#_MultiProcessingDataLoaderIter")
-#: To take a batch that is ready costs less than this (ns): 70 to 190 us on the public traces.
-BATCH_READY = 1_000_000
+_MOST_NAMES = 0.5
 
 #: Findings of the reader that leave the times or the links of some rows unknown.
 UNREADABLE = (
@@ -66,9 +59,9 @@ NEVER_MEASURED = "never-measured"
 
 
 def row_evidence(
-    trace: Trace, calls: Int8, slices: HostSlices, handed: HandOffs, work: DeviceWork, waits: StreamWaits
+    trace: Trace, calls: Int8, slices: HostSlices, batches: LoaderWaits, work: DeviceWork, waits: StreamWaits
 ) -> tuple[Evidence, ...]:
-    """The findings in the rows of one rank. calls: the `Call` of every row. slices, handed, work, waits: what was read from the rows."""
+    """The findings in the rows of one rank. calls: the `Call` of every row. slices, batches, work, waits: what was read from the rows."""
     found = [Evidence(d.code, d.message, Grade.LIMITED) for d in trace.diagnostics if d.code in UNREADABLE]
     launches = np.flatnonzero((calls == Call.LAUNCH) | (calls == Call.GRAPH_LAUNCH))
     where = f"rank {trace.rank}"
@@ -83,7 +76,7 @@ def row_evidence(
     found += _numbers_missing(where, trace)
     found += _branches(where, calls, work)
     found += _waits_unresolved(where, work, waits)
-    found += _loader_waits(where, trace, slices, handed)
+    found += _loader_waits(where, batches)
     return tuple(found)
 
 
@@ -199,7 +192,7 @@ def _operators_lost(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evid
         return
     found = np.isin(named, trace.external_id[trace.category == Category.OPERATOR])
     share = 1 - float(found.mean())
-    if MOST_BROKEN < share <= MOST_NAMES:
+    if MOST_BROKEN < share <= _MOST_NAMES:
         lost = len(named) - int(found.sum())
         message = f"{where}: {lost:,} of {len(named):,} pieces of device work name an operator that the recording lacks ({share:.1%})"
         yield Evidence("operators-lost", message, Grade.LIMITED)
@@ -210,13 +203,23 @@ def _numbers_missing(where: str, trace: Trace) -> Iterator[Evidence]:
     column = trace.args.get("Ev Idx")
     if column is None:
         return
-    gaps = np.diff(np.sort(column.values)) - 1
+    gaps = np.diff(_ascending(column.values)) - 1
     gaps = gaps[(gaps > 0) & (gaps < len(column.values))]
     missing = int(gaps.sum())
     total = len(column.values) + missing
     if len(gaps) > MOST_BROKEN * len(column.values):
         message = f"{where}: {missing:,} of {total:,} numbered rows are missing ({missing / total:.1%}), operators or Python functions"
         yield Evidence("rows-lost", message, Grade.LIMITED)
+
+
+def _ascending(values: Int64) -> Int64:
+    """The distinct values. Where they are close together, they are ticked off in a list of all numbers instead of sorted."""
+    if not len(values) or int(values.max()) - int(values.min()) > 4 * len(values):
+        return np.unique(values)
+    first, last = int(values.min()), int(values.max())
+    there = np.zeros(last - first + 1, bool)
+    there[values - first] = True
+    return first + np.flatnonzero(there)
 
 
 def _branches(where: str, calls: Int8, work: DeviceWork) -> Iterator[Evidence]:
@@ -253,21 +256,9 @@ def _waits_unresolved(where: str, work: DeviceWork, waits: StreamWaits) -> Itera
         yield Evidence("waits-unresolved", message, Grade.LIMITED, share)
 
 
-def _loader_waits(where: str, trace: Trace, slices: HostSlices, handed: HandOffs) -> Iterator[Evidence]:
-    """Time in which the loop waits for batches of other processes. How long these take is not recorded, so the wait stays as it is,
-    whatever a change does to the time that the loop leaves them."""
-    ranges = np.flatnonzero(trace.named(_FROM_PROCESSES.match) & trace.is_any(Category.OPERATOR, Category.ANNOTATION))
-    ranges = ranges[trace.duration[ranges] >= BATCH_READY]
-    if not len(ranges):
-        return
-    own = np.isin(slices.lane, trace.lane[ranges])
-    unknown = own & (slices.row < 0)
-    unknown[handed.slice] = False
-    gap = np.flatnonzero(unknown)
-    inside = Ranges(trace, ranges)
-    middle = (slices.start[gap] + slices.end[gap]) // 2
-    gap = gap[[inside.at(lane, time) != ABSENT for lane, time in zip(slices.lane[gap].tolist(), middle.tolist(), strict=True)]]
-    share = float((slices.end[gap] - slices.start[gap]).sum() / max(1, (slices.end[own] - slices.start[own]).sum()))
-    if share > NEGLIGIBLE:
-        message = f"{where}: for {share:.1%} of its time the loop waits for batches of other processes, whose work is not recorded"
-        yield Evidence("loader-waits", message, Grade.LIMITED, share)
+def _loader_waits(where: str, batches: LoaderWaits) -> Iterator[Evidence]:
+    """Time in which the loop waits for batches of other processes whose pace is not known. The wait then stays as it is, whatever a
+    change does to the time that the loop leaves them."""
+    if batches.share > NEGLIGIBLE and not batches.pace:
+        message = f"{where}: for {batches.share:.1%} of its time the loop waits for batches of other processes, whose work is not recorded"
+        yield Evidence("loader-waits", message, Grade.LIMITED, batches.share)

@@ -14,6 +14,7 @@ from lumos.trace.table import Category, Int8, Int32, Int64, Trace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from lumos.graph.hand_offs.joins import Joins
     from lumos.graph.hand_offs.slices import HostSlices
     from lumos.graph.hand_offs.threads import HandOffs
 
@@ -78,11 +79,11 @@ class HostTasks:
         return len(self.kind)
 
 
-def host_tasks(planned: HostPlan, handed: HandOffs) -> HostTasks:
+def host_tasks(planned: HostPlan, handed: HandOffs, joined: Joins) -> HostTasks:
     """Make the tasks, in the order of their measured starts.
 
     A hand-off becomes a RETURN at the end of the other thread's work, followed by a task for the CPU time that the waiting
-    thread needed from then until its next row.
+    thread needed from then until its next row. joined: what else it waits for.
     """
     slices = planned.slices
     n = len(slices)
@@ -95,17 +96,15 @@ def host_tasks(planned: HostPlan, handed: HandOffs) -> HostTasks:
     after = np.flatnonzero(planned.returns)
     every = np.arange(n)
     source_slice = np.concatenate((handed.slice, first, every, after))
-    place = np.repeat((0, 1, 2, 3), (len(handed.slice), len(first), n, len(after)))
     none = np.zeros(len(handed.slice) + len(first), np.int64)
-    kind = np.concatenate(
-        (np.full(len(handed.slice), Kind.RETURN), np.full(len(first), Kind.HOST), planned.kind, np.full(len(after), Kind.RETURN))
-    )
-    row = np.concatenate((none - 1, slices.row, slices.row[after]))
+    new = np.repeat(np.array((Kind.RETURN, Kind.HOST, Kind.RETURN), np.uint8), (len(handed.slice), len(first), len(after)))
+    kind = np.concatenate((new[: len(none)], planned.kind, new[len(none) :]))
+    row = np.concatenate((none.astype(np.int32) - 1, slices.row, slices.row[after]))
     first_resumed = resumed[~in_gap]
     start = np.concatenate((resumed, first_resumed, begin, slices.end[after]))
     end = np.concatenate((resumed, slices.start[first], planned.finish, slices.end[after]))
     time = np.concatenate((none[: len(handed.slice)], slices.start[first] - first_resumed, duration, np.zeros(len(after), np.int64)))
-    along = np.argsort(4 * source_slice + place, kind="stable")
+    along = _along(n, handed.slice, first, after)
     order = along[np.argsort(start[along], kind="stable")]
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
@@ -115,14 +114,30 @@ def host_tasks(planned: HostPlan, handed: HandOffs) -> HostTasks:
     of_slice = position[split[1] : split[2]]
     behind = np.where(return_of_slice >= 0, return_of_slice, of_slice)
     return HostTasks(
-        kind=kind[order].astype(np.uint8),
-        row=row[order].astype(np.int32),
+        kind=kind[order],
+        row=row[order],
         lane=slices.lane[source_slice[order]],
         duration=time[order],
         start=start[order],
         end=end[order],
         of_slice=of_slice,
         return_of_slice=return_of_slice,
-        hand_off_task=position[: split[0]],
-        hand_off_source=behind[handed.source],
+        hand_off_task=np.concatenate((position[: split[0]], position[joined.wait])),
+        hand_off_source=behind[np.concatenate((handed.source, joined.source))],
     )
+
+
+def _along(slices: int, handed: Int64, first: Int64, after: Int64) -> Int64:
+    """The order of the tasks by slice: the return of a hand-off, the work after it in a thread's first slice, the slice, its return.
+
+    The tasks are numbered kind by kind: those of the slices `handed`, `first`, of every slice, and of the slices `after`.
+    """
+    before = np.zeros(slices, np.int64)
+    before[handed] = 1
+    before[first] += 1
+    behind = np.zeros(slices, np.int64)
+    behind[after] = 1
+    place = np.cumsum(1 + before + behind) - 1 - behind
+    out = np.empty(len(handed) + len(first) + slices + len(after), np.int64)
+    out[np.concatenate((place[handed] - before[handed], place[first] - 1, place, place[after] + 1))] = np.arange(len(out))
+    return out

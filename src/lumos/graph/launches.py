@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.enclosing import Ranges
+from lumos.graph.joined.collectives import is_communication
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class DeviceWork:
     """The device work of one rank, sorted by (device, stream, issue); entry i is one kernel, copy or memset.
 
     row: row of the Trace. call: row of the runtime call that launched it, ABSENT for an orphan.
-    stream: index into `streams`, the (device, stream) pairs in ascending order.
+    stream: index into `streams`, the (device, stream) pairs in ascending order. communicates: whether it communicates between ranks.
     """
 
     row: Int32
@@ -34,6 +35,7 @@ class DeviceWork:
     start: Int64
     end: Int64
     issued: Int64  # start of the launching call; for an orphan, that of the launch before it on the stream, else the smallest int64
+    communicates: NDArray[np.bool_]
     streams: tuple[tuple[int, int], ...]
 
     def __len__(self) -> int:
@@ -59,7 +61,7 @@ _GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch(_ptsz)?")
 def of_graph_launches(trace: Trace, work: DeviceWork) -> NDArray[np.bool_]:
     """Which device work was launched as part of a graph, bool[n]."""
     name = np.where(work.call >= 0, trace.name[work.call], -1)
-    graphs = [i for i in np.unique(name).tolist() if i >= 0 and _GRAPH_LAUNCH.fullmatch(trace.strings[i])]
+    graphs = [i for i in trace.names_of(work.call[work.call >= 0]) if _GRAPH_LAUNCH.fullmatch(trace.strings[i])]
     return np.isin(name, graphs)
 
 
@@ -91,6 +93,7 @@ def device_work(trace: Trace) -> DeviceWork:
         start=start,
         end=start + trace.duration[rows],
         issued=issued,
+        communicates=is_communication(trace)[rows],
         streams=tuple((int(device[i]), int(stream[i])) for i in first),
     )
 
@@ -152,8 +155,7 @@ def _through_flows(trace: Trace, rows: Int32, out: Int32, missing: Int64, calls:
     same_lane = (at_work >= 0) & (trace.lane[flow_ends[at_work]] == trace.lane[rows[missing]])
     flow = np.where(same_lane, trace.correlation[flow_ends[at_work]], ABSENT)
     source = _latest_before(trace.correlation[starts], trace.start[starts], flow, trace.start[rows[missing]])
-    ranges = Ranges(trace, calls)
-    for i in np.flatnonzero(source >= 0):
-        row = starts[source[i]]
-        out[missing[i]] = ranges.at(int(trace.lane[row]), int(trace.start[row]))
+    known = np.flatnonzero(source >= 0)
+    begun = starts[source[known]]
+    out[missing[known]] = Ranges(trace, calls).at(trace.lane[begun], trace.start[begun])
     return out

@@ -9,7 +9,8 @@ own estimate of occupancy, which can be 0.
 
 The last wave begins one wave before the kernel's end where all blocks take equally long. Where they do not, all blocks may be placed long
 before the end, and the configuration does not say when. Measured starts can refute the rule: where a kernel of another stream began while
-blocks were still to be placed, kernels of that name and configuration hold nothing back, wherever they run.
+blocks were still to be placed, kernels of that name and configuration hold nothing back, wherever they run. They wait
+for others all the same.
 
 Residency follows the CUDA occupancy calculator (CUDA C++ Programming Guide, "Compute Capabilities"): blocks per SM are
 limited by threads, registers (allocated per warp in units of 256), shared memory (1 KiB reserved per block) and 32 slots.
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.graph.joined.collectives import is_communication
+from lumos.graph.lists import numbered
 from lumos.graph.table import Occupancy
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
@@ -46,11 +47,11 @@ def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | No
     """Share and hold of every kernel with a known launch configuration; None where streams never share a device.
 
     Entry i of `work` is task first_task + i. The hold is the part of the kernel's duration before its last wave: the whole
-    duration where one wave suffices (the share is then at most 1), else 1 - 1/waves of it. Kernels whose hold is refuted are left out.
+    duration where one wave suffices (the share is then at most 1), else 1 - 1/waves of it; nothing where it is refuted.
     """
     if len(work.streams) < 2:
         return None
-    kernels = np.flatnonzero((trace.category[work.row] == Category.KERNEL) & ~is_communication(trace)[work.row])
+    kernels = np.flatnonzero((trace.category[work.row] == Category.KERNEL) & ~work.communicates)
     rows = work.row[kernels]
     blocks, threads = _product(trace, "grid")[rows], _product(trace, "block")[rows]
     registers = trace.dense("registers per thread")[rows]
@@ -64,12 +65,9 @@ def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | No
     able = multiprocessors > 0
     kernels, blocks, device = kernels[able], blocks[known][able], device[able]
     waves = blocks / (multiprocessors[able] * resident[able])
-    shape = np.unique(np.stack((trace.name[work.row[kernels]], blocks, threads[known][able]), axis=1), axis=0, return_inverse=True)[
-        1
-    ].reshape(-1)
-    holds = ~np.isin(shape, shape[_refuted(work, kernels, device, waves)])
-    kernels, waves = kernels[holds], waves[holds]
-    duration = (work.end - work.start)[kernels]
+    shape = numbered(trace.name[work.row[kernels]], blocks, threads[known][able])
+    refuted = np.isin(shape, shape[_refuted(work, kernels, device, waves)])
+    duration = np.where(refuted, 0, (work.end - work.start)[kernels])
     return Occupancy(
         task=(first_task + kernels).astype(np.int32),
         share=np.minimum(waves, 1.0).astype(np.float32),

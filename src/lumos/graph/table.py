@@ -52,7 +52,8 @@ DEVICE_KINDS = (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kind.COLLECTIVE)
 
 
 class Dependency(IntEnum):
-    """Why one task waits for another. COPY is a synchronisation with a return constant of its own."""
+    """Why one task waits for another. COPY is a synchronisation with a return constant of its own. OCCUPANCY is what the streams of a
+    device share: its SMs (`Graph.occupancy`) and, as an edge, the command processor that dispatches their kernels."""
 
     THREAD_ORDER = 0
     HAND_OFF = 1
@@ -160,6 +161,18 @@ class OneOff(NamedTuple):
     share: NDArray[np.float64]
 
 
+class Arrivals(NamedTuple):
+    """Tasks in which a loop waits for a batch of another process, whose pace is known (`graph.arrivals`).
+
+    task: int32[k]. wait: float64[k], the share of each task's duration that is waiting, 0 to 1. pace: int64[k] ns, from one batch of the
+    task's rank to the next.
+    """
+
+    task: Int32
+    wait: NDArray[np.float64]
+    pace: Int64
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One training step of one rank as its profiler marked it (ProfilerStep#…), or the whole recording where it did not.
@@ -199,6 +212,8 @@ class Graph(Described):
     CPU tasks of a rank ascend in id with their measured (or assembled) start, whatever their thread; the tasks of a
     stream ascend in id in issue order. A device task's launch is its predecessor of kind LAUNCH.
     lag: int64[ranks, len(Dependency)] ns: the constant that each kind of dependency adds, by position in `ranks`.
+    gap_range: int64[ranks, 2] ns, the least and the most that the delay of STREAM_ORDER may be; the same twice where it was measured. None
+    where it was on all ranks.
     release_task, release_time: tasks that may not start before a time (boundary conditions of the window).
     rendezvous_offset, rendezvous_task: CSR sets of tasks that transfer together: all of a set's members run from the
     moment the last became ready, each for its own duration.
@@ -206,6 +221,7 @@ class Graph(Described):
     measured_start, measured_end: int64[n], where the task was measured; None for assembled graphs.
     origin: absolute ns of the graph's time zero, the earliest measured start; nothing starts before it.
     unclaimed_wait_task, unclaimed_wait_time: CPU tasks, and the ns of their duration that are waiting which no rule explained.
+    arrivals: the waits for batches of other processes; None without any whose pace is known.
     one_off: the time that is taken once, such as to load code; None without any.
     waiting_unknown: collective tasks whose duration may still hold waiting, because peers were not recorded or not found.
     steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step. steps_alone: whether the
@@ -226,6 +242,7 @@ class Graph(Described):
     pred: Int32
     pred_kind: Int8
     lag: Int64
+    gap_range: Int64 | None = None
     release_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     release_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     rendezvous_offset: Int64 = field(default_factory=lambda: np.zeros(1, np.int64))
@@ -239,6 +256,7 @@ class Graph(Described):
     origin: int = 0
     unclaimed_wait_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     unclaimed_wait_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    arrivals: Arrivals | None = None
     one_off: OneOff | None = None
     waiting_unknown: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     steps: tuple[Step, ...] = ()

@@ -23,7 +23,8 @@ def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
     """The graph with the durations of `tasks` (bool[n]) multiplied. Of a joined collective only the transfer is multiplied.
 
     Where all tasks are multiplied, the release times are too: a rank or thread was released late because of work that it did
-    before the recording, which would take longer just the same.
+    before the recording, which would take longer just the same. Where tasks are multiplied that wait for batches of other processes, so
+    is the time that these take for a batch.
     """
     chosen = np.flatnonzero(tasks)
     longer = np.rint(graph.duration[chosen] * factor)
@@ -33,6 +34,9 @@ def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
     changed[chosen] = longer
     if len(chosen) == len(graph):
         graph = replace(graph, release_time=np.rint(graph.release_time * factor).astype(np.int64))
+    if graph.arrivals is not None:
+        pace = np.where(tasks[graph.arrivals.task], np.rint(graph.arrivals.pace * factor), graph.arrivals.pace).astype(np.int64)
+        graph = replace(graph, arrivals=graph.arrivals._replace(pace=pace))
     return with_durations(graph, changed)
 
 

@@ -12,7 +12,7 @@ the lag of the edge's kind, when its release time has come, and
 - a kernel with an occupancy: when the kernels of other streams hold less than the whole device (within 1e-6). Blocked
   kernels are tried in the order in which they blocked. A kernel's hold scales with its duration.
 A task without any of these is ready at time 0. A member of a rendezvous starts when it is ready, and ends its own duration
-after the last member became ready. The lags of RENDEZVOUS and OCCUPANCY are not used.
+after the last member became ready. The lag of RENDEZVOUS is not used, that of OCCUPANCY only on edges.
 
 Memory: about 40 bytes per task and edge, besides the graph. `graph.ignored` switches kinds of dependencies off; THREAD_ORDER
 and STREAM_ORDER there mean the implicit orders; without LAUNCH every device task counts as enqueued from the start.

@@ -90,3 +90,28 @@ def test_what_the_recording_imposes_has_no_kind(draw_graph):
     found = causes(simulate(graph), freeze(graph))
     assert found.of(0) == Cause(-1, NEVER, NEVER, None)
     assert found.of(1) == Cause(0, 10 * US, 10 * US, None)
+
+
+def test_a_dispatch_behind_the_kernel_before_is_a_gap_and_no_wait(draw_graph):
+    """k1 at 0–10, and k2, launched by 2, at 13–20: its dispatch behind k1 takes 3."""
+    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7)]
+    tasks = [(0, Kind.LAUNCH, "l", 0, 2), (1, Kind.KERNEL, "k1", 0, 10), (1, Kind.KERNEL, "k2", 13, 20)]
+    edges = [(0, 2, Dependency.LAUNCH), (1, 2, Dependency.OCCUPANCY)]
+    lag = {Dependency.STREAM_ORDER: 1, Dependency.OCCUPANCY: 3}
+    graph = draw_graph(processors, tasks, edges, (Step(0, "s", 0, 20 * US),), lag, release=[(0, 0)])
+    timeline = simulate(graph)
+    assert causes(timeline, freeze(graph)).of(2) == Cause(1, 13 * US, 10 * US, Dependency.OCCUPANCY)
+    by_kind = device_causes(timeline, members(graph))
+    assert (by_kind.previous[1], by_kind.wait[1]) == (13 * US, NEVER)
+    assert split(timeline, by_kind, np.array([0, 1]), 0, 20 * US).by_cause() == Idle(0, 3 * US, 0, 0)
+    (path,) = critical_paths(timeline)
+    assert path.by_class["kernel gaps"] == 3 * US
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_of_causes_that_are_over_at_the_same_time_the_first_is_named(draw_graph, order):
+    """Two threads work until 10 µs, and a third waits for both."""
+    processors = [Processor(0, False, f"thread {i}") for i in range(3)]
+    tasks = [(0, Kind.OPERATOR, "a", 0, 10), (1, Kind.OPERATOR, "b", 0, 10), (2, Kind.OPERATOR, "c", 10, 20)]
+    graph = draw_graph(processors, tasks, [(before, 2, Dependency.HAND_OFF) for before in order], (Step(0, "s", 0, 20 * US),), {})
+    assert causes(simulate(graph), freeze(graph)).of(2) == Cause(order[0], 10 * US, 10 * US, Dependency.HAND_OFF)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import Members, assigned
+from lumos.graph.arrivals import without_waits
 from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
 from lumos.graph.table import Collectives, Graph, Occupancy, Waits
 from lumos.simulate.durations import with_durations
@@ -42,13 +43,27 @@ class Loop:
 
     def altered(self, job: Graph) -> Loop:
         """The loop of the same job with other durations and delays. job: its graph, with the same tasks and dependencies."""
-        graph = replace(with_durations(self.graph, job.duration[self.source]), lag=job.lag)
+        durations = without_waits(job.duration, job.arrivals)[self.source]
+        release_time = _held_back(job, self.source[self.graph.release_task])
+        graph = replace(with_durations(self.graph, durations), lag=job.lag, release_time=release_time)
         return replace(self, graph=graph, owners=replace(self.owners, graph=graph))
 
 
 def repeated(owners: Members, step: int, copies: int) -> Loop:
     """A step of a job, that many times. owners: of the job. step: position in `owners.job`."""
     return _Repeated(owners, step).loop(copies)
+
+
+def _held_back(job: Graph, tasks: Int64) -> Int64:
+    """When the processes that load batches have made those which the tasks of a loop wait for, int64[k] ns from the loop's begin.
+
+    tasks: of every copy in turn, the tasks of the job that wait for a batch, in ascending id. The first batch of a rank is there at once.
+    """
+    if job.arrivals is None:
+        return np.zeros(len(tasks), np.int64)
+    order = np.argsort(job.arrivals.task)
+    pace = job.arrivals.pace[order][np.searchsorted(job.arrivals.task[order], tasks)]
+    return ordinals(job.position_of_task[tasks]) * pace
 
 
 class _Before(NamedTuple):
@@ -89,9 +104,10 @@ class _Repeated:
         shift = np.repeat(np.arange(copies) * m, m)
         predecessors = self._edges(copies)
         rendezvous, apart = self._rendezvous(copies)
+        held = np.empty(0, np.int32) if graph.arrivals is None else self._rows(graph.arrivals.task, copies)[0]
         out = replace(
             graph,
-            duration=graph.duration[source],
+            duration=without_waits(graph.duration, graph.arrivals)[source],
             processor=graph.processor[source],
             kind=graph.kind[source],
             name=graph.name[source],
@@ -99,8 +115,8 @@ class _Repeated:
             pred_offset=predecessors[0],
             pred=predecessors[1].astype(np.int32),
             pred_kind=predecessors[2],
-            release_task=np.empty(0, np.int32),
-            release_time=np.empty(0, np.int64),
+            release_task=held,
+            release_time=_held_back(graph, source[held]),
             rendezvous_offset=rendezvous.offset,
             rendezvous_task=rendezvous.flat.astype(np.int32),
             waits=None if graph.waits is None else Waits(*self._rows(graph.waits.task, copies, graph.waits.target)),
@@ -112,6 +128,7 @@ class _Repeated:
             measured_end=None,
             unclaimed_wait_task=np.empty(0, np.int32),
             unclaimed_wait_time=np.empty(0, np.int64),
+            arrivals=None,
             one_off=None,
             waiting_unknown=self._rows(graph.waiting_unknown, copies)[0],
             steps=(),

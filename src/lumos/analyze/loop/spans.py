@@ -74,7 +74,8 @@ def beside_the_loop(graph: Graph, steps: Sequence[Step], launch: Int32) -> NDArr
     """Tasks of threads beside the loop (data loading, checkpoints, timers), and the device work that they launch, bool[n].
 
     Of a rank with a marked thread, a thread that is not marked is beside the loop where its name says so, or where it launches nothing,
-    communicates with nobody, is handed no work and hands none on. steps: the marked steps.
+    communicates with nobody, is handed no work and hands none on. Timers are decided before hand-offs are looked for, because no thread
+    waits for one (`graph.hand_offs.timers`); a thread that is beside the loop may still be waited for. steps: the marked steps.
     """
     marked = {(step.rank, step.lane) for step in steps if step.lane >= 0}
     ranks = {rank for rank, _ in marked}

@@ -183,7 +183,8 @@ def step_names(graph: Graph) -> tuple[str, ...]:
 
 
 def is_operation_level(graph: Graph) -> bool:
-    """Whether a graph was built from a recording of whole operations: no other measured graph has data dependencies."""
+    """Whether the tasks of a measured graph are whole operations whose data dependencies are known: a recording of operations, or a Chakra
+    set. `Graph.steps_alone` says less: that steps have no common clock, as in a recording of operations, but not in every Chakra set."""
     return graph.measured_start is not None and bool((graph.pred_kind == Dependency.DATA).any())
 
 

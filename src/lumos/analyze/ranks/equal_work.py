@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.loop.steps import Members, is_operation_level
-from lumos.analyze.ranks.peers import Peers, numbered, peers
+from lumos.analyze.ranks.peers import Peers, peers
 from lumos.analyze.task_class import kernel_classes
+from lumos.graph.lists import numbered
 from lumos.graph.table import Graph, Kind
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def ideal_job(graph: Graph, owners: Members, classes: EqualWork, counted: NDArra
     found = None if is_operation_level(graph) else peers(owners)
     if found is None:
         stage = np.zeros(len(graph), np.int64) if pooled or classes.stage is None else classes.stage[owners.rank]
-        key = numbered(stage, classes.label)
+        key = numbered(classes.label, stage)
     else:
         key = found.place
         joined = np.zeros(len(graph), bool)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.lists import list_of, ordinals
+from lumos.graph.lists import list_of, numbered, ordinals
 from lumos.sequences import align_names
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Peers:
 def peers(owners: Members) -> Peers:
     """The places of a graph's tasks."""
     graph = owners.graph
-    symbol = numbered(graph.kind.astype(np.int64), graph.name.astype(np.int64))
+    symbol = numbered(graph.name, graph.kind)
     roles = _roles(owners, symbol)
     place = np.full(len(graph), -1, np.int64)
     free = 0
@@ -65,17 +65,6 @@ def peers(owners: Members) -> Peers:
     compared = np.zeros(_above(place), np.int64)
     compared[place[placed]] = recorded[owners.step[placed]]
     return Peers(place, np.bincount(pairs[0], minlength=_above(place)).astype(np.int64), compared)
-
-
-def numbered(*columns: Int64) -> Int64:
-    """For each row of the columns, a number that equal rows share and distinct rows do not."""
-    order = np.lexsort(columns)
-    rows = np.stack([c[order] for c in columns])
-    new = np.zeros(len(order), np.int64)
-    new[1:] = (np.diff(rows) != 0).any(axis=0)
-    out = np.empty(len(order), np.int64)
-    out[order] = np.cumsum(new)
-    return out
 
 
 def _roles(owners: Members, symbol: Int64) -> Int64:
@@ -175,7 +164,7 @@ def _follow_launches(owners: Members, symbol: Int64, follows: NDArray[np.bool_],
     tasks = np.flatnonzero(follows)
     tasks = tasks[place[owners.launch[tasks]] >= 0]
     launch = owners.launch[tasks].astype(np.int64)
-    place[tasks] = _above(place) + numbered(place[launch], symbol[tasks], ordinals(launch, symbol[tasks]))
+    place[tasks] = _above(place) + numbered(ordinals(launch, symbol[tasks]), symbol[tasks], place[launch])
 
 
 def _meet(owners: Members, place: Int64) -> None:

@@ -97,8 +97,8 @@ def causes(timeline: Timeline, frozen: Frozen) -> Causes:
 class DeviceCauses:
     """Device tasks by stream and start, and when each cause let them start; int64[d] ns, NEVER where there is none.
 
-    task: int64[d], the device tasks. launch: the launch call. previous: the task before on the stream. wait: the latest of
-    every other dependency, the capacity of the device, and the start that the recording imposes.
+    task: int64[d], the device tasks. launch: the launch call. previous: the task before on the stream, its dispatch behind that included.
+    wait: the latest of every other dependency, the capacity of the device, and the start that the recording imposes.
     """
 
     task: Int64
@@ -119,19 +119,20 @@ def device_causes(timeline: Timeline, owners: Members) -> DeviceCauses:
     lag = graph.lag[owners.rank]  # of each task as a successor, [n, kinds]
     successor = list_of(graph.pred_offset)
     used = owners.on_device[successor] & ~np.isin(graph.pred_kind, list(graph.ignored))
-    launches = graph.pred_kind == Dependency.LAUNCH
-    launch, wait = np.full(len(graph), NEVER), np.full(len(graph), NEVER)
-    for ready, edges in ((launch, used & launches), (wait, used & ~launches)):
+    launches, dispatches = graph.pred_kind == Dependency.LAUNCH, graph.pred_kind == Dependency.OCCUPANCY
+    launch, dispatched, wait = (np.full(len(graph), NEVER) for _ in range(3))
+    for ready, edges in ((launch, used & launches), (dispatched, used & dispatches), (wait, used & ~launches & ~dispatches)):
         task, kind = successor[edges], graph.pred_kind[edges]
         _latest(ready, task, timeline.end[graph.pred[edges]] + lag[task, kind])
     released = graph.release_task
     wait[released] = np.maximum(wait[released], graph.release_time)
     device = np.flatnonzero(owners.on_device)
     device = device[np.lexsort((timeline.start[device], graph.processor[device]))]
-    previous = np.full(len(device), NEVER)
+    previous = dispatched[device]
     if Dependency.STREAM_ORDER not in graph.ignored:
         follows = np.flatnonzero(graph.processor[device[1:]] == graph.processor[device[:-1]]) + 1
-        previous[follows] = timeline.end[device[follows - 1]] + lag[device[follows], Dependency.STREAM_ORDER]
+        in_order = timeline.end[device[follows - 1]] + lag[device[follows], Dependency.STREAM_ORDER]
+        previous[follows] = np.maximum(previous[follows], in_order)
     ready = np.maximum(launch, wait)
     ready[device] = np.maximum(ready[device], previous)
     wait = np.maximum(wait, last_full(timeline, waiting(timeline), ready).until)

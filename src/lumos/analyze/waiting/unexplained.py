@@ -42,11 +42,13 @@ APART = "it stands apart from the other steps"
 
 @dataclass(frozen=True, slots=True)
 class UnexplainedTime:
-    """Shares of the measured step. reason: why the step is not scored; empty where it is."""
+    """Shares of the measured step. too_few: what there is too little of in the steps of its rank to judge their replay by; empty where
+    there is enough. reason: why the step is not scored; empty where it is."""
 
     kept_wait: float
     unexplained_idle: float
     prefix: float
+    too_few: str
     reason: str
 
     @property
@@ -67,9 +69,11 @@ def unexplained_times(timeline: Timeline, owners: Members) -> tuple[UnexplainedT
     tasks = np.union1d(np.flatnonzero(owners.prefix), graph.release_task[owners.on_device[graph.release_task]])
     prefix = _within_ranks(owners, tasks, timeline.start[tasks], timeline.end[tasks], start, end) / length
     too_few = _too_few_operations(owners) if is_operation_level(graph) else _too_few_tasks(owners)
-    not_counted = _not_counted(times)
     figures = zip(kept_wait.tolist(), idle.tolist(), prefix.tolist(), strict=True)
-    return tuple(UnexplainedTime(k, u, p, not_counted[i] or too_few[i] or _too_unknown(k, u, p)) for i, (k, u, p) in enumerate(figures))
+    return tuple(
+        UnexplainedTime(k, u, p, few, uncounted or few or _too_unknown(k, u, p))
+        for (k, u, p), few, uncounted in zip(figures, too_few, _not_counted(times), strict=True)
+    )
 
 
 def _kept_wait(timeline: Timeline, owners: Members) -> Int64:

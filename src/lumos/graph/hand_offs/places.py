@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.graph.lists import ordinals
+from lumos.graph.lists import narrow, ordinals
 from lumos.graph.steps import is_step_mark
 
 if TYPE_CHECKING:
@@ -45,9 +45,8 @@ class Places:
     def repetitions(self) -> Repetitions:
         """The rows of every place, to look up."""
         width = int(self.number.max(initial=0)) + 1
-        key = self.name * width + self.number
-        order = np.argsort(key, kind="stable")
-        return Repetitions(width, order, key[order])
+        order = np.lexsort((narrow(self.number), narrow(self.name)))
+        return Repetitions(width, order, (self.name * width + self.number)[order])
 
 
 class Repetitions(NamedTuple):

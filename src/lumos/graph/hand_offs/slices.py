@@ -15,8 +15,9 @@ import numpy as np
 
 from lumos import _slices
 from lumos.graph.joined.collectives import is_cpu_collective
+from lumos.graph.lists import narrow
 from lumos.graph.steps import is_step_mark
-from lumos.trace.table import Category, Int32, Int64, Trace
+from lumos.trace.table import Category, Int8, Int32, Int64, Trace
 
 #: Rows of one thread or stream that overlap by less do so because their times are rounded (ns): clocks of whole microseconds.
 ROUNDING = 2_000
@@ -39,6 +40,12 @@ class HostSlices:
     def __len__(self) -> int:
         return len(self.row)
 
+    def lanes(self) -> Int32:
+        """The lanes that have slices, ascending."""
+        changes = np.flatnonzero(self.lane[1:] != self.lane[:-1]) + 1
+        lanes: Int32 = self.lane[np.append(0, changes)[: len(self)]]
+        return lanes
+
 
 def host_slices(trace: Trace, work_calls: Int32) -> HostSlices:
     """Cut the operators and runtime calls of every thread into slices.
@@ -50,14 +57,25 @@ def host_slices(trace: Trace, work_calls: Int32) -> HostSlices:
     start = trace.start[rows]
     end = start + trace.duration[rows]
     lane = trace.lane[rows]
-    # Where rows share a span, the operator contains the runtime call; among operators, the file lists the outer one first.
-    order = np.lexsort((trace.category[rows], -end, start, lane))
+    order = _outer_first(lane, start, end, trace.category[rows])
     rows, lane, start, end = rows[order], lane[order], start[order], end[order]
     needed = np.zeros(len(trace), np.uint8)
     needed[work_calls] = 1
     cut = _slices.slices(lane, start, end, needed[rows])
     row = np.where(cut.event >= 0, rows[cut.event], -1).astype(np.int32) if len(rows) else np.empty(0, np.int32)
     return HostSlices(row, cut.lane, cut.start, cut.end, _crossing(lane, start, end))
+
+
+def _outer_first(lane: Int32, start: Int64, end: Int64, category: Int8) -> Int64:
+    """The order by lane and start. Of rows that start together, the longest comes first. Where rows share a span, the operator contains
+    the runtime call; among operators, the file lists the outer one first."""
+    order = np.lexsort((start, narrow(lane)))
+    lane, start = lane[order], start[order]
+    follows = (lane[1:] == lane[:-1]) & (start[1:] == start[:-1])
+    together = np.flatnonzero(np.append(follows, False) | np.append(False, follows)[: len(order)])
+    some = order[together]  # few, so that the other keys are compared for these alone
+    order[together] = some[np.lexsort((category[some], -end[some], start[together], lane[together]))]
+    return order
 
 
 def _crossing(lane: Int32, start: Int64, end: Int64) -> int:

@@ -71,7 +71,7 @@ def hand_offs(trace: Trace, slices: HostSlices, timers: NDArray[np.bool_]) -> tu
     waiting = np.flatnonzero((gap | first | at_once) & ~timers[slices.lane])
     resumes = np.where(gap[waiting], slices.end[waiting], slices.start[waiting])
     since = np.where(gap[waiting], slices.start[waiting], np.iinfo(np.int64).min)
-    lanes = [int(lane) for lane in np.unique(slices.lane) if not timers[lane]]
+    lanes = [int(lane) for lane in slices.lanes() if not timers[lane]]
     # Two candidates for each source: the last work of a thread that is idle since, and of one that may be busy.
     idle, busy = np.full(len(waiting), -1, np.int64), np.full(len(waiting), -1, np.int64)
     idle_end, busy_end = since.copy(), since.copy()
@@ -111,12 +111,14 @@ def _issues(trace: Trace, slices: HostSlices, found: Awaited) -> Int64:
     """For slices that begin a CPU collective, the last slice of the operator that issued it, or the last that the issuing thread had
     finished where the collective began before that operator had ended; -1 elsewhere."""
     out = np.full(len(slices), -1, np.int64)
-    for slice_ in np.flatnonzero(found.issuer >= 0):
-        issuer = found.issuer[slice_]
-        lane, issued = trace.lane[issuer], trace.start[issuer] + trace.duration[issuer]
+    begins = np.flatnonzero(found.issuer >= 0)
+    issuer = found.issuer[begins]
+    until = np.minimum(slices.start[begins], trace.start[issuer] + trace.duration[issuer])
+    for lane in np.unique(trace.lane[issuer]):
         low, high = np.searchsorted(slices.lane, np.array((lane, lane + 1), np.int32))
-        done = int(np.searchsorted(slices.end[low:high], min(slices.start[slice_], issued), "right"))
-        out[slice_] = low + done - 1 if done else -1
+        here = np.flatnonzero(trace.lane[issuer] == lane)
+        done = np.searchsorted(slices.end[low:high], until[here], "right")
+        out[begins[here]] = np.where(done > 0, low + done - 1, -1)
     return out
 
 

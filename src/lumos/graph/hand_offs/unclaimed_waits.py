@@ -37,7 +37,7 @@ def unclaimed_gaps(slices: HostSlices, work: DeviceWork, handed: HandOffs, timer
     candidate = np.flatnonzero(gap)
     start, end = begin[candidate], slices.end[candidate]
     waiting = np.zeros(len(candidate), np.int64)
-    lanes = [lane for lane in np.unique(slices.lane) if not timers[lane]]
+    lanes = [lane for lane in slices.lanes() if not timers[lane]]
     if len(lanes) > 1:
         for lane in lanes:
             of_lane = np.flatnonzero((slices.lane == lane) & (slices.row >= 0))

@@ -1,4 +1,4 @@
-"""Arguments of single rows: text, integers, and the bytes of inputs."""
+"""Arguments of some rows: text, integers, and the bytes of inputs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from lumos.trace.table import ABSENT, Trace
+from lumos.trace.table import ABSENT, Int32, Int64, Trace
 from lumos.vocabulary import DType
+
+#: The arguments that hold the shapes and the types of a row's inputs.
+SHAPES = ("Input Dims", "Input type")
 
 
 def shape_bytes(trace: Trace, row: int) -> int:
     """Bytes of a row's first input, from its shapes and types; ABSENT where the trace has none."""
-    dims, types = text(trace, row, "Input Dims"), text(trace, row, "Input type")
+    dims, types = (text(trace, row, key) for key in SHAPES)
     return ABSENT if dims is None or types is None else _first_input_bytes(dims, types)
 
 
@@ -35,6 +38,17 @@ def integer(trace: Trace, row: int, key: str) -> int:
     """Argument `key` of a row as a whole number; ABSENT where the row lacks it or has none."""
     value = text(trace, row, key)
     return int(value) if value is not None and re.fullmatch(r"-?\d{1,18}", value) else ABSENT
+
+
+def column_of(trace: Trace, rows: Int32 | Int64, key: str) -> Int64:
+    """Argument `key` of each row, int64[rows], as its column holds it; ABSENT where the row lacks it."""
+    out = np.full(len(rows), ABSENT, np.int64)
+    column = trace.args.get(key)
+    if column is not None and len(column.rows):
+        at = np.minimum(np.searchsorted(column.rows, rows.astype(np.int32)), len(column.rows) - 1)
+        there = column.rows[at] == rows
+        out[there] = column.values[at[there]]
+    return out
 
 
 def text(trace: Trace, row: int, key: str) -> str | None:

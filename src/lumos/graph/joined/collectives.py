@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.enclosing import Ranges
-from lumos.graph.joined.arguments import integer, shape_bytes
+from lumos.graph.joined.arguments import SHAPES, column_of, integer, shape_bytes
 from lumos.graph.joined.messages import (
     SIDES,
     Message,
@@ -25,6 +25,7 @@ from lumos.graph.joined.messages import (
     stated_kind,
 )
 from lumos.graph.kernel_names import KernelClass, kernel_class
+from lumos.graph.lists import numbered
 from lumos.graph.table import Collectives
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 from lumos.vocabulary import CollectiveKind
@@ -39,8 +40,8 @@ def is_communication(trace: Trace) -> NDArray[np.bool_]:
     """Rows of device work that communicate between ranks, by kernel name or by the profiler's collective arguments."""
     kernel = trace.category == Category.KERNEL
     named = np.zeros(len(trace.strings), bool)
-    names = np.unique(trace.name[kernel])
-    named[names] = [kernel_class(trace.strings[i]) is KernelClass.COLLECTIVE for i in names.tolist()]
+    names = trace.names_of(kernel)
+    named[names] = [kernel_class(trace.strings[i]) is KernelClass.COLLECTIVE for i in names]
     mask = named[trace.name]
     facts = trace.args.get("Collective name")
     if facts is not None:
@@ -76,14 +77,24 @@ def issuers(trace: Trace, rows: Int32) -> Int32:
     """
     operators = np.flatnonzero(is_issuing(trace))
     queues: dict[tuple[CollectiveKind, int], list[int]] = {}
-    for row in operators[np.argsort(trace.start[operators], kind="stable")]:
-        queues.setdefault(_kind_and_bytes(trace, int(row)), []).append(int(row))
+    operators = operators[np.argsort(trace.start[operators], kind="stable")]
+    for row, fact in zip(operators.tolist(), _kinds_and_bytes(trace, operators), strict=True):
+        queues.setdefault(fact, []).append(row)
     out = np.full(len(rows), ABSENT, np.int32)
-    for i in np.argsort(trace.start[rows], kind="stable"):
-        queue = queues.get(_kind_and_bytes(trace, int(rows[i])))
+    facts = _kinds_and_bytes(trace, rows)
+    for i in np.argsort(trace.start[rows], kind="stable").tolist():
+        queue = queues.get(facts[i])
         if queue and trace.start[queue[0]] <= trace.start[rows[i]]:
             out[i] = queue.pop(0)
     return out
+
+
+def _kinds_and_bytes(trace: Trace, rows: Int32 | Int64) -> list[tuple[CollectiveKind, int]]:
+    """What rows have in common with those of their issuers: found once for all rows with the same name, shapes and types."""
+    number = numbered(trace.name[rows], *(column_of(trace, rows, key) for key in SHAPES))
+    _, first = np.unique(number, return_index=True)
+    facts = [_kind_and_bytes(trace, int(row)) for row in rows[first]]
+    return [facts[i] for i in number.tolist()]
 
 
 def _kind_and_bytes(trace: Trace, row: int) -> tuple[CollectiveKind, int]:
@@ -134,18 +145,16 @@ def _fact_rows(trace: Trace, rows: Int32, calls: Int32) -> Int64:
     """The row that holds each collective's facts: itself, or the operator or annotation around its launching call."""
     out = np.where(is_cpu_collective(trace)[rows], rows, ABSENT).astype(np.int64)
     own = trace.args.get("Collective name")
-    if own is not None:
-        out[np.isin(rows, own.rows)] = rows[np.isin(rows, own.rows)]
     has_facts = np.zeros(len(trace), bool)
     if own is not None:
         has_facts[own.rows] = True
+    out[has_facts[rows]] = rows[has_facts[rows]]
     for wanted in ("record_param_comms", "nccl:"):
         ranges = trace.named(re.compile(wanted).match) & trace.is_any(Category.OPERATOR, Category.ANNOTATION)
         if wanted == "record_param_comms":  # in old traces it has no facts: the annotation inside it has more
             ranges &= has_facts
-        around = Ranges(trace, np.flatnonzero(ranges))
-        for i in np.flatnonzero((out == ABSENT) & (calls >= 0)):
-            out[i] = around.at(int(trace.lane[calls[i]]), int(trace.start[calls[i]]))
+        open_ = np.flatnonzero((out == ABSENT) & (calls >= 0))
+        out[open_] = Ranges(trace, np.flatnonzero(ranges)).at(trace.lane[calls[open_]], trace.start[calls[open_]])
     return out
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 #: job share more than 0.9 of them, ranks of two models at most 0.65.
 ALIKE = 0.5
 
+#: What the header of an emulated job's trace says under "lumos".
+EMULATED = "emulated, not measured"
+
 #: A rank with fewer distinct operators says too little about its model.
 FEWEST_OPERATORS = 10
 
@@ -39,7 +42,7 @@ SOFTWARE = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version"
 
 def job_evidence(traces: Sequence[Trace], graph: Graph) -> tuple[Evidence, ...]:
     """The findings in the recordings of one job. graph: the job's, its ranks joined."""
-    found = [*_world(traces), *_absent(traces, graph)]
+    found = [*_world(traces), *_absent(traces, graph), *_modelled(traces)]
     if len(traces) > 1:
         found += _identical(traces)
         found += _unlike(traces)
@@ -77,6 +80,13 @@ def _absent(traces: Sequence[Trace], graph: Graph) -> Iterator[Evidence]:
         given, kept = f"{len(traces)} of {count(world, 'rank')} given", count(len(lone), "collective")
         message = f"{given}: the time of {kept} may hold waiting for the others"
         yield Evidence("ranks-absent", message, Grade.LIMITED)
+
+
+def _modelled(traces: Sequence[Trace]) -> Iterator[Evidence]:
+    """Traces of a job that was run without its devices: what was done is known, how long it takes is not."""
+    if any(trace.metadata.get("lumos") == EMULATED for trace in traces):
+        message = "no device ran this job: its durations are modelled, and their errors are those of the cost models"
+        yield Evidence("durations-modelled", message, Grade.LIMITED)
 
 
 def _identical(traces: Sequence[Trace]) -> Iterator[Evidence]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lumos.vocabulary import CollectiveKind
 
 #: Messages matched with less confidence may be one off, so that a send seems to end before its receive begins.
-SURE = 0.9
+_SURE = 0.9
 #: How many ranks or offsets a message lists.
 _LISTED = 8
 
@@ -133,7 +133,7 @@ def _buffered(graph: Graph, facts: Collectives, apart: Sequence[Matches]) -> tup
     sent: list[Matches] = []
     rest: list[Matches] = []
     for m in apart:
-        sure = len(m.ranks) == 2 and m.how is How.MESSAGES and m.confidence >= SURE
+        sure = len(m.ranks) == 2 and m.how is How.MESSAGES and m.confidence >= _SURE
         pairs = m.task if sure else m.task[:0, :2]
         for one, other in ((0, 1), (1, 0)):
             sides = [[facts.kinds[k] for k in kind[pairs[:, side]]] for side in (one, other)]

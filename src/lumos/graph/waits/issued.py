@@ -7,6 +7,7 @@ after the wait was over was not awaited, and a position that one repetition refu
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +16,6 @@ from lumos.graph.calls import Call
 from lumos.trace.table import ABSENT, Int8, Int64, Trace
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from lumos.graph.launches import DeviceWork
 
 #: The time at which work that no event marks can be awaited: never.
@@ -31,6 +30,10 @@ class Issued:
         self.bounds = work.bounds()
         #: A clock of whole microseconds may show the end of work up to 1 us late.
         self.rounding = 1000 if not (work.start % 1000).any() else 0
+        #: When all work that had been issued to its stream before it, and it itself, had ended.
+        self.ended = np.empty(len(work), np.int64)
+        for low, high in pairwise(self.bounds.tolist()):
+            np.maximum.accumulate(work.end[low:high], out=self.ended[low:high])
 
     def last_before(self, stream: int, time: int) -> int:
         """Index of the last work on `stream` whose call started before `time`; ABSENT if none."""
@@ -58,7 +61,7 @@ class Issued:
         """
         low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
         newest = low + np.searchsorted(self.work.issued[low:high], time, "left") - 1
-        ended = low + np.searchsorted(np.maximum.accumulate(self.work.end[low:high]), until + self.rounding, "right") - 1
+        ended = low + np.searchsorted(self.ended[low:high], until + self.rounding, "right") - 1
         furthest = int((newest - low).max(initial=-1))
         position = max(int((newest - ended).max(initial=0)), 0)
         if position == 0 and last and furthest >= 0:
@@ -66,7 +69,7 @@ class Issued:
         while position <= furthest:  # in growing pieces, because the source is mostly near
             back = np.arange(position, min(2 * position + 64, furthest + 1))
             position = int(back[-1]) + 1
-            for some in (slice(0, 1), slice(1, None)):  # the first repetition refutes most positions
+            for some in (slice(-1, None), slice(-8, -1), slice(0, -8)):  # the last have most work before them, and refute most positions
                 at = newest[some, None] - back
                 back = back[((at < low) | (awaitable[np.maximum(at, low)] <= time[some, None])).all(axis=0)]
             if len(back):
@@ -101,18 +104,18 @@ def awaitable_from(trace: Trace, calls: Int8, issued: Issued) -> Int64 | None:
         return None
     work, bounds = issued.work, issued.bounds
     out = np.where(work.issued == np.iinfo(np.int64).min, work.issued, NO_TIME)
-    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+    for low, high in pairwise(bounds.tolist()):
         last = low + np.searchsorted(work.issued[low:high], records, "left") - 1
         inside = last >= low
         np.minimum.at(out, last[inside], records[inside])
     return out
 
 
-def issued_together(trace: Trace, work: DeviceWork, communicates: NDArray[np.bool_]) -> Int64:
+def issued_together(trace: Trace, work: DeviceWork) -> Int64:
     """The same where record calls were not recorded, int64[works] ns: the launch of every collective, which communication libraries
     follow by an event, and of work after which its thread went on to launch to another stream; any work from before the recording."""
     before = work.issued == np.iinfo(np.int64).min
-    out = np.where(communicates | before, work.issued, NO_TIME)
+    out = np.where(work.communicates | before, work.issued, NO_TIME)
     launched = np.flatnonzero(work.call >= 0)
     launched = launched[np.lexsort((launched, work.issued[launched], trace.lane[work.call[launched]]))]
     leaves = np.flatnonzero(work.stream[launched[1:]] != work.stream[launched[:-1]])

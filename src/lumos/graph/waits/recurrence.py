@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.graph.lists import numbered
 from lumos.graph.steps import is_step_mark
 
 if TYPE_CHECKING:
@@ -27,12 +28,12 @@ def alike_places(trace: Trace, work: DeviceWork, lane: Int32, time: Int64) -> li
     """The same, with the places together that differ only in their number within a step: the layers of a model, say."""
     if not len(time):
         return []
-    context = _numbered(*_kernels_around(trace, work, lane, time))
+    context = numbered(*_kernels_around(trace, work, lane, time))
     marks = np.sort(trace.start[is_step_mark(trace)])
     if not len(marks):
         return [[calls] for calls in _grouped(context)]
-    number, count = _number_within(_numbered(context, np.searchsorted(marks, time, "right")))
-    place = _numbered(number, count)
+    number, count = _number_within(numbered(context, np.searchsorted(marks, time, "right")))
+    place = numbered(number, count)
     return [[calls[of] for of in _grouped(place[calls])] for calls in _grouped(context)]
 
 
@@ -58,12 +59,6 @@ def _kernels_around(trace: Trace, work: DeviceWork, lane: Int32, time: Int64) ->
         before[here] = np.where(at > 0, name[np.maximum(at - 1, 0)], -1)
         after[here] = np.where(at < len(mine), name[np.minimum(at, len(mine) - 1)], -1)
     return before, after
-
-
-def _numbered(*columns: Int64) -> Int64:
-    """A number for every distinct row of the columns."""
-    _, number = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return np.asarray(number, np.int64).reshape(-1)
 
 
 def _number_within(group: Int64) -> tuple[Int64, Int64]:

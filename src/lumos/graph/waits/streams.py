@@ -4,7 +4,8 @@ The waits are exact where the trace has `cuda_sync` rows (Stream Wait Event: whi
 which record call). Elsewhere they are inferred from the order of calls, for all repetitions of a wait in the code together
 (`graph.waits.recurrence`). The waiting stream is the one that the next launch after the wait goes to, the work held back the next that is
 launched to it. The awaited work is the latest on another stream that an event can stand for (`graph.waits.issued`) and that no repetition
-refutes by having started before it had ended. Without such work the wait is unresolved: it holds nothing back, and it is counted.
+refutes by having started before it had ended; of several waits before one launch, each has awaited work of its own. Without such work the
+wait is unresolved: it holds nothing back, and it is counted.
 
 A communication library also lets its own streams wait for each other. Such a wait is called inside the library's call, behind its
 launch; nothing in the trace waits for it.
@@ -25,14 +26,13 @@ import numpy as np
 
 from lumos.graph.calls import Call
 from lumos.graph.enclosing import Ranges
-from lumos.graph.joined.collectives import is_communication
 from lumos.graph.waits.issued import Issued, awaitable_from, issued_together
 from lumos.graph.waits.notes import Note, note_stream, sync_notes
 from lumos.graph.waits.recurrence import recurrences
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from numpy.typing import NDArray
 
@@ -72,21 +72,20 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     rows = np.flatnonzero(calls == Call.STREAM_WAIT).astype(np.int32)
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
     issued, notes = Issued(work), sync_notes(trace)
-    communicates = is_communication(trace)[work.row]
     if len(rows) and any(note.source_stream != ABSENT for note in notes.values()):
         return _exact(trace, issued, notes, rows)
     if len(rows):
-        rows = rows[~_inside_the_library(trace, work, communicates, rows)]
+        rows = rows[~_inside_the_library(trace, work, rows)]
         waits = _recorded(trace, issued, notes, rows)
     else:
-        waits = _around_collectives(trace, work, communicates)
+        waits = _around_collectives(trace, work)
     awaitable = awaitable_from(trace, calls, issued)
     last = awaitable is None  # an event that was not recorded may stand for whatever was issued before the wait
-    awaitable = issued_together(trace, work, communicates) if awaitable is None else awaitable
+    awaitable = issued_together(trace, work) if awaitable is None else awaitable
     pairs: dict[tuple[int, int], int] = {}
     inferred = unresolved = 0
     for place, wait in enumerate(waits):
-        found = _source(issued, wait, awaitable, last=last)
+        found = _source(issued, wait, awaitable, pairs, last=last)
         if found is None:
             unresolved += len(wait.time)
             continue
@@ -136,9 +135,10 @@ class _Found(NamedTuple):
     source: Int64
 
 
-def _source(issued: Issued, wait: _Recurring, awaitable: Int64, *, last: bool) -> _Found | None:
+def _source(issued: Issued, wait: _Recurring, awaitable: Int64, known: Container[tuple[int, int]], *, last: bool) -> _Found | None:
     """What a wait in the code holds back, and for what; None where its repetitions refute every candidate. Nothing is held back where
-    nothing is launched any more."""
+    nothing is launched any more. known: what other waits hold back and for what. Nobody lets the same work wait for the same work twice, so
+    of several candidates those come first that no other wait has."""
     start = issued.work.start
     nothing = True
     for waiting in wait.waiting:
@@ -154,7 +154,9 @@ def _source(issued: Issued, wait: _Recurring, awaitable: Int64, *, last: bool) -
                 if source is not None:
                     candidates.append(source)
         if candidates:
-            return _Found(held[real], max(candidates, key=lambda source: int(issued.work.issued[source.max()])))
+            candidates.sort(key=lambda source: -int(issued.work.issued[source.max()]))
+            fresh = (s for s in candidates if not all(pair in known for pair in zip(held[real].tolist(), s.tolist(), strict=True)))
+            return _Found(held[real], next(fresh, candidates[0]))
     return _Found(np.empty(0, np.int64), np.empty(0, np.int64)) if nothing else None
 
 
@@ -180,17 +182,13 @@ def _recorded(trace: Trace, issued: Issued, notes: dict[int, Note], rows: Int32)
 _LIBRARY = re.compile(r"(nccl|rccl):")
 
 
-def _inside_the_library(trace: Trace, work: DeviceWork, communicates: NDArray[np.bool_], rows: Int32) -> NDArray[np.bool_]:
+def _inside_the_library(trace: Trace, work: DeviceWork, rows: Int32) -> NDArray[np.bool_]:
     """Which wait calls a communication library makes for streams of its own: those in its call, behind its launch."""
-    inside = np.zeros(len(rows), bool)
     calls = np.flatnonzero(trace.named(_LIBRARY.match) & trace.is_any(Category.OPERATOR, Category.ANNOTATION))
-    launches = work.call[communicates & (work.call >= 0)]
-    ranges, launch = Ranges(trace, calls), Ranges(trace, launches.astype(np.int64))
-    for i, row in enumerate(rows.tolist()):
-        lane, time = int(trace.lane[row]), int(trace.start[row])
-        call = ranges.at(lane, time)
-        before = launch.last(lane, time)
-        inside[i] = call != ABSENT and before != ABSENT and trace.start[before] >= trace.start[call]
+    launches = work.call[work.communicates & (work.call >= 0)]
+    lane, time = trace.lane[rows], trace.start[rows]
+    call, launch = Ranges(trace, calls).at(lane, time), Ranges(trace, launches).last(lane, time)
+    inside: NDArray[np.bool_] = (call != ABSENT) & (launch != ABSENT) & (trace.start[launch] >= trace.start[call])
     return inside
 
 
@@ -198,13 +196,13 @@ def _inside_the_library(trace: Trace, work: DeviceWork, communicates: NDArray[np
 _AWAITS = re.compile(r"copy_bucket_to_grad|wait_tensor|c10d::.*wait")
 
 
-def _around_collectives(trace: Trace, work: DeviceWork, communicates: NDArray[np.bool_]) -> list[_Recurring]:
+def _around_collectives(trace: Trace, work: DeviceWork) -> list[_Recurring]:
     """The waits around collectives where the trace records no waits at all."""
     carries_collectives = np.zeros(len(work.streams), bool)
-    carries_collectives[work.stream[communicates]] = True
+    carries_collectives[work.stream[work.communicates]] = True
     compute, transfer = np.flatnonzero(~carries_collectives).tolist(), np.flatnonzero(carries_collectives).tolist()
     out: list[_Recurring] = []
-    collective = np.flatnonzero(communicates & (work.call >= 0))
+    collective = np.flatnonzero(work.communicates & (work.call >= 0))
     collective = collective[np.argsort(work.issued[collective], kind="stable")]
     for stream in transfer:
         mine = collective[work.stream[collective] == stream]

@@ -221,13 +221,12 @@ def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork) -> BlockingCopi
     if not len(copies):
         return BlockingCopies(np.empty(0, np.int64), np.empty(0, np.int64))
     row, call = work.row[copies], work.call[copies]
-    names = [trace.strings[i] for i in trace.name[row]]
     size = trace.dense("bytes")[row]
     call_start, call_end = trace.start[call], trace.start[call] + trace.duration[call]
     inside = (work.start[copies] >= call_start) & (work.end[copies] <= call_end)
-    asynchronous = np.array(["Pinned" in n or "DtoD" in n or "Device -> Device" in n or "CopyDeviceToDevice" in n for n in names])
-    pageable = np.array(["Pageable" in n for n in names])
-    from_device = np.array(["DtoH" in n or "DeviceToHost" in n for n in names])
+    asynchronous = _says(trace, row, "Pinned", "DtoD", "Device -> Device", "CopyDeviceToDevice")
+    pageable = _says(trace, row, "Pageable")
+    from_device = _says(trace, row, "DtoH", "DeviceToHost")
     large = np.where(size == ABSENT, inside, size > STAGED_COPY)
     blocking = ~asynchronous & ((pageable & (from_device | large)) | (calls[call] == Call.BLOCKING_COPY) | (~pageable & inside))
     chosen = np.flatnonzero(blocking)
@@ -243,12 +242,20 @@ def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork) -> BlockingCopi
     return BlockingCopies(index, own)
 
 
+def _says(trace: Trace, rows: Int32, *words: str) -> NDArray[np.bool_]:
+    """Which rows have one of the words in their name, bool[rows]."""
+    found = [i for i in trace.names_of(rows) if any(word in trace.strings[i] for word in words)]
+    return np.isin(trace.name[rows], found)
+
+
 #: So many launches must begin at the largest count of outstanding launches before that count is taken for the queue's depth;
 #: by chance there would be fewer.
 FULL_QUEUE_SIGHTINGS = 100
 #: A smaller count is not taken for the queue's depth (launches): CUDA's queue holds about 1,024, and loops in a program make
 #: launches begin at smaller counts again and again.
 SHALLOWEST_QUEUE = 900
+#: The depth of a queue that was full without showing how deep it is (launches): that of CUDA's queue in the public traces, 1,020 to 1,022.
+USUAL_QUEUE = 1022
 
 
 class QueueDepth(NamedTuple):
