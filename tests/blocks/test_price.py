@@ -23,9 +23,8 @@ def times(*work, cluster=H100, coefficients=PLAIN):
 
 def test_prices_are_those_of_the_cost_models():
     assert PLAIN.gemm == 1.0
-    clock = H100.accelerator.sustained_clock
     (mm, move) = times(Gemm(4096, 4096, 4096, "bf16"), Collective(CollectiveKind.ALL_GATHER, 8, 1 << 26, 8, 1, 8))
-    assert mm == int(gemm(4096, 4096, 4096, H100.accelerator, "bf16", out_bytes=2, clock=clock).time)
+    assert mm == int(gemm(4096, 4096, 4096, H100.accelerator, "bf16", out_bytes=2, in_step=True).time)
     assert move == int(collective("all_gather", 8, 1 << 26, H100, per_node=8).time)
 
 
@@ -34,18 +33,17 @@ def test_one_by_one_and_together_agree():
     assert times(*work) == [times(w)[0] for w in work]
 
 
-def test_throttling_slows_dense_devices_only():
+def test_a_short_multiplication_of_a_step_runs_at_the_clock_of_a_long_one():
+    alone, within = (float(gemm(8192, 8192, 8192, H100.accelerator, "bf16", in_step=step).time) for step in (False, True))
+    assert alone < within
+    long = [float(gemm(1 << 20, 16384, 16384, H100.accelerator, "bf16", in_step=step).time) for step in (False, True)]
+    assert long[0] == long[1]  # 0.57 s: its clock has fallen as far as it does
+
+
+def test_a_power_limit_lowers_the_clock():
+    limited = load_cluster("h100-96gb")
     work = Gemm(8192, 8192, 8192, "bf16")
-    throttled = replace_coefficients(throttle=0.03)
-    assert times(work, coefficients=throttled)[0] > times(work)[0]
-    a100 = load_cluster("a100-80gb")
-    assert times(work, cluster=a100, coefficients=throttled) == times(work, cluster=a100)
-
-
-def replace_coefficients(**changes: float) -> StepCoefficients:
-    from msgspec.structs import replace as changed
-
-    return changed(PLAIN, **changes)
+    assert 1.08 < times(work, cluster=limited)[0] / times(work)[0] < 1.13  # the cube root of 500 W / 700 W is 0.894
 
 
 def test_contention_is_a_share_of_the_concurrent_collective():
@@ -77,3 +75,12 @@ def test_sixteen_bit_type_of_the_device():
 
 def replace_dtype(dtype: str) -> Attention:
     return FLASH._replace(dtype=dtype)
+
+
+def test_the_denser_the_arithmetic_the_lower_the_clock():
+    throttled = StepCoefficients(throttle=0.03)
+    clocks = {name: Pricer(load_cluster(name), throttled).clock for name in ("a100-80gb", "h100", "gb200", "b200")}
+    assert clocks["a100-80gb"] == 1.0
+    # 2.25 PFLOP/s at 1,000 W are 2.88 times an A100's 0.312 at 400 W
+    assert clocks["b200"] == pytest.approx(1 - 0.03 * (2.25 / 1000 / (0.312 / 400) - 1))
+    assert clocks["h100"] > clocks["gb200"] > clocks["b200"]

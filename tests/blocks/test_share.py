@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lumos.blocks.share import Share
 from lumos.model import load_model
-from lumos.plan.plan import Plan
+from lumos.plan.plan import Plan, PlanError, check_plan
 from lumos.plan.profiles import framework_profile
 from lumos.predict.ranks import group_of
 from lumos.vocabulary import CollectiveKind
 
+MIXTURE = load_model("mixtral-8x7b")
 SHARE = Share(load_model("llama3-8b"), Plan(4096, 64, tp=4, cp=2, pp=2, dp=4, zero=1, shard=2), framework_profile("megatron-core"), 8)
 
 
@@ -41,3 +44,21 @@ def test_a_tensor_group_over_two_nodes_shares_all_their_cards():
 def test_vocabulary_is_padded_for_tensor_parallelism():
     assert SHARE.vocab == 128256 // 4 + 64
     assert SHARE.vocab * 4 % (128 * 4) == 0
+
+
+def test_experts_may_span_the_tensor_ranks():
+    def share(ep: int) -> Share:
+        plan = Plan(4096, 64, tp=4, dp=2, ep=ep, sequence_parallel=True)
+        check_plan(plan, MIXTURE)
+        return Share(MIXTURE, plan, framework_profile("megatron-core"), 8)
+
+    folded, plain = share(8), share(2)
+    assert group_of(5, folded.expert(CollectiveKind.ALL_TO_ALL, 8)) == tuple(range(8))
+    assert folded.plan.expert_replicas == 1
+    assert group_of(5, plain.expert(CollectiveKind.ALL_TO_ALL, 8)) == (1, 5)
+    assert plain.plan.expert_replicas == 1
+    assert group_of(5, share(1).expert_data(CollectiveKind.ALL_REDUCE, 8)) == (1, 5)
+    with pytest.raises(PlanError, match="needs sequence parallel"):
+        check_plan(replace(folded.plan, sequence_parallel=False), MIXTURE)
+    with pytest.raises(PlanError, match=r"ep \(16\) must divide"):
+        check_plan(replace(folded.plan, ep=16), MIXTURE)

@@ -14,7 +14,7 @@ from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import overlay, shipped_coefficients
 from lumos.cost.estimate import SCALED
 from lumos.cost.fit_memory_bound import fit_memory_bound, memory_rows
-from lumos.cost.from_trace import accelerator_of, calibrated, class_ratios
+from lumos.cost.from_trace import accelerator_of, calibrated, class_ratios, cluster_of
 from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import memory_bound
 from lumos.cost.operators import OperatorTime, operator_times
@@ -126,7 +126,7 @@ def test_ratios_by_class_and_predictions_that_start_from_them(tmp_path: Path) ->
 
 def test_the_device_is_the_one_in_the_header(tmp_path: Path) -> None:
     assert accelerator_of(trace_of(tmp_path, [], "Tesla V100-SXM2-32GB")).name == "v100"
-    with pytest.raises(LumosError, match=r"'Radeon 9' is not known.*--on CLUSTER"):
+    with pytest.raises(LumosError, match=r"the device 'Radeon 9' is none that Lumos knows.*--on CLUSTER"):
         accelerator_of(trace_of(tmp_path, [], "Radeon 9"))
 
 
@@ -165,3 +165,38 @@ def test_public_traces_calibrate(name: str, device: str, expected: set[tuple[str
     ratios = class_ratios(trace, accelerator)
     assert expected <= {(r.model, r.variant) for r in ratios}
     assert all(0 < r.low <= r.ratio <= r.high for r in ratios)
+
+
+@pytest.mark.parametrize(
+    ("device", "found"),
+    [
+        ({"name": "NVIDIA A100-PG509-200", "numSms": 108, "totalGlobalMem": 42_297_524_224}, "a100-40gb"),
+        ({"name": "NVIDIA A100 80GB PCIe", "numSms": 108, "totalGlobalMem": 84_987_740_160}, "a100-80gb"),
+        ({"name": "", "numSms": 304, "totalGlobalMem": 206_141_652_992}, "mi300x"),  # ROCm may leave the name out
+        ({"name": "NVIDIA H100 80GB HBM3"}, "h100"),
+    ],
+)
+def test_the_device_is_known_by_its_name_or_by_its_memory_and_sms(tmp_path: Path, device: dict[str, Any], found: str) -> None:
+    assert cluster_of(described(tmp_path, device), "--on").name == found
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        ({"name": "NVIDIA GeForce RTX 2080 Ti", "numSms": 68, "totalGlobalMem": 11_554_586_624}, "68 SMs and 12 GB is none that Lumos"),
+        ({"name": "NVIDIA H100 PCIe", "numSms": 114, "totalGlobalMem": 84_929_347_584}, "'NVIDIA H100 PCIe', 114 SMs and 85 GB"),
+        ({"name": "", "numSms": 132, "totalGlobalMem": 84_929_347_584}, r"like h100, h800\?"),
+        ({}, "names no device"),
+        (7, "names no device"),
+    ],
+)
+def test_an_unknown_device_is_a_question(tmp_path: Path, device: Any, reason: str) -> None:
+    with pytest.raises(LumosError, match=rf"{reason}.*--base-cluster CLUSTER says so"):
+        cluster_of(described(tmp_path, device), "--base-cluster")
+
+
+def described(tmp_path: Path, device: Any) -> Trace:
+    """A trace of one operator whose header describes a device."""
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"deviceProperties": [device], "traceEvents": operator("aten::mm", [], [], 0, 1, 1)}))
+    return read(str(path)).traces[0]

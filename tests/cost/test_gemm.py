@@ -151,3 +151,12 @@ def test_a_device_without_published_numbers_is_asked_about() -> None:
 def test_chunks_do_not_show(count: int) -> None:
     m = np.arange(1, count + 1)
     assert np.all(np.diff(gemm(m, 1024, 1024, device("h100")).time) >= 0)
+
+
+def test_an_image_that_several_taps_read_comes_from_memory_once():
+    """A has 1,152 MB and C 64 MB: with nine taps a ninth of A is read."""
+    whole, shared = (gemm(4_000_000, 8, 144, load_cluster("h100").accelerator, taps=taps) for taps in (1, 9))
+    assert whole.roofline / shared.roofline == pytest.approx((1152 + 64) / (128 + 64), rel=1e-3)
+    assert shared.time < whole.time
+    with pytest.raises(UsageError, match="taps"):
+        gemm(1, 1, 1, load_cluster("h100").accelerator, taps=0)

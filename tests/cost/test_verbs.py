@@ -118,13 +118,11 @@ def test_coefficients_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatc
     path = tmp_path / "own.toml"
     coefficients.write_coefficients({}, path, "of before")
 
-    def half(self: Path, text: str, **options: Any) -> None:
-        with self.open("w", **options) as file:
-            file.write(text[:3])
+    def full(self: Path, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as full:
-        full.setattr(Path, "write_text", half)
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "replace", full)
         with pytest.raises(LumosError, match=r"own\.toml: cannot be written \(No space"):
             coefficients.write_coefficients({}, path, "of now")
     assert path.read_text() == "# of before\n" and list(tmp_path.iterdir()) == [path]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lumos.errors import LumosError
-from lumos.predict.published import job_of, network_rate, published_step
+from lumos.predict.published import job_of, published_step
 
 ROW = {
     "id": "a-1", "source": "somewhere", "model": "GPT L24 h1024", "layers": "24", "hidden": "1024", "heads": "16", "seq_len": "1024",
@@ -47,15 +47,6 @@ def test_sharding(spelling, zero, shard):
 )
 def test_precision_families(spelling, family):
     assert job_of(row(precision=spelling)).plan.precision == family
-
-
-@pytest.mark.parametrize(
-    ("text", "rate"),
-    [("4x100Gb RoCE between nodes", (4, 12.5e9)), ("1600 Gbps node-node RoCE", (8, 25e9)),
-     ("NVLink + RDMA 400 Gb/s per GPU; H100", (8, 50e9)), ("NVLink", None), ("", None)],
-)  # fmt: skip
-def test_network_from_free_text(text, rate):
-    assert network_rate(text, 8) == rate
 
 
 @pytest.mark.parametrize("name", ["Mixtral-8x7B-v0.1", "Mixtral 8x7B (pretraining)", "mixtral_8x7b"])
@@ -133,3 +124,24 @@ def test_scales_by_row_gather_in_16_bit():
 def test_overlap_off_is_all_of_it():
     framework = job_of(row(framework="Megatron-LM (Megatron Core)", year="2026", notes="comm overlap off per repro guide")).framework
     assert not (framework.dp_overlap or framework.gather_overlap or framework.tp_overlap or framework.tp_async)
+
+
+def test_remarks_that_set_switches_are_said():
+    job = job_of(row(notes="BF16 optimizer with fp32 gradient accumulation", year="2022"))
+    assert (job.framework.gradient_bytes, job.framework.reduce_bytes) == (4, 4)
+    assert "noted-switches" in codes(job)
+    assert "noted-switches" not in codes(job_of(row(notes="fp32 norm of gradients printed")))
+    zero_bubble = job_of(row(framework="Megatron-LM", year="2025", notes="zb-h1 schedule", global_batch="64"))
+    assert zero_bubble.plan.schedule == "zero-bubble"
+    assert "noted-schedule" in codes(zero_bubble)
+
+
+def test_a_recomputation_of_null_is_one_that_is_not_stated():
+    for text in ("null", "-", "N/A", ""):
+        assert job_of(row(recompute=text, framework="Megatron-LM", year="2025")).plan.recompute == "none"
+    assert job_of(row(recompute="none")).plan.recompute == "none"
+
+
+def test_a_flag_that_is_neither_yes_nor_no_is_not_read_as_no():
+    with pytest.raises(LumosError, match="sequence_parallel 'sometimes'"):
+        job_of(row(sequence_parallel="sometimes"))

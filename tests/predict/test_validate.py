@@ -76,6 +76,19 @@ TABLES = ("vtrain", "llm_foundry", "internevo", "simumax_b200", "nemo_legacy", "
 @pytest.mark.skipif(MEASURED is None, reason="LUMOS_MEASURED names no folder of published tables")
 @pytest.mark.parametrize("name", TABLES)
 def test_every_published_row_is_scored_within_reason(name):
-    result = summary(score(list(read_tables([f"{MEASURED}/{name}.csv"]))[::9]))
+    rows = list(read_tables([f"{MEASURED}/{name}.csv"]))
+    result = summary(score(rows[:: max(1, len(rows) // 20)]))
     assert result["skipped_count"] == 0
     assert result["median_abs_error"] < 0.12
+
+
+def test_a_table_of_which_no_row_can_be_scored_ends_with_status_1(tmp_path, monkeypatch, capfd):
+    from lumos.cli import main
+
+    table = tmp_path / "runs.csv"
+    table.write_text("id,source,gpu,model,n_gpus,seq_len,global_batch,step_time_s\na,s,H100,nothing-known,8,2048,8,1.0\n")
+    monkeypatch.setattr("sys.argv", ["lumos", "validate", str(table), "--json"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    out, err = capfd.readouterr()
+    assert left.value.code == 1 and '"scored": 0' in out and "no row could be scored" in err

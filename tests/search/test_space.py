@@ -51,7 +51,9 @@ def test_no_plan_that_the_rules_allow_is_missing(small):
             ep=1,
             recompute="none",
         )
-        changes_nothing = (zero > 0 and plan.dp * cp == 1) or (sequence and tp == 1) or (pp == 1 and schedule != "1f1b")
+        changes_nothing = (
+            (zero > 0 and plan.dp * cp == 1) or (zero == 3 and pp > 1) or (sequence and tp == 1) or (pp == 1 and schedule != "1f1b")
+        )
         try:
             check_plan(plan, small.model)
         except PlanError:

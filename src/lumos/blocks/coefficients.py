@@ -19,23 +19,25 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Factors multiply the cost models' times; 1 leaves them as they are.
 
     gemm, attention, traffic (element-wise kernels), collective: time inside a step / time alone. throttle: share of the clock
-    that is lost in a step, beyond the cluster's sustained clock, for each multiple of an A100's 16-bit peak above the first
-    (arithmetic has become denser much faster than power has grown). host: factor on the profiles' host times. contention:
-    compute loses this share of the time of concurrent communication, which takes SMs and memory bandwidth.
-    jitter: growth of the step per doubling of the nodes, since a step waits for the slowest of them. step: factor on the
-    profiles' step_us. spread: half-width, as a share of the step, of the error that the cost models' intervals do not cover.
+    that is lost in hours of training, beyond what the longest kernels measured alone show, for each multiple of an A100's 16-bit
+    peak per watt above the first (the denser the arithmetic, the sooner the power limit is reached). host: factor on the
+    profiles' host times. contention: compute loses this share of the time of concurrent communication, which takes SMs and memory
+    bandwidth. jitter: growth of the step per doubling of the nodes, since a step waits for the slowest of them. step: factor on
+    the profiles' step_us. spread: half-width, as a share of the step, of the error that the cost models' intervals do not cover.
+    unprofiled: the same for a framework without a profile, beyond what its questions cover (calibrated on frameworks left out).
     """
 
     gemm: float = 1.0
+    throttle: float = 0.03
     attention: float = 1.0
     collective: float = 1.0
-    throttle: float = 0.02
     traffic: float = 1.0
     host: float = 1.0
     contention: float = 0.3
     jitter: float = 0.002
     step: float = 1.0
     spread: float = 0.08
+    unprofiled: float = 0.12
 
 
 @cache

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from lumos.blocks.block import Builder
     from lumos.model import Experts
 
-#: Rows of the most loaded expert / mean, for a trained router with a balancing loss: the load is never quite even.
-EXPERT_SKEW = 1.1
-
 
 class ExpertWork:
     """Adds the work of this rank's experts of one layer to a block."""
@@ -95,14 +92,14 @@ class ExpertWork:
     def _deep_ep_bytes(self, dispatch: bool) -> int:
         """Bytes that a rank sends if each token goes once to every node that it needs, and is distributed there over the node's links."""
         s, e = self.share, self.experts
-        nodes = max(1, s.plan.ep * s.plan.tp // s.devices_per_node)
+        nodes = max(1, s.plan.ep * (1 if s.plan.folded else s.plan.tp) // s.devices_per_node)
         reached = nodes * (1 - (1 - 1 / nodes) ** e.per_token)  # expected number of nodes, for experts chosen at random
         copies = min(reached, e.nodes) if e.nodes else reached
         width = 1 if dispatch and s.dtype is DType.FP8 else self.width
         return round(width * s.residual_tokens * s.model.hidden * copies)
 
     def _grouped(self, rows: int, n: int, k: int) -> GroupedGemm:
-        return GroupedGemm(rows, self.share.experts, n, k, self.share.dtype, EXPERT_SKEW)
+        return GroupedGemm(rows, self.share.experts, n, k, self.share.dtype, self.framework.expert_skew)
 
     def _grouped_backward(self, b: Builder, name: str, rows: int, n: int, k: int) -> None:
         fused = self.framework.fused_accumulation

@@ -194,7 +194,7 @@ class LayerParts:
         in_fp8 = self._gathers_fp8(name)
         gather = self._gather(b, in_fp8)
         for n in self._joined(widths):
-            self.linear_forward(b, name, s.tokens, n, s.model.hidden, not in_fp8)
+            self.linear_forward(b, name, s.tokens, n, s.model.hidden, not (in_fp8 or self.framework.fp8_norms))
         b.join(*gather)
 
     def _joined(self, widths: tuple[int, ...]) -> tuple[int, ...]:

@@ -60,6 +60,8 @@ def stage_memory(job: PlannedJob, stage: int) -> Memory:
         parameters = owned * _FP32 + 2 * width * (layer // plan.tp)
         gradients = owned * _FP32 + width * (layer // plan.tp)
         optimizer = owned * (ADAM_STATES - _FP32)
+        if not plan.gathers_each:  # a pipeline stage keeps its parameters whole, and its gradients until the last microbatch
+            parameters, gradients = owned * _FP32 + held.total * width, held.total * framework.gradient_bytes
     else:
         parameters = held.total * width
         gradients = (owned if plan.zero == 2 else held.total) * framework.gradient_bytes

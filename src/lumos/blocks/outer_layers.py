@@ -112,7 +112,7 @@ def reduce_gradients(share: Share, dense: int, experts: int = 0, name: str = "gr
             b.add("gradient reduce-scatter", share.shards(CollectiveKind.REDUCE_SCATTER, dense), RankStream.DATA)
         if sharded and plan.shards < plan.dp * plan.cp:
             b.add("gradient all-reduce of shards", share.replicas(CollectiveKind.ALL_REDUCE, dense // plan.shards), RankStream.DATA)
-    if experts and plan.dp * plan.cp > plan.ep:
+    if experts and plan.expert_replicas > 1:
         b.add(
             "expert gradient reduction",
             share.expert_data(CollectiveKind.REDUCE_SCATTER if sharded else CollectiveKind.ALL_REDUCE, experts),
@@ -128,7 +128,7 @@ def gather_parameters(share: Share, dense: int, experts: int = 0, lane: RankStre
         _broadcast_by_owner(b, share, dense, lane)
     elif dense and share.plan.shards > 1:
         b.add("parameter all-gather", share.shards(CollectiveKind.ALL_GATHER, dense), lane)
-    if experts and share.plan.dp * share.plan.cp > share.plan.ep:
+    if experts and share.plan.expert_replicas > 1:
         b.add("expert parameter all-gather", share.expert_data(CollectiveKind.ALL_GATHER, experts), lane)
     return b.build()
 

@@ -83,7 +83,7 @@ def owned_parameters(share: Share, held: RankParameters[int]) -> int:
     plan = share.plan
     if plan.zero == 0:
         return held.total
-    copies = plan.dp * plan.cp // plan.ep
+    copies = plan.expert_replicas
     return sharded_parameters(held, plan.shards, max(1, min(copies, plan.shards)))
 
 

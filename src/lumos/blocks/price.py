@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 #: against 2, forward and backward on A100: 1.5 to 2 (Dao, FlashAttention-2, arXiv:2307.08691, figures 4 and 5).
 SLOWER_KERNELS: dict[AttentionKernel, tuple[AttentionKernel, float]] = {AttentionKernel.FA1: (AttentionKernel.FA2, 1.65)}
 
-#: 16-bit peak of an A100, FLOP/s: a device with more of it is throttled (`StepCoefficients.throttle`).
-A100_PEAK = 3.12e14
+#: 16-bit peak of an A100 per watt of its power limit (`StepCoefficients.throttle`).
+A100_FLOPS_PER_W = 3.12e14 / 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,17 @@ class Pricer:
                 out_bytes=first.out_bytes,
                 accumulate=first.accumulate,
                 cast=first.cast,
+                taps=first.taps,
                 clock=self.clock,
+                in_step=True,
             )
             return estimate.scaled(c.gemm)
         if isinstance(first, GroupedGemm):
             rows = np.array([_skewed(w) for w in members if isinstance(w, GroupedGemm)])
             estimate = grouped_gemm(
-                rows, columns[2], columns[3], a, first.dtype, out_bytes=first.out_bytes, accumulate=first.accumulate, clock=self.clock
-            )
+                rows, columns[2], columns[3], a, first.dtype, out_bytes=first.out_bytes, accumulate=first.accumulate, clock=self.clock,
+                in_step=True,
+            )  # fmt: skip
             return estimate.scaled(c.gemm)
         if isinstance(first, Attention):
             batch, queries, keys, heads, kv_heads, head_dim, value_dim = columns[:7]
@@ -130,17 +133,17 @@ class Pricer:
 
     @property
     def clock(self) -> float:
-        """Clock that is held in a long run / boost clock."""
+        """Clock that is held in hours of training / that of a measured device under load."""
         a = self.cluster.accelerator
         peak = max(a.peak_flops.get(DType.BF16, 0.0), a.peak_flops.get(DType.FP16, 0.0))
-        denser = max(0.0, peak / A100_PEAK - 1)
+        denser = max(0.0, peak / (a.power_w * A100_FLOPS_PER_W) - 1) if a.power_w else 0.0
         return float(a.sustained_clock or 1.0) - self.coefficients.throttle * denser
 
 
 def _family(w: Work) -> tuple[object, ...]:
     """A key that is equal for work which one call of a cost function can price together."""
     if isinstance(w, Gemm):
-        return ("gemm", w.dtype, w.out_bytes, w.accumulate, w.cast)
+        return ("gemm", w.dtype, w.out_bytes, w.accumulate, w.cast, w.taps)
     if isinstance(w, GroupedGemm):
         return ("grouped", w.dtype, w.out_bytes, w.accumulate, w.groups)
     if isinstance(w, Attention):

@@ -81,7 +81,7 @@ class Share:
         return self._group(kind, self.plan.cp, self.plan.tp, size)
 
     def expert(self, kind: CollectiveKind, size: int) -> Collective:
-        return self._group(kind, self.plan.ep, self.plan.tp, size)
+        return self._group(kind, self.plan.ep, 1 if self.plan.folded else self.plan.tp, size)
 
     def shards(self, kind: CollectiveKind, size: int) -> Collective:
         """A collective over the devices that share one set of shards."""
@@ -98,8 +98,8 @@ class Share:
 
     def expert_data(self, kind: CollectiveKind, size: int) -> Collective:
         """A collective over the replicas of one rank's experts."""
-        count = self.plan.dp * self.plan.cp // self.plan.ep
-        return self._group(kind, count, self.plan.tp * self.plan.ep, size)
+        stride = self.plan.ep if self.plan.folded else self.plan.tp * self.plan.ep
+        return self._group(kind, self.plan.expert_replicas, stride, size)
 
     def pipeline(self, size: int) -> Collective:
         """One transfer to the next pipeline stage."""

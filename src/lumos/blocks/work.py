@@ -44,6 +44,7 @@ class Gemm(NamedTuple):
     out_bytes: int = 2
     accumulate: bool = False
     cast: bool = True
+    taps: int = 1
 
 
 class GroupedGemm(NamedTuple):

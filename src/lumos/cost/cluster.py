@@ -33,6 +33,10 @@ def dtype_of(name: str) -> DType:
     return dtype.arithmetic
 
 
+#: No rate, size or count of a cluster comes near it, and products of several stay finite.
+_LARGEST = 1e30
+
+
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A table of a cluster file."""
 
@@ -59,8 +63,9 @@ class Accelerator(_Table, frozen=True):
     cache_bytes: float | None = None
     cores: int | None = None  # units that a tile of work runs on: SMs, CUs, processing elements
     clock_hz: float | None = None
-    #: clock held during hours of training / clock of a short benchmark
+    #: clock held under a power limit below that of the devices whose kernels were measured / theirs
     sustained_clock: float | None = None
+    power_w: float | None = None  # what one device may draw
     #: launch_s: host time of one asynchronous launch call. launch_latency_s: from its end to the kernel's start.
     launch_s: float | None = None
     launch_latency_s: float | None = None
@@ -90,10 +95,16 @@ class Node(_Table, frozen=True):
     nic_bytes_per_s: float | None = None  # per NIC
     host_cores: int | None = None
     host_memory_bytes_per_s: float | None = None
+    tray: int | None = None  # devices of one host, where the links join several hosts (a rack)
 
     def nic_total(self, cluster: str = "") -> float:
         """Bytes/s of all NICs of the node together. Raises LumosError where unknown."""
         return float(self.require("nics", cluster)) * float(self.require("nic_bytes_per_s", cluster))
+
+    def resized(self, devices: int) -> Node:
+        """A node of as many devices, of the same kind: its NICs and host cores are in proportion, and it has at least one of each."""
+        nics, cores = (None if n is None else max(1, -(-n * devices // self.devices)) for n in (self.nics, self.host_cores))
+        return msgspec.structs.replace(self, devices=devices, nics=nics, host_cores=cores)
 
 
 class Level(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -205,7 +216,7 @@ def _merged(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise LumosError(
             f"{path}: cannot be read ({error.strerror}); clusters that ship with Lumos: {', '.join(cluster_names())}"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LumosError(f"{path}: is not TOML: {error}") from error
     base_name = table.pop("based_on", None)
     if base_name is None:
@@ -237,8 +248,8 @@ def _validated(table: dict[str, Any], path: Path) -> Cluster:
     except msgspec.ValidationError as error:
         raise LumosError(f"{path}: {_with_valid_keys(str(error))}") from error
     for key, value in _numbers(table):
-        if value <= 0:
-            raise LumosError(f"{path}: {key} = {value} must be positive; leave the key out where the number is unknown")
+        if not 0 < value < _LARGEST:
+            raise LumosError(f"{path}: {key} = {value} must be positive and below {_LARGEST:g}; leave the key out where it is unknown")
     for dtype in cluster.accelerator.peak_flops:
         if dtype not in DTYPES:
             raise LumosError(f"{path}: accelerator.peak_flops.{dtype} is not a dtype; valid: {', '.join(DTYPES)}")
@@ -261,12 +272,10 @@ def _with_valid_keys(message: str) -> str:
     return f"{message}{f'; nearest: {near[0]}' if near else ''}; valid: {', '.join(fields)}"
 
 
-def _numbers(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+def _numbers(value: object, place: str = "") -> list[tuple[str, float]]:
     """(dotted key, value) of every number of the file."""
-    out: list[tuple[str, float]] = []
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            out += _numbers(value, f"{prefix}{key}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            out.append((prefix + key, float(value)))
-    return out
+    if isinstance(value, Mapping):
+        return [found for key, inner in value.items() for found in _numbers(inner, f"{place}.{key}" if place else key)]
+    if isinstance(value, list):
+        return [found for i, inner in enumerate(value) for found in _numbers(inner, f"{place}[{i}]")]
+    return [(place, value)] if isinstance(value, int | float) and not isinstance(value, bool) else []

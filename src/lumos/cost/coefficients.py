@@ -7,7 +7,6 @@ accelerator's peak rates. `generic` sets are fitted over all accelerators togeth
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -20,6 +19,7 @@ from lumos.cost.cluster import CLUSTER_FOLDER, Accelerator
 from lumos.cost.estimate import MODELLED, SCALED, Bound, Estimate, Float64, nanoseconds
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
+from lumos.output_files import new_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,18 +81,8 @@ def write_coefficients(book: Book, path: Path, heading: str) -> None:
         for accelerator in sorted(book[model]):
             for variant in sorted(book[model][accelerator]):
                 lines += ["", f'[{model}."{accelerator}"."{variant}"]', *_entries(book[model][accelerator][variant])]
-    replaceable = path.is_file() or not path.exists()  # not a device such as /dev/stdout, which is written to directly
-    temporary = path.with_name(f".{path.name}.{os.getpid()}") if replaceable else path
-    try:
-        try:
-            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-            if temporary != path:
-                temporary.replace(path)
-        finally:
-            if temporary != path:
-                temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise LumosError(f"{path}: cannot be written ({error.strerror}); name a file in a folder that exists and is writable") from error
+    with new_file(path) as file:
+        file.write(("\n".join(lines) + "\n").encode())
 
 
 def _entries(entry: Coefficients) -> list[str]:

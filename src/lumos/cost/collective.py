@@ -85,7 +85,7 @@ NETWORK_PRIOR = NetworkCoefficients(2.0, 1.08, 1.3, 0.4)
 RDMA_HOP_S = 5e-6
 
 
-class Group(NamedTuple):
+class GroupLinks(NamedTuple):
     """How a group's ranks are placed. ranks, per_node, nodes: arrays of one shape; the other fields are the cluster's numbers."""
 
     ranks: Float64
@@ -164,7 +164,7 @@ def _defaults(
     return ranks, inside, concurrent, whole
 
 
-def span_group(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float64, span: Float64) -> Group:
+def span_group(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float64, span: Float64) -> GroupLinks:
     """The group with its share of the cluster's links and NICs."""
     node, fabric = cluster.node, cluster.fabric
     cluster.check_size(int(np.max(ranks, initial=1)))
@@ -175,7 +175,9 @@ def span_group(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: 
         share = (per_node - 1) / max(node.devices - 1, 1) if node.topology == "mesh" else 1.0
         link = np.where(per_node > 1, rate * share, np.inf)
     if not np.any(nodes > 1):
-        return Group(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, np.full(ranks.shape, np.inf), 0.0, False)
+        return GroupLinks(
+            ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, np.full(ranks.shape, np.inf), 0.0, False
+        )
     if fabric.topology == "none":
         raise UsageError(f"collective: {int(ranks.max())} ranks need several nodes, but cluster {cluster.name!r} describes no fabric")
     one = float(node.require("nic_bytes_per_s", cluster.name))
@@ -184,7 +186,7 @@ def span_group(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: 
     tier = np.vectorize(lambda devices: fabric.oversubscription(int(devices)), otypes=[float])(span)
     nic = np.minimum(np.minimum(near, total), total / concurrent) / tier
     hop = float(fabric.require("latency_s", cluster.name))
-    return Group(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, nic, hop, fabric.reduction)
+    return GroupLinks(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, nic, hop, fabric.reduction)
 
 
 def link_coefficients(values: dict[str, float | list[float]]) -> LinkCoefficients:
@@ -212,7 +214,7 @@ def _hops(kind: CollectiveKind, ranks: Float64) -> Float64:
     return np.ones_like(ranks) if kind is CollectiveKind.SEND_RECEIVE else ranks - 1
 
 
-def link_seconds(kind: CollectiveKind, size: Float64, group: Group, c: LinkCoefficients) -> ModelledTime:
+def link_seconds(kind: CollectiveKind, size: Float64, group: GroupLinks, c: LinkCoefficients) -> ModelledTime:
     """The time within one node."""
     options, ideal = _inner(kind, size, group, c)
     seconds, latency, wire = _cheapest([_Option(latency + wire, latency, wire) for latency, wire in options])
@@ -236,7 +238,7 @@ def _cheapest(options: list[_Option]) -> _Option:
     return _Option(total, latency, moving)
 
 
-def _inner(kind: CollectiveKind, size: Float64, group: Group, c: LinkCoefficients) -> tuple[list[tuple[Float64, Float64]], Float64]:
+def _inner(kind: CollectiveKind, size: Float64, group: GroupLinks, c: LinkCoefficients) -> tuple[list[tuple[Float64, Float64]], Float64]:
     """(latency, wire) seconds of every protocol and algorithm over the group's devices in one node, and the roofline."""
     ranks = group.per_node
     peers = np.maximum(ranks - 1, 1)
@@ -257,7 +259,9 @@ def _inner(kind: CollectiveKind, size: Float64, group: Group, c: LinkCoefficient
     return options, ideal
 
 
-def network_seconds(kind: CollectiveKind, size: Float64, group: Group, inner: LinkCoefficients, c: NetworkCoefficients) -> ModelledTime:
+def network_seconds(
+    kind: CollectiveKind, size: Float64, group: GroupLinks, inner: LinkCoefficients, c: NetworkCoefficients
+) -> ModelledTime:
     """The time of groups over several nodes."""
     options, ideal = _inner(kind, size, group, inner)
     peak = _through_node(kind, size, group) / group.nic
@@ -277,7 +281,7 @@ def network_seconds(kind: CollectiveKind, size: Float64, group: Group, inner: Li
     return ModelledTime(seconds, bound, np.maximum(peak, ideal))
 
 
-def _through_node(kind: CollectiveKind, size: Float64, group: Group) -> Float64:
+def _through_node(kind: CollectiveKind, size: Float64, group: GroupLinks) -> Float64:
     """Bytes that leave (and enter) one node."""
     if kind is CollectiveKind.ALL_TO_ALL:
         return size * group.per_node * (group.ranks - group.per_node) / group.ranks

@@ -18,7 +18,7 @@ from lumos.cost.coefficients import Book, Coefficients, write_coefficients
 from lumos.cost.from_trace import ClassRatio, accelerator_of, calibrated, class_ratios
 from lumos.errors import UsageError
 from lumos.result import Shown, plain
-from lumos.trace.source import Source, as_job, paths_of
+from lumos.trace.source import Source, as_job, keep_inputs, paths_of
 from lumos.trace.table import Job
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def calibrate(source: Source, *, output: str | os.PathLike[str] | None = None, o
     coefficients to. on: the cluster with the device of a trace, where the trace's header does not name a known one. Raises UsageError
     for tables and traces together, LumosError where a table cannot be used or the device of a trace is not known.
     """
+    keep_inputs(source, output)
     paths = () if isinstance(source, Job) else paths_of(source)
     tables = [path.endswith(".csv") for path in paths]
     if any(tables) and not all(tables):

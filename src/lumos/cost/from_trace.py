@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from lumos.cost.attention import KERNELS, attention
-from lumos.cost.cluster import Accelerator, dtype_of, load_cluster
+from lumos.cost.cluster import Accelerator, Cluster, cluster_names, dtype_of, load_cluster
 from lumos.cost.coefficients import Book, Coefficients, find
 from lumos.cost.fit import INTERVAL_SHARE
 from lumos.cost.gemm import gemm
@@ -44,6 +44,10 @@ _ATTENTION = {
 }
 
 
+#: Memories that differ by less than this share are the same: devices report from 1 % less to 8 % more than their makers' round figures.
+SAME_MEMORY = 0.1
+
+
 class ClassRatio(NamedTuple):
     """One class of operator in a trace. ratio: measured / modelled, the median weighted by time. low, high: its 80 % interval."""
 
@@ -59,14 +63,43 @@ class ClassRatio(NamedTuple):
 
 def accelerator_of(trace: Trace) -> Accelerator:
     """The accelerator that the trace's header names. Raises LumosError where it names none, or one that Lumos does not know."""
+    return cluster_of(trace, "--on").accelerator
+
+
+def cluster_of(trace: Trace, option: str) -> Cluster:
+    """The cluster with the device that the trace's header describes, by its name or, where that says nothing, by its memory and SMs.
+
+    Raises LumosError where none fits, or several different devices do: the user is to name a cluster with `option`.
+    """
     properties = trace.metadata.get("deviceProperties")
-    names = [str(p["name"]) for p in properties if p.get("name")] if isinstance(properties, list) else []
-    if not names:
-        raise LumosError(f"{trace.path}: the header names no device; say which with --on CLUSTER")
+    device = next((p for p in properties if isinstance(p, dict)), {}) if isinstance(properties, list) else {}
+    name, cores, memory = str(device.get("name") or ""), device.get("numSms"), device.get("totalGlobalMem")
     try:
-        return load_cluster(names[0]).accelerator
-    except LumosError as error:
-        raise LumosError(f"{trace.path}: {error}; say which it is like with --on CLUSTER") from error
+        named = load_cluster(name) if name and "/" not in name and not name.endswith(".toml") else None
+    except LumosError:
+        named = None
+    if named is not None and _like(named.accelerator, cores, memory):
+        return named
+    described = [c for c in map(load_cluster, cluster_names()) if c.accelerator.cores and c.accelerator.memory_bytes]
+    fitting = [c for c in described if cores and memory and _like(c.accelerator, cores, memory)]
+    if fitting and not name and len({c.accelerator.name for c in fitting}) == 1:
+        return fitting[0]
+    if not device:
+        raise LumosError(f"{trace.path}: the header names no device; which was it? {option} CLUSTER says so (lumos clusters lists them)")
+    size = f", {cores} SMs and {memory / 1e9:.0f} GB" if isinstance(cores, int) and isinstance(memory, int) else ""
+    like = f" (like {', '.join(dict.fromkeys(c.accelerator.name for c in fitting))}?)" if fitting else ""
+    raise LumosError(
+        f"{trace.path}: the device {repr(name) if name else 'without a name'}{size} is none that Lumos knows{like}; which is it most like?"
+        f" {option} CLUSTER says so (lumos clusters lists them), also as a .toml file"
+    )
+
+
+def _like(accelerator: Accelerator, cores: object, memory: object) -> bool:
+    """Whether an accelerator has so many SMs and about so much memory (bytes), as far as both are known."""
+    alike = not (isinstance(cores, int) and accelerator.cores) or cores == accelerator.cores
+    if isinstance(memory, int) and memory > 0 and accelerator.memory_bytes:
+        alike &= abs(memory / accelerator.memory_bytes - 1) < SAME_MEMORY
+    return alike
 
 
 def class_ratios(trace: Trace, accelerator: Accelerator, book: Book | None = None) -> tuple[ClassRatio, ...]:

@@ -9,7 +9,8 @@ For each tile (tm × tn, split s ways along k) that the library could choose,
 
 It is the minimum because the library's heuristic picks well, and the root of squares because the three parts overlap, but not
 fully. The time of each candidate grows with m, n and k, therefore so does the minimum. Large multiplications draw full power,
-which lowers the clock: compute is multiplied by 1 + throttle · ln(1 + ideal / 0.3 ms), constant beyond 50 ms. A multiplication
+which lowers the clock: compute is multiplied by 1 + throttle · ln(1 + ideal / 0.3 ms), constant beyond 50 ms.
+Inside a step the device is never idle, and every multiplication runs at the clock of the longest. A multiplication
 in fp8 adds the cast of its activation: 2 bytes read and 1 written per element, with its own launch.
 
 Tile and wave quantisation: NVIDIA, Matrix Multiplication Background User's Guide (docs.nvidia.com/deeplearning/performance).
@@ -90,20 +91,28 @@ def gemm(
     out_bytes: int | None = None,
     accumulate: bool = False,
     cast: bool = True,
+    taps: int = 1,
     clock: float = 1.0,
+    in_step: bool = False,
     book: Book | None = None,
 ) -> Estimate:
     """Time of `batch` equal multiplications in one kernel. Sizes are broadcast together; a size of 0 means no work.
 
     out_bytes: bytes of an element of C (default: the dtype's, 2 for fp8). accumulate: whether C is read as well (for a weight
     gradient that is added in fp32: out_bytes=4, accumulate=True). cast: for fp8 only, whether the activation is in 16 bits and
-    must be cast. clock: the clock that the device holds / its boost clock (`accelerator.sustained_clock` for long runs). The data
-    gradient is gemm(m, k, n), the weight gradient gemm(k, n, m). Raises UsageError for a negative size or a dtype that the device
-    does not have, LumosError where the accelerator lacks a number.
+    must be cast. taps: how often each element of A stands in the multiplied matrix, as in a convolution, whose taps read one image:
+    it is read from memory once. clock: the clock that the device holds / that of the measured device, where its power is
+    limited to less (`accelerator.sustained_clock`). in_step: whether other work keeps the device busy before and after, so that also
+    a short multiplication runs at the clock of the longest ones. The data gradient is gemm(m, k, n), the weight gradient
+    gemm(k, n, m). Raises UsageError for a negative size, no taps or a dtype that the device does
+    not have, LumosError where the accelerator lacks a number.
     """
     shape = np.broadcast_shapes(*(np.shape(x) for x in (m, n, k, batch)))
     m, n, k, batch = (_sizes(name, x, shape) for name, x in (("m", m), ("n", n), ("k", k), ("batch", batch)))
-    return _estimate(_Shapes(m[..., None], n, k, batch), accelerator, dtype, out_bytes, accumulate, cast, clock, book)
+    if taps < 1:
+        raise UsageError(f"gemm: taps must be one or more, not {taps}")
+    work = work_of(accelerator, dtype, out_bytes, accumulate, cast, clock)._replace(taps=taps, in_step=in_step)
+    return _estimate(_Shapes(m[..., None], n, k, batch), accelerator, dtype, work, book)
 
 
 def grouped_gemm(
@@ -117,6 +126,7 @@ def grouped_gemm(
     accumulate: bool = False,
     cast: bool = True,
     clock: float = 1.0,
+    in_step: bool = False,
     book: Book | None = None,
 ) -> Estimate:
     """Time of one kernel over groups with their own weights: rows[..., g] tokens multiplied by expert g's [k, n].
@@ -130,7 +140,8 @@ def grouped_gemm(
     shape = np.broadcast_shapes(rows.shape[:-1], np.shape(n), np.shape(k))
     rows = _sizes("rows", rows, (*shape, rows.shape[-1]))
     n, k = _sizes("n", n, shape), _sizes("k", k, shape)
-    return _estimate(_Shapes(rows, n, k, np.ones(shape)), accelerator, dtype, out_bytes, accumulate, cast, clock, book)
+    work = work_of(accelerator, dtype, out_bytes, accumulate, cast, clock)._replace(in_step=in_step)
+    return _estimate(_Shapes(rows, n, k, np.ones(shape)), accelerator, dtype, work, book)
 
 
 class _Shapes(NamedTuple):
@@ -161,12 +172,16 @@ class GemmWork(NamedTuple):
     accumulate: bool
     cast: bool
     clock: float
+    taps: int = 1
+    in_step: bool = False
 
 
 def work_of(
     accelerator: Accelerator, dtype: str, out_bytes: int | None = None, accumulate: bool = False, cast: bool = True, clock: float = 1.0
 ) -> GemmWork:
     """The device's numbers for multiplications in `dtype`."""
+    if not 0 < clock <= 1:
+        raise UsageError(f"gemm: clock is a fraction of the boost clock in (0, 1], not {clock:g}")
     name = dtype_of(dtype)
     in_bytes = name.bytes
     return GemmWork(
@@ -182,20 +197,8 @@ def work_of(
     )
 
 
-def _estimate(
-    shapes: _Shapes,
-    accelerator: Accelerator,
-    dtype: str,
-    out_bytes: int | None,
-    accumulate: bool,
-    cast: bool,
-    clock: float,
-    book: Book | None,
-) -> Estimate:
-    if not 0 < clock <= 1:
-        raise UsageError(f"gemm: clock is a fraction of the boost clock in (0, 1], not {clock:g}")
+def _estimate(shapes: _Shapes, accelerator: Accelerator, dtype: str, work: GemmWork, book: Book | None) -> Estimate:
     name = dtype_of(dtype)
-    work = work_of(accelerator, name, out_bytes, accumulate, cast, clock)
     fitted, notes = find("gemm", accelerator, (name, DType.FP8 if name.bytes == 1 else DType.BF16), book)
     coefficients = from_values(fitted.values)
     shape = shapes.n.shape
@@ -226,10 +229,12 @@ def _seconds(s: _Shapes, w: GemmWork, c: GemmCoefficients) -> ModelledTime:
     weights = groups if groups == 1 else (s.m > 0).sum(1)
     flops = 2.0 * s.batch * rows * s.n * s.k
     ideal = flops / w.peak_flops
-    traffic = s.batch * (rows * s.k * w.in_bytes + weights * s.n * s.k * w.in_bytes + rows * s.n * w.out_bytes * (2 if w.accumulate else 1))
+    read, written = rows * s.k / w.taps + weights * s.n * s.k, rows * s.n * (2 if w.accumulate else 1)
+    traffic = s.batch * (read * w.in_bytes + written * w.out_bytes)
     stream = traffic / w.memory_bytes_per_s
     memory2 = np.square(stream * (1 + c.memory_overhead))
-    slowdown = (1 + c.throttle * np.log1p(np.minimum(ideal, THROTTLE_END_S) / THROTTLE_START_S)) / w.clock
+    busy = np.full(len(rows), THROTTLE_END_S) if w.in_step else np.minimum(ideal, THROTTLE_END_S)
+    slowdown = (1 + c.throttle * np.log1p(busy / THROTTLE_START_S)) / w.clock
     per_element = 2.0 * w.cores / w.peak_flops * (1 + c.compute_overhead) * slowdown
     core_rate = c.cache_bytes_per_clock_core * w.clock_hz
     best = np.full(len(rows), np.inf)

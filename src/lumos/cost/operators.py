@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.trace.table import ABSENT, Category, Int64, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 Shape = tuple[int, ...]
 
@@ -56,6 +59,13 @@ def operator_times(trace: Trace) -> tuple[OperatorTime, ...]:
         names += ("",) * (len(shapes) - len(names))
         out.append(OperatorTime(trace.strings[trace.name[row]], shapes, names[: len(shapes)], int(spent[row]), int(count[row])))
     return tuple(out)
+
+
+def device_work_of(trace: Trace, operators: Int64) -> Iterator[tuple[int, int]]:
+    """The rows of device work, copies included, that belong to one of `operators` (rows), each with the row of its operator."""
+    work = np.flatnonzero(trace.is_any(Category.KERNEL, Category.MEMCPY, Category.MEMSET))
+    pairs = zip(work.tolist(), _operator_of(trace, work, operators).tolist(), strict=True)
+    return ((row, operator) for row, operator in pairs if operator >= 0)
 
 
 def _operator_of(trace: Trace, work: Int64, operators: Int64) -> Int64:

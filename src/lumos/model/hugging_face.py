@@ -8,7 +8,9 @@ is an error that names the key.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
+
+import msgspec
 
 from lumos.errors import LumosError
 from lumos.model.transformer import Experts, Latent, Model
@@ -34,6 +36,58 @@ _SPELLINGS = {
 }
 
 
+_Size = Annotated[int, msgspec.Meta(ge=0)] | None
+_Flag = bool | None
+
+
+class _Config(TypedDict, total=False):
+    """The keys of a `config.json` that are read here. Files write null for what a model does not have."""
+
+    model_type: str | None
+    _name_or_path: str | None
+    num_hidden_layers: _Size
+    n_layer: _Size
+    n_layers: _Size
+    num_layers: _Size
+    hidden_size: _Size
+    n_embd: _Size
+    d_model: _Size
+    num_attention_heads: _Size
+    n_head: _Size
+    n_heads: _Size
+    num_key_value_heads: _Size
+    head_dim: _Size
+    intermediate_size: _Size
+    n_inner: _Size
+    ffn_hidden_size: _Size
+    expansion_ratio: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None
+    vocab_size: _Size
+    max_position_embeddings: _Size
+    n_positions: _Size
+    max_seq_len: _Size
+    attention_bias: _Flag
+    no_bias: _Flag
+    learned_pos_emb: _Flag
+    attn_config: dict[str, Any] | None
+    tie_word_embeddings: _Flag
+    num_local_experts: _Size
+    num_experts: _Size
+    n_routed_experts: _Size
+    num_experts_per_tok: _Size
+    moe_intermediate_size: _Size
+    n_shared_experts: _Size
+    shared_expert_intermediate_size: _Size
+    first_k_dense_replace: _Size
+    moe_layer_freq: _Size
+    decoder_sparse_step: _Size
+    topk_method: str | None
+    q_lora_rank: _Size
+    kv_lora_rank: _Size
+    qk_nope_head_dim: _Size
+    qk_rope_head_dim: _Size
+    v_head_dim: _Size
+
+
 def read_config(path: Path) -> Model:
     """The model that a `config.json`, or the folder that holds one, describes. Raises LumosError where it is not valid."""
     path = path / "config.json" if path.is_dir() else path
@@ -41,27 +95,30 @@ def read_config(path: Path) -> Model:
         table = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise LumosError(f"{path}: cannot be read ({error.strerror}); give the path of a Hugging Face config.json") from error
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise LumosError(f"{path}: is not JSON: {error}") from error
     if not isinstance(table, dict):
         raise LumosError(f"{path}: a config.json holds one object, not a {type(table).__name__}")
-    return from_config(table.get("text_config", table), str(path))
+    return from_config(table.get("text_config") or table, str(path))
 
 
 def from_config(table: Mapping[str, Any], place: str) -> Model:
     """The model that a configuration's keys describe. place: where they come from, for error messages."""
-    family = str(table.get("model_type", "llama"))
+    table = _typed(table, place)
+    family = table.get("model_type") or "llama"
     defaults = _UNGATED.get(family, {})
     gated = family not in _UNGATED
     hidden, heads = _size(table, "hidden_size", place), _size(table, "num_attention_heads", place)
     latent = _latent(table, place)
-    expansion = table.get("expansion_ratio", 4)
+    if latent is None and not _optional(table, "head_dim") and hidden % heads:
+        raise LumosError(f"{place}: hidden_size ({hidden}) is no multiple of num_attention_heads ({heads}); add head_dim")
+    expansion = table.get("expansion_ratio") or 4
     ffn = _optional(table, "intermediate_size") or (0 if gated and _experts_key(table) else int(expansion * hidden))
     if gated and not ffn and not _experts_key(table):
         raise LumosError(f"{place}: intermediate_size is missing; add it")
     bias = (bool(table.get("attention_bias", defaults.get("bias", False))) and not gated) or bool(defaults.get("bias", False))
     positions = str(defaults.get("positions", "rope"))
-    if family == "mpt" and table.get("learned_pos_emb", True) and not table.get("attn_config", {}).get("alibi", False):
+    if family == "mpt" and table.get("learned_pos_emb", True) and not (table.get("attn_config") or {}).get("alibi", False):
         positions = "learned"
     if family == "mpt":
         bias = not table.get("no_bias", False)
@@ -89,6 +146,14 @@ def from_config(table: Mapping[str, Any], place: str) -> Model:
         )
     except LumosError as error:
         raise LumosError(f"{place}: {error}") from error
+
+
+def _typed(table: object, place: str) -> Mapping[str, Any]:
+    """The keys that are read here. Raises LumosError where one is of another type or out of range."""
+    try:
+        return cast("Mapping[str, Any]", msgspec.convert(table, _Config))
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second: text with a lone surrogate
+        raise LumosError(f"{place}: {error}; correct the value, or take the config.json from the model's page") from error
 
 
 def _size(table: Mapping[str, Any], key: str, place: str) -> int:

@@ -8,12 +8,29 @@ published ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.errors import UsageError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 POSITIONS = ("rope", "learned", "none")
 NORMS = ("layer", "rms")
+
+
+#: The most layers of a model, and the largest of its other sizes: each some hundred times that of any model that was published, so that
+#: what exceeds them is a mistake, and what does not can be computed in 64 bits and in memory.
+MOST_LAYERS = 1 << 14
+LARGEST_SIZE = 1 << 26
+
+
+def _check_sizes(what: str, value: object, least: Mapping[str, int]) -> None:
+    """Raise UsageError unless each of the sizes of `value` that `least` names is at least that and no larger than any model's."""
+    for key, lowest in least.items():
+        size, most = getattr(value, key), MOST_LAYERS if key == "layers" else LARGEST_SIZE
+        if not lowest <= size <= most:
+            raise UsageError(f"{what}: {key} = {size} must be from {lowest} to {most:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +51,11 @@ class Experts:
     nodes: int = 0  # the experts of one token are on at most so many nodes (0: no limit)
     router_bias: bool = False  # the router has a correction bias per expert, which is not trained by gradients
 
+    def __post_init__(self) -> None:
+        _check_sizes("experts", self, {"count": 1, "per_token": 1, "ffn": 1, "shared": 0, "shared_ffn": 0, "first_dense": 0, "every": 1})
+        if self.per_token > self.count:
+            raise UsageError(f"experts: per_token ({self.per_token}) must be at most count ({self.count})")
+
 
 @dataclass(frozen=True, slots=True)
 class Latent:
@@ -48,6 +70,9 @@ class Latent:
     nope: int
     rope: int
     value: int
+
+    def __post_init__(self) -> None:
+        _check_sizes("latent", self, {"query_rank": 0, "kv_rank": 1, "nope": 0, "rope": 0, "value": 1})
 
 
 class LayerParameters(NamedTuple):
@@ -96,9 +121,7 @@ class Model:
     latent: Latent | None = None
 
     def __post_init__(self) -> None:
-        for key in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
-            if getattr(self, key) < 1:
-                raise UsageError(f"model {self.name}: {key} = {getattr(self, key)} must be at least 1")
+        _check_sizes(f"model {self.name}", self, {"layers": 1, "hidden": 1, "heads": 1, "kv_heads": 1, "head_dim": 1, "vocab": 1, "ffn": 0})
         if self.heads % self.kv_heads:
             raise UsageError(f"model {self.name}: heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.ffn < 1 and not (self.experts and self.experts.first_dense == 0 and self.experts.every == 1):

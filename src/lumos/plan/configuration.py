@@ -23,6 +23,7 @@ from lumos.plan.framework import Framework, with_switches
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, PlanError, check_plan, layer_count, layers_of_chunks
 from lumos.plan.profiles import named
+from lumos.plan.unknowns import with_unknowns
 from lumos.vocabulary import Precision, Recompute, Schedule
 
 
@@ -67,7 +68,7 @@ def read_settings(path: str) -> Settings:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise LumosError(f"{path}: cannot be read ({error.strerror}); give a TOML file of settings") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LumosError(f"{path}: is not TOML: {error}") from error
     table = {key.replace("-", "_"): value for key, value in table.items()}
     known = Settings.__struct_fields__
@@ -114,7 +115,7 @@ def job_from(settings: Settings) -> PlannedJob:
     given |= {
         "seq_len": s.seq,
         "dp": dp,
-        "zero": s.zero if s.zero is not None else (framework.zero if framework.zero < 3 or s.pp == 1 else 1),
+        "zero": s.zero if s.zero is not None else framework.zero,
         "sequence_parallel": s.tp > 1 and (framework.sequence_parallel if s.sequence_parallel is None else s.sequence_parallel),
         "schedule": s.schedule or (Schedule.INTERLEAVED if s.vpp > 1 else Schedule.ONE_F_ONE_B),
         "recompute": s.recompute or framework.recompute,
@@ -122,7 +123,17 @@ def job_from(settings: Settings) -> PlannedJob:
     plan = Plan(**given)
     check_plan(plan, model)
     _check_effects(s, plan, model)
-    return PlannedJob(model, plan, framework, cluster, tuple(notes))
+    job = PlannedJob(model, plan, framework, cluster, (*notes, *_empty_stages(plan, model)))
+    return with_unknowns(job, {*s.switches, *(("sequence_parallel",) if s.sequence_parallel is not None else ())})
+
+
+def _empty_stages(plan: Plan, model: Model) -> list[Diagnostic]:
+    """That parts of the pipeline have no layer, which is allowed for the ends and seldom meant."""
+    sizes = [len(layers) for stage in layers_of_chunks(plan, model) for layers in stage]
+    if all(sizes):
+        return []
+    message = f"{sizes.count(0)} of {len(sizes)} parts of the pipeline have none of the {model.layers} layers: an embedding or a head alone"
+    return [Diagnostic("stage-without-layers", message)]
 
 
 def _check_effects(s: Settings, plan: Plan, model: Model) -> None:

@@ -36,11 +36,12 @@ class Framework:
     compute, so a block takes the longer of the two (the DualPipe schedule implies it).
 
     Communication. deep_ep: a token is sent once to each node that holds some of its experts, and in 8 bit if the precision is
-    fp8 (DeepEP). by_owner: the shards of a sharded optimizer are whole tensors, and after the update the owner broadcasts each
-    of them in place of one gather (InternEvo, hybrid_zero_optim.py; its reductions to the owners are bucketed, and priced as
-    scattered). fp8_gather: in fp8, each device casts its part before tensor parallelism or parameter sharding gathers it
-    (torchao's tensor-wise recipe). fp8_rows: scales are by row, so that the operands of a weight gradient are cast again
-    along the other axis, in two passes (torchao's row-wise recipe, which gathers in 16 bit). gradient_bytes: bytes of one
+    fp8 (DeepEP). expert_skew: rows of the most loaded expert / mean. by_owner: the shards of a sharded optimizer are whole tensors,
+    and after the update the owner broadcasts each of them in place of one gather (InternEvo, hybrid_zero_optim.py; its reductions to
+    the owners are bucketed, and priced as scattered). fp8_gather: in fp8, each device casts its part before tensor parallelism or
+    parameter sharding gathers it (torchao's tensor-wise recipe). fp8_rows: scales are by row, so that the operands of a weight
+    gradient are cast again along the other axis, in two passes (torchao's row-wise recipe, which gathers in 16 bit). fp8_norms: in
+    fp8, norms write the 8-bit input of the multiplication that follows, which needs no cast of its own. gradient_bytes: bytes of one
     accumulated gradient. reduce_bytes: bytes of one gradient as it is reduced. reduce_each: gradients are reduced after every
     microbatch. bucket_bytes: size of the buckets in which gradients are reduced. transfer_scattered: without sequence
     parallelism, each tensor-parallel rank sends its part of the activations to the next stage, which gathers them (Narayanan
@@ -68,11 +69,13 @@ class Framework:
     p2p_overlap: bool
     ep_overlap: bool
     deep_ep: bool
+    expert_skew: float
     fused_projections: bool
     fused_accumulation: bool
     by_owner: bool
     fp8_gather: bool
     fp8_rows: bool
+    fp8_norms: bool
     gradient_bytes: int
     reduce_bytes: int
     reduce_each: bool
@@ -107,7 +110,7 @@ class Framework:
 #: The type of each switch: int, float, bool (on or off) or an enum.
 SWITCHES: dict[str, type] = {key: kind for key, kind in get_type_hints(Framework).items() if key != "name"}
 #: The least value of a numeric switch, if it is not 0.
-_LEAST = {"gradient_bytes": 1, "reduce_bytes": 1, "bucket_bytes": 1}
+_LEAST = {"expert_skew": 1, "gradient_bytes": 1, "reduce_bytes": 1, "bucket_bytes": 1}
 
 
 def _checked(what: str, value: Any, kind: type, least: int) -> Any:

@@ -38,12 +38,13 @@ class Plan:
     of any model can have. `check` tests the rules between sizes, and between them and a model.
 
     tp, pp, vpp, cp, ep, dp: tensor, pipeline, virtual stages per device, context, expert, data parallel sizes; dp counts the
-    replicas of the dense layers (ep divides cp · dp). zero: 0 none, 1 optimizer states sharded, 2 gradients too,
-    3 parameters too (FSDP). shard: how many devices share one set of shards (0: the whole data-parallel group; fewer is hybrid
-    sharding, with replicas of each set). reshard: zero 3 frees a layer's parameters after its forward pass. recompute_layers:
-    layers of each stage that are recomputed if `recompute` is "full" (-1: all). lora_rank: rank of the only parameters that are
-    trained, the adapters (0: all parameters are trained). forward_only: there is no backward pass. document: mean tokens of
-    the documents that are packed into a sequence, each of which attends only to itself (0: the sequence is one document).
+    replicas of the dense layers (ep divides cp · dp, or tp · cp · dp: `folded`). zero: 0 none, 1 optimizer states sharded,
+    2 gradients too (`reduces_each`), 3 parameters too (FSDP, `gathers_each`). shard: how many devices share one set of shards (0: the
+    whole data-parallel group; fewer is hybrid sharding, with replicas of each set). reshard: zero 3 frees a layer's parameters after
+    its forward pass. recompute_layers: layers of each stage that are recomputed if `recompute` is "full" (-1: all). lora_rank: rank of
+    the only parameters that are trained, the adapters (0: all parameters are trained). forward_only: there is no backward pass.
+    document: mean tokens of the documents that are packed into a sequence, each of which attends only to itself (0: the sequence is one
+    document).
     """
 
     seq_len: int
@@ -92,6 +93,29 @@ class Plan:
         return self.shard or self.dp * self.cp
 
     @property
+    def gathers_each(self) -> bool:
+        """Whether parameters are gathered for every pass, and gradients reduced after it (zero 3). In a pipeline they are not, as in torch
+        (FSDP2 in `torch.distributed.pipelining`, torchtitan's `reshard_after_forward`): a stage gathers its parameters once for all
+        microbatches, and reduces gradients after the last."""
+        return self.zero == 3 and self.pp == 1
+
+    @property
+    def reduces_each(self) -> bool:
+        """Whether gradients must be reduced after every microbatch, because a rank keeps only its part of them (zero 2)."""
+        return self.zero == 2 and self.dp * self.cp > 1 and self.lora_rank == 0
+
+    @property
+    def folded(self) -> bool:
+        """Whether expert groups span the tensor ranks, because the data- and context-parallel ranks alone cannot be divided into them.
+        Whole experts then lie on each rank (parallel folding; Liu et al. 2025, arXiv:2504.14960)."""
+        return (self.dp * self.cp) % self.ep != 0
+
+    @property
+    def expert_replicas(self) -> int:
+        """How many ranks hold the same experts and reduce their gradients together."""
+        return (self.tp if self.folded else 1) * self.dp * self.cp // self.ep
+
+    @property
     def documents(self) -> int:
         """Documents of one sequence."""
         return max(1, round(self.seq_len / self.document)) if self.document else 1
@@ -123,6 +147,7 @@ def check_plan(plan: Plan, model: Model) -> None:
         f"kv_heads ({model.kv_heads}) and tp ({plan.tp}): one must be a multiple of the other",
     )
     _rule(model.ffn % plan.tp == 0, f"ffn ({model.ffn}) must be a multiple of tp ({plan.tp})")
+    _rule(plan.lora_rank <= model.hidden, f"lora_rank ({plan.lora_rank}) must be at most the model's hidden size ({model.hidden})")
     if plan.document:
         _rule(0 < plan.document <= plan.seq_len, f"document ({plan.document}) must be at most seq_len ({plan.seq_len})")
         _rule(plan.cp == 1, f"document ({plan.document}) with cp = {plan.cp}: how packed documents are split over a ring is not modelled")
@@ -154,15 +179,18 @@ def check_plan(plan: Plan, model: Model) -> None:
         _rule(plan.vpp == 1, f"dualpipe has no virtual stages (vpp = {plan.vpp})")
     if plan.ep > 1:
         _rule(model.experts is not None, f"ep ({plan.ep}) needs a model with experts; {model.name} has none")
-        _rule((plan.dp * plan.cp) % plan.ep == 0, f"ep ({plan.ep}) must divide dp · cp ({plan.dp} · {plan.cp})")
+        _rule(
+            (plan.tp * plan.dp * plan.cp) % plan.ep == 0,
+            f"ep ({plan.ep}) must divide dp · cp ({plan.dp} · {plan.cp}), or tp · dp · cp where experts span tensor ranks",
+        )
+        _rule(
+            not plan.folded or plan.sequence_parallel,
+            f"ep ({plan.ep}) over tp ({plan.tp}) ranks needs sequence parallel, which splits tokens",
+        )
         if model.experts is not None:
             _rule(model.experts.count % plan.ep == 0, f"experts ({model.experts.count}) must be a multiple of ep ({plan.ep})")
     if plan.shard:
         _rule((plan.dp * plan.cp) % plan.shard == 0, f"shard ({plan.shard}) must divide dp · cp ({plan.dp * plan.cp})")
-    _rule(
-        not (plan.zero >= 2 and plan.pp > 1 and plan.zero == 3),
-        f"zero 3 with pp = {plan.pp}: parameters would be gathered for every microbatch; use zero 1",
-    )
 
 
 def _whole(plan: Plan, key: str, least: int) -> None:

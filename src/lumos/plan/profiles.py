@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _DATA = Path(__file__).parent / "data" / "frameworks.toml"
 #: The year that is assumed for a framework if none is given.
 _RECENT = 2024
+#: The first year that profiles tell from others.
+_FIRST = 2020
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -43,6 +45,14 @@ class _Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={
     last: int | None = None
 
 
+class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a profile leaves open: the values by each answer other than the profile's own."""
+
+    code: str
+    ask: str
+    answers: dict[str, _Values]
+
+
 class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Values that differ from the defaults."""
 
@@ -50,6 +60,7 @@ class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str
     values: _Values
     version: tuple[_Version, ...] = ()
+    question: tuple[_Question, ...] = ()
 
 
 class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
@@ -79,6 +90,7 @@ def _file() -> _File:
     tables = [file.defaults]
     for each in file.profile:
         tables += [each.values, *(version.values for version in each.version)]
+        tables += [values for question in each.question for values in question.answers.values()]
     wrong = sorted({key for table in tables for key in table} - SWITCHES.keys()) + sorted(SWITCHES.keys() - file.defaults.keys())
     if wrong:
         raise LumosError(f"{_DATA}: {', '.join(wrong)}: not a switch, or a switch without a default")
@@ -96,6 +108,16 @@ def profiles() -> Mapping[str, Framework]:
     return {each.name: _framework(each, {}) for each in _file().profile}
 
 
+def known_profiles() -> Mapping[str, Framework]:
+    """The profiles of known frameworks: all but the one for frameworks that are not."""
+    return {name: framework for name, framework in profiles().items() if name != _file().unknown}
+
+
+def is_profiled(framework: Framework) -> bool:
+    """Whether it is a known framework, not the profile for frameworks of which nothing is known."""
+    return framework.name != _file().unknown
+
+
 def framework_profile(name: str) -> Framework:
     """The profile of that name. Raises UsageError, which lists the valid names and the nearest."""
     known = profiles()
@@ -104,6 +126,26 @@ def framework_profile(name: str) -> Framework:
     near = get_close_matches(name.lower(), known, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise UsageError(f"framework {name!r} is not known{hint}; valid: {', '.join(known)}")
+
+
+class Question(NamedTuple):
+    """What a profile leaves open. ask: what would settle it, for people; answers: the switches by each answer other than the profile's."""
+
+    code: str
+    ask: str
+    answers: Mapping[str, Mapping[str, Any]]
+
+
+@cache
+def profile_questions(name: str) -> tuple[Question, ...]:
+    """What the profile of that name leaves open; a profile made elsewhere leaves nothing open."""
+    each = next((each for each in _file().profile if each.name == name), None)
+    if each is None:
+        return ()
+    return tuple(
+        Question(q.code, q.ask, {answer: {key: v.value for key, v in values.items()} for answer, values in q.answers.items()})
+        for q in each.question
+    )
 
 
 # ---------------------------------------------------------------- choosing
@@ -131,8 +173,24 @@ def choose(framework: str, year: int | None = None, notes: str = "") -> Chosen:
     matching = _matching(framework, year or _RECENT, notes)
     if matching is not None:
         return matching
-    assumed = _profile(_file().unknown)
-    return Chosen(framework_profile(assumed.name), f"framework {framework!r} is not known: taken as {assumed.why}")
+    chosen = unprofiled(year)
+    return Chosen(chosen.framework, f"framework {framework!r} is not known: taken as {chosen.why}")
+
+
+def unprofiled(year: int | None = None) -> Chosen:
+    """The profile of a framework of which nothing is known but perhaps its year."""
+    return _of_year(_profile(_file().unknown), year or _RECENT)
+
+
+def other_years(framework: str, notes: str = "") -> dict[str, Framework]:
+    """The profiles that a framework's name stands for in years other than the one that is assumed without a year, by year."""
+    now = choose(framework, None, notes).framework
+    found: dict[str, Framework] = {}
+    for year in range(_FIRST, _RECENT + 3):
+        other = choose(framework, year, notes).framework
+        if other != now and other not in found.values():
+            found[str(year)] = other
+    return found
 
 
 def _matching(framework: str, year: int, notes: str) -> Chosen | None:

@@ -137,7 +137,7 @@ class Stage:
         chunk = self._position(action.chunk)
         first, last = chunk == 0, chunk == self._chunk_count - 1
         exchange = action.step is not Pass.INPUT and (
-            plan.zero == 3 or (final and self._overlaps() and plan.lora_rank == 0) or (plan.zero >= 2 and self.share.framework.reduce_each)
+            plan.gathers_each or plan.reduces_each or (final and self._overlaps() and plan.lora_rank == 0)
         )
         if action.step is Pass.WEIGHT:
             self._weights(action, exchange)
@@ -150,7 +150,7 @@ class Stage:
             self._backward_layers(run, action, exchange)
         if first and plan.lora_rank == 0:
             self._chain(self._outer_block(outer_layers.embedding_backward), Phase.BACKWARD, action)
-            if exchange and self.share.framework.dp_overlap:
+            if exchange and (self.share.framework.dp_overlap or plan.reduces_each):
                 self._reduce(self._outer_parameters(), action, "embedding gradients")
         if not first:
             self._send(f"b{chunk - 1}.{action.microbatch}", RankStream.SEND_BACKWARD, "send backward", action)
@@ -163,7 +163,8 @@ class Stage:
                 self._bucketed_backward(block, run, action)
             else:
                 self._layers(block, run, Phase.BACKWARD, action)
-        if exchange and self._position(action.chunk) == 0 and self.share.framework.dp_overlap:
+        reduced = self.share.framework.dp_overlap or self.share.plan.reduces_each
+        if exchange and self._position(action.chunk) == 0 and reduced:
             self._reduce(self._outer_parameters(), action, "embedding gradients")
 
     def _backward_layers(self, run: _Run, action: Action, exchange: bool) -> None:
@@ -180,7 +181,7 @@ class Stage:
             key = (action.step, run.mixture, recompute)
             block = self.blocks.of_pass(key, partial(step, run.mixture, recompute))
             part = _Run(layers, run.mixture)
-            if plan.zero == 3:
+            if plan.gathers_each:
                 self._sharded_backward(block, part, action)
             elif exchange:
                 self._bucketed_backward(block, part, action)
@@ -200,7 +201,7 @@ class Stage:
 
     def _layers(self, block: Block, run: _Run, phase: Phase, action: Action) -> None:
         plan = self.share.plan
-        if phase is Phase.FORWARD and plan.zero == 3 and plan.shards > 1:
+        if phase is Phase.FORWARD and plan.gathers_each and plan.shards > 1:
             self._sharded_forward(block, run, action)
         elif phase is Phase.FORWARD and any(layer in self.gathered for layer in run.layers):
             for layer in run.layers:
@@ -294,9 +295,10 @@ class Stage:
 
     def _begin_parameters(self) -> None:
         """With overlap, the parameters that a sharded optimizer updated are gathered during the first forward pass. Without it,
-        `_finish` gathers them at the end of the step."""
-        plan, framework = self.share.plan, self.share.framework
-        if plan.zero not in (1, 2) or not framework.gather_overlap or plan.lora_rank or plan.dp * plan.cp == 1:
+        `_finish` gathers them at the end of the step. A stage of sharded parameters always gathers them first."""
+        plan = self.share.plan
+        overlaps = self.share.framework.gather_overlap if plan.zero in (1, 2) else plan.zero == 3 and not plan.gathers_each
+        if not overlaps or plan.lora_rank or plan.dp * plan.cp == 1:
             return
         for chunk in range(len(self.chunks[self.stage])):
             for run in self._runs(chunk):
@@ -312,7 +314,7 @@ class Stage:
             return
         held = self._trained_parameters()
         data = plan.dp * plan.cp
-        if data > 1 and plan.zero != 3 and not framework.dp_overlap:
+        if data > 1 and not (plan.gathers_each or plan.reduces_each or framework.dp_overlap):
             width = framework.reduce_bytes
             block = outer_layers.reduce_gradients(self.share, held.dense * width, held.experts * width)
             if block.ops:
@@ -320,7 +322,7 @@ class Stage:
         elif (
             data > 1
             and outer_parts(plan.schedule, plan.pp, self.stage).last
-            and (plan.pp > 1 or plan.zero == 3 or framework.dp_overlap)
+            and (plan.pp > 1 or plan.gathers_each or plan.reduces_each or framework.dp_overlap)
             and not self.share.model.tied
             and plan.lora_rank == 0
         ):

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 HOST = -1
 #: 80 % interval of host times, as ratios. Server processors of 2019 to 2024 differ by about as much (PassMark, single thread),
 #: and so does the Python work of frameworks around a kernel.
-HOST_INTERVAL = (0.6, 1.6)
+_HOST_INTERVAL = (0.6, 1.6)
 #: Whether a lane of pipeline transfers sends or receives.
 _SIDES: Mapping[RankStream, CollectiveKind] = {
     lane: CollectiveKind.SEND if "SEND" in lane.name else CollectiveKind.RECEIVE
@@ -180,7 +180,7 @@ def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
 
 def _host(ns: int) -> Times:
     """Host time with its interval, which is wide: hosts differ far more than devices of one kind."""
-    return Times(ns, round(ns * HOST_INTERVAL[0]), round(ns * HOST_INTERVAL[1]))
+    return Times(ns, round(ns * _HOST_INTERVAL[0]), round(ns * _HOST_INTERVAL[1]))
 
 
 def in_sequence(c: Collapsed, count: int) -> Collapsed:
@@ -212,7 +212,7 @@ def _graph_of(stages: list[list[_Instance]], templates: dict[tuple[int, int], _T
     source = places(pool.start[which], size)
     stage_of = np.repeat(np.repeat(np.arange(len(stages)), [len(s) for s in stages]), size)
     lane = pool.lane[source]
-    processor, processors = _processors(stage_of, lane)
+    processor, processors = _processors(stage_of, lane, pricer.cluster.node.devices)
 
     edges = Edges()
     _inner_edges(edges, pool, which, offset, source)
@@ -310,7 +310,7 @@ def _outer_edges(edges: Edges, stages: list[list[_Instance]], templates: dict[tu
     edges.add(np.array(host_before, np.int64), np.array(host_after, np.int64), Dependency.SYNC)
 
 
-def _processors(stage: Int64, lane: Int64) -> tuple[Int32, tuple[Processor, ...]]:
+def _processors(stage: Int64, lane: Int64, per_node: int) -> tuple[Int32, tuple[Processor, ...]]:
     width = len(RankStream) + 1
     code = stage * width + lane + 1
     used, processor = np.unique(code, return_inverse=True)
@@ -320,7 +320,7 @@ def _processors(stage: Int64, lane: Int64) -> tuple[Int32, tuple[Processor, ...]
         if at == 0:
             out.append(Processor(rank, False, "thread 1 (training)", lane=-1))
         else:
-            out.append(Processor(rank, True, f"stream {at} ({RANK_STREAM_NAMES[at - 1]})", device=rank % 8, stream=at))
+            out.append(Processor(rank, True, f"stream {at} ({RANK_STREAM_NAMES[at - 1]})", device=rank % per_node, stream=at))
     return processor.astype(np.int32), tuple(out)
 
 

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 _Float64 = NDArray[np.float64]
 
-#: The coefficients that are fitted: standard deviation of the prior, lower and upper bound.
+#: The coefficients that are fitted: standard deviation of the prior, lower and upper bound. `throttle` is not: only one source of runs (8 x
+#: B200) would determine it, and it would take that source's other errors to all dense devices.
 FITTED_COEFFICIENTS = {
     "gemm": (0.05, 0.8, 1.3),
     "attention": (0.08, 0.7, 1.4),
     "traffic": (0.15, 0.7, 1.8),
     "collective": (0.2, 0.8, 2.0),
-    "throttle": (0.01, 0.0, 0.05),
     "host": (0.2, 0.5, 2.0),
     "contention": (0.2, 0.0, 1.0),
     "jitter": (0.004, 0.0, 0.02),

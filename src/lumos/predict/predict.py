@@ -17,7 +17,8 @@ from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGe
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.predict.assemble import Assembled, assemble
-from lumos.predict.step_time import PredictedStep, layout_of, slowest, time_of
+from lumos.predict.step_time import PredictedStep, central_time, layout_of, slowest, time_of
+from lumos.predict.unknowns import Open, covering, priced_unknowns, questions
 from lumos.result import Shown
 from lumos.simulate import simulate
 from lumos.simulate.durations import slow_rank
@@ -54,6 +55,7 @@ class Prediction(Shown):
     bound_by: dict[str, float]
     granularity: str
     diagnostics: tuple[Diagnostic, ...]
+    unknowns: tuple[Open, ...]  # what the configuration leaves open, the most consequential first
     works: tuple[Work | None, ...]  # the work of each task; None for host work
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,10 +94,15 @@ def predict_job(
         what = UNPROVED_SCHEDULES[job.plan.schedule]
         message = f"no measured run of the {job.plan.schedule} schedule was at hand: {what}"
         notes.append(Diagnostic("schedule-unproved", message))
+    if job.plan.reduces_each and job.plan.microbatches > 1:
+        message = "zero 2 keeps a part of the gradients, so they are reduced after each microbatch; zero 1 reduces them once a step"
+        notes.append(Diagnostic("reduced-each-microbatch", message))
     if coarse is None:
         coarse = task_count(layout) > FINE_TASKS
     assembled = _slowed(assemble(layout, pricer, coarse), slow or {})
-    time = time_of(assembled, job, pricer.coefficients)
+    unknowns = priced_unknowns(job, central_time(job, pricer), pricer) if job.unknowns else []
+    notes += questions(unknowns)
+    time = covering(time_of(assembled, job, pricer.coefficients), unknowns)
     timeline = simulate(assembled.graph)
     path = max(critical_paths(timeline), key=lambda p: p.duration_ns)
     memory = peak_memory(job)
@@ -124,6 +131,7 @@ def predict_job(
         bound_by=by_bound,
         granularity="blocks" if coarse else "kernels",
         diagnostics=tuple(dict.fromkeys(notes)),
+        unknowns=tuple(unknowns),
         works=tuple(assembled.work[i] for i in assembled.entry.tolist()),
     )
 
@@ -250,5 +258,6 @@ def result(p: Prediction) -> dict[str, Any]:
         "granularity": p.granularity,
         "framework": p.job.framework.name,
         "parameters": p.job.model.parameters,
+        "unknowns": [{"code": u.code, "question": u.question, "factors": dict(u.factors)} for u in p.unknowns],
         "diagnostics": [{"code": d.code, "message": d.message} for d in p.diagnostics],
     }

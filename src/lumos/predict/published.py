@@ -21,14 +21,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lumos.cost.cluster import Cluster, load_cluster
+from lumos.blocks.memory import peak_memory
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.model import Model
 from lumos.model.catalogue import find_model, model_names, plain_name
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, check_plan
-from lumos.plan.profiles import choose
+from lumos.plan.profiles import choose, is_profiled, unprofiled
+from lumos.plan.unknowns import unknown_recomputation, unknown_virtual_stages, unknown_year, with_unknowns
+from lumos.plan.words import switch_text
+from lumos.predict.interconnect import row_cluster
 from lumos.vocabulary import Loss, Precision, Recompute, Schedule
 
 if TYPE_CHECKING:
@@ -58,19 +61,41 @@ VOCABULARY = {
 #: sequences: a paragraph of 117 words, a question of 10 and an answer of 3 (Rajpurkar et al. 2016, arXiv:1606.05250), at
 #: 4 tokens for 3 words, and the prompt around them.
 SQUAD_TOKENS = 192
+#: Rank of LoRA adapters where a row names none: that of MLPerf's reference (Llama 2 70B LoRA).
+LORA_RANK = 16
 
 
-def job_of(row: PublishedRun) -> PlannedJob:
-    """The job that a row describes. Raises LumosError with the reason if the row does not determine one."""
+def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
+    """The job that a row describes. Raises LumosError with the reason if the row does not determine one.
+
+    unprofiled_framework: treat the row's framework as one of which only the year is known.
+    """
     notes: list[Diagnostic] = []
-    framework, why = choose(row.get("framework", ""), _number(row, "year"), f"{row.get('notes', '')} {row.get('zero_or_fsdp', '')}")
+    year, hints = _number(row, "year"), f"{row.get('notes', '')} {row.get('zero_or_fsdp', '')}"
+    framework, why = unprofiled(year) if unprofiled_framework else choose(row.get("framework", ""), year, hints)
     notes.append(Diagnostic("framework-profile", f"{framework.name}: {why}"))
     model = model_of(row, notes)
-    framework = _noted_switches(row, framework)
+    framework = _noted_switches(row, framework, notes)
     plan = _plan_of(row, model, framework, notes)
-    cluster = _cluster_of(row, notes)
+    name = row.get("gpu", "")
+    if not name:
+        raise LumosError("the row names no device (column gpu)")
+    cluster = row_cluster(name, _number(row, "gpus_per_node"), row.get("interconnect", ""), plan.devices, notes)
     check_plan(plan, model)
-    return PlannedJob(model, plan, framework, cluster, tuple(notes))
+    return _with_unknowns(PlannedJob(model, plan, framework, cluster, tuple(notes)), row)
+
+
+def _with_unknowns(job: PlannedJob, row: PublishedRun) -> PlannedJob:
+    """The job with what the row leaves open."""
+    job = with_unknowns(job, ("sequence_parallel",) if row.get("sequence_parallel", "").strip().lower() not in BLANK else ())
+    if (row.get("vpp") or "").strip().lower() in BLANK:
+        job = unknown_virtual_stages(job)
+    if _number(row, "year") is None and is_profiled(job.framework):
+        job = unknown_year(job, row.get("framework", ""), row.get("notes", ""))
+    stated = row.get("recompute", "").strip().lower()
+    if stated in BLANK and stated != Recompute.NONE and not peak_memory(job).fits:
+        job = unknown_recomputation(job)
+    return job
 
 
 # ---------------------------------------------------------------- model
@@ -152,12 +177,14 @@ def _plan_of(row: PublishedRun, model: Model, framework: Framework, notes: list[
     zero, shard = _sharding(row.get("zero_or_fsdp", ""), framework, dp * cp, notes)
     recompute, recomputed = _recompute(row.get("recompute", ""), framework)
     text = row.get("notes", "").lower()
-    lora = 16 if "lora" in text else 0
+    lora = LORA_RANK if "lora" in text else 0
+    if lora:
+        notes.append(Diagnostic("noted-lora", f"the notes speak of LoRA: adapters of rank {lora} are all that is trained"))
     document = 0
     if "finetun" in text.replace("-", "") and framework.name == "nemo":
         document = SQUAD_TOKENS
         notes.append(Diagnostic("assumed-packing", f"documents of {document} tokens, as NeMo's fine-tuning runs pack SQuAD 1.1"))
-    sequence = _flag(row.get("sequence_parallel", ""), framework.sequence_parallel) and tp > 1
+    sequence = _flag(row, "sequence_parallel", framework.sequence_parallel) and tp > 1
     return Plan(
         seq_len=_required(row, "seq_len"),
         global_batch=global_batch,
@@ -171,7 +198,7 @@ def _plan_of(row: PublishedRun, model: Model, framework: Framework, notes: list[
         zero=zero,
         shard=0 if shard >= dp * cp else shard,
         sequence_parallel=sequence,
-        schedule=_schedule(text, vpp),
+        schedule=_schedule(text, vpp, notes),
         recompute=recompute,
         recompute_layers=recomputed,
         precision=precision_of(row.get("precision", ""), framework, notes),
@@ -220,8 +247,8 @@ def _sharding(text: str, framework: Framework, group: int, notes: list[Diagnosti
 
 def _recompute(text: str, framework: Framework) -> tuple[Recompute, int]:
     """What is recomputed, and in how many layers of a stage (-1: all), from "full", "block 4 layers", "selective (…)", …"""
-    lower = text.lower()
-    if not lower:
+    lower = text.strip().lower()
+    if lower in BLANK and lower != Recompute.NONE:
         return framework.recompute, -1
     layers = re.search(r"(\d+)\s*layers?", lower)
     if layers:
@@ -237,68 +264,41 @@ def _recompute(text: str, framework: Framework) -> tuple[Recompute, int]:
     raise LumosError(f"recompute {text!r} is not understood; write none, selective or full")
 
 
-def _schedule(notes: str, vpp: int) -> Schedule:
-    if "gpipe" in notes:
-        return Schedule.GPIPE
-    if re.search(r"zero.?bubble|\bzbb?\b|zb-h1", notes):
-        return Schedule.ZERO_BUBBLE
-    if "dualpipe" in notes:
-        return Schedule.DUALPIPE
+def _schedule(text: str, vpp: int, notes: list[Diagnostic]) -> Schedule:
+    """The schedule that a row's remarks name, else the one that its virtual stages imply."""
+    words = ((Schedule.GPIPE, "gpipe"), (Schedule.ZERO_BUBBLE, r"zero.?bubble|\bzbb?\b|zb-h1"), (Schedule.DUALPIPE, "dualpipe"))
+    for schedule, word in words:
+        if found := re.search(word, text):
+            notes.append(Diagnostic("noted-schedule", f"the notes say {found.group()!r}: schedule {schedule}"))
+            return schedule
     return Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B
 
 
-def _noted_switches(row: PublishedRun, framework: Framework) -> Framework:
-    """The framework with the switches that the row's remarks and precision mention."""
-    text = f"{row.get('notes', '')} {row.get('precision', '')}".lower()
-    if "overlap off" in text:
-        framework = replace(framework, dp_overlap=False, gather_overlap=False, tp_overlap=False, tp_async=False)
-    if "cef" in text or "cross-entropy fusion" in text:
-        framework = replace(framework, loss=Loss.FUSED)
-    if "async tp" in text:
-        framework = replace(framework, tp_overlap=True)
-    if framework.fp8_gather and re.search(r"row.?wise", text):
-        framework = replace(framework, fp8_gather=False, fp8_rows=True)
-    if "mp mode pure" in text:
-        framework = replace(framework, reduce_bytes=2, gradient_bytes=2)
-    if "mp mode default" in text:
-        framework = replace(framework, reduce_bytes=4)
+#: What remarks say, and the switches that they set.
+_REMARKS: tuple[tuple[str, Mapping[str, object]], ...] = (
+    (r"overlap off", {"dp_overlap": False, "gather_overlap": False, "tp_overlap": False, "tp_async": False}),
+    (r"\bcef\b|cross-entropy fusion", {"loss": Loss.FUSED}),
+    (r"async tp", {"tp_overlap": True}),
+    (r"mp mode pure", {"reduce_bytes": 2, "gradient_bytes": 2}),
+    (r"mp mode default", {"reduce_bytes": 4}),
+    # DeepSpeed's bf16 optimizer accumulates and reduces in fp32 (runtime/bf16_optimizer.py)
+    (r"(?:fp32|float32) grad\w*|grad\w*(?: \w+){0,3} in (?:fp32|float32)|bf16 optimizer", {"reduce_bytes": 4, "gradient_bytes": 4}),
+)
+
+
+def _noted_switches(row: PublishedRun, framework: Framework, notes: list[Diagnostic]) -> Framework:
+    """The framework with the switches that the row's remarks and precision mention, each of which is said."""
+    text = " ".join(row.get(key, "") for key in ("notes", "precision", "zero_or_fsdp")).lower()
+    said = [(found.group(), switches) for words, switches in _REMARKS if (found := re.search(words, text))]
+    if framework.fp8_gather and (found := re.search(r"row.?wise", text)):
+        said.append((found.group(), {"fp8_gather": False, "fp8_rows": True}))
+    for words, switches in said:
+        changed = {key: value for key, value in switches.items() if getattr(framework, key) != value}
+        if changed:
+            framework = replace(framework, **changed)  # type: ignore[arg-type]
+            listed = ", ".join(f"{key} = {switch_text(value)}" for key, value in changed.items())
+            notes.append(Diagnostic("noted-switches", f"the row says {words!r}: {listed}"))
     return framework
-
-
-# ---------------------------------------------------------------- cluster
-
-
-def _cluster_of(row: PublishedRun, notes: list[Diagnostic]) -> Cluster:
-    """The cluster of the row's device, with the row's node size and network."""
-    name = row.get("gpu", "")
-    if not name:
-        raise LumosError("the row names no device (column gpu)")
-    cluster = load_cluster(name)
-    per_node = _number(row, "gpus_per_node")
-    if per_node is not None and per_node != cluster.node.devices:
-        cluster = msgspec.structs.replace(cluster, node=msgspec.structs.replace(cluster.node, devices=per_node))
-    rate = network_rate(row.get("interconnect", ""), cluster.node.devices)
-    if rate is not None:
-        nics, each = rate
-        cluster = msgspec.structs.replace(cluster, node=msgspec.structs.replace(cluster.node, nics=nics, nic_bytes_per_s=each))
-        notes.append(Diagnostic("row-network", f"{nics} x {each * 8e-9:g} Gb/s a node, as the row says"))
-    return cluster
-
-
-def network_rate(text: str, devices: int) -> tuple[int, float] | None:
-    """How many NICs a node has and the bytes/s of each, from a text such as "4x100Gb RoCE" or "1600 Gbps node-node"; None if it
-    states no rate."""
-    lower = text.lower()
-    several = re.search(r"(\d+)\s*x\s*(\d+)\s*gb", lower)
-    if several:
-        return int(several.group(1)), int(several.group(2)) * 1.25e8
-    per_device = re.search(r"(\d+)\s*gb(?:ps|/s|it/s)?[^;,]*per (?:gpu|device)", lower)
-    if per_device:
-        return devices, int(per_device.group(1)) * 1.25e8
-    whole = re.search(r"(\d+)\s*gbps\s*(?:node|inter|network|ib|roce)", lower)
-    if whole:
-        return devices, int(whole.group(1)) * 1.25e8 / devices
-    return None
 
 
 # ---------------------------------------------------------------- fields
@@ -324,9 +324,13 @@ def _required(row: PublishedRun, key: str) -> int:
     return value
 
 
-def _flag(text: str, default: bool) -> bool:
-    lower = text.strip().lower()
-    return default if not lower else lower in ("yes", "true", "1", "on")
+def _flag(row: PublishedRun, key: str, default: bool) -> bool:
+    lower = row.get(key, "").strip().lower()
+    if lower in ("yes", "true", "1", "on", "no", "false", "0", "off"):
+        return lower in ("yes", "true", "1", "on")
+    if lower in BLANK:
+        return default
+    raise LumosError(f"{key} {lower!r} is not understood; write yes or no")
 
 
 def published_step(row: PublishedRun) -> float:

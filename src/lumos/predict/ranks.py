@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.errors import LumosError, UsageError
 from lumos.graph.lists import Lists, end_to_end, offsets, places
 from lumos.graph.table import Collectives, Graph, Kind, Processor
 from lumos.trace.table import ABSENT, Int32, Int64
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from lumos.blocks.work import Collective
     from lumos.plan.plan import Plan
+    from lumos.predict.predict import Prediction
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +39,35 @@ class World:
     folded: Int64
 
 
+#: The most tasks that a job may have over all of its ranks to be written out: they take about 8 GB.
+MOST_TASKS = 20_000_000
+
+
+def whole(prediction: Prediction, jitter: float = 0.0, seed: int = 0) -> World:
+    """All ranks of a predicted job, in kernels, whose step takes as long as predicted. jitter, seed: as for `expand`.
+
+    A predicted step is longer than the simulated one of its stages, since it waits for the slowest of many nodes; here all work takes
+    longer by that factor. Raises UsageError for a prediction without kernels, LumosError where there would be more than MOST_TASKS tasks.
+    """
+    if prediction.granularity != "kernels":
+        raise UsageError("files of a job need a prediction at kernel granularity")
+    run, plan = prediction.timeline, prediction.job.plan
+    tasks = len(run.graph) * (plan.devices // plan.pp)
+    if tasks > MOST_TASKS:
+        raise LumosError(
+            f"the {plan.devices} ranks of this job have {tasks:,} tasks, more than the {MOST_TASKS:,} that can be written;"
+            " write a job with fewer devices (dp) or microbatches, or its stages alone: --perfetto"
+        )
+    length = int(run.end.max() - run.start.min())
+    factor = prediction.time.time_s * 1e9 / length if length else 1.0
+    longer = replace(
+        run.graph,
+        duration=np.rint(run.graph.duration * factor).astype(np.int64),
+        lag=np.rint(run.graph.lag * factor).astype(np.int64),
+    )
+    return expand(longer, plan, prediction.collectives, prediction.job.cluster.node.devices, jitter, seed)
+
+
 def group_of(rank: int, work: Collective) -> tuple[int, ...]:
     """The ranks of the process group that includes `rank` and runs the collective."""
     stride = max(1, work.span // work.ranks)
@@ -44,9 +75,9 @@ def group_of(rank: int, work: Collective) -> tuple[int, ...]:
     return tuple(base + i * stride for i in range(work.ranks))
 
 
-def expand(folded: Graph, plan: Plan, work: list[Collective | None], jitter: float = 0.0, seed: int = 0) -> World:
-    """Copy each stage's tasks to its ranks. work: for each folded task, its collective or None. jitter: standard deviation of the
-    logarithm of a random factor (from `seed`) on every duration except those of collectives."""
+def expand(folded: Graph, plan: Plan, work: list[Collective | None], per_node: int, jitter: float = 0.0, seed: int = 0) -> World:
+    """Copy each stage's tasks to its ranks. work: for each folded task, its collective or None. per_node: devices of a node. jitter:
+    standard deviation of the logarithm of a random factor (from `seed`) on every duration except those of collectives."""
     peers = plan.tp * plan.cp * plan.dp
     of_task = folded.rank_of_task
     starts = np.searchsorted(of_task, np.arange(plan.pp + 1))
@@ -56,7 +87,7 @@ def expand(folded: Graph, plan: Plan, work: list[Collective | None], jitter: flo
     total = int(first[-1])
     shift = np.repeat(first[:-1] - starts[stage], sizes)  # task of the world = folded task + shift
     source = np.arange(total) - shift
-    processor, processors = _processors(folded, stage, source, first)
+    processor, processors = _processors(folded, stage, source, first, per_node)
     degree = np.diff(folded.pred_offset)[source]
     at = places(folded.pred_offset[source], degree)
     pred = (folded.pred[at] + np.repeat(shift, degree)).astype(np.int32)
@@ -86,7 +117,7 @@ def expand(folded: Graph, plan: Plan, work: list[Collective | None], jitter: flo
     return World(graph, stage, first, source)
 
 
-def _processors(folded: Graph, stage: Int64, source: Int64, first: Int64) -> tuple[Int32, tuple[Processor, ...]]:
+def _processors(folded: Graph, stage: Int64, source: Int64, first: Int64, per_node: int) -> tuple[Int32, tuple[Processor, ...]]:
     by_stage: dict[int, list[int]] = {}
     for i, p in enumerate(folded.processors):
         by_stage.setdefault(p.rank, []).append(i)
@@ -96,7 +127,7 @@ def _processors(folded: Graph, stage: Int64, source: Int64, first: Int64) -> tup
         number = np.full(len(folded.processors), -1, np.int32)
         for i in by_stage[s]:
             number[i] = len(out)
-            out.append(replace(folded.processors[i], rank=rank, device=rank % 8 if folded.processors[i].is_stream else -1))
+            out.append(replace(folded.processors[i], rank=rank, device=rank % per_node if folded.processors[i].is_stream else -1))
         columns.append(number[folded.processor[source[first[rank] : first[rank + 1]]]])
     return np.concatenate(columns), tuple(out)
 

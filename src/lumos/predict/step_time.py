@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.plan.profiles import is_profiled
 from lumos.predict.arrange import arrange
 from lumos.predict.assemble import Assembled, assemble
 from lumos.simulate import freeze, sweep_many
@@ -38,12 +39,20 @@ def step_time(job: PlannedJob, pricer: Pricer, coarse: bool = True) -> Predicted
     return time_of(assemble(layout_of(job), pricer, coarse), job, pricer.coefficients)
 
 
+def central_time(job: PlannedJob, pricer: Pricer) -> float:
+    """Seconds of the step of `job` in coarse form, without its interval."""
+    graph = assemble(layout_of(job), pricer, True).graph
+    (span,) = sweep_many(freeze(graph), graph.duration[None])
+    return float(span) * 1e-9 * slowest(job, pricer.coefficients)
+
+
 def time_of(assembled: Assembled, job: PlannedJob, coefficients: StepCoefficients) -> PredictedStep:
     frozen = freeze(assembled.graph)
     spans = sweep_many(frozen, np.stack([assembled.graph.duration, assembled.low, assembled.high]))
     factor = slowest(job, coefficients)
+    spread = coefficients.spread if is_profiled(job.framework) else coefficients.unprofiled
     time, low, high = (float(s) * 1e-9 * factor for s in spans)
-    down, up = (np.hypot(CORRELATED * (bound / time - 1), coefficients.spread) for bound in (low, high))
+    down, up = (np.hypot(CORRELATED * (bound / time - 1), spread) for bound in (low, high))
     return PredictedStep(time, time / (1 + float(down)), time * (1 + float(up)))
 
 

@@ -15,7 +15,7 @@ from lumos.blocks.price import Pricer
 from lumos.errors import LumosError
 from lumos.predict.predict import predict_job
 from lumos.predict.published import PublishedRun, job_of, published_step
-from lumos.predict.step_time import PredictedStep, step_time
+from lumos.predict.unknowns import open_step_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lumos.blocks.coefficients import StepCoefficients
     from lumos.cost.cluster import Cluster
     from lumos.plan.job import PlannedJob
+    from lumos.predict.step_time import PredictedStep
+    from lumos.predict.unknowns import Open
 
 REQUIRED = ("id", "source", "gpu", "n_gpus", "seq_len", "global_batch")
 #: A group of rows that differ only in the plan is ranked if it has at least this many.
@@ -42,6 +44,7 @@ class Scored:
     measured_peak_bytes: int | None = None
     peak_bytes: int | None = None
     skipped: str | None = None
+    unknowns: tuple[Open, ...] = ()
 
     @property
     def error(self) -> float:
@@ -82,31 +85,35 @@ class Pricers:
 
 
 def score(
-    rows: Iterable[PublishedRun], coefficients: StepCoefficients | None = None, progress: Callable[[int, int], None] | None = None
+    rows: Iterable[PublishedRun],
+    coefficients: StepCoefficients | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    unprofiled_frameworks: bool = False,
 ) -> list[Scored]:
-    """Predict every row; rows that cannot be read are skipped, with the reason. progress: called with (rows done, all rows)."""
+    """Predict every row; rows that cannot be read are skipped, with the reason. progress: called with (rows done, all rows).
+    unprofiled_frameworks: predict as if no framework had a profile."""
     rows = list(rows)
     pricers = Pricers(coefficients)
     out = []
     for i, row in enumerate(rows):
-        out.append(_score(row, pricers))
+        out.append(_score(row, pricers, unprofiled_frameworks))
         if progress is not None:
             progress(i + 1, len(rows))
     return out
 
 
-def _score(row: PublishedRun, pricers: Pricers) -> Scored:
+def _score(row: PublishedRun, pricers: Pricers, unprofiled_framework: bool) -> Scored:
     name, source = row.get("id", "?"), row.get("source", "?")
     try:
         measured = published_step(row)
-        job = job_of(row)
-        predicted = step_time(job, pricers.of(job.cluster))
+        job = job_of(row, unprofiled_framework)
+        predicted, unknowns = open_step_time(job, pricers.of(job.cluster))
         peak = row.get("peak_memory_bytes", "").strip()
         measured_peak = int(float(peak)) if peak else None
         memory = peak_memory(job).peak_bytes if measured_peak else None
     except (LumosError, ValueError) as error:
         return Scored(name, source, row, skipped=str(error))
-    return Scored(name, source, row, measured, predicted, job, measured_peak, memory)
+    return Scored(name, source, row, measured, predicted, job, measured_peak, memory, unknowns=tuple(unknowns))
 
 
 def explained(scored: Sequence[Scored], count: int) -> list[tuple[Scored, dict[str, float]]]:
@@ -221,6 +228,7 @@ def rows_of(scored: Sequence[Scored]) -> list[dict[str, Any]]:
             "low_s": s.predicted.low_s,
             "high_s": s.predicted.high_s,
             "error": s.error,
+            "widest_unknown": s.unknowns[0].code if s.unknowns and s.unknowns[0].worth_asking else None,
         }
         if s.peak_bytes and s.measured_peak_bytes:
             entry |= {"measured_peak_bytes": s.measured_peak_bytes, "peak_bytes": s.peak_bytes}

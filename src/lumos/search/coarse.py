@@ -4,7 +4,8 @@ Plans that run their passes in the same order are timed together (`native/pipeli
 microbatches are timed as the pipeline needs to reach its steady state; the rest is added at the pace of its last rounds.
 
 Compared with the full simulation, two effects are missing: a host that is late for single passes, unless it waits for transfers (a
-host that is the limit during the whole step is included); and with ZeRO 3 the part of a pass's gathers that delays the next pass.
+host that is the limit during the whole step is included); and with ZeRO 2 and 3 the part of a pass's exchanges that delays the next
+pass.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _table(plans: Plans, c: Columns, coefficients: StepCoefficients) -> Floats:
     framework, n = plans.problem.framework, len(plans)
     data = plans["dp"] * plans["cp"] > 1
     gathers_parameters = data & (plans["zero"] == 3)  # for every pass
-    reduces_last = data & (plans["zero"] != 3)
+    reduces_last = data & (plans["zero"] < 2)
     split = data & np.isin(plans["zero"], (1, 2))
     transfers = 2 * plans["vpp"] * (plans["pp"] > 1) * 1000 * framework.transfer_us
     parts: dict[str, list[NDArray[Any]]] = {
@@ -109,15 +110,26 @@ def _lengths(plans: Plans, c: Columns, data: np.ndarray, gathers_parameters: np.
     gathered for every pass."""
     framework = plans.problem.framework
     slowed, slowed_by_gather = np.where(data[:, None], c.slowdown[:, :2], 0.0), c.slowdown[:, 2:]
-    each = np.where(((plans["zero"] >= 2) & framework.reduce_each)[:, None], slowed, 0.0)
-    last = slowed if framework.dp_overlap else each
+    reduced = (data & (plans["zero"] == 2))[:, None]  # after every microbatch, beside the next layers
     sharded = gathers_parameters[:, None]
+
+    # a pipeline of one stage holds the embedding, which every microbatch reduces too; of several, the others hide it
+    whole = np.where(plans["pp"] == 1, c.outer_reduction[:, 0] / plans.problem.model.layers, 0.0)
+    reduction = c.reduction + whole[:, None]
+
+    def with_reduction(backward: Floats, beside: Floats, other_passes: Floats) -> Floats:
+        """The pass of a layer: if each microbatch reduces its gradients, so long that they are reduced before the next one's, for which
+        they have its other passes too; else slowed by what runs beside it."""
+        return np.asarray(np.where(reduced, np.maximum(backward + slowed, reduction - other_passes), backward + beside))
+
+    last = slowed if framework.dp_overlap else np.zeros_like(slowed)
+    none = np.zeros_like(slowed)
     gathered = np.maximum(c.backward + slowed + slowed_by_gather, c.gather + c.reduction)
     return [
         np.where(sharded, np.maximum(c.forward + slowed_by_gather, c.gather), c.forward),
-        np.where(sharded, gathered, c.backward + each),
+        np.where(sharded, gathered, with_reduction(c.backward, none, c.forward)),
         c.inputs,
-        c.weights + each,
-        np.where(sharded, gathered, c.backward + last),
-        c.weights + last,
+        with_reduction(c.weights, none, c.forward + c.inputs),
+        np.where(sharded, gathered, with_reduction(c.backward, last, c.forward)),
+        with_reduction(c.weights, last, c.forward + c.inputs),
     ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lumos.errors import LumosError
 from lumos.result import Shown, plain
 from lumos.search.bounds import lower_bounds
 from lumos.search.engine import Engine, Local, Simulated
@@ -18,12 +19,16 @@ from lumos.search.space import PLAN_COLUMNS, Ints, Plans, Problem, Space, enumer
 
 if TYPE_CHECKING:
     from lumos.analyze.trust import Trust
+    from lumos.blocks.price import Pricer
     from lumos.search.constraints import Constraint
 
 #: How many plans the first round times; the best of them set the limit for the others.
 FIRST_ROUND = 2048
 #: For every plan asked for, at most this many are simulated in full while the conditions are not met.
 MOST_ATTEMPTS = 20
+
+#: What an interrupted search says that has no answer yet.
+UNTIMED = "interrupted before any plan was timed, so there is no answer; let the search run on, or narrow it (--tp, --pp, …)"
 
 _Report = Callable[[int, int], None]
 
@@ -50,7 +55,7 @@ class Found(Shown):
     plans: all that were listed. infeasible: those that need more memory than there is. excluded: those that break a condition on plan or
     memory. pruned: those whose lower bound proves them slower. evaluated: those that were timed. best: simulated in full, best first.
     complete: False where the search was interrupted. trust: how far the recording that the search started from can be trusted; None where
-    there is none.
+    there is none. pricer: what the plans were timed with.
     """
 
     problem: Problem
@@ -64,6 +69,7 @@ class Found(Shown):
     candidates: Candidates
     complete: bool = True
     trust: Trust | None = None
+    pricer: Pricer | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos search --json`."""
@@ -92,12 +98,16 @@ def search_problem(
     """The fastest plans of `problem` that meet `require`. refine: how many are simulated in full.
 
     For a given number of devices, the least step time is also the most tokens per second and device. prune=False times every plan
-    that fits. The answer is deterministic: of equal plans the one listed first wins.
+    that fits. The answer is deterministic: of equal plans the one listed first wins. A search that is interrupted answers with the best
+    plan so far; LumosError where none was timed yet.
     """
     began = time.perf_counter()
     engine = engine or Local(problem)
-    everything = enumerate_plans(problem, space or Space())
-    peak = peak_bytes(everything)
+    try:
+        everything = enumerate_plans(problem, space or Space())
+        peak = peak_bytes(everything)
+    except KeyboardInterrupt:
+        raise LumosError(UNTIMED) from None
     capacity = problem.cluster.accelerator.memory_bytes
     fits = np.flatnonzero(peak <= capacity) if capacity is not None else np.arange(len(everything))
     meeting = _meeting(everything, peak, fits, require)
@@ -127,6 +137,8 @@ def search_problem(
             report(len(order), len(order))
     except KeyboardInterrupt:
         complete = False
+        if not np.isfinite(seconds).any():
+            raise LumosError(UNTIMED) from None
         full.at_least_one(plans, seconds)
     timed = np.flatnonzero(np.isfinite(seconds))
     timed = timed[np.argsort(seconds[timed], kind="stable")]
@@ -141,6 +153,7 @@ def search_problem(
         best=tuple(full.accepted()),
         candidates=Candidates(plans.take(timed), seconds[timed], peak[timed]),
         complete=complete,
+        pricer=engine.pricer,
     )
 
 

@@ -51,7 +51,7 @@ def test_replay_of_the_files_gives_the_predicted_step(tmp_path, name):
     result = replay(graph, simulate(graph))
     assert len(graph.ranks) == prediction.job.plan.devices
     longest = max(step.measured_ns for step in result.steps)
-    assert longest * 1e-9 == pytest.approx(prediction.time.time_s, rel=0.002)
+    assert longest * 1e-9 == pytest.approx(prediction.time.time_s, rel=0.001)
     assert result.max_abs_error is not None and result.max_abs_error < 0.001
 
 
@@ -79,7 +79,7 @@ def test_a_collective_says_the_same_in_a_predicted_job_and_in_its_files(tmp_path
     write_kineto(str(tmp_path), prediction)
     plan, folded = prediction.job.plan, prediction.timeline.graph
     measured = sized_alike(facts(build(read(str(tmp_path)))))
-    assert sized_alike(facts(expand(folded, plan, prediction.collectives).graph)) == measured
+    assert sized_alike(facts(expand(folded, plan, prediction.collectives, 8).graph)) == measured
     peers = plan.tp * plan.cp * plan.dp
     of_stages = Counter({(r // peers, k, n, s, p if p < 0 else p // peers): c for (r, k, n, s, p), c in measured.items() if r % peers == 0})
     assert sized_alike(facts(folded)) == of_stages
@@ -101,7 +101,7 @@ def test_an_all_gather_is_of_one_ranks_part_wherever_it_comes_from(tmp_path):
 def test_exports_of_a_predicted_job_and_of_its_files_say_the_same_bytes(tmp_path, name):
     prediction = predicted(name)
     write_kineto(str(tmp_path), prediction)
-    world = expand(prediction.timeline.graph, prediction.job.plan, prediction.collectives).graph
+    world = expand(prediction.timeline.graph, prediction.job.plan, prediction.collectives, 8).graph
     written = []
     for graph in (world, build(read(str(tmp_path)))):
         sent = lower(graph).communication

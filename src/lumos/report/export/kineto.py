@@ -17,13 +17,26 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import numpy as np
 
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, RankStream, Traffic, Work
-from lumos.errors import LumosError, UsageError
+from lumos.errors import UsageError
 from lumos.graph.table import Dependency, Graph
-from lumos.predict.ranks import World, expand, group_of
+from lumos.output_files import check_only_own, new_folder
+from lumos.predict.ranks import World, group_of, whole
+from lumos.report.export.kineto_rows import (
+    ORIGIN,
+    PROCESS,
+    THREAD,
+    complete,
+    flow,
+    footer,
+    header,
+    nccl_kernel,
+    process_name,
+    stream_sync,
+    stream_wait,
+)
 from lumos.simulate import simulate
 from lumos.vocabulary import CollectiveKind, Direction, DType
 
@@ -37,19 +50,6 @@ if TYPE_CHECKING:
 CALL = 200
 #: CPU time of a launch call where the accelerator's data has none, s; the rest of a slice is the operator's own.
 LAUNCH_S = 4.5e-6
-#: Start of the recording, ns after the base of its clock; and that base, a multiple of Kineto's window.
-ORIGIN, BASE = 5_000_000_000, 1_735_689_600_000_000_000
-PROCESS, THREAD = 4000, 4001
-
-_NCCL = {
-    CollectiveKind.ALL_REDUCE: "AllReduce_Sum_bf16_RING_LL",
-    CollectiveKind.ALL_GATHER: "AllGather_RING_LL",
-    CollectiveKind.REDUCE_SCATTER: "ReduceScatter_Sum_bf16_RING_LL",
-    CollectiveKind.ALL_TO_ALL: "SendRecv",
-    CollectiveKind.SEND_RECEIVE: "SendRecv",
-    CollectiveKind.BROADCAST: "Broadcast_RING_LL",
-    CollectiveKind.REDUCE: "Reduce_Sum_bf16_RING_LL",
-}
 #: The profiler's names for the types of tensors.
 _TYPES = {
     DType.BF16: "c10::BFloat16",
@@ -75,31 +75,23 @@ def write_kineto(
     """Write the files of a prediction at kernel granularity to `folder`, which is created if it is absent; returns their paths.
 
     ranks: "all", or "stages" (the first rank of every pipeline stage). jitter: sigma of the noise on host and kernel times.
-    clock_offset_ns: the most by which the clocks of the ranks differ. Raises UsageError for other `ranks` or a prediction
-    without kernels, LumosError where the folder cannot be written.
+    clock_offset_ns: the most by which the clocks of the ranks differ. Raises UsageError for other `ranks`, a prediction
+    without kernels or a folder with other traces, LumosError where the folder cannot be written.
     """
     if ranks not in ("all", "stages"):
         raise UsageError(f"ranks {ranks!r} is not known; valid: all, stages")
-    if prediction.granularity != "kernels":
-        raise UsageError("profiler files need a prediction at kernel granularity")
-    graph, plan = prediction.timeline.graph, prediction.job.plan
-    world = expand(graph, plan, prediction.collectives, jitter, seed)
+    world, plan = whole(prediction, jitter, seed), prediction.job.plan
     timeline = simulate(world.graph)
     peers = plan.tp * plan.cp * plan.dp
     chosen = range(plan.devices) if ranks == "all" else range(0, plan.devices, peers)
     offsets = np.random.default_rng(seed + 1).integers(0, clock_offset_ns + 1, plan.devices)
-    target = Path(folder)
-    written = []
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        for rank in chosen:
-            path = target / f"rank{rank}.json.gz"
-            with gzip.open(path, "wb", compresslevel=4) as file:
+    names = [f"rank{rank}.json.gz" for rank in chosen]
+    check_only_own(folder, "*.json*", names)
+    with new_folder(folder) as draft:
+        for rank, name in zip(chosen, names, strict=True):
+            with gzip.open(draft / name, "wb", compresslevel=4) as file:
                 _Writer(file, prediction, world, timeline, rank, int(offsets[rank])).write()
-            written.append(str(path))
-    except OSError as error:
-        raise LumosError(f"{folder}: cannot be written ({error.strerror}); name a folder that is writable") from error
-    return written
+    return [str(Path(folder) / name) for name in names]
 
 
 class _Writer:
@@ -121,35 +113,11 @@ class _Writer:
 
     def write(self) -> None:
         events = list(self._events())
-        info = {
-            "backend": "nccl",
-            "rank": self.rank,
-            "world_size": self.plan.devices,
-            "pg_count": len(self.groups),
-            "pg_config": [
-                {
-                    "pg_name": name,
-                    "pg_desc": "lumos",
-                    "backend_config": "cuda:nccl",
-                    "pg_size": len(members[1:]),
-                    "ranks": list(members[1:]),
-                }
-                for members, name in self.groups.items()
-            ],
-            "nccl_version": "2.21.5",
-        }
-        a = self.prediction.job.cluster.accelerator
-        header = {
-            "schemaVersion": 1,
-            "lumos": "predicted, not measured",
-            "deviceProperties": [{"id": self.device, "name": a.name, "totalGlobalMem": int(a.memory_bytes or 0), "numSms": a.cores or 0}],
-            "distributedInfo": info,
-            "baseTimeNanoseconds": BASE,
-            "displayTimeUnit": "ms",
-        }
-        self.file.write(msgspec.json.encode(header)[:-1] + b',"traceEvents":[\n')
+        groups = [(name, "lumos", members[1:]) for members, name in self.groups.items()]
+        accelerator = self.prediction.job.cluster.accelerator
+        self.file.write(header("predicted, not measured", self.rank, self.plan.devices, groups, accelerator, self.device))
         self.file.write(",\n".join(events).encode())
-        self.file.write(b'\n],"traceName":"rank%d.json"}\n' % self.rank)
+        self.file.write(footer(self.rank))
 
     def _events(self) -> Iterator[str]:
         graph, low = self.graph, self.low
@@ -178,7 +146,7 @@ class _Writer:
         external = 0
         correlation = 10
         first, last = min(self.start), max(self.end[t] for t in range(n) if streams[t] < 0)
-        yield self._meta()
+        yield process_name()
         yield self._complete("user_annotation", "ProfilerStep#1", first, last, '"External id":1')
         clock = first
         for task in range(n):
@@ -194,7 +162,7 @@ class _Writer:
                 yield self._complete(
                     "cuda_runtime", "cudaStreamSynchronize", clock, back, f'"External id":{external},"correlation":{correlation}'
                 )
-                yield self._stream_sync(stream, clock, back, correlation)
+                yield stream_sync(stream, clock + self.shift, back + self.shift, correlation, self.device)
                 clock = back
             clock = max(clock, end)
             device = launched.get(task)
@@ -212,7 +180,7 @@ class _Writer:
                 yield self._complete(
                     "cuda_runtime", "cudaStreamWaitEvent", at, stop, f'"External id":{external},"correlation":{correlation}'
                 )
-                yield self._stream_wait(streams[device], streams[before], record_id[before], at, correlation)
+                yield stream_wait(streams[device], streams[before], record_id[before], at + self.shift, correlation, self.device)
                 at = stop
             correlation += 1
             records = device in recorded
@@ -242,8 +210,8 @@ class _Writer:
         kernel = _kernel(work, name)
         if isinstance(work, Collective):
             args += self._collective(work, name, stream > RankStream.RECEIVE_FORWARD_UP, sequence)
-            kernel = f"ncclDevKernel_{_NCCL[work.kind]}(ncclDevKernelArgsStorage<4096ul>)"
-        yield self._complete("kernel", kernel, self.start[task], self.end[task], args, str(self.device), str(stream))
+            kernel = nccl_kernel(work.kind)
+        yield self._complete("kernel", kernel, self.start[task], self.end[task], args, self.device, stream)
         yield self._flow("f", correlation, self.device, stream, self.start[task])
 
     def _collective(self, work: Collective, name: str, up: bool, sequence: dict[str, int]) -> str:
@@ -288,36 +256,13 @@ class _Writer:
             )
         return self.groups[key]
 
-    def _stream_wait(self, stream: int, source: int, record: int, at: int, correlation: int) -> str:
-        args = (
-            f'"stream":{stream},"correlation":{correlation},"device":{self.device},"context":1,"wait_on_stream":{source}'
-            f',"wait_on_cuda_event_record_corr_id":{record},"wait_on_cuda_event_id":{record}'
-        )
-        return self._complete("cuda_sync", "Stream Wait Event", at, at, args, str(self.device), str(stream))
-
-    def _stream_sync(self, stream: int, start: int, end: int, correlation: int) -> str:
-        args = f'"stream":{stream},"correlation":{correlation},"device":{self.device},"context":1'
-        return self._complete("cuda_sync", "Stream Sync", start, end, args, str(self.device), str(stream))
-
     def _complete(
-        self, category: str, name: str, start: int, end: int, args: str, process: str = str(PROCESS), thread: str = str(THREAD)
+        self, category: str, name: str, start: int, end: int, args: str, process: object = PROCESS, thread: object = THREAD
     ) -> str:
-        return (
-            f'{{"ph":"X","cat":"{category}","name":"{name}","pid":{process},"tid":{thread},"ts":{self._us(start + self.shift)}'
-            f',"dur":{self._us(end - start)},"args":{{{args}}}}}'
-        )
+        return complete(category, name, start + self.shift, end + self.shift, args, process, thread)
 
     def _flow(self, phase: str, number: int, process: int, thread: int, at: int) -> str:
-        ends = ',"bp":"e"' if phase == "f" else ""
-        place = f'"pid":{process},"tid":{thread},"ts":{self._us(at + self.shift)}'
-        return f'{{"ph":"{phase}","id":{number},{place},"cat":"ac2g","name":"ac2g"{ends}}}'
-
-    def _meta(self) -> str:
-        return f'{{"name":"process_name","ph":"M","ts":0,"pid":{PROCESS},"tid":0,"args":{{"name":"python"}}}}'
-
-    @staticmethod
-    def _us(ns: int) -> str:
-        return f"{ns // 1000}.{ns % 1000:03d}"
+        return flow(phase, number, process, thread, at + self.shift)
 
 
 def _operator(work: Work | None, name: str) -> str:

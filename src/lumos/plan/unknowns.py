@@ -1,0 +1,94 @@
+"""What a job's configuration leaves open: the switches of its profile, how its experts exchange, whether it recomputes.
+
+Each open fact lists the job by every answer other than the one that is assumed (`lumos.plan.job.Unknown`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from lumos.plan.job import PlannedJob, Unknown
+from lumos.plan.profiles import other_years, profile_questions
+from lumos.vocabulary import Precision, Recompute, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+#: Rows of the most loaded expert / mean, with capacity limits that drop what exceeds them, and where a router is badly balanced (prior).
+EVEN_SKEW, BAD_SKEW = 1.0, 1.5
+
+
+def with_unknowns(job: PlannedJob, stated: Collection[str] = ()) -> PlannedJob:
+    """The job with what it leaves open. stated: switches that were given, which are no longer open."""
+    found = [
+        Unknown(q.code, q.ask, _jobs(job, q.answers, stated), of_framework=True)
+        for q in profile_questions(job.framework.name)
+        if _asks(q.code, job)
+    ]
+    return replace(job, unknowns=(*job.unknowns, *(u for u in (*found, *_of_experts(job, stated)) if u.answers)))
+
+
+def unknown_year(job: PlannedJob, framework: str, notes: str) -> PlannedJob:
+    """The job of a framework whose year is not stated, with the profiles of other years as open."""
+    answers = {year: replace(job, framework=other) for year, other in other_years(framework, notes).items()}
+    if not answers:
+        return job
+    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-year", f"of which year is {framework}? (column year)", answers)))
+
+
+def unknown_virtual_stages(job: PlannedJob) -> PlannedJob:
+    """The job of a pipeline whose virtual stages are not stated, with one layer a virtual stage, or none, as open."""
+    plan, layers = job.plan, job.model.layers
+    other = layers // plan.pp if plan.vpp == 1 and layers % plan.pp == 0 else 1
+    if plan.pp == 1 or plan.schedule not in (Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B) or other == plan.vpp:
+        return job
+    schedule = Schedule.INTERLEAVED if other > 1 else Schedule.ONE_F_ONE_B
+    answers = {f"vpp {other}": replace(job, plan=replace(plan, vpp=other, schedule=schedule))}
+    question = "how many virtual stages does a device hold? (--vpp, column vpp)"
+    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-virtual-stages", question, answers)))
+
+
+def unknown_recomputation(job: PlannedJob) -> PlannedJob:
+    """The job whose source does not say whether it recomputes, and which needs to, with the kinds of recomputation as open."""
+    if job.plan.recompute is not Recompute.NONE:
+        return job
+    kinds = (Recompute.SELECTIVE, Recompute.FULL) if job.framework.repeats_selectively else (Recompute.FULL,)
+    answers = {kind.value: replace(job, plan=replace(job.plan, recompute=kind)) for kind in kinds}
+    question = "what is recomputed? Without any recomputation the job would not fit (--recompute, column recompute)"
+    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-recomputation", question, answers)))
+
+
+def _asks(code: str, job: PlannedJob) -> bool:
+    return code != "unknown-casts" or job.plan.precision is Precision.FP8
+
+
+def _of_experts(job: PlannedJob, stated: Collection[str]) -> list[Unknown]:
+    if job.model.experts is None:
+        return []
+    skews = {"even": {"expert_skew": EVEN_SKEW}, "uneven": {"expert_skew": BAD_SKEW}}
+    question = "how even is the load of the experts? (--switch expert_skew, rows of the most loaded one over the mean)"
+    found = [Unknown("unknown-router", question, _jobs(job, skews, stated))]
+    if job.plan.ep > 1:
+        ways = {
+            "DeepEP" if not job.framework.deep_ep else "all-to-all": {"deep_ep": not job.framework.deep_ep},
+            "overlapped" if not job.framework.ep_overlap else "exposed": {"ep_overlap": not job.framework.ep_overlap},
+        }
+        if job.plan.schedule is Schedule.DUALPIPE:  # which overlaps the exchanges by design
+            ways = dict(list(ways.items())[:1])
+        question = "how are tokens sent to their experts? (--switch deep_ep, ep_overlap = on or off)"
+        found.append(Unknown("unknown-dispatch", question, _jobs(job, ways, stated)))
+    return found
+
+
+def _jobs(job: PlannedJob, answers: Mapping[str, Mapping[str, Any]], stated: Collection[str]) -> dict[str, PlannedJob]:
+    """The job by each answer that changes a switch which was not stated."""
+    out = {}
+    for name, switches in answers.items():
+        changed = {key: value for key, value in switches.items() if key not in stated and getattr(job.framework, key) != value}
+        if changed:
+            other = replace(job, framework=replace(job.framework, **changed))
+            if "sequence_parallel" in changed:
+                other = replace(other, plan=replace(job.plan, sequence_parallel=changed["sequence_parallel"] and job.plan.tp > 1))
+            out[name] = other
+    return out

@@ -1,0 +1,126 @@
+"""The network that a table of runs states in free text, and the cluster of a row with that network and the row's nodes.
+
+A text has clauses ("NVLink in node; 4 OmniPath links per node"). Clauses about the links inside a node, about storage and about
+management say nothing of the network between nodes. In the others a number of links and the rate of each are looked for. A rate is stated
+in Gb/s (bits) or GB/s (bytes), or follows from the generation of the network, which fixes the rate of one port.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from lumos.cost.cluster import Cluster, load_cluster
+from lumos.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Gb/s of one port by generation: InfiniBand roadmap of the InfiniBand Trade Association (four lanes), Intel Omni-Path 100 series, and
+#: the data sheets of NVIDIA's adapters.
+PORT_GBIT = {
+    r"omni-?path|\bopa\b": 100, r"\bfdr\b": 56, r"\bedr\b": 100, r"\bhdr\b": 200, r"\bndr\b": 400, r"\bxdr\b": 800,
+    r"connectx-?7|\bcx-?7\b": 400, r"connectx-?8|\bcx-?8\b": 800,
+}  # fmt: skip
+#: Words for networks between nodes, and words that tell that a clause is about one.
+_FABRIC = r"infiniband|\bib\b|ethernet|roce|rdma|\befa\b|connectx|bluefield|bf-?3|" + "|".join(PORT_GBIT)
+_NETWORK = re.compile(_FABRIC + r"|node|network|nic\b|per (?:gpu|device)", re.IGNORECASE)
+#: Clauses about links inside a node, and about networks that carry no gradients.
+_INSIDE = re.compile(r"nvlink|nvswitch|xgmi|infinity fabric|pcie|\bhbm|\d\s*tb/s", re.IGNORECASE)
+_ASIDE = re.compile(r"^\s*(storage|management)\s*:|\bfor ns\b", re.IGNORECASE)
+#: A rate: the large B of GB/s means bytes.
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:G(B)/[Ss](?:ec)?\b|G(?:b|bit|B|E)?(?:ps|it/s|/[Ss](?:ec)?)?\b)")
+_COUNT = re.compile(r"(?<![\w.])(\d+)\s*[x×]\s*\w", re.IGNORECASE)
+_LINKS = re.compile(r"(?<![\w.])(\d+)\s+[a-z][\w\s-]{0,24}?(?:links?|nics?|ports?|hcas?|adapters?|rails?)\b", re.IGNORECASE)
+
+
+class StatedNetwork(NamedTuple):
+    """NICs of a node and the bytes/s of each. sure: the text says how many there are, or what they reach together."""
+
+    nics: int
+    each: float
+    sure: bool = True
+
+
+def stated_network(text: str, devices: int, nics: int) -> StatedNetwork | None:
+    """The network that a text such as "4x100Gb RoCE" or "1600 Gbps node-node" states; None if it states no rate.
+
+    devices: of a node. nics: how many links a node has if the text does not say (`StatedNetwork.sure` is then False).
+    """
+    found = [network for clause in _clauses(text) if (network := _network(clause, devices, nics)) is not None]
+    return max(found, key=lambda n: (n.sure, n.nics * n.each), default=None)
+
+
+def speaks_of_network(text: str) -> bool:
+    """Whether a text names a network between nodes."""
+    return any(re.search(_FABRIC, clause, re.IGNORECASE) for clause in _clauses(text, inside=True))
+
+
+def _clauses(text: str, inside: bool = False) -> Iterator[str]:
+    """The clauses about networks that carry gradients. inside: also those about the links inside a node."""
+    for clause in re.split(r"[|;,+]|\band\b", text):
+        if clause.strip() and not _ASIDE.search(clause) and (inside or not _INSIDE.search(clause)):
+            yield clause
+
+
+def _network(clause: str, devices: int, nics: int) -> StatedNetwork | None:
+    each = _bytes_per_s(clause)
+    if each is None or not _NETWORK.search(clause):
+        return None
+    count = _COUNT.search(clause) or _LINKS.search(clause)
+    if count:
+        return StatedNetwork(max(1, int(count.group(1))), each)
+    if re.search(r"per (?:gpu|device)|/gpu", clause, re.IGNORECASE):
+        return StatedNetwork(devices, each)
+    if re.search(r"node|inter|network", clause, re.IGNORECASE):  # what all links of a node reach together
+        return StatedNetwork(devices, each / devices)
+    return StatedNetwork(nics, each, sure=False)
+
+
+def _bytes_per_s(clause: str) -> float | None:
+    """The rate that a clause states or that its generation has, in bytes/s."""
+    rate = _RATE.search(clause)
+    if rate:
+        return float(rate.group(1)) * (1e9 if rate.group(2) else 1.25e8)
+    return next((gbit * 1.25e8 for word, gbit in PORT_GBIT.items() if re.search(word, clause, re.IGNORECASE)), None)
+
+
+def row_cluster(name: str, per_node: int | None, interconnect: str, devices: int, notes: list[Diagnostic]) -> Cluster:
+    """The cluster of an accelerator's name, with nodes of `per_node` devices and the stated network. devices: of the job, to which
+    the network does not matter if one node holds them."""
+    cluster = load_cluster(name)
+    if per_node is not None and per_node != cluster.node.devices:
+        cluster = _resized(cluster, per_node, notes)
+    node = cluster.node
+    network = stated_network(interconnect, node.devices, node.nics or node.devices)
+    if network is None:
+        if devices > node.devices and speaks_of_network(interconnect):
+            message = f"interconnect {interconnect!r} states no rate that is understood; {_stated(cluster)} is assumed"
+            notes.append(Diagnostic("network-not-understood", message))
+        return cluster
+    cluster = msgspec.structs.replace(cluster, node=msgspec.structs.replace(node, nics=network.nics, nic_bytes_per_s=network.each))
+    if network.sure:
+        notes.append(Diagnostic("row-network", f"{_stated(cluster)}, as the row says"))
+    elif devices > node.devices:
+        message = f"interconnect {interconnect!r} states a rate but not how many links a node has; {_stated(cluster)} is assumed"
+        notes.append(Diagnostic("network-links", message))
+    return cluster
+
+
+def _resized(cluster: Cluster, per_node: int, notes: list[Diagnostic]) -> Cluster:
+    """The cluster with other nodes. The trays of a rack are one domain of links all the same."""
+    node = cluster.node
+    if node.tray is not None and per_node == node.tray:
+        message = f"{per_node} devices a node are a tray of {cluster.name}; the links of its {node.devices} devices form one domain"
+        notes.append(Diagnostic("row-tray", message))
+        return cluster
+    return msgspec.structs.replace(cluster, node=node.resized(per_node))
+
+
+def _stated(cluster: Cluster) -> str:
+    node = cluster.node
+    if node.nics is None or node.nic_bytes_per_s is None:
+        return f"the network of {cluster.name}"
+    return f"{node.nics} x {node.nic_bytes_per_s * 8e-9:g} Gb/s a node"

@@ -1,0 +1,133 @@
+"""The rows and the header of a profiler file in Kineto's form, as text: what predicted and emulated jobs are written with.
+
+Times are ns and begin at `ORIGIN` after the base of the clock; a file has them in microseconds with three decimals, so none is rounded.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lumos.vocabulary import CollectiveKind, DType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.cost.cluster import Accelerator
+
+#: Start of the recording, ns after the base of its clock; and that base, a multiple of Kineto's window.
+ORIGIN, BASE = 5_000_000_000, 1_735_689_600_000_000_000
+PROCESS, THREAD = 4000, 4001
+
+#: What the kernel of each kind of collective is called; other kinds are sends and receives.
+_NCCL = {
+    CollectiveKind.ALL_REDUCE: "AllReduce_Sum_{}_RING_LL",
+    CollectiveKind.ALL_GATHER: "AllGather_RING_LL",
+    CollectiveKind.REDUCE_SCATTER: "ReduceScatter_Sum_{}_RING_LL",
+    CollectiveKind.BROADCAST: "Broadcast_RING_LL",
+    CollectiveKind.REDUCE: "Reduce_Sum_{}_RING_LL",
+    CollectiveKind.BARRIER: "AllReduce_Sum_i8_RING_LL",
+}
+#: The word of a type in those names (`all_tys` in NCCL's src/device/generate.py, which adds signed numbers as unsigned ones).
+_NCCL_TYPES = {
+    DType.FP64: "f64",
+    DType.FP32: "f32",
+    DType.TF32: "f32",
+    DType.BF16: "bf16",
+    DType.FP16: "f16",
+    DType.FP8: "f8e4m3",
+    DType.FP8_E5M2: "f8e5m2",
+    DType.INT64: "u64",
+    DType.UINT64: "u64",
+    DType.INT32: "u32",
+    DType.UINT32: "u32",
+}
+
+
+def nccl_kernel(kind: CollectiveKind, dtype: DType | None = DType.BF16) -> str:
+    """The name of the kernel of a collective whose tensors have this type; one that NCCL does not know moves as bytes."""
+    word = "u8" if dtype is None else _NCCL_TYPES.get(dtype, "u8")
+    return f"ncclDevKernel_{_NCCL.get(kind, 'SendRecv').format(word)}(ncclDevKernelArgsStorage<4096ul>)"
+
+
+@lru_cache(maxsize=65_536)  # a job repeats the same few names
+def quoted(text: str) -> str:
+    """The text as a JSON string."""
+    return msgspec.json.encode(text).decode()
+
+
+def microseconds(ns: int) -> str:
+    """A time as the file has it."""
+    return f"{ns // 1000}.{ns % 1000:03d}"
+
+
+def complete(category: str, name: str, start: int, end: int, args: str, process: object = PROCESS, thread: object = THREAD) -> str:
+    """A row with a duration. args: members of its JSON object of arguments. process, thread: numbers, or names in quotes."""
+    return (
+        f'{{"ph":"X","cat":"{category}","name":{quoted(name)},"pid":{process},"tid":{thread},"ts":{microseconds(start)}'
+        f',"dur":{microseconds(end - start)},"args":{{{args}}}}}'
+    )
+
+
+def flow(phase: str, number: int, process: object, thread: object, at: int, category: str = "ac2g") -> str:
+    """One end of an arrow: phase "s" where it starts, "f" where it ends."""
+    ends = ',"bp":"e"' if phase == "f" else ""
+    place = f'"pid":{process},"tid":{thread},"ts":{microseconds(at)}'
+    return f'{{"ph":"{phase}","id":{number},{place},"cat":"{category}","name":"{category}"{ends}}}'
+
+
+def process_name() -> str:
+    """The row that names the process."""
+    return f'{{"name":"process_name","ph":"M","ts":0,"pid":{PROCESS},"tid":0,"args":{{"name":"python"}}}}'
+
+
+def stream_wait(stream: int, source: int, record: int, at: int, correlation: int, device: object) -> str:
+    """The row that says that `stream` waits for the event that the call with correlation id `record` recorded on `source`."""
+    args = (
+        f'"stream":{stream},"correlation":{correlation},"device":{device},"context":1,"wait_on_stream":{source}'
+        f',"wait_on_cuda_event_record_corr_id":{record},"wait_on_cuda_event_id":{record}'
+    )
+    return complete("cuda_sync", "Stream Wait Event", at, at, args, device, stream)
+
+
+def stream_sync(stream: int, start: int, end: int, correlation: int, device: object) -> str:
+    """The row that says that a call waited for all work of a stream."""
+    args = f'"stream":{stream},"correlation":{correlation},"device":{device},"context":1'
+    return complete("cuda_sync", "Stream Sync", start, end, args, device, stream)
+
+
+def header(
+    claim: str, rank: int, world: int, groups: Sequence[tuple[str, str, Sequence[int]]], accelerator: Accelerator, device: int
+) -> bytes:
+    """The file up to its rows, which a comma separates and `footer` follows.
+
+    claim: what the key `lumos` says of a job that never ran. groups: name, description and ranks of each process group.
+    """
+    info = {
+        "backend": "nccl",
+        "rank": rank,
+        "world_size": world,
+        "pg_count": len(groups),
+        "pg_config": [
+            {"pg_name": name, "pg_desc": description, "backend_config": "cuda:nccl", "pg_size": len(ranks), "ranks": list(ranks)}
+            for name, description, ranks in groups
+        ],
+        "nccl_version": "2.21.5",
+    }
+    memory, cores = int(accelerator.memory_bytes or 0), accelerator.cores or 0
+    out: dict[str, Any] = {
+        "schemaVersion": 1,
+        "lumos": claim,
+        "deviceProperties": [{"id": device, "name": accelerator.name, "totalGlobalMem": memory, "numSms": cores}],
+        "distributedInfo": info,
+        "baseTimeNanoseconds": BASE,
+        "displayTimeUnit": "ms",
+    }
+    return msgspec.json.encode(out)[:-1] + b',"traceEvents":[\n'
+
+
+def footer(rank: int) -> bytes:
+    """The end of the file."""
+    return b'\n],"traceName":"rank%d.json"}\n' % rank
