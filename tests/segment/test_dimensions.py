@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, Sizes, product
+from lumos.segment.dimensions import Resize, Shapes, Sizes
+from lumos.segment.products import ShapedOperator, product
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
 from lumos.whatif.rescale import Core, operator_work, touched
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lumos.segment.repetition import find_run
+from lumos.segment.repetition import find_run, find_stacks
 
 
 def symbols(text):
@@ -39,3 +39,16 @@ def test_nothing_repeats():
 
 def test_a_short_repetition_is_not_layers():
     assert find_run(symbols("abcdefghijklmnopqrstuvwxyzxyz")) is None
+
+
+def test_an_encoder_and_a_decoder_are_two_stacks():
+    encoder, decoder = "nqadnfga" * 3, "mqrdmcrdmfgs" * 3
+    stacks = find_stacks(symbols("xy" + encoder + "z" + decoder + "hl"))
+    assert [run.layers for run in stacks] == [3, 3]
+    assert stacks[0].bounds == (2, 10, 18, 26)
+    assert stacks[1].bounds == (27, 39, 51, 63)
+
+
+def test_one_stack_is_what_the_run_is():
+    text = symbols("xy" + "nqadnfga" * 6 + "nhl")
+    assert find_stacks(text) == (find_run(text),)

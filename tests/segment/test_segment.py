@@ -83,6 +83,16 @@ def test_an_operator_with_its_own_number_inside_a_node_is_recomputed(tmp_path, i
     assert [int(p) for p in found.phase] == [Phase.FORWARD, phase]
 
 
+def test_two_layers_and_unlike_layers_are_read_with_less_confidence(tmp_path):
+    names = ("aten::norm", "aten::attend", "aten::gelu") * 2
+    convolutions = ("aten::conv2d", "aten::relu", "aten::conv2d", "aten::pool", "aten::linear", "aten::tanh")
+    for file, operators, layers, confidence in (("two", names, 2, 0.5), ("unlike", convolutions, 3, 0.25)):
+        path = tmp_path / f"{file}0.json"
+        path.write_text(json.dumps({"traceEvents": [row(name, 10 * i, 10, i) for i, name in enumerate(operators)]}))
+        found = cut(path)[1]
+        assert (found.layers, found.confidence) == (layers, confidence)
+
+
 def test_layers_must_cover_most_of_their_own_pass_not_of_the_whole_rank(tmp_path):
     """Two layers are 6 of the 14 operators of a forward pass and 60 of its 68 us, so they are its layers, however long the
     backward pass behind them is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,10 +16,11 @@ from lumos.segment.segment import segment
 from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
-from lumos.whatif.change import layers, microbatches, recompute, resize
+from lumos.whatif.change import layers, microbatches, recompute
 from lumos.whatif.durations import Durations
 from lumos.whatif.measured_layout import measured_layout
 from lumos.whatif.place import assemble_pieces
+from lumos.whatif.resize import resize
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes, answer_changes
 
@@ -54,6 +56,26 @@ def test_twice_the_layers_run_every_layer_twice():
     assert backward == forward[::-1]
     inner = step(deeper) - step(layout)
     assert step(layers(layout, job, 12)) == pytest.approx(step(layout) + 2 * inner, rel=0.02)
+
+
+def test_an_encoder_and_a_decoder_keep_their_proportion():
+    """The four layers taken as a stack of three and a stack of one."""
+    job, _, layout = base()
+    two = replace(layout, segmentation=replace(layout.segmentation, stacks=(3, 1)))
+    forward = [layer for phase, layer in passes(layers(two, job, 8)) if phase == Phase.FORWARD]
+    assert forward == [0, 0, 1, 1, 2, 2, 3, 3]
+    with pytest.raises(LumosError, match=r"stacks of 3 \+ 1 = 4 layers"):
+        layers(two, job, 6)
+
+
+def test_of_two_equal_stacks_each_has_the_layers_asked_for():
+    """The four layers taken as an encoder of two and a decoder of two."""
+    job, _, layout = base()
+    two = replace(layout, segmentation=replace(layout.segmentation, stacks=(2, 2)))
+    deeper = layers(two, job, 3)
+    assert [layer for phase, layer in passes(deeper) if phase == Phase.FORWARD] == [0, 0, 1, 2, 2, 3]
+    assert deeper.changes == ("layers = 3 (measured: 2) in each of 2 stacks",)
+    assert step(layers(two, job, 2)) == step(layout)
 
 
 def test_as_many_layers_as_measured_change_nothing():
@@ -148,3 +170,24 @@ def test_a_job_of_cpus_does_not_move_to_accelerators():
     job, graph, _ = base()
     with pytest.raises(LumosError, match="ran on CPUs"):
         answer_changes(job, graph, Changes(cluster="h100"))
+
+
+def test_a_repeated_forward_pass_waits_for_the_backward_pass_before_it(tmp_path):
+    """Forward 100 us on thread 1, backward 100 us on thread 2, optimizer 50 us on thread 1: twice the passes take 200 us more."""
+    node = "autograd::engine::evaluate_function: LinearBackward0"
+    rows = [("aten::linear", 1, 0, 100, 7), (node, 2, 101, 100, 7), ("aten::add_", 1, 202, 50, -1)]
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": tid, "ts": 1000 + ts, "dur": dur,
+         "args": {"Sequence number": number} if number >= 0 else {}}
+        for name, tid, ts, dur, number in rows
+    ]  # fmt: skip
+    mark = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1}
+    events += [
+        {**mark, "name": "Optimizer.step#SGD.step", "ts": 1201.5, "dur": 51},
+        {**mark, "name": "ProfilerStep#1", "ts": 1000, "dur": 253},
+    ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    job = read(str(path))
+    layout = measured_layout(segment(build(job), job))
+    assert step(microbatches(layout, job, None, 2)) - step(layout) == pytest.approx(200_000, abs=3_000)

@@ -14,7 +14,7 @@ from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.simulate import simulate
 from lumos.trace.table import ABSENT, Category, Job, Lane, Trace
 from lumos.whatif.answer import answer, unchanged_tasks
-from lumos.whatif.durations import Durations, drop, matching, scale, slow_rank
+from lumos.whatif.durations import Durations, check_altered, drop, matching, scale, slow_rank
 
 US = 1000
 
@@ -104,6 +104,23 @@ def test_patterns_mean_one_side_or_both():
     assert matching(graph, job, "device:*").sum() == 3
     with pytest.raises(LumosError, match="most time goes to 'nccl'"):
         matching(graph, job, "*gemm*")
+
+
+def test_a_pattern_without_a_match_names_what_is_like_it():
+    for pattern, near in (("rel", "'relu'"), ("*cudalaunch*", "'cudaLaunchKernel'"), ("*gelo*", "'gelu'")):
+        with pytest.raises(LumosError, match=f"names like it: {near}"):
+            matching(gpu_job(), Job(()), pattern)
+
+
+def test_a_change_that_alters_no_task_is_an_error():
+    graph, job = replace(gpu_job(), duration=np.array([10, 10, 10, 0, 30, 40], np.int64) * US), Job(())
+    for word, altered in (("relu=2", False), ("gelu=2", True), ("relu=1", True)):  # relu takes no time; a factor of 1 is the identity
+        changes = Durations.parse([word], (), (), ())
+        if altered:
+            check_altered(graph, changes.apply(graph, job), job, changes)
+        else:
+            with pytest.raises(LumosError, match="scale relu by 2: no task changed"):
+                check_altered(graph, changes.apply(graph, job), job, changes)
 
 
 def test_an_operator_pattern_means_all_that_happens_inside():

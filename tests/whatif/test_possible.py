@@ -11,7 +11,7 @@ from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import members
 from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
-from lumos.whatif.possible import changed_order, check_microbatches, faster_by_slower_work
+from lumos.whatif.possible import changed_order, check_microbatches, check_size, faster_by_slower_work
 
 US = 1000
 
@@ -89,3 +89,9 @@ def test_twice_the_microbatches_take_at_most_twice_the_time(seconds, possible):
     else:
         with pytest.raises(LumosError, match=r"2\.10 times as long"):
             check_microbatches(1.0, seconds, 4, 8)
+
+
+def test_a_job_too_large_to_compute_says_what_it_would_take():
+    check_size(1_000_000, {"layers": 96}, {"layers": 4, "microbatches": 2})  # 24 million tasks
+    with pytest.raises(LumosError, match=r"--set layers=48, microbatches=8: .* about 48,000,000 tasks instead of 1,000,000.* 16 GB"):
+        check_size(1_000_000, {"layers": 48, "microbatches": 8, "seq": 10}, {"layers": 4, "microbatches": 2})

@@ -52,7 +52,9 @@ def test_whole_numbers_are_parsed_and_words_are_not():
     assert counts(wanted) == {"micro_batch": 4, "zero": 0}
 
 
-@pytest.mark.parametrize(("word", "plan"), [("layers=8", False), ("recompute=full", False), ("recompute=selective", True), ("tp=2", True)])
+@pytest.mark.parametrize(
+    ("word", "plan"), [("layers=8", False), ("recompute=full", False), ("recompute=selective", True), ("tp=2", False), ("pp=2", True)]
+)
 def test_some_settings_need_the_plan(word, plan):
     assert needs_plan(parse_settings([word])) is plan
 
@@ -72,7 +74,7 @@ def test_kinds():
 def test_the_help_names_every_setting_where_it_is_valid():
     blocks, plan, passes = in_words().split("; ")
     assert blocks.endswith("recompute (full or none), cuda_graphs (on or off)")
-    assert plan.startswith("of jobs whose plan the traces show also pp, vpp, tp, cp, ") and plan.endswith("recompute=selective")
+    assert plan.startswith("of jobs whose plan the traces show also pp, vpp, cp, ") and plan.endswith("recompute=selective")
     assert passes == "of recordings of passes pp, vpp, microbatches, schedule (1f1b, gpipe or interleaved)"
 
 

@@ -175,7 +175,7 @@ def test_a_plan_that_breaks_a_rule_is_refused(written):
 
 def test_a_stage_without_a_trace_is_refused(written):
     half = replace(written.traces, traces=written.traces.traces[:4])
-    with pytest.raises(LumosError, match="every stage"):
+    with pytest.raises(LumosError, match=r"--set tp: .* every pipeline stage"):
         answer_changes(half, build(half), Changes(parse_settings(["tp=4"])))
 
 

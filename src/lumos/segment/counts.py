@@ -257,9 +257,18 @@ def _precision(work: Iterable[Sequence[Measured]]) -> Precision:
 
 
 def _pipeline_stride(work: Sequence[list[Measured]], ranks: Sequence[int], world: int) -> int:
-    """The number of ranks in one stage: the distance to the nearest peer of a transfer; `world` where there are no transfers."""
-    distances = {abs(m.peer - rank) for rank, mine in zip(ranks, work, strict=True) for m in mine if m.peer >= 0}
-    return min(distances) if distances else world
+    """The number of ranks in one stage: the distance to the nearest peer of a transfer; `world` where there are no transfers.
+
+    Raises LumosError where the ranks of the job are no multiple of it.
+    """
+    distances = {abs(m.peer - rank) for rank, mine in zip(ranks, work, strict=True) for m in mine if 0 <= m.peer != rank}
+    stride = min(distances, default=world)
+    if world % stride:
+        raise LumosError(
+            f"the nearest transfer is to the rank {stride} further on, and {world} ranks are no multiple of that: "
+            "give the traces of every pipeline stage, with the world size in distributedInfo"
+        )
+    return stride
 
 
 def _size_of(work: Sequence[list[Measured]], kind: CollectiveKind, peers: bool) -> int:

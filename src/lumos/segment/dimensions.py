@@ -14,23 +14,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.cost.operators import Shape, elements
+from lumos.segment.batch import batch, batched, batched_product
+from lumos.segment.products import ShapedOperator, factors, multiplying, product
 from lumos.trace.table import Category, Int64, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lumos.cost.operators import Shape
+    from lumos.segment.products import FactorPlaces
+
 _ATTENTION = re.compile(r"aten::(_scaled_dot_product|scaled_dot_product|_?flash_attention|_efficient_attention|_cudnn_attention)")
-#: Operators that multiply: positions of the two factors among the inputs, and whether the second is transposed.
-PRODUCTS = {
-    "aten::mm": (0, 1, False),
-    "aten::bmm": (0, 1, False),
-    "aten::addmm": (1, 2, False),
-    "aten::baddbmm": (1, 2, False),
-    "aten::_scaled_mm": (0, 1, False),
-    "aten::linear": (0, 1, True),
-    "aten::mkldnn_linear": (0, 1, True),
-}
+
+#: Tokens from which a number of elements that is a multiple of them is taken to hold a value, or several, for each.
+_FLAT = 64
 
 
 class Sizes(NamedTuple):
@@ -44,14 +41,6 @@ class Sizes(NamedTuple):
     head_dim: int = 0
     ffn: int = 0
     vocab: int = 0
-
-
-class ShapedOperator(NamedTuple):
-    """An operator row's name, input shapes (() where an input is no tensor) and dtypes."""
-
-    name: str
-    shapes: tuple[Shape, ...]
-    dtypes: tuple[str, ...]
 
 
 class Shapes:
@@ -68,6 +57,7 @@ class Shapes:
         if column is None or not len(column.rows):
             return
         types = trace.dense("Input type")[column.rows]
+        self._multiplying = multiplying(trace)
         keys = np.stack((trace.name[column.rows].astype(np.int64), column.values.astype(np.int64), types))
         order = np.lexsort(keys)
         new = np.append(True, (np.diff(keys[:, order], axis=1) != 0).any(axis=0))
@@ -94,7 +84,8 @@ class Shapes:
         kinds = list(map(str, json.loads(self.trace.strings[types]))) if types >= 0 else []
         kinds += [""] * (len(values) - len(kinds))
         inputs = [(shape, kind) for value, kind in zip(values, kinds, strict=False) for shape in _shapes(value)]
-        return ShapedOperator(self.trace.strings[name], tuple(shape for shape, _ in inputs), tuple(kind for _, kind in inputs))
+        shapes, dtypes = tuple(shape for shape, _ in inputs), tuple(kind for _, kind in inputs)
+        return ShapedOperator(self.trace.strings[name], shapes, dtypes, name in self._multiplying)
 
 
 def _shapes(value: object) -> list[Shape]:
@@ -109,36 +100,13 @@ def is_attention(name: str) -> bool:
     return bool(_ATTENTION.match(name))
 
 
-class Product(NamedTuple):
-    """A multiplication [m, k] · [k, n], `batch` equal ones in a kernel."""
-
-    m: int
-    n: int
-    k: int
-    batch: int
-
-
-def product(o: ShapedOperator) -> Product | None:
-    """The sizes of a multiplication; None where the operator is no multiplication or lacks shapes."""
-    if o.name not in PRODUCTS:
-        return None
-    first, second, transposed = PRODUCTS[o.name]
-    if len(o.shapes) <= second:
-        return None
-    a, b = o.shapes[first], o.shapes[second]
-    if len(a) < 2 or len(b) < 2:
-        return None
-    if transposed:
-        return Product(elements(a[:-1]), b[0], b[1], 1)
-    return Product(a[-2], b[-1], a[-1], a[0] if len(a) == 3 else 1)
-
-
 def sizes(trace: Trace) -> Sizes:
     """Read the sizes from the shapes of a rank's operators."""
     attention: Counter[tuple[int, int, int, int, int]] = Counter()
     tables: Counter[tuple[Shape, Shape]] = Counter()
     products: Counter[tuple[int, int, int]] = Counter()
-    for o, count in Shapes(trace).counted():
+    counted = list(Shapes(trace).counted())
+    for o, count in counted:
         if is_attention(o.name) and "backward" not in o.name and len(o.shapes) > 1 and len(o.shapes[0]) == 4:
             q, k = o.shapes[0], o.shapes[1]
             heads, length = (1, 2) if "flash_attention_forward" not in o.name else (2, 1)
@@ -148,7 +116,8 @@ def sizes(trace: Trace) -> Sizes:
         found = product(o)
         if found is not None:
             products[found.m, found.n, found.k] += count
-    return _sizes(attention, tables, products)
+    shown = _sizes(attention, tables, products)
+    return shown if shown.micro_batch else shown._replace(micro_batch=batch(counted))
 
 
 def _sizes(
@@ -179,10 +148,10 @@ def _sizes(
 
 
 class Resize:
-    """Changes the shapes of a model with sizes `old` to those that it has with sizes `new`."""
+    """Changes the shapes of a model with sizes `old` to those that it has with sizes `new`. weights: shapes known to be of weights."""
 
-    def __init__(self, old: Sizes, new: Sizes) -> None:
-        self.old, self.new = old, new
+    def __init__(self, old: Sizes, new: Sizes, weights: frozenset[Shape] = frozenset()) -> None:
+        self.old, self.new, self.weights = old, new, weights
         pairs = _features(old, new)
         self._inside = {a: b for a, b in reversed([*pairs["layer"], *pairs["outer"]]) if a}
         self._outside = {a: b for a, b in reversed([*pairs["outer"], *pairs["layer"]]) if a}
@@ -190,10 +159,11 @@ class Resize:
     def operator(self, o: ShapedOperator, in_layer: bool, of_weights: bool = False) -> ShapedOperator:
         """The operator with its new shapes. in_layer: it belongs to a layer. of_weights: its inputs are only weights (an optimizer's
         operator)."""
+        found = factors(o)
         if of_weights:
             shapes = tuple(self.weight(s, in_layer) for s in o.shapes)
-        elif o.name in PRODUCTS and product(o) is not None:
-            shapes = self._product(o, in_layer)
+        elif found is not None:
+            shapes = self._product(o, found, in_layer)
         elif is_attention(o.name):
             shapes = tuple(self._attended(s) if len(s) > 2 else s for s in o.shapes)
         else:
@@ -218,6 +188,8 @@ class Resize:
         features = self._inside if in_layer else self._outside
         rest = tuple(features.get(x, x) for x in shape)
         b, s, tokens = old.micro_batch, old.seq, old.micro_batch * old.seq
+        if not s:
+            return self._batched_only(shape)
         if n >= 2 and shape[:2] == (b, s):
             return (new.micro_batch, new.seq, *self._split(shape[2:], rest[2:]))
         if n >= 2 and shape[:2] == (s, b) and n == 3:
@@ -239,12 +211,17 @@ class Resize:
             return (*rest[:at], new.micro_batch * new.seq, *rest[at + 1 :])
         if not in_layer and n <= 2 and shape[0] == s and shape[0] not in (old.hidden, old.vocab):
             return (new.seq, *rest[1:])
-        return rest
+        if n == 1 and tokens >= _FLAT and shape[0] % tokens == 0 and shape not in self.weights and rest == shape:  # flattened
+            return (shape[0] // tokens * new.micro_batch * new.seq,)
+        return rest if rest != shape else self._batched_only(shape)
 
-    def _product(self, o: ShapedOperator, in_layer: bool) -> tuple[Shape, ...]:
+    def _batched_only(self, shape: Shape) -> Shape:
+        return batched(shape, self.old.micro_batch, self.new.micro_batch, self.weights)
+
+    def _product(self, o: ShapedOperator, found: FactorPlaces, in_layer: bool) -> tuple[Shape, ...]:
         """New shapes of a multiplication. One of its dimensions counts tokens: the first of rows, columns and depth that has their
         value. Where a feature has the same value, the choice between the two does not change the amount of arithmetic."""
-        first, second, transposed = PRODUCTS[o.name]
+        first, second, transposed = found
         a, b = o.shapes[first], o.shapes[second]
         if len(b) != 2:
             return self._batched(o, in_layer, first, second)
@@ -254,8 +231,9 @@ class Resize:
             return tuple(out)
         tokens, new_tokens = self.old.micro_batch * self.old.seq, self.new.micro_batch * self.new.seq
         rows, depth, columns = a[0], a[1], b[0] if transposed else b[1]
-        if tokens not in (rows, depth, columns):
-            return tuple(self(s, in_layer) for s in o.shapes)
+        if not tokens or tokens not in (rows, depth, columns):
+            resized = tuple(self.weight(s, in_layer) for s in o.shapes)
+            return batched_product(o._replace(shapes=resized), self.old.micro_batch, self.new.micro_batch, self.weights)
         m, k, n = out[first][0], out[first][1], out[second][0] if transposed else out[second][1]
         if rows == tokens:
             m = new_tokens

@@ -29,6 +29,10 @@ EQUALLY_COVERED = 0.97
 LEAST_AGREEING = 0.75
 
 
+#: A further stack of layers covers at least this share of the sequence.
+_LEAST_STACK = 0.1
+
+
 class Run(NamedTuple):
     """Layers that follow each other. bounds: where each begins, and where the last ends. alike: mean share of symbols that
     neighbours have in common. covered: share of the sequence that lies inside."""
@@ -40,6 +44,21 @@ class Run(NamedTuple):
     @property
     def layers(self) -> int:
         return len(self.bounds) - 1
+
+
+def find_stacks(symbols: Sequence[int]) -> tuple[Run, ...]:
+    """All stacks of layers of a sequence, in its order: an encoder's and a decoder's are two, for their layers are not alike."""
+    return tuple(sorted(_stacks(symbols, 0, len(symbols)), key=lambda run: run.bounds))
+
+
+def _stacks(symbols: Sequence[int], begin: int, total: int) -> list[Run]:
+    """The stacks of a part of a sequence of `total` symbols. begin: where in the sequence the part begins."""
+    found = find_run(symbols) if len(symbols) >= _LEAST_STACK * total else None
+    if found is None or found.covered * len(symbols) < _LEAST_STACK * total:
+        return []
+    low, high = found.bounds[0], found.bounds[-1]
+    run = Run(tuple(begin + bound for bound in found.bounds), found.alike, (high - low) / total)
+    return [run, *_stacks(symbols[:low], begin, total), *_stacks(symbols[high:], begin + high, total)]
 
 
 def find_run(symbols: Sequence[int]) -> Run | None:

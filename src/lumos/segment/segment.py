@@ -9,9 +9,8 @@ thread; a device task to the unit of its launch; a collective on the CPU to the 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -20,17 +19,14 @@ from lumos.analyze.loop.spans import span_ends
 from lumos.analyze.loop.steps import members
 from lumos.graph.joined.collectives import issuers
 from lumos.graph.table import Graph, Kind
-from lumos.segment.repetition import Run, find_run
-from lumos.segment.units import Units, numbers_inside, transfers, units
+from lumos.segment.microbatches import heavy_units, microbatches_of, phases_of_passes
+from lumos.segment.pass_layers import forward_layers, layers_in
+from lumos.segment.repetition import find_run, find_stacks
+from lumos.segment.units import Units, numbers_inside, units
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
     from lumos.trace.table import Int32, Int64, Job, Trace
-
-#: Operators that hold weights.
-WEIGHTED = re.compile(r"(aten::)?(conv(olution|\dd)?|cudnn_convolution|miopen_convolution|linear|addmm)$|ConvolutionBackward|te\.\w*linear")
-#: A repetition is taken for the layers of a pass if it covers this share of it; otherwise operators with weights are the layers.
-_LEAST_COVERED = 0.5
 
 
 class Label(NamedTuple):
@@ -60,8 +56,10 @@ class Piece:
 class Segmentation:
     """A measured graph of n tasks with the piece that each belongs to.
 
-    pieces: by rank, in the order in which they began. piece: int32[n], index into `pieces`. layers: how many the model has.
-    confidence: 0 to 1, how alike the layers are, times the share of the passes (by units) that agree on their number.
+    pieces: by rank, in the order in which they began. piece: int32[n], index into `pieces`. layers: how many the model has. stacks: how
+    many each of its stacks has (an encoder's, a decoder's), in the order of the forward pass; layers are numbered through.
+    confidence: 0 to 1, how alike the layers are, times the share of the passes (by units) that agree on their number; of stacks of two
+    layers half of that, for what occurs twice may be two halves of one.
     evidence: how the layers of each phase were found. units, unit_labels: by position of the rank. unit: int32[n], index into
     the units of the task's rank.
     """
@@ -70,6 +68,7 @@ class Segmentation:
     pieces: tuple[Piece, ...]
     piece: Int32
     layers: int
+    stacks: tuple[int, ...]
     confidence: float
     evidence: dict[str, str]
     units: tuple[Units, ...]
@@ -78,13 +77,22 @@ class Segmentation:
 
 
 class _RankLabels(NamedTuple):
-    """The labels of the units of one rank. alike: how alike the layers are; agreeing: share of the passes with this many layers."""
+    """The labels of the units of one rank. stacks: the layers of each stack. alike: how alike the layers are; agreeing: share of the
+    passes with these stacks."""
 
     labels: list[Label]
-    layers: int
+    stacks: tuple[int, ...]
     alike: float
     agreeing: float
     evidence: dict[str, str]
+
+    @property
+    def layers(self) -> int:
+        return sum(self.stacks)
+
+    @property
+    def confidence(self) -> float:
+        return self.alike * self.agreeing
 
 
 def segment(graph: Graph, job: Job) -> Segmentation:
@@ -104,13 +112,13 @@ def segment(graph: Graph, job: Job) -> Segmentation:
         tasks = owners.of_rank(position)
         _pieces(position, tasks, unit, owners.step, rank.labels, pieces, piece)
         _in_order(graph, tasks, piece)
-    layers = max((rank.layers for rank in labelled), default=0)
-    confidence = min((rank.alike * rank.agreeing for rank in labelled if rank.layers), default=0.0)
+    stacks = max((rank.stacks for rank in labelled), key=sum, default=())
+    confidence = min((rank.confidence for rank in labelled if rank.layers), default=0.0)
     evidence: dict[str, str] = {}
     for rank in labelled:
         evidence.update(rank.evidence)
     unit_labels = tuple(tuple(rank.labels) for rank in labelled)
-    return Segmentation(graph, tuple(pieces), piece, layers, confidence, evidence, tuple(rank_units), unit_labels, unit)
+    return Segmentation(graph, tuple(pieces), piece, sum(stacks), stacks, confidence, evidence, tuple(rank_units), unit_labels, unit)
 
 
 def _step_of(graph: Graph, position: int, u: Units, trace: Trace) -> Int64:
@@ -139,53 +147,36 @@ def _shift(graph: Graph, position: int, trace: Trace) -> int:
 
 def _labels(trace: Trace, u: Units, step: Int64) -> _RankLabels:
     """The label of every unit of one rank."""
-    microbatch = _microbatches(trace, u, step)
+    heavy = heavy_units(trace, u)
+    u = replace(u, phase=phases_of_passes(u, step, heavy))
+    microbatch = microbatches_of(trace, u, step, heavy)
     labels: list[Label | None] = [None] * len(u)
     evidence: dict[str, str] = {}
-    counts: Counter[int] = Counter()
-    alike: list[float] = []
-    for low, high in _stretches(u.phase, microbatch, step, Phase.FORWARD):
-        layer, part, run, how = _forward(trace, u, low, high)
+    counts: Counter[tuple[int, ...]] = Counter()
+    likeness: list[float] = []
+    stretches = _stretches(u.phase, microbatch, step, Phase.FORWARD)
+    longest = max((high - low for low, high in stretches), default=0)
+    for low, high in stretches:
+        if 2 * (high - low) < longest and not heavy[low:high].any():  # what stands beside a pass, such as the end of the one before it
+            labels[low:high] = [Label(Phase.FORWARD, int(m), -1, "forward") for m in microbatch[low:high]]
+            continue
+        layer, part, stacks, similar, how = forward_layers(trace, u, low, high)
         if how:
             evidence["forward"] = how
-        if run is not None:
-            alike.append(run.alike)
-        if how:
-            counts[int(layer.max()) + 1] += high - low
+            likeness.append(similar)
+            counts[stacks] += high - low
         for i in range(low, high):
             labels[i] = Label(Phase.FORWARD, int(microbatch[i]), int(layer[i - low]), part[i - low])
-    layers = counts.most_common(1)[0][0] if counts else 0
-    agreeing = counts[layers] / counts.total() if counts else 0.0
+    stacks = counts.most_common(1)[0][0] if counts else ()
+    agreeing = counts[stacks] / counts.total() if counts else 0.0
+    layers = sum(stacks)
     _backward(trace, u, microbatch, step, labels, evidence, layers)
     for low, high in _stretches(u.phase, microbatch, step, Phase.OPTIMIZER):
         _update(u, low, high, labels, layers, int(microbatch[low]), evidence)
     complete = [
         label or Label(Phase(int(u.phase[i])), int(microbatch[i]), -1, Phase(int(u.phase[i])).word) for i, label in enumerate(labels)
     ]
-    return _RankLabels(complete, layers, float(np.mean(alike)) if alike else 1.0, agreeing, evidence)
-
-
-def _microbatches(trace: Trace, u: Units, step: Int64) -> Int64:
-    """The number of the pass that each unit belongs to: forward and backward passes are counted separately and from 0 in every step.
-
-    A pass begins where the phase changes, or after a transfer from or to another pipeline stage.
-    """
-    transfer = transfers(trace, u.row).tolist()
-    out = np.zeros(len(u), np.int64)
-    count = {False: -1, True: -1}  # by: backward
-    backward, new_pass, current_step = False, True, -2
-    for i, (phase, mark) in enumerate(zip(u.phase.tolist(), step.tolist(), strict=True)):
-        if mark != current_step:
-            count, new_pass, current_step = {False: -1, True: -1}, True, mark
-        if phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
-            if transfer[i]:
-                new_pass = True
-            else:
-                if new_pass or backward != (phase != Phase.FORWARD):
-                    backward, new_pass = phase != Phase.FORWARD, False
-                    count[backward] += 1
-        out[i] = max(count[phase in (Phase.BACKWARD, Phase.RECOMPUTE) if phase != Phase.OPTIMIZER else backward], 0)
-    return out
+    return _RankLabels(complete, stacks, float(np.mean(likeness)) if likeness else 0.0, agreeing, evidence)
 
 
 def _stretches(phase: np.ndarray, microbatch: Int64, step: Int64, wanted: Phase) -> list[tuple[int, int]]:
@@ -198,42 +189,6 @@ def _stretches(phase: np.ndarray, microbatch: Int64, step: Int64, wanted: Phase)
     lows = np.concatenate(([0], new + 1))
     highs = np.concatenate((new, [len(chosen) - 1]))
     return [(int(chosen[a]), int(chosen[b]) + 1) for a, b in zip(lows, highs, strict=True)]
-
-
-class _Layers(NamedTuple):
-    """The layers of a pass. layer: of each unit, -1 outside the layers. part: what each unit is outside them. run: the repetition
-    that showed the layers, None where none did. how: how they were found, "" where there are none."""
-
-    layer: Int64
-    part: list[str]
-    run: Run | None
-    how: str
-
-
-def _forward(trace: Trace, u: Units, low: int, high: int) -> _Layers:
-    """The layers of a forward pass."""
-    symbols = u.symbol[low:high].tolist()
-    run = find_run(symbols)
-    if run is not None and _covered(trace, u.row[low:high], run) >= _LEAST_COVERED:
-        layer = _from_bounds(run.bounds, high - low)
-        return _Layers(layer, ["embedding" if i < run.bounds[0] else "head" for i in range(high - low)], run, "repetition")
-    weighted = [i for i in range(high - low) if WEIGHTED.match(trace.strings[trace.name[u.row[low + i]]])]
-    if len(weighted) < 2:
-        return _Layers(np.full(high - low, -1, np.int64), ["forward"] * (high - low), None, "")
-    layer = _from_bounds((*weighted, high - low), high - low)
-    return _Layers(layer, ["embedding"] * (high - low), None, "operators with weights")
-
-
-def _covered(trace: Trace, rows: Int64, run: Run) -> float:
-    """Share of the units of a pass (`rows` of the trace), or of their time, that the run covers; the larger of the two."""
-    inside = rows[run.bounds[0] : run.bounds[-1]]
-    total = int(trace.duration[rows].sum())
-    return max(run.covered, float(trace.duration[inside].sum()) / total if total else 0.0)
-
-
-def _from_bounds(bounds: tuple[int, ...], length: int) -> Int64:
-    layer = np.searchsorted(np.array(bounds), np.arange(length), "right") - 1
-    return np.where(layer >= len(bounds) - 1, -1, layer)
 
 
 def _backward(
@@ -255,14 +210,14 @@ def _backward(
         return
     as_backward = np.where(u.phase == Phase.RECOMPUTE, np.uint8(Phase.BACKWARD), u.phase)
     for low, high in _stretches(as_backward, microbatch, step, Phase.BACKWARD):
-        run = find_run(u.symbol[low:high].tolist())
-        if run is None or run.layers != layers:
+        runs = find_stacks(u.symbol[low:high].tolist())
+        if not runs or sum(run.layers for run in runs) != layers:
             continue
         evidence["backward"] = "repetition"
-        layer = _from_bounds(run.bounds, high - low)
+        layer = layers_in(runs, high - low)
         for i in range(low, high):
             place = int(layer[i - low])
-            part = "head" if i - low < run.bounds[0] else "embedding"
+            part = "head" if i - low < runs[0].bounds[0] else "embedding" if i - low >= runs[-1].bounds[-1] else "between stacks"
             labels[i] = Label(Phase(int(u.phase[i])), int(microbatch[i]), layers - 1 - place if place >= 0 else -1, part)
 
 
@@ -288,7 +243,7 @@ def _update(u: Units, low: int, high: int, labels: list[Label | None], layers: i
     if run is None or run.layers != layers:
         return
     evidence["optimizer"] = "repetition"
-    layer = _from_bounds(run.bounds, high - low)
+    layer = layers_in((run,), high - low)
     for i in range(low, high):
         labels[i] = Label(Phase.OPTIMIZER, microbatch, int(layer[i - low]), "optimizer")
 

@@ -2,12 +2,13 @@
 
 A signature says what a piece of work computes or moves: ("gemm", m, n, k, batch), ("attention", direction, …),
 ("traffic", bytes), ("collective", kind, ranks, bytes). For an elementwise operator a trace records tensors and not bytes: its
-signature has bytes only where the shapes determine them, and is `OTHER` elsewhere.
+signature has bytes only where the shapes determine them, or where a single tensor goes in, which is then taken to be read and as
+much to be written. Elsewhere it is `OTHER`.
 """
 
 from __future__ import annotations
 
-import json
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,8 +18,10 @@ from lumos.blocks.work import Attention, Collective, Gemm, GroupedGemm, Traffic,
 from lumos.cost.operators import OperatorTime, elements
 from lumos.cost.traffic import traffic
 from lumos.graph.table import Graph, Kind
-from lumos.segment.dimensions import ShapedOperator, Shapes, is_attention, product
+from lumos.segment.dimensions import Shapes, is_attention
+from lumos.segment.products import ShapedOperator, product
 from lumos.segment.units import units
+from lumos.trace.collectives import listed_ranks
 from lumos.trace.table import Category, Int64, Trace
 from lumos.vocabulary import CollectiveKind, Direction, DType, Phase
 
@@ -60,17 +63,27 @@ def measured_work(graph: Graph, owners: Members, position: int, trace: Trace) ->
     rows = innermost(trace, operators, calls)
     shapes = Shapes(trace)
     collective = _CollectiveReader(trace)
+    main = set(_longest(graph, device, rows).tolist())
     out = []
     for task, row, phase in zip(device.tolist(), rows.tolist(), _phases(trace, calls), strict=True):
         if graph.kind[task] == Kind.COLLECTIVE:
             out.append(collective(task, int(graph.event[task]))._replace(phase=phase))
             continue
-        o = shapes[row] if row >= 0 else None
+        o = shapes[row] if row >= 0 and task in main else None
         name = trace.strings[trace.name[row]] if row >= 0 else ""
         signature = of_operator(o) if o is not None else OTHER
         precision = _precision(o, graph.names[graph.name[task]]) if o is not None and signature[0] in ("gemm", "grouped") else ""
         out.append(Measured(task, signature, (), name, -1, phase, precision))
     return out
+
+
+def _longest(graph: Graph, device: Int64, rows: Int64) -> Int64:
+    """The longest of the tasks `device` that each operator launched, which is the work that its shapes describe. rows: of the operators,
+    -1 none."""
+    order = np.lexsort((-graph.duration[device], rows))
+    first = np.append(True, np.diff(rows[order]) != 0) if len(order) else np.empty(0, bool)
+    longest: Int64 = device[order[first]]
+    return longest
 
 
 def _phases(trace: Trace, calls: Int64) -> list[Phase]:
@@ -108,8 +121,31 @@ def of_operator(o: ShapedOperator) -> Signature:
     known = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
     if known is not None:
         return ("traffic", round(known[1]))
-    sizes = [elements(s) for s in o.shapes if s]
-    return ("traffic", 4 * sizes[0]) if len(sizes) == 1 and o.name.startswith("lumos::") else OTHER
+    inputs = [(shape, name) for shape, name in zip(o.shapes, o.dtypes, strict=True) if shape]
+    if len(inputs) != 1:
+        return OTHER
+    shape, name = inputs[0]
+    dtype = DType.parse(name) if name else DType.FP32  # PyTorch's usual type
+    return ("traffic", 2 * dtype.bytes * elements(shape)) if dtype is not None else OTHER
+
+
+def is_heavy(signature: Signature) -> bool:
+    """Whether work is of the kind that decides a step: multiplications, attention, communication."""
+    return signature[0] in ("gemm", "grouped", "attention", "collective")
+
+
+def amount(signature: Signature) -> float:
+    """How much heavy work it is, in units of its class: multiplications of numbers, or bytes that are moved."""
+    sizes = [float(x) for x in signature[1:] if isinstance(x, int)]
+    if signature[0] == "collective":
+        return sizes[-1]
+    if signature[0] == "grouped":
+        rows, _, depth, width = sizes
+        return rows * depth * width
+    if signature[0] == "attention":  # queries times keys, and scores times values
+        batch, heads, _, queries, keys, head_dim = sizes
+        return 2 * batch * heads * queries * keys * head_dim
+    return prod(sizes)
 
 
 class _CollectiveReader:
@@ -124,12 +160,7 @@ class _CollectiveReader:
     def __call__(self, task: int, row: int) -> Measured:
         strings = self.trace.strings
         name = strings[self.name[row]] if self.name[row] >= 0 else ""
-        members: tuple[int, ...] = ()
-        if self.ranks[row] >= 0:
-            try:
-                members = tuple(map(int, json.loads(strings[self.ranks[row]])))
-            except ValueError:  # elided with "…"
-                members = ()
+        members = listed_ranks(strings[self.ranks[row]]) if self.ranks[row] >= 0 else ()
         dtype = (DType.parse(strings[self.dtype[row]]) if self.dtype[row] >= 0 else None) or _ASSUMED
         nbytes = int(max(self.into[row], self.out[row])) * dtype.bytes
         size = int(self.size[row]) if self.size[row] > 0 else len(members)

@@ -6,7 +6,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from lumos.cost.operators import Shape, elements
-from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, product
+from lumos.segment.dimensions import Resize, Shapes
+from lumos.segment.products import ShapedOperator, product
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def weight_shapes(o: ShapedOperator) -> tuple[Shape, ...]:
         return o.shapes[:1]
     if any(word in o.name for word in ("norm", "linear", "conv")):
         return tuple(s for s in o.shapes[1:] if s)
-    return o.shapes[1:2] if product(o) is not None and len(o.shapes[1]) == 2 else ()
+    of_experts = "grouped_mm" in o.name and len(o.shapes) > 1 and len(o.shapes[1]) == 3  # one matrix for each expert
+    return o.shapes[1:2] if of_experts or (product(o) is not None and len(o.shapes[1]) == 2) else ()
 
 
 def _first_whole_pass(segmentation: Segmentation, position: int) -> range:

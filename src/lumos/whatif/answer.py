@@ -18,16 +18,20 @@ import numpy as np
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.loop.steady import AGREE, Steady, altered, steady, typical_position, with_other_durations
 from lumos.analyze.loop.steps import Members, StepTimes, members, step_times
-from lumos.analyze.trust import SOUND, Trust
+from lumos.analyze.trust import SOUND, Trust, grade
 from lumos.analyze.working import working
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.intervals import either, union, within
+from lumos.predict.ranks import whole
+from lumos.predict.step_time import PredictedStep
 from lumos.result import Shown, plain
 from lumos.simulate import Timeline, measured, simulate
 from lumos.units import count, duration
 from lumos.vocabulary import Basis
+from lumos.whatif.as_recorded import as_recorded
 from lumos.whatif.possible import faster_by_slower_work
+from lumos.whatif.unmeasured import gap_bounds, gap_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,12 +48,12 @@ Z80 = 1.2816
 #: Standard deviation of a normal distribution, divided by the median distance from its median.
 NORMAL = 1.4826
 #: The fewest steps from which the spread of the steps is estimated.
-FEWEST = 3
+_FEWEST = 3
 #: Half-width of the interval of a step, as a fraction, where there are fewer: no replay of a public trace is that far off in a scored
 #: step (docs/accuracy.md).
 FEW_STEPS = 0.02
 #: How many contributions an answer lists.
-LARGEST = 5
+_LARGEST = 5
 
 
 class Parts(NamedTuple):
@@ -110,10 +114,10 @@ class Provenance(NamedTuple):
     modelled: float
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Answer(Shown):
     """The changed job and its base. moved: the largest contributions to the difference, then the rest as one. trust: how far the answer can
-    be trusted."""
+    be trusted. job: the changed job as simulated, a loop of measured work or a prediction with measured prices."""
 
     outcome: Outcome
     base: Outcome
@@ -123,6 +127,24 @@ class Answer(Shown):
     share: Provenance
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
     trust: Trust = SOUND
+    job: Steady | Prediction | None = field(default=None, compare=False)
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The run of the changed job: every rank's tasks, and the steps of which the answer tells. `lumos.export` writes it as files.
+
+        Raises LumosError where a predicted job is too large for all of its ranks (`predict.ranks`).
+        """
+        if isinstance(self.job, Steady):
+            return as_recorded(self.job)
+        if self.job is None:
+            raise LumosError("this answer was made without a job")
+        return simulate(whole(self.job).graph)
+
+    @property
+    def graph(self) -> Graph:
+        """The dependency graph of the changed job, to simulate, change or export."""
+        return self.timeline.graph
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos whatif --json`."""
@@ -174,11 +196,13 @@ def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: 
     at = typical_position(owners)
     name = owners.job[at].name
     first = steady(owners, at, repeat=repeat or None)
-    second = _changed_loop(first, owners, changed, at)
+    second = changed_loop(first, owners, changed, at)
     figures, changed_figures = LoopFigures(first), LoopFigures(second)
     times = step_times_of(base, owners)
     error = spread(times, step_times(simulate(base), owners))
     low, high = (_with_durations(second, changed, durations).step_time_ns for durations in (changed.low, changed.high))
+    gaps = gap_bounds(second)
+    low, high = min(low, gaps[0]), max(high, gaps[1])
     length = max(second.step_time_ns, 1)
     interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
     return Answer(
@@ -196,10 +220,12 @@ def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: 
             *second.findings("the changed job"),
             *(faster_by_slower_work(first, second) if changed.graph.pred is base.pred else ()),
         ),
+        trust=grade(gap_evidence(second, gaps)),
+        job=second,
     )
 
 
-def _changed_loop(base: Steady, owners: Members, changed: Changed, at: int) -> Steady:
+def changed_loop(base: Steady, owners: Members, changed: Changed, at: int) -> Steady:
     """The loop of the changed job, which is made of the base's where only durations changed. at: position of the step in the base."""
     after = replace(changed.owners, graph=changed.graph)
     if after.job == owners.job and after.graph.pred is owners.graph.pred:
@@ -315,9 +341,12 @@ def contributions(base: Mapping[str, float], changed: Mapping[str, float]) -> tu
 def _largest(all_classes: list[Contribution]) -> tuple[Contribution, ...]:
     """The contributions that changed most, largest first, and the sum of the rest."""
     all_classes = sorted((c for c in all_classes if c.delta_s), key=lambda c: -abs(c.delta_s))
-    rest = all_classes[LARGEST:]
+    rest = all_classes[_LARGEST:]
     if rest:
-        all_classes = [*all_classes[:LARGEST], Contribution("everything else", sum(c.base_s for c in rest), sum(c.changed_s for c in rest))]
+        all_classes = [
+            *all_classes[:_LARGEST],
+            Contribution("everything else", sum(c.base_s for c in rest), sum(c.changed_s for c in rest)),
+        ]
     return tuple(all_classes)
 
 
@@ -341,7 +370,8 @@ def planned_answer(
     ]
     share = Provenance(1 - planned.scaled, planned.scaled, 0.0)
     notes = tuple(dict.fromkeys((*diagnostics, *planned.changed.diagnostics)))
-    return Answer(changed, base, measured_s, changes, _largest(every), share, notes)
+    job = replace(planned.changed, time=PredictedStep(changed.step_time_s, changed.step_time_low_s, changed.step_time_high_s))
+    return Answer(changed, base, measured_s, changes, _largest(every), share, notes, job=job)
 
 
 def _of_prediction(p: Prediction, step: str, basis: Basis, factor: float, error: float, is_base: bool) -> Outcome:
@@ -385,20 +415,20 @@ def replay_error(truth: StepTimes, replayed: StepTimes) -> float:
 
 def step_spread(times: StepTimes) -> float:
     """Half-width of the 80 % interval in which the steps of a job lie, as a fraction, from the median distance from the median step;
-    FEW_STEPS with fewer than FEWEST steps that count."""
+    FEW_STEPS with fewer than _FEWEST steps that count."""
     lengths = np.array([step.length_ns for step in times.counted], float)
-    middle = np.median(lengths) if len(lengths) >= FEWEST else 0.0
+    middle = np.median(lengths) if len(lengths) >= _FEWEST else 0.0
     return float(Z80 * NORMAL * np.median(np.abs(lengths - middle)) / middle) if middle else FEW_STEPS
 
 
 def noise_unknown(times: StepTimes) -> tuple[Diagnostic, ...]:
     """The diagnostic for a trace with too few steps to estimate how much they differ; () where it has enough."""
     found = len(times.counted)
-    if found >= FEWEST:
+    if found >= _FEWEST:
         return ()
     message = (
         f"the trace has {count(found, times.basis)} of its step, which do not show how much steps differ: the interval takes"
-        f" {FEW_STEPS:.0%} for that; record {FEWEST + 1} steps or more that follow one another"
+        f" {FEW_STEPS:.0%} for that; record {_FEWEST + 1} steps or more that follow one another"
     )
     return (Diagnostic("step-noise-unknown", message),)
 

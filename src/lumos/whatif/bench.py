@@ -20,6 +20,7 @@ from lumos.errors import UsageError
 from lumos.simulate import Frozen, Timeline, freeze
 from lumos.whatif.answer import Contribution, LoopFigures, Parts, contributions, measured_step, spread, step_times_of
 from lumos.whatif.trusted import widening
+from lumos.whatif.unmeasured import gap_bounds
 
 if TYPE_CHECKING:
     from lumos.graph.table import Graph
@@ -93,7 +94,8 @@ class Bench:
         figures, error = self._figures(job, step), self.spread
         length = figures.loop.step_time_ns * 1e-9
         by = widening(self.trust, self._figures(self.graph, step).loop.step_time_ns * 1e-9, length)
-        low, high = max(length * (1 - error) - by, 0.0), length * (1 + error) + by
+        least, most = (1e-9 * bound for bound in gap_bounds(figures.loop))
+        low, high = max(least * (1 - error) - by, 0.0), most * (1 + error) + by
         return StepOutcome(step, figures.loop.basis, length, low, high, figures.parts)
 
     def moved(self, job: Graph, step: str) -> tuple[Contribution, ...]:

@@ -8,139 +8,54 @@ operators cost, and `exchange` what changed collectives and more replicas cost.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.steps import members
 from lumos.errors import LumosError, UsageError
-from lumos.graph.table import Graph, Kind
-from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, Sizes, sizes
+from lumos.graph.table import Kind
+from lumos.segment.dimensions import Resize, sizes
 from lumos.segment.weights import weights
 from lumos.vocabulary import Phase, Recompute
 from lumos.whatif.exchange import accumulation_ns
-from lumos.whatif.rescale import Factor, Rescale, core_of, largest_inside, operator_rows
+from lumos.whatif.resize import multiply
 from lumos.whatif.settings import SETTINGS, Way
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from lumos.cost.cluster import Accelerator
+    from lumos.graph.table import Graph
     from lumos.segment.segment import Label
-    from lumos.simulate.durations import Mask
-    from lumos.trace.table import Int64, Job, Trace
-    from lumos.whatif.measured_layout import Factors, Instance, MeasuredLayout
-
-#: Sizes that may be changed.
-SIZE_KEYS = tuple(key for key in SETTINGS if key in Sizes._fields)
-
-
-# ---------------------------------------------------------------- sizes
-
-
-def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **wanted: int) -> MeasuredLayout:
-    """The layout with other sizes of each rank: any of SIZE_KEYS. accelerator: of the trace; None for a job on CPUs.
-
-    The number of heads stays unless given, so a wider model has wider heads. The feed-forward width and the vocabulary stay, too.
-    Raises LumosError where the trace does not show a size that is to change, UsageError where sizes do not fit together.
-    """
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
-    segmentation, graph = layout.segmentation, layout.segmentation.graph
-    owners = members(graph)
-    in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
-    update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
-    for position, trace in enumerate(job.traces):
-        old = sizes(trace)
-        change = Resize(old, resized(old, wanted, trace))
-        tasks, rows = operator_rows(segmentation, position, trace, owners)
-        shapes = Shapes(trace)
-        rescale = Rescale(change, accelerator, core_of(segmentation, tasks, rows, shapes) if accelerator is None else None)
-        shaped = shapes.of_row[rows] >= 0
-        _rescaled(columns, graph, tasks[shaped], shapes, rows[shaped], rescale, in_layer, update)
-        if accelerator is None:
-            inner = largest_inside(trace, rows[~shaped], shapes)
-            _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update)
-        before, after = (sum(weights(segmentation, position, trace, r).values()) for r in (Resize(old, old), change))
-        if before and after != before:
-            _multiply(columns, _of_weights(layout, position, tasks[shaped]), graph.duration, (after / before,) * 3, 0.0)
-    described = tuple(f"{key} = {value}" for key, value in wanted.items())
-    return replace(layout, factor=columns[0], low=columns[1], high=columns[2], changes=(*layout.changes, *described))
-
-
-def resized(old: Sizes, wanted: dict[str, int], trace: Trace) -> Sizes:
-    """The sizes with those wanted. Raises LumosError where one is not known from the trace, UsageError where they do not fit together."""
-    for key, value in wanted.items():
-        if not getattr(old, key):
-            raise LumosError(f"{trace.path}: its shapes do not show {key}, so it cannot be changed; record with record_shapes=True")
-        if value < 1:
-            raise UsageError(f"--set {key}={value}: must be at least 1")
-    new = old._replace(**wanted)
-    if "heads" in wanted and old.kv_heads == old.heads:
-        new = new._replace(kv_heads=new.heads)
-    if new.heads and ("hidden" in wanted or "heads" in wanted):
-        if new.hidden % new.heads:
-            raise UsageError(f"hidden ({new.hidden}) must be a multiple of heads ({new.heads})")
-        new = new._replace(head_dim=old.head_dim * new.hidden * old.heads // (old.hidden * new.heads))
-    return new
-
-
-def _multiply(columns: Sequence[Factors], tasks: np.ndarray, duration: np.ndarray, ratios: Sequence[float], fixed: float) -> None:
-    """Multiply the factors of tasks in place; `fixed` ns of their durations do not change."""
-    fixed_share = np.minimum(fixed / np.maximum(duration[tasks], 1), 1.0)
-    for column, ratio in zip(columns, ratios, strict=True):
-        column[tasks] *= fixed_share + (1 - fixed_share) * ratio
-
-
-def _rescaled(
-    columns: Sequence[Factors],
-    graph: Graph,
-    tasks: Int64,
-    shapes: Shapes,
-    rows: Int64,
-    factor: Callable[[ShapedOperator, bool, bool], Factor],
-    in_layer: Mask,
-    update: Mask,
-) -> None:
-    """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, which determine the time of the tasks.
-
-    `factor` is called with the operator, whether the task is in a layer, and whether it belongs to the optimizer.
-    """
-    key = 4 * shapes.of_row[rows].astype(np.int64) + 2 * in_layer[tasks] + update[tasks]
-    order = np.argsort(key, kind="stable")
-    kinds, first = np.unique(key[order], return_index=True)
-    for kind, same in zip(kinds.tolist(), np.split(tasks[order], first)[1:], strict=True):
-        f = factor(shapes.operators[kind >> 2], bool(kind & 2), bool(kind & 1))
-        if f.ratio != 1.0:
-            _multiply(columns, same, graph.duration, (f.ratio, f.low, f.high), f.fixed)
-
-
-def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np.ndarray:
-    """Tasks of a rank that work on all weights and have no shapes: kernels of fused optimizers, and exchanges of gradients.
-    shaped: tasks whose shapes are known."""
-    graph, segmentation = layout.segmentation.graph, layout.segmentation
-    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
-    rank = np.array([p.rank for p in segmentation.pieces], np.int64)[segmentation.piece]
-    update = graph.on_device & (phase == Phase.OPTIMIZER)
-    update[shaped] = False
-    exchanged = (graph.kind == Kind.COLLECTIVE) & np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER))
-    return np.flatnonzero((rank == position) & (update | exchanged))
-
+    from lumos.trace.table import Job
+    from lumos.whatif.measured_layout import Instance, MeasuredLayout
 
 # ---------------------------------------------------------------- layers
 
 
 def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
-    """The layout with `count` layers. New layer i is a copy of measured layer i · n / count, where n layers were measured.
+    """The layout with `count` layers. New layer i is a copy of measured layer i · n / count, where n layers were measured. Of several
+    stacks that have as many layers as each other (an encoder's and a decoder's), each has `count` then, which is how the configurations of
+    such models count; stacks of different numbers have `count` layers together, and keep their proportion.
 
-    Raises LumosError where the trace shows no layers, or layers that are not alike (as those of a convolutional network).
+    Raises LumosError where the trace shows no layers, or layers that are not alike (as those of a convolutional network), and where the
+    stacks cannot keep their proportion.
     """
     segmentation = layout.segmentation
-    measured = segmentation.layers
+    measured, stages = segmentation.layers, pipeline_stages(segmentation.graph, job)
     if count < 1:
         raise UsageError(f"--set layers={count}: must be at least 1")
+    if stages > 1:
+        if count % stages:
+            raise LumosError(f"--set layers={count}: must be a multiple of the {stages} pipeline stages, each of which has as many")
+        count //= stages
     if not measured or segmentation.evidence.get("forward") != "repetition":
         raise LumosError("--set layers: the trace shows no layers that repeat, so none can be added or left out (lumos inspect --blocks)")
+    stacks = segmentation.stacks
+    each = len(stacks) if len(set(stacks)) == 1 else 1
+    count *= each
+    if any(stack * count % measured for stack in stacks):
+        parts = " + ".join(map(str, stacks))
+        raise LumosError(f"--set layers={count}: the model has stacks of {parts} = {measured} layers, which cannot keep their proportion")
     ranks = tuple(_relayered(layout, items, measured, count) for items in layout.ranks)
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
     for position, trace in enumerate(job.traces):
@@ -150,9 +65,23 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
         inner = sum(v for layer, v in by_layer.items() if layer >= 0)
         if inner:
             ratio = (outer + inner * count / measured) / (outer + inner)
-            _multiply(columns, _whole_updates(layout, position), segmentation.graph.duration, (ratio,) * 3, 0.0)
-    change = f"layers = {count} (measured: {measured})"
+            multiply(columns, _whole_updates(layout, position), segmentation.graph.duration, (ratio,) * 3, 0.0)
+    change = f"layers = {count // each * stages} (measured: {measured // each * stages})"
+    if each > 1:
+        change += f" in each of {each} stacks"
     return replace(layout, ranks=ranks, factor=columns[0], low=columns[1], high=columns[2], changes=(*layout.changes, change))
+
+
+def pipeline_stages(graph: Graph, job: Job) -> int:
+    """The stages of the job's pipeline: its ranks over the distance to the nearest peer of a transfer; 1 without transfers."""
+    facts = graph.collectives
+    if facts is None:
+        return 1
+    rank = np.array([p.rank for p in graph.processors], np.int64)[graph.processor[facts.task]]
+    distance = np.abs(facts.peer - rank)[facts.peer >= 0]
+    distance = distance[distance > 0]
+    world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
+    return max(world // int(distance.min()), 1) if len(distance) else 1
 
 
 def _relayered(layout: MeasuredLayout, items: tuple[Instance, ...], measured: int, count: int) -> tuple[Instance, ...]:
@@ -168,12 +97,18 @@ def _relayered(layout: MeasuredLayout, items: tuple[Instance, ...], measured: in
             of_layer.setdefault(layout.pieces[item.piece].label.layer, []).append(item)
         order = list(of_layer)
         descending = len(order) > 1 and order[0] > order[-1]
-        if sorted(order) != list(range(measured)):
+        if not _is_whole(sorted(order), layout.segmentation.stacks):
             raise LumosError(f"--set layers: a pass shows layers {sorted(order)} instead of 0 to {measured - 1}: it was cut differently")
-        new = [i * measured // count for i in range(count)]
+        new = [i * measured // count for i in range(count) if i * measured // count in of_layer]
         for layer in reversed(new) if descending else new:
             out += of_layer[layer]
     return tuple(out)
+
+
+def _is_whole(layers: list[int], stacks: tuple[int, ...]) -> bool:
+    """Whether ascending layers are all layers of one stack, or of several that follow each other."""
+    edges = [0, *accumulate(stacks)]
+    return bool(layers) and layers == list(range(layers[0], layers[-1] + 1)) and {layers[0], layers[-1] + 1} <= set(edges)
 
 
 def _pass(layout: MeasuredLayout, item: Instance) -> tuple[int, ...] | None:

@@ -2,30 +2,37 @@
 
 A pattern is a shell glob over the names of tasks: kernels, copies and collectives on the device, operators and runtime
 calls on the CPU. `cpu:GLOB` and `device:GLOB` restrict it to one side. `operator:GLOB` means everything that operators (or
-annotated ranges) of that name do: their time on the CPU, that of the operators and calls inside them, and the device work that
-they launch. The functions compose: each takes a graph and returns one.
+annotated ranges) of that name do (`whatif.ranges`). The functions compose: each takes a graph and returns one.
 """
 
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.analyze.loop.spans import launches
 from lumos.analyze.task_class import bound_by_arithmetic
+from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.simulate.durations import Mask, scale, slow_rank, with_durations
-from lumos.trace.table import ABSENT, Category, Job
+from lumos.units import duration as in_words
+from lumos.whatif.ranges import inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
+
+    from lumos.trace.table import Int64, Job
 
 _SIDES = ("cpu", "device", "operator")
+#: A pattern that matches less than this share of what operators and ranges of its name do probably meant all of it.
+SMALL = 0.1
+#: How many names, those with the most time, are compared with a pattern that matches nothing.
+_MOST_NAMES = 2000
 
 
 class Scale(NamedTuple):
@@ -48,9 +55,13 @@ class Durations(NamedTuple):
         """From the words of the command line. Raises UsageError for a malformed one."""
         return cls(tuple(map(parse_scale, scales)), tuple(drops), tuple(fused), tuple(map(parse_slowdown, slow)))
 
-    def apply(self, graph: Graph, job: Job) -> Graph:
-        """The changed graph. Patterns are matched against `graph` before any change. job: the traces from which it was built."""
-        masks = {glob: matching(graph, job, glob) for glob in (*self.drops, *self.fused, *(s.glob for s in self.scales))}
+    def apply(self, graph: Graph, job: Job, made_of: tuple[Graph, Int64] | None = None) -> Graph:
+        """The changed graph. Patterns are matched against `graph` before any change. job: the traces from which it was built.
+
+        made_of: a measured graph, and the task of it that each task of `graph` is a copy of, -1 for none: what operators did is looked
+        up there.
+        """
+        masks = {glob: matching(graph, job, glob, made_of) for glob in (*self.drops, *self.fused, *(s.glob for s in self.scales))}
         for glob in self.drops:
             graph = drop(graph, masks[glob])
         for glob in self.fused:
@@ -101,20 +112,26 @@ def number(text: str, where: str) -> float:
     return value
 
 
-def matching(graph: Graph, job: Job, glob: str) -> Mask:
-    """The tasks that match a pattern, bool[n]. Raises LumosError with the job's longest names where none does."""
+def matching(graph: Graph, job: Job, glob: str, made_of: tuple[Graph, Int64] | None = None) -> Mask:
+    """The tasks that match a pattern, bool[n]. made_of: as in `Durations.apply`.
+
+    Raises LumosError with the job's longest names where none does.
+    """
     side, colon, pattern = glob.partition(":")
     if not colon or side not in _SIDES:
         side, pattern = "", glob
     matches = re.compile(translate(pattern)).match
     if side == "operator":
-        mask = _inside(graph, job, matches)
+        measured, source = made_of or (graph, np.arange(len(graph)))
+        mask = inside(measured, job, matches)[source] & (source >= 0)
     else:  # match every name once; a million tasks then only look up theirs
         mask = np.array([bool(matches(name)) for name in graph.names] or [False])[graph.name]
         if side:
             mask &= graph.on_device == (side == "device")
     if not mask.any():
-        raise LumosError(f"no task matches {glob!r}; {_examples(graph, graph.on_device)}")
+        if not side and inside(graph, job, matches).any():
+            raise LumosError(f"no task matches {glob!r} by its own name, but what ranges of that name do: write 'operator:{glob}'")
+        raise LumosError(f"no task matches {glob!r}; {_near(graph, pattern) or _examples(graph, graph.on_device)}")
     return mask
 
 
@@ -158,19 +175,42 @@ def _only_launch(graph: Graph, tasks: Mask) -> Mask:
     return only
 
 
-def _inside(graph: Graph, job: Job, matches: Callable[[str], object]) -> Mask:
-    """Tasks inside operators whose name matches: CPU slices that began in one, and the device work that they launch."""
-    mask = np.zeros(len(graph), bool)
-    rank, on_device = graph.rank_of_task, graph.on_device
-    for trace in job.traces:
-        rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION) & trace.named(matches))
-        tasks = np.flatnonzero((rank == trace.rank) & ~on_device & (graph.event != ABSENT))
-        events = graph.event[tasks].astype(np.int64)
-        mask[tasks] = np.isin(events, rows) | (innermost(trace, rows, events) >= 0)
-    launch = launches(graph)
-    launched = launch >= 0
-    mask[launched] |= mask[launch[launched]]
-    return mask
+def meant_operators(graph: Graph, job: Job, durations: Durations) -> tuple[Diagnostic, ...]:
+    """A hint for each pattern that matches next to nothing of what the operators and ranges of its name do."""
+    out = []
+    for glob in dict.fromkeys((*durations.drops, *(s.glob for s in durations.scales))):
+        if glob.partition(":")[0] in _SIDES:
+            continue
+        own = matching(graph, job, glob)
+        all_of = inside(graph, job, re.compile(translate(glob)).match)
+        alone, whole = int(graph.duration[own].sum()), int(graph.duration[own | all_of].sum())
+        if alone < SMALL * whole:
+            message = (
+                f"{glob!r} matches {in_words(alone)} of work by its own name; operators and ranges of that name do {in_words(whole)}"
+                f" with what is inside them and what they launch: 'operator:{glob}' changes all of it"
+            )
+            out.append(Diagnostic("operator-meant", message))
+    return tuple(out)
+
+
+def check_altered(graph: Graph, altered: Graph, job: Job, durations: Durations) -> None:
+    """Raise LumosError where changes that ask for other durations left every task as it was, because those that match take no time."""
+    asked = durations.drops or durations.fused or any(s.factor != 1 for s in durations.scales) or any(f != 1 for _, f in durations.slow)
+    if not asked or not np.array_equal(graph.duration, altered.duration):
+        return
+    hints = "".join(f"; {hint.message}" for hint in meant_operators(graph, job, durations))
+    raise LumosError(f"{', '.join(durations.described())}: no task changed, as those that match take no time{hints}")
+
+
+def _near(graph: Graph, pattern: str) -> str:
+    """The names that are most like a pattern, as a hint; "" where none is."""
+    literal = max(re.split(r"[*?\[\]]", pattern), key=len).lower()
+    total = np.bincount(graph.name, graph.duration, minlength=len(graph.names))
+    names = [graph.names[i] for i in np.argsort(-total, kind="stable")[:_MOST_NAMES].tolist() if total[i]]
+    near = [name for name in names if literal and literal in name.lower()]
+    by_word = {word: name for name in reversed(names) for word in (name.lower(), *re.findall(r"\w+", name.lower()))}
+    near = near or list(dict.fromkeys(by_word[word] for word in get_close_matches(literal, by_word, 3)))
+    return f"names like it: {', '.join(repr(name[:60]) for name in near[:3])}" if near else ""
 
 
 def _examples(graph: Graph, on_device: Mask) -> str:

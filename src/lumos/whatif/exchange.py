@@ -20,13 +20,14 @@ from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Kind
-from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, sizes
+from lumos.segment.dimensions import Resize, Shapes, sizes
 from lumos.segment.weights import weights
 from lumos.trace.table import ABSENT, Int32, Int64, Job, Trace
 from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.segment.products import ShapedOperator
     from lumos.whatif.measured_layout import MeasuredLayout
 
 #: Bytes of one accumulated gradient. Gradients have the dtype of their weights, fp32 or 16 bit; fp32 is assumed.
@@ -35,6 +36,13 @@ GRADIENT_BYTES = 4
 PASSES = 3
 #: An in-place operator on at least this many elements shows the rate of a CPU's memory.
 LARGE = 16_384
+
+#: Why replicas of a process on a CPU cannot be timed, and what to do.
+NO_LINK = (
+    "--set dp: the trace is of one process, whose collectives move nothing, so it does not show what an exchange costs;"
+    " describe the link between them with --base-cluster FILE.toml, a cluster file with the node's link_bytes_per_s and"
+    " link_latency_s (docs/whatif.md), or record two processes"
+)
 
 
 def accumulation_ns(layout: MeasuredLayout, position: int, trace: Trace, accelerator: Accelerator | None) -> dict[int, int]:
@@ -85,11 +93,7 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
     if count == world:
         return replace(layout, changes=(*layout.changes, f"dp = {count} (as measured)"))
     if cluster is None:
-        raise LumosError(
-            "--set dp: the trace is of one process, whose collectives move nothing, so it does not show what an exchange costs;"
-            " describe the link between them with --base-cluster FILE.toml, a cluster file with the node's link_bytes_per_s and"
-            " link_latency_s (docs/whatif.md), or record two processes"
-        )
+        raise LumosError(NO_LINK)
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
     notes: dict[str, Diagnostic] = {}
     modelled = set(layout.modelled)

@@ -57,6 +57,7 @@ class ChangeWords(SettingWords, total=False):
     scale: factors on the time of tasks, by a glob of their names. drop: globs of tasks to leave out. fuse: globs of neighbouring
     kernels that become one. rank_slowdown: factors on all work of a rank. cluster: where to run the job instead. base_cluster: where
     it was recorded, if the trace does not say. Both are a cluster's name or a .toml file. network: factors on "bandwidth" and "latency".
+    host_factor: how much longer the CPU's work takes on `cluster`.
     """
 
     scale: Mapping[str, float]
@@ -67,6 +68,7 @@ class ChangeWords(SettingWords, total=False):
     base_cluster: str
     network: Mapping[Literal["bandwidth", "latency"], float]
     repeat: bool
+    host_factor: float
 
 
 @overload
@@ -130,7 +132,9 @@ def changes_of(words: ChangeWords) -> Changes:
     )
     settings = parse_settings(f"{key}={_text(value)}" for key, value in rest.items())
     network = tuple(f"{key}=x{float(factor)}" for key, factor in words.get("network", {}).items())
-    return Changes(settings, durations, words.get("base_cluster"), words.get("cluster"), network, words.get("repeat", False))
+    return Changes(
+        settings, durations, words.get("base_cluster"), words.get("cluster"), network, words.get("repeat", False), words.get("host_factor")
+    )
 
 
 def _several(globs: str | Sequence[str]) -> Sequence[str]:

@@ -100,7 +100,8 @@ def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str], plan: I
 def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[str, ...]], cells: list[dict[str, str]]) -> tuple[Cell, ...]:
     """Evaluate combinations that change only durations: one frozen graph, batched sweeps."""
     masks = {key: matching(graph, job, key.removeprefix(SCALE)) for key in grid}
-    if any(mask.all() for mask in masks.values()):  # then the times at which ranks start are scaled too (`simulate.durations.scale`)
+    batches = () if graph.arrivals is None else graph.arrivals.task
+    if any(mask.all() or mask[list(batches)].any() for mask in masks.values()):  # then release times are scaled too (`simulate.durations`)
         return _each(job, graph, changes, cells)
     ready = step_sweep(graph, changes.durations.apply(graph, job), repeat=changes.repeat)
     seconds = scaled_steps(ready, masks, [{key: number(v, key) for key, v in cell.items()} for cell in cells])

@@ -1,8 +1,8 @@
 """The same job on other hardware or another network: measured × model(new) / model(old), kernel by kernel.
 
 Kernels of operators with shapes, and collectives, are scaled by the ratio of their cost models. Kernels without shapes are scaled
-by what bounds their class: multiplications, convolutions and attention by peak arithmetic, the rest by memory bandwidth. The
-CPU stays the measured one.
+by what bounds their class: multiplications, convolutions and attention by peak arithmetic, the rest by memory bandwidth. What
+the new machine's host does to the CPU's work is for the user to say; unless he does, it is unknown within HOST_INTERVAL.
 """
 
 from __future__ import annotations
@@ -29,10 +29,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.graph.table import Graph
+    from lumos.simulate.durations import Mask
     from lumos.whatif.measured_layout import MeasuredLayout
 
 #: Half-width of the 80 % interval of a kernel that is scaled only by the ratio of two datasheets, as a fraction.
 DATASHEET_INTERVAL = 0.3
+#: Half-width of the 80 % interval of the CPU's work on another machine whose host nobody described, as a fraction: an assumption, about
+#: the spread between the hosts of one generation.
+HOST_INTERVAL = 0.15
+#: What is said where that interval is used.
+HOST_UNKNOWN = Diagnostic(
+    "host-unknown",
+    f"how fast the host of the new cluster is was not said: its CPU's work is taken as measured, ±{HOST_INTERVAL:.0%}, and the interval"
+    " is as wide as that makes it; --host-factor F says how much longer (above 1) or shorter it takes",
+)
 
 
 def network(cluster: Cluster, words: Iterable[str]) -> Cluster:
@@ -85,6 +96,30 @@ def on_cluster(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, des
         changes=(*layout.changes, described),
         diagnostics=(*layout.diagnostics, *notes),
     )
+
+
+def on_host(layout: MeasuredLayout, factor: float | None) -> MeasuredLayout:
+    """The layout with the CPU's work on another host. factor: how much longer it takes; None where that is not known."""
+    work = host_work(layout.segmentation.graph)
+    low, high = (factor, factor) if factor is not None else (1 - HOST_INTERVAL, 1 + HOST_INTERVAL)
+    columns = (layout.factor, 1.0 if factor is None else factor), (layout.low, low), (layout.high, high)
+    scaled = [np.where(work, column * by, column) for column, by in columns]
+    said = () if factor is None else (f"host factor = {factor:g}",)
+    notes = (HOST_UNKNOWN,) if factor is None else ()
+    return replace(
+        layout,
+        factor=scaled[0],
+        low=scaled[1],
+        high=scaled[2],
+        changes=(*layout.changes, *said),
+        diagnostics=(*layout.diagnostics, *notes),
+    )
+
+
+def host_work(graph: Graph) -> Mask:
+    """The CPU's own work, bool[n]: all that threads do, but for transfers."""
+    work: Mask = ~graph.on_device & (graph.kind != Kind.COLLECTIVE)
+    return work
 
 
 def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator, columns: tuple[np.ndarray, ...]) -> None:

@@ -2,7 +2,8 @@
 
 What the traces show directly is read by `segment.counts`. Known models of those sizes are preferred. What remains open
 (schedule, ZeRO, framework, selective recomputation, details of the model) is decided by comparing the work that each
-candidate's layout would launch with the work that the ranks launched. The share that agrees is the confidence.
+candidate's layout would launch with the work that the ranks launched. The share of the time of the heavy work (multiplications,
+attention, collectives) that agrees is the confidence: small kernels, and the names of operators, count for nothing in it.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from itertools import product as combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.loop.steps import Members, members
 from lumos.errors import LumosError
 from lumos.model import Model, load_model, model_names
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, PlanError, check_plan
-from lumos.plan.profiles import profiles
+from lumos.plan.profiles import known_profiles
 from lumos.predict.step_time import layout_of
 from lumos.predict.tally import Tallies
 from lumos.segment.counts import Counts, counts_of
-from lumos.segment.signatures import Measured, Signature, measured_work, of_work
+from lumos.segment.signatures import Measured, Signature, amount, is_heavy, measured_work, of_work
 from lumos.vocabulary import Recompute, Schedule
 
 if TYPE_CHECKING:
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
 
 #: The least share of agreement with which the layout of the identified plan is used in place of the trace.
 ENOUGH_AGREEMENT = 0.9
+#: Candidates whose heavy work agrees this nearly as much are told apart by their small work: buckets of gradients differ by less.
+_AS_MUCH = 0.03
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Identified:
-    """The job that was traced. agreement: share of the device work that its layout accounts for. work: for each rank (by position in
-    the traces) its device work in launch order. stage: the pipeline stage of each rank."""
+    """The job that was traced. agreement: share of the time of the heavy device work that its layout accounts for. work: for each rank
+    (by position in the traces) its device work in launch order. stage: the pipeline stage of each rank."""
 
     job: PlannedJob
     agreement: float
@@ -54,11 +57,13 @@ def identify(traces: Traces, graph: Graph, owners: Members, cluster: Cluster) ->
     counts, stages = counts_of(traces, work)
     seen = [Counter(m.signature for m in rank) for rank in work]
     expected = _Expected(cluster)
-    scored = [(_agreement(expected(job), seen, stages), job) for job in _candidates(counts, cluster)]
+    weights = _Weights(work, graph)
+    scored = [(_agreement(expected(job), seen, stages, weights), job) for job in _candidates(counts, cluster)]
     if not scored:
         raise LumosError("the trace's plan does not fit together; its ranks, shapes and groups contradict each other")
-    most = max(score for score, _ in scored)
-    best = [job for score, job in scored if score > most - 1e-9]
+    most = max(score.heavy for score, _ in scored)
+    every = max(score.every for score, _ in scored if score.heavy > most - _AS_MUCH)
+    best = [job for score, job in scored if score.heavy > most - _AS_MUCH and score.every == every]
     job = max(best, key=lambda candidate: _in_order(layout_of(candidate), work, stages)) if len(best) > 1 else best[0]
     return Identified(job, most, work, tuple(stages))
 
@@ -84,15 +89,75 @@ class Identification:
         return result
 
 
-def _agreement(expected: Sequence[Counter[Signature]], seen: Sequence[Counter[Signature]], stages: Sequence[int]) -> float:
-    """Share of the expected and the measured work that agrees. expected: by stage. seen: by rank. stages: of the ranks."""
+class _Agreement(NamedTuple):
+    """How far expected and measured work agree, the more telling first. heavy: share of the time of heavy work. every: share of the
+    pieces of all work, which tells candidates apart whose heavy work is the same."""
+
+    heavy: float
+    every: float
+
+
+class _Weights:
+    """The time of one piece of heavy work by its signature, ns: the mean as measured, of collectives the shortest, since the others
+    waited. Work that was not measured takes time in proportion to its amount, at the rate of the measured work of its class that is
+    nearest to it in amount."""
+
+    def __init__(self, work: Sequence[Sequence[Measured]], graph: Graph) -> None:
+        times: dict[Signature, list[int]] = defaultdict(list)
+        for rank in work:
+            for m in rank:
+                if is_heavy(m.signature):
+                    times[m.signature].append(max(int(graph.duration[m.task]), 1))
+        self._known = {s: float(min(t)) if s[0] == "collective" else sum(t) / len(t) for s, t in times.items()}
+        self._of_class: dict[Signature, list[tuple[float, float]]] = defaultdict(list)  # amount and time
+        for signature, time in self._known.items():
+            self._of_class[_class(signature)].append((amount(signature), time))
+
+    def of(self, counts: Counter[Signature]) -> float:
+        """The time of all heavy work counted."""
+        return sum(self[s] * n for s, n in counts.items() if is_heavy(s))
+
+    def similar(self, a: Counter[Signature], b: Counter[Signature]) -> float:
+        """The time of the collectives of one kind and group that both counts have, however their bytes are cut into buckets. The bytes of
+        all weights are rarely known exactly: a trace does not show the length of a table of positions."""
+        amounts: list[dict[Signature, float]] = []
+        for counts in (a, b):
+            total: dict[Signature, float] = defaultdict(float)
+            for s, n in counts.items():
+                if s[0] == "collective":
+                    total[_class(s)] += self[s] * n
+            amounts.append(total)
+        return sum(min(time, amounts[1][s]) for s, time in amounts[0].items() if s in amounts[1])
+
+    def __getitem__(self, signature: Signature) -> float:
+        if signature not in self._known:
+            size = amount(signature)
+            nearest = min(self._of_class.get(_class(signature), ()), key=lambda known: abs(known[0] - size), default=(0.0, 0.0))
+            self._known[signature] = size * nearest[1] / nearest[0] if nearest[0] else 0.0
+        return self._known[signature]
+
+
+def _class(signature: Signature) -> Signature:
+    """What work shares with work of another amount: its type, for collectives with kind and group."""
+    return signature[:3] if signature[0] == "collective" else signature[:1]
+
+
+def _agreement(
+    expected: Sequence[Counter[Signature]], seen: Sequence[Counter[Signature]], stages: Sequence[int], weights: _Weights
+) -> _Agreement:
+    """How far the expected and the measured work agree. expected: by stage. seen: by rank. stages: of the ranks."""
     both = total = 0
+    heavy_both = heavy_total = 0.0
     for rank, stage in zip(seen, stages, strict=True):
         if stage >= len(expected):
-            return 0.0
-        both += (rank & expected[stage]).total()
+            return _Agreement(0.0, 0.0)
+        shared = rank & expected[stage]
+        both += shared.total()
         total += max(rank.total(), expected[stage].total())
-    return both / total if total else 0.0
+        mine, theirs = weights.of(rank), weights.of(expected[stage])
+        heavy_both += min(weights.of(shared) + weights.similar(rank - shared, expected[stage] - shared), mine, theirs)
+        heavy_total += max(mine, theirs)
+    return _Agreement(round(heavy_both / heavy_total, 6) if heavy_total else 0.0, round(both / total, 6) if total else 0.0)
 
 
 class _Expected:
@@ -121,12 +186,13 @@ class _Expected:
 
 
 def _in_order(layout: Layout, work: Sequence[list[Measured]], stages: Sequence[int]) -> int:
-    """How many operations run at the position at which the layout has them, over the first rank of every stage. Schedules that launch
-    the same work differ in this."""
+    """How many heavy operations run at the position at which the layout has them, counted among the heavy ones, over the first rank of
+    every stage. Schedules that launch the same work differ in this."""
     count = 0
     for stage in range(len(layout.stages)):
-        rank = work[stages.index(stage)]
-        count += sum(m.signature == of_work(w) for m, w in zip(rank, layout.work(stage), strict=False))
+        rank = [m.signature for m in work[stages.index(stage)] if is_heavy(m.signature)]
+        expected = [s for s in map(of_work, layout.work(stage)) if is_heavy(s)]
+        count += sum(a == b for a, b in zip(rank, expected, strict=False))
     return count
 
 
@@ -138,7 +204,7 @@ def _candidates(c: Counts, cluster: Cluster) -> Iterator[PlannedJob]:
         schedules += (Schedule.GPIPE, Schedule.ZERO_BUBBLE)
     models = _models(c)
     recompute = (Recompute.FULL if c.recompute else Recompute.NONE, Recompute.SELECTIVE)
-    for framework, model, schedule, recomputed, turn in combinations(profiles().values(), models, schedules, recompute, range(4)):
+    for framework, model, schedule, recomputed, turn in combinations(known_profiles().values(), models, schedules, recompute, range(4)):
         zero = (framework.zero + turn) % 4  # the framework's default first: a job of one replica shows no stage
         if recomputed is Recompute.SELECTIVE and not framework.repeats_selectively:
             continue

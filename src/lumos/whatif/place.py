@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ from lumos.errors import LumosError
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Occupancy, Waits
+from lumos.vocabulary import Phase
+from lumos.whatif.activations import in_forward
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,13 +35,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
     """An assembled graph of n tasks. owners: its steps. low, high: int64[n], durations at the ends of the 80 % interval, ns. source:
-    int64[n], the task of the measured graph of which each is a copy; -1 for tasks that were added."""
+    int64[n], the task of the measured graph of which each is a copy; -1 for tasks that were added. instance: int64[n], the instance of
+    the layout, numbered through over its ranks, that each belongs to; of an added task the one after which it runs."""
 
     graph: Graph
     owners: Members
     low: Int64
     high: Int64
     source: Int64
+    instance: Int64
 
 
 def assemble_pieces(layout: MeasuredLayout) -> Placed:
@@ -76,12 +81,13 @@ def assemble_pieces(layout: MeasuredLayout) -> Placed:
         measured_end=None,
         unclaimed_wait_task=np.empty(0, np.int32),
         unclaimed_wait_time=np.empty(0, np.int64),
+        arrivals=None,
         one_off=None,
         waiting_unknown=copies.all_of(base.waiting_unknown),
         steps=(),
     )
     step = owners.step[source]
-    return Placed(graph, assigned(graph, owners.steps, step, owners.apart), low, high, source)
+    return Placed(graph, assigned(graph, owners.steps, step, owners.apart), low, high, source, copies.instance)
 
 
 class _Copies:
@@ -160,7 +166,34 @@ class _Copies:
             same = kind[edge] == k
             edges.add(source[same], at[same], Dependency(int(k)))
         self._across(edges, after, before, kind, np.flatnonzero(~same_piece))
+        self._returns(edges)
         return edges
+
+    def _returns(self, edges: Edges) -> None:
+        """Add the hand-offs with which repeated passes follow each other: the thread that runs a forward pass has called the backward pass
+        before it, which runs on another thread, and waits until that returns. The recording shows it only between passes that
+        followed each other there."""
+        befores, afters = [], []
+        for number, ((rank, item), (next_rank, following)) in enumerate(pairwise(self.instances)):
+            here, there = self.layout.pieces[item.piece], self.layout.pieces[following.piece]
+            repeated = following.piece <= item.piece and following.thread_of < 0
+            turns = here.label.phase == Phase.BACKWARD and there.label.phase == Phase.FORWARD
+            if rank != next_rank or not repeated or not turns:
+                continue
+            last, first = self._on_cpu(number), self._on_cpu(number + 1)
+            if len(last) and len(first) and self.processor[last[-1]] != self.processor[first[0]]:
+                befores.append(int(last[-1]))
+                afters.append(int(first[0]))
+        edges.add(np.array(befores, np.int64), np.array(afters, np.int64), Dependency.HAND_OFF)
+
+    def _on_cpu(self, instance: int) -> Int64:
+        """The new tasks of an instance on the CPU thread on which it runs most tasks, in order."""
+        new = self.new[self.start[instance] : self.start[instance + 1]]
+        new = new[new >= 0]
+        new = new[~self.base.on_device[self.source[new]]]
+        if not len(new):
+            return new
+        return np.sort(new[self.processor[new] == np.bincount(self.processor[new]).argmax()])
 
     def _across(self, edges: Edges, after: Int64, before: Int64, kind: Int8, which: Int64) -> None:
         """Add the dependencies `which`, all between two pieces, to `edges`."""
@@ -295,9 +328,11 @@ def _rows(source: Int64, tasks: Int32) -> tuple[Int32, Int64]:
 
 
 def _left_out(layout: MeasuredLayout) -> NDArray[np.bool_]:
-    """Tasks that inner instances leave out: collectives and their launches, and the pause before the step."""
+    """Tasks that inner instances leave out: exchanges of gradients and their launches, and the pause before the step."""
     base = layout.segmentation.graph
     exchanged = base.kind == Kind.COLLECTIVE
+    if base.collectives is not None:
+        exchanged[base.collectives.task[in_forward(layout.segmentation)]] = False
     launch = launches(base)
     out: NDArray[np.bool_] = exchanged.copy()
     out[launch[exchanged & (launch >= 0)]] = True

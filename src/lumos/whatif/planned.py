@@ -15,6 +15,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.model import Model
 from lumos.plan.plan import Plan, check_plan
 from lumos.predict.predict import Prediction, predict_job
+from lumos.predict.step_time import PredictedStep
 from lumos.vocabulary import Schedule
 from lumos.whatif.calibrated import calibrated_pricer
 from lumos.whatif.identify import ENOUGH_AGREEMENT, Identified
@@ -75,6 +76,14 @@ def planned(
             time += duration
             scaled_time += 0 if pricer.measured(work) and _same_hardware(work, identified.job, job) else duration
     return Planned(base, changed, measured_s / base.time.time_s, scaled_time / time if time else 0.0)
+
+
+def between(likely: Planned, fast: Planned, slow: Planned) -> Planned:
+    """The predictions with an interval that is wider by those with a faster and a slower host."""
+    time = likely.changed.time
+    low, high = (end.changed.time.time_s / time.time_s for end in (fast, slow))
+    wider = PredictedStep(time.time_s, time.low_s * min(low, 1.0), time.high_s * max(high, 1.0))
+    return likely._replace(changed=replace(likely.changed, time=wider))
 
 
 def _same_hardware(work: Work, old: PlannedJob, new: PlannedJob) -> bool:

@@ -18,7 +18,14 @@ from lumos.graph.table import Dependency
 from lumos.units import duration
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lumos.analyze.loop.steady import Steady
+
+#: The most tasks of a changed job: 25 million take some 8 GB and one to two minutes.
+MOST_CHANGED = 25_000_000
+#: Memory for each task of a changed job, bytes, with the loop in which it is simulated (measured on jobs of 6 and 24 million tasks).
+BYTES_A_TASK = 340
 
 
 def faster_by_slower_work(base: Steady, changed: Steady) -> tuple[Diagnostic, ...]:
@@ -29,6 +36,8 @@ def faster_by_slower_work(base: Steady, changed: Steady) -> tuple[Diagnostic, ..
     before, after = base.loop.graph, changed.loop.graph
     shared = min(len(before), len(after))
     slower_only = (after.duration[:shared] >= before.duration[:shared]).all()
+    batches = min(len(before.release_time), len(after.release_time))
+    slower_only &= bool((after.release_time[:batches] >= before.release_time[:batches]).all())
     if not slower_only or changed.step_time_ns >= (1 - AGREE) * base.step_time_ns:
         return ()
     what = f"no work takes less time, and yet the step takes {duration(changed.step_time_ns)} instead of {duration(base.step_time_ns)}"
@@ -52,6 +61,25 @@ def changed_order(base: Steady, changed: Steady) -> str:
     where = graph.processors[graph.processor[was]]
     first, second = (graph.names[graph.name[task]][:60] for task in (now, was))
     return f"on rank {where.rank}, {where.name}, {first} now runs before {second}"
+
+
+def check_size(tasks: int, wanted: Mapping[str, int], measured: Mapping[str, int]) -> None:
+    """Raise LumosError where the changed job would have more than MOST_CHANGED tasks, with what it would take.
+
+    tasks: of the measured job. wanted: the settings that are whole numbers. measured: the counts of the measured job that multiply its
+    tasks, by key.
+    """
+    changed = tasks
+    for key, count in measured.items():
+        changed = -(-changed * wanted.get(key, count) // count) if count else changed
+    if changed <= MOST_CHANGED:
+        return
+    words = ", ".join(f"{key}={wanted[key]}" for key in measured if key in wanted)
+    raise LumosError(
+        f"--set {words}: the changed job would have about {changed:,} tasks instead of {tasks:,}, and take some"
+        f" {changed * BYTES_A_TASK / 1e9:,.0f} GB of memory; at most {MOST_CHANGED:,} tasks are computed. Ask for two smaller values: the"
+        " step grows in proportion to what is repeated"
+    )
 
 
 def check_microbatches(base_s: float, changed_s: float, before: int, after: int) -> None:

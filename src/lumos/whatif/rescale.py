@@ -15,7 +15,7 @@ the interval of the model at a factor of four.
 
 from __future__ import annotations
 
-from math import log
+from math import log, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -29,7 +29,9 @@ from lumos.cost.operators import OperatorTime, elements
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Resize, ShapedOperator, Shapes, is_attention, product
+from lumos.segment.batch import convolution_work, is_recurrent
+from lumos.segment.dimensions import Resize, Shapes, is_attention
+from lumos.segment.products import ShapedOperator, product
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
 
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 CPU_INTERVAL = 0.15
 #: Logarithm of the factor from which a scaled time has the whole interval of the model.
 WHOLE_INTERVAL = log(4.0)
+#: Rows, columns and depth from which a CPU multiplies at its full rate: a few times the 8 to 32 values that its registers hold at once.
+FULL_RATE = 128
 #: Operators of at most this many elements show the fixed time of an operator.
 _SMALL = 256
 #: Fixed time of a kernel, ns: that of ATen's smallest kernels on current accelerators (public traces: 1–3 µs).
@@ -109,13 +113,17 @@ class Rescale:
         if new == o:
             return UNCHANGED
         if self.core is not None:
-            return _factor(self.core.ratio(o, new), CPU_INTERVAL, self.core.fixed)
+            whole = _factor(self.core.ratio(o, new), CPU_INTERVAL, self.core.fixed)
+            return whole if product(o) is None else _between(whole, o, new)
         if self.accelerator is not None:
             before, after = modelled(o, self.accelerator), modelled(new, self.accelerator)
             if before is not None and after is not None and int(before.time) > 0:
                 ratio = int(after.time) / int(before.time)
                 spread = max(int(after.high) / max(int(after.time), 1) - 1, 0.0)
                 return _factor(ratio, spread, 0.0)
+            earlier, later = _recurrent(o, self.accelerator), _recurrent(new, self.accelerator)
+            if earlier and later:
+                return _factor(later / earlier, CPU_INTERVAL, 0.0)
         return _factor(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
 
     def around(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
@@ -131,8 +139,22 @@ def _factor(ratio: float, spread: float, fixed: float) -> Factor:
     return Factor(ratio, ratio / (1 + half_width), ratio * (1 + half_width), fixed)
 
 
+def _between(whole: Factor, old: ShapedOperator, new: ShapedOperator) -> Factor:
+    """The factor of a multiplication on a CPU: between that of its memory and that of its arithmetic.
+
+    A multiplication with few rows is slower for its arithmetic than one with many, since it reads all weights for them; how much, a
+    trace of one size does not show. With FULL_RATE or more in every dimension it is taken as arithmetic, else as the geometric mean.
+    """
+    memory = touched(new) / max(touched(old), 1)
+    sizes = product(old), product(new)
+    fewest = min((min(s.m, s.n, s.k) for s in sizes if s is not None), default=FULL_RATE)
+    middle = whole.ratio if fewest >= FULL_RATE else sqrt(whole.ratio * memory)
+    return Factor(middle, min(whole.low, memory), max(whole.high, memory), whole.fixed)
+
+
 def operator_work(o: ShapedOperator) -> int:
-    """The work to which an operator's time is proportional: multiplications, or elements of its inputs."""
+    """The work to which an operator's time is proportional: multiplications, or elements of its inputs; of a recurrent layer the elements
+    of what runs through it, since its weights are used again in every step."""
     sizes = product(o)
     if sizes is not None:
         m, n, k, batch = sizes
@@ -142,7 +164,9 @@ def operator_work(o: ShapedOperator) -> int:
         if len(tensors) >= 2:
             query, key = tensors[0], tensors[1]
             return elements(query) * (key[2] if query[1] == query[2] else max(key[1], key[2]))
-    return touched(o)
+    if is_recurrent(o.name) and o.shapes:
+        return elements(o.shapes[0])
+    return convolution_work(o) or touched(o)
 
 
 def touched(o: ShapedOperator) -> int:
@@ -180,6 +204,26 @@ def modelled(o: ShapedOperator, accelerator: Accelerator) -> Estimate | None:
         return None
     rule = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
     return None if rule is None else moved(rule[1], accelerator, rule[0])
+
+
+def _recurrent(o: ShapedOperator, accelerator: Accelerator) -> float:
+    """The modelled time of the multiplications of a recurrent layer, ns; 0 where the operator is none or does not show them.
+
+    Every step multiplies the hidden state, a row for each sequence of the batch, by the same weights in kernels of its own. So these take
+    time in proportion to the steps, and hardly more for a batch that fits into the tiles of a multiplication. The inputs of all steps are
+    multiplied at once. So are, in the backward pass, their gradients and those of both weights.
+    """
+    dtype = _dtype(o, accelerator)
+    if not is_recurrent(o.name) or dtype is None or len(o.shapes[0]) != 3:
+        return 0.0
+    leading = o.shapes[0][:2]
+    rows = next((s[-2] for s in o.shapes[1:] if len(s) > 1 and s[-2] in leading), 0)
+    weight = next((s for s in o.shapes[1:] if len(s) == 2 and s[0] not in leading), None)
+    if not rows or weight is None:
+        return 0.0
+    tokens = leading[0] * leading[1]
+    one_step, at_once = (int(gemm(m, *weight, accelerator, dtype, cast=False).time) for m in (rows, tokens))
+    return float(tokens // rows * one_step + (3 if "backward" in o.name else 1) * at_once)
 
 
 def _dtype(o: ShapedOperator, accelerator: Accelerator) -> str | None:

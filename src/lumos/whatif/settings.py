@@ -110,7 +110,7 @@ SETTINGS: Mapping[str, Setting] = {
         _count("vpp", "virtual stages of a device", Way.PLAN, Way.PASSES),
         _count("microbatches", "microbatches of a step and replica", Way.BLOCKS, Way.PLAN, Way.PASSES),
         _count("dp", "replicas (data parallel)", Way.BLOCKS, Way.PLAN),
-        _count("tp", "tensor-parallel ranks", Way.PLAN),
+        _count("tp", "tensor-parallel ranks", Way.BLOCKS, Way.PLAN),
         _count("cp", "context-parallel ranks", Way.PLAN),
         _count("ep", "expert-parallel ranks", Way.PLAN),
         _count("zero", "1 optimizer states sharded, 2 gradients too, 3 parameters too", Way.PLAN, least=0, most=3),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from lumos.whatif.answer import Answer
 
+#: Confidence from which a reading of layers or of a plan is taken as certain: layers of one model differ in a few operators.
+_SURE = 0.95
 #: Words in the names of operators that only training has.
 TRAINING = ("Backward", "autograd::engine", "Optimizer.step")
 
@@ -48,6 +50,12 @@ def widened(found: Answer, trust: Trust) -> Answer:
     )
 
 
+def up_to_base(found: Answer) -> Answer:
+    """The answer with an interval that reaches up to the base's step."""
+    high = max(found.outcome.step_time_high_s, found.base.step_time_s)
+    return replace(found, outcome=replace(found.outcome, step_time_high_s=high))
+
+
 def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], Answer]) -> tuple[Evidence, ...]:
     """The finding that a change has another effect in a loop of the step than on its latency, where the recording has a single training
     step. repeated: gives the answer for the loop."""
@@ -63,8 +71,30 @@ def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], Answer]) -> tu
     return (Evidence("one-step", message, Grade.LIMITED, min(abs(once - again), 1.0)),)
 
 
+def less_sure(found: Answer, code: str, what: str, confidence: float) -> Answer:
+    """The answer with the finding that what it rests on was read from the recording with a confidence (0 to 1) below SURE: the share of
+    the change that is not certain may as well not be. what: was read, in words."""
+    base, changed = found.base.step_time_s, found.outcome.step_time_s
+    if confidence >= _SURE or not base or base == changed:
+        return found
+    unknown = min((1 - confidence) * abs(changed / base - 1), 1.0)
+    message = f"{what} (confidence {confidence:.0%}); {1 - confidence:.0%} of the change may not come true (lumos inspect --blocks)"
+    return replace(found, trust=with_evidence(found.trust, (Evidence(code, message, Grade.LIMITED, unknown),)))
+
+
+def as_far_as_reached(found: Answer) -> Answer:
+    """The answer, limited where a part of the work keeps its time because nothing shows what the change makes of it (`whatif.reach`). Its
+    interval reaches to what that work may become already."""
+    left = tuple(Evidence(d.code, d.message, Grade.LIMITED, 0.0) for d in found.diagnostics if d.code == "not-reached")
+    return replace(found, trust=with_evidence(found.trust, left)) if left else found
+
+
 def with_evidence(trust: Trust, evidence: tuple[Evidence, ...]) -> Trust:
     """The trust with further findings."""
-    more = grade(evidence)
+    return together(trust, grade(evidence))
+
+
+def together(trust: Trust, more: Trust) -> Trust:
+    """The trust for the reasons of both."""
     worst = next(g for g in (Grade.UNSOUND, Grade.LIMITED, Grade.SOUND) if g in (trust.grade, more.grade))
     return Trust(worst, (*trust.reasons, *more.reasons), min(trust.unknown + more.unknown, 1.0))

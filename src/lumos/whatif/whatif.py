@@ -16,16 +16,19 @@ from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
 from lumos.cost.cluster import Accelerator, Cluster, load_cluster
-from lumos.cost.from_trace import accelerator_of
+from lumos.cost.from_trace import cluster_of
 from lumos.diagnostics import Diagnostic
-from lumos.errors import LumosError
+from lumos.errors import LumosError, UsageError
 from lumos.graph.one_off import recurring
 from lumos.segment.dimensions import Resize, Sizes, sizes
 from lumos.segment.segment import Segmentation, segment
 from lumos.segment.weights import weights
 from lumos.simulate import simulate
+from lumos.simulate.durations import scale
 from lumos.trace.operations import is_operations
+from lumos.units import count
 from lumos.vocabulary import DType, Phase, Recompute
+from lumos.whatif.activations import exchanged, stream_ratio
 from lumos.whatif.answer import (
     Answer,
     Changed,
@@ -39,18 +42,22 @@ from lumos.whatif.answer import (
     unchanged_tasks,
 )
 from lumos.whatif.capture import capture, wants_graphs
-from lumos.whatif.change import SIZE_KEYS, layers, microbatches, recompute, resize
-from lumos.whatif.durations import Durations
-from lumos.whatif.exchange import replicas
-from lumos.whatif.hardware import network, on_cluster
+from lumos.whatif.change import layers, microbatches, recompute
+from lumos.whatif.durations import Durations, check_altered, meant_operators
+from lumos.whatif.exchange import NO_LINK, replicas
+from lumos.whatif.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work, network, on_cluster, on_host
 from lumos.whatif.identify import ENOUGH_AGREEMENT, Identification, Identified
 from lumos.whatif.measured_layout import MeasuredLayout, measured_layout
 from lumos.whatif.passes import rearranged
 from lumos.whatif.place import assemble_pieces
-from lumos.whatif.planned import planned
-from lumos.whatif.possible import check_microbatches
+from lumos.whatif.planned import Planned, between, planned
+from lumos.whatif.possible import check_microbatches, check_size
+from lumos.whatif.replicated import replicate
+from lumos.whatif.resize import SIZE_KEYS, resize
 from lumos.whatif.settings import check_settings, counts, needs_plan
-from lumos.whatif.trusted import in_a_loop, widened, with_evidence
+from lumos.whatif.tensor import tensor_parallel
+from lumos.whatif.trusted import as_far_as_reached, in_a_loop, less_sure, together, up_to_base, widened, with_evidence
+from lumos.whatif.unmeasured import loader_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,9 +70,9 @@ if TYPE_CHECKING:
 class Changes:
     """What to change. settings: of --set. base_cluster: where the trace was recorded, for traces that do not say. cluster:
     where the job is to run. network: factors on its links (`hardware.network`). repeat: compare what a loop of the step takes, also
-    where the recording has one step only.
+    where the recording has one step only. host_factor: how much longer the CPU's work takes on `cluster`; None where nobody said.
 
-    Raises UsageError for a setting that does not exist, or a value that no job could take.
+    Raises UsageError for a setting that does not exist, a value that no job could take, or a host factor without a cluster.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -74,9 +81,18 @@ class Changes:
     cluster: str | None = None
     network: tuple[str, ...] = ()
     repeat: bool = False
+    host_factor: float | None = None
 
     def __post_init__(self) -> None:
         check_settings(self.settings)
+        if self.host_factor is not None and self.cluster is None:
+            raise UsageError("--host-factor is of the host of --cluster; name one, or slow the measured host with --scale 'cpu:*=F'")
+        if self.host_factor is not None and not 0 < self.host_factor < float("inf"):
+            raise UsageError(f"--host-factor {self.host_factor:g}: a factor must be above 0")
+
+    def moves_from(self, measured: Cluster) -> bool:
+        """Whether the job is to run on another machine than it was measured on."""
+        return self.cluster is not None and load_cluster(self.cluster) != measured
 
     @property
     def structural(self) -> bool:
@@ -97,22 +113,29 @@ def answer_changes(
     found = unchecked_answer(job, graph, changes, plan)
     if not changes.structural and not changes.repeat:
         grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: unchecked_answer(job, graph, replace(changes, repeat=True), plan)))
-    return widened(found, grounds)
+    unseen = loader_evidence(job, graph, found.base.step_time_s, found.outcome.step_time_s)
+    found = replace(found, diagnostics=(*found.diagnostics, *meant_operators(graph, job, changes.durations)))
+    return widened(up_to_base(found) if unseen else found, with_evidence(together(grounds, found.trust), unseen))
 
 
 def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
     """The same without a look at the evidence."""
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
+        check_altered(graph, altered, job, changes.durations)
         return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat)
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
     graphs = wants_graphs(changes.settings, graph)
     identified = _identified(job, graph, changes, plan or Identification(job, graph))
     if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH_AGREEMENT):
+        counted = {"layers": identified.job.model.layers, "microbatches": identified.job.plan.microbatches}
+        check_size(len(graph), counts(changes.settings), counted)
         return _planned(identified, job, graph, changes)
     _whole_pipeline(job, graph, changes.settings)
     segmentation = segment(recurring(graph), job)
+    counted = {"layers": segmentation.layers, "microbatches": 1 + max(p.label.microbatch for p in segmentation.pieces)}
+    check_size(len(graph), counts(changes.settings), counted)
     layout = changed_layout(measured_layout(segmentation), job, changes)
     placed = assemble_pieces(layout)
     modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
@@ -120,19 +143,26 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         placed, launches = capture(placed, segmentation)
         modelled |= launches
         layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
-    altered = changes.durations.apply(placed.graph, job)
+    if _alone(job, graph) and counts(changes.settings).get("dp", 1) > 1:
+        replicated = replicate(placed, layout, job.traces[0], counts(changes.settings)["dp"], _link(job, graph, changes))
+        placed, layout = replicated.placed, replicated.layout
+        modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
+    altered = changes.durations.apply(placed.graph, job, (segmentation.graph, placed.source))
     factor = altered.duration / np.maximum(placed.graph.duration, 1)
     changed = Changed(
         graph=altered,
         owners=placed.owners,
         low=np.minimum(np.rint(placed.low * factor).astype(np.int64), altered.duration),
         high=np.maximum(np.rint(placed.high * factor).astype(np.int64), altered.duration),
-        scaled=(layout.factor[placed.source] != 1) | (altered.duration != placed.graph.duration),
+        scaled=((layout.factor[placed.source] != 1) & (placed.source >= 0)) | (altered.duration != placed.graph.duration),
         modelled=modelled,
         changes=(*layout.changes, *changes.durations.described()),
         diagnostics=(*layout.diagnostics, *_plan_not_followed(identified)),
     )
-    found = answer(graph, changed, *_work(segmentation, job, changes), repeat=changes.repeat)
+    found = as_far_as_reached(answer(graph, changed, *_work(segmentation, job, changes), repeat=changes.repeat))
+    if {"layers", "recompute"} & set(changes.settings):
+        how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
+        found = less_sure(found, "layers-uncertain", how, segmentation.confidence)
     return _possible(found, changes, 1 + max(p.label.microbatch for p in segmentation.pieces))
 
 
@@ -158,14 +188,15 @@ def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
 
 
 def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None:
-    """Raise LumosError where layers or microbatches are to change but traces of some pipeline stages are missing."""
+    """Raise LumosError where layers, microbatches or tensor-parallel ranks are to change but traces of some pipeline stages are missing."""
     world = max((t.world_size or 0 for t in job.traces), default=0)
     facts = graph.collectives
     transfers = facts is not None and any(facts.kinds[k].is_transfer for k in set(facts.kind.tolist()))
-    if transfers and world > len(job.traces) and {"layers", "microbatches"} & set(settings):
+    changed = [key for key in ("layers", "microbatches", "tp") if key in settings]
+    if transfers and world > len(job.traces) and changed:
         raise LumosError(
-            f"the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show only a part of the model;"
-            " give at least one rank of every pipeline stage"
+            f"--set {changed[0]}: the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show"
+            " only a part of the model; give at least one rank of every pipeline stage"
         )
 
 
@@ -206,7 +237,16 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
     durations = changes.durations
     altered = durations._replace(slow=()).apply(graph, job)
     cluster = _target(identified.job.cluster, changes)
-    prediction = planned(identified, graph, loop.step_time_ns * 1e-9, changes.settings, cluster, altered, durations.slow)
+
+    def predicted(host: float) -> Planned:
+        there = altered if host == 1 else scale(altered, host_work(graph), host)
+        return planned(identified, graph, loop.step_time_ns * 1e-9, changes.settings, cluster, there, durations.slow)
+
+    moves = changes.moves_from(identified.job.cluster)
+    prediction = predicted((changes.host_factor if moves else None) or 1.0)
+    unknown = moves and changes.host_factor is None
+    if unknown:
+        prediction = between(prediction, *(predicted(1 + by) for by in (-HOST_INTERVAL, HOST_INTERVAL)))
     found = planned_answer(
         prediction,
         step,
@@ -214,8 +254,9 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
         (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes), *changes.durations.described()),
         spread(times, step_times(simulate(graph), owners)),
         measured_step(graph, times, step),
-        (*graph.diagnostics, *noise_unknown(times), *loop.findings("the job")),
+        (*graph.diagnostics, *noise_unknown(times), *loop.findings("the job"), *((HOST_UNKNOWN,) if unknown else ())),
     )
+    found = less_sure(found, "plan-uncertain", "the plan accounts for a part of the heavy work of the recording", identified.agreement)
     return _possible(found, changes, identified.job.plan.microbatches)
 
 
@@ -244,11 +285,15 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     settings = changes.settings
     wanted = counts(settings)
     resized = {key: wanted[key] for key in SIZE_KEYS if key in wanted}
-    needs_costs = bool(resized) or "microbatches" in wanted
+    needs_costs = bool(resized) or "microbatches" in wanted or "tp" in wanted
     accelerator = device_of(job, layout.segmentation.graph, changes.base_cluster) if needs_costs else None
     if resized:
         layout = resize(layout, job, accelerator, **resized)
-    if "dp" in wanted:
+        layout = exchanged(layout, job, _known_cluster(job, layout.segmentation.graph, changes), stream_ratio(job, resized), {})
+    if "tp" in wanted:
+        cluster = _known_cluster(job, layout.segmentation.graph, changes)
+        layout = tensor_parallel(layout, job, accelerator, wanted["tp"], cluster)
+    if "dp" in wanted and not _alone(job, layout.segmentation.graph):
         layout = replicas(layout, job, wanted["dp"], _fabric(job, layout.segmentation.graph, changes))
     if changes.cluster and not has_device(layout.segmentation.graph):
         raise LumosError(
@@ -257,6 +302,8 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     if changes.cluster or changes.network:
         old = recorded_cluster(job, layout.segmentation.graph, changes.base_cluster)
         layout = on_cluster(layout, job, old, _target(old, changes) or old, ", ".join(_hardware_words(changes)))
+        if changes.moves_from(old):
+            layout = on_host(layout, changes.host_factor)
     if "recompute" in settings:
         layout = recompute(layout, Recompute(settings["recompute"]))
     if "layers" in wanted:
@@ -277,10 +324,7 @@ def device_of(job: Job, graph: Graph, base_cluster: str | None) -> Accelerator |
         return None
     if base_cluster is not None:
         return load_cluster(base_cluster).accelerator
-    try:
-        return accelerator_of(job.traces[0])
-    except LumosError as error:
-        raise LumosError(str(error).replace("--on CLUSTER", "--base-cluster CLUSTER")) from error
+    return cluster_of(job.traces[0], "--base-cluster").accelerator
 
 
 def recorded_cluster(job: Job, graph: Graph, base_cluster: str | None) -> Cluster:
@@ -289,14 +333,30 @@ def recorded_cluster(job: Job, graph: Graph, base_cluster: str | None) -> Cluste
         return load_cluster(base_cluster)
     if not has_device(graph):
         return load_cluster("host")
-    properties = job.traces[0].metadata.get("deviceProperties")
-    names = [str(p["name"]) for p in properties if p.get("name")] if isinstance(properties, list) else []
-    if not names:
-        raise LumosError(f"{job.traces[0].path}: the header names no device; say where it ran with --base-cluster CLUSTER")
+    return cluster_of(job.traces[0], "--base-cluster")
+
+
+def _alone(job: Job, graph: Graph) -> bool:
+    """Whether the job is one process that exchanges nothing."""
+    return len(job.traces) == 1 and (job.traces[0].world_size or 1) == 1 and (graph.collectives is None or not len(graph.collectives.task))
+
+
+def _link(job: Job, graph: Graph, changes: Changes) -> Cluster:
+    """The cluster over whose links the replicas of a job of one process would exchange gradients. Raises LumosError where nothing says."""
+    cluster = _fabric(job, graph, changes)
+    if cluster is None:
+        raise LumosError(NO_LINK)
+    return cluster
+
+
+def _known_cluster(job: Job, graph: Graph, changes: Changes) -> Cluster | None:
+    """The cluster that the job ran on; None where neither its files nor --base-cluster say, and for processes on a CPU."""
+    if changes.base_cluster is None and not has_device(graph):
+        return None
     try:
-        return load_cluster(names[0])
-    except LumosError as error:
-        raise LumosError(f"{job.traces[0].path}: {error}; say where it ran with --base-cluster CLUSTER") from error
+        return recorded_cluster(job, graph, changes.base_cluster)
+    except LumosError:
+        return None
 
 
 def _fabric(job: Job, graph: Graph, changes: Changes) -> Cluster | None:

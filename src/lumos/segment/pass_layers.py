@@ -1,0 +1,80 @@
+"""The layers of one forward pass: as repetition, or else one for every operator that holds weights."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.segment.repetition import FEWEST_LAYERS, Run, alike, find_stacks
+
+if TYPE_CHECKING:
+    from lumos.segment.units import Units
+    from lumos.trace.table import Int64, Trace
+
+#: Operators that hold weights.
+WEIGHTED = re.compile(r"(aten::)?(conv(olution|\dd)?|cudnn_convolution|miopen_convolution|linear|addmm)$|ConvolutionBackward|te\.\w*linear")
+#: A repetition is taken for the layers of a pass if it covers this share of it; otherwise operators with weights are the layers.
+_LEAST_COVERED = 0.5
+#: What two layers that are alike count for, of a run of more.
+_TWO_ALIKE = 0.5
+
+
+class PassLayers(NamedTuple):
+    """The layers of a pass. layer: of each unit, -1 outside the layers. part: what each unit is outside them. stacks: how many layers
+    each stack has. alike: how alike they are. how: how they were found, "" where there are none."""
+
+    layer: Int64
+    part: list[str]
+    stacks: tuple[int, ...]
+    alike: float
+    how: str
+
+
+def forward_layers(trace: Trace, u: Units, low: int, high: int) -> PassLayers:
+    """The layers of a forward pass."""
+    symbols = u.symbol[low:high].tolist()
+    runs = find_stacks(symbols)
+    if runs and _covered(trace, u.row[low:high], runs) >= _LEAST_COVERED:
+        first, last = runs[0].bounds[0], runs[-1].bounds[-1]
+        part = ["embedding" if i < first else "head" if i >= last else "between stacks" for i in range(high - low)]
+        return PassLayers(layers_in(runs, high - low), part, tuple(run.layers for run in runs), _likeness(runs), "repetition")
+    weighted = [i for i in range(high - low) if WEIGHTED.match(trace.strings[trace.name[u.row[low + i]]])]
+    if len(weighted) < 2:
+        return PassLayers(np.full(high - low, -1, np.int64), ["forward"] * (high - low), (), 0.0, "")
+    bounds = (*weighted, high - low)
+    blocks = [Counter(symbols[a:b]) for a, b in pairwise(bounds)]
+    similar = float(np.mean([alike(a, b) for a, b in pairwise(blocks)]))
+    layer = _from_bounds(bounds, high - low)
+    return PassLayers(layer, ["embedding"] * (high - low), (len(weighted),), similar, "operators with weights")
+
+
+def _likeness(runs: tuple[Run, ...]) -> float:
+    """How alike the layers of the stacks are, weighed by their layers; half as much in a stack of two."""
+    total = sum(run.layers for run in runs)
+    return sum(run.layers * run.alike * (_TWO_ALIKE if run.layers == FEWEST_LAYERS else 1.0) for run in runs) / total
+
+
+def _covered(trace: Trace, rows: Int64, runs: tuple[Run, ...]) -> float:
+    """Share of the units of a pass (`rows` of the trace), or of their time, that the runs cover; the larger of the two."""
+    inside = sum(int(trace.duration[rows[run.bounds[0] : run.bounds[-1]]].sum()) for run in runs)
+    total = int(trace.duration[rows].sum())
+    return max(sum(run.covered for run in runs), inside / total if total else 0.0)
+
+
+def layers_in(runs: tuple[Run, ...], length: int) -> Int64:
+    """The layer of each of `length` units, numbered through over the runs; -1 outside."""
+    layer, first = np.full(length, -1, np.int64), 0
+    for run in runs:
+        own = _from_bounds(run.bounds, length)
+        layer = np.where(own >= 0, first + own, layer)
+        first += run.layers
+    return layer
+
+
+def _from_bounds(bounds: tuple[int, ...], length: int) -> Int64:
+    layer = np.searchsorted(np.array(bounds), np.arange(length), "right") - 1
+    return np.where(layer >= len(bounds) - 1, -1, layer)

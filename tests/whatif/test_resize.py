@@ -1,0 +1,94 @@
+"""Another batch of a model that is no transformer, from a drawn recording; and what no shape shows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lumos.errors import LumosError
+from lumos.graph.build import build
+from lumos.trace import read
+from lumos.vocabulary import Grade
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, answer_changes
+
+CONVOLUTION = ("aten::conv2d", [[16, 3, 32, 32], [48, 3, 3, 3], [48]], 10_000)
+#: A kernel of another library, whose shapes say nothing.
+FOREIGN = ("other::mix", [], 2_000)
+
+
+def recording(tmp_path, *kernels, shapes=True):
+    """Operators of 10 us, each with a launch of 5 us and a kernel (name, shapes, us), one after the other on one stream."""
+    events, at, free = [], 1000, 1000
+    for i, (name, dims, us) in enumerate(kernels, 1):
+        kind = "TensorList" if "_foreach_" in name else "float"
+        known = {"Input Dims": dims, "Input type": [kind] * len(dims)} if shapes and dims else {}
+        call = {"correlation": i, "External id": i}
+        free = max(free, at + 9)
+        for cat, event, thread, start, length, args in (
+            ("cpu_op", name, 1, at, 10, {"External id": i, **known}),
+            ("cuda_runtime", "cudaLaunchKernel", 1, at + 2, 5, call),
+            ("kernel", f"kernel of {name}", 7, free, us, {**call, "device": 0, "stream": 7}),
+        ):
+            row = {"ph": "X", "cat": cat, "name": event, "pid": thread % 7, "tid": thread, "ts": start, "dur": length, "args": args}
+            events.append(row)
+        at, free = at + 11, free + us
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": events}))
+    job = read(str(path))
+    return job, build(job)
+
+
+def ask(found, *words):
+    return answer_changes(*found, Changes(parse_settings(words)), force=True)
+
+
+def test_a_convolution_takes_four_times_as_long_for_four_times_the_batch(tmp_path):
+    answer = ask(recording(tmp_path, CONVOLUTION), "micro_batch=64")
+    # all but the kernel's fixed 2 us is multiplied by 4
+    grown = 3 * (10_000 - 2) * 1e-6
+    assert answer.outcome.step_time_s - answer.base.step_time_s == pytest.approx(grown, rel=1e-3)
+    assert not [d for d in answer.diagnostics if d.code == "not-reached"]
+
+
+def test_the_measured_batch_again_is_the_same_step(tmp_path):
+    answer = ask(recording(tmp_path, CONVOLUTION), "micro_batch=16")
+    assert answer.outcome.step_time_s == answer.base.step_time_s
+
+
+def test_work_that_no_shape_describes_widens_the_interval(tmp_path):
+    answer = ask(recording(tmp_path, CONVOLUTION, FOREIGN), "micro_batch=64")
+    assert [d.code for d in answer.diagnostics if d.code == "not-reached"]
+    assert answer.trust.grade is Grade.LIMITED
+    alone = ask(recording(tmp_path, CONVOLUTION), "micro_batch=64")
+    further = answer.outcome.step_time_high_s - alone.outcome.step_time_high_s
+    assert further > 4 * 2_000e-6  # the foreign kernel could take four times its 2 ms
+    assert further < 4.3 * 2_000e-6
+
+
+def test_an_optimizer_over_lists_without_shapes_grows_with_the_weights(tmp_path):
+    # weights: a table of 1000 x 64, and 64 x 256 and 256 x 64, which become twice as large: 96,768 numbers become 129,536
+    table, tokens = ("aten::embedding", [[1000, 64], [4, 32]], 10), ("aten::linear", [[4, 32, 64], [256, 64]], 10)
+    passes = (table, tokens, ("aten::linear", [[4, 32, 256], [64, 256]], 10))
+    found = recording(tmp_path, *passes, ("aten::_foreach_adam_", [[], []], 100_000))
+    answer = ask(found, "ffn=512")
+    assert answer.outcome.step_time_s / answer.base.step_time_s == pytest.approx(129_536 / 96_768, rel=0.01)
+
+
+def test_a_size_that_the_shapes_do_not_show_is_refused_with_what_they_show(tmp_path):
+    with pytest.raises(LumosError, match="do not show hidden of a model; they show micro_batch"):
+        ask(recording(tmp_path, CONVOLUTION), "hidden=64")
+
+
+def test_shapes_that_were_not_recorded_are_asked_for(tmp_path):
+    with pytest.raises(LumosError, match=r"no shapes of operators.*record_shapes=True"):
+        ask(recording(tmp_path, CONVOLUTION, shapes=False), "micro_batch=64")
+
+
+def test_a_change_that_reaches_no_task_is_no_answer(tmp_path):
+    """The convolution shows the batch, but all time is that of a kernel whose shapes do not."""
+    found = recording(tmp_path, (*CONVOLUTION[:2], 0), ("other::impl", [[7]], 10_000))
+    with pytest.raises(LumosError, match="--set micro_batch = 64: no task changed"):
+        ask(found, "micro_batch=64")
+    assert ask(found, "micro_batch=16").outcome.step_time_s == ask(found, "micro_batch=16").base.step_time_s

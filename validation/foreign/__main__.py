@@ -1,0 +1,43 @@
+"""What `lumos whatif` says of changes of other people's scripts, against the changed scripts.
+
+python -m validation.foreign --record DIR [WORD…]        record the jobs (needs torch and transformers; some 20 minutes)
+python -m validation.foreign DIR [WORD…]                 score the pairs that are not held out
+python -m validation.foreign DIR --held-out              score all of them
+python -m validation.foreign DIR --shuffle               give every pair the truth of another one, to see the score fall
+python -m validation.foreign DIR [--held-out] --write    write the score into docs/accuracy.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tools.document import write_section
+from validation.foreign.score import score, section
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("words", nargs="*", help="only pairs whose name contains one of them; then nothing is written")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--shuffle", action="store_true")
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_intermixed_args()
+    if args.record:
+        from validation.foreign.record import record
+
+        record(args.folder, args.words)
+        return 0
+    scores = score(args.folder, args.words, held_out=args.held_out, shuffle=args.shuffle)
+    text = section(scores)
+    print(text)
+    if args.write and not args.words and not args.shuffle:
+        write_section("docs/accuracy.md", "whatif-foreign", text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Collectives of a script: what the profiler says of them, their kernels, and what a link of this folder's own takes for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from validation.foreign.kernels import SIZES, elements
+from validation.foreign.nodes import Node
+from validation.foreign.prices import BY_NAME, factor
+
+#: Bytes a second that each rank's link carries at best, and what each step of a ring takes, s. Invented, near those of NVLink 3.
+LINK, HOP = 235e9, 1.1e-6
+#: Of the best rate, what messages up to that many bytes reach (the protocols LL, LL128 and Simple of NCCL).
+RATES = ((256e3, 0.22), (8e6, 0.68), (float("inf"), 0.92))
+#: Spread of the factor of a kind, a group's size and a number of bytes, as the standard deviation of its logarithm.
+BY_BYTES = 0.03
+TYPES = {"float": "Float", "c10::BFloat16": "BFloat16", "long int": "Long"}
+NAMES = {"Float": "f32", "BFloat16": "bf16", "Long": "i64"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of collective. name: as the profiler says it. kernel: with the type where it has one. rings: passes of the data around the
+    ring. sent, received: elements of input and output, from those of the operator's first tensors and the number of ranks."""
+
+    name: str
+    kernel: str
+    rings: int
+    sent: Callable[[list[int], int], int]
+    received: Callable[[list[int], int], int]
+
+
+_REDUCE = Kind("allreduce", "ncclDevKernel_AllReduce_Sum_{}_RING_LL", 2, lambda n, _: n[0], lambda n, _: n[0])
+KINDS = {
+    "c10d::allreduce_": _REDUCE,
+    "_c10d_functional::all_reduce": _REDUCE,
+    "c10d::_allgather_base_": Kind("_allgather_base", "ncclDevKernel_AllGather_RING_LL", 1, lambda n, _: n[1], lambda n, _: n[0]),
+    "_c10d_functional::all_gather_into_tensor": Kind(
+        "_allgather_base", "ncclDevKernel_AllGather_RING_LL", 1, lambda n, _: n[0], lambda n, ranks: n[0] * ranks
+    ),
+    "c10d::_reduce_scatter_base_": Kind(
+        "_reduce_scatter_base", "ncclDevKernel_ReduceScatter_Sum_{}_RING_LL", 1, lambda n, _: n[1], lambda n, _: n[0]
+    ),
+    "_c10d_functional::reduce_scatter_tensor": Kind(
+        "_reduce_scatter_base", "ncclDevKernel_ReduceScatter_Sum_{}_RING_LL", 1, lambda n, _: n[0], lambda n, ranks: n[0] // ranks
+    ),
+}
+WAIT = "_c10d_functional::wait_tensor"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A collective of `ranks` ranks. facts: what the profiler notes of it, without the group."""
+
+    kind: Kind
+    kernel: str
+    us: float
+    facts: dict[str, Any]
+
+
+def transfer(node: Node, ranks: int) -> Transfer:
+    """The collective of an operator in a group of that many ranks."""
+    kind = KINDS[node.name]
+    dtype = node.types[0] if node.types[0] in SIZES else node.lists[0].dtype if node.lists else "float"
+    counts = [elements(d) for d in node.dims if d]
+    sent, received = kind.sent(counts, ranks), kind.received(counts, ranks)
+    amount = max(sent, received) * SIZES[dtype]
+    rate = next(rate for limit, rate in RATES if amount <= limit)
+    seconds = 3.5e-6 + (ranks - 1) * kind.rings * (HOP + amount / ranks / (LINK * rate))
+    name = kind.kernel.format(NAMES[TYPES[dtype]])
+    us = seconds * 1e6 * factor(f"{kind.name} {ranks}", BY_NAME) * factor(f"{kind.name} {ranks} {amount}", BY_BYTES)
+    facts = {"Collective name": kind.name, "In msg nelems": sent, "Out msg nelems": received, "Group size": ranks, "dtype": TYPES[dtype]}
+    return Transfer(kind, name, us, facts)
+
+
+def is_asynchronous(node: Node) -> bool:
+    """Whether the script goes on and waits later; functional collectives always do."""
+    return node.name.startswith("_c10d_functional::") or "True" in node.concrete
+
+
+__all__ = ["KINDS", "WAIT", "Transfer", "is_asynchronous", "transfer"]

@@ -1,0 +1,170 @@
+"""The pairs: a job, and the same script with other settings, with the words of `lumos whatif --set` for the change between them.
+
+Half of the pairs are held out: recorded with the others, and neither scored nor shown before that is asked for. A hash of its name decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+from validation.foreign.job import Job
+
+#: What the words of `--set` mean to a job where they do not say it in its own.
+MEANS: dict[str, dict[str, tuple[str, str | bool]]] = {
+    "recompute": {"full": ("recompute", True), "none": ("recompute", False)},
+    "precision": {"bf16": ("precision", "amp"), "tf32": ("precision", "tf32"), "fp32": ("precision", "fp32")},
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A job, by its name in BASES, and a change of it, as the words KEY=VALUE,… of `lumos whatif --set`."""
+
+    base: str
+    change: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.base}: {self.change}"
+
+    @property
+    def held_out(self) -> bool:
+        return sha256(self.name.encode()).digest()[0] % 2 == 1
+
+    @property
+    def target(self) -> Job:
+        """The changed job."""
+        return changed(BASES[self.base], self.change)
+
+
+def changed(job: Job, change: str) -> Job:
+    """The job after a change in the words KEY=VALUE,… of `lumos whatif --set`."""
+    changes: dict[str, int | str | bool] = {}
+    for word in change.split(","):
+        key, value = word.split("=")
+        own, meant = MEANS[key][value] if key in MEANS else (key, int(value))
+        changes[own] = meant
+    return job.changed(changes)
+
+
+def _sizes(text: str) -> dict[str, int]:
+    """Sizes, from words that say a name and a number in turn."""
+    words = text.split()
+    return {key: int(value) for key, value in zip(words[::2], words[1::2], strict=True)}
+
+
+def _wide(hidden: int, heads: int, ffn: int) -> str:
+    return f"hidden={hidden},heads={heads},ffn={ffn}"
+
+
+BASES: dict[str, Job] = {
+    "GPT-2, bf16": Job("gpt2", _sizes("layers 6 hidden 768 heads 12 ffn 3072 micro_batch 4 seq 1024"), precision="bf16"),
+    "GPT-2, fp32, host-bound": Job(
+        "gpt2", _sizes("layers 6 hidden 512 heads 8 ffn 2048 micro_batch 1 seq 256"), fused=False, reads_loss=True, host=1.6
+    ),
+    "GPT-2, amp, 4 microbatches": Job(
+        "gpt2", _sizes("layers 4 hidden 1024 heads 16 ffn 4096 micro_batch 2 seq 1024"), 4, precision="amp", fused=False
+    ),
+    "Llama, bf16": Job(
+        "llama", _sizes("layers 4 hidden 2048 heads 16 kv_heads 4 ffn 5632 micro_batch 2 seq 1024"), precision="bf16", fused=False
+    ),
+    "Llama, bf16, recomputed": Job(
+        "llama",
+        _sizes("layers 5 hidden 1024 heads 16 kv_heads 16 ffn 2816 micro_batch 2 seq 2048"),
+        precision="bf16",
+        recompute=True,
+        reads_loss=True,
+    ),
+    "Mixtral, bf16": Job("mixtral", _sizes("layers 3 hidden 1024 heads 16 ffn 3584 experts 4 micro_batch 2 seq 1024"), precision="bf16"),
+    "BERT, tf32": Job("bert", _sizes("layers 4 hidden 768 heads 12 ffn 3072 micro_batch 8 seq 512"), precision="tf32", reads_loss=True),
+    "T5, tf32": Job("t5", _sizes("layers 3 hidden 512 heads 8 ffn 2048 micro_batch 8 seq 256"), precision="tf32"),
+    "ViT, amp": Job("vit", _sizes("layers 4 hidden 768 heads 12 ffn 3072 micro_batch 32"), precision="amp", clip=False),
+    "ResNet-50, tf32": Job("resnet", _sizes("micro_batch 32"), precision="tf32", clip=False, fused=False),
+    "nn.Transformer, tf32": Job(
+        "translator", _sizes("layers 3 hidden 512 heads 8 ffn 2048 micro_batch 16 seq 128"), precision="tf32", clip=False
+    ),
+    "GPT-2, amp, DDP of 4": Job(
+        "gpt2", _sizes("layers 6 hidden 768 heads 12 ffn 3072 micro_batch 4 seq 1024"), precision="amp", clip=False, dp=4
+    ),
+    "ResNet-50, tf32, DDP of 4": Job("resnet", _sizes("micro_batch 24"), precision="tf32", clip=False, fused=False, dp=4),
+    "BERT, tf32, DDP of 2, 2 microbatches": Job(
+        "bert", _sizes("layers 4 hidden 768 heads 12 ffn 3072 micro_batch 8 seq 256"), 2, precision="tf32", clip=False, dp=2
+    ),
+    "Llama, bf16, FSDP2 of 4": Job(
+        "llama",
+        _sizes("layers 4 hidden 2048 heads 16 kv_heads 4 ffn 5632 micro_batch 2 seq 1024"),
+        precision="bf16",
+        clip=False,
+        dp=4,
+        zero=3,
+    ),
+    "GPT-2, fp32, FSDP2 of 2": Job(
+        "gpt2", _sizes("layers 5 hidden 512 heads 8 ffn 2048 micro_batch 4 seq 512"), clip=False, dp=2, zero=3, reads_loss=True
+    ),
+    "Llama, bf16, tensor 2": Job(
+        "llama",
+        _sizes("layers 4 hidden 2048 heads 16 kv_heads 8 ffn 5632 micro_batch 2 seq 1024"),
+        precision="bf16",
+        clip=False,
+        fused=False,
+        tp=2,
+    ),
+    "BERT, tf32, tensor 2": Job(
+        "bert", _sizes("layers 4 hidden 1024 heads 16 ffn 4096 micro_batch 8 seq 512"), precision="tf32", clip=False, tp=2
+    ),
+    "Llama, bf16, FSDP2 of 2, tensor 2": Job(
+        "llama",
+        _sizes("layers 4 hidden 2048 heads 16 kv_heads 8 ffn 5632 micro_batch 2 seq 1024"),
+        precision="bf16",
+        clip=False,
+        dp=2,
+        tp=2,
+        zero=3,
+    ),
+    "LSTM, tf32": Job("lstm", _sizes("layers 2 hidden 1024 micro_batch 64 seq 35"), precision="tf32"),
+    "DLRM, tf32": Job(
+        "dlrm", _sizes("tables 8 width 64 width_of_towers 1024 micro_batch 4096"), precision="tf32", clip=False, reads_loss=True
+    ),
+}
+
+CHANGES: dict[str, tuple[str, ...]] = {
+    "GPT-2, bf16": (
+        "layers=12",
+        "layers=3",
+        "micro_batch=8",
+        "micro_batch=2",
+        "seq=512",
+        "seq=2048",
+        "microbatches=4",
+        "recompute=full",
+        "dp=4",
+    ),
+    "GPT-2, fp32, host-bound": ("layers=12", "micro_batch=4", "micro_batch=8", "microbatches=2", "seq=1024", "precision=bf16"),
+    "GPT-2, amp, 4 microbatches": ("layers=8", "micro_batch=4", "microbatches=2", "microbatches=8", "seq=2048", "recompute=full"),
+    "Llama, bf16": ("layers=8", "layers=2", "micro_batch=4", "seq=2048", "ffn=8192", "microbatches=2", _wide(4096, 32, 11264)),
+    "Llama, bf16, recomputed": ("recompute=none", "layers=10", "micro_batch=4", "seq=1024", "microbatches=3"),
+    "Mixtral, bf16": ("layers=6", "micro_batch=4", "seq=2048", "microbatches=2", "ffn=7168"),
+    "BERT, tf32": ("layers=12", "layers=2", "micro_batch=16", "micro_batch=4", "seq=256", "microbatches=2", _wide(1024, 16, 4096)),
+    "T5, tf32": ("layers=6", "micro_batch=16", "seq=512", "microbatches=2", "precision=bf16"),
+    "ViT, amp": ("layers=12", "micro_batch=64", "micro_batch=16", "microbatches=2", _wide(1024, 16, 4096)),
+    "ResNet-50, tf32": ("micro_batch=64", "micro_batch=16", "microbatches=2", "precision=bf16"),
+    "nn.Transformer, tf32": ("layers=6", "micro_batch=32", "seq=256", "microbatches=2", "precision=bf16"),
+    "LSTM, tf32": ("micro_batch=128", "micro_batch=32", "hidden=2048", "layers=4", "seq=70", "microbatches=2"),
+    "DLRM, tf32": ("micro_batch=8192", "micro_batch=2048", "microbatches=2"),
+    "GPT-2, amp, DDP of 4": ("dp=2", "dp=8", "layers=12", "micro_batch=8", "seq=512", "microbatches=2", "zero=3"),
+    "ResNet-50, tf32, DDP of 4": ("dp=8", "micro_batch=48", "microbatches=2"),
+    "BERT, tf32, DDP of 2, 2 microbatches": ("dp=4", "layers=8", "microbatches=4", "seq=512"),
+    "Llama, bf16, FSDP2 of 4": ("dp=8", "dp=2", "layers=8", "micro_batch=4", "seq=2048", "recompute=full"),
+    "GPT-2, fp32, FSDP2 of 2": ("dp=4", "layers=10", "micro_batch=8", "zero=0"),
+    "Llama, bf16, tensor 2": ("tp=4", "tp=1", "layers=8", "micro_batch=4", "seq=2048", "microbatches=2"),
+    "BERT, tf32, tensor 2": ("tp=4", "layers=8", "micro_batch=4"),
+    "Llama, bf16, FSDP2 of 2, tensor 2": ("tp=4", "dp=4", "layers=8", "micro_batch=4"),
+}
+
+PAIRS = tuple(Pair(base, change) for base, changes in CHANGES.items() for change in changes)
+
+
+def folder_of(base: str) -> str:
+    """The folder of a base's recording, by its name."""
+    return "".join(c if c.isalnum() or c == "-" else "_" for c in base)

@@ -1,0 +1,155 @@
+"""How a module is spread over ranks: DDP, FSDP2 and tensor parallelism of PyTorch, over a process group that moves nothing.
+
+One rank runs; the others do the same on their parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, cast
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from validation.foreign.job import Job
+
+#: Bytes of DDP's first bucket and of the others (torch.distributed, `_DEFAULT_FIRST_BUCKET_BYTES` and `bucket_cap_mb`).
+BUCKETS = [1 << 20, 25 << 20]
+
+
+@contextmanager
+def process_group(job: Job) -> Iterator[None]:
+    """The process group of all ranks of a job, of which this is the first; none for one rank."""
+    if not job.mesh:
+        yield
+        return
+    dist.init_process_group("fake", rank=0, world_size=job.dp * job.tp, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def distributed(module: nn.Module, job: Job) -> nn.Module:
+    """The module on this rank of the job."""
+    if not job.mesh:
+        return module
+    with unset_fake_temporarily():
+        whole = init_device_mesh("cpu", tuple(job.mesh.values()), mesh_dim_names=tuple(job.mesh))
+        mesh = {key: whole[key] for key in job.mesh}
+    if job.tp > 1:
+        tensor_parallel(module, mesh["tp"], job)
+    if job.dp == 1:
+        return module
+    return sharded(module, mesh["dp"]) if job.zero == 3 else replicated(module)
+
+
+def tensor_parallel(module: nn.Module, mesh: DeviceMesh, job: Job) -> None:
+    """The multiplications of every layer, of the embedding and of the head shared by the ranks, as torchtitan's plan for Llama does."""
+    names = {
+        "llama": (
+            ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"),
+            ("self_attn.o_proj", "mlp.down_proj"),
+        ),
+        "bert": (
+            ("attention.self.query", "attention.self.key", "attention.self.value", "intermediate.dense"),
+            ("attention.output.dense", "output.dense"),
+        ),
+    }
+    by_column, by_row = names[job.family]
+    plan: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in by_column}
+    plan |= {name: RowwiseParallel() for name in by_row}
+    for layer in next(part for part in module.modules() if isinstance(part, nn.ModuleList)):
+        parallelize_module(layer, mesh, plan)
+    if job.family == "llama":
+        outer: dict[str, ParallelStyle] = {
+            "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
+            "lm_head": ColwiseParallel(output_layouts=Replicate()),
+        }
+        parallelize_module(module, mesh, outer)
+
+
+def sharded(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """FSDP2: every layer a group of its own, everything else one more."""
+    with unset_fake_temporarily():  # it computes with the numbers of ranks, which are no fakes; the parameters are
+        for part in list(module.modules()):
+            if isinstance(part, nn.ModuleList):
+                for layer in part:
+                    fully_shard(layer, mesh=mesh)
+        fully_shard(module, mesh=mesh)
+    return module
+
+
+def replicated(module: nn.Module) -> nn.Module:
+    """DDP. What its C++ reads from tensors at the start is left out, and its buckets are those with which it would go on after the first
+    step: in the order of the backward pass."""
+    assign = cast(Any, dist)._compute_bucket_assignment_by_size
+
+    def backwards(tensors: list[Tensor], _: list[int], sparse: list[bool]) -> Any:
+        found, limits = assign(tensors[::-1], BUCKETS, sparse[::-1])
+        return [[len(tensors) - 1 - i for i in bucket] for bucket in found][::-1], limits[::-1]
+
+    nothing = patch.object(dist, "_verify_params_across_processes", lambda *_: None)
+    with nothing, patch.object(dist, "_compute_bucket_assignment_by_size", backwards):
+        wrapped = DistributedDataParallel(module, init_sync=False)
+    wrapped.register_comm_hook(None, lambda _, bucket: _all_reduce(bucket))
+    wrapped.reducer = cast(Any, _WithoutRebuilding(wrapped.reducer))
+    return wrapped
+
+
+def _all_reduce(bucket: Any) -> torch.futures.Future[Tensor]:
+    dist.all_reduce(bucket.buffer(), async_op=True)
+    done: torch.futures.Future[Tensor] = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+
+
+class _WithoutRebuilding:
+    """DDP's reducer, whose buckets are as they would be after it has built them anew."""
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def _rebuild_buckets(self) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reducer, name)
+
+
+@contextmanager
+def _without_sync(module: FSDPModule) -> Iterator[None]:
+    module.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        module.set_requires_gradient_sync(True)
+
+
+def postponed(module: nn.Module) -> AbstractContextManager[None]:
+    """A microbatch that is not the last exchanges no gradients."""
+    if isinstance(module, DistributedDataParallel):
+        return cast(AbstractContextManager[None], module.no_sync())
+    return _without_sync(module) if isinstance(module, FSDPModule) else _at_once()
+
+
+@contextmanager
+def _at_once() -> Iterator[None]:
+    yield
+
+
+def parameter_groups(parameters: Iterable[Tensor]) -> list[dict[str, list[Tensor]]]:
+    """Parameters that one operator on lists may take together: those spread over the same ranks."""
+    groups: dict[object, list[Tensor]] = {}
+    for each in parameters:
+        groups.setdefault(each.device_mesh if isinstance(each, DTensor) else None, []).append(each)
+    return [{"params": group} for group in groups.values()]

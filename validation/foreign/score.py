@@ -1,0 +1,166 @@
+"""The score of the pairs: every base is read and built once, changed as each of its pairs says, and the answer compared with the target."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tools.document import markdown_table
+from validation.foreign.pairs import PAIRS, Pair, folder_of
+
+from lumos.analyze.trust import trust
+from lumos.errors import LumosError
+from lumos.graph.build import build
+from lumos.trace import read
+from lumos.vocabulary import Grade
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, answer_changes
+
+#: Figures to reach: share answered; median, 90th percentile and largest error, as fractions; bounds of what the 80 % interval holds.
+ANSWERED, MEDIAN, NINETIETH, WORST, HOLDS = 0.9, 0.02, 0.06, 0.12, (0.7, 0.9)
+
+
+@dataclass(frozen=True)
+class Score:
+    """One pair, times in ms. answer: None where Lumos gives none, for the reason `why`. proportional: see `record`.
+
+    low, high: of the answer's 80 % interval.
+    """
+
+    pair: Pair
+    base: float
+    target: float
+    proportional: float
+    answer: float | None = None
+    low: float = 0.0
+    high: float = 0.0
+    grade: str = ""
+    why: str = ""
+
+    @property
+    def error(self) -> float | None:
+        return None if self.answer is None else self.answer / self.target - 1
+
+    @property
+    def holds(self) -> bool:
+        return self.low <= self.target <= self.high
+
+
+def score(folder: Path, words: Sequence[str] = (), *, held_out: bool = False, shuffle: bool = False) -> list[Score]:
+    """The pairs recorded in a folder, without the held-out ones unless asked for. shuffle: each against the target of the next pair."""
+    truth = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
+    pairs = [p for p in PAIRS if p.name in truth and (held_out or not p.held_out) and (not words or any(word in p.name for word in words))]
+    out: list[Score] = []
+    for base in dict.fromkeys(pair.base for pair in pairs):
+        answer = _answers(folder / folder_of(base))
+        for pair in (p for p in pairs if p.base == base):
+            known = truth[pair.name]
+            out.append(answer(Score(pair, known["base_ms"], known["target_ms"], known["proportional_ms"])))
+            said = f"{out[-1].error:+.2%} of {out[-1].target:.2f} ms" if out[-1].error is not None else out[-1].why
+            print(f"{pair.name}: {said}", file=sys.stderr, flush=True)
+    if shuffle:
+        out = [replace(a, target=b.target, proportional=b.proportional) for a, b in zip(out, [*out[1:], *out[:1]], strict=True)]
+    return out
+
+
+def _answers(recording: Path) -> Callable[[Score], Score]:
+    """What Lumos says of changes of one recording."""
+    job = read(str(recording))
+    graph = build(job)
+    grounds = trust(graph)
+
+    def answer(asked: Score) -> Score:
+        try:
+            found = answer_changes(job, graph, Changes(parse_settings(asked.pair.change.split(","))), trust=grounds)
+        except LumosError as error:
+            return replace(asked, why=str(error).replace(str(recording), "").strip())
+        if found.trust.grade is Grade.UNSOUND:
+            return replace(asked, grade=str(found.trust.grade), why=found.trust.why)
+        times = (1e3 * t for t in (found.outcome.step_time_s, found.outcome.step_time_low_s, found.outcome.step_time_high_s))
+        low_to_high = dict(zip(("answer", "low", "high"), times, strict=True))
+        return replace(asked, **low_to_high, grade=str(found.trust.grade))  # type: ignore[arg-type]
+
+    return answer
+
+
+def section(scores: Sequence[Score]) -> str:
+    """The section of docs/accuracy.md."""
+    open_ones, held = [s for s in scores if not s.pair.held_out], [s for s in scores if s.pair.held_out]
+    shown = [("looked at", open_ones), ("held out", held), ("all", scores)] if held else [("looked at", open_ones)]
+    heads = ("what", "to reach", *(name for name, _ in shown))
+    rows = [(what, reach, *(of(each) for _, each in shown)) for what, reach, of in FIGURES]
+    lines = [
+        "### What-if, other people's scripts",
+        "",
+        "Written by `python -m validation.foreign DIR --held-out --write`; `--record DIR` makes the recordings, of which a few are in",
+        "`examples/foreign`. Scripts with models of `transformers` and `torch.nn` run on fake tensors; their operators launch kernels with",
+        "a pricing of their own (tiles, waves, and factors that no formula knows) on a simulated machine that shares no code with Lumos.",
+        "Base and target are both run; Lumos gets the recording of the base. Half of the pairs, chosen by a hash of their names, are held",
+        "out: nobody who works on the what-if looks at them. In proportion: the error of an answer that knows every launch of the target",
+        "and scales the times of the base's kernels in proportion to their work.",
+        "",
+        markdown_table(heads, rows),
+        "",
+        markdown_table(
+            ("job", "change", "base, ms", "target, ms", "error", "80 % interval", "holds", "in proportion", "trust"), map(_row, scores)
+        ),
+        "",
+        *_refused(scores),
+    ]
+    return "\n".join(lines)
+
+
+def _errors(scores: Sequence[Score]) -> list[float]:
+    return sorted(abs(s.error) for s in scores if s.error is not None)
+
+
+def _proportional(scores: Sequence[Score]) -> list[float]:
+    return sorted(abs(s.proportional / s.target - 1) for s in scores)
+
+
+def _of(errors: Sequence[float], share: float) -> str:
+    """The share-quantile of sorted errors: the smallest that at least that share of them does not exceed."""
+    return "–" if not errors else f"{errors[min(len(errors) - 1, max(0, -int(-share * len(errors) // 1) - 1))]:.2%}"
+
+
+def _share(found: Sequence[bool]) -> str:
+    return f"{statistics.mean(found):.0%} of {len(found)}" if found else "–"
+
+
+Figure = tuple[str, str, Callable[[Sequence[Score]], str]]
+FIGURES: tuple[Figure, ...] = (
+    ("jobs; changes", "≥ 6; ≥ 80", lambda of: f"{len({s.pair.base for s in of})}; {len(of)}"),
+    ("answered", f"≥ {ANSWERED:.0%}", lambda of: _share([s.answer is not None for s in of])),
+    ("absolute error: median", f"≤ {MEDIAN:.0%}", lambda of: _of(_errors(of), 0.5)),
+    ("90th percentile", f"≤ {NINETIETH:.0%}", lambda of: _of(_errors(of), 0.9)),
+    ("worst", f"≤ {WORST:.0%}", lambda of: _of(_errors(of), 1.0)),
+    ("80 % interval holds", f"{HOLDS[0]:.0%} to {HOLDS[1]:.0%}", lambda of: _share([s.holds for s in of if s.answer is not None])),
+    ("of the answers, called limited", "≤ 20 %", lambda of: _share([s.grade == Grade.LIMITED for s in of if s.answer is not None])),
+    (
+        "in proportion: median, 90th percentile, worst",
+        "–",
+        lambda of: ", ".join(_of(_proportional(of), share) for share in (0.5, 0.9, 1.0)),
+    ),
+)
+
+
+def _row(s: Score) -> tuple[str, ...]:
+    change = s.pair.change.replace(",", ", ") + (" (held out)" if s.pair.held_out else "")
+    times = f"{s.base:.2f}", f"{s.target:.2f}"
+    alike = f"{s.proportional / s.target - 1:+.2%}"
+    if s.error is None:
+        return s.pair.base, change, *times, "not answered", "", "", alike, s.grade
+    return s.pair.base, change, *times, f"{s.error:+.2%}", f"{s.low:.2f} to {s.high:.2f}", "yes" if s.holds else "no", alike, s.grade
+
+
+def _refused(scores: Sequence[Score]) -> list[str]:
+    """What was not answered, each reason once."""
+    by_reason: dict[str, list[str]] = {}
+    for s in scores:
+        if s.answer is None:
+            by_reason.setdefault(s.why, []).append(s.pair.name)
+    return ["Not answered:", "", *(f"- {'; '.join(names)}: {why}" for why, names in by_reason.items())] if by_reason else []

@@ -1,0 +1,71 @@
+"""The training loop around a model, as a function that does one step; on fake tensors, or on real ones."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.profiler import record_function
+from validation.foreign.job import Job
+from validation.foreign.models import MODELS, Batch, Model
+from validation.foreign.parallel import distributed, parameter_groups, postponed
+
+
+def fake_step(job: Job) -> Callable[[], None]:
+    """A step of the job, to be called on fake tensors, among which it is made."""
+    with unset_fake_temporarily(), torch.device("meta"):
+        model = MODELS[job.family](**job.sizes)
+        model.module.to(torch.bfloat16 if job.precision == "bf16" else torch.float32)
+    to_fake(model.module)
+    return step_of(job, model)
+
+
+def step_of(job: Job, model: Model) -> Callable[[], None]:
+    """A step of the job: microbatches, each copied to the device, forward and backward; clipping; the optimizer."""
+    if job.recompute:
+        cast(Any, model.module).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    wrapped = distributed(model.module.train(), job)
+    groups = parameter_groups(wrapped.parameters())
+    optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=job.fused, foreach=not job.fused)
+
+    def batch() -> Batch:
+        dtype = torch.bfloat16 if job.precision == "bf16" else torch.float32
+        return tuple(each.to(dtype) if each.is_floating_point() else each for each in model.batch())
+
+    def microbatch(cpu: Batch, last: bool) -> None:
+        with record_function("to device"):
+            here = tuple(each.clone() for each in cpu)
+        with contextlib.nullcontext() if last else postponed(wrapped):
+            with torch.autocast("cpu", torch.bfloat16, enabled=job.precision == "amp"):
+                loss = model.loss(wrapped, here)
+            with record_function("backward"):
+                torch.autograd.backward(loss / job.microbatches if job.microbatches > 1 else loss)
+
+    def step() -> None:
+        batches = [batch() for _ in range(job.microbatches)]
+        with record_function("recorded"):
+            for i, each in enumerate(batches):
+                microbatch(each, i == len(batches) - 1)
+            if job.clip:
+                nn.utils.clip_grad_norm_(wrapped.parameters(), 1.0, foreach=True)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
+
+
+def to_fake(module: nn.Module) -> None:
+    """Replace the parameters and buffers of a module on the meta device by fake ones; those that are shared stay shared."""
+    made: dict[int, Tensor] = {}
+    for part in module.modules():
+        for name, old in [*part._parameters.items(), *part._buffers.items()]:
+            if old is None:
+                continue
+            if id(old) not in made:
+                new = torch.empty(old.shape, dtype=old.dtype)
+                made[id(old)] = nn.Parameter(new, old.requires_grad) if isinstance(old, nn.Parameter) else new
+            setattr(part, name, made[id(old)])
