@@ -1,6 +1,6 @@
 """Chakra against truth: linking, the round trip, the rules, a simulator's known times, synthetic sets.
 
-python -m validation.chakra        writes the section `chakra` of docs/accuracy.md
+LUMOS_TRACES=... LUMOS_CHAKRA=... python -m validation.chakra        writes the section `chakra` of docs/accuracy.md
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from tests.chakra.two_stages import FINISH, NETWORK, two_stages
 from tools.document import markdown_table, write_section
+from validation import chakra_simulator
 
 import lumos
 from lumos.chakra.build import graph
@@ -35,8 +36,15 @@ from lumos.trace.table import ABSENT, Trace
 PAIRS = (
     ("simple-add", "execution-traces/simple-add.et", "execution-traces/simple-add.kineto"),
     ("vgg13-h100", "vgg13-h100/execution_trace", "vgg13-h100/kineto"),
-    ("resnet-2080ti (two models: what they share)", "resnet-2080ti/execution_trace", "resnet-2080ti/kineto"),
     *((f"dlrm-8xv100, rank {r}", f"dlrm-8xv100/et-rank{r}", f"dlrm-8xv100/kineto-rank{r}") for r in range(8)),
+)
+#: Files of two ranks, and of two models. The two files of resnet-2080ti are published as a pair.
+NO_PAIRS = (
+    ("resnet-2080ti/execution_trace", "resnet-2080ti/kineto"),
+    ("execution-traces/resnet-1gpu.et", "vgg13-h100/kineto"),
+    ("execution-traces/gpt2.et", "vgg13-h100/kineto"),
+    ("vgg13-h100/execution_trace", "resnet-2080ti/kineto"),
+    *((f"dlrm-8xv100/et-rank{r}", f"dlrm-8xv100/kineto-rank{(r + 1) % 8}") for r in range(8)),
 )
 JOBS = (
     "dlrm-8xv100",
@@ -58,23 +66,36 @@ def main() -> int:
     if not root:
         print("LUMOS_TRACES is not set: the public traces are not here", file=sys.stderr)
         return 1
+    simulator = os.environ.get("LUMOS_CHAKRA")
+    if not simulator:
+        print("LUMOS_CHAKRA is not set: the simulator's answers are not here", file=sys.stderr)
+        return 1
     folder = Path(root)
+    answers = chakra_simulator.rows(Path(simulator))
     links = [_linked(name, folder, one, other) for name, one, other in PAIRS]
+    apart = [(one, other, link_traces(*_pair(folder, one, other))) for one, other in NO_PAIRS]
     trips = [_round_trip(folder, job) for job in JOBS]
     samples = [_sampled(folder, job) for job in SAMPLED]
     example = _example()
     summary = [
         ("kernels linked whose operator is in both files", "≥ 99 %", f"{100 * min(float(r.rate) for r in links):.1f} % at worst"),
         ("the same with the ids stripped: same links", "≥ 99 %", _stripped(folder)),
+        ("pairs that are none: refused, with the reason", "all", f"{sum(bool(found.refuted) for *_, found in apart)} of {len(apart)}"),
         ("export → import → replay, whole microseconds", "≤ 0.1 %", f"{100 * max(abs(t.rounded) for t in trips):.4f} % at worst"),
         ("the same with exact nanoseconds", "0", f"{max(abs(t.exact) for t in trips)}"),
         ("exports that keep every rule", "all", f"{sum(t.ok for t in trips)} of {len(trips)} jobs, four forms each"),
         ("a hand-made job of four ranks, against the ASTRA-sim simulator", "≤ 0.1 %", f"{100 * example:.5f} %"),
+        (f"collectives of {len(answers)} sets, against the simulator's finish", "each ≤ 1 %", _worst(answers)),
+        ("a STAGE set of 16 ranks, every rank's finish", "≤ 1 %", f"{100 * chakra_simulator.whole_set(Path(simulator)):.4f} % at worst"),
         ("synthetic sets: replayed step", "≤ 5 %", f"{100 * max(abs(s.error) for s in samples):.2f} % at worst"),
         ("synthetic sets: marginals (Kolmogorov–Smirnov)", "≤ 0.1", f"{max(max(s.like.ks.values()) for s in samples):.3f} at worst"),
     ]
-    write_section("docs/accuracy.md", "chakra", _section(summary, links, trips, samples))
+    write_section("docs/accuracy.md", "chakra", _section(summary, links, apart, trips, samples, answers))
     return 0
+
+
+def _worst(answers: Sequence[chakra_simulator.Row]) -> str:
+    return f"{100 * max(abs(row.error()) for row in answers):.4f} % at worst"
 
 
 class _Row:
@@ -170,15 +191,22 @@ def _sampled(folder: Path, job: str) -> _Row:
     return _Row(name=job, nodes=len(workload), symbols=len(model.symbols), error=max(errors, key=abs), like=worst)
 
 
-def _section(summary: Sequence[tuple[str, str, str]], links: Sequence[_Row], trips: Sequence[_Row], samples: Sequence[_Row]) -> str:
+def _section(
+    summary: Sequence[tuple[str, str, str]],
+    links: Sequence[_Row],
+    apart: Sequence[tuple[str, str, Linked]],
+    trips: Sequence[_Row],
+    samples: Sequence[_Row],
+    answers: list[chakra_simulator.Row],
+) -> str:
     return "\n\n".join(
         [
             "## Chakra",
-            "Written by `python -m validation.chakra` with `LUMOS_TRACES` set.",
+            "Written by `python -m validation.chakra` with `LUMOS_TRACES` and `LUMOS_CHAKRA` set.",
             markdown_table(("what", "to reach", "reached"), summary),
             "Linking. names: operators matched whose names agree. sequence numbers: of the matched operators that have autograd's number"
-            " in both files, those where it differs by one constant (DLRM's files are of two steps); linking does not use it. The two"
-            " files of resnet-2080ti are of different models: what they share is a bound from counts; their numbers need not agree.",
+            " in both files, those where it differs by one constant "
+            "(DLRM's files are of two steps): linking does not use it, the vote on the pair does.",
             markdown_table(
                 ("pair", "kernels", "operator in both", "linked", "rate", "by", "names", "sequence numbers"),
                 [
@@ -195,6 +223,14 @@ def _section(summary: Sequence[tuple[str, str, str]], links: Sequence[_Row], tri
                     for r in links
                 ],
             ),
+            "Files that are no pair: their kernels linked, and what refutes them.",
+            markdown_table(
+                ("execution trace", "profiler file", "kernels", "linked", "refuted by"),
+                [
+                    (one, other, f"{found.kernels:,}", f"{found.linked}", ", ".join(v.fact for v in found.votes if v.confirms is False))
+                    for one, other, found in apart
+                ],
+            ),
             "Round trip: the replayed job against the replay of its exported and imported set.",
             markdown_table(
                 ("job", "nodes", "whole µs", "exact ns", "blocks", "every rule kept"),
@@ -208,6 +244,14 @@ def _section(summary: Sequence[tuple[str, str, str]], links: Sequence[_Row], tri
                         "yes" if t.ok else "no",
                     )
                     for t in trips
+                ],
+            ),
+            "The network model, and the model with one of its parts taken out, against the simulator's finish of sets of one collective.",
+            markdown_table(
+                ("model", "sets within 1 %"),
+                [
+                    (name, f"{chakra_simulator.within(answers, change)} of {len(answers)}")
+                    for name, change in chakra_simulator.WITHOUT.items()
                 ],
             ),
             "Synthetic sets, worst of five seeds. runs: of four consecutive durations in nanoseconds that survive; in whole microseconds"

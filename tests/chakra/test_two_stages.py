@@ -12,8 +12,9 @@ from lumos.chakra.build import graph
 from lumos.chakra.check.check import check_set
 from lumos.chakra.export import export_graph
 from lumos.chakra.gather import gather
-from lumos.chakra.network import durations, read_network
+from lumos.chakra.network import durations
 from lumos.chakra.play import play
+from lumos.chakra.system_files import network_of
 from lumos.simulate import simulate
 from lumos.trace.chakra_et import stream
 
@@ -77,7 +78,7 @@ def test_our_replay_ends_where_the_simulator_did(stages: Path) -> None:
 
 def test_playing_it_as_the_simulator_does_ends_there_too(stages: Path) -> None:
     workload = gather(lumos.read(stages))
-    duration, _ = durations(workload, read_network(stages))
+    duration, _ = durations(workload, network_of(stages))
     assert workload.id is not None
     played = play(workload, duration, workload.id)
     ends = [played.end[low:high].max() for low, high in zip(workload.rank_offset[:-1], workload.rank_offset[1:], strict=True)]

@@ -36,7 +36,7 @@ def test_a_session(run: Any, stages: Path, tmp_path: Path) -> None:
     assert (result["ranks"], result["nodes"], result["communication"]) == (4, 24, 12)
     assert {"job.3.et", "groups.json", "sys.json", "net.yml", "mem.json"} <= set(result["files"])
     status, out, _ = run("check", tmp_path / "a", "--json")
-    assert (status, json.loads(out)) == (0, {"ok": True, "violations": [], "ranks": 4, "nodes": 24})
+    assert (status, json.loads(out)) == (0, {"ok": True, "violations": [], "warnings": [], "ranks": 4, "nodes": 24})
     status, out, _ = run("stat", tmp_path / "a", "--json")
     assert json.loads(out)["nodes"] == {"comp": 12, "send": 4, "recv": 4, "coll": 4}
     status, out, _ = run("import", tmp_path / "a", "-o", tmp_path / "b", "--as-json", "--json")

@@ -218,6 +218,24 @@ def test_every_kind_of_transfer_runs_between_two_processes(kineto: Write) -> Non
     assert [(rank["operators"]["real"], outcomes(rank)) for rank in result["ranks"]] == [(9, {}), (9, {})]
 
 
+@pytest.mark.parametrize("processes", [3, 2])
+def test_unequal_parts_run_with_all_ranks_and_with_fewer(kineto: Write, processes: int) -> None:
+    """Rank r of three sends 3, 6 and 9 elements to each; of the parts only the totals are recorded. Rank 1 also sends to rank 2."""
+    for rank in range(3):
+        facts = {"Collective name": "all_to_allv", "dtype": "Float", "In msg nelems": 9 * (rank + 1), "Out msg nelems": 18, "Group size": 3}
+        rows = [operator("record_param_comms", 0, 50, **facts)]
+        if rank:
+            peer = {"Collective name": "send", "Dst Rank": 2} if rank == 1 else {"Collective name": "recv", "Src Rank": 1}
+            rows.append(operator("record_param_comms", 100, 50, **{**facts, **peer}))
+        header = {"backend": "gloo", "rank": rank, "world_size": 3}
+        path = kineto(*rows, mm(2000, 10), name=f"rank{rank}.json", distributedInfo=header)
+    _, notes = generate_program([str(path.parent)], path.parent / "proxy")
+    assert [note.code for note in notes] == ["splits-filled"]
+    result = run_benchmark(path.parent / "proxy", processes, options=FAST)
+    assert [rank["operators"]["real"] for rank in result["ranks"]] == ([2, 3, 3] if processes == 3 else [2, 2])
+    assert [rank["operators"]["stand_in"] for rank in result["ranks"]] == ([0, 0, 0] if processes == 3 else [0, 1])
+
+
 def test_an_operator_runs_on_the_stream_of_what_it_called() -> None:
     from lumos.proxy.benchmark import Item, Node
 

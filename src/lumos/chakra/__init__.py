@@ -12,18 +12,32 @@ from lumos.reexport import reexport
 if TYPE_CHECKING:
     from lumos.chakra.check.check import Checked
     from lumos.chakra.export import Exported
-    from lumos.chakra.facade import Imported, Synthetic, check, export, import_, link, stat, synthesize
+    from lumos.chakra.facade import Imported, Synthetic, check, export, import_, link, priced, stat, synthesize
     from lumos.chakra.link.link import Linked
     from lumos.chakra.stat import Stat
 
-__all__ = ["Checked", "Exported", "Imported", "Linked", "Stat", "Synthetic", "check", "export", "import_", "link", "stat", "synthesize"]
+__all__ = [
+    "Checked",
+    "Exported",
+    "Imported",
+    "Linked",
+    "Stat",
+    "Synthetic",
+    "check",
+    "export",
+    "import_",
+    "link",
+    "priced",
+    "stat",
+    "synthesize",
+]
 
 reexport(
     __name__,
     {
         "lumos.chakra.check.check": ("Checked",),
         "lumos.chakra.export": ("Exported",),
-        "lumos.chakra.facade": ("Imported", "Synthetic", "check", "export", "import_", "link", "stat", "synthesize"),
+        "lumos.chakra.facade": ("Imported", "Synthetic", "check", "export", "import_", "link", "priced", "stat", "synthesize"),
         "lumos.chakra.link.link": ("Linked",),
         "lumos.chakra.stat": ("Stat",),
     },

@@ -8,14 +8,15 @@ the replay starts it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from lumos.chakra.links import GIB, Dimension
 from lumos.chakra.lower import reduced
-from lumos.chakra.network import GIB, Network
+from lumos.chakra.network import assumed_network
 from lumos.diagnostics import Diagnostic
 from lumos.graph.edges import distinct
 from lumos.graph.lists import list_of
@@ -32,15 +33,6 @@ if TYPE_CHECKING:
 #: Latency of a hop where the cluster does not state one (ns): NVLink's and InfiniBand's order of magnitude, as in
 #: ASTRA-sim's own examples.
 HOP_NS = 500.0
-
-
-@dataclass(frozen=True, slots=True)
-class Dimension:
-    """One level of a network of switches: NPUs, GiB/s of a link, ns of a hop."""
-
-    npus: int
-    bandwidth: float
-    latency: float
 
 
 def serialised(workload: Workload) -> Workload:
@@ -83,7 +75,7 @@ def with_idle_rank(workload: Workload) -> Workload:
     )
 
 
-def dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimension, ...], list[Diagnostic]]:
+def network_dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimension, ...], list[Diagnostic]]:
     """The network of a job with that many ranks, and diagnostics that say what had to be assumed for it.
 
     Ranks that fit in one node share one switch. Ranks that fill several whole nodes get a second level of switches between
@@ -91,12 +83,12 @@ def dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimension, ..
     Raises LumosError where the cluster's file lacks the rates.
     """
     if cluster is None:
-        assumed = Network()
+        assumed = assumed_network(ranks).links.dimensions[0]
         assumption = Diagnostic(
             "network-assumed",
             f"no cluster was named: the network files say {assumed.bandwidth:g} GiB/s and {assumed.latency:g} ns; name one with --cluster",
         )
-        return (Dimension(max(ranks, 2), assumed.bandwidth, assumed.latency),), [assumption]
+        return (assumed,), [assumption]
     node = cluster.node
     link = float(node.require("link_bytes_per_s", cluster.name)) / 1e9 / GIB
     hop = 1e9 * node.link_latency_s if node.link_latency_s else HOP_NS
@@ -114,11 +106,11 @@ def dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimension, ..
 
 def files(ranks: int, cluster: Cluster | None, *, exact_ns: bool) -> tuple[dict[str, str], list[Diagnostic]]:
     """The text of every file besides the `.et` files, by file name; and diagnostics that say what had to be assumed."""
-    dims, assumptions = dimensions(ranks, cluster)
+    dims, assumptions = network_dimensions(ranks, cluster)
     memory = (cluster.accelerator.memory_bytes_per_s or 0) / 1e9 if cluster is not None else 0
     text = {
         "net.yml": _network(dims),
-        "sys.json": _json(_system(len(dims), memory or Network().local, exact_ns)),
+        "sys.json": _json(_system(len(dims), memory or assumed_network(ranks).local, exact_ns)),
         "mem.json": _json({"memory-type": "NO_MEMORY_EXPANSION"}),
         "README.md": _readme(ranks, exact_ns),
     }

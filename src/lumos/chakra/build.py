@@ -15,8 +15,9 @@ import numpy as np
 
 from lumos.chakra.collectives import EAGER, input_bytes, kind_of_label
 from lumos.chakra.gather import folder_of, gather
-from lumos.chakra.network import Network, durations, read_network
+from lumos.chakra.network import Network, durations
 from lumos.chakra.play import play
+from lumos.chakra.system_files import network_of
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import distinct
@@ -47,7 +48,7 @@ def graph(folder: str | Path) -> Graph:
 
 def build(job: Job) -> Graph:
     """The graph of a job of Chakra files. TraceError where the set is broken, GraphError where its ranks hang."""
-    return graph_of(gather(job), read_network(folder_of(job)))
+    return graph_of(gather(job), network_of(folder_of(job)))
 
 
 def graph_of(workload: Workload, network: Network | None = None) -> Graph:
@@ -100,7 +101,8 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
 
 def _ordered(workload: Workload, costed: Int64) -> tuple[Workload, Int64]:
     """The workload in the order in which a simulator issues its nodes. GraphError where they hang."""
-    played = play(workload, workload.duration, np.arange(len(workload)))
+    number = np.arange(len(workload)) if workload.id is None else workload.id
+    played = play(workload, workload.duration, number)
     if (played.end == ABSENT).any():
         node = (played.hung or tuple(np.flatnonzero(played.end == ABSENT).tolist()))[0]
         rank = int(workload.rank_of()[node])

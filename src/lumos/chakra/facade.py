@@ -21,10 +21,11 @@ from lumos.chakra.export import Exported
 from lumos.chakra.export import export_graph as export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.json_files import write_json_files
-from lumos.chakra.link.link import Linked
+from lumos.chakra.link.link import Linked, require_pair
 from lumos.chakra.link.link import link_traces as link_traces
 from lumos.chakra.link.linked_file import write_linked
 from lumos.chakra.lower import lower
+from lumos.chakra.reprice import priced_job
 from lumos.chakra.stat import Stat
 from lumos.chakra.stat import stat_workload as stat_workload
 from lumos.chakra.synthesize.membership import Likeness, likeness
@@ -34,11 +35,13 @@ from lumos.cost.cluster import Cluster, load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Graph
+from lumos.output_files import check_outputs
 from lumos.result import Shown, by_field, plain
 from lumos.simulate import Timeline, simulate
+from lumos.trace.chakra_companions import Companion
 from lumos.trace.chakra_et import FORMAT
 from lumos.trace.execution_trace import read as read_execution_trace
-from lumos.trace.source import Source, as_job
+from lumos.trace.source import Source, as_job, keep_inputs
 from lumos.trace.table import Job
 
 if TYPE_CHECKING:
@@ -63,6 +66,8 @@ def export(
     .toml file). exact_ns: keep nanoseconds. coarse: write blocks between communication instead of kernels. Raises GraphError where the
     job has no schedule, LumosError where the folder cannot be written.
     """
+    if not isinstance(job, Graph):
+        keep_inputs(job, output)
     graph = job if isinstance(job, Graph) else build(as_job(job, repair=repair))
     return export_graph(graph, Path(output), exact_ns=exact_ns, coarse=coarse, astra_sim=astra_sim, cluster=_cluster(cluster))
 
@@ -71,9 +76,29 @@ def _cluster(name: str | None) -> Cluster | None:
     return None if name is None else load_cluster(name)
 
 
-def check(folder: str | os.PathLike[str]) -> Checked:
-    """Check a set against every rule of ASTRA-sim. LumosError where the folder holds no set at all."""
-    return check_folder(Path(folder))
+def check(
+    folder: str | os.PathLike[str],
+    *,
+    groups: str | os.PathLike[str] | None = None,
+    network: str | os.PathLike[str] | None = None,
+    system: str | os.PathLike[str] | None = None,
+    memory: str | os.PathLike[str] | None = None,
+) -> Checked:
+    """Check a set against every rule of ASTRA-sim. LumosError where the folder holds no set at all.
+
+    groups, network, system, memory: the files that the simulator is given; found in the folder by their content where absent.
+    """
+    files = {Companion.GROUPS: groups, Companion.NETWORK: network, Companion.SYSTEM: system, Companion.MEMORY: memory}
+    return check_folder(Path(folder), {kind: Path(path) for kind, path in files.items() if path is not None})
+
+
+def priced(source: Source, network: str | os.PathLike[str]) -> Graph:
+    """The graph of a set whose communication costs what a network file says; its measured times are those of the set.
+
+    The system file is found beside the network file by its content. Raises UsageError where the source is no Chakra set, LumosError
+    where the file cannot be understood.
+    """
+    return priced_job(as_job(source), Path(network))
 
 
 def link(
@@ -86,12 +111,14 @@ def link(
     """Join an execution trace, which has tensors, with the profiler's file of the same rank and run, which has times.
 
     output: write the linked nodes to this .et file. Raises UsageError where `kineto` holds several ranks, TraceError where a file
-    cannot be read.
+    cannot be read, LumosError with the reasons where the files are not of one rank and run.
     """
+    keep_inputs([execution_trace, kineto], output)
     observed, job = read_execution_trace(Path(execution_trace)), as_job(kineto, repair=repair)
     if len(job.traces) != 1:
         raise UsageError(f"{kineto}: {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
     found = link_traces(observed, job.traces[0])
+    require_pair(observed, job.traces[0], found)
     if output is not None:
         write_linked(Path(output), observed, job.traces[0], found)
     return found
@@ -124,6 +151,7 @@ def import_(source: Source, *, output: str | os.PathLike[str] | None = None, as_
     output: write the set again into this folder. as_json: write JSON instead of .et. Raises TraceError where the set is broken,
     GraphError where its ranks wait for each other for ever.
     """
+    keep_inputs(source, output)
     job = as_job(source)
     graph = build(job)
     timeline = simulate(graph)
@@ -178,6 +206,9 @@ def synthesize(
     listed = (sets,) if isinstance(sets, (str, os.PathLike, Job)) else tuple(sets)
     if (model is None) == (not listed):
         raise UsageError("give either sets to learn from, or a saved model with --model")
+    for source in listed:
+        keep_inputs(source, output, save_model)
+    check_outputs([output, save_model], [] if model is None else [model])
     described = _cluster(cluster)
     sources = [workload(source) for source in listed]
     learned = load(Path(model)) if model is not None else learn(sources)

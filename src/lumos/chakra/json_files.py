@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lumos.chakra.write import GROUPS_FILE
-from lumos.errors import LumosError, UsageError
+from lumos.errors import UsageError
+from lumos.output_files import new_folder
 from lumos.trace.chakra_et import FORMAT
 from lumos.trace.chakra_json import dump
 from lumos.trace.chakra_wire import Metadata
@@ -22,14 +23,9 @@ def write_json_files(job: Job, folder: Path) -> None:
     """Write PREFIX.RANK.json for every rank of a Chakra job. UsageError for another job, LumosError where it cannot."""
     if any(trace.metadata.get("format") != FORMAT for trace in job.traces):
         raise UsageError("only a Chakra set is written as Chakra's JSON; `lumos chakra export` makes one of a job first")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with new_folder(folder) as draft:
         for trace in job.traces:
             metadata = Metadata(str(trace.metadata["chakraVersion"]), trace.metadata["chakraAttributes"])
-            draft = folder / f".job.{trace.rank}.json"
-            draft.write_text("\n".join(dump(metadata, trace.metadata["chakra"])) + "\n")
-            draft.replace(folder / f"job.{trace.rank}.json")
+            (draft / f"job.{trace.rank}.json").write_text("\n".join(dump(metadata, trace.metadata["chakra"])) + "\n")
         groups = {g.name: list(g.ranks) for g in job.groups if g.name.isdigit() and g.ranks}
-        (folder / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
-    except OSError as error:
-        raise LumosError(f"{folder}: cannot be written to ({error.strerror or error}); name another folder with -o") from error
+        (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))

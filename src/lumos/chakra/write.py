@@ -11,23 +11,20 @@ Files appear only once all of them are complete.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
+from lumos.output_files import check_only_own, new_folder
 from lumos.trace.chakra_wire import Attribute, Metadata, NodeType, encode_metadata, encode_once, encoded_attribute_field, frame, varint
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from lumos.chakra.workload import Workload
     from lumos.graph.table import Step
@@ -57,11 +54,8 @@ def write_set(workload: Workload, folder: Path, *, exact_ns: bool = False, extra
 
     Writes all files or none. LumosError where the folder cannot be written, UsageError where it holds another set.
     """
-    stale = sorted(p.name for p in folder.glob("*.et")) if folder.is_dir() else []
-    foreign = [name for name in stale if name not in {file_name(r) for r in range(len(workload.ranks))}]
-    if foreign:
-        raise UsageError(f"{folder}: holds files of another set ({', '.join(foreign[:3])}); name an empty folder, or remove them")
-    with _all_or_none(folder) as draft:
+    check_only_own(folder, "*.et", map(file_name, range(len(workload.ranks))))
+    with new_folder(folder) as draft:
         for rank in range(len(workload.ranks)):
             with (draft / file_name(rank)).open("wb") as file:
                 file.writelines(encode_rank(workload, rank, exact_ns))
@@ -69,24 +63,6 @@ def write_set(workload: Workload, folder: Path, *, exact_ns: bool = False, extra
         (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
         for name, text in (extra or {}).items():
             (draft / name).write_text(text)
-
-
-@contextmanager
-def _all_or_none(folder: Path) -> Iterator[Path]:
-    """A draft folder whose files move to `folder` once all are written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=folder))
-    except OSError as error:
-        raise LumosError(f"{folder}: cannot be written to ({error.strerror or error}); name another folder with -o") from error
-    try:
-        yield draft
-        for file in draft.iterdir():
-            file.replace(folder / file.name)
-    except OSError as error:
-        raise LumosError(f"{folder}: cannot be written to ({error.strerror or error}); free space or name another folder") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def encode_rank(workload: Workload, rank: int, exact_ns: bool = False, more: Mapping[int, bytes] | None = None) -> Iterator[bytes]:

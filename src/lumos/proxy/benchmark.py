@@ -654,36 +654,54 @@ class Transfers:
     def __init__(self, trace: dict[str, Any], device: torch.device) -> None:
         self.device = device
         self.recorded_world = trace["world_size"]
-        self.same_world = dist.get_world_size() == trace["world_size"]
-        self.groups = [dist.new_group(ranks) if self.same_world and ranks else dist.group.WORLD for ranks in trace["groups"]]
+        world = dist.get_world_size()
+        self.own_ranks = trace["own_ranks"] and [rank["rank"] for rank in trace["ranks"][:world]] == list(range(world))
+        self.groups = [self.group(ranks, world) for ranks in trace["groups"]]
         self.sizes = [len(ranks) or trace["world_size"] for ranks in trace["groups"]]
         self.buffers: dict[Any, torch.Tensor] = {}
+
+    def group(self, ranks: list[int], world: int) -> Any:
+        """A group's ranks that have a process (process p runs rank p); None where these are fewer than two."""
+        if len(ranks) in (0, self.recorded_world):
+            return dist.group.WORLD
+        present = [rank for rank in ranks if rank < world]
+        return dist.new_group(present) if len(present) > 1 else None
 
     def bind(self, c: dict[str, Any]) -> Callable[[], Any]:
         if c["kind"] not in CALLS:
             raise NotRunnable(f"a transfer of kind {c['kind']}")
-        part = c["group"] >= 0 and self.sizes[c["group"]] != self.recorded_world
-        if not self.same_world and (part or c["peer"] >= 0 or c["splits_in"]):
-            raise NotRunnable("its group does not exist in a world of another size")
         group = self.groups[c["group"]] if c["group"] >= 0 else dist.group.WORLD
+        if group is None:
+            raise NotRunnable("fewer than two ranks of its group have a process")
         size, peer = dist.get_world_size(group), max(c["peer"], 0)
         if size < 0:
             raise NotRunnable("its group does not hold this process's rank")
+        if peer >= size:
+            raise NotRunnable("its peer has no process")
+        recorded = self.sizes[c["group"]] if c["group"] >= 0 else self.recorded_world
+        if c["splits_in"] and (size > recorded or not self.own_ranks):
+            raise NotRunnable("its parts are of unequal size, and the ranks that they are for do not run")
         dtype = getattr(torch, c["dtype"])
         ins, outs = c["elements_in"], c["elements_out"]
         if c["kind"] == "all-gather":
             outs = max(ins, 1) * size
         if c["kind"] == "reduce-scatter":
             ins = max(outs, 1) * size
+        splits_in, splits_out = c["splits_in"][:size], c["splits_out"][:size]
+        if c["kind"] == "all-to-all":  # the parts for and from ranks that have a process
+            ins = sum(splits_in) if splits_in else max(ins // recorded, 1) * size
+            outs = sum(splits_out) if splits_in else max(outs // recorded, 1) * size
+        else:
+            ins, outs = max(ins, 1), max(outs, 1)
         source, target = self.buffer("in", ins, dtype), self.buffer("out", outs, dtype)
         call = CALLS[c["kind"]]
-        transfer = Transfer(source, target, group, peer, c["splits_in"], c["splits_out"])
+        transfer = Transfer(source, target, group, peer, splits_in, splits_out)
         return lambda: call(transfer)
 
     def buffer(self, side: str, count: int, dtype: torch.dtype) -> torch.Tensor:
         key = (side, count, dtype)
         if key not in self.buffers:
-            self.buffers[key] = torch.zeros(max(count, 1), dtype=dtype, device=self.device)
+            self.buffers[key] = torch.zeros(count, dtype=dtype, device=self.device)
         return self.buffers[key]
 
 
@@ -954,6 +972,7 @@ def main() -> None:
     trace = json.loads(options.trace.read_text())
     if trace.get("format") != "lumos-proxy" or trace.get("version") != 1:
         sys.exit(f"benchmark: {options.trace} is not a trace.json of this benchmark's version: generate it again")
+    trace["own_ranks"] = options.rank is None  # whether each process runs its own rank
     allocate_as_recorded(trace["ranks"][0]["malloc"])
     local, processes = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = torch.device(options.device, local) if options.device == "cuda" else torch.device("cpu")

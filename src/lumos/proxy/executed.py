@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lumos.errors import UsageError
 from lumos.proxy.elements import BYTES, INTEGERS, contiguous, extent, torch_name
 from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, Arguments, bounds
-from lumos.proxy.program import NON_NEGATIVE, RankProgram, RecordedCollective, RecordedOperator, Storage, Tensor
+from lumos.proxy.program import NON_NEGATIVE, OUTPUT_FIRST, RankProgram, RecordedCollective, RecordedOperator, StandIn, Storage
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ LOOK_AHEAD, AGREEMENT = 60, 3
 #: Where they do not agree within LOOK_AHEAD, they are matched again at so many names in a row that both contain.
 ANCHOR = 12
 
+#: Where c10d::alltoall_base_ takes the elements from each rank and to each rank.
+_OUTPUT_SPLITS, _INPUT_SPLITS = 3, 4
+
 
 @dataclass(slots=True)
 class _Tensors:
@@ -42,7 +45,7 @@ class _Tensors:
     the same integers, so that they have the same bound.
     """
 
-    tensors: list[Tensor] = field(default_factory=list)
+    tensors: list[StandIn] = field(default_factory=list)
     storages: list[Storage] = field(default_factory=list)
     numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
     storage_numbers: dict[tuple[Any, ...], int] = field(default_factory=dict)
@@ -57,7 +60,7 @@ class _Tensors:
             self.storages.append(Storage(0, place))
         number = self.numbers.setdefault((identity, storage, offset, dtype, shape, strides), len(self.tensors))
         if number == len(self.tensors):
-            self.tensors.append(Tensor(dtype, shape, strides, int(offset), memory))
+            self.tensors.append(StandIn(dtype, shape, strides, int(offset), memory))
             end = (int(offset) + extent(shape, strides)) * BYTES[dtype]
             self.storages[memory].nbytes = max(self.storages[memory].nbytes, end)
         return number
@@ -104,16 +107,25 @@ def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[
     profiled = [o for o in program.walk() if "::" in o.name]
     executed = [o for root in operators for o in root.walk() if "::" in o.name]
     first_tensor, first_storage = len(program.tensors), len(program.storages)
-    program.tensors += [Tensor(t.dtype, t.shape, t.strides, t.offset, t.storage + first_storage) for t in tensors.tensors]
+    program.tensors += [StandIn(t.dtype, t.shape, t.strides, t.offset, t.storage + first_storage) for t in tensors.tensors]
     program.storages += tensors.storages
     paired = 0
     for one, other in pair([o.name for o in profiled], [o.name for o in executed]):
         source = executed[other]
         profiled[one].schema = source.schema
         profiled[one].inputs = _shifted(source.inputs, first_tensor)
+        profiled[one].collective = _lent(profiled[one].collective, source.collective)
         profiled[one].outputs = [slot + first_tensor for slot in source.outputs] if source.outputs is not None else None
         paired += 1
     return paired / len(profiled) if profiled else 1.0
+
+
+def _lent(profiled: RecordedCollective | None, executed: RecordedCollective | None) -> RecordedCollective | None:
+    """A profiled transfer with the sizes and parts of the same transfer in the execution trace, where that has them."""
+    if profiled is None or executed is None or not executed.elements_in:
+        return profiled
+    sizes = {name: getattr(executed, name) for name in ("dtype", "elements_in", "elements_out", "splits_in", "splits_out")}
+    return replace(profiled, **sizes)
 
 
 def pair(one: Sequence[str], other: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -331,7 +343,11 @@ def _collective(
     kind = CollectiveKind.in_name(str(text))
     if kind is CollectiveKind.UNKNOWN or (operator.name == "record_param_comms" and text == operator.name):
         return None
-    read, written = ([tensors.tensors[slot] for slot in _slots(side)] for side in (inputs, operator.outputs or []))
+    both = [tensors.tensors[slot] for slot in _slots(inputs)]
+    read, written = both, [tensors.tensors[slot] for slot in operator.outputs or ()]
+    if operator.name.endswith(OUTPUT_FIRST) and len(both) > 1:
+        written, read = both[:1], both[1:2]
+    parts_out, parts_in = _parts(operator)
     dtype = torch_name(str(attrs.get("dtype", ""))) or (read[0].dtype if read else "float32")
     named = attrs.get("pg_name") or next((v[0] for v in inputs if isinstance(v, list) and len(v) == 2 and isinstance(v[0], str)), "")
     return RecordedCollective(
@@ -340,12 +356,28 @@ def _collective(
         elements_in=_attribute(attrs, "in_msg_nelems", sum(_elements(t) for t in read)),
         elements_out=_attribute(attrs, "out_msg_nelems", sum(_elements(t) for t in written)),
         group=groups.get(str(named), groups.get("", -1)),
-        splits_in=_splits(attrs.get("in_split_size")),
-        splits_out=_splits(attrs.get("out_split_size")),
+        splits_in=_splits(attrs.get("in_split_size")) or parts_in,
+        splits_out=_splits(attrs.get("out_split_size")) or parts_out,
     )
 
 
-def _elements(tensor: Tensor) -> int:
+def _parts(operator: RecordedOperator) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Elements from and to each rank; empty for equal parts. c10d::alltoall_base_ takes them as its fourth and fifth argument,
+    record_param_comms the other way round behind the name of the transfer."""
+    inputs = operator.inputs or []
+    if operator.name == "c10d::alltoall_base_" and len(inputs) > _INPUT_SPLITS:
+        return _integers(inputs[_OUTPUT_SPLITS]), _integers(inputs[_INPUT_SPLITS])
+    named = next((at for at, value in enumerate(inputs) if isinstance(value, str)), len(inputs))
+    if operator.name == "record_param_comms" and len(inputs) > named + 2:
+        return _integers(inputs[named + 2]), _integers(inputs[named + 1])
+    return (), ()
+
+
+def _integers(value: Any) -> tuple[int, ...]:
+    return tuple(value) if isinstance(value, list) and all(isinstance(n, int) for n in value) else ()
+
+
+def _elements(tensor: StandIn) -> int:
     count = 1
     for size in tensor.shape:
         count *= size

@@ -15,7 +15,7 @@ from lumos.errors import UsageError
 from lumos.proxy.generate import generate_program as generate_program
 from lumos.proxy.run import run_benchmark as run_benchmark
 from lumos.result import Shown
-from lumos.trace.source import paths_of
+from lumos.trace.source import keep_inputs, paths_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +61,7 @@ def generate(
     labels) whose operators to include. obfuscate: hash names that are not PyTorch's own. max_memory: bytes that tensors may take (0: no
     limit but the device's). Raises UsageError for an unknown step, TraceError where the step has no operators.
     """
+    keep_inputs([*paths_of(paths), *paths_of(execution_trace)], output)
     program, notes = generate_program(
         paths_of(paths),
         output,

@@ -17,10 +17,12 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError, UsageError
 from lumos.graph.build import build
 from lumos.graph.steps import steps
+from lumos.output_files import new_folder
 from lumos.proxy import choose
 from lumos.proxy.executed import executed_rank, lend_arguments
 from lumos.proxy.profiled import profiled_rank
 from lumos.proxy.program import Program, RankProgram, is_operator
+from lumos.proxy.splits import fill_splits
 from lumos.simulate.timeline import measured
 from lumos.trace import execution_trace, read
 from lumos.trace.blocks import head
@@ -62,6 +64,7 @@ def generate_program(
     else:
         job = read(*paths, repair=repair)
         program, notes = from_job(job, step, executed_by_rank(job, paths, execution_traces), blocks)
+    notes = (*notes, *fill_splits(program))
     program.max_memory_bytes = max_memory_bytes
     if only:
         program = choose.only_blocks(program, only)
@@ -195,12 +198,11 @@ def write_program(program: Program, folder: str | os.PathLike[str]) -> Path:
     """Write the benchmark into a folder, which is created if needed; files of an earlier benchmark in it are replaced."""
     import msgspec
 
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    (target / "benchmark.py").write_text(Path(__file__).with_name("benchmark.py").read_text())
-    (target / "trace.json").write_bytes(msgspec.json.encode(program.json()))
-    (target / "README.md").write_text(_readme(program))
-    return target
+    with new_folder(folder) as draft:
+        (draft / "benchmark.py").write_text(Path(__file__).with_name("benchmark.py").read_text())
+        (draft / "trace.json").write_bytes(msgspec.json.encode(program.json()))
+        (draft / "README.md").write_text(_readme(program))
+    return Path(folder)
 
 
 def _readme(program: Program) -> str:

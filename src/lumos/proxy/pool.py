@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumos.proxy.elements import BYTES, INTEGERS, extent
-from lumos.proxy.program import NON_NEGATIVE, Storage, Tensor
+from lumos.proxy.program import NON_NEGATIVE, StandIn, Storage
 
 if TYPE_CHECKING:
     from lumos.proxy.arguments import TensorSpec
@@ -40,10 +40,10 @@ class TensorPool:
     """Gives tensors to arguments. tensors, storages: all that were needed so far."""
 
     def __init__(self) -> None:
-        self.tensors: list[Tensor] = []
+        self.tensors: list[StandIn] = []
         self.storages: list[Storage] = []
         self._rings: dict[tuple[str, int, str, int], _Ring] = {}
-        self._numbers: dict[Tensor, int] = {}
+        self._numbers: dict[StandIn, int] = {}
 
     def take(self, spec: TensorSpec, device: str, bound: int, operator: int) -> int:
         """The index of a tensor for an argument of the operator with number `operator`. bound: as in `Storage`, for integers."""
@@ -51,7 +51,7 @@ class TensorPool:
         size = extent(spec.shape, spec.strides)
         ring = self._rings.setdefault((spec.dtype, size, device, bound), _Ring())
         storage = self._storage(ring, size * BYTES[spec.dtype], device, bound, operator)
-        tensor = Tensor(spec.dtype, spec.shape, spec.strides, 0, storage)
+        tensor = StandIn(spec.dtype, spec.shape, spec.strides, 0, storage)
         number = self._numbers.setdefault(tensor, len(self.tensors))
         if number == len(self.tensors):
             self.tensors.append(tensor)

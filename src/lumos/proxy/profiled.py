@@ -19,7 +19,7 @@ from lumos.proxy.choose import keep
 from lumos.proxy.elements import torch_name
 from lumos.proxy.indices import Arguments, bounds
 from lumos.proxy.pool import TensorPool
-from lumos.proxy.program import RankProgram, RecordedCollective, RecordedOperator
+from lumos.proxy.program import OUTPUT_FIRST, RankProgram, RecordedCollective, RecordedOperator
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
 from lumos.vocabulary import CollectiveKind
 
@@ -246,16 +246,16 @@ def _collective(trace: Trace, row: int, operator: RecordedOperator, groups: Mapp
     kind = CollectiveKind.in_name(named)
     if kind is CollectiveKind.UNKNOWN:
         return None
-    spec = _first_tensor(trace, row)
+    target, spec = _output_and_input(trace, row, operator.name)
     dtype = (torch_name(_text(trace, row, "dtype") or "") if _text(trace, row, "dtype") else None) or (spec.dtype if spec else "float32")
-    elements = int(np.prod(spec.shape)) if spec else 0
+    read, written = (int(np.prod(one.shape)) if one else 0 for one in (spec, target))
     elements_in, elements_out = _integer(trace, row, "In msg nelems"), _integer(trace, row, "Out msg nelems")
     name = _text(trace, row, "Process Group Name")
     return RecordedCollective(
         kind=kind,
         dtype=dtype,
-        elements_in=elements if elements_in == ABSENT else elements_in,
-        elements_out=elements if elements_out == ABSENT else elements_out,
+        elements_in=read if elements_in == ABSENT else elements_in,
+        elements_out=written if elements_out == ABSENT else elements_out,
         group=groups.get(name or "", groups.get("", -1)),
         peer=max(_integer(trace, row, "Src Rank"), _integer(trace, row, "Dst Rank")),
         splits_in=_sizes(_text(trace, row, "In split size")),
@@ -361,9 +361,13 @@ def _read(trace: Trace, key: Sequence[int]) -> list[Any] | None:
         return None
 
 
-def _first_tensor(trace: Trace, row: int) -> TensorSpec | None:
+def _output_and_input(trace: Trace, row: int, name: str) -> tuple[TensorSpec | None, TensorSpec | None]:
+    """What a transfer writes and what it reads: one tensor for both, except where an operator takes first the one, then the other."""
     arguments = _read(trace, [int(trace.dense(k)[row]) for k in ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")])
-    return next(_tensors(arguments), None) if arguments else None
+    found = list(_tensors(arguments)) if arguments else []
+    if name.endswith(OUTPUT_FIRST) and len(found) > 1:
+        return found[0], found[1]
+    return (found[0], found[0]) if found else (None, None)
 
 
 def _tensors(value: Any) -> Iterator[TensorSpec]:

@@ -47,7 +47,7 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class StandIn:
     """A view of a storage. dtype: torch's name. strides, offset: in elements. storage: index into the rank's storages."""
 
     dtype: str
@@ -58,6 +58,10 @@ class Tensor:
 
     def json(self) -> list[Any]:
         return [self.dtype, list(self.shape), list(self.strides), self.offset, self.storage]
+
+
+#: How the names of operators end that take the tensor to write first, and then the one to read: c10d::alltoall_base_ and its like.
+OUTPUT_FIRST = "_base_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ class RankProgram:
     on_accelerator: bool
     threads: int
     operators: list[RecordedOperator]
-    tensors: list[Tensor]
+    tensors: list[StandIn]
     storages: list[Storage]
     malloc: dict[str, str] = field(default_factory=dict)  # glibc's settings in the recording, which affect the cost of new memory
     before_ns: int = 0

@@ -14,6 +14,7 @@ from tests.chakra import conftest as made
 from lumos.chakra.check.check import check_set
 from lumos.chakra.check.rules import RULES
 from lumos.errors import LumosError
+from lumos.trace.chakra_companions import Companion
 from lumos.trace.chakra_wire import Attribute, ChakraNode, Metadata, NodeType, encode_metadata, encode_node, frame, read_varint, varint
 
 Nodes = dict[int, ChakraNode]
@@ -178,10 +179,63 @@ def test_a_network_for_other_ranks(stages: Path) -> None:
     assert broken(stages) == {"network"}
 
 
-def test_fewer_implementations_than_dimensions(stages: Path) -> None:
+def _system(folder: Path, **changes: object) -> None:
+    system = json.loads((folder / "sys.json").read_text())
+    changed = {key.replace("_", "-"): value for key, value in changes.items()}
+    (folder / "sys.json").write_text(json.dumps({key: v for key, v in {**system, **changed}.items() if v is not None}))
+
+
+def test_fewer_algorithms_than_dimensions_only_leave_dimensions_out(stages: Path) -> None:
     lines = "topology: [ Switch, Switch ]\nnpus_count: [ 2, 2 ]\nbandwidth: [ 50.0, 5.0 ]\nlatency: [ 500.0, 500.0 ]\n"
     (stages / "net.yml").write_text(lines)
+    result = check_set(stages)
+    assert result.ok
+    assert result.warnings == ("sys.json: all-reduce-implementation has 1 entries for 2 dimensions: the others are left out",)
+
+
+@pytest.mark.parametrize("names", [["ring", "ring"], ["magic"], None, "ring"])
+def test_algorithms_that_the_simulator_cannot_take(stages: Path, names: object) -> None:
+    _system(stages, all_reduce_implementation=names)
     assert broken(stages) == {"system"}
+
+
+def test_a_kind_that_the_set_lacks_needs_no_algorithm(stages: Path) -> None:
+    _system(stages, all_to_all_implementation=None)
+    assert broken(stages) == set()
+
+
+def test_the_files_may_have_other_names(stages: Path, tmp_path: Path) -> None:
+    """Found by their content in the folder, and given by name from elsewhere."""
+    for old, new in (("net.yml", "analytical.yaml"), ("sys.json", "system_layer.json"), ("groups.json", "workload.json")):
+        (stages / old).rename(stages / new)
+    assert broken(stages) == set()
+    elsewhere = tmp_path / "elsewhere.json"
+    elsewhere.write_text('{"1": [0, 1], "2": [2, 9]}')
+    result = check_set(stages, {Companion.GROUPS: elsewhere})
+    assert {v.rule for v in result.violations} == {"groups-file", "group-unknown"}
+    with pytest.raises(LumosError, match=r"absent\.json: no such file"):
+        check_set(stages, {Companion.GROUPS: tmp_path / "absent.json"})
+
+
+def test_two_files_of_groups_and_neither_has_its_usual_name(stages: Path) -> None:
+    (stages / "groups.json").rename(stages / "a.json")
+    (stages / "b.json").write_text('{"1": [0, 1]}')
+    with pytest.raises(LumosError, match=r"a\.json, b\.json could each be the set's groups\.json"):
+        check_set(stages)
+
+
+def test_numbers_of_any_type_are_as_good(stages: Path, rewrite: Any) -> None:
+    rewrite(stages / "job.0.et", _set("is_cpu_op", "int32", 0, node=6))
+    rewrite(stages / "job.0.et", _set("comm_size", "uint32", 64 << 20))
+    assert check_set(stages).violations == ()
+
+
+def test_attributes_without_a_value_are_a_warning_until_the_simulator_needs_them(stages: Path, rewrite: Any) -> None:
+    rewrite(stages / "job.0.et", _set("outputs", "", ""))
+    result = check_set(stages)
+    assert (result.ok, result.warnings) == (True, ("1 of 4 files: attributes without a value (outputs)",))
+    rewrite(stages / "job.0.et", _set("comm_size", "", ""))
+    assert broken(stages) == {"attribute-type"}
 
 
 def test_ranks_that_issue_two_groups_in_different_orders_hang(stages: Path, groups: Any) -> None:

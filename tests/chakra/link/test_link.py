@@ -15,6 +15,7 @@ import lumos
 from lumos import sequences as alignment
 from lumos.chakra.link.link import link_traces
 from lumos.chakra.link.linked_file import write_linked
+from lumos.errors import LumosError
 from lumos.sequences import align_names
 from lumos.trace.chakra_et import stream
 from lumos.trace.execution_trace import ExecutionTrace, read
@@ -66,6 +67,7 @@ def test_ids_link_where_names_agree(tmp_path: Path) -> None:
     assert (found.kernels, found.shared, found.linked, found.link_rate) == (15, 15, 15, 1.0)
     assert found.by_method == {"id": 15, "alignment": 0, "enclosing": 0, "none": 0}
     assert found.diagnostics == ()
+    assert found.confidence == pytest.approx(1 / 3)  # of shapes alone
 
 
 def test_ids_that_lie_are_not_believed(tmp_path: Path) -> None:
@@ -103,7 +105,65 @@ def test_a_kernel_has_the_operator_around_it_where_its_own_is_absent(tmp_path: P
 
 def test_files_of_different_runs_are_detected(tmp_path: Path) -> None:
     observed, trace = files(tmp_path, 10, range(10), shape=8)
-    assert "shapes-differ" in [d.code for d in link_traces(observed, trace).diagnostics]
+    found = link_traces(observed, trace)
+    assert [d.code for d in found.diagnostics] == ["shapes-differ"]
+    assert (found.confidence, found.linked, found.link_rate) == (0.0, 0, 0.0)
+    with pytest.raises(LumosError, match="60 of 60 operators have other tensor shapes"):
+        lumos.chakra.link(tmp_path / "et.json", tmp_path / "kineto.json")
+
+
+def test_a_small_pair_has_nothing_that_confirms_it(tmp_path: Path) -> None:
+    found = link_traces(*files(tmp_path, 2, range(2)))
+    assert (found.confidence, found.link_rate) == (None, 1.0)
+    assert [d.code for d in found.diagnostics] == ["pair-unconfirmed"]
+
+
+def with_facts(folder: Path, pid: int, offsets: tuple[int, ...]) -> ExecutionTrace:
+    """The pair of ten steps whose observer ran in process `pid` and whose autograd numbers are offset by these, in turn."""
+    files(folder, 10, range(10))
+    observed, profiled = (json.loads((folder / f"{name}.json").read_text()) for name in ("et", "kineto"))
+    observed["pid"] = pid
+    operators = [row for row in profiled["traceEvents"] if row["cat"] == "cpu_op"]
+    for i, (node, row) in enumerate(zip(observed["nodes"][1:], operators, strict=True)):
+        node["seq_id"], row["args"]["Sequence number"] = i, i + offsets[i % len(offsets)]
+    for name, data in (("et", observed), ("kineto", profiled)):
+        (folder / f"{name}.json").write_text(json.dumps(data))
+    return read(folder / "et.json")
+
+
+def test_process_sequence_numbers_and_shapes_confirm_a_pair(tmp_path: Path) -> None:
+    """The rows are of process 1. Numbers that differ by one constant are of two steps of one run."""
+    observed = with_facts(tmp_path, 1, (40,))
+    found = link_traces(observed, lumos.read(tmp_path / "kineto.json").traces[0])
+    assert [(v.fact, v.confirms) for v in found.votes] == [("process", True), ("sequence-numbers", True), ("shapes", True)]
+    assert (found.confidence, found.link_rate) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(("pid", "offsets", "code"), [(2, (40,), "process-differ"), (1, (40, 41), "sequence-numbers-differ")])
+def test_one_fact_that_refutes_is_enough(tmp_path: Path, pid: int, offsets: tuple[int, ...], code: str) -> None:
+    observed = with_facts(tmp_path, pid, offsets)
+    found = link_traces(observed, lumos.read(tmp_path / "kineto.json").traces[0])
+    assert (found.confidence, found.link_rate) == (0.0, 0.0)
+    assert [d.code for d in found.diagnostics] == [code]
+
+
+def test_all_threads_are_linked_within_one_step(tmp_path: Path) -> None:
+    """The main thread tells step 2 from the others; the other thread does the same in every step, and is linked in step 2."""
+    rows, nodes = [], [{"id": 1, "name": "[pytorch|profiler|execution_trace|process]", "parent": 1, "tid": 0}]
+    for step in range(4):
+        main = [f"aten::of_step_{step}", "aten::mm", f"aten::end_of_step_{step}"]
+        for thread, names in ((1, main), (2, ["aten::mul", "aten::sum"])):
+            for k, name in enumerate(names):
+                at = 1000 * step + 500 * (thread - 1) + 10 * k
+                rows.append({"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": thread, "ts": at, "dur": 5})
+                if step == 2:
+                    nodes.append({"id": len(nodes) + 1, "name": name, "parent": 1, "tid": thread})
+    (tmp_path / "et.json").write_text(json.dumps({"schema": "1.0.1", "nodes": nodes}))
+    (tmp_path / "kineto.json").write_text(json.dumps({"traceEvents": rows}))
+    trace = lumos.read(tmp_path / "kineto.json").traces[0]
+    found = link_traces(read(tmp_path / "et.json"), trace)
+    linked = trace.start[found.node >= 0] - trace.start.min()
+    assert (linked // 1_000_000).tolist() == [2] * 5
 
 
 def test_files_that_share_nothing_are_never_a_success(tmp_path: Path) -> None:
@@ -142,7 +202,21 @@ def test_public_pairs_link(traces: Path, pair: tuple[str, str], kernels: int) ->
 def test_a_pair_of_different_ranks_is_detected(traces: Path) -> None:
     folder = traces / "dlrm-8xv100"
     found = link_traces(read(folder / "et-rank0.json.gz"), lumos.read(folder / "kineto-rank3.json.gz").traces[0])
-    assert "shapes-differ" in [d.code for d in found.diagnostics]
+    assert [d.code for d in found.diagnostics] == ["process-differ", "shapes-differ"]
+    assert found.link_rate == 0
+
+
+@pytest.mark.parametrize(
+    ("observed", "profiled"),
+    [
+        ("resnet-2080ti/execution_trace", "resnet-2080ti/kineto"),
+        ("execution-traces/resnet-1gpu.et", "vgg13-h100/kineto"),
+        ("vgg13-h100/execution_trace", "resnet-2080ti/kineto"),
+    ],
+)
+def test_files_of_two_models_are_refused_with_the_reasons(traces: Path, observed: str, profiled: str) -> None:
+    with pytest.raises(LumosError, match=r"is of process \d+.*sequence numbers of \d+ of \d+ operators"):
+        lumos.chakra.link(traces / f"{observed}.json.gz", traces / f"{profiled}.json.gz")
 
 
 small = st.lists(st.integers(0, 3), max_size=12).map(lambda items: np.array(items, np.int32))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,39 +11,41 @@ import msgspec
 from lumos.chakra.check.issue_order import check_order
 from lumos.chakra.check.nodes import RankFile, check_file
 from lumos.chakra.check.rules import Violation
+from lumos.chakra.check.system import check_system
 from lumos.chakra.files import rank_files
 from lumos.chakra.gather import group_members
-from lumos.chakra.network import yaml_lists
 from lumos.errors import LumosError
 from lumos.result import Shown
+from lumos.trace.chakra_companions import Companion, companions
 from lumos.trace.chakra_wire import NodeType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_GROUPS, _SYSTEM, _MEMORY, _NETWORK = "groups.json", "sys.json", "mem.json", "net.yml"
-
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Checked(Shown):
-    """ok: no rule is broken. violations: by file and node. ranks, nodes: what was read."""
+    """ok: no rule is broken. violations: by file and node. warnings: what simulators pass over, but the user may not have meant.
+    ranks, nodes: what was read."""
 
     ok: bool
     violations: tuple[Violation, ...]
+    warnings: tuple[str, ...]
     ranks: int
     nodes: int
 
 
-def check_set(folder: Path) -> Checked:
-    """Apply every rule to a set. LumosError where the folder holds no set at all.
+def check_set(folder: Path, given: Mapping[Companion, Path] | None = None) -> Checked:
+    """Apply every rule to a set. LumosError where the folder holds no set at all, or a given file is not what it should be.
 
-    The communicators, system, network and memory files are those that `chakra export` writes next to the `.et` files;
-    rules about a file are applied only where that file exists.
+    The communicators, system, network and memory files are those that are given, or else found by their content next to the `.et`
+    files; rules about a file are applied only where that file exists.
     """
     files = rank_files(folder)
+    beside = {**companions(folder), **_checked_files(given or {})}
     violations: list[Violation] = []
-    system, memory = _json(folder / _SYSTEM, "system", violations), _json(folder / _MEMORY, "system", violations)
+    system, memory = (_json(beside.get(kind), "system", violations) for kind in (Companion.SYSTEM, Companion.MEMORY))
     roofline = bool(system.get("roofline-enabled"))
     expansion = memory.get("memory-type", "NO_MEMORY_EXPANSION") != "NO_MEMORY_EXPANSION"
     world = max(files) + 1
@@ -51,23 +53,38 @@ def check_set(folder: Path) -> Checked:
         missing = sorted(set(range(world)) - set(files))
         violations.append(Violation("rank-files", next(iter(files.values())).name, None, f"ranks {_few(missing)} have no file"))
     ranks = [check_file(path, rank, roofline=roofline, memory=expansion) for rank, path in files.items()]
-    groups = _groups(folder / _GROUPS, world, violations)
+    groups = _groups(beside.get(Companion.GROUPS), world, violations)
     for file in ranks:
         _check_groups(file, groups, world)
     _check_pairs({file.rank: file for file in ranks})
-    _check_system(folder, system, world, violations)
+    network, warnings = check_system(beside, system, world, _kinds(ranks), violations)
     violations += (v for file in ranks for v in file.violations)
     if not violations:
-        violations += check_order(ranks, groups)
-    return Checked(not violations, tuple(violations), len(files), sum(len(f.nodes) for f in ranks))
+        violations += check_order(ranks, groups, network)
+    times = Counter(warning for file in ranks for warning in file.warnings)
+    warnings += (f"{n} of {len(files)} files: {warning}" for warning, n in times.items())
+    return Checked(not violations, tuple(violations), tuple(warnings), len(files), sum(len(f.nodes) for f in ranks))
+
+
+def _kinds(files: list[RankFile]) -> set[Any]:
+    """The types of collective that a set has."""
+    return {node.value("comm_type") for file in files for node in file.nodes if node.type == NodeType.COLL}
+
+
+def _checked_files(given: Mapping[Companion, Path]) -> Mapping[Companion, Path]:
+    """The given files, which must exist. LumosError where one does not."""
+    for kind, path in given.items():
+        if not path.is_file():
+            raise LumosError(f"{path}: no such file; name the set's {kind.value}")
+    return given
 
 
 def _few(items: list[int]) -> str:
     return ", ".join(map(str, items[:5])) + (f" and {len(items) - 5} more" if len(items) > 5 else "")
 
 
-def _json(path: Path, rule: str, violations: list[Violation]) -> dict[str, Any]:
-    if not path.is_file():
+def _json(path: Path | None, rule: str, violations: list[Violation]) -> dict[str, Any]:
+    if path is None:
         return {}
     try:
         value: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
@@ -79,8 +96,10 @@ def _json(path: Path, rule: str, violations: list[Violation]) -> dict[str, Any]:
     return {}
 
 
-def _groups(path: Path, world: int, violations: list[Violation]) -> dict[str, tuple[int, ...]]:
+def _groups(path: Path | None, world: int, violations: list[Violation]) -> dict[str, tuple[int, ...]]:
     out: dict[str, tuple[int, ...]] = {}
+    if path is None:
+        return out
     for key, ranks in _json(path, "groups-file", violations).items():
         if not (key.isascii() and key.isdigit()) or int(key) < 1:
             violations.append(Violation("groups-file", path.name, None, f"the key {key!r} is no decimal integer of at least 1"))
@@ -98,7 +117,7 @@ def _check_groups(file: RankFile, groups: Mapping[str, tuple[int, ...]], world: 
         name = node.value("pg_name")
         members = group_members(name, groups, world)
         if members is None:
-            file.find("group-unknown", node.id, f"group {name!r} is not in {_GROUPS}")
+            file.find("group-unknown", node.id, f"group {name!r} is not in the file of groups")
         elif file.rank not in members:
             file.find("group-member", node.id, f"rank {file.rank} is not in group {name!r}")
         elif len(members) < 2:
@@ -130,32 +149,3 @@ def _check_pairs(files: Mapping[int, RankFile]) -> None:
         for file, node_id in nodes:
             what = f"receive at rank {target}" if sends else f"send from rank {source}"
             file.find("unpaired", node_id, f"no {what} with tag {tag} and {size} bytes")
-
-
-def _check_system(folder: Path, system: Mapping[str, Any], world: int, violations: list[Violation]) -> None:
-    path = folder / _NETWORK
-    if not path.is_file():
-        return
-    network = yaml_lists(path.read_text(errors="replace"))
-
-    def wrong(rule: str, file: str, message: str) -> None:
-        violations.append(Violation(rule, file, None, message))
-
-    lists = [network.get(key, []) for key in ("topology", "npus_count", "bandwidth", "latency")]
-    if len({len(items) for items in lists}) != 1 or not lists[0]:
-        wrong("network", _NETWORK, "topology, npus_count, bandwidth and latency need one entry a dimension each")
-        return
-    counts = [int(float(n)) if re.fullmatch(r"\d+(\.0*)?", n) else 0 for n in lists[1]]
-    if min(counts) < 2:
-        wrong("network", _NETWORK, "a dimension has fewer than 2 NPUs")
-    total = 1
-    for count in counts:
-        total *= count
-    if total != world:
-        wrong("network", _NETWORK, f"{total} NPUs for {world} rank files")
-    for key in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all"):
-        entries = system.get(f"{key}-implementation")
-        if system and (not isinstance(entries, list) or len(entries) != len(counts)):
-            wrong("system", _SYSTEM, f"{key}-implementation needs one entry for each of the {len(counts)} dimensions")
-    if system and not system.get("endpoint-delay") and all(float(n) == 0 for n in lists[3] if re.fullmatch(r"[\d.]+", n)):
-        wrong("system", _SYSTEM, "endpoint-delay 0 together with a latency of 0")

@@ -13,7 +13,7 @@ import numpy as np
 
 from lumos.chakra.check.rules import Violation
 from lumos.chakra.gather import gather
-from lumos.chakra.network import durations, read_network
+from lumos.chakra.network import durations
 from lumos.chakra.play import Played, play
 from lumos.trace.chakra_et import trace_of
 from lumos.trace.chakra_wire import Metadata
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lumos.chakra.check.nodes import RankFile
+    from lumos.chakra.network import Network
     from lumos.chakra.workload import Workload
 
 #: At most this many nodes are listed where ranks hang.
 _NAMED = 20
 
 
-def check_order(files: Sequence[RankFile], groups: Mapping[str, tuple[int, ...]]) -> list[Violation]:
-    """The nodes at which ranks hang, if any. The files must satisfy all other rules."""
+def check_order(files: Sequence[RankFile], groups: Mapping[str, tuple[int, ...]], network: Network | None) -> list[Violation]:
+    """The nodes at which ranks hang, if any. The files must satisfy all other rules. network: None where the set has no network file."""
     traces = tuple(trace_of(f.path, Metadata(), f.nodes) for f in files)
     workload = gather(Job(traces, tuple(ProcessGroup(key, ranks) for key, ranks in groups.items())))
-    duration, _ = durations(workload, read_network(files[0].path.parent))
+    duration, _ = durations(workload, network)
     assert workload.id is not None
     played = play(workload, duration, workload.id)
     rank = workload.rank_of()

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING
 
 from lumos.chakra.check.rules import Violation
 from lumos.errors import TraceError
-from lumos.trace.chakra_et import stream
+from lumos.trace.chakra_et import KNOWN_VERSIONS, stream
 from lumos.trace.chakra_wire import Attribute, ChakraNode, CollectiveType, NodeType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-_INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u", "s") for bits in (32, 64)) | {"fixed32", "fixed64", "sfixed32", "sfixed64"}
+#: Numbers that ASTRA-sim converts into one another, booleans among them.
+_INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u", "s") for bits in (32, 64)) | {
+    *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool"),
+}
 
 #: Collective types that ASTRA-sim simulates.
 SIMULATED = (CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.ALL_TO_ALL, CollectiveType.REDUCE_SCATTER)
 
 #: The types of value that ASTRA-sim accepts, by attribute.
 _KINDS: Mapping[str, frozenset[str]] = {
-    "is_cpu_op": frozenset({"bool"}),
+    "is_cpu_op": _INTEGERS,
     "comm_type": _INTEGERS,
     "comm_size": _INTEGERS,
     "comm_tag": _INTEGERS,
@@ -55,6 +58,7 @@ class RankFile:
     rank: int
     nodes: list[ChakraNode] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def find(self, rule: str, node: int | None, message: str) -> None:
         self.violations.append(Violation(rule, self.path.name, node, message))
@@ -71,6 +75,8 @@ def check_file(path: Path, rank: int, *, roofline: bool, memory: bool) -> RankFi
         metadata, nodes = stream(path)
         if not metadata.version and not metadata.attrs:
             out.find("metadata", None, "the metadata message is empty; set its version")
+        if metadata.version and metadata.version not in KNOWN_VERSIONS:
+            out.warnings.append(f"unknown Chakra version {metadata.version!r}; read by its fields")
         for placed in nodes:
             out.nodes.append(placed.node)
     except TraceError as error:
@@ -84,15 +90,24 @@ def check_file(path: Path, rank: int, *, roofline: bool, memory: bool) -> RankFi
         for rule, message in _node(node, rank, roofline, memory):
             out.find(rule, node.id, message)
     _structure(out)
+    _unknown(out)
     return out
+
+
+def _unknown(file: RankFile) -> None:
+    """Warn of what no rule is about and Lumos does not know either: simulators pass over it."""
+    empty = {a.name for node in file.nodes for a in node.attrs if not a.kind and a.name not in _KINDS}
+    if empty:
+        file.warnings.append(f"attributes without a value ({', '.join(sorted(empty))})")
+    if any(node.unknown for node in file.nodes):
+        file.warnings.append("nodes with fields that the schema lacks")
 
 
 def _node(node: ChakraNode, rank: int, roofline: bool, memory: bool) -> Iterator[tuple[str, str]]:
     attrs = {a.name: a for a in node.attrs}
     cpu = attrs.get("is_cpu_op")
-    if cpu is not None and cpu.kind != "bool":
-        yield "attribute-type", f"is_cpu_op is a {cpu.kind}, not a bool"
-    on_cpu = cpu is not None and cpu.value is True
+    yield from _typed(attrs, "is_cpu_op", required=False)
+    on_cpu = cpu is not None and bool(cpu.value)
     if node.type == NodeType.COMP:
         if roofline and not on_cpu:
             yield from _roofline(attrs)
@@ -146,7 +161,8 @@ def _typed(
         if required:
             yield missing, f"{name} is missing"
     elif found.kind not in _KINDS[name]:
-        yield "attribute-type", f"{name} is a {found.kind}, not {'an integer' if _KINDS[name] is _INTEGERS else min(_KINDS[name])}"
+        wanted = "an integer" if _KINDS[name] is _INTEGERS else min(_KINDS[name])
+        yield "attribute-type", f"{name} is a {found.kind}, not {wanted}" if found.kind else f"{name} has no value"
     elif isinstance(found.value, int) and found.value < 0:
         yield "communication-attribute", f"{name} is {found.value}"
 

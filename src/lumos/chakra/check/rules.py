@@ -31,17 +31,17 @@ RULES: Mapping[str, str] = {
     "communication-on-cpu": "a communication node marked is_cpu_op aborts",
     "collective-type": "other types than all-reduce, all-gather, all-to-all, reduce-scatter abort; a broadcast does not synchronise",
     "group-name": "pg_name must be a decimal integer as text; other text aborts",
-    "group-unknown": "a group that groups.json lacks ends the run",
+    "group-unknown": "a group that the file of groups lacks ends the run",
     "group-member": "a rank that uses a group it is not in aborts",
     "group-size": "a collective in a group of one rank never finishes",
-    "groups-file": "keys of groups.json are decimal and at least 1, ranks exist; else it aborts",
+    "groups-file": "keys of the file of groups are decimal and at least 1, ranks exist; else it aborts",
     "peer": "a send from, or a receive at, another rank than its own aborts; a peer without a file never answers",
     "unpaired": "a send and a receive that differ in tag or size, or lack a partner, leave the receiver unfinished",
     "collective-order": "members that issue kinds or sizes in different orders hang silently",
     "deadlock": "ranks that wait for one another in a ring hang silently; the exit status is 0",
     # the system
     "network": "fewer than 2 NPUs a dimension, lists of different lengths, or another NPU count than files end the run",
-    "system": "fewer implementations than dimensions silently drop dimensions; no endpoint delay with no latency asserts",
+    "system": "an unknown algorithm, or more than dimensions, ends it; a collective without one never finishes; no delay at all asserts",
 }
 
 

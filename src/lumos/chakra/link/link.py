@@ -6,19 +6,21 @@ different operators in the two files. Otherwise the calls of each thread, by nam
 order (`align`).
 
 The link rate is a share of the kernels whose operator is in both files. Where the profiler saw an operator (by name and
-caller) k times and the observer e times, min(1, e / k) of its kernels count. A low rate is reported as a diagnostic.
+caller) k times and the observer e times, min(1, e / k) of its kernels count. A low rate is reported as a diagnostic. Files
+that are not of one rank and run (`votes`) have no links at all.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lumos.chakra.link.votes import Vote, confidence, votes
 from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError
 from lumos.graph.launches import device_work
 from lumos.result import Shown, plain
 from lumos.sequences import align_names
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
 BELIEVED = 0.95
 #: Link rates below this are reported.
 LOW = 0.9
-#: How many operators have their tensor shapes compared, and the share that must agree for both files to be of one rank and run.
-COMPARED, SAME_RUN = 2000, 0.995
 #: The fields of a profiler file that may hold the id of an operator's record function, and what must be added to them.
 _IDS = (("Record function id", 0), ("External id", 0), ("Ev Idx", 1), ("Ev Idx", 0))
 
@@ -47,7 +47,8 @@ class Linked(Shown):
     kernel. kernel_node: per kernel the node of the operator that launched it. method: per kernel how that was found: "id",
     "alignment", "enclosing" (the execution trace lacks the operator itself but has one around it), or "" where it was not.
     shared: how many kernels have an operator that is in both files. linked: how many were found by id or alignment.
-    operators: how many rows were matched.
+    operators: how many rows were matched. votes: what facts that linking does not use say about the pair; where one refutes
+    it, nothing is linked.
     """
 
     node: Int32
@@ -56,7 +57,18 @@ class Linked(Shown):
     method: tuple[str, ...]
     shared: int
     operators: int
+    votes: tuple[Vote, ...]
     diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def confidence(self) -> float | None:
+        """The share of the facts that confirm the pair; 0 where one refutes it, None where the files have none of them."""
+        return confidence(self.votes)
+
+    @property
+    def refuted(self) -> tuple[str, ...]:
+        """Why the two files are not of one rank and run; empty where nothing says so."""
+        return tuple(vote.reason for vote in self.votes if vote.confirms is False)
 
     def to_dict(self) -> dict[str, Any]:
         """How much was linked, and how; the keys of `lumos chakra link --json` without its times."""
@@ -67,6 +79,8 @@ class Linked(Shown):
             "link_rate": self.link_rate,
             "by_method": self.by_method,
             "operators": self.operators,
+            "confidence": self.confidence,
+            "votes": plain(self.votes),
             "diagnostics": plain(self.diagnostics),
         }
 
@@ -100,10 +114,20 @@ def link_traces(observed: ExecutionTrace, trace: Trace) -> Linked:
     how = "id" if by_id is not None else "alignment"
     calls = _calls(observed, trace, rows, caller)
     node[rows] = _align(observed, trace, rows, calls) if by_id is None else by_id
+    cast = votes(observed, trace, node)
+    if confidence(cast) == 0:
+        node[:] = ABSENT
     kernel, operator = _operators(trace, rows, caller)
     method, kernel_node = _methods(node, operator, how, caller, rows)
-    out = Linked(node, kernel, kernel_node, method, _shared(calls, operator), int((node >= 0).sum()), ())
+    out = Linked(node, kernel, kernel_node, method, _shared(calls, operator), int((node >= 0).sum()), cast, ())
     return replace(out, diagnostics=tuple(_findings(observed, trace, out)))
+
+
+def require_pair(observed: ExecutionTrace, trace: Trace, found: Linked) -> None:
+    """Raise LumosError with the reasons where the two files are not of one rank and run."""
+    if found.refuted:
+        why = "; ".join(found.refuted)
+        raise LumosError(f"{observed.path} and {trace.path} are not of one rank and run ({why}); give the two files of one process")
 
 
 def _callers(trace: Trace, rows: Int32) -> Int64:
@@ -177,16 +201,59 @@ def _calls(observed: ExecutionTrace, trace: Trace, rows: Int32, caller: Int64) -
 
 
 def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -> Int32:
-    """The node of each row by the order of calls, thread by thread."""
+    """The node of each row by the order of calls, thread by thread: the thread with most in common says which part of the profiled
+    time the execution trace covers, and the others are aligned within it."""
     known_rows, known_nodes = np.flatnonzero(calls.row >= 0), np.flatnonzero(calls.node >= 0)
     out = np.full(len(rows), ABSENT, np.int32)
+    covered: _Covered | None = None
     for thread, lane in _threads(observed, trace, rows[known_rows], known_nodes, calls.node_name, calls.row_name[known_rows]):
         nodes = known_nodes[observed.thread[known_nodes] == thread]
         on_lane = known_rows[trace.lane[rows[known_rows]] == lane]
+        if covered is not None:
+            on_lane = on_lane[covered.has(trace.start[rows[on_lane]], nodes)]
         numbers = np.unique(np.concatenate((calls.node[nodes], calls.row[on_lane])), return_inverse=True)[1].astype(np.int32)
         partner = align_names(numbers[: len(nodes)], numbers[len(nodes) :])
         out[on_lane[partner[partner >= 0]]] = nodes[partner >= 0]
+        if covered is None and (partner >= 0).any():
+            found = partner >= 0
+            covered = _covered(trace, rows[trace.lane[rows] == lane], rows[on_lane[partner[found]]], nodes[found])
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Covered:
+    """The part of a thread that an execution trace covers. first, last: its nodes, which are numbered in call order over all threads.
+    begin, end: its time, ns. before, after: when the thread's row before it ended, and the row after it began."""
+
+    first: int
+    last: int
+    begin: int
+    end: int
+    before: int
+    after: int
+
+    def has(self, start: Int64, nodes: Int64) -> NDArray[np.bool_]:
+        """Which rows of another thread can be among these nodes: those in the gap before only where nodes came before, and so after."""
+        low = self.before if nodes.min() < self.first else self.begin
+        high = self.after if nodes.max() > self.last else self.end
+        inside: NDArray[np.bool_] = (start >= low) & (start <= high)
+        return inside
+
+
+def _covered(trace: Trace, rows: Int32, matched: Int32, nodes: Int64) -> _Covered:
+    """The part of a thread, with these rows, that is covered: its rows that have a node, and their nodes."""
+    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    begin, stop = int(trace.start[matched].min()), int((trace.start[matched] + trace.duration[matched]).max())
+    before, after = end[end <= begin], start[start >= stop]
+    first_of_all, last_of_all = int(trace.start.min()), int((trace.start + trace.duration).max())
+    return _Covered(
+        int(nodes.min()),
+        int(nodes.max()),
+        begin,
+        stop,
+        int(before.max()) if len(before) else first_of_all,
+        int(after.min()) if len(after) else last_of_all,
+    )
 
 
 def _caller_names(caller: Int64, name: Int64) -> Int64:
@@ -255,6 +322,13 @@ def _shared(calls: _Calls, operator: Int64) -> int:
 
 def _findings(observed: ExecutionTrace, trace: Trace, out: Linked) -> list[Diagnostic]:
     findings = [*observed.diagnostics]
+    if out.refuted:
+        return [*findings, *(Diagnostic(f"{vote.fact}-differ", vote.reason) for vote in out.votes if vote.confirms is False)]
+    if out.confidence is None:
+        reasons = "; ".join(vote.reason for vote in out.votes)
+        findings.append(
+            Diagnostic("pair-unconfirmed", f"nothing but the order of calls says that both files are of one rank and run: {reasons}")
+        )
     rate = out.link_rate
     if rate is None:
         findings.append(Diagnostic("nothing-to-link", f"no kernel of {trace.path} comes from an operator that {observed.path} has"))
@@ -273,34 +347,7 @@ def _findings(observed: ExecutionTrace, trace: Trace, out: Linked) -> list[Diagn
                 f"{out.kernels - out.shared} of {out.kernels} kernels come from operators that {observed.path} does not have (so often)",
             )
         )
-    compared, agree = _same_shapes(observed, trace, out.node)
-    if compared >= 20 and agree < SAME_RUN * compared:
-        findings.append(
-            Diagnostic(
-                "shapes-differ",
-                f"{compared - agree} of {compared} operators have other tensor shapes in {observed.path} than in {trace.path}:"
-                " the files are of different ranks or runs",
-            )
-        )
     return findings
-
-
-def _same_shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> tuple[int, int]:
-    """Of how many matched operators the shapes of tensor inputs were compared, and of how many they agree."""
-    column = trace.args.get("Input Dims")
-    if column is None:
-        return 0, 0
-    matched = np.flatnonzero(node[column.rows] >= 0)
-    chosen = matched[np.unique(np.linspace(0, len(matched) - 1, min(len(matched), COMPARED)).astype(np.int64))] if len(matched) else matched
-    compared = agree = 0
-    for i in chosen.tolist():
-        _, shapes, types = observed.inputs[int(node[column.rows[i]])]
-        profiled, seen, kinds = json.loads(trace.strings[int(column.values[i])]), json.loads(shapes), json.loads(types)
-        pairs = [(a, b) for a, b, kind in zip(profiled, seen, kinds, strict=False) if str(kind).startswith("Tensor")]
-        if pairs:
-            compared += 1
-            agree += all(a == b for a, b in pairs)
-    return compared, agree
 
 
 def agreement(observed: ExecutionTrace, trace: Trace, node: Int32) -> NDArray[np.float64]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumos.chakra.lower import lower
 from lumos.chakra.write import encode_rank
-from lumos.errors import LumosError
 from lumos.graph.build import rank_graph
+from lumos.output_files import new_file
 from lumos.trace.chakra_wire import Attribute, IOInfo, encode_io, encode_once, varint
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from lumos.chakra.link.link import Linked
     from lumos.trace.execution_trace import ExecutionTrace
     from lumos.trace.table import Trace
@@ -37,14 +36,8 @@ def write_linked(path: Path, observed: ExecutionTrace, trace: Trace, linked: Lin
         if row >= 0 and node_of[row] >= 0 and row not in done:
             done.add(row)  # an operator that calls others becomes several nodes; the first gets its tensors
             more[i] = _fields(observed, int(node_of[row]))
-    try:
-        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines(encode_rank(workload, 0, more=more))
-        Path(draft).chmod(0o644)
-        Path(draft).replace(path)
-    except OSError as error:
-        raise LumosError(f"{path}: cannot be written ({error.strerror or error}); name a file in a folder that is writable") from error
+    with new_file(path) as file:
+        file.writelines(encode_rank(workload, 0, more=more))
     return len(workload)
 
 

@@ -15,10 +15,7 @@ nodes have one symbol per operator.
 from __future__ import annotations
 
 import lzma
-import os
-import tempfile
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,10 +23,12 @@ import numpy as np
 
 from lumos.errors import LumosError, UsageError
 from lumos.graph.lists import grouped
+from lumos.output_files import new_file
 from lumos.trace.table import ABSENT, Int32, Int64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -205,14 +204,8 @@ def _steps(workload: Workload, rank: int, low: int, high: int) -> Iterator[tuple
 
 def save(model: SetModel, path: Path) -> None:
     """Write a model as one file. LumosError where it cannot be written."""
-    try:
-        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(lzma.compress(msgspec.msgpack.encode(model), preset=6))
-        Path(draft).chmod(0o644)
-        Path(draft).replace(path)
-    except OSError as error:
-        raise LumosError(f"{path}: cannot be written ({error.strerror or error}); name a file in a folder that is writable") from error
+    with new_file(path) as file:
+        file.write(lzma.compress(msgspec.msgpack.encode(model), preset=6))
 
 
 def load(path: Path) -> SetModel:

@@ -1,0 +1,93 @@
+"""Whether an execution trace and a profiler file are of one rank and one run: facts of both files that linking does not use.
+
+Each fact confirms the pair, refutes it, or says nothing where a file lacks it. Two runs of one model have the same operators in
+the same order, so the order of calls alone proves nothing. One fact that refutes is enough.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.trace.table import Category, Int32, Trace
+
+if TYPE_CHECKING:
+    from lumos.trace.execution_trace import ExecutionTrace
+
+#: How many operators have their tensor shapes compared.
+COMPARED = 2000
+#: A fact that is counted over operators is one only from this many on.
+_FEWEST = 20
+#: The share of operators that must agree. Of one run all do; in files of two ranks of a recommendation model 1.7 % have other shapes.
+SAME = 0.995
+
+
+class Vote(NamedTuple):
+    """What one fact says. fact: "process", "sequence-numbers" or "shapes". confirms: None where a file lacks it. reason: in words."""
+
+    fact: str
+    confirms: bool | None
+    reason: str
+
+
+def votes(observed: ExecutionTrace, trace: Trace, node: Int32) -> tuple[Vote, ...]:
+    """The vote of every fact. node: int32 per row of the trace, the node that it was linked to; -1 where there is none."""
+    return (_process(observed, trace), _sequence(observed, trace, node), _shapes(observed, trace, node))
+
+
+def confidence(cast: tuple[Vote, ...]) -> float | None:
+    """The share of the facts that confirm the pair; 0 where one refutes it, None where none says anything."""
+    if any(vote.confirms is False for vote in cast):
+        return 0.0
+    confirming = sum(vote.confirms is True for vote in cast)
+    return confirming / len(cast) if confirming else None
+
+
+def _process(observed: ExecutionTrace, trace: Trace) -> Vote:
+    """The process id: both files name that of the process which recorded them."""
+    lanes = np.unique(trace.lane[trace.category == Category.OPERATOR])
+    profiled = sorted({int(pid) for lane in lanes.tolist() if (pid := trace.lanes[lane].pid).isdigit()})
+    if observed.pid <= 0 or not profiled:
+        return Vote("process", None, "a file does not name its process")
+    listed = ", ".join(map(str, profiled))
+    return Vote("process", observed.pid in profiled, f"{observed.path} is of process {observed.pid}, {trace.path} of {listed}")
+
+
+def _sequence(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:
+    """Autograd's sequence numbers: those of one run differ by one constant, which is not 0 where the files are of two steps."""
+    numbers = trace.dense("Sequence number")
+    rows = np.flatnonzero((node >= 0) & (numbers >= 0))
+    rows = rows[observed.sequence[node[rows]] >= 0]
+    if len(rows) < _FEWEST:
+        return Vote("sequence-numbers", None, f"{len(rows)} linked operators have autograd's sequence number in both files")
+    agree = int(np.unique(numbers[rows] - observed.sequence[node[rows]], return_counts=True)[1].max())
+    reason = f"autograd's sequence numbers of {agree} of {len(rows)} operators differ by one constant"
+    return Vote("sequence-numbers", agree >= SAME * len(rows), reason)
+
+
+def _shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:
+    """The shapes of tensor inputs."""
+    compared, agree = same_shapes(observed, trace, node)
+    if compared < _FEWEST:
+        return Vote("shapes", None, f"{compared} linked operators have shapes in both files")
+    return Vote("shapes", agree >= SAME * compared, f"{compared - agree} of {compared} operators have other tensor shapes")
+
+
+def same_shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> tuple[int, int]:
+    """Of how many linked operators the shapes of tensor inputs were compared, and of how many they agree."""
+    column = trace.args.get("Input Dims")
+    if column is None:
+        return 0, 0
+    matched = np.flatnonzero(node[column.rows] >= 0)
+    chosen = matched[np.unique(np.linspace(0, len(matched) - 1, min(len(matched), COMPARED)).astype(np.int64))] if len(matched) else matched
+    compared = agree = 0
+    for i in chosen.tolist():
+        _, shapes, types = observed.inputs[int(node[column.rows[i]])]
+        profiled, seen, kinds = json.loads(trace.strings[int(column.values[i])]), json.loads(shapes), json.loads(types)
+        pairs = [(a, b) for a, b, kind in zip(profiled, seen, kinds, strict=False) if str(kind).startswith("Tensor")]
+        if pairs:
+            compared += 1
+            agree += all(a == b for a, b in pairs)
+    return compared, agree

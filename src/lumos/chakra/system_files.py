@@ -1,0 +1,115 @@
+"""Read the network, system and memory files that a simulator takes beside a set."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from lumos.chakra.algorithms import Algorithm
+from lumos.chakra.links import Dimension, Links, Topology
+from lumos.chakra.network import Implementation, Network
+from lumos.errors import LumosError
+from lumos.trace.chakra_companions import Companion, companions
+from lumos.trace.chakra_wire import CollectiveType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+#: The keys of a system file that name the algorithms of each kind.
+IMPLEMENTATIONS = {
+    CollectiveType.ALL_REDUCE: "all-reduce-implementation",
+    CollectiveType.ALL_GATHER: "all-gather-implementation",
+    CollectiveType.REDUCE_SCATTER: "reduce-scatter-implementation",
+    CollectiveType.ALL_TO_ALL: "all-to-all-implementation",
+}
+_ALGORITHM = re.compile(r"^([a-zA-Z]+?)(\d*)$")
+
+
+def network_of(folder: Path) -> Network | None:
+    """The network of a set's folder, None where it has no network file. LumosError where a file cannot be understood."""
+    found = companions(folder)
+    return read_network(found[Companion.NETWORK], found.get(Companion.SYSTEM)) if Companion.NETWORK in found else None
+
+
+def read_network(network: Path, system: Path | None = None) -> Network:
+    """The network of a network file; algorithms, delays and rates from the system file, or the simulator's usual ones.
+
+    Raises LumosError, which names the file and what it cannot understand.
+    """
+    try:
+        links = _links(yaml_lists(network.read_text(errors="replace")))
+    except (KeyError, ValueError, OSError) as error:
+        raise LumosError(f"{network}: the network cannot be understood ({_why(error)}); see `chakra export --astra-sim`") from error
+    if system is None:
+        return Network(links)
+    try:
+        return _with_system(links, msgspec.json.decode(system.read_bytes(), type=dict[str, Any]))
+    except (ValueError, msgspec.MsgspecError, OSError) as error:
+        raise LumosError(f"{system}: the system cannot be understood ({_why(error)}); see `chakra export --astra-sim`") from error
+
+
+def _why(error: Exception) -> str:
+    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _links(lists: Mapping[str, list[str]]) -> Links:
+    columns = [lists[key] for key in ("topology", "npus_count", "bandwidth", "latency")]
+    if len({len(column) for column in columns}) != 1 or not columns[0]:
+        raise ValueError("topology, npus_count, bandwidth and latency need one entry a dimension each")
+    return Links(tuple(_dimension(*row) for row in zip(*columns, strict=True)))
+
+
+def _dimension(topology: str, npus: str, bandwidth: str, latency: str) -> Dimension:
+    if topology not in list(Topology):
+        raise ValueError(f"topology {topology!r} is none of {', '.join(Topology)}")
+    out = Dimension(int(float(npus)), float(bandwidth), float(latency), Topology(topology))
+    if out.npus < 1 or not out.bandwidth > 0 or not out.latency >= 0:
+        raise ValueError(f"a dimension of {npus} ranks with {bandwidth} GiB/s and {latency} ns")
+    return out
+
+
+def _with_system(links: Links, values: Mapping[str, Any]) -> Network:
+    return Network(
+        links,
+        implementations={kind: _implementations(values[key]) for kind, key in IMPLEMENTATIONS.items() if key in values},
+        endpoint=int(_number(values, "endpoint-delay", 10, least=0)),
+        chunks=int(_number(values, "preferred-dataset-splits", 4, least=1)),
+        active=int(_number(values, "active-chunks-per-dimension", 1, least=1)),
+        local=_number(values, "local-mem-bw", 1600, least=1e-9),
+        peak=_number(values, "peak-perf", 900, least=1e-9),
+        hierarchical=values.get("collective-optimization", "localBWAware") != "baseline",
+    )
+
+
+def _implementations(names: Any) -> tuple[Implementation, ...]:
+    if not isinstance(names, list):
+        raise ValueError(f"an implementation is a list of algorithms, not {names!r}")
+    return tuple(_implementation(str(name)) for name in names)
+
+
+def _implementation(name: str) -> Implementation:
+    match = _ALGORITHM.match(name)
+    if match is None or match[1] not in list(Algorithm):
+        raise ValueError(f"algorithm {name!r} is none of {', '.join(Algorithm)}")
+    return Implementation(Algorithm(match[1]), int(match[2]) if match[2] else None)
+
+
+def _number(values: Mapping[str, Any], key: str, default: float, *, least: float) -> float:
+    value = values.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+        raise ValueError(f"{key} is {value!r}")
+    return float(value)
+
+
+def yaml_lists(text: str) -> dict[str, list[str]]:
+    """The lists of a network file: `key: [ a, b ]`, or one `- a` a line below the key. Comments and quotes are left out."""
+    text = re.sub(r"#.*", "", text)
+    lists = re.finditer(r"(?m)^([\w-]+)\s*:\s*(?:\[([^\]]*)\]|((?:\s*\n\s*-[^\n]*)+))", text)
+    return {one[1]: _items(one[2].split(",") if one[2] is not None else re.findall(r"-[ \t]*([^\n]+)", one[3])) for one in lists}
+
+
+def _items(texts: list[str]) -> list[str]:
+    return [item for text in texts if (item := text.strip().strip("\"'"))]

@@ -1,0 +1,182 @@
+"""Sets written by hand in the manner of other producers: each is read, keeps every rule, and ends when it should."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.chakra.conftest import write_nodes
+
+import lumos
+from lumos.chakra.build import graph
+from lumos.chakra.check.check import check_set
+from lumos.cli import main
+from lumos.errors import LumosError
+from lumos.simulate import simulate
+from lumos.trace.chakra_wire import Attribute, ChakraNode, Metadata, NodeType, encode_metadata, encode_node, frame
+
+#: One byte takes 1 ns over a hop without latency; chunks of a collective go one after the other.
+NETWORK = f"topology: [ FullyConnected ]\nnpus_count: [ 2 ]\nbandwidth: [ {1e9 / 2**30!r} ]\nlatency: [ 0 ]\n"
+RING = {f"{kind}-implementation": ["ring"] for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")}
+SYSTEM = {"endpoint-delay": 10, "preferred-dataset-splits": 1, "local-mem-bw": 1, **RING}
+
+
+def ends(folder: Path) -> list[int]:
+    """When each rank ends, ns."""
+    job = graph(folder)
+    end = simulate(job).end
+    return [max(int(end[i]) for i, p in enumerate(job.processor) if job.processors[p].rank == rank) for rank in job.ranks]
+
+
+def beside(folder: Path, network: str, system: str, **changes: object) -> None:
+    (folder / network).write_text(NETWORK)
+    (folder / system).write_text(json.dumps({**SYSTEM, **changes}))
+
+
+def test_a_set_of_roofline_nodes_with_empty_attributes_and_integers_for_booleans(tmp_path: Path) -> None:
+    """STAGE's manner: no durations, `is_cpu_op` as int32, outputs named without a value, groups in workload.json, no version.
+
+    1 TFLOP/s and 1 GB/s: 2,000 operations on 100 bytes take 100 ns. All 40 bytes go to the other rank, 10 + 40 + 10 ns.
+    """
+    beside(tmp_path, "analytical.yml", "system.json", **{"roofline-enabled": 1, "peak-perf": 1})
+    (tmp_path / "workload.json").write_text('{"1": [0, 1], "2": [0]}')
+    compute = ChakraNode(
+        3,
+        "x@0_COMP",
+        attrs=(Attribute("outputs", "", ""), Attribute("num_ops", "int64", 2000), Attribute("tensor_size", "uint64", 100)),
+    )
+    collective = ChakraNode(
+        5,
+        "x@1_COMM",
+        NodeType.COLL,
+        data_deps=(3,),
+        attrs=(
+            Attribute("is_cpu_op", "int32", 0),
+            Attribute("comm_type", "int64", 2),
+            Attribute("comm_size", "uint64", 40),
+            Attribute("pg_name", "string", "1"),
+        ),
+    )
+    metadata = Metadata("", (Attribute("schema", "string", "symbolic_tensor_network"),))
+    for rank in range(2):
+        messages = [_unversioned(metadata), encode_node(compute), encode_node(collective)]
+        (tmp_path / f"workload.{rank}.et").write_bytes(b"".join(map(frame, messages)))
+    assert check_set(tmp_path).violations == ()
+    assert ends(tmp_path) == [160, 160]
+
+
+def _unversioned(metadata: Metadata) -> bytes:
+    """The first message without a version."""
+    return encode_metadata(metadata)[2 + len("0.0.4") :]
+
+
+def test_a_microbenchmark_of_one_collective(tmp_path: Path) -> None:
+    """One node a rank with `involved_dim`, no group: 64 bytes, 32 at a time, there and back, added in between: 3 x 32 ns."""
+    beside(tmp_path, "Network.yml", "Ring_sys.json")
+    (tmp_path / "RemoteMemory.json").write_text('{"memory-type": "NO_MEMORY_EXPANSION"}')
+    attrs = (
+        Attribute("is_cpu_op", "bool", False),
+        Attribute("comm_type", "int64", 0),
+        Attribute("comm_size", "int64", 64),
+        Attribute("involved_dim", "bool_list", (True,)),
+    )
+    for rank in range(2):
+        write_nodes(tmp_path / f"all_reduce.{rank}.et", [ChakraNode(0, "ALL_REDUCE", NodeType.COLL, attrs=attrs)])
+    assert check_set(tmp_path).violations == ()
+    assert ends(tmp_path) == [10 + 2 * (32 + 10) + 3 * 32] * 2
+
+
+def test_samples_of_a_generator_with_durations_and_messages(tmp_path: Path) -> None:
+    """Two microseconds of compute, then a message of 100 bytes to the next rank."""
+    beside(tmp_path, "net.yml", "sys.json")
+    peers = (("comm_dst", NodeType.SEND), ("comm_src", NodeType.RECV))
+    for rank, (peer, kind) in enumerate(peers):
+        attrs = (
+            Attribute("is_cpu_op", "bool", False),
+            Attribute(peer, "int32", 1 - rank),
+            Attribute("comm_size", "int64", 100),
+            Attribute("comm_tag", "int32", 7),
+        )
+        nodes = [ChakraNode(1, "COMP_NODE", duration_micros=2), ChakraNode(2, kind.name, kind, data_deps=(1,), attrs=attrs)]
+        write_nodes(tmp_path / f"sample.{rank}.et", nodes)
+    assert check_set(tmp_path).violations == ()
+    assert ends(tmp_path) == [2100, 2100]
+
+
+def test_json_sets_of_protobuf_and_by_hand(tmp_path: Path) -> None:
+    node = {"id": "1", "type": "COMP_NODE", "durationMicros": "3", "attr": [{"name": "is_cpu_op", "int32Val": 0}, {"name": "outputs"}]}
+    forms = {
+        "protobuf": '{"version": "0.0.4"}\n' + json.dumps(node),
+        "hand": json.dumps({"workload_graph": [{"Id": 1, "Name": "k", "NodeType": 4, "runtime": 3, "is_cpu_op": False}]}),
+    }
+    for name, text in forms.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        for rank in range(2):
+            (folder / f"job.{rank}.json").write_text(text)
+        assert ends(folder) == [3000, 3000]
+        assert not any(d.code == "file-left-out" for d in lumos.read(folder).diagnostics)
+
+
+def test_of_two_ready_nodes_the_smaller_id_goes_first_wherever_it_stands(tmp_path: Path) -> None:
+    """At 5 us nodes 2 and 10 wait for the device; 2 became ready later, but goes first: it ends at 8 us, not at 28."""
+    host = Attribute("is_cpu_op", "bool", True)
+    nodes = [
+        ChakraNode(9, "first", duration_micros=5),
+        ChakraNode(10, "long", duration_micros=20),
+        ChakraNode(11, "host", duration_micros=2, attrs=(host,)),
+        ChakraNode(2, "late", duration_micros=3, data_deps=(11,)),
+    ]
+    write_nodes(tmp_path / "job.0.et", nodes)
+    job = graph(tmp_path)
+    end = dict(zip((job.names[n] for n in job.name), simulate(job).end.tolist(), strict=True))
+    assert end == {"first": 5000, "host": 2000, "late": 8000, "long": 28_000}
+
+
+def recorded(folder: Path) -> None:
+    """Two ranks that compute for 5 us, exchange 1,000 bytes in an all-gather that lasts 9 us, and compute for 2 us."""
+    attrs = (
+        Attribute("is_cpu_op", "bool", False),
+        Attribute("comm_type", "int64", 2),
+        Attribute("comm_size", "int64", 1000),
+        Attribute("stream", "int64", 1),
+    )
+    nodes = [
+        ChakraNode(1, "a", start_time_micros=1, duration_micros=5),
+        ChakraNode(2, "c", NodeType.COLL, data_deps=(1,), start_time_micros=6, duration_micros=9, attrs=attrs),
+        ChakraNode(3, "b", data_deps=(2,), start_time_micros=15, duration_micros=2),
+    ]
+    for rank in range(2):
+        write_nodes(folder / f"job.{rank}.et", nodes)
+
+
+def test_recorded_times_against_the_prices_of_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The all-gather costs 10 + 1000 + 10 ns instead of 9 us; what was measured stays."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    recorded(folder)
+    beside(tmp_path, "fast.yml", "system.json")
+    job = lumos.chakra.priced(folder, tmp_path / "fast.yml")
+    assert simulate(job).end.max() - simulate(job).start.min() == 5000 + 1020 + 2000
+    assert job.measured_end.max() - job.measured_start.min() == 16_000
+    assert [d.code for d in job.diagnostics] == ["priced"]
+    monkeypatch.setattr(sys, "argv", ["lumos", "replay", str(folder), "--network", str(tmp_path / "fast.yml"), "--json"])
+    with pytest.raises(SystemExit):
+        main()
+    figures = json.loads(capfd.readouterr().out)
+    assert (figures["step_time_ns"], figures["replayed_step_time_ns"]) == (16_000, 8020)
+
+
+def test_only_a_set_is_priced_and_only_on_a_network(tmp_path: Path, stages: Path) -> None:
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"traceEvents": [{"ph": "X", "name": "aten::a", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}')
+    with pytest.raises(LumosError, match="only a Chakra set is priced"):
+        lumos.chakra.priced(trace, stages / "net.yml")
+    with pytest.raises(LumosError, match="no such file"):
+        lumos.chakra.priced(stages, tmp_path / "absent.yml")
+    with pytest.raises(LumosError, match="it lacks 'topology'"):
+        lumos.chakra.priced(stages, stages / "sys.json")
