@@ -35,7 +35,7 @@ ORDER = (
     ("blocks",),
     ("predict", "segment"),
     ("whatif",),
-    ("chakra", "proxy", "search"),
+    ("chakra", "diagnose", "proxy", "search"),
     ("report",),
     ("serve",),
     ("cli",),

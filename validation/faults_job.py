@@ -32,7 +32,8 @@ class Case(NamedTuple):
     """A cause and how much of it.
 
     The amount is multiplications ("extra work"), calls ("tiny operators", "many exchanges"), rows ("uneven tokens", of `ROWS`), megabytes
-    ("large exchange"), a factor ("slow process"), else seconds. The exchanges are of all ranks, the rest is of rank `RANK`.
+    ("large exchange"), a factor ("slow process"), operators to compile again ("recompilation"), else seconds. The exchanges are of all
+    ranks, the rest is of rank `RANK`.
     """
 
     cause: str
@@ -82,6 +83,13 @@ class Rows(torch.utils.data.Dataset[Tensor]):
         return torch.ones(self.rows, WIDTH)
 
 
+def _chain(x: Tensor, length: int) -> Tensor:
+    """So many operators, to be compiled."""
+    for _ in range(length):
+        x = x + 1
+    return x
+
+
 def _busy(seconds: float) -> None:
     until = time.perf_counter() + seconds
     while seconds and time.perf_counter() < until:
@@ -97,6 +105,9 @@ class Job:
         self.layers = [Layer() for _ in range(LAYERS)]
         self.model = DistributedDataParallel(nn.Sequential(*self.layers))
         self.optimizer = torch.optim.SGD(self.model.parameters(), 1e-6)
+        #: Compiled without a compiler of machine code: what a new shape costs is that Python is traced again.
+        self.compiled = torch.compile(_chain, backend="eager", dynamic=False)
+        self.rows = 8
         self.square, self.small = torch.ones(1, 512, 512), torch.ones(8)
 
     def run(self, case: Case, out: Path | None) -> list[float]:
@@ -109,6 +120,8 @@ class Job:
         data = Rows(round(amount.get("uneven tokens", ROWS)), amount.get("loader stall", 0))
         everywhere = {case.cause: case.amount}
         ends = []
+        self.rows = 8
+        torch._dynamo.reset()  # it gives up on a function that it has compiled for eight shapes
         dist.barrier()
         with lumos.collect.profile(str(out), steps=STEPS, warmup=WARM_UP, wait=0) if out else nullcontext() as recording:
             for index, batch in enumerate(torch.utils.data.DataLoader(data, batch_size=None)):
@@ -119,7 +132,11 @@ class Job:
         return [b - a for a, b in zip(ends[WARM_UP:], ends[WARM_UP + 1 :], strict=False)]
 
     def _step(self, batch: Tensor, amount: dict[str, float], everywhere: dict[str, float], hit: bool) -> None:
+        time.sleep(amount.get("late rows", 0))
         self.optimizer.zero_grad()
+        if "recompilation" in amount:
+            self.rows += hit
+            self.compiled(torch.ones(self.rows), int(amount["recompilation"]))
         loss = self.model(batch).sum()
         for _ in range(int(amount.get("extra work", 0))):
             torch.bmm(self.square, self.square)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from tools import browser
 
+TOKEN = "what-only-the-printed-address-has"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 
 
@@ -33,7 +34,7 @@ class Served(NamedTuple):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/"
+        return f"http://127.0.0.1:{self.port}/?token={TOKEN}"
 
     def ask(self, path, body=None, method=None, headers=None) -> Answer:
         """One request, sent as it is: the path is not made safe, headers are as given."""
@@ -41,7 +42,8 @@ class Served(NamedTuple):
         try:
             sent = None if body is None else json.dumps(body)
             kind = {} if body is None else {"content-type": "application/json"}
-            connection.request(method or ("GET" if body is None else "POST"), path, sent, {**kind, **(headers or {})})
+            known = {"authorization": f"Bearer {TOKEN}"}
+            connection.request(method or ("GET" if body is None else "POST"), path, sent, {**known, **kind, **(headers or {})})
             answer = connection.getresponse()
             return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         finally:
@@ -65,7 +67,7 @@ def serve():
         listener = listen(0)
         session = Session([str(p) for p in paths])
         port = listener.getsockname()[1]
-        server = uvicorn.Server(uvicorn.Config(application(session, port), log_level="warning", lifespan="off"))
+        server = uvicorn.Server(uvicorn.Config(application(session, port, TOKEN), log_level="warning", lifespan="off"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         running.append((server, thread, listener))

@@ -92,3 +92,29 @@ def test_it_listens_on_the_loopback_address_alone():
         assert "127.0.0.1" in HOSTS
     finally:
         listener.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/api", "/api/report", "/api/status", "/static/report.js", "/openapi.json"])
+@pytest.mark.parametrize("known", ["", "Bearer ", "Bearer wrong", "Bearer \u00e9"])
+def test_who_does_not_know_the_token_sees_nothing(explorer, path, known):
+    answer = explorer.ask(path, headers={"authorization": known})
+    assert answer.status == 403 and "token" in answer.json["error"] and "set-cookie" not in answer.headers
+
+
+def test_the_address_with_the_token_hands_the_browser_a_cookie(explorer):
+    address = explorer.url[explorer.url.index("/?") :]
+    cookie = explorer.ask(address, headers={"authorization": ""}).headers["set-cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    assert explorer.ask("/api/status", headers={"authorization": "", "cookie": cookie.partition(";")[0]}).status == 200
+    assert explorer.ask("/api/status", headers={"authorization": "", "cookie": f"lumos-{explorer.port}=wrong"}).status == 403
+
+
+def test_an_origin_is_that_of_the_host_that_was_asked(explorer):
+    names = {"host": f"localhost:{explorer.port}", "origin": f"http://127.0.0.1:{explorer.port}"}
+    assert explorer.ask("/api/status", headers=names).status == 403
+
+
+@pytest.mark.parametrize("headers", [{"content-length": "1048577"}, {"content-length": "9" * 15}, {"transfer-encoding": "chunked"}])
+def test_a_body_without_bound_is_refused_before_it_is_read(explorer, headers):
+    sent = explorer.ask("/api/whatif", method="POST", headers={"content-type": "application/json", **headers})
+    assert sent.status == 403 and "at most 1048576 bytes" in sent.json["error"]

@@ -1,7 +1,8 @@
 """How loaded a rank's devices are over time: the busy fraction of each millisecond, and the length of the launch queue.
 
 Busy fraction: the share of each millisecond, counted from the step's start, in which any device of the rank works (on a rank
-without device work: any CPU operator or collective). Queue: the device tasks that have been launched and have not ended.
+without device work: any CPU operator or collective). Where a step lasts more than 100 s the bins are wider, so that a curve needs
+no more memory however long the step is. Queue: the device tasks that have been launched and have not ended.
 """
 
 from __future__ import annotations
@@ -15,33 +16,55 @@ from lumos.analyze.working import working
 from lumos.intervals import Union, covered, union
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int64
 
-#: Width of a bin, ns.
+#: Width of a bin, ns, and the most bins of a curve: those of a step of 100 s. The bins of a longer step are wider.
 BIN_NS = 1_000_000
+MOST_BINS = 100_000
 
 
-def busy_curves(timeline: Timeline, owners: Members, interval: tuple[Int64, Int64] | None = None) -> tuple[NDArray[np.float64], ...]:
-    """The busy fraction of every step of `owners`, float64[⌈step / 1 ms⌉].
+class BusyCurves(NamedTuple):
+    """The busy fraction of every step in one run: each float64[⌈step / bin_ns⌉]. bin_ns is a whole number of milliseconds."""
 
-    interval: where each step begins and ends, int64[steps] ns; by default as its own rank completes it.
+    bin_ns: int
+    steps: tuple[NDArray[np.float64], ...]
+
+
+def busy_curves(
+    runs: Sequence[Timeline], owners: Members, intervals: Sequence[tuple[Int64, Int64]] | None = None
+) -> tuple[BusyCurves, ...]:
+    """The busy fraction of every step of `owners` in each run, with bins of one width so that the runs can be compared.
+
+    intervals: where each step begins and ends in each run, int64[steps] ns; by default as its own rank completes it.
     """
-    start, end = interval or step_times(timeline, owners).rank_intervals()
+    bounds = intervals or [step_times(run, owners).rank_intervals() for run in runs]
     step_rank = owners.step_rank()
     computes, communicates = working(owners)
     works = computes | communicates
-    busy = {int(rank): _busy(timeline, owners.of_rank(int(rank)), works) for rank in np.unique(step_rank)}
-    return tuple(curve(busy[int(step_rank[i])], int(start[i]), int(end[i])) for i in range(len(owners.steps)))
+    width = bin_width(max((int((end - start).max(initial=0)) for start, end in bounds), default=0))
+    out = []
+    for run, (start, end) in zip(runs, bounds, strict=True):
+        busy = {int(rank): _busy(run, owners.of_rank(int(rank)), works) for rank in np.unique(step_rank)}
+        steps = range(len(owners.steps))
+        out.append(BusyCurves(width, tuple(curve(busy[int(step_rank[i])], int(start[i]), int(end[i]), width) for i in steps)))
+    return tuple(out)
 
 
-def curve(busy: Union, start: int, end: int) -> NDArray[np.float64]:
-    """The share of each millisecond from `start` that is busy before `end`, float64[⌈(end − start) / 1 ms⌉]."""
-    bins = -(-(end - start) // BIN_NS)
-    edges = np.minimum(start + BIN_NS * np.arange(bins + 1), end)
-    return np.diff(covered(busy, edges)) / BIN_NS
+def bin_width(longest: int) -> int:
+    """The width of the bins, ns, where the longest step lasts `longest` ns: whole milliseconds, so few that MOST_BINS suffice."""
+    return BIN_NS * max(-(-longest // (BIN_NS * MOST_BINS)), 1)
+
+
+def curve(busy: Union, start: int, end: int, bin_ns: int = BIN_NS) -> NDArray[np.float64]:
+    """The share of each bin from `start` that is busy before `end`, float64[⌈(end − start) / bin_ns⌉]."""
+    bins = -(-(end - start) // bin_ns)
+    edges = np.minimum(start + bin_ns * np.arange(bins + 1), end)
+    return np.diff(covered(busy, edges)) / bin_ns
 
 
 def busy_difference(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:

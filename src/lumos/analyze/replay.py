@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _CONSTANT_NAMES = {
     Dependency.LAUNCH: "launch_latency_ns",
     Dependency.STREAM_ORDER: "kernel_gap_ns",
+    Dependency.OCCUPANCY: "dispatch_ns",
     Dependency.STREAM_WAIT: "stream_wait_ns",
     Dependency.SYNC: "sync_return_ns",
     Dependency.COPY: "copy_return_ns",
@@ -199,7 +200,7 @@ def relative(predicted: int, actual: int) -> float | None:
 def _steps(truth: Timeline, timeline: Timeline, owners: Members, starts: NDArray[np.float64]) -> tuple[StepReplay, ...]:
     times = [step_times(t, owners) for t in (truth, timeline)]
     parts = [four_way(t, owners, each.rank_intervals()) for t, each in zip((truth, timeline), times, strict=True)]
-    curves = [busy_curves(t, owners) for t in (truth, timeline)]
+    curves = busy_curves((truth, timeline), owners)
     out = []
     of_job = times[0].of_ranks()
     for i, (step, figures) in enumerate(zip(owners.steps, unexplained_times(truth, owners), strict=True)):
@@ -216,7 +217,7 @@ def _steps(truth: Timeline, timeline: Timeline, owners: Members, starts: NDArray
                 apart=of_job[i][1],
                 error=relative(predicted, actual),
                 breakdown=BothRuns(parts[0][i], parts[1][i]),
-                utilization_error=busy_difference(curves[0][i], curves[1][i]),
+                utilization_error=busy_difference(*(run.steps[i] for run in curves)),
                 kernel_start_error=start_error(starts[tasks[owners.on_device[tasks]]]),
                 kept_wait=figures.kept_wait,
                 unexplained_idle=figures.unexplained_idle,

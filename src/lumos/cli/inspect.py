@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lumos.cli.output import Clock, Json, Paths, Repair, console, progress, write_json
+from lumos.cli.output import Clock, Json, Paths, Repair, console, next_command, progress, write_json
 
 if TYPE_CHECKING:
     from lumos.segment.outline import Outline
@@ -42,6 +42,9 @@ def command(
         from lumos.report.text.blocks import print_blocks
 
         print_blocks(console(), _outline(job))
+    out = console()
+    out.print()
+    out.print(next_command("diagnose", paths), soft_wrap=True, markup=False)
 
 
 def _outline(job: Job) -> Outline:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lumos.result import plain
 
-__all__ = ["Clock", "Engine", "Force", "Json", "Paths", "RayAddress", "Repair", "console", "plain", "progress", "write_json"]
+__all__ = [
+    "Chakra",
+    "Clock",
+    "Engine",
+    "Force",
+    "Json",
+    "Kineto",
+    "Paths",
+    "Perfetto",
+    "RayAddress",
+    "Repair",
+    "console",
+    "next_command",
+    "plain",
+    "progress",
+    "write_json",
+]
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +40,11 @@ Engine = Annotated[str, typer.Option(help="Where files are read: local, or ray (
 RayAddress = Annotated[str | None, typer.Option(help="The address of a running Ray cluster.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Answer also where the recording cannot give a sound answer.")]
 Repair = Annotated[bool, typer.Option("--repair", help="Read files that are not valid JSON, and repair what can be repaired.")]
+
+#: Where verbs that answer about a job write that job.
+Perfetto = Annotated[str | None, typer.Option(metavar="FILE", help="Write the job as a trace for ui.perfetto.dev.", show_default=False)]
+Chakra = Annotated[str | None, typer.Option(metavar="DIR", help="Write the job as a Chakra set, a file per rank.", show_default=False)]
+Kineto = Annotated[str | None, typer.Option(metavar="DIR", help="Write the job as profiler files, one per rank.", show_default=False)]
 
 #: No progress is shown for the first so many seconds.
 PATIENCE_S = 1.0
@@ -45,6 +67,13 @@ def console() -> Console:
             raise BrokenPipeError  # the group of verbs decides the exit status, not rich
 
     return PipeConsole(highlight=False)
+
+
+def next_command(verb: str, paths: Sequence[str]) -> str:
+    """The lines that name the command to run next on a recording."""
+    from lumos.report.text.diagnose import continued
+
+    return "next: " + "\n  ".join(continued(shlex.join(("lumos", verb, *paths)), console().width - 8))
 
 
 class Clock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import sys
 from typing import Annotated
@@ -23,7 +24,7 @@ def command(
 ) -> None:
     """Explore the job in a browser on this machine: the parts of the report, and a bench that shows the effect of changes.
 
-    The server listens on the loopback address only; Ctrl-C ends it.
+    The server listens on the loopback address only, and answers whom the printed address was given; Ctrl-C ends it.
     """
     from pathlib import Path
 
@@ -44,20 +45,24 @@ def command(
     plotly_source()
     listener = listen(port)
     number = listener.getsockname()[1]
-    url = f"http://127.0.0.1:{number}/"
+    token = secrets.token_urlsafe(24)
+    url = f"http://127.0.0.1:{number}/?token={token}"
     if json:
         write_json({"url": url})
         sys.stdout.flush()
     else:
         print(f"Lumos explorer: {url} (Ctrl-C ends it)", flush=True)
     server = uvicorn.Server(
-        uvicorn.Config(application(Session(paths, repair=repair, force=force), number), log_level="warning", lifespan="off")
+        uvicorn.Config(application(Session(paths, repair=repair, force=force), number, token), log_level="warning", lifespan="off")
     )
     server.run(sockets=[listener])
 
 
 def listen(port: int | None) -> socket.socket:
-    """A socket on the loopback address; LumosError where the port that the user named is taken."""
+    """A socket that listens on the loopback address, so that requests wait from now on until they are answered.
+
+    Raises LumosError where the port that the user named is taken.
+    """
     from lumos.errors import LumosError
 
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -69,4 +74,5 @@ def listen(port: int | None) -> socket.socket:
             listener.close()
             raise LumosError(f"port {port} cannot be had ({error.strerror}); name another with --port, or 0 for any free one") from error
         listener.bind(("127.0.0.1", 0))
+    listener.listen()
     return listener

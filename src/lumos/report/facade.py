@@ -14,7 +14,7 @@ from lumos.choices import check_step
 from lumos.report.page.document import ReportedJob, document
 from lumos.report.page.html import write_report
 from lumos.result import Shown
-from lumos.trace.source import Source, as_job
+from lumos.trace.source import Source, as_job, keep_inputs
 from lumos.whatif.facade import ChangeWords, changes_of
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def report(
     answer. changes: as for `lumos.whatif`; with any, the changed job is shown next to the recorded one. Raises
     UsageError for an unknown step or change, LumosError where the file cannot be written or plotly and jinja2 are not installed.
     """
+    keep_inputs(job, output)
     recording = ReportedJob.of(as_job(job, repair=repair), force=force)
     return write(recording, output, (f"lumos.report(…, {os.fspath(output)!r})",), step, changes_of(changes))
 

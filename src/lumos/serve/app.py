@@ -113,8 +113,8 @@ class SavedScenario(BaseModel):
     changes: ChangesAsked
 
 
-def application(session: Session, port: int) -> App:
-    """The explorer of a session, as it is served on a port."""
+def application(session: Session, port: int, token: str) -> App:
+    """The explorer of a session, as it is served on a port to whom knows the token."""
     app = FastAPI(
         title="Lumos explorer",
         summary="A recorded training job: its report, its timeline, and what changes would do to its step.",
@@ -132,7 +132,7 @@ def application(session: Session, port: int) -> App:
         f"default-src 'none'; script-src 'self' {digests}; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
         "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
     )
-    return Guard(app, port, policy)
+    return Guard(app, port, token, policy)
 
 
 def _errors(app: FastAPI) -> None:

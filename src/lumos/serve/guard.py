@@ -1,14 +1,19 @@
-"""Which requests the explorer accepts: those of pages that it served itself, and of programs on this machine.
+"""Which requests the explorer accepts: those of whom it told its address, from its own pages or from a program.
 
-The server listens on the loopback address, but any web page can make a browser send requests there. So the Host header must
-name this server (a foreign name that resolves to the loopback address is refused), a request with an Origin header must come
-from this server's own pages, and a request that changes anything must be JSON, which the form of a foreign page cannot send.
+The server listens on the loopback address, which every user of the machine can reach, and any web page can make a browser send
+requests there. So a request must hold the token that only the printed address has: as `?token=` in the address, which hands the
+browser a cookie, or as a bearer token. The Host header must name this server (a foreign name that resolves to the loopback address is
+refused), a request with an Origin header must come from the page's own origin, and a request that changes anything must be JSON of a
+bounded size, which the form of a foreign page cannot send.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
 from typing import Any
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -23,14 +28,21 @@ HOSTS = ("127.0.0.1", "localhost", "[::1]")
 #: Methods that change nothing.
 READING = ("GET", "HEAD")
 
+#: The longest body of a request: a set of changes is a few kilobytes.
+_MOST_BYTES = 1 << 20
+
 
 class Guard:
-    """ASGI middleware that refuses such requests. port: of this server. policy: the content security policy of every answer."""
+    """ASGI middleware that refuses other requests.
 
-    def __init__(self, app: App, port: int, policy: str) -> None:
+    port: of this server. token: what a request must know. policy: the content security policy of every answer.
+    """
+
+    def __init__(self, app: App, port: int, token: str, policy: str) -> None:
         self._app = app
+        self._token = token
+        self._cookie = f"lumos-{port}"  # browsers send the cookies of one host to all of its ports
         self._hosts = {f"{host}:{port}" for host in HOSTS}
-        self._origins = {f"http://{host}" for host in self._hosts}
         self._headers = [
             (b"content-security-policy", policy.encode()),
             (b"x-content-type-options", b"nosniff"),
@@ -43,29 +55,53 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refused = self._refusal(scope["method"], {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]})
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        in_address = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
+        refused = self._refusal(scope["method"], headers, in_address)
         if refused:
             await _refuse(send, refused, self._headers)
             return
 
+        cookie = f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict".encode()
+        added = [*self._headers, (b"set-cookie", cookie)] if in_address else self._headers
+
         async def send_guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *self._headers]}
+                message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
         await self._app(scope, receive, send_guarded)
 
-    def _refusal(self, method: str, headers: dict[str, str]) -> str:
+    def _refusal(self, method: str, headers: dict[str, str], in_address: str) -> str:
         """Why the request is refused; "" if it is accepted."""
         if headers.get("host", "") not in self._hosts:
             return "the Host header does not name this server; open it as http://127.0.0.1"
-        if "origin" in headers and headers["origin"] not in self._origins:
+        if "origin" in headers and headers["origin"] != f"http://{headers['host']}":
             return "requests from pages of other origins are refused"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and headers.get("sec-fetch-mode") != "navigate":
             return "requests from pages of other sites are refused"
         if method not in READING and headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return "a request that changes anything must be sent as application/json"
+        length = headers.get("content-length", "0")
+        if "transfer-encoding" in headers or not length.isdecimal() or int(length[:20]) > _MOST_BYTES:
+            return f"a request says the length of its body, at most {_MOST_BYTES} bytes"
+        if not any(self._is_token(given) for given in (in_address, self._in_cookie(headers), _bearer(headers))):
+            return "open the address that lumos serve printed: it holds the token without which nobody else on this machine reads the job"
         return ""
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+    def _in_cookie(self, headers: dict[str, str]) -> str:
+        try:
+            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+        except CookieError:
+            return ""
+        return found.value if found is not None else ""
+
+
+def _bearer(headers: dict[str, str]) -> str:
+    return headers.get("authorization", "").removeprefix("Bearer ")
 
 
 async def _refuse(send: Send, reason: str, headers: list[tuple[bytes, bytes]]) -> None:

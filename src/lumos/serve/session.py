@@ -31,7 +31,7 @@ from lumos.whatif.whatif import Changes
 #: The largest timeline that is sent to a browser on the same machine.
 LIMITS = Limits(cells=3_000_000, tasks=1_200_000)
 #: The most tasks that are sent for a part of a step.
-MOST_TASKS = 200_000
+_MOST_TASKS = 200_000
 #: How many names the page suggests as patterns.
 SUGGESTIONS = 200
 #: How many what-ifs in the background are remembered, running or ended.
@@ -66,7 +66,7 @@ class Loaded:
             raise UsageError(f"{run!r} is no run; valid are {', '.join(runs)}")
         if not 0 <= begin < end:
             raise UsageError(f"an excerpt from {begin} to {end} ns is empty; begin at 0 or later and end after that")
-        return excerpt(runs[run], self.recording.membership, step, begin, end, self.recording.job, MOST_TASKS)
+        return excerpt(runs[run], self.recording.membership, step, begin, end, self.recording.job, _MOST_TASKS)
 
     def names(self) -> list[dict[str, Any]]:
         """The names of tasks that take most time over the job, as patterns to suggest, each with its class and its time in ns."""

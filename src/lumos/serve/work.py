@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from lumos.errors import LumosError
 
-Result = TypeVar("Result")
+_Answer = TypeVar("_Answer")
 State = Literal["running", "done", "failed", "cancelled"]
 
 #: Called by the work with what it is doing, how much of that is done, and out of how much. Raises CancelledError if it is to stop.
@@ -19,10 +19,10 @@ class CancelledError(Exception):
     """The work was asked to stop."""
 
 
-class BackgroundWork(Generic[Result]):
+class BackgroundWork(Generic[_Answer]):
     """Runs `call(report)` in a thread. Once cancelled, it stops at the next call of `report`."""
 
-    def __init__(self, call: Callable[[Progressing], Result]) -> None:
+    def __init__(self, call: Callable[[Progressing], _Answer]) -> None:
         self._call = call
         self._stop = threading.Event()
         self._finished = threading.Event()
@@ -30,7 +30,7 @@ class BackgroundWork(Generic[Result]):
         self._progress: tuple[str, int, int] = ("starting", 0, 0)
         self._state: State = "running"
         self._error = ""
-        self._result: list[Result] = []
+        self._result: list[_Answer] = []
         threading.Thread(target=self._run, daemon=True, name="lumos-work").start()
 
     @property
@@ -39,7 +39,7 @@ class BackgroundWork(Generic[Result]):
             return self._state
 
     @property
-    def result(self) -> Result:
+    def result(self) -> _Answer:
         """What the call returned. Valid only in the state "done"."""
         return self._result[0]
 

@@ -56,6 +56,14 @@ def test_time_by_class_and_waiting_cover_what_ranks_did(example, found):
     assert len(classes["waiting_ns"]) == 2
 
 
+def test_it_says_first_what_to_fix(example, found):
+    """As `lumos diagnose` does, with commands that name the folder of the recording."""
+    expected = lumos.diagnose(example.job, graph=example.graph)
+    assert found["diagnosis"]["findings"] == plain(expected.findings) and found["diagnosis"]["findings"]
+    assert all(str(EXAMPLE) in each["command"] for each in found["diagnosis"]["findings"])
+    assert {lack["code"] for lack in found["diagnosis"]["lacks"]} == {"two-ranks", "no-device"}
+
+
 def test_every_step_has_its_busy_curves(found):
     assert [b["step"] for b in found["busy"]] == list(found["step_names"])
     assert all([c["name"] for c in b["curves"]] == ["rank 0", "rank 1"] for b in found["busy"])

@@ -9,19 +9,18 @@ decimals, from the start of the earliest task of the first timeline.
 from __future__ import annotations
 
 import gzip
-import os
-import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from lumos.analyze.device_load import BIN_NS, busy_curves, queue_steps
+from lumos.analyze.device_load import busy_curves, queue_steps
 from lumos.analyze.loop.spans import launches
 from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
+from lumos.output_files import new_file
 from lumos.report.export.perfetto_path import path_events
 
 if TYPE_CHECKING:
@@ -35,35 +34,20 @@ _BLOCK = 4096
 
 
 def write_perfetto(path: str, timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]] = ()) -> None:
-    """Write the timelines of one graph to `path` (.json or .json.gz). A draft is written first and then renamed.
+    """Write the timelines of one graph to `path` (.json or .json.gz).
 
     paths: the critical paths of each timeline's steps, where they are to be shown.
 
     LumosError where the name has another ending or the file cannot be written.
     """
-    target = Path(path)
     if not path.endswith((".json", ".json.gz")):
         raise LumosError(f"{path}: a Perfetto trace is written as .json or .json.gz; give the file such a name")
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        raise LumosError(f"{path}: cannot write there ({error.strerror}); name a file in a folder that exists and is writable") from error
-    draft = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as raw:
-            if path.endswith(".gz"):
-                with gzip.GzipFile(target.name, "wb", compresslevel=5, fileobj=raw, mtime=0) as packed:
-                    _write(packed, timelines, paths)
-            else:
-                _write(raw, timelines, paths)
-        draft.chmod(0o644)
-        draft.replace(target)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise LumosError(f"{path}: cannot be written ({error.strerror}); free some space or name another file") from error
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    with new_file(path) as raw:
+        if path.endswith(".gz"):
+            with gzip.GzipFile(Path(path).name, "wb", compresslevel=5, fileobj=raw, mtime=0) as packed:
+                _write(packed, timelines, paths)
+        else:
+            _write(raw, timelines, paths)
 
 
 def events(timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]] = ()) -> Iterator[dict[str, Any]]:
@@ -141,11 +125,12 @@ def _queues(timeline: Timeline, membership: Members, place: int, places: int, or
 
 
 def _busy(timeline: Timeline, membership: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
-    """The busy share of every millisecond of every step. The last value of a step lasts until its end and is followed by 0."""
+    """The busy share of every bin (`busy_curves`) of every step. The last value of a step lasts until its end and is followed by 0."""
     start, end = step_times(timeline, membership).rank_intervals()
-    for i, (curve, position) in enumerate(zip(busy_curves(timeline, membership), membership.step_rank().tolist(), strict=True)):
+    (curves,) = busy_curves((timeline,), membership)
+    for i, (curve, position) in enumerate(zip(curves.steps, membership.step_rank().tolist(), strict=True)):
         for k, share in enumerate([*curve.tolist(), 0.0]):
-            at = min(int(start[i]) + k * BIN_NS, int(end[i])) - origin
+            at = min(int(start[i]) + k * curves.bin_ns, int(end[i])) - origin
             yield _counter("busy share", position * places + place, at, busy=round(share, 4))
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.errors import LumosError
+from lumos.output_files import new_file
 from lumos.search.space import PLAN_COLUMNS, RECOMPUTES, SCHEDULES
 
 if TYPE_CHECKING:
@@ -26,10 +27,8 @@ def write_parquet(path: str, searches: Sequence[Found]) -> None:
         from pyarrow import parquet
     except ImportError as error:
         raise LumosError("Parquet needs pyarrow, which is not installed: pip install 'lumos-trace[arrow]'") from error
-    try:
-        parquet.write_table(arrow.concat_tables([arrow.table(_columns(found)) for found in searches]), path)
-    except OSError as error:
-        raise LumosError(f"{path}: cannot be written ({error.strerror})") from error
+    with new_file(path) as file:
+        parquet.write_table(arrow.concat_tables([arrow.table(_columns(found)) for found in searches]), file)
 
 
 def _columns(found: Found) -> dict[str, object]:

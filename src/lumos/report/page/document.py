@@ -15,13 +15,15 @@ import numpy as np
 from lumos.analyze.collectives import collective_times
 from lumos.analyze.contents import memory_curves
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.device_load import busy_curves
+from lumos.analyze.device_load import BIN_NS, busy_curves
 from lumos.analyze.loop.steps import Members, StepTimes, is_operation_level, members, step_times
 from lumos.analyze.ranks.stragglers import Stragglers, stragglers
 from lumos.analyze.replay import ReplayResult, relative, replay
 from lumos.analyze.tables import class_times
 from lumos.analyze.trust import Trust, check_sound
 from lumos.cost.collective_rates import modelled_collectives
+from lumos.diagnose.diagnose import diagnose_paths, named_paths
+from lumos.diagnose.ranks import MOST_TRIED
 from lumos.errors import GraphError
 from lumos.graph.build import build
 from lumos.report.page.columns import column
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
 MOST_CURVES = 16
 #: The most points of a memory curve.
 _MOST_POINTS = 2000
-#: Stragglers are left out where ranks × tasks exceed this, as every rank is simulated twice (5 ns a task).
-MOST_TRIED = 4_000_000_000
 #: How many of the longest links of the critical path the report lists.
 LONGEST_LINKS = 24
 
@@ -155,6 +155,7 @@ def document(
         "typical": headline.step,
         "trust": plain(recording.trust),
         "about": _about(recording, command),
+        "diagnosis": _diagnosis(recording),
         "step": step,
         "step_names": recording.steps,
         "steps": steps_shown(recording.measured, recording.replayed, recording.membership, recording.job),
@@ -239,12 +240,13 @@ def _about(recording: ReportedJob, command: Sequence[str]) -> dict[str, Any]:
 
 
 def _busy(recording: ReportedJob) -> list[dict[str, Any]]:
-    """For each step of the job the busy share of each of its milliseconds, measured and replayed, per rank or as the mean of many."""
+    """For each step of the job the busy share of each of its bins of `bin_ms`, measured and replayed, per rank or as the mean of many."""
     membership = recording.membership
-    runs = [busy_curves(run, membership, step_times(run, membership).job_intervals()) for run in (recording.measured, recording.replayed)]
+    runs = (recording.measured, recording.replayed)
+    curves_of_runs = busy_curves(runs, membership, [step_times(run, membership).job_intervals() for run in runs])
     out = []
     for name, parts, *_ in membership.job:
-        curves = [[curves[i] for i in parts] for curves in runs]
+        curves = [[run.steps[i] for i in parts] for run in curves_of_runs]
         ranks = [membership.steps[i].rank for i in parts]
         if len(ranks) > MOST_CURVES:
             curves = [[_mean_curve(of_run)] for of_run in curves]
@@ -252,7 +254,10 @@ def _busy(recording: ReportedJob) -> list[dict[str, Any]]:
         else:
             labels = [f"rank {rank}" for rank in ranks]
         rows = zip(labels, *curves, strict=True)
-        out.append({"step": name, "curves": [{"name": n, "measured": _bytes(m), "replayed": _bytes(r)} for n, m, r in rows]})
+        bin_ms = curves_of_runs[0].bin_ns // BIN_NS
+        out.append(
+            {"step": name, "bin_ms": bin_ms, "curves": [{"name": n, "measured": _bytes(m), "replayed": _bytes(r)} for n, m, r in rows]}
+        )
     return out
 
 
@@ -315,6 +320,14 @@ def _stragglers(recording: ReportedJob) -> dict[str, Any] | None:
     answer: dict[str, Any] = plain(found)
     answer["diagnostics"] = [d for d in answer["diagnostics"] if d not in plain(recording.result.diagnostics)]
     return answer
+
+
+def _diagnosis(recording: ReportedJob) -> dict[str, Any] | None:
+    """What to fix first; None where the evidence is unsound, which the headline and the trust say."""
+    if recording.trust.grade is Grade.UNSOUND and not recording.force:
+        return None
+    found: dict[str, Any] = plain(diagnose_paths(recording.job, named_paths(recording.job), graph=recording.graph, force=recording.force))
+    return {key: found[key] for key in ("findings", "lacks", "step_time_s")}
 
 
 def _left_out(recording: ReportedJob) -> list[dict[str, str]]:

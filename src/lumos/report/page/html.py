@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumos.errors import LumosError
+from lumos.output_files import new_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,10 +57,8 @@ def write_figure_page(path: str, title: str, figure: Mapping[str, Any]) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise LumosError(f"{path}: cannot be written ({error.strerror}); name a file in a folder that exists and is writable") from error
+    with new_file(path) as file:
+        file.write(text.encode())
 
 
 def _offline_page(kind: str, headline: str, start: str, data: str, *, evaluates: bool = False) -> str:

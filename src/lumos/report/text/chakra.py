@@ -33,6 +33,10 @@ def print_exported(console: Console, result: Exported) -> None:
 def print_checked(console: Console, result: Checked) -> None:
     verdict = "ok" if result.ok else f"{len(result.violations)} times a rule is broken"
     console.print(Text(f"{count(result.ranks, 'rank')}, {count(result.nodes, 'node')}: {verdict}", style="bold"))
+    for warning in result.warnings[:MOST_ROWS]:
+        paragraph(console, "warning: ", warning)
+    if len(result.warnings) > MOST_ROWS:
+        console.print(f"  … and {len(result.warnings) - MOST_ROWS:,} more; --json lists all")
     if result.ok:
         return
     heading(console, "Rules broken")
@@ -51,6 +55,8 @@ def print_linked(console: Console, figures: dict[str, Any]) -> None:
     console.print(Text(text, style="bold"))
     paragraph(console, f"{figures['kernels']:,} kernels in all; {figures['operators']:,} operators matched")
     table(console, ("how", "kernels"), [(how, f"{n:,}") for how, n in figures["by_method"].items()])
+    confirming = [vote.fact.replace("-", " ") for vote in figures["votes"] if vote.confirms]
+    paragraph(console, f"of one rank and run: confirmed by {', '.join(confirming) or 'nothing but the order of calls'}")
     print_diagnostics(console, figures["diagnostics"])
 
 

@@ -48,6 +48,8 @@ def print_found(out: Console, found: Found) -> None:
 def _why_none(found: Found) -> str:
     if not found.plans:
         return "no plan keeps the rules"
+    if not found.complete:
+        return f"none of the {count(found.evaluated, 'plan')} that were timed is known to meet the conditions"
     if found.infeasible == found.plans:
         return f"no plan of {count(found.plans, 'plan')} fits the memory"
     return f"no plan of {count(found.plans, 'plan')} meets the conditions ({found.infeasible:,} of them do not fit the memory)"
@@ -57,6 +59,8 @@ def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best:
     """Print the best plan for every value of the swept size."""
     p = rows[0][1].problem
     out.print(f"{p.model.name} on {p.cluster.name}: the best plan for every {key}; best of all: {best}")
+    if (trust := rows[0][1].trust) is not None:
+        print_trust(out, trust)
     lines = []
     for value, found in rows:
         if found.best:

@@ -107,13 +107,13 @@ const offBy = (error) => ({ value: percent(error, { signed: true }), class: Math
 export async function busy(doc, node) {
   const drawing = el("div");
   const draw = async (step) => {
-    const { curves } = doc.busy.find((b) => b.step === step);
+    const { curves, bin_ms } = doc.busy.find((b) => b.step === step);
     const traces = [];
     for (const [i, c] of curves.entries())
       for (const run of ["measured", "replayed"]) {
         const values = new Uint8Array(await inflate(c[run].gzip));
         traces.push({
-          type: "scatter", mode: "lines", name: run, legendgroup: run, showlegend: i === 0, x0: 0.5, dx: 1, y: Array.from(values, (v) => v / 255),
+          type: "scatter", mode: "lines", name: run, legendgroup: run, showlegend: i === 0, x0: bin_ms / 2, dx: bin_ms, y: Array.from(values, (v) => v / 255),
           xaxis: "x", yaxis: i ? `y${i + 1}` : "y", line: { color: RUN[run], width: run === "measured" ? 2.4 : 1.2, dash: run === "measured" ? "solid" : "dot" },
           hovertemplate: `${plain(c.name)}<br>%{x:.1f} ms: %{y:.0%}<extra>${run}</extra>`,
         });
@@ -197,6 +197,23 @@ export function path(doc, node) {
   };
   node.append(el("div", { class: "bar" }, selector("step", stepOptions(doc), doc.step, draw)), drawing, below);
   return draw(doc.step);
+}
+
+// What to fix first: one block a finding, and what the recording does not show.
+export function findings(doc, node) {
+  const { findings: found, lacks, step_time_s: step } = doc.diagnosis;
+  const ranks = (of) => (of.length === 1 ? `rank ${of[0]}` : of.length > 8 ? `${of.length} ranks` : `ranks ${of.join(", ")}`);
+  const one = (f, i) => el("div", { class: "finding" },
+    el("h3", {}, `${i + 1}. ${f.title}`),
+    el("div", { class: "worth" }, el("strong", {}, `worth ${seconds(f.worth_s)} a step`), ` (${percent(f.worth_s / step)}; 80 % interval ${seconds(f.worth_low_s)} to ${seconds(f.worth_high_s)})`),
+    el("div", {}, f.evidence),
+    el("div", {}, el("strong", {}, "Fix: "), f.fix),
+    el("div", { class: "hint" }, `${f.where.step} at ${duration(f.where.start_ns)}, ${ranks(f.where.ranks)}: ${short(f.where.task, 60)}`),
+    el("div", { class: "hint" }, el("code", {}, f.command)));
+  node.append(
+    ...(found.length ? found.slice(0, 6).map(one) : [el("p", { class: "good" }, "Nothing was found that is worth 2 % of the step.")]),
+    ...(found.length > 6 ? [el("p", { class: "hint" }, `and ${found.length - 6} more: lumos diagnose --json lists all`)] : []),
+    ...(lacks.length ? [folded("What the recording does not show", diagnosticList(lacks))] : []));
 }
 
 export function stragglers(doc, node) {

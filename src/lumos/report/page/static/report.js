@@ -7,11 +7,12 @@ import { Timeline } from "lumos/timeline.js";
 
 // [name, heading, what it shows, the function that draws it, whether a document has it]
 const PARTS = [
+  ["findings", "What to fix first", "What makes the step longer than it needs to be. Each finding is priced by simulating the job without it; the same time may be in several, so their worths do not add up.", parts.findings, (doc) => doc.diagnosis],
   ["changed", "What if", "The changed job against the replayed one. Both are simulated, so the replay's error cancels in the difference.", parts.whatif, (doc) => doc.whatif],
   ["breakdown", "Where the time goes", "The time of each step of the job four ways, as measured and as replayed: on its ranks ran device work (or, without a device, operators) alone, together with communication, communication alone, or neither.", parts.breakdown],
   ["timeline", "Timeline", "What every thread and stream does in the time of one step. Zoomed out, a cell shows the class of work that took most of it, as high as the share that was busy.", null],
   ["path", "Critical path", "The chain of tasks that sets the step, and what its time went to. Only what is on it can make the step shorter.", parts.path],
-  ["busy", "How busy the devices were", "The busy share of each millisecond of a step, measured and replayed on top of each other.", parts.busy],
+  ["busy", "How busy the devices were", "The busy share of each millisecond of a step (coarser where it lasts more than 100 s), measured and replayed on top of each other.", parts.busy],
   ["classes", "Time by class of work", "Own time without waiting for peers, a step; the mean over the ranks and the steps that count.", parts.classes],
   ["collectives", "Collectives", "Waiting for the last rank and the transfer itself are shown separately where every member was recorded.", parts.collectives, (doc) => doc.collectives.rows.length],
   ["stragglers", "Stragglers", "How far each rank is off the median rank, class by class, and what its slowness costs the job.", parts.stragglers, (doc) => doc.stragglers],
@@ -33,7 +34,7 @@ export function themeButton() {
   return button;
 }
 
-// before: sections that come before those of the report. detail: fetches the timeline's tasks where it has none.
+// before: sections that come before those of the report, behind what to fix first. detail: fetches the timeline's tasks where it has none.
 export async function show(doc, { before = [], detail = null, timeline = (d) => Timeline.create(d, detail) } = {}) {
   const main = document.getElementById("parts");
   main.replaceChildren();
@@ -41,8 +42,9 @@ export async function show(doc, { before = [], detail = null, timeline = (d) => 
   top.replaceChildren();
   parts.summary(doc, top);
   document.getElementById("headline").textContent = doc.headline;
-  const made = [...before];
+  const made = [];
   for (const [id, title, what, draw, has] of PARTS) if (!has || has(doc)) made.push({ id, title, draw, ...section(id, title, what) });
+  made.splice(doc.diagnosis ? 1 : 0, 0, ...before);
   main.append(...made.map((m) => m.node));
   document.getElementById("contents").replaceChildren(...made.map((m) => el("li", {}, el("a", { href: `#${m.id}` }, m.title))));
   const shown = await timeline(doc.timeline);

@@ -1,0 +1,89 @@
+"""Steps that take much longer than the others: warm-up, a recompilation, a checkpoint.
+
+They are left out of the job's step in every verb, so their worth is not simulated: it is what they add to the mean of the recorded
+steps. In a longer run they may come more or less often.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.analyze.ranks.straggler_causes import described
+from lumos.diagnose.finding import FindingCode, FindingPlace, where_words
+from lumos.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumos.analyze.loop.steps import StepTime
+    from lumos.diagnose.case import Case
+    from lumos.diagnose.finding import Finding
+
+#: Parts of the names of ranges and operators in which a compiler works.
+_COMPILES = ("dynamo", "inductor", "torch.compile", "compile_fx", "aot_")
+
+
+def slow_step_findings(case: Case) -> Iterator[Finding]:
+    """The finding that steps stand apart because they are longer."""
+    typical = case.times.typical
+    pairs = list(zip(case.owners.job, case.times.job, strict=True))
+    slow = [i for i, (step, time) in enumerate(pairs) if step.apart and time.length_ns > typical.length_ns]
+    recorded = [time for _, time in pairs if time.basis is case.times.basis]
+    if not slow:
+        return
+    more = {i: pairs[i][1].length_ns - typical.length_ns for i in slow}
+    worth = sum(more.values()) / len(recorded)
+    if not case.matters(worth, mean=True):
+        return
+    worst = max(slow, key=lambda i: more[i])
+    time, (task, extra) = pairs[worst][1], _grown(case, worst)
+    place = _place(case, time, task)
+    others = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
+    grew = f", {duration(extra)} of it {where_words(place.task)} on rank {place.ranks[0]}" if extra > 0 else ""
+    compiled = any(any(part in name.lower() for part in _COMPILES) for name in _names(case, worst))
+    yield case.finding(
+        FindingCode.SLOW_STEPS,
+        f"{time.name}{others} took {duration(time.length_ns)} instead of {duration(typical.length_ns)}",
+        place,
+        worth,
+        evidence=f"{time.name} takes {duration(more[worst])} longer than the typical step{grew}",
+        fix=(
+            "it compiles: keep shapes constant (mark them dynamic, pad to a few sizes), and look at TORCH_LOGS=recompiles"
+            if compiled
+            else "if it recurs, find what this step does besides: compilation of a new shape, a checkpoint, logging, garbage collection"
+        ),
+        command=f"compare --step {typical.name} --step {time.name}",
+        mean=True,
+    )
+
+
+def _names(case: Case, step: int) -> set[str]:
+    """The names of a step's tasks."""
+    tasks = np.concatenate([case.owners.tasks(part) for part in case.owners.job[step].parts])
+    return {str(case.graph.names[i]) for i in np.unique(case.graph.name[tasks]).tolist()}
+
+
+def _grown(case: Case, step: int) -> tuple[int, int]:
+    """Of a step's tasks that compute or pause, the longest among those of the rank and name that take most more time than in the typical
+    step, and how much more, ns."""
+    graph, owners = case.graph, case.owners
+    lone = ~np.isin(np.arange(len(graph)), graph.rendezvous_task)
+    tasks, usual = (np.concatenate([owners.tasks(part) for part in owners.job[i].parts]) for i in (step, case.at))
+    tasks, usual = tasks[lone[tasks]], usual[lone[usual]]
+    width = len(graph.names)
+    total: dict[int, int] = {}
+    for sign, of in ((1, tasks), (-1, usual)):
+        for key, time in zip(
+            (owners.rank[of].astype(np.int64) * width + graph.name[of]).tolist(), graph.duration[of].tolist(), strict=True
+        ):
+            total[key] = total.get(key, 0) + sign * time
+    grown = max((key for key in total), key=lambda key: total[key])
+    own = tasks[owners.rank[tasks].astype(np.int64) * width + graph.name[tasks] == grown]
+    return int(own[np.argmax(graph.duration[own])]) if len(own) else int(tasks[0]), total[grown]
+
+
+def _place(case: Case, time: StepTime, task: int) -> FindingPlace:
+    rank = case.graph.ranks[int(case.owners.rank[task])]
+    return FindingPlace((rank,), time.name, int(case.truth.start[task]) - time.begin_ns, described(case.graph, task))
