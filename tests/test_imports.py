@@ -37,6 +37,7 @@ ORDER = (
     ("whatif",),
     ("chakra", "diagnose", "proxy", "search"),
     ("report",),
+    ("emulate",),
     ("serve",),
     ("cli",),
 )

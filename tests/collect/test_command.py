@@ -111,3 +111,15 @@ def test_a_command_that_fails_is_not_passed_over_in_silence(tmp_path, monkeypatc
         main()
     assert left.value.code == 1
     assert capfd.readouterr().err == "lumos: false: ended with status 1; 0 recordings in lumos-traces\n"
+
+
+def test_the_last_line_names_the_next_command(tmp_path, monkeypatch, capfd):
+    from lumos.cli import main
+    from lumos.collect import command
+
+    monkeypatch.setattr(command, "run", lambda *_, **__: command.Recorded(0, ["out dir/rank0.json.gz", "out dir/rank1.json.gz"]))
+    monkeypatch.setattr(sys, "argv", ["lumos", "collect", "-o", "out dir", "--", "true"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert not left.value.code
+    assert capfd.readouterr().out == "2 recordings in out dir\nnext: lumos diagnose 'out dir'\n"

@@ -1,4 +1,4 @@
-"""`lumos collect -- COMMAND`: profile a training command."""
+"""`lumos collect -- COMMAND`: profile a training command, or run it without its accelerators."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Annotated
 import typer
 
 from lumos.cli import new_app
-from lumos.cli.output import Json, write_json
+from lumos.cli.output import Json, console, next_command, progress, write_json
+from lumos.units import count
 
 app = new_app()
+
+#: Notes of the cost models, one for each class of kernels: too many for people to read one by one.
+OF_PRICES = {"generic-coefficients", "coefficients-of-kin", "extrapolated"}
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -19,19 +23,36 @@ def collect(
         list[str], typer.Argument(metavar="-- COMMAND...", help="The command that starts the training.", show_default=False)
     ],
     output: Annotated[str, typer.Option("--output", "-o", metavar="DIR", help="Where to write the traces.")] = "lumos-traces",
-    steps: Annotated[int, typer.Option(metavar="N", help="Steps to record.")] = 3,
-    warmup: Annotated[int, typer.Option(metavar="N", help="Steps before the recorded ones, in which the profiler warms up.")] = 2,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Steps to record (3; with --emulate 1).", show_default=False)] = None,
+    warmup: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Steps before the recorded ones, for the profiler's warm-up (2; with --emulate 1).", show_default=False
+        ),
+    ] = None,
     wait: Annotated[int, typer.Option(metavar="N", help="Steps before those, without the profiler.")] = 5,
     memory: Annotated[bool, typer.Option("--memory", help="Also record every allocation.")] = False,
     execution_trace: Annotated[bool, typer.Option("--execution-trace", help="Also write the execution trace of one step.")] = False,
     align: Annotated[
         bool, typer.Option(help="Wait for all ranks before recording; turn off where only some ranks run an optimizer.")
     ] = True,
+    emulate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLUSTER", help="Run without a GPU, as on this cluster's accelerators, or as on the 'cpu'.", show_default=False
+        ),
+    ] = None,
+    ranks: Annotated[int, typer.Option(min=1, metavar="N", help="With --emulate: processes of the job.")] = 1,
+    limit: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="With --emulate: the longest that a process may take.")] = 1800.0,
     json: Json = False,
 ) -> None:
     """Profile a training command without changing its script: every call of Optimizer.step ends a step."""
+    if emulate is not None:
+        _emulate(command, output, emulate, ranks, 1 if steps is None else steps, 1 if warmup is None else warmup, limit, json)
+        return
     from lumos.collect.command import run
 
+    steps, warmup = 3 if steps is None else steps, 2 if warmup is None else warmup
     status, written = run(
         command, output, steps=steps, warmup=warmup, wait=wait, memory=memory, execution_trace=execution_trace, align=align
     )
@@ -40,3 +61,34 @@ def collect(
     if status:
         print(f"lumos: {' '.join(command)}: ended with status {status}; {len(written)} recordings in {output}", file=sys.stderr)
         raise typer.Exit(status)
+    if written and not json:
+        out = console()
+        out.print(f"{count(len(written), 'recording')} in {output}", markup=False, soft_wrap=True)
+        out.print(next_command("diagnose", (output,)), markup=False, soft_wrap=True)
+
+
+def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: int, warmup: int, limit: float, json: bool) -> None:
+    from lumos.emulate.facade import emulate
+
+    found = emulate(
+        command, output, cluster, ranks=ranks, steps=steps, warmup=warmup, limit_s=limit, progress=progress("emulating other ranks")
+    )
+    if json:
+        write_json(found)
+        return
+    out = console()
+    alike = ", the others do the same as one of them" if len(found.distinct) < found.ranks else ""
+    out.print(f"{output}: {len(found.distinct)} of {found.ranks} ranks ran{alike}")
+    several = "step" if steps == 1 else "steps"
+    out.print(f"{found.operators:,} operators in {steps} {several}, at most {found.peak_bytes / 1e9:.1f} GB allocated on a device")
+    if found.span_ns is not None:
+        out.print(f"{found.span_ns / 1e9:.3f} s from the first work to the last: lumos replay {output}")
+    priced = [each for each in found.diagnostics if each.code in OF_PRICES]
+    for each in found.diagnostics:
+        if each not in priced:
+            out.print(f"note: {each.code}: {each.message}")
+    if priced:
+        out.print(
+            f"note: {len(priced)} prices have wider intervals than usual, beyond what was measured on this accelerator; --json lists them"
+        )
+    out.print(next_command("diagnose", (output,)), markup=False, soft_wrap=True)

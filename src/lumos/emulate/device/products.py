@@ -1,0 +1,188 @@
+"""Operators that multiply matrices: products, linear layers, scaled and grouped products, convolutions.
+
+A convolution is the product that the implicit-GEMM kernels of cuDNN and MIOpen compute: with N images, C input and K output
+channels, R x S taps and P x Q output positions,
+
+    forward            [N P Q, C R S / groups] x [C R S / groups, K / groups]
+    data gradient      [N H W, K R S / groups] x [K R S / groups, C / groups]
+    weight gradient    [C R S / groups, N P Q] x [N P Q, K / groups]
+
+once for each group; the R S taps read the same image, which comes from memory once. Kernels on matrix units read channels last;
+where the tensors lie with channels first, the library permutes the inputs before and the result afterwards, each with a kernel that
+goes through the tensor tile by tile, at the rate of contiguous passes.
+
+fp32 matrices are multiplied in fp32 and fp32 convolutions in TF32, as torch does unless a script says otherwise
+(`torch.backends.cuda.matmul.allow_tf32` is False, `torch.backends.cudnn.allow_tf32` True).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.blocks.work import Gemm, GroupedGemm, Traffic
+from lumos.cost.memory_bound import POINTWISE
+from lumos.emulate.device.launch import Launch, nbytes, tensors_of
+from lumos.emulate.record import Tensor
+from lumos.vocabulary import DType
+
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Accelerator
+    from lumos.emulate.record import Operator
+
+
+class _Factors(NamedTuple):
+    """Where a product's factors stand among the inputs, and whether the second is transposed, as in a linear layer."""
+
+    first: int
+    second: int
+    transposed: bool = False
+
+
+_PRODUCTS = {
+    "mm": _Factors(0, 1),
+    "bmm": _Factors(0, 1),
+    "matmul": _Factors(0, 1),
+    "_int_mm": _Factors(0, 1),
+    "_scaled_mm": _Factors(0, 1),
+    "_grouped_mm": _Factors(0, 1),
+    "_scaled_grouped_mm": _Factors(0, 1),
+    "addmm": _Factors(1, 2),
+    "_addmm_activation": _Factors(1, 2),
+    "baddbmm": _Factors(1, 2),
+    "addbmm": _Factors(1, 2),
+    "mv": _Factors(0, 1),
+    "dot": _Factors(0, 1),
+    "addmv": _Factors(1, 2),
+    "linear": _Factors(0, 1, transposed=True),
+}
+_CONVOLUTIONS = (
+    "cudnn_convolution", "miopen_convolution", "convolution", "_convolution", "convolution_overrideable", "conv1d", "conv2d", "conv3d",
+    "cudnn_convolution_transpose", "miopen_convolution_transpose", "_conv_depthwise2d", "conv_depthwise3d", "miopen_depthwise_convolution",
+    "slow_conv_transpose2d",
+)  # fmt: skip
+_GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
+
+
+def product_kernels(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    """What the operator of this base name ("mm") launches; None where it is no multiplication or its shapes are not of one."""
+    if name in _PRODUCTS:
+        return _product(name, operator, accelerator)
+    if name in _CONVOLUTIONS:
+        return _convolution(operator, accelerator)
+    return _convolution_backward(operator, accelerator) if name == "convolution_backward" else None
+
+
+def arithmetic(dtype: str, accelerator: Accelerator, fp32: DType = DType.FP32) -> DType | None:
+    """The type in which the accelerator multiplies elements of this type; a type that it has no rate for is multiplied in fp32.
+
+    None for a type that is not multiplied. fp32: the type for fp32, which may be TF32.
+    """
+    known = DType.parse(dtype)
+    if known is None or (known.is_integer and known is not DType.INT8) or known in (DType.BOOL, DType.COMPLEX64, DType.COMPLEX128):
+        return None
+    wanted = fp32 if known is DType.FP32 else known.arithmetic
+    return wanted if wanted in accelerator.peak_flops else DType.FP32
+
+
+def _product(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    places = _PRODUCTS[name]
+    tensors = list(tensors_of(operator.inputs))
+    if places.second >= len(tensors):
+        return None
+    a, b = tensors[places.first], tensors[places.second]
+    dtype = arithmetic(a.dtype, accelerator)
+    if dtype is None or not a.shape or not b.shape:
+        return None
+    if name in _GROUPED and len(b.shape) == 3 and len(a.shape) == 2:
+        groups = b.shape[0]
+        return [Launch(f"grouped_gemm_{dtype}", GroupedGemm(a.shape[0] // groups, groups, b.shape[2], a.shape[1], dtype, cast=False))]
+    inner = a.shape[-1]
+    columns = (b.shape[-2] if places.transposed else b.shape[-1]) if len(b.shape) > 1 else 1
+    batch = math.prod(b.shape[:-2])
+    rows = math.prod(a.shape[:-1]) // max(1, batch)
+    out = max(2, DType(dtype).bytes)
+    return [Launch(f"gemm_{dtype}", Gemm(rows, columns, inner, dtype, batch, out, cast=False))] if rows * columns * inner * batch else []
+
+
+def _convolution(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    image, weight = _image_and_weight(operator, 0)
+    if image is None or weight is None:
+        return None
+    dtype = arithmetic(image.dtype, accelerator, DType.TF32)
+    if dtype is None:
+        return None
+    results = list(tensors_of(operator.outputs))
+    out = results[0].shape if results else _positions(operator, image, weight)
+    groups = max(1, image.shape[1] // weight.shape[1])
+    rows = image.shape[0] * math.prod(out[2:])
+    inner = math.prod(weight.shape[1:])
+    taps = math.prod(weight.shape[2:])
+    gemm = Gemm(rows, weight.shape[0] // groups, inner, dtype, groups, max(2, dtype.bytes), cast=False, taps=taps)
+    result = Tensor(tuple(out), image.dtype, (), -1, image.device)
+    body = [Launch(f"convolution_implicit_gemm_{dtype}", gemm)]
+    return [*_permuted([image, weight], image), *body, *_permuted([result], image)]
+
+
+def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    tensors = list(tensors_of(operator.inputs))
+    if len(tensors) < 3 or len(tensors[1].shape) < 3:
+        return None
+    gradient, image, weight = tensors[:3]
+    dtype = arithmetic(image.dtype, accelerator, DType.TF32)
+    if dtype is None:
+        return None
+    masks = [a for a in operator.inputs if isinstance(a, list) and len(a) == 3 and all(isinstance(x, bool) for x in a)]
+    to_image, to_weight, to_bias = masks[-1] if masks else (True, True, False)
+    groups = max(1, image.shape[1] // weight.shape[1])
+    positions = gradient.shape[0] * math.prod(gradient.shape[2:])
+    taps = math.prod(weight.shape[2:])
+    width = max(2, dtype.bytes)
+    out: list[Launch] = []
+    if to_image:
+        rows = image.shape[0] * math.prod(image.shape[2:])
+        data = Gemm(rows, weight.shape[1], weight.shape[0] // groups * taps, dtype, groups, width, cast=False, taps=taps)
+        # A strided convolution multiplies only the taps that fall on an input position: as many products as forward.
+        data = data._replace(k=max(1, round(data.k * positions / max(1, rows)))) if positions < rows else data
+        out += [*_permuted([gradient, weight], image), Launch(f"dgrad_implicit_gemm_{dtype}", data), *_permuted([image], image)]
+    if to_weight:
+        weights = Gemm(weight.shape[1] * taps, weight.shape[0] // groups, positions, dtype, groups, width, cast=False, taps=taps)
+        out += [*_permuted([gradient, image], image), Launch(f"wgrad_implicit_gemm_{dtype}", weights), *_permuted([weight], image)]
+    if to_bias:
+        out.append(Launch("reduce_kernel [bias gradient]", Traffic(nbytes(gradient), 1, "reduction")))
+    return out
+
+
+def _image_and_weight(operator: Operator, first: int) -> tuple[Tensor | None, Tensor | None]:
+    tensors = list(tensors_of(operator.inputs))[first : first + 2]
+    if len(tensors) < 2 or len(tensors[0].shape) < 3 or len(tensors[0].shape) != len(tensors[1].shape):
+        return None, None
+    return tensors[0], tensors[1]
+
+
+def _positions(operator: Operator, image: Tensor, weight: Tensor) -> tuple[int, ...]:
+    """The shape of a convolution's result, from its lists of padding, stride and dilation (of which `aten::convolution` has a bias, and
+    then stride, padding, dilation; the libraries' own operators padding, stride, dilation)."""
+    spatial = len(image.shape) - 2
+    lists = [
+        [int(x) for x in a if isinstance(x, int)]
+        for a in operator.inputs
+        if isinstance(a, list) and a and all(isinstance(x, int) for x in a)
+    ]
+    lists += [[0], [1], [1]][len(lists) :]
+    own = operator.name.removeprefix("aten::").startswith(("cudnn", "miopen"))
+    padding, stride = (lists[0], lists[1]) if own else (lists[1], lists[0])
+    dilation = lists[2]
+    sizes = []
+    for i in range(spatial):
+        p, s, d = (x[i] if i < len(x) else x[-1] for x in (padding, stride, dilation))
+        sizes.append((image.shape[2 + i] + 2 * p - d * (weight.shape[2 + i] - 1) - 1) // s + 1)
+    return (image.shape[0], weight.shape[0], *sizes)
+
+
+def _permuted(tensors: list[Tensor], image: Tensor) -> list[Launch]:
+    """The kernels that bring tensors into the order that matrix units read, where the image has its channels first."""
+    channels_last = len(image.stride) == len(image.shape) and image.stride[1] == 1 and image.shape[1] > 1
+    if channels_last or len(image.shape) < 4:
+        return []
+    return [Launch("nchwToNhwcKernel", Traffic(2 * nbytes(tensor), 1, POINTWISE)) for tensor in tensors]

@@ -1,0 +1,108 @@
+"""A training command run without its accelerators, as a function of the command and where to write."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.cost.cluster import load_cluster
+from lumos.diagnostics import Diagnostic
+from lumos.emulate.accelerators import emulated_device
+from lumos.emulate.device.files import write_traces
+from lumos.emulate.record import write_record
+from lumos.emulate.run import Launched, records
+from lumos.errors import UsageError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    from lumos.emulate.record import Process
+
+
+class Emulated(NamedTuple):
+    """What an emulated job left. ranks: of the job. distinct: those that did work of their own and ran; the others are copies.
+    operators: of the recorded steps, over the distinct ranks. peak_bytes: the most memory that a rank had allocated. span_ns: from the
+    first recorded work to the last, None for "cpu", whose work is not priced. files: the traces by rank; for "cpu" the records."""
+
+    ranks: int
+    distinct: list[int]
+    operators: int
+    peak_bytes: int
+    span_ns: int | None
+    files: list[str]
+    diagnostics: list[Diagnostic]
+
+
+def emulate(
+    command: Sequence[str],
+    folder: str | os.PathLike[str],
+    cluster: str,
+    *,
+    ranks: int = 1,
+    steps: int = 1,
+    warmup: int = 1,
+    limit_s: float = 1800.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Emulated:
+    """Run a training command on tensors without data, as each rank of the job, and write the traces that its devices would have left.
+
+    cluster: whose accelerators the script is shown, or "cpu". steps: recorded, each ended by the optimizer's step (of a script without
+    one, by a call of its outermost module); warmup: before them. limit_s: seconds for each process.
+
+    Raises UsageError for impossible numbers or a command that does not exist, and LumosError where the script cannot be emulated, with
+    the first line of it that cannot.
+    """
+    if ranks < 1 or steps < 1 or warmup < 0:
+        raise UsageError("--ranks and --steps must be at least 1, --warmup at least 0")
+    if not command or shutil.which(command[0]) is None:
+        raise UsageError(f"{command[0] if command else ''!r}: no such command; write it after --, as you would start it")
+    device = emulated_device(cluster)
+    if not device.is_cpu:
+        load_cluster(cluster).check_size(ranks)
+    with tempfile.TemporaryDirectory(prefix="lumos-emulate-") as work:
+        found = records(Launched(command, device, ranks, steps, warmup, Path(work), limit_s), progress)
+    files, span, more = _records(folder, found) if device.is_cpu else _traces(folder, found, cluster)
+    return Emulated(
+        ranks,
+        [each.rank for each in found],
+        sum(len(each.operators) for each in found),
+        max(most_allocated(each) for each in found),
+        span,
+        files,
+        [*_diagnostics(found), *more],
+    )
+
+
+def _traces(folder: str | os.PathLike[str], found: Sequence[Process], cluster: str) -> tuple[list[str], int, Sequence[Diagnostic]]:
+    written = write_traces(folder, found, load_cluster(cluster))
+    return list(written.files), written.span_ns, written.diagnostics
+
+
+def _records(folder: str | os.PathLike[str], found: Sequence[Process]) -> tuple[list[str], None, Sequence[Diagnostic]]:
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    for each in found:
+        write_record(each, target / f"rank{each.rank}.record")
+    return [str(target / f"rank{each.rank}.record") for each in found], None, ()
+
+
+def most_allocated(process: Process) -> int:
+    """The most memory that a process had allocated on its device."""
+    now = peak = 0
+    for each in process.allocations:
+        now += each.bytes
+        peak = max(peak, now)
+    return peak
+
+
+def _diagnostics(processes: Sequence[Process]) -> list[Diagnostic]:
+    """The assumptions of all ranks, each once."""
+    found: dict[tuple[str, str], Diagnostic] = {}
+    for process in processes:
+        for note in process.notes:
+            where = f" ({note.where}{f', {note.count} times' if note.count > 1 else ''})" if note.where else ""
+            found.setdefault((note.code, note.where), Diagnostic(note.code, note.message + where))
+    return list(found.values())

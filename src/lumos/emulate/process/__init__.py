@@ -1,0 +1,9 @@
+"""What runs inside the script's own process while it is emulated. It imports nothing of Lumos but its errors, its vocabulary and
+the record that it leaves.
+
+Nothing here is public: what users may call is in `lumos`.
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

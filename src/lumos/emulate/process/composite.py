@@ -1,0 +1,97 @@
+"""Which operators are written in terms of others, and so call those on the emulated device as well.
+
+PyTorch declares in native_functions.yaml which of its operators have a kernel of their own for a kind of device. Those that have one
+implementation for all kinds of devices call other operators, which appear below them in a profile, and are followed here too.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lumos.errors import LumosError
+
+#: Implementations for all kinds of devices, in the order in which they are looked for.
+_EXPLICIT = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+_IMPLICIT = "CompositeImplicitAutograd"
+
+#: Declared for all kinds of devices, but a kernel that reads or writes data, or makes a tensor without calling an operator.
+_OWN_KERNEL = frozenset({
+    "copy_", "_unsafe_view", "detach", "detach_", "alias", "lift", "lift_fresh", "_lazy_clone", "view.dtype", "_fw_primal", "_make_dual",
+    "slice_inverse",
+    "mkldnn_convolution", "_nnpack_spatial_convolution", "_pin_memory", "is_pinned", "_linalg_check_errors", "_print", "set_data",
+    "_has_same_storage_numel", "_new_zeros_with_same_feature_meta", "convolution_overrideable", "convolution_backward_overrideable",
+    "_nested_tensor_from_tensor_list", "_pack_padded_sequence", "is_same_size", "is_coalesced", "sparse_dim", "dense_dim", "resize_as_",
+    "_neg_view", "_conj", "is_all_true", "allclose", "_assert_tensor_metadata", "_functional_assert_scalar", "_assert_scalar",
+})  # fmt: skip
+
+
+def follows(func: Any, device: str) -> bool:
+    """Whether an operator's implementation for `device` ("cpu", "cuda") calls other operators rather than a kernel."""
+    if func.namespace == "_c10d_functional":
+        return True  # they call c10d
+    if func.namespace != "aten":
+        return False
+    return _name(func) in _declared("CPU" if device == "cpu" else "CUDA")
+
+
+def implementation(func: Any) -> str:
+    """Which of the implementations for all kinds of devices an operator has that `follows`; any, for one outside of ATen."""
+    kinds = _kinds().get(_name(func), frozenset())
+    return next((each for each in _EXPLICIT if each in kinds), _EXPLICIT[0])
+
+
+def has_kernel(func: Any, device: str) -> bool:
+    """Whether an operator has a kernel of its own for `device` ("cpu", "cuda")."""
+    return func.namespace == "aten" and ("CPU" if device == "cpu" else "CUDA") in _kinds().get(_name(func), frozenset())
+
+
+def _name(func: Any) -> str:
+    return str(func._schema.name).removeprefix("aten::") + (f".{func._overloadname}" if func._overloadname != "default" else "")
+
+
+@cache
+def _declared(backend: str) -> frozenset[str]:
+    """The operators with the implementation for all kinds of devices and none for `backend`."""
+    return frozenset(
+        name for name, kinds in _kinds().items() if kinds & set(_EXPLICIT) and backend not in kinds and name not in _OWN_KERNEL
+    )
+
+
+def kernels_instead(backend: str) -> list[str]:
+    """The operators that have kernels of their own for `backend` ("CPU", "CUDA") and are written in terms of others for the rest."""
+    return [name for name, kinds in _kinds().items() if _IMPLICIT in kinds and backend in kinds]
+
+
+@cache
+def _kinds() -> dict[str, frozenset[str]]:
+    """The kinds of implementations that each operator has, those that it leaves to its form with an output included."""
+    found: dict[str, set[str]] = {}
+    delegates: dict[str, str] = {}
+    name, listing = "", False
+    for line in _declarations().splitlines():
+        if line.startswith("- func: "):
+            name, listing = line.removeprefix("- func: ").partition("(")[0], False
+            found[name] = set()
+        elif line.startswith("  structured_delegate:"):
+            delegates[name], listing = line.partition(":")[2].strip(), False
+        elif line.startswith("  dispatch:"):
+            listing = True
+        elif listing and line.startswith("    "):
+            found[name].update(each.strip() for each in line.partition(":")[0].split(","))
+        else:
+            listing = False
+    for name, other in delegates.items():
+        found[name] |= found[other]
+    return {name: frozenset(kinds) for name, kinds in found.items()}
+
+
+def _declarations() -> str:
+    path = Path(torch.__file__).parent.parent / "torchgen" / "packaged" / "ATen" / "native" / "native_functions.yaml"
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise LumosError(f"{path}: {error.strerror}: it comes with torch and says which operators call others; reinstall torch") from error

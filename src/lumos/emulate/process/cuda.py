@@ -1,0 +1,164 @@
+"""torch.cuda as the emulated accelerator would answer it."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from lumos.emulate.process.dispatcher import CUDNN, open_device
+from lumos.emulate.process.streams import Streams, functions
+from lumos.emulate.record import CallKind
+
+if TYPE_CHECKING:
+    from lumos.emulate.process.settings import Device, EmulationSettings
+
+
+class Generator(torch.Generator):  # type: ignore[misc]
+    """A generator of random numbers for any device. No number is drawn on a device, so the one for CPUs serves."""
+
+    def __new__(cls, device: Any = "cpu") -> Any:
+        made = super().__new__(cls, "cpu")
+        made.shown = torch.device(device)
+        return made
+
+    @property
+    def device(self) -> Any:
+        return self.shown
+
+
+def pretend(settings: EmulationSettings, streams: Streams, in_use: Any) -> None:
+    """Let torch.cuda, torch.accelerator and generators answer as `settings.device`. in_use: a function, bytes allocated now and at most.
+
+    Raises LumosError where this torch cannot be made to.
+    """
+    open_device()
+    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes its data on the host first
+    device = settings.device
+    count = min(settings.world, device.per_node)
+    answers = dict(functions(streams)) | _identity(device, count) | _memory(device, in_use, streams) | _random()
+    here = types.SimpleNamespace(index=settings.rank % device.per_node if settings.world > 1 else 0)
+    for name, answer in (answers | _current(here)).items():
+        setattr(torch.cuda, name, answer)
+    torch.Generator = Generator
+    torch.cuda.default_generators = tuple(Generator("cuda") for _ in range(count))
+    torch.accelerator.current_stream = torch.cuda.current_stream
+    torch.accelerator.set_stream = torch.cuda.set_stream
+    torch.accelerator.synchronize = torch.cuda.synchronize
+    torch.accelerator.device_count = torch.cuda.device_count
+    torch.accelerator.current_device_index = torch.cuda.current_device
+    torch.accelerator.set_device_index = torch.cuda.set_device
+    torch.accelerator.empty_cache = torch.cuda.empty_cache
+    _one_device(torch.device("cuda", here.index))
+    torch._C._cuda_getDeviceCount = lambda: count
+    cudnn: Any = importlib.import_module("torch.backends.cudnn")
+    cudnn.is_available = lambda: True
+    cudnn.version = lambda: CUDNN
+    cudnn.is_acceptable = lambda tensor: torch._C._get_cudnn_enabled() and tensor.is_cuda
+    torch.version.cuda = torch.version.cuda or "12.8"
+
+
+def _one_device(device: Any) -> None:
+    """Put every tensor of the accelerator on this process's own, whichever index it was asked for with: it has no other."""
+    normalize = FakeTensor._normalize_fake_device
+
+    def on_own(asked: Any) -> Any:
+        return device if torch.device(asked).type == "cuda" else normalize(asked)
+
+    FakeTensor._normalize_fake_device = staticmethod(on_own)
+
+
+def _identity(device: Device, count: int) -> dict[str, Any]:
+    major, minor = device.capability
+    properties = types.SimpleNamespace(
+        name=device.name, major=major, minor=minor, total_memory=device.memory, multi_processor_count=device.processors,
+        is_integrated=0, is_multi_gpu_board=0, max_threads_per_multi_processor=2048, warp_size=32, regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472, L2_cache_size=0,
+        gcnArchName="", uuid="", pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
+    )  # fmt: skip
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "init": lambda: None,
+        "_lazy_init": lambda: None,
+        "_is_compiled": lambda: True,
+        "_is_in_bad_fork": lambda: False,
+        "device_count": lambda: count,
+        "get_device_name": lambda *_: device.name,
+        "get_device_capability": lambda *_: device.capability,
+        "get_device_properties": lambda *_: properties,
+        "get_arch_list": lambda: [f"sm_{major}{minor}"],
+        "is_bf16_supported": lambda *_, **__: major >= 8,
+        "is_tf32_supported": lambda: major >= 8,
+        "can_device_access_peer": lambda *_: True,
+    }
+
+
+def _current(here: types.SimpleNamespace) -> dict[str, Any]:
+    """The current device. A process has one, whatever index the script selects."""
+
+    def exchange(index: int) -> int:
+        before = here.index
+        if index >= 0:
+            here.index = index
+        return int(before)
+
+    def set_device(device: Any) -> None:
+        index = torch.device("cuda", device).index if isinstance(device, int) else torch.device(device).index
+        if index is not None:
+            here.index = index
+
+    return {
+        "current_device": lambda: here.index,
+        "set_device": set_device,
+        "_exchange_device": exchange,
+        "_maybe_exchange_device": exchange,
+        "_set_device": set_device,
+    }
+
+
+def _memory(device: Device, in_use: Any, streams: Streams) -> dict[str, Any]:
+    def empty_cache() -> None:
+        streams.call(CallKind.EMPTY_CACHE)
+
+    def statistics(*_: Any) -> dict[str, int]:
+        now, peak = in_use()
+        return {
+            f"{kind}_bytes.all.{which}": value for kind in ("allocated", "reserved", "active") for which, value in
+            (("current", now), ("peak", peak), ("allocated", peak), ("freed", peak - now))
+        } | {"num_alloc_retries": 0, "num_ooms": 0}  # fmt: skip
+
+    return {
+        "empty_cache": empty_cache,
+        "ipc_collect": lambda: None,
+        "mem_get_info": lambda *_: (device.memory - in_use()[0], device.memory),
+        "memory_allocated": lambda *_: in_use()[0],
+        "memory_reserved": lambda *_: in_use()[0],
+        "max_memory_allocated": lambda *_: in_use()[1],
+        "max_memory_reserved": lambda *_: in_use()[1],
+        "memory_stats": statistics,
+        "memory_summary": lambda *_, **__: "",
+        "memory_snapshot": lambda *_, **__: [],
+        "reset_peak_memory_stats": lambda *_: None,
+        "reset_max_memory_allocated": lambda *_: None,
+        "reset_accumulated_memory_stats": lambda *_: None,
+        "set_per_process_memory_fraction": lambda *_: None,
+    }
+
+
+def _random() -> dict[str, Any]:
+    state = torch.ByteTensor(16).zero_()
+    return {
+        "manual_seed": lambda *_: None,
+        "manual_seed_all": lambda *_: None,
+        "seed": lambda: None,
+        "seed_all": lambda: None,
+        "initial_seed": lambda: 0,
+        "get_rng_state": lambda *_: state,
+        "get_rng_state_all": lambda: [state],
+        "set_rng_state": lambda *_: None,
+        "set_rng_state_all": lambda *_: None,
+    }

@@ -1,0 +1,94 @@
+"""Pipeline stages that tell each other what shapes they pass on.
+
+Before the first step each stage receives the shapes of its input from the stage before, and of its gradients from the one after. Ranks
+are run after each other, so what a stage sends is left in a folder for those that run later. Gradients have the shapes of what they are
+gradients of. A stage of a rank that runs earlier than the stage before it (several stages on a rank) takes this rank's own last
+output for its input, and says so.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lumos.emulate.process.loading import when_loaded
+from lumos.errors import LumosError
+
+if TYPE_CHECKING:
+    from lumos.emulate.process.journal import Journal
+    from lumos.emulate.process.settings import EmulationSettings
+
+_PATIENCE_S = 300.0  # for the process that runs the stage before, beside this one
+_PAUSE_S = 0.05
+
+
+def install(settings: EmulationSettings, journal: Journal) -> None:
+    """Let the stages of torch.distributed.pipelining leave each other messages."""
+    mail = Mail(Path(settings.file).parent / "mail", settings.rank)
+    when_loaded("torch.distributed.pipelining.stage", lambda module: _stages(module, mail, journal))
+    when_loaded("torch.distributed.pipelining.schedules", _schedules)
+
+
+class Mail:
+    """What ranks leave for each other: a file for each message."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder, self._rank = folder, rank
+        self._sleep = time.sleep
+        self._counts: dict[tuple[int, int], int] = {}
+        self.last: Any = None
+
+    def send(self, message: Any, receiver: int) -> None:
+        """Leave a message for another rank."""
+        self.last = message
+        self._folder.mkdir(exist_ok=True)
+        file = self._file(self._rank, receiver)
+        partial = file.with_suffix(".partial")
+        partial.write_bytes(pickle.dumps(message))
+        partial.replace(file)
+
+    def receive(self, sender: int) -> Any:
+        """The next message from another rank; None where it has left none although this rank cannot run after it."""
+        file = self._file(sender, self._rank)
+        waited = 0.0
+        while not file.exists():
+            if self.last is not None:
+                return None
+            if waited > _PATIENCE_S:
+                raise LumosError(f"this pipeline stage waits for the shapes that rank {sender} sends, which never came: emulate all stages")
+            self._sleep(_PAUSE_S)
+            waited += _PAUSE_S
+        return pickle.loads(file.read_bytes())
+
+    def _file(self, sender: int, receiver: int) -> Path:
+        count = self._counts[sender, receiver] = self._counts.get((sender, receiver), 0) + 1
+        return self._folder / f"{sender}-{receiver}-{count}.message"
+
+
+def _stages(module: Any, mail: Mail, journal: Journal) -> None:
+    def send(stage: Any, message: Any, receiver: int) -> None:
+        if receiver > stage.stage_index:
+            mail.send(message, stage._resolve_peer_global_rank(receiver))
+
+    def receive(stage: Any, sender: int) -> Any:
+        if sender > stage.stage_index:
+            return module._StageBackwardMeta(backward_metas=module._derive_grad_metas(stage._stage_meta.outputs))
+        message = mail.receive(stage._resolve_peer_global_rank(sender))
+        if message is None:
+            journal.assume("stage-input", "the input of a later pipeline stage of a rank has the shapes of its earlier stage's output")
+            return mail.last
+        return message
+
+    module.PipelineStage._send_meta = send
+    module.PipelineStage._recv_meta = receive
+
+
+def _schedules(module: Any) -> None:
+    def warm_up(_: Any, stages: Any, has_backward: bool, __: bool) -> None:
+        for stage in stages:
+            dynamic = module.InferenceMode.needs_dynamic(stage._user_meta, has_backward)
+            stage._inference_mode = module.InferenceMode.DYNAMIC if dynamic else module.InferenceMode.STATIC
+
+    module._PipelineSchedule._warmup_p2p = warm_up

@@ -1,0 +1,47 @@
+"""Recurrent networks on an NVIDIA device: the one call of cuDNN that torch makes of a whole network, and its backward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Kinds of networks as cuDNN numbers them (cudnnRNNMode_t).
+_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+
+
+def _network(kind: str) -> Callable[..., Any]:
+    """The operator `kind` on a batch of sequences of one length."""
+
+    def run(
+        input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
+        batch_first: bool,
+    ) -> Any:  # fmt: skip
+        states = list(hx) if kind == "lstm" else [hx, None]
+        hidden, projected = params[1].shape[1], 0
+        if kind == "lstm" and states[1].shape[-1] != states[0].shape[-1]:
+            hidden, projected = states[1].shape[-1], states[0].shape[-1]
+        masks = torch.empty(0, dtype=torch.uint8, device=input.device) if dropout and train else None
+        out, final, cell, _, _ = torch.ops.aten._cudnn_rnn(
+            input, params, 4 if has_biases else 2, params[0].new_empty(0), states[0], states[1], _MODES[kind], hidden, projected,
+            num_layers, batch_first, dropout, train, bidirectional, [], masks,
+        )  # fmt: skip
+        return (out, final, cell) if kind == "lstm" else (out, final)
+
+    return run
+
+
+def backward(_: Any, __: Any, args: Any, ___: Any) -> Any:
+    """Gradients of the shapes of what they are gradients of. The arguments are those of aten::_cudnn_rnn_backward."""
+    given, weights, hidden, cell = args[0], args[1], args[4], args[5]
+    gradients = [torch.empty_like(each) for each in weights]
+    return torch.empty_like(given), torch.empty_like(hidden), None if cell is None else torch.empty_like(cell), gradients
+
+
+def install(library: Any) -> None:
+    """Let the operators call cuDNN where autograd would call their parts."""
+    for kind in _MODES:
+        library.impl(f"{kind}.input", _network(kind), "AutogradCUDA")

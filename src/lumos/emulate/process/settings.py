@@ -1,0 +1,63 @@
+"""What the process that starts a script tells the process that runs it: one environment variable with JSON."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+#: The environment variable that carries the settings.
+_VARIABLE = "LUMOS_EMULATE"
+
+
+class Device(msgspec.Struct, frozen=True):
+    """The accelerator that the script is shown. name: as the driver would say it. memory: bytes. capability: of its instructions."""
+
+    cluster: str
+    name: str
+    memory: int
+    processors: int
+    capability: tuple[int, int]
+    per_node: int
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the script runs as on a machine without accelerators."""
+        return self.cluster == "cpu"
+
+
+class EmulationSettings(msgspec.Struct, frozen=True):
+    """How to emulate one process. steps: to record. warmup: steps before them. file: where its record is written.
+
+    by_forward: the script has no optimizer, so that a call of its outermost module is a step.
+    """
+
+    device: Device
+    rank: int
+    world: int
+    steps: int
+    warmup: int
+    file: str
+    by_forward: bool = False
+
+    def environment(self) -> dict[str, str]:
+        """The variables that a launcher would set for this rank, and the settings."""
+        local = self.rank % self.device.per_node
+        launcher = {
+            "RANK": self.rank, "WORLD_SIZE": self.world, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": min(self.world, self.device.per_node),
+            "GROUP_RANK": self.rank // self.device.per_node, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29500,
+            "TORCHELASTIC_RUN_ID": "emulated",
+        }  # fmt: skip
+        common = {
+            _VARIABLE: msgspec.json.encode(self).decode(),
+            "CUDA_VISIBLE_DEVICES": "",
+            "HF_HUB_OFFLINE": "1",
+            "WANDB_MODE": "disabled",
+            "KINETO_LOG_LEVEL": "5",
+        }
+        return common | ({name: str(value) for name, value in launcher.items()} if self.world > 1 else {})
+
+    @classmethod
+    def here(cls) -> EmulationSettings:
+        """The settings of this process."""
+        return msgspec.json.decode(os.environ[_VARIABLE], type=cls)

@@ -1,0 +1,148 @@
+"""The beginning and the end of an emulated process: called once torch is imported, and again when enough steps are recorded."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, _ExperimentalConfig
+
+from lumos.emulate import record
+from lumos.emulate.process import attention, cuda, cuts, groups, launcher, pipelines, recurrent, steps, tensors
+from lumos.emulate.process.journal import Journal, StepNote
+from lumos.emulate.process.mode import Emulation
+from lumos.emulate.process.rows import put_together
+from lumos.emulate.process.script import line_of_error, script_error
+from lumos.emulate.process.settings import EmulationSettings
+from lumos.emulate.process.storages import Storages
+from lumos.emulate.process.streams import Streams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def begin() -> None:
+    """Run what follows in this process on tensors without data, as the settings in the environment say."""
+    settings = EmulationSettings.here()
+    if launcher.is_this():
+        launcher.install(settings)
+        return
+    process = _Emulation(settings)
+    sys.excepthook = process.fail
+    atexit.register(process.ended_early)
+    process.open()
+
+
+class _Emulation:
+    """One emulated process: counts steps, records some of them, then writes its record and ends the script."""
+
+    def __init__(self, settings: EmulationSettings) -> None:
+        device = settings.device
+        self._settings = settings
+        self._journal = Journal()
+        self._storages = Storages(self._journal, "cpu" if device.is_cpu else "cuda")
+        self._streams = Streams(self._journal)
+        self._mode = Emulation(self._journal, self._storages, self._streams, "cpu" if device.is_cpu else "cuda")
+        self._groups = groups.Groups(settings)
+        self._cuts = cuts.Cuts(self._journal)
+        self._done = 0
+        self._config = ProfilerConfig(ProfilerState.KINETO, True, False, False, False, False, _ExperimentalConfig())
+        self._kept: list[Any] = []
+
+    def open(self) -> None:
+        """Take over torch, and begin to count steps."""
+        if not self._settings.device.is_cpu:
+            cuda.pretend(self._settings, self._streams, lambda: (self._storages.in_use, self._storages.peak))
+            library = torch.library.Library("aten", "IMPL")
+            attention.install(library)
+            recurrent.install(library)
+            self._kept.append(library)
+        logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what it cannot run is tried and done otherwise
+        tensors.install(self._journal, self._mode)
+        cuts.torch_parts(self._journal)
+        cuts.loaders(self._journal, self._mode)
+        self._cuts.install()
+        if self._settings.world > 1:
+            self._groups.install(self._mode.exchanges)
+            pipelines.install(self._settings, self._journal)
+        steps.install(self.step, self._settings.by_forward)
+        self._mode.__enter__()
+        if self._settings.warmup == 0:
+            self._start()
+
+    def step(self) -> None:
+        """A step has ended."""
+        self._done += 1
+        if self._journal.recording:
+            self._journal.add(StepNote(self._done - 1))
+        if self._done == self._settings.warmup:
+            self._start()
+        elif self._done == self._settings.warmup + self._settings.steps:
+            self._finish()
+
+    def _start(self) -> None:
+        activities = {ProfilerActivity.CPU}
+        with _silent():
+            torch.autograd._prepare_profiler(self._config, activities)
+            torch.autograd._enable_profiler(self._config, activities)
+        self._journal.recording = True
+
+    def _finish(self) -> None:
+        self._journal.recording = False
+        with _silent():
+            events = torch.autograd._disable_profiler().experimental_event_tree()
+        self._cuts.give_back()
+        settings, lists = self._settings, put_together(events, self._journal)
+        record.write_record(
+            record.Process(
+                rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__),
+                groups=self._groups.made, streams=[record.Stream(i, p) for i, p in enumerate(self._streams.priorities) if i],
+                notes=list(self._journal.assumed.values()), **lists._asdict(),
+            ),
+            Path(settings.file),
+        )  # fmt: skip
+        self._leave(0)
+
+    def _leave(self, status: int) -> None:
+        """End the process here, so that nothing after the recorded steps is done for nothing, and nothing is saved."""
+        sys.stdout.flush()
+        (sys.__stderr__ or sys.stderr).flush()
+        os._exit(status)
+
+    def fail(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        """The script raised an exception: say which of its lines, and what it met."""
+        del kind
+        self._say(script_error(error, line_of_error(trace)))
+        self._leave(1)
+
+    def ended_early(self) -> None:
+        """The script ended before enough steps."""
+        if Path(self._settings.file).exists():  # of a process that this one started
+            return
+        needed = self._settings.warmup + self._settings.steps
+        self._say(f"the script ended after {self._done} steps of its optimizer, {needed} are needed")
+        self._leave(3)
+
+    def _say(self, message: str) -> None:
+        self._cuts.give_back()
+        Path(self._settings.file).with_suffix(".error").write_text(message, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Within it, nothing reaches standard error: torch's profiler announces there that it starts and stops."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)

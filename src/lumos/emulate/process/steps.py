@@ -1,0 +1,60 @@
+"""When a training step ends: where its optimizer has stepped, as in a recording of the real script."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def install(step: Callable[[], None], by_forward: bool) -> None:
+    """Call `step` at the end of each step of the first optimizer that steps; of a script without one, at the end of each call of an
+    outermost module."""
+    if by_forward:
+        _after_forward(step)
+    else:
+        _after_optimizer(step)
+
+
+def _after_optimizer(step: Callable[[], None]) -> None:
+    """The end of `Optimizer.step` itself, rather than its hook for it, so that the row of the call is complete."""
+    from torch.optim.optimizer import Optimizer
+
+    first: list[int] = []
+    profiled = Optimizer.profile_hook_step
+
+    def with_end(function: Any) -> Any:
+        stepped = profiled(function)
+
+        @functools.wraps(stepped)
+        def wrapper(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            out = stepped(optimizer, *args, **kwargs)
+            first.append(id(optimizer))
+            if first[0] == id(optimizer):
+                step()
+            return out
+
+        return wrapper
+
+    Optimizer.profile_hook_step = staticmethod(with_end)
+
+
+def _after_forward(step: Callable[[], None]) -> None:
+    call = torch.nn.Module.__call__
+    depth = 0
+
+    def counted(module: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal depth
+        depth += 1
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            depth -= 1
+            if depth == 0:
+                step()
+
+    torch.nn.Module.__call__ = counted

@@ -1,0 +1,71 @@
+"""Which piece of memory a tensor lies in, and when it is taken and given back."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from lumos.emulate.process.journal import AllocationNote, Journal
+from lumos.emulate.record import Argument, Single, Tensor
+
+
+class Storages:
+    """The storages of one process, numbered from 1 in the order in which they are first seen. device: the type whose memory counts."""
+
+    def __init__(self, journal: Journal, device: str) -> None:
+        self._journal, self._device = journal, device
+        self._known: dict[int, tuple[int, Any]] = {}  # by address: number, and the weak reference that tells when it ends
+        self._count = 0
+        self.in_use = self.peak = 0
+
+    def number_of(self, tensor: Any) -> int:
+        """The number of a tensor's storage; a storage seen for the first time counts as allocated now. 0 where it has none."""
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):  # sparse tensors and some subclasses have no single storage
+            return 0
+        address = int(storage._cdata)
+        known = self._known.get(address)
+        return known[0] if known is not None else self._enter(storage, address, str(tensor.device.type))
+
+    def _enter(self, storage: Any, address: int, device: str) -> int:
+        self._count += 1
+        number, size = self._count, int(storage.nbytes()) if device == self._device else 0
+
+        def leave(_: Any) -> None:
+            self._known.pop(address, None)
+            self._take(-size, number)
+
+        self._known[address] = number, weakref.ref(storage, leave)
+        self._take(size, number)
+        return number
+
+    def _take(self, size: int, number: int) -> None:
+        if size:
+            self.in_use += size
+            self.peak = max(self.peak, self.in_use)
+            self._journal.add(AllocationNote(size, number))
+
+    def as_argument(self, value: Any) -> Argument:
+        """A value of a call, as the record keeps it."""
+        if isinstance(value, (list, tuple)):
+            return [self._single(each) for each in value]
+        return self._single(value)
+
+    def _single(self, value: Any) -> Single:
+        if isinstance(value, torch.Tensor):
+            return self.describe(value)
+        if value is None or type(value) in (bool, int, float, str):
+            return value  # type: ignore[no-any-return]
+        return str(value)
+
+    def describe(self, tensor: Any) -> Tensor:
+        """A tensor, as the record keeps it."""
+        number = self.number_of(tensor)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if not number:
+            return Tensor(tuple(int(size) for size in tensor.shape), dtype, (), 0, tensor.device.type)
+        shape, stride = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
+        return Tensor(shape, dtype, stride, number, tensor.device.type, int(tensor.storage_offset()))

@@ -1,0 +1,74 @@
+"""Parts of torch that only know tensors with data, taught about those without."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from lumos.emulate.process.journal import Journal
+
+
+def install(journal: Journal, mode: Any) -> None:
+    """Teach them. mode: the mode that the script runs in."""
+    importlib.import_module("torch.utils._foreach_utils")._foreach_supported_types.append(FakeTensor)
+    importlib.import_module("torch.optim.optimizer")._foreach_supported_types.append(FakeTensor)
+    _parameters(mode)
+    _arrays(journal)
+    _finite()
+
+
+def _parameters(mode: Any) -> None:
+    """Parameters never have data, and one that is moved to the device stays the same object, so that what shares it still does."""
+    swap, make = torch.utils.swap_tensors, torch.nn.Parameter.__new__
+
+    def swap_tensors(one: Any, other: Any) -> None:
+        if isinstance(one, FakeTensor) and isinstance(other, FakeTensor):
+            one.data = other
+            one.fake_device = other.fake_device
+        else:
+            swap(one, other)
+
+    def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        return make(cls, mode.from_tensor(data) if type(data) is torch.Tensor else data, requires_grad)
+
+    torch.utils.swap_tensors = swap_tensors
+    torch.nn.Parameter.__new__ = parameter
+
+
+def _arrays(journal: Journal) -> None:
+    """Arrays and texts of tensors without data."""
+    numpy, text = torch.Tensor.numpy, torch.Tensor.__format__
+
+    def as_array(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(tensor, FakeTensor):
+            return numpy(tensor, *args, **kwargs)
+        journal.assume("stand-in-array", "an array made from a tensor is full of ones: tensors have no data here")
+        library: Any = importlib.import_module("numpy")
+        name = str(tensor.dtype).removeprefix("torch.").replace("bfloat16", "float32")
+        return library.broadcast_to(library.ones((), dtype=name), tuple(tensor.shape))
+
+    def formatted(tensor: Any, specification: str) -> str:
+        if isinstance(tensor, FakeTensor) and tensor.dim() == 0:
+            return format(tensor.item(), specification)
+        return str(text(tensor, specification))
+
+    torch.Tensor.numpy = as_array
+    torch.Tensor.__array__ = lambda tensor, dtype=None: as_array(tensor) if dtype is None else as_array(tensor).astype(dtype)
+    torch.Tensor.__format__ = formatted
+
+
+def _finite() -> None:
+    """Values count as finite: no loss is ever infinite or not a number here."""
+    check = torch.isfinite
+
+    def isfinite(tensor: Any) -> Any:
+        found = check(tensor)
+        if isinstance(found, FakeTensor):
+            found.stand_in = True
+        return found
+
+    torch.isfinite = torch.Tensor.isfinite = isfinite

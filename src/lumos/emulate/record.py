@@ -1,0 +1,207 @@
+"""What one emulated process asked of its device: the values that the run of a script leaves, and their file.
+
+A process of the script runs on tensors without data. It keeps everything that a device would have been asked for, in the order
+in which it was asked. There are no times: `begin`, `end` and `position` are readings of one counter per process, which grows by
+one with everything that is noted, on whichever thread. On one thread, an interval inside another is a call made by the other.
+
+The file is msgpack, one for each process that was run. It is complete or absent.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lumos.errors import LumosError
+from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Grows when a field changes its meaning or is removed.
+_VERSION = 1
+
+
+class Tensor(msgspec.Struct, frozen=True):
+    """A tensor without data. dtype: as torch writes it, without "torch." ("bfloat16"). stride: in elements. storage: one number for
+    each piece of memory of the process; views share it. device: "cuda" or "cpu". offset: of its first element, in elements."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    stride: tuple[int, ...]
+    storage: int
+    device: str
+    offset: int = 0
+
+
+#: An argument or result of an operator: a tensor, a number, or the text of anything else (an element type, a device, a layout).
+Single = Tensor | bool | int | float | str | None
+
+#: The same, or a list of them.
+Argument = Single | list[Single]
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of an operator. name: as a profiler shows it ("aten::mm", "autograd::engine::evaluate_function: MmBackward0").
+
+    thread: an index of `Process.threads`. inputs: the values in the order of the operator's schema, defaults included; outputs:
+    its results. sequence: the number that a forward operator shares with its node of the backward pass, -1 without.
+    forward_thread: of a backward operator the thread of its forward one, -1 otherwise. stream: the current stream of its device.
+    leaf: it is the innermost operator, the one that reaches a kernel (or, for a view, none), rather than one that only calls others.
+    """
+
+    name: str
+    thread: int
+    begin: int
+    end: int
+    inputs: list[Argument] = []
+    outputs: list[Argument] = []
+    overload: str = ""
+    sequence: int = -1
+    forward_thread: int = -1
+    stream: int = 0
+    leaf: bool = False
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A named range: "ProfilerStep#3", an annotation of the script or of a framework, or a module."""
+
+    name: str
+    thread: int
+    begin: int
+    end: int
+
+
+class CallKind(StrEnum):
+    """What was asked of the device, other than operators and communication."""
+
+    RECORD_EVENT = "record-event"  # the event marks all work so far on `stream`
+    STREAM_WAITS_EVENT = "stream-waits-event"  # later work on `stream` starts after the event
+    STREAM_WAITS_EXCHANGE = "stream-waits-exchange"  # Work.wait(): later work on `stream` starts after exchange number `exchange`
+    SYNCHRONIZE_EVENT = "synchronize-event"  # the thread waits for the event
+    SYNCHRONIZE_STREAM = "synchronize-stream"  # the thread waits for all work on `stream`
+    SYNCHRONIZE_DEVICE = "synchronize-device"  # the thread waits for all work of the device
+    READ_VALUE = "read-value"  # the thread waits for a value that it copies from the device: .item(), nonzero, a copy to pageable memory
+    EMPTY_CACHE = "empty-cache"
+
+
+class DeviceCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that orders work. stream: 0 is the default stream. event: a number for each event object. exchange: an index of
+    `Process.exchanges`. bytes: those that READ_VALUE copies."""
+
+    kind: CallKind
+    thread: int
+    position: int
+    stream: int = 0
+    event: int = -1
+    exchange: int = -1
+    bytes: int = 0
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective, or one side of a transfer, as this rank issued it.
+
+    group: the name of a `Group`. sequence: counts the exchanges of that group on this rank from 0; a batch of sends and receives
+    counts once and shares `batch` (-1 outside of one). name: what was called ("_allgather_base"). input_elements, output_elements:
+    of this rank. peer: the other rank of a send or receive, or the root, as a rank of the job; -1 without. input_splits,
+    output_splits: elements to and from each member, empty where all are equal. stream: the current one when it was called.
+    asynchronous: the caller did not wait (a call that waits is followed by its own STREAM_WAITS_EXCHANGE). host: it moves objects
+    or meets at a barrier between processes, not data of the device. storages: of all tensors that it reads or writes.
+    """
+
+    kind: CollectiveKind
+    name: str
+    group: str
+    sequence: int
+    thread: int
+    begin: int
+    end: int
+    dtype: str
+    input_elements: int
+    output_elements: int
+    peer: int = -1
+    input_splits: list[int] = []
+    output_splits: list[int] = []
+    batch: int = -1
+    stream: int = 0
+    asynchronous: bool = False
+    host: bool = False
+    storages: list[int] = []
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """Memory of the device taken (bytes > 0) or given back (bytes < 0, the same storage). bytes: as asked, before rounding."""
+
+    position: int
+    bytes: int
+    storage: int
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A process group, also one that this rank is no member of. made: groups that were made together, such as those of one dimension
+    of a mesh, share this number and no rank."""
+
+    name: str
+    description: str
+    ranks: list[int]
+    made: int
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """A stream that the script or a framework made, beside the default stream 0."""
+
+    number: int
+    priority: int = 0
+
+
+class Assumption(msgspec.Struct, frozen=True):
+    """Something assumed or left out. code: a kebab-case word; where: the first line of the script that caused it; count: how often."""
+
+    code: str
+    message: str
+    where: str = ""
+    count: int = 1
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of one process. accelerator: the name of a cluster, or "cpu". threads: their names, the main thread first.
+    copies: other ranks that do the same work, with the groups of the same `made` that they are members of."""
+
+    rank: int
+    world: int
+    accelerator: str
+    torch: str
+    threads: list[str]
+    operators: list[Operator]
+    marks: list[Mark] = []
+    calls: list[DeviceCall] = []
+    exchanges: list[Exchange] = []
+    allocations: list[Allocation] = []
+    groups: list[Group] = []
+    streams: list[Stream] = []
+    copies: list[int] = []
+    notes: list[Assumption] = []
+    version: int = _VERSION
+
+
+def write_record(process: Process, path: Path) -> None:
+    """Write the record; the file appears only when it is complete."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(msgspec.msgpack.encode(process))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read(path: Path) -> Process:
+    """The record in a file. Raises LumosError where it is none, or of another version."""
+    try:
+        process = msgspec.msgpack.decode(path.read_bytes(), type=Process)
+    except (OSError, msgspec.DecodeError) as error:
+        raise LumosError(f"{path}: not a record of an emulated process ({error}): emulate the script again") from error
+    if process.version != _VERSION:
+        raise LumosError(f"{path}: a record of version {process.version}, this Lumos reads {_VERSION}: emulate the script again")
+    return process

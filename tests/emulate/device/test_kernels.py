@@ -1,0 +1,201 @@
+"""Which kernels an operator launches, and how much each moves or multiplies, worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumos.blocks.work import Attention, Gemm, Traffic
+from lumos.cost.cluster import load_cluster
+from lumos.cost.memory_bound import NORMALISATION, POINTWISE, REDUCTION, STRIDED
+from lumos.emulate.device.copies import HOST_BYTES_PER_S, host_copy_ns
+from lumos.emulate.device.kernels import Kernels
+from lumos.emulate.device.launch import DeviceEngine
+from lumos.emulate.record import Operator, Tensor
+from lumos.vocabulary import AttentionKernel, Direction, DType
+
+H100 = load_cluster("h100").accelerator
+_storage = iter(range(1, 10**6))
+
+
+def tensor(*shape, dtype="bfloat16", stride=None, storage=None, device="cuda"):
+    """A tensor, contiguous unless its strides are given, in memory of its own unless that is given."""
+    if stride is None:
+        stride, step = [], 1
+        for size in reversed(shape):
+            stride.insert(0, step)
+            step *= size
+    return Tensor(tuple(shape), dtype, tuple(stride), next(_storage) if storage is None else storage, device)
+
+
+def launched(name, *inputs, outputs=(), kernels=None):
+    operator = Operator(name=name, thread=0, begin=0, end=1, inputs=list(inputs), outputs=list(outputs), leaf=True)
+    return (kernels or Kernels(H100))(operator)
+
+
+def works(*arguments, **more):
+    return [launch.work for launch in launched(*arguments, **more)]
+
+
+def test_products_are_multiplications_of_their_factors():
+    a, b = tensor(64, 256), tensor(256, 128)
+    assert works("aten::mm", a, b) == [Gemm(64, 128, 256, DType.BF16, cast=False)]
+    assert works("aten::addmm", tensor(128), a, b, 1, 1) == [Gemm(64, 128, 256, DType.BF16, cast=False)]
+    assert works("aten::bmm", tensor(8, 64, 256), tensor(8, 256, 128)) == [Gemm(64, 128, 256, DType.BF16, 8, cast=False)]
+    weight = tensor(128, 256)
+    assert works("aten::linear", tensor(2, 32, 256), weight) == [Gemm(64, 128, 256, DType.BF16, cast=False)]
+
+
+def test_fp32_products_stay_fp32_and_an_empty_one_launches_nothing():
+    assert works("aten::mm", tensor(4, 4, dtype="float32"), tensor(4, 4, dtype="float32"))[0].dtype is DType.FP32
+    assert works("aten::mm", tensor(0, 4), tensor(4, 4)) == []
+
+
+def test_a_type_without_a_rate_of_its_own_is_multiplied_in_fp32():
+    v100 = Kernels(load_cluster("v100").accelerator)
+    assert works("aten::mm", tensor(4, 4), tensor(4, 4), kernels=v100)[0].dtype is DType.FP32
+
+
+def test_a_convolution_multiplies_its_taps_and_permutes_channels_first():
+    # 2 images of 8 channels, 10 x 10, with 16 filters of 3 x 3 and no padding: 2 * 8 * 8 positions, 8 * 9 products each.
+    image, weight, out = tensor(2, 8, 10, 10), tensor(16, 8, 3, 3), tensor(2, 16, 8, 8)
+    found = works("aten::cudnn_convolution", image, weight, [0, 0], [1, 1], [1, 1], 1, False, False, True, outputs=[out])
+    gemm = Gemm(128, 16, 72, DType.BF16, 1, 2, cast=False, taps=9)
+    assert found == [Traffic(2 * 3200), Traffic(2 * 2304), gemm, Traffic(2 * 4096)]
+    # A recording has no results: their size follows from the padding, stride and dilation.
+    assert found == works("aten::cudnn_convolution", image, weight, [0, 0], [1, 1], [1, 1], 1, False, False, True)
+
+
+def test_a_convolution_with_channels_last_permutes_nothing():
+    image = tensor(2, 8, 10, 10, stride=(800, 1, 80, 8))
+    found = works(
+        "aten::convolution", image, tensor(16, 8, 3, 3), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, outputs=[tensor(2, 16, 8, 8)]
+    )
+    assert [type(work) for work in found] == [Gemm]
+
+
+def test_the_backward_pass_of_a_convolution_makes_the_gradients_that_are_asked_for():
+    gradient, image, weight = tensor(2, 16, 8, 8), tensor(2, 8, 10, 10, stride=(800, 1, 80, 8)), tensor(16, 8, 3, 3)
+    lists = ([16], [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    both = works("aten::convolution_backward", gradient, image, weight, *lists, [True, True, False])
+    assert both[1] == Gemm(72, 16, 128, DType.BF16, 1, 2, cast=False, taps=9)
+    assert (both[0].m, both[0].n) == (200, 8) and len(both) == 2
+    assert works("aten::convolution_backward", gradient, image, weight, *lists, [False, True, False]) == [both[1]]
+
+
+def test_attention_is_the_kernel_that_the_operator_names():
+    q, k = tensor(2, 32, 1024, 128), tensor(2, 8, 1024, 128)
+    (flash,) = works("aten::_scaled_dot_product_flash_attention", q, k, k, 0.0, True, False)
+    assert flash == Attention(2, 1024, 1024, 32, 8, 128, 128, True, Direction.FORWARD, AttentionKernel.FA2, DType.BF16)
+    (cudnn,) = works("aten::_scaled_dot_product_cudnn_attention", q, k, k, None, True, 0.0, False, False)
+    assert (cudnn.kernel, cudnn.causal) == (AttentionKernel.CUDNN, False)
+    lengths_first = tensor(2, 1024, 32, 128)
+    (inner,) = works(
+        "aten::_flash_attention_forward",
+        lengths_first,
+        tensor(2, 1024, 8, 128),
+        tensor(2, 1024, 8, 128),
+        None,
+        None,
+        1024,
+        1024,
+        0.0,
+        True,
+        False,
+    )
+    assert inner == flash
+    back = works(
+        "aten::_scaled_dot_product_flash_attention_backward", q, q, k, k, q, tensor(2, 32, 1024), None, None, 1024, 1024, 0.0, True
+    )
+    assert back == [flash._replace(direction=Direction.BACKWARD)]
+    masked = works(
+        "aten::_efficient_attention_forward", lengths_first, lengths_first, lengths_first, None, None, None, 1024, 1024, 0.1, 1, True
+    )
+    assert (masked[0].causal, masked[0].kernel) == (True, AttentionKernel.FA1)
+
+
+def test_heads_wider_than_any_flash_kernel_take_two_multiplications():
+    q = tensor(1, 2, 64, 512)
+    assert [type(work) for work in works("aten::_scaled_dot_product_efficient_attention", q, q, q, None, False, 0.0, False)] == [Gemm, Gemm]
+
+
+def test_element_wise_kernels_read_their_inputs_and_write_their_result():
+    a, b = tensor(4, 100), tensor(4, 100)
+    assert works("aten::add", a, b, 1, outputs=[tensor(4, 100)]) == [Traffic(2400, 1, POINTWISE)]
+    assert works("aten::add_", a, b, 1, outputs=[a]) == [Traffic(2400, 1, POINTWISE)]
+    broadcast = works("aten::mul", a, tensor(1, 100), outputs=[tensor(4, 100)])
+    assert broadcast == [Traffic(800 + 200 + 800, 1, STRIDED)]
+    permuted = tensor(4, 100, stride=(1, 4))
+    assert works("aten::mul", a, permuted, outputs=[tensor(4, 100)]) == [Traffic(2400, 1, STRIDED)]
+    expanded = tensor(4, 100, stride=(0, 1))
+    assert works("aten::mul", a, expanded, outputs=[tensor(4, 100)]) == [Traffic(1800, 1, STRIDED)]
+    assert works("aten::fill_", a, 0.0, outputs=[a]) == [Traffic(800, 1, POINTWISE)]
+
+
+def test_reductions_normalisations_and_lookups_have_classes_and_bytes_of_their_own():
+    x, row = tensor(16, 64), tensor(16, dtype="float32")
+    assert works("aten::sum", x, [1], False, outputs=[row]) == [Traffic(2048 + 64, 1, REDUCTION)]
+    assert works("aten::_softmax", x, -1, False, outputs=[tensor(16, 64)]) == [Traffic(4096, 1, NORMALISATION)]
+    table, indices = tensor(50_000, 64), tensor(16, dtype="int64")
+    assert works("aten::embedding", table, indices, outputs=[tensor(16, 64)]) == [Traffic(2048 + 128 + 2048, 1, STRIDED)]
+    cleared, _, added = works("aten::embedding_dense_backward", x, indices, 50_000, -1, False, outputs=[table])
+    assert cleared == Traffic(50_000 * 128, 1, POINTWISE)
+    assert added == Traffic(2 * 2048 + 128 + 2048, 1, STRIDED)
+    weight = tensor(64)
+    grads = [tensor(16, 64), tensor(64), tensor(64)]
+    both = works("aten::native_layer_norm_backward", x, x, [64], row, row, weight, weight, [True] * 3, outputs=grads)
+    assert both == [Traffic(2 * 2048 + 2 * 64 + 2 * 128 + 2048, 1, NORMALISATION), Traffic(2 * 2048 + 2 * 128, 1, NORMALISATION)]
+
+
+def test_copies_between_host_and_device_take_the_hosts_bus_and_others_a_kernel():
+    a, host = tensor(1000), tensor(1000, device="cpu")
+    (down,) = launched("aten::copy_", host, a, outputs=[host])
+    assert (down.engine, down.name) == (DeviceEngine.COPY, "Memcpy DtoH (Device -> Pinned)")
+    (up,) = launched("aten::copy_", a, host, outputs=[a])
+    assert up.work.ns == host_copy_ns(2000) == 1500 + round(2000 / HOST_BYTES_PER_S * 1e9)
+    (block,) = launched("aten::copy_", a, tensor(1000), outputs=[a])
+    assert (block.engine, block.work) == (DeviceEngine.COPY, Traffic(4000, 1, POINTWISE))
+    assert works("aten::copy_", tensor(4, 8), tensor(4, 8, stride=(1, 4))) == [Traffic(128, 1, STRIDED)]
+    assert works("aten::copy_", a, tensor(1000, dtype="float32")) == [Traffic(6000, 1, POINTWISE)]
+    assert works("aten::_to_copy", a, outputs=[a]) == []
+
+
+def test_views_host_tensors_and_operators_that_only_call_others_launch_nothing():
+    kernels = Kernels(H100)
+    a = tensor(4, 8)
+    view = tensor(8, 4, storage=a.storage)
+    assert launched("aten::view", a, [8, 4], outputs=[view], kernels=kernels) == []
+    assert launched("mine::window", a, outputs=[view], kernels=kernels) == []
+    host = tensor(4, device="cpu")
+    assert launched("aten::add", host, host, outputs=[host], kernels=kernels) == []
+    outer = Operator(name="aten::matmul", thread=0, begin=0, end=1, inputs=[a, view], leaf=False)
+    assert kernels(outer) == [] and not kernels.unknown
+    assert launched("c10d::allreduce_", a, outputs=[tensor(4, 8)], kernels=kernels) == []
+
+
+def test_an_unknown_operator_passes_over_what_it_touches_and_is_named():
+    kernels = Kernels(H100)
+    a = tensor(4, 8)
+    assert works("mine::rotate", a, outputs=[tensor(4, 8)], kernels=kernels) == [Traffic(128, 1, STRIDED)]
+    assert kernels.unknown == {"mine::rotate": 1}
+
+
+@pytest.mark.parametrize(("tensors", "sizes", "expected"), [(100, 65_536, 2), (1, 65_536 * 320 * 3, 3), (0, 0, 0)])
+def test_lists_of_tensors_are_split_into_launches(tensors, sizes, expected):
+    """64 tensors fit into a launch of two lists, and 320 chunks of 65,536 elements."""
+    values, gradients = ([tensor(sizes, dtype="float32") for _ in range(tensors)] for _ in range(2))
+    found = works("aten::_foreach_add_", values, gradients, 1.0)
+    assert len(found) == expected
+    assert sum(work.bytes for work in found) == 12 * tensors * sizes
+
+
+def test_a_fused_optimizer_reads_gradients_and_reads_and_writes_the_rest():
+    lists = [[tensor(1000, dtype="float32")] for _ in range(4)]
+    steps = [tensor(dtype="float32")]
+    found = works("aten::_fused_adamw_", *lists, [], steps)
+    assert found == [Traffic(4 * 1000 * 4 + 3 * 1000 * 4, 1, POINTWISE)]
+
+
+def test_lists_of_several_types_take_a_launch_for_each_tensor():
+    values = [tensor(10, dtype="float32"), tensor(10)]
+    assert len(works("aten::_foreach_mul_", values, 0.9)) == 2
+    assert works("aten::_foreach_norm", [tensor(10, dtype="float32")] * 2, 2) == [Traffic(80, 1, REDUCTION)]

@@ -1,0 +1,55 @@
+"""A command run without its accelerators, from the command to the traces that every verb reads."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import lumos
+from lumos.emulate.facade import emulate
+
+torch = pytest.importorskip("torch")
+
+SCRIPT = """
+import torch
+
+model = torch.nn.Linear(256, 256).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    loss = model(torch.rand(64, 256, device="cuda")).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_script_leaves_the_trace_that_its_device_would_have_left(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    found = emulate([sys.executable, str(script)], tmp_path / "out", "h100", steps=2)
+    assert [path.rpartition("/")[2] for path in found.files] == ["rank0.json.gz"]
+    (trace,) = lumos.read(tmp_path / "out").traces
+    names = {trace.strings[i] for i in trace.name.tolist()}
+    assert {"aten::addmm", "gemm_fp32", "cudaLaunchKernel", "ProfilerStep#1", "ProfilerStep#2"} <= names
+    steps = lumos.replay(lumos.build(lumos.read(tmp_path / "out"))).steps
+    assert [abs(step.replayed_ns / step.measured_ns - 1) < 1e-3 for step in steps] == [True, True]
+
+
+def test_on_the_cpu_the_record_itself_is_written(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace('"cuda"', '"cpu"'))
+    found = emulate([sys.executable, str(script)], tmp_path / "out", "cpu")
+    assert [path.rpartition("/")[2] for path in found.files] == ["rank0.record"]
+
+
+def test_operators_with_kernels_of_the_device_are_not_taken_apart(tmp_path):
+    """Three of torch's operators have a kernel for CUDA, and are several operators for devices without one."""
+    script = tmp_path / "train.py"
+    layers = "torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.SiLU(), torch.nn.RMSNorm(256))"
+    script.write_text(SCRIPT.replace("torch.nn.Linear(256, 256)", layers))
+    emulate([sys.executable, str(script)], tmp_path / "out", "h100")
+    (trace,) = lumos.read(tmp_path / "out").traces
+    names = {trace.strings[i] for i in trace.name.tolist()}
+    assert {"aten::_fused_rms_norm", "aten::_fused_rms_norm_backward", "aten::silu_backward"} <= names
+    assert not {"aten::sigmoid", "aten::rsqrt"} & names
