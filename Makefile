@@ -1,19 +1,19 @@
 # Each target sets up what it needs in a virtual environment of the project's own.
-#   make demo      replay the recorded job in examples/
+#   make demo      diagnose a recorded job with an injected fault, replay it, predict Llama 3 405B on 16,384 GPUs, write a report
 #   make test      lint, types and tests, in at most four minutes on two cores
 #   make test-all  the same with the optional libraries (torch, Ray, plotly, ...) installed, slow tests and more examples of each property
+#   make test-lowest, make test-newest  the tests of the command line with the lowest and the newest packages allowed (part of test-all)
 #   make mutants   put faults into a copy of the code, one at a time, and write which ones the tests notice
 #   make sanitize  fuzz the native code under the address and undefined-behaviour sanitizers
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard native/*)
-TRACES ?= examples/gpt-2rank-cpu
 
-.PHONY: demo test test-all mutants sanitize lint clean
+.PHONY: demo test test-all test-lowest test-newest mutants sanitize lint clean
 
-demo: $(VENV)/.installed
-	$(BIN)/lumos replay $(TRACES)
+demo: $(VENV)/.report
+	@$(BIN)/python -m tools.demo
 
 # One worker a core; a worker takes tests that stand together, so that what a file's tests share is seldom made twice.
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
@@ -21,11 +21,26 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 test: $(VENV)/.dev lint
 	$(PYTEST)
 
-test-all: $(VENV)/.all lint
+test-all: $(VENV)/.all lint test-lowest test-newest
 	$(PYTEST) -m '' --hypothesis-profile=thorough
 
+# The tests of the command line with the lowest and with the newest versions that pyproject.toml allows, each in an environment of its
+# own. Warnings of packages about each other are no errors there.
+LIMITS_TESTS := -q -p no:cacheprovider -W default tests/cli tests/model tests/plan
+test-lowest: $(VENV)/bin/python
+	@test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check . pytest hypothesis \
+	  $$($(BIN)/python -m tools.lowest report arrow)
+	PYTHONPATH= $(VENV)-lowest/bin/python -m pytest $(LIMITS_TESTS)
+
+test-newest: $(VENV)/bin/python
+	@test -x $(VENV)-newest/bin/python || $(PYTHON) -m venv $(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager '.[report,arrow]' pytest hypothesis
+	PYTHONPATH= $(VENV)-newest/bin/python -m pytest $(LIMITS_TESTS)
+
 mutants: $(VENV)/.dev
-	$(BIN)/python -m tools.mutants --write
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check cmake nanobind
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tools.mutants --write
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check src tests validation benchmarks tools examples
@@ -44,6 +59,10 @@ $(VENV)/.installed: $(VENV)/bin/python $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
+$(VENV)/.report: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[report]'
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
@@ -57,7 +76,7 @@ $(VENV)/.all: $(VENV)/.dev
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest build
 
 # A build of its own with the sanitizers, and the fuzzer over it: BYTES of mutated traces.
 BYTES ?= 1e8
@@ -70,4 +89,5 @@ sanitize: $(VENV)/bin/python
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	  PYTHONPATH= $(SANITIZED)/bin/python tools/fuzz_scan.py --bytes $(BYTES) $(FUZZED)
 	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	  $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider tests/property tests/simulate
+	  $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider tests/property tests/simulate \
+	  tests/plan/test_schedules.py tests/search/test_coarse.py tests/trace/test_kineto.py

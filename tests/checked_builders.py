@@ -24,6 +24,7 @@ BUILDERS = (
     ("lumos.whatif.capture", ("capture",)),
     ("lumos.whatif.passes", ("rearranged",)),
     ("lumos.chakra.build", ("graph_of",)),
+    ("lumos.emulate.device.ranks", ("all_ranks",)),
 )
 
 

@@ -29,6 +29,7 @@ SHARED = {
     "lumos.whatif": "lumos.whatif.change",
     "lumos.predict": "lumos.predict.layout",
     "lumos.search": "lumos.search.search",
+    "lumos.diagnose": "lumos.diagnose.diagnose",
     "lumos.report": "lumos.report.page.document",
     "lumos.chakra.check": "lumos.chakra.check.check",
     "lumos.chakra.link": "lumos.chakra.link.link",

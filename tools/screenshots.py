@@ -2,7 +2,7 @@
 
     LUMOS_TRACES=... python -m tools.screenshots
 
-The timeline and the stragglers show the public recording of DLRM on eight GPUs (facebookresearch/param, MIT); the rest the job in
+The timeline and the stragglers show the public recording of DLRM on eight GPUs (facebookresearch/param, MIT); the rest jobs in
 examples/. Needs Chromium and the extras report and serve.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import sys
 import tempfile
 import threading
@@ -30,7 +31,7 @@ from lumos.serve.session import Session
 from lumos.trace import read
 
 IMAGES = ROOT / "docs" / "images"
-EXAMPLE = ROOT / "examples" / "gpt-2rank-cpu"
+EXAMPLE, FAULT = ROOT / "examples" / "gpt-2rank-cpu", ROOT / "examples" / "faults" / "extra-work"
 
 
 def main() -> int:
@@ -44,6 +45,8 @@ def main() -> int:
         page.prefer("dark")
         page.screenshot(IMAGES / "report-dark.png")
         page.prefer("light")
+        _report(page, Path(folder) / "fault.html", FAULT)
+        page.screenshot(IMAGES / "findings.png", "#findings")
         if traces is not None:
             _report(page, Path(folder) / "dlrm.html", Path(traces) / "dlrm-8xv100")
             page.screenshot(IMAGES / "timeline.png", "#timeline")
@@ -65,14 +68,14 @@ def _report(page: Page, file: Path, job: Path) -> None:
 @contextmanager
 def _explorer(job: Path) -> Iterator[str]:
     listener = listen(0)
-    port = listener.getsockname()[1]
+    port, token = listener.getsockname()[1], secrets.token_urlsafe()
     session = Session([str(job.relative_to(ROOT))])
-    server = uvicorn.Server(uvicorn.Config(application(session, port), log_level="warning", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(application(session, port, token), log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
         session.loading.wait()
-        yield f"http://127.0.0.1:{port}/"
+        yield f"http://127.0.0.1:{port}/?token={token}"
     finally:
         server.should_exit = True
         thread.join()

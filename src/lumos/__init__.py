@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator, Cluster, load_cluster
     from lumos.cost.estimate import Estimate
     from lumos.cost.facade import Calibration, calibrate
+    from lumos.diagnose.diagnose import diagnose
+    from lumos.diagnose.finding import Diagnosis, Finding
     from lumos.diagnostics import Diagnostic
+    from lumos.emulate.facade import Emulated, emulate
     from lumos.errors import GraphError, LumosError, TraceError, UsageError
     from lumos.graph.build import build
     from lumos.graph.table import Graph
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from lumos.predict.facade import Validation, predict, validate
     from lumos.predict.layout import Layout
     from lumos.predict.predict import Prediction
+    from lumos.report.export.job import export as export
     from lumos.report.facade import Written, report
     from lumos.result import Rows
     from lumos.search.facade import Explained, Swept, explain, search
@@ -67,9 +71,12 @@ __all__ = [
     "Comparison",
     "Contents",
     "CriticalPath",
+    "Diagnosis",
     "Diagnostic",
+    "Emulated",
     "Estimate",
     "Explained",
+    "Finding",
     "Found",
     "Framework",
     "Graph",
@@ -102,7 +109,10 @@ __all__ = [
     "compare",
     "cost",
     "critical_path",
+    "diagnose",
+    "emulate",
     "explain",
+    "export",
     "inspect",
     "load_cluster",
     "load_model",
@@ -138,7 +148,10 @@ reexport(
         "lumos.cost.cluster": ("Accelerator", "Cluster", "load_cluster"),
         "lumos.cost.estimate": ("Estimate",),
         "lumos.cost.facade": ("Calibration", "calibrate"),
+        "lumos.diagnose.diagnose": ("diagnose",),
+        "lumos.diagnose.finding": ("Diagnosis", "Finding"),
         "lumos.diagnostics": ("Diagnostic",),
+        "lumos.emulate.facade": ("Emulated", "emulate"),
         "lumos.errors": ("GraphError", "LumosError", "TraceError", "UsageError"),
         "lumos.graph.build": ("build",),
         "lumos.graph.table": ("Graph",),
@@ -148,6 +161,7 @@ reexport(
         "lumos.predict.facade": ("Validation", "predict", "validate"),
         "lumos.predict.layout": ("Layout",),
         "lumos.predict.predict": ("Prediction",),
+        "lumos.report.export.job": ("export",),
         "lumos.report.facade": ("Written", "report"),
         "lumos.result": ("Rows",),
         "lumos.search.facade": ("Explained", "Swept", "explain", "search"),

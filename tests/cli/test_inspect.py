@@ -12,8 +12,16 @@ def test_json(lumos, trace):
     assert "diagnostics" in answer
 
 
-def test_text_says_what_is_missing_and_fits_80_columns(lumos, trace):
+def test_the_last_line_names_the_next_command(lumos, trace, tmp_path):
     done = lumos("inspect", trace())
+    before, _, command = done.out.partition("\n\nnext: ")
+    assert before and command.replace("\\\n  ", "") == f"lumos diagnose {tmp_path / 'rank0.json'}\n"
+
+
+def test_text_says_what_is_missing_and_fits_80_columns(lumos, trace, tmp_path, monkeypatch):
+    trace()
+    monkeypatch.chdir(tmp_path)
+    done = lumos("inspect", "rank0.json")
     assert done.out.startswith("rank 0 of 1: 362 rows")
     assert "enable_cuda_sync_events" in done.out and "record_shapes" not in done.out
     assert max(map(len, done.out.splitlines())) <= 80

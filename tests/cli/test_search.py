@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+
 import pytest
 
 SMALL = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 8, "--global-batch", 16, "--seq", 4096)
@@ -52,6 +55,38 @@ def test_a_measured_job_is_searched_with_its_own_blocks(lumos, tmp_path):
     same = [b for b in found.json["best"] if tuple(b[c] for c in choices) == (1, 1, "none", "1f1b", True)]
     predicted = lumos("predict", *plan, "--json").json["step_time_s"]
     assert [b["step_time_s"] for b in same] == pytest.approx([predicted], rel=0.02)
+
+
+@pytest.fixture
+def measured(lumos, tmp_path):
+    """A job of two ranks, written as the profiler's files."""
+    words = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 2, "--global-batch", 4, "--seq", 1024, "--tp", 2)
+    assert lumos("predict", *words, "--kineto", tmp_path / "job", "--json").status == 0
+    return tmp_path / "job"
+
+
+def searched(lumos, job, *more):
+    return lumos("search", job, "--cluster", "h100", "--tp", 2, "--cp", 1, "--zero", 1, "--micro-batch", 1, "--refine", 1, *more)
+
+
+def test_a_search_says_how_far_its_recording_can_be_trusted(lumos, measured):
+    assert searched(lumos, measured, "--json").json["trust"] == {"grade": "sound", "reasons": [], "unknown": 0.0}
+    assert "\n  trust: sound\n" in searched(lumos, measured).out
+    assert "trust" not in lumos("search", *FEW, "--json").json  # nothing was recorded
+
+
+def test_a_search_of_a_recording_with_lost_kernels_says_so(lumos, measured):
+    """Every fourth elementwise kernel of rank 1 is lost. The plans are listed, of one size or of several, with the reason to doubt them."""
+    path = measured / "rank1.json.gz"
+    recorded = json.loads(gzip.decompress(path.read_bytes()))
+    elementwise = [i for i, row in enumerate(recorded["traceEvents"]) if row["name"].startswith("elementwise") and row["cat"] == "kernel"]
+    for i in reversed(elementwise[::4]):
+        del recorded["traceEvents"][i]
+    path.write_bytes(gzip.compress(json.dumps(recorded).encode(), 1))
+    found = searched(lumos, measured, "--json").json["trust"]
+    assert (found["grade"], found["reasons"][0]["code"]) == ("unsound", "kernels-lost")
+    for more in ((), ("--sweep", "global_batch=4,8")):
+        assert "\n  trust: unsound: rank 1: " in searched(lumos, measured, *more).out
 
 
 def test_tables_and_plots(lumos, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,22 @@ def test_a_pattern_without_a_match_is_an_error(lumos):
     done = lumos("whatif", EXAMPLE, "--scale", "*nccl*=0.5")
     assert done.status == 1
     assert "no task matches" in done.err
+
+
+@pytest.mark.parametrize("category", ["cpu_op", "user_annotation"])
+def test_a_pattern_that_matches_only_a_range_hints_at_what_is_in_it(lumos, trace, category):
+    path = trace()
+    recorded = json.loads(path.read_text())
+    common = {"ph": "X", "pid": 1, "tid": 1}
+    loads = {**common, "cat": category, "name": "enumerate(DataLoader)", "ts": 700, "dur": 100}
+    inside = {**common, "cat": "cpu_op", "name": "aten::stack", "ts": 701, "dur": 98}
+    recorded["traceEvents"] += [loads, inside]
+    path.write_text(json.dumps(recorded))
+    done = lumos("whatif", path, "--drop", "*DataLoader*", "--force")
+    assert "'operator:*DataLoader*'" in " ".join((done.out + done.err).split())
+    assert done.status == (0 if category == "cpu_op" else 1)  # an operator has 2 µs of its own, beside the 98 µs of what is in it
+    for pattern in ("operator:*DataLoader*", "aten::stack"):
+        assert "operator-meant" not in lumos("whatif", path, "--drop", pattern, "--force", "--json").out
 
 
 def test_a_malformed_change_is_wrong_usage(lumos):
@@ -63,3 +80,26 @@ def test_a_setting_that_no_job_could_take_is_wrong_usage(lumos, words, reason):
     done = lumos("whatif", "/nowhere", *words)  # refused before a file is looked for
     assert (done.status, done.out) == (2, "")
     assert reason in done.err and "Traceback" not in done.err
+
+
+def test_a_launch_bound_job_on_another_machine_is_as_uncertain_as_its_host(lumos, trace):
+    path = trace(steps=5)  # the CPU launches a kernel of 6 µs every 10 µs and sets the pace
+
+    def asked(*words):
+        done = lumos("whatif", path, "--cluster", *words, "--json", "--force")
+        assert done.status == 0, done.err
+        found = done.json
+        ratios = [found[key] / found["base"]["step_time_s"] for key in ("step_time_low_s", "step_time_s", "step_time_high_s")]
+        return ratios, {d["code"] for d in found["diagnostics"]}
+
+    (low, step, high), codes = asked("b200")
+    assert step == pytest.approx(1, abs=0.02) and low < 0.87 and high > 1.13 and "host-unknown" in codes
+    (low, step, high), codes = asked("b200", "--host-factor", "1.2")
+    assert step == pytest.approx(1.2, abs=0.02) and low > 1.1 and high < 1.3 and "host-unknown" not in codes
+    assert asked("h100")[0][1] == pytest.approx(1) and "host-unknown" not in asked("h100")[1]  # where it was recorded
+
+
+@pytest.mark.parametrize("words", [("--host-factor", "1.2"), ("--cluster", "h100", "--host-factor", "0")])
+def test_a_host_factor_needs_a_cluster_and_is_above_zero(lumos, words):
+    done = lumos("whatif", "/nowhere", *words)
+    assert (done.status, done.out) == (2, "") and "--host-factor" in done.err

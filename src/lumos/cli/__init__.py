@@ -4,11 +4,13 @@ Each verb is a module that is imported only when the verb is called, so that `lu
 verb module defines either a function `command`, whose parameters become arguments and options, or, where it has verbs of
 its own, a `typer.Typer` named `app`. To add a verb, write its module and add a line to VERBS.
 
-Exit status: 0 where the verb was done, 1 where the input cannot give an answer (LumosError), 2 for wrong usage.
+Exit status: 0 where the verb was done, 1 where the input cannot give an answer (LumosError), 2 for wrong usage, 70 where Lumos itself
+failed (`lumos.cli.fault`).
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -32,6 +34,7 @@ class Verb(NamedTuple):
 #: The verbs, in the order of the help text.
 VERBS = {
     "inspect": Verb("lumos.cli.inspect", "What is in the traces, what is missing, and what that costs."),
+    "diagnose": Verb("lumos.cli.diagnose", "What to fix first, and what it is worth."),
     "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
     "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
     "critical-path": Verb("lumos.cli.critical_path", "The chain of tasks that sets the step, and whom the ranks wait for."),
@@ -133,9 +136,20 @@ def _root(
 
 
 def main() -> None:
-    """The entry point of the `lumos` command."""
+    """The entry point of the `lumos` command. An exception that no verb foresaw is reported as a fault of Lumos."""
     app = typer.Typer(
         cls=Verbs, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True, subcommand_metavar="VERB [ARGS]..."
     )
     app.callback()(_root)
-    typer.main.get_command(app)(prog_name="lumos")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of a trace hold what the terminal, or UTF-8 (lone surrogates), cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        typer.main.get_command(app)(prog_name="lumos")
+    except MemoryError:
+        print("lumos: the memory of this machine does not hold the answer; give fewer ranks or a shorter recording", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:  # noqa: BLE001  # the one place where what nobody foresaw becomes a report
+        from lumos.cli.fault import FAULT, fault_message
+
+        print(fault_message(error), file=sys.stderr)
+        sys.exit(FAULT)

@@ -34,7 +34,9 @@ def export_(
     from lumos.chakra.export import export_graph
     from lumos.graph.build import build
     from lumos.trace import read
+    from lumos.trace.source import keep_inputs
 
+    keep_inputs(paths, output)
     clock = Clock()
     described = _cluster(cluster)
     graph = build(read(*paths, repair=repair, progress=progress("reading")))
@@ -57,11 +59,18 @@ def _cluster(name: str | None) -> Any:
 
 
 @app.command("check")
-def check_(folder: Folder, json: Json = False) -> None:
+def check_(
+    folder: Folder,
+    groups: Annotated[Path | None, typer.Option(metavar="FILE", help="The communicators; found in DIR by its content otherwise.")] = None,
+    network: Annotated[Path | None, typer.Option(metavar="FILE", help="The network; found likewise.")] = None,
+    system: Annotated[Path | None, typer.Option(metavar="FILE", help="The system; found likewise.")] = None,
+    memory: Annotated[Path | None, typer.Option(metavar="FILE", help="The remote memory; found likewise.")] = None,
+    json: Json = False,
+) -> None:
     """Check a set against every rule of ASTRA-sim; the exit status is 1 where a rule is broken."""
     from lumos.chakra.facade import check
 
-    result = check(folder)
+    result = check(folder, groups=groups, network=network, system=system, memory=memory)
     if json:
         write_json(result)
     else:
@@ -81,12 +90,14 @@ def link_(
     json: Json = False,
 ) -> None:
     """Join an execution trace, which has tensors, with the profiler's file of the same rank, which has times."""
-    from lumos.chakra.link.link import link_traces
+    from lumos.chakra.link.link import link_traces, require_pair
     from lumos.chakra.link.linked_file import write_linked
     from lumos.errors import UsageError
     from lumos.trace import read
     from lumos.trace.execution_trace import read as read_observed
+    from lumos.trace.source import keep_inputs
 
+    keep_inputs([observed, profiled], output)
     clock = Clock()
     et = read_observed(observed)
     job = read(profiled, repair=repair)
@@ -94,6 +105,7 @@ def link_(
         raise UsageError(f"{profiled}: {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
     read_s = clock.lap()
     result = link_traces(et, job.traces[0])
+    require_pair(et, job.traces[0], result)
     link_s = clock.lap()
     if output is not None:
         write_linked(output, et, job.traces[0], result)
@@ -104,6 +116,8 @@ def link_(
         "link_rate": result.link_rate,
         "by_method": result.by_method,
         "operators": result.operators,
+        "confidence": result.confidence,
+        "votes": result.votes,
         "events": len(et) + len(job.traces[0]),
         "read_s": read_s,
         "link_s": link_s,
@@ -226,7 +240,9 @@ def view_(
     from lumos.report.export.perfetto import write_perfetto
     from lumos.simulate import simulate
     from lumos.trace import read
+    from lumos.trace.source import keep_inputs
 
+    keep_inputs(paths, output)
     graph = build(read(*paths, progress=progress("reading")))
     write_perfetto(output, (simulate(graph),))
     if json:

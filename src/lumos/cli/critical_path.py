@@ -36,7 +36,9 @@ def command(
     from lumos.graph.build import build
     from lumos.simulate import freeze, measured, simulate
     from lumos.trace import read
+    from lumos.trace.source import keep_inputs
 
+    keep_inputs(paths, perfetto)
     job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
     graph = build(job)
     replayed, membership, frozen = simulate(graph), members(graph), freeze(graph)

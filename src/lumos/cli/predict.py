@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lumos.choices import one_or_other
-from lumos.cli.output import Json, console, write_json
+from lumos.cli.output import Chakra, Json, Kineto, Perfetto, console, write_json
 from lumos.vocabulary import Precision, Recompute, Schedule
 
 Count = Annotated[int | None, typer.Option(min=1, show_default=False)]
@@ -48,8 +48,9 @@ def command(
     blocks: Annotated[
         bool | None, typer.Option("--blocks/--kernels", help="Simulate whole blocks, or every kernel.", show_default=False)
     ] = None,
-    perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write the step as a trace for ui.perfetto.dev.")] = None,
-    kineto: Annotated[str | None, typer.Option(metavar="DIR", help="Write the job as profiler files, one per rank.")] = None,
+    perfetto: Perfetto = None,
+    chakra: Chakra = None,
+    kineto: Kineto = None,
     ranks: Annotated[str, typer.Option(help="Ranks of --kineto: 'stages' (one per pipeline stage) or 'all'.")] = "all",
     jitter: Annotated[float, typer.Option(min=0.0, max=0.5, help="Noise on the durations of --kineto (relative, one sigma).")] = 0.0,
     clock_offset: Annotated[float, typer.Option(min=0.0, help="Spread of the ranks' clocks in --kineto, µs.")] = 0.0,
@@ -59,18 +60,20 @@ def command(
     """Predict the step of a configuration: how long it takes, how much memory it needs, what bounds it."""
     given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.errors import UsageError
+    from lumos.output_files import check_outputs
     from lumos.plan.words import JobWords
     from lumos.predict.facade import predict
 
     if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
         raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
     words = {key: value for key, value in given.items() if key in JobWords.__optional_keys__}
-    coarse = False if kineto is not None or perfetto is not None else blocks
+    check_outputs((perfetto, chakra, kineto), () if file is None else (file,))
+    coarse = False if any((perfetto, chakra, kineto)) else blocks
     prediction = predict(file, blocks=coarse, switches=_switches(switch or []), **words)
-    if perfetto is not None:
-        from lumos.report.export.perfetto import write_perfetto
+    if perfetto is not None or chakra is not None:
+        from lumos.report.export.job import export
 
-        write_perfetto(perfetto, (prediction.timeline,))
+        export(prediction, perfetto=perfetto, chakra=chakra)
     if kineto is not None:
         from lumos.report.export.kineto import write_kineto
 

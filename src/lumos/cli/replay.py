@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +27,10 @@ def command(
         bool,
         typer.Option("--probes", help="Also replay with work that takes no time or longer, to test whether waits are simulated or copied."),
     ] = False,
+    network: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Price the communication of a Chakra set on this network, not as recorded."),
+    ] = None,
     perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write both runs as one trace for ui.perfetto.dev.")] = None,
     repair: Repair = False,
     engine: Engine = "local",
@@ -44,16 +49,19 @@ def command(
     from lumos.analyze.interference import interference
     from lumos.analyze.probes import probes as run_probes
     from lumos.analyze.replay import replay
+    from lumos.chakra.reprice import priced_job
     from lumos.graph.build import build
     from lumos.graph.table import DEPENDENCY_NAMES
     from lumos.simulate import simulate
     from lumos.simulate.timeline import measured
     from lumos.trace import read
+    from lumos.trace.source import keep_inputs
 
+    keep_inputs(paths, perfetto)
     clock = Clock()
     job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
     seconds = {"read_s": clock.lap()}
-    graph = build(job)
+    graph = build(job) if network is None else priced_job(job, network)
     graph = replace(graph, ignored=graph.ignored.union(*(DEPENDENCY_NAMES[kind] for kind in kinds)))
     seconds["build_s"] = clock.lap()
     timeline = simulate(graph)

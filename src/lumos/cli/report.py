@@ -47,12 +47,14 @@ def command(
     from lumos.report.facade import write
     from lumos.report.page.document import ReportedJob
     from lumos.trace import read
+    from lumos.trace.source import keep_inputs
     from lumos.whatif.durations import Durations
     from lumos.whatif.settings import parse_settings
     from lumos.whatif.whatif import Changes
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
+    keep_inputs(paths, output)
     clock = Clock()
     recording = ReportedJob.of(read(*paths, repair=repair, progress=progress("reading")), force=force)
     found = write(recording, output, ["lumos", *map(shlex.quote, sys.argv[1:])], step, changes)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lumos.choices import one_or_other
-from lumos.cli.output import Json, console, progress, write_json
+from lumos.cli.output import Chakra, Json, Kineto, Perfetto, console, progress, write_json
 from lumos.vocabulary import Precision
 
 Values = Annotated[str | None, typer.Option(metavar="V,V", show_default=False)]
@@ -51,16 +51,25 @@ def command(
     ray_address: Annotated[str | None, typer.Option(help="The address of a running Ray cluster.", show_default=False)] = None,
     parquet: Annotated[str | None, typer.Option(metavar="FILE", help="Write every timed plan.")] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Write the front of time against memory, or the sweep.")] = None,
+    perfetto: Perfetto = None,
+    chakra: Chakra = None,
+    kineto: Kineto = None,
     json: Json = False,
 ) -> None:
     """List the plans of a model on a cluster, best first."""
     given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.choices import check_choice
+    from lumos.errors import UsageError
     from lumos.search.facade import SearchWords, Swept, search
     from lumos.search.settings import sweep_of
     from lumos.search.sweep import OBJECTIVES, best_value
     from lumos.trace import read
+    from lumos.trace.source import keep_inputs
 
+    files = {"perfetto": perfetto, "chakra": chakra, "kineto": kineto}
+    if sweep is not None and any(files.values()):
+        raise UsageError("--sweep has many answers, and --perfetto, --chakra and --kineto write one job; leave out --sweep")
+    keep_inputs(paths or (), parquet, plot, *files.values())
     check_choice(objective, OBJECTIVES, "an objective")
     words = {key: value for key, value in given.items() if key in SearchWords.__optional_keys__}
     words["progress"] = progress("search")
@@ -76,6 +85,10 @@ def command(
         from lumos.report.plots.search import plot_front, plot_sweep
 
         plot_sweep(plot, key, rows) if sweep is not None else plot_front(plot, found)
+    if any(files.values()):
+        from lumos.report.export.job import export
+
+        export(found, **files)
     if json and sweep is not None:
         write_json({"sweep": key, "best_value": best_value(rows, objective), "rows": [{key: value, **f.to_dict()} for value, f in rows]})
     elif json:

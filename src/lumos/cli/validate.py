@@ -12,15 +12,29 @@ from lumos.cli.output import Clock, Json, console, progress, write_json
 def command(
     tables: Annotated[list[str], typer.Argument(metavar="FILE.csv...", help="Tables of measured runs.", show_default=False)],
     plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Draw measured against predicted.")] = None,
+    leave_out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="source|framework",
+            help="Predict each row with coefficients fitted to the other sources, or as if its framework had no profile.",
+            show_default=False,
+        ),
+    ] = None,
     worst: Annotated[int, typer.Option(help="Worst rows to explain in text.", min=0)] = 10,
     json: Json = False,
 ) -> None:
-    """Predict every row of tables of measured runs, and score the predictions."""
+    """Predict every row of tables of measured runs, and score the predictions.
+
+    The exit status is 1 where no row could be scored.
+    """
+    from lumos.errors import LumosError
+    from lumos.output_files import check_outputs
     from lumos.predict.facade import validate
     from lumos.predict.validate import explained
 
+    check_outputs([plot], tables)
     clock = Clock()
-    found = validate(*tables, progress=progress("predicting"))
+    found = validate(*tables, leave_out=leave_out, progress=progress("predicting"))
     result = {**found.to_dict(), "seconds_s": clock.lap()}
     if plot is not None:
         from lumos.report.plots.validate import write_plot
@@ -28,7 +42,9 @@ def command(
         write_plot(plot, found.rows)
     if json:
         write_json(result)
-        return
-    from lumos.report.text.validate import print_validation
+    else:
+        from lumos.report.text.validate import print_validation
 
-    print_validation(console(), found.rows, result, explained(found.rows, worst))
+        print_validation(console(), found.rows, result, explained(found.rows, worst))
+    if not result["scored"]:
+        raise LumosError(f"{', '.join(tables)}: no row could be scored; each says above why it was skipped")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lumos.cli.output import Force, Json, Paths, Repair, console, progress, write_json
+from lumos.cli.output import Chakra, Force, Json, Kineto, Paths, Perfetto, Repair, console, progress, write_json
 from lumos.whatif.settings import in_words, parse_settings
 
 SET_HELP = f"Change the plan, the model or a size; repeatable. KEY: {in_words()}."
@@ -32,9 +32,15 @@ def command(
     base_cluster: Annotated[
         str | None, typer.Option(metavar="CLUSTER", help="Where the job was recorded, if the trace does not say.")
     ] = None,
+    host_factor: Annotated[
+        float | None, typer.Option(metavar="F", help="How much longer the CPU's work takes on --cluster.", show_default=False)
+    ] = None,
     repeat: Annotated[
         bool, typer.Option("--repeat", help="Compare what a loop of the step takes, also where the trace has one step only.")
     ] = False,
+    perfetto: Perfetto = None,
+    chakra: Chakra = None,
+    kineto: Kineto = None,
     force: Force = False,
     repair: Repair = False,
     json: Json = False,
@@ -45,15 +51,21 @@ def command(
     operator:GLOB matches operators with everything that they do and launch.
     """
     from lumos.analyze.trust import trust
+    from lumos.errors import UsageError
     from lumos.graph.build import build
     from lumos.trace import read
+    from lumos.trace.source import keep_inputs
     from lumos.whatif.durations import Durations
     from lumos.whatif.grid import evaluate, parse_grid
     from lumos.whatif.whatif import Changes, answer_changes
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
-    changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()), repeat)
+    changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()), repeat, host_factor)
     asked = parse_grid(grid or ())
+    files = {"perfetto": perfetto, "chakra": chakra, "kineto": kineto}
+    if asked and any(files.values()):
+        raise UsageError("--grid has many answers, and --perfetto, --chakra and --kineto write one job; leave out --grid")
+    keep_inputs(paths, *files.values())
     job = read(*paths, repair=repair, progress=progress("reading"))
     graph = build(job)
     if asked:
@@ -67,6 +79,10 @@ def command(
         print_grid(console(), cells, grounds)
         return
     found = answer_changes(job, graph, changes, force=force)
+    if any(files.values()):
+        from lumos.report.export.job import export
+
+        export(found, **files)
     if json:
         from lumos.whatif.answer import contracted
 

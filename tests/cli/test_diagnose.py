@@ -1,0 +1,58 @@
+"""`lumos diagnose`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+FAULTS = Path(__file__).resolve().parents[2] / "examples" / "faults"
+FINDING = {"code", "title", "where", "worth_s", "worth_low_s", "worth_high_s", "evidence", "fix", "command"}
+
+
+def test_the_keys_of_json(lumos, trace):
+    answer = lumos("diagnose", trace(), "--json").json
+    assert answer.keys() >= {"step_time_s", "latency_s", "basis", "trust", "findings", "lacks", "diagnostics"}
+    assert (answer["step_time_s"], answer["basis"]) == (pytest.approx(1e-3), "period")
+    assert all(found.keys() == FINDING and found["where"].keys() == {"ranks", "step", "start_ns", "task"} for found in answer["findings"])
+
+
+def test_the_text_says_the_answer_first_and_fits_80_columns(lumos, monkeypatch):
+    monkeypatch.chdir(FAULTS.parents[1])
+    out = lumos("diagnose", "examples/faults/extra-work").out
+    assert out.startswith("3 ranks: 86.10 ms a step (period; latency 86.38 ms); 1 thing to fix, worth 38.24\nms (44.4 %)\n  trust: sound\n")
+    assert "\n1. rank 1 does work that its peers do not: aten::bmm\n" in out
+    assert "  show   lumos stragglers examples/faults/extra-work\n" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_long_command_goes_on_in_the_next_line(lumos, tmp_path):
+    """So that it can be copied as it stands."""
+    folder = tmp_path / "a folder whose name is so long that no terminal has room for it"
+    folder.symlink_to(FAULTS / "large-exchange")
+    out = lumos("diagnose", folder).out
+    shown = out[out.index("  show   ") :].removeprefix("  show   ").split("\n\n")[0]
+    first = json.loads(lumos("diagnose", folder, "--json").out)["findings"][0]
+    assert " ".join(shown.replace("\\\n", "").split()) == " ".join(first["command"].split())
+    assert f"'{folder}'" in first["command"]
+
+
+def test_a_job_in_which_nothing_is_found_says_so(lumos, trace):
+    """Its 60 kernels of 16 µs keep the device busy all the time."""
+    path = trace(steps=3)
+    document = json.loads(path.read_text())
+    for row in document["traceEvents"]:
+        row["dur"] = 9 if row["cat"] == "kernel" else row["dur"]
+        row["name"] = "gemm_kernel" if row["cat"] == "kernel" else row["name"]
+        zero, within = divmod(row["ts"], 1000)
+        row["ts"] = 600 * zero + within
+        row["dur"] = 600 if row["cat"] == "user_annotation" else row["dur"]
+    path.write_text(json.dumps(document))
+    out = lumos("diagnose", path).out
+    assert "nothing found that is worth 2 % of it" in " ".join(out.split())
+
+
+def test_what_cannot_be_read_is_named(lumos, tmp_path):
+    done = lumos("diagnose", tmp_path / "absent.json")
+    assert done.status == 1 and "absent.json" in done.err and not done.out

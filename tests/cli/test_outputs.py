@@ -1,0 +1,136 @@
+"""Every verb that writes leaves its inputs alone, and what was there before where the disk is full."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+
+#: The verbs that write one file; TRACE and OUT stand for the trace and the output.
+FILES = {
+    "replay": ("replay", "TRACE", "--perfetto", "OUT"),
+    "critical-path": ("critical-path", "TRACE", "--perfetto", "OUT"),
+    "whatif": ("whatif", "TRACE", "--scale", "gemm*=2", "--perfetto", "OUT"),
+    "report": ("report", "TRACE", "-o", "OUT"),
+    "view": ("chakra", "view", "TRACE", "-o", "OUT"),
+    "calibrate": ("calibrate", "TRACE", "-o", "OUT"),
+    "save-model": ("chakra", "synthesize", "TRACE", "--ranks", "1", "--save-model", "OUT", "-o", "SET"),
+}
+#: The verbs that write a folder.
+FOLDERS = {
+    "export": ("chakra", "export", "TRACE", "-o", "OUT"),
+    "synthesize": ("chakra", "synthesize", "TRACE", "-o", "OUT"),
+    "proxy": ("proxy", "generate", "TRACE", "-o", "OUT"),
+    "whatif-chakra": ("whatif", "TRACE", "--scale", "gemm*=2", "--chakra", "OUT"),
+}
+#: Verbs without a trace that write one file.
+PREDICTED = {
+    "predict": ("predict", "--model", "llama3.2-1b", "--cluster", "h100", "--gpus", "1", "--global-batch", "1", "--seq", "128"),
+    "search": ("search", "--model", "llama3.2-1b", "--cluster", "h100", "--gpus", "2", "--global-batch", "2", "--seq", "128"),
+}
+FULL_BYTES = 400
+
+
+def listed(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def words(command, trace, out):
+    return [{"TRACE": trace, "OUT": out, "SET": Path(out).parent / "set"}.get(word, word) for word in command]
+
+
+@pytest.fixture
+def full_disk(monkeypatch):
+    """No file may grow beyond FULL_BYTES, as on a disk with hardly any space left. Python would leave cut-off bytecode behind."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("verb", FILES)
+@pytest.mark.parametrize("spelling", ["same", "dotted", "link", "hard link"])
+def test_no_file_is_written_over_its_input(lumos, trace, verb, spelling, tmp_path):
+    path = trace()
+    before = path.read_bytes()
+    out = {"same": path, "dotted": tmp_path / ".." / tmp_path.name / path.name}.get(spelling, tmp_path / "other.json")
+    if spelling == "link":
+        out.symlink_to(path)
+    elif spelling == "hard link":
+        out.hardlink_to(path)
+    done = lumos(*words(FILES[verb], path, out))
+    assert (done.status, done.out) == (2, "")
+    assert "is the input" in done.err
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("verb", FOLDERS)
+@pytest.mark.parametrize("given", ["file", "folder"])
+def test_no_folder_of_inputs_is_written_to(lumos, trace, verb, given, tmp_path):
+    path = trace()
+    before = path.read_bytes()
+    done = lumos(*words(FOLDERS[verb], path if given == "file" else tmp_path, tmp_path))
+    assert (done.status, done.out) == (2, "")
+    assert "holds the input" in done.err
+    assert (path.read_bytes(), listed(tmp_path)) == (before, [path.name])
+
+
+def test_a_trace_that_a_folder_holds_is_an_input_and_a_report_is_none(lumos, trace, tmp_path):
+    (tmp_path / "traces").mkdir()
+    path = trace("traces/rank0.json")
+    for _ in range(2):
+        assert lumos("report", path.parent, "-o", path.parent / "report.html").status == 0
+    done = lumos("replay", path.parent, "--perfetto", path)
+    assert done.status == 2 and "is the input" in done.err
+
+
+@pytest.mark.parametrize("verb", [verb for verb in FILES if verb not in ("calibrate", "save-model")])  # theirs are too small
+def test_a_full_disk_leaves_the_old_file(lumos, trace, full_disk_after, verb, tmp_path):
+    path = full_disk_after(trace)
+    out = tmp_path / "out" / "old.json"
+    out.parent.mkdir()
+    out.write_text("old")
+    done = lumos(*words(FILES[verb], path, out))
+    assert (done.status, done.out) == (1, ""), done.err
+    assert "cannot be written" in done.err and "Traceback" not in done.err
+    assert (out.read_text(), listed(out.parent)) == ("old", ["old.json"])
+
+
+@pytest.mark.parametrize("verb", FOLDERS)
+def test_a_full_disk_leaves_no_part_of_a_folder(lumos, trace, full_disk_after, verb, tmp_path):
+    path = full_disk_after(trace)
+    done = lumos(*words(FOLDERS[verb], path, tmp_path / "out"))
+    assert (done.status, done.out) == (1, ""), done.err
+    assert "cannot be written" in done.err and "Traceback" not in done.err
+    assert listed(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("option", ["--perfetto", "--kineto", "--chakra", "--parquet", "--plot"])
+@pytest.mark.parametrize("verb", PREDICTED)
+def test_a_full_disk_leaves_what_was_predicted_before(lumos, request, verb, option, tmp_path):
+    if verb == "predict" and option in ("--parquet", "--plot"):
+        pytest.skip("predict has no such option")
+    out = tmp_path / "old.json"
+    if option in ("--perfetto", "--parquet", "--plot"):
+        out.write_text("old")
+    request.getfixturevalue("full_disk")
+    done = lumos(*PREDICTED[verb], option, out)
+    assert (done.status, done.out) == (1, ""), done.err
+    assert "cannot be written" in done.err and "Traceback" not in done.err
+    assert listed(tmp_path) == (["old.json"] if out.exists() else [])
+    assert not out.exists() or out.read_text() == "old"
+
+
+@pytest.fixture
+def full_disk_after(request):
+    """Write a trace, then let the disk be full."""
+
+    def write(trace):
+        path = trace()
+        request.getfixturevalue("full_disk")
+        return path
+
+    return write

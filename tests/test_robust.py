@@ -1,0 +1,36 @@
+"""Hostile inputs end as they must: a share of the corpus here, all of it in `make test-all`."""
+
+from __future__ import annotations
+
+import pytest
+from validation.robust import run
+from validation.robust_inputs import Case, cases
+
+CASES = list(cases())
+
+
+def test_the_corpus_is_of_some_size_and_each_case_has_a_name():
+    assert len(CASES) >= 120 and len({case.name for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES[::12], ids=lambda case: case.name)
+def test_a_share_of_the_corpus_ends_as_expected(case, tmp_path):
+    assert run(case, tmp_path).fault == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_case_ends_as_expected(case, tmp_path):
+    assert run(case, tmp_path).fault == ""
+
+
+def test_an_end_other_than_the_expected_one_is_a_fault(tmp_path):
+    def absent(folder):
+        return ["inspect", str(folder / "absent.json")]
+
+    (tmp_path / "a").mkdir()
+    assert run(Case("as it is", absent, 1, "absent.json"), tmp_path / "a").fault == ""
+    for expected, said in ((Case("status", absent, 0), "status 1 instead of 0"), (Case("words", absent, 1, "moon"), "does not say 'moon'")):
+        folder = tmp_path / expected.name
+        folder.mkdir()
+        assert run(expected, folder).fault.startswith(said)

@@ -1,0 +1,60 @@
+"""What `make demo` shows: a fault that was injected into a recorded job is found, the job is replayed, and a large run is predicted.
+
+    python -m tools.demo [FOLDER]
+
+The report is written into FOLDER (default: build). Nothing is asked of the network.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.document import ROOT
+
+JOB = "examples/faults/extra-work"
+LLAMA = (
+    *("--model", "llama3-405b", "--cluster", "h100", "--gpus", "16384", "--global-batch", "2048", "--seq", "8192"),
+    *("--micro-batch", "1", "--tp", "8", "--pp", "16", "--vpp", "8"),
+)
+
+
+class Shown(NamedTuple):
+    """A command, what it answers, and how many lines of its output are shown."""
+
+    question: str
+    command: tuple[str, ...]
+    lines: int
+
+
+def shown(folder: str) -> tuple[Shown, ...]:
+    """What the demonstration runs, one after the other. folder: where the report goes."""
+    return (
+        Shown("Three processes train together, one of them with ten multiplications too many. What is wrong?", ("diagnose", JOB), 12),
+        Shown("Does the simulated job take as long as the recorded one?", ("replay", JOB), 3),
+        Shown("How long is a step of Llama 3 405B on 16,384 GPUs? (Its paper reports 400 TFLOP/s a GPU.)", ("predict", *LLAMA), 5),
+        Shown("The first job as a page for the browser:", ("report", JOB, "-o", f"{folder}/demo.html"), 9),
+    )
+
+
+def main() -> int:
+    folder = sys.argv[1] if len(sys.argv) > 1 else "build"
+    Path(ROOT / folder).mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    for each in shown(folder):
+        print(f"{each.question}\n\n$ lumos {' '.join(each.command)}", flush=True)
+        start = (sys.executable, "-c", "from lumos.cli import main; main()")
+        done = subprocess.run((*start, *each.command), cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(done.stderr, file=sys.stderr)
+            return done.returncode
+        print("\n".join(done.stdout.splitlines()[: each.lines]), end="\n\n", flush=True)
+    print(f"{time.perf_counter() - began:.1f} seconds. Open {ROOT / folder / 'demo.html'} in a browser; lumos --help lists the verbs.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
