@@ -23,7 +23,7 @@ from lumos.diagnose.finding import Finding, FindingCode, FindingPlace
 from lumos.simulate import measured, simulate
 from lumos.simulate.durations import with_durations
 from lumos.vocabulary import Basis
-from lumos.whatif.answer import spread
+from lumos.whatif.noise import spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int64, Job
 
-#: A finding is listed where it is worth this share of the step. Steps of a healthy job differ by about as much (`whatif.answer.FEW_STEPS`).
+#: A finding is listed where it is worth this share of the step. Steps of a healthy job differ by about as much (`whatif.noise.FEW_STEPS`).
 LEAST_WORTH = 0.02
 
 

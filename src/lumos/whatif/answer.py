@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.loop.steady import AGREE, Steady, altered, steady, typical_position, with_other_durations
-from lumos.analyze.loop.steps import Members, StepTimes, members, step_times
+from lumos.analyze.loop.steady import Steady, altered, steady, typical_position, with_other_durations
+from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.analyze.trust import SOUND, Trust, grade
 from lumos.analyze.working import working
-from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.intervals import either, union, within
 from lumos.predict.ranks import whole
 from lumos.predict.step_time import PredictedStep
 from lumos.result import Shown, plain
-from lumos.simulate import Timeline, measured, simulate
-from lumos.units import count, duration
+from lumos.simulate import Timeline, simulate
+from lumos.units import duration
 from lumos.vocabulary import Basis
 from lumos.whatif.as_recorded import as_recorded
+from lumos.whatif.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.whatif.possible import faster_by_slower_work
 from lumos.whatif.unmeasured import gap_bounds, gap_evidence
 
@@ -38,20 +38,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lumos.diagnostics import Diagnostic
     from lumos.graph.table import Graph
     from lumos.predict.predict import Prediction
     from lumos.trace.table import Int64
     from lumos.whatif.planned import Planned
 
-#: Half-width of the 80 % interval of a normal distribution, in standard deviations.
-Z80 = 1.2816
-#: Standard deviation of a normal distribution, divided by the median distance from its median.
-NORMAL = 1.4826
-#: The fewest steps from which the spread of the steps is estimated.
-_FEWEST = 3
-#: Half-width of the interval of a step, as a fraction, where there are fewer: no replay of a public trace is that far off in a scored
-#: step (docs/accuracy.md).
-FEW_STEPS = 0.02
 #: How many contributions an answer lists.
 _LARGEST = 5
 
@@ -392,50 +384,6 @@ def _of_prediction(p: Prediction, step: str, basis: Basis, factor: float, error:
         memory=PeakMemory(m.parameters_bytes, m.gradients_bytes, m.optimizer_bytes, m.activations_bytes, m.peak_bytes, m.fits),
         critical_path=p.critical_path,
     )
-
-
-def spread(times: StepTimes, replayed: StepTimes) -> float:
-    """Half-width of the 80 % interval of an unchanged job, as a fraction of the step: the largest error of the replay over the
-    steps that count, and how much these differ among themselves. No answer from a trace has a narrower interval.
-
-    times: the steps as `step_times_of` gives them. replayed: as simulated.
-    """
-    return max(float(np.hypot(replay_error(times, replayed), step_spread(times))), AGREE)
-
-
-def step_times_of(graph: Graph, owners: Members) -> StepTimes:
-    """The steps of a job as measured or, where it never was, as simulated."""
-    return step_times(simulate(graph) if graph.measured_start is None else measured(graph), owners)
-
-
-def replay_error(truth: StepTimes, replayed: StepTimes) -> float:
-    """The largest error of the replay over the job's steps that count, as a fraction."""
-    return max((abs(replayed.named(step.name).length_ns / step.length_ns - 1) for step in truth.counted if step.length_ns), default=0.0)
-
-
-def step_spread(times: StepTimes) -> float:
-    """Half-width of the 80 % interval in which the steps of a job lie, as a fraction, from the median distance from the median step;
-    FEW_STEPS with fewer than _FEWEST steps that count."""
-    lengths = np.array([step.length_ns for step in times.counted], float)
-    middle = np.median(lengths) if len(lengths) >= _FEWEST else 0.0
-    return float(Z80 * NORMAL * np.median(np.abs(lengths - middle)) / middle) if middle else FEW_STEPS
-
-
-def noise_unknown(times: StepTimes) -> tuple[Diagnostic, ...]:
-    """The diagnostic for a trace with too few steps to estimate how much they differ; () where it has enough."""
-    found = len(times.counted)
-    if found >= _FEWEST:
-        return ()
-    message = (
-        f"the trace has {count(found, times.basis)} of its step, which do not show how much steps differ: the interval takes"
-        f" {FEW_STEPS:.0%} for that; record {_FEWEST + 1} steps or more that follow one another"
-    )
-    return (Diagnostic("step-noise-unknown", message),)
-
-
-def measured_step(graph: Graph, times: StepTimes, name: str) -> float | None:
-    """The time of the step as recorded, in seconds; None for a graph that was never measured. times: of `graph`, by `step_times_of`."""
-    return None if graph.measured_start is None else times.named(name).length_ns * 1e-9
 
 
 def contracted(result: Answer) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from lumos.analyze.loop.steps import Members, StepTimes, members, step_times
 from lumos.analyze.trust import Trust, trust
 from lumos.errors import UsageError
 from lumos.simulate import Frozen, Timeline, freeze
-from lumos.whatif.answer import Contribution, LoopFigures, Parts, contributions, measured_step, spread, step_times_of
+from lumos.whatif.answer import Contribution, LoopFigures, Parts, contributions
+from lumos.whatif.noise import measured_step, spread, step_times_of
 from lumos.whatif.trusted import widening
 from lumos.whatif.unmeasured import gap_bounds
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class StepOutcome(NamedTuple):
-    """One step of the job. basis: whether its time is a period or a latency. low, high: the 80 % interval of `answer.spread`,
+    """One step of the job. basis: whether its time is a period or a latency. low, high: the 80 % interval of `noise.spread`,
     for a changed job wider by what is unknown (`whatif.trusted`)."""
 
     step: str

@@ -29,18 +29,7 @@ from lumos.trace.operations import is_operations
 from lumos.units import count
 from lumos.vocabulary import DType, Phase, Recompute
 from lumos.whatif.activations import exchanged, stream_ratio
-from lumos.whatif.answer import (
-    Answer,
-    Changed,
-    StepWork,
-    answer,
-    measured_step,
-    noise_unknown,
-    planned_answer,
-    spread,
-    step_times_of,
-    unchanged_tasks,
-)
+from lumos.whatif.answer import Answer, Changed, StepWork, answer, planned_answer, unchanged_tasks
 from lumos.whatif.capture import capture, wants_graphs
 from lumos.whatif.change import layers, microbatches, recompute
 from lumos.whatif.durations import Durations, check_altered, meant_operators
@@ -48,6 +37,7 @@ from lumos.whatif.exchange import NO_LINK, replicas
 from lumos.whatif.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work, network, on_cluster, on_host
 from lumos.whatif.identify import ENOUGH_AGREEMENT, Identification, Identified
 from lumos.whatif.measured_layout import MeasuredLayout, measured_layout
+from lumos.whatif.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.whatif.passes import rearranged
 from lumos.whatif.place import assemble_pieces
 from lumos.whatif.planned import Planned, between, planned

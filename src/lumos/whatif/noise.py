@@ -1,0 +1,70 @@
+"""How far the step of an unchanged job is known: the replay's error, and how much its steps differ among themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.analyze.loop.steady import AGREE
+from lumos.analyze.loop.steps import Members, StepTimes, step_times
+from lumos.diagnostics import Diagnostic
+from lumos.simulate import measured, simulate
+from lumos.units import count
+
+if TYPE_CHECKING:
+    from lumos.graph.table import Graph
+
+#: Half-width of the 80 % interval of a normal distribution, in standard deviations.
+Z80 = 1.2816
+#: Standard deviation of a normal distribution, divided by the median distance from its median.
+NORMAL = 1.4826
+#: The fewest steps from which the spread of the steps is estimated.
+_FEWEST = 3
+#: Half-width of the interval of a step, as a fraction, where there are fewer: no replay of a public trace is that far off in a scored
+#: step (docs/accuracy.md).
+FEW_STEPS = 0.02
+
+
+def spread(times: StepTimes, replayed: StepTimes) -> float:
+    """Half-width of the 80 % interval of an unchanged job, as a fraction of the step: the largest error of the replay over the
+    steps that count, and how much these differ among themselves. No answer from a trace has a narrower interval.
+
+    times: the steps as `step_times_of` gives them. replayed: as simulated.
+    """
+    return max(float(np.hypot(replay_error(times, replayed), step_spread(times))), AGREE)
+
+
+def step_times_of(graph: Graph, owners: Members) -> StepTimes:
+    """The steps of a job as measured or, where it never was, as simulated."""
+    return step_times(simulate(graph) if graph.measured_start is None else measured(graph), owners)
+
+
+def replay_error(truth: StepTimes, replayed: StepTimes) -> float:
+    """The largest error of the replay over the job's steps that count, as a fraction."""
+    return max((abs(replayed.named(step.name).length_ns / step.length_ns - 1) for step in truth.counted if step.length_ns), default=0.0)
+
+
+def step_spread(times: StepTimes) -> float:
+    """Half-width of the 80 % interval in which the steps of a job lie, as a fraction, from the median distance from the median step;
+    FEW_STEPS with fewer than _FEWEST steps that count."""
+    lengths = np.array([step.length_ns for step in times.counted], float)
+    middle = np.median(lengths) if len(lengths) >= _FEWEST else 0.0
+    return float(Z80 * NORMAL * np.median(np.abs(lengths - middle)) / middle) if middle else FEW_STEPS
+
+
+def noise_unknown(times: StepTimes) -> tuple[Diagnostic, ...]:
+    """The diagnostic for a trace with too few steps to estimate how much they differ; () where it has enough."""
+    found = len(times.counted)
+    if found >= _FEWEST:
+        return ()
+    message = (
+        f"the trace has {count(found, times.basis)} of its step, which do not show how much steps differ: the interval takes"
+        f" {FEW_STEPS:.0%} for that; record {_FEWEST + 1} steps or more that follow one another"
+    )
+    return (Diagnostic("step-noise-unknown", message),)
+
+
+def measured_step(graph: Graph, times: StepTimes, name: str) -> float | None:
+    """The time of the step as recorded, in seconds; None for a graph that was never measured. times: of `graph`, by `step_times_of`."""
+    return None if graph.measured_start is None else times.named(name).length_ns * 1e-9
