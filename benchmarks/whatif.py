@@ -28,8 +28,8 @@ from lumos.trace import read
 from lumos.trace.table import Job
 from lumos.whatif.durations import Durations, matching
 from lumos.whatif.grid import scaled_steps, step_sweep
-from lumos.whatif.measured_layout import measured_layout
-from lumos.whatif.place import assemble_pieces
+from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.whatif import Changes, changed_layout
 
 TASKS = 1_000_000

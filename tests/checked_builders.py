@@ -20,9 +20,9 @@ BUILDERS = (
     ("lumos.graph.build", ("rank_graph", "build")),
     ("lumos.predict.assemble", ("assemble",)),
     ("lumos.predict.ranks", ("expand",)),
-    ("lumos.whatif.place", ("assemble_pieces",)),
-    ("lumos.whatif.capture", ("capture",)),
-    ("lumos.whatif.passes", ("rearranged",)),
+    ("lumos.whatif.layout.place", ("assemble_pieces",)),
+    ("lumos.whatif.layout.capture", ("capture",)),
+    ("lumos.whatif.plan.passes", ("rearranged",)),
     ("lumos.chakra.build", ("graph_of",)),
     ("lumos.emulate.device.ranks", ("all_ranks",)),
 )

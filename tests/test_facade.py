@@ -26,7 +26,7 @@ PACKAGES = [name for name in PACKAGES if not name.endswith((".startup", ".data")
 #: Names of functions that packages or modules have too, and a module that is deep inside each.
 SHARED = {
     "lumos.simulate": "lumos.simulate.engine",
-    "lumos.whatif": "lumos.whatif.change",
+    "lumos.whatif": "lumos.whatif.layout.change",
     "lumos.predict": "lumos.predict.layout",
     "lumos.search": "lumos.search.search",
     "lumos.diagnose": "lumos.diagnose.diagnose",

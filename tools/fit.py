@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from lumos.cost.calibrate import MeasuredRow, Table, fit_kernels, fit_tables, read_table
 from lumos.cost.cluster import dtype_of, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients, overlay, write_coefficients
-from lumos.cost.fit_memory_bound import MemoryRows, memory_rows
+from lumos.cost.fitting.calibrate import MeasuredRow, Table, fit_kernels, fit_tables, read_table
+from lumos.cost.fitting.fit_memory_bound import MemoryRows, memory_rows
 from lumos.cost.from_trace import accelerator_of
 from lumos.cost.gemm import gemm
 from lumos.errors import LumosError

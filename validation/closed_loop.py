@@ -36,7 +36,7 @@ from lumos.predict.ranks import expand
 from lumos.report.export.kineto import write_kineto
 from lumos.simulate import simulate
 from lumos.trace import read
-from lumos.whatif.planned import with_settings
+from lumos.whatif.plan.planned import with_settings
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes, answer_changes
 

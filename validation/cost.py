@@ -19,7 +19,11 @@ import numpy as np
 from tools.document import write_section
 from tools.fit import comparable, kernels
 
-from lumos.cost.calibrate import (
+from lumos.cost.cluster import load_cluster
+from lumos.cost.coefficients import GENERIC, find, shipped_coefficients
+from lumos.cost.collective import MODELLED_KINDS, collective, link_coefficients
+from lumos.cost.estimate import Float64
+from lumos.cost.fitting.calibrate import (
     FEWEST_ROWS,
     MeasuredRow,
     Table,
@@ -29,14 +33,10 @@ from lumos.cost.calibrate import (
     measured_on,
     read_table,
 )
-from lumos.cost.cluster import load_cluster
-from lumos.cost.coefficients import GENERIC, find, shipped_coefficients
-from lumos.cost.collective import MODELLED_KINDS, collective, link_coefficients
-from lumos.cost.estimate import Float64
-from lumos.cost.fit_attention import fit_attention
-from lumos.cost.fit_collective import fit_links, fit_network
-from lumos.cost.fit_gemm import fit_gemm, fit_generic
-from lumos.cost.fit_memory_bound import fit_memory_bound
+from lumos.cost.fitting.fit_attention import fit_attention
+from lumos.cost.fitting.fit_collective import fit_links, fit_network
+from lumos.cost.fitting.fit_gemm import fit_gemm, fit_generic
+from lumos.cost.fitting.fit_memory_bound import fit_memory_bound
 from lumos.cost.gemm import gemm
 
 #: Size classes by measured time, seconds.

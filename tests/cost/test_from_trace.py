@@ -13,7 +13,7 @@ import pytest
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import overlay, shipped_coefficients
 from lumos.cost.estimate import SCALED
-from lumos.cost.fit_memory_bound import fit_memory_bound, memory_rows
+from lumos.cost.fitting.fit_memory_bound import fit_memory_bound, memory_rows
 from lumos.cost.from_trace import accelerator_of, calibrated, class_ratios, cluster_of
 from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import memory_bound

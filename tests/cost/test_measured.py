@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lumos.cost.calibrate import attention_tables, collective_tables, gemm_tables, read_table
 from lumos.cost.coefficients import shipped_coefficients
 from lumos.cost.collective import collective
+from lumos.cost.fitting.calibrate import attention_tables, collective_tables, gemm_tables, read_table
 from lumos.cost.gemm import gemm
 
 MEASURED = os.environ.get("LUMOS_MEASURED")

@@ -17,8 +17,8 @@ from lumos.segment.units import units
 from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
-from lumos.whatif.measured_layout import measured_layout
-from lumos.whatif.place import assemble_pieces
+from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.layout.place import assemble_pieces
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 TRACES = os.environ.get("LUMOS_TRACES")

@@ -15,8 +15,8 @@ from lumos.report.export.kineto import write_kineto
 from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.whatif.bench import Bench
+from lumos.whatif.certainty.noise import FEW_STEPS, NORMAL, Z80, noise_unknown, step_spread, step_times_of
 from lumos.whatif.durations import Durations
-from lumos.whatif.noise import FEW_STEPS, NORMAL, Z80, noise_unknown, step_spread, step_times_of
 from lumos.whatif.whatif import Changes, answer_changes
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"

@@ -16,7 +16,7 @@ from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
 from lumos.whatif.hardware import network, on_cluster, on_host
-from lumos.whatif.measured_layout import measured_layout
+from lumos.whatif.layout.measured_layout import measured_layout
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 

@@ -15,7 +15,7 @@ from lumos.predict.predict import predict_job
 from lumos.report.export.kineto import write_kineto
 from lumos.segment.products import ShapedOperator, product
 from lumos.trace import read
-from lumos.whatif.identify import Identification
+from lumos.whatif.plan.identify import Identification
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes, answer_changes
 

@@ -20,12 +20,12 @@ from lumos.segment.outline import outline
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import Phase
-from lumos.whatif import identify as identify_module
 from lumos.whatif.durations import Durations
 from lumos.whatif.grid import evaluate, parse_grid
 from lumos.whatif.hardware import network
-from lumos.whatif.identify import Identification
-from lumos.whatif.planned import with_settings
+from lumos.whatif.plan import identify as identify_module
+from lumos.whatif.plan.identify import Identification
+from lumos.whatif.plan.planned import with_settings
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes, answer_changes
 

@@ -18,7 +18,7 @@ import numpy as np
 from lumos.cost.attention import KERNELS, attention
 from lumos.cost.cluster import Accelerator, Cluster, cluster_names, dtype_of, load_cluster
 from lumos.cost.coefficients import Book, Coefficients, find
-from lumos.cost.fit import INTERVAL_SHARE
+from lumos.cost.fitting.fit import INTERVAL_SHARE
 from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import moved
 from lumos.cost.operators import OperatorTime, operator_times

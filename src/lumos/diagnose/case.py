@@ -23,7 +23,7 @@ from lumos.diagnose.finding import Finding, FindingCode, FindingPlace
 from lumos.simulate import measured, simulate
 from lumos.simulate.durations import with_durations
 from lumos.vocabulary import Basis
-from lumos.whatif.noise import spread
+from lumos.whatif.certainty.noise import spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

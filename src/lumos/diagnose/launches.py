@@ -17,8 +17,8 @@ from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.simulate.durations import with_durations
 from lumos.units import duration
-from lumos.whatif.capture import launches_graphs
 from lumos.whatif.durations import fuse, matching
+from lumos.whatif.layout.capture import launches_graphs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

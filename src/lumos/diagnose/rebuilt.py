@@ -13,9 +13,9 @@ from lumos.analyze.loop.steady import with_other_durations
 from lumos.graph.one_off import recurring
 from lumos.segment.segment import segment
 from lumos.whatif.answer import Changed, changed_loop
-from lumos.whatif.capture import capture, wants_graphs
-from lumos.whatif.measured_layout import measured_layout
-from lumos.whatif.place import assemble_pieces
+from lumos.whatif.layout.capture import capture, wants_graphs
+from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.whatif import Changes, changed_layout
 
 if TYPE_CHECKING:

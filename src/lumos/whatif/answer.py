@@ -29,9 +29,9 @@ from lumos.simulate import Timeline, simulate
 from lumos.units import duration
 from lumos.vocabulary import Basis
 from lumos.whatif.as_recorded import as_recorded
-from lumos.whatif.noise import measured_step, noise_unknown, spread, step_times_of
-from lumos.whatif.possible import faster_by_slower_work
-from lumos.whatif.unmeasured import gap_bounds, gap_evidence
+from lumos.whatif.certainty.noise import measured_step, noise_unknown, spread, step_times_of
+from lumos.whatif.certainty.possible import faster_by_slower_work
+from lumos.whatif.certainty.unmeasured import gap_bounds, gap_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from lumos.graph.table import Graph
     from lumos.predict.predict import Prediction
     from lumos.trace.table import Int64
-    from lumos.whatif.planned import Planned
+    from lumos.whatif.plan.planned import Planned
 
 #: How many contributions an answer lists.
 _LARGEST = 5

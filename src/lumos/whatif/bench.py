@@ -19,9 +19,9 @@ from lumos.analyze.trust import Trust, trust
 from lumos.errors import UsageError
 from lumos.simulate import Frozen, Timeline, freeze
 from lumos.whatif.answer import Contribution, LoopFigures, Parts, contributions
-from lumos.whatif.noise import measured_step, spread, step_times_of
-from lumos.whatif.trusted import widening
-from lumos.whatif.unmeasured import gap_bounds
+from lumos.whatif.certainty.noise import measured_step, spread, step_times_of
+from lumos.whatif.certainty.trusted import widening
+from lumos.whatif.certainty.unmeasured import gap_bounds
 
 if TYPE_CHECKING:
     from lumos.graph.table import Graph

@@ -21,7 +21,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.simulate import Frozen, freeze, sweep_scaled
 from lumos.vocabulary import Basis
 from lumos.whatif.durations import Scale, matching, number
-from lumos.whatif.identify import Identification
+from lumos.whatif.plan.identify import Identification
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes, unchecked_answer
 

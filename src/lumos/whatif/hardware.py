@@ -23,7 +23,7 @@ from lumos.segment.dimensions import Shapes
 from lumos.trace.table import ABSENT, Job
 from lumos.vocabulary import CollectiveKind, DType
 from lumos.whatif.durations import number
-from lumos.whatif.rescale import modelled, operator_rows
+from lumos.whatif.layout.rescale import modelled, operator_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator, Cluster
     from lumos.graph.table import Graph
     from lumos.simulate.durations import Mask
-    from lumos.whatif.measured_layout import MeasuredLayout
+    from lumos.whatif.layout.measured_layout import MeasuredLayout
 
 #: Half-width of the 80 % interval of a kernel that is scaled only by the ratio of two datasheets, as a fraction.
 DATASHEET_INTERVAL = 0.3

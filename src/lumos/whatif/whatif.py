@@ -28,26 +28,26 @@ from lumos.simulate.durations import scale
 from lumos.trace.operations import is_operations
 from lumos.units import count
 from lumos.vocabulary import DType, Phase, Recompute
-from lumos.whatif.activations import exchanged, stream_ratio
 from lumos.whatif.answer import Answer, Changed, StepWork, answer, planned_answer, unchanged_tasks
-from lumos.whatif.capture import capture, wants_graphs
-from lumos.whatif.change import layers, microbatches, recompute
+from lumos.whatif.certainty.noise import measured_step, noise_unknown, spread, step_times_of
+from lumos.whatif.certainty.possible import check_microbatches, check_size
+from lumos.whatif.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, together, up_to_base, widened, with_evidence
+from lumos.whatif.certainty.unmeasured import loader_evidence
 from lumos.whatif.durations import Durations, check_altered, meant_operators
-from lumos.whatif.exchange import NO_LINK, replicas
 from lumos.whatif.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work, network, on_cluster, on_host
-from lumos.whatif.identify import ENOUGH_AGREEMENT, Identification, Identified
-from lumos.whatif.measured_layout import MeasuredLayout, measured_layout
-from lumos.whatif.noise import measured_step, noise_unknown, spread, step_times_of
-from lumos.whatif.passes import rearranged
-from lumos.whatif.place import assemble_pieces
-from lumos.whatif.planned import Planned, between, planned
-from lumos.whatif.possible import check_microbatches, check_size
-from lumos.whatif.replicated import replicate
-from lumos.whatif.resize import SIZE_KEYS, resize
+from lumos.whatif.layout.activations import exchanged, stream_ratio
+from lumos.whatif.layout.capture import capture, wants_graphs
+from lumos.whatif.layout.change import layers, microbatches, recompute
+from lumos.whatif.layout.exchange import NO_LINK, replicas
+from lumos.whatif.layout.measured_layout import MeasuredLayout, measured_layout
+from lumos.whatif.layout.place import assemble_pieces
+from lumos.whatif.layout.replicated import replicate
+from lumos.whatif.layout.resize import SIZE_KEYS, resize
+from lumos.whatif.layout.tensor import tensor_parallel
+from lumos.whatif.plan.identify import ENOUGH_AGREEMENT, Identification, Identified
+from lumos.whatif.plan.passes import rearranged
+from lumos.whatif.plan.planned import Planned, between, planned
 from lumos.whatif.settings import check_settings, counts, needs_plan
-from lumos.whatif.tensor import tensor_parallel
-from lumos.whatif.trusted import as_far_as_reached, in_a_loop, less_sure, together, up_to_base, widened, with_evidence
-from lumos.whatif.unmeasured import loader_evidence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

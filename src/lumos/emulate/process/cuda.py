@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from lumos.emulate.process.dispatcher import CUDNN, open_device
+from lumos.emulate.process.operators.dispatcher import CUDNN, open_device
 from lumos.emulate.process.streams import Streams, functions
 from lumos.emulate.record import CallKind
 

@@ -17,7 +17,7 @@ from lumos.emulate.process.journal import (
     OperatorNote,
     StepNote,
 )
-from lumos.emulate.process.plain import as_plain
+from lumos.emulate.process.operators.plain import as_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -14,13 +14,15 @@ import torch
 from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, _ExperimentalConfig
 
 from lumos.emulate import record
-from lumos.emulate.process import attention, cuda, cuts, groups, launcher, pipelines, recurrent, steps, tensors
+from lumos.emulate.process import cuda, cuts, steps
 from lumos.emulate.process.journal import Journal, StepNote
-from lumos.emulate.process.mode import Emulation
+from lumos.emulate.process.operators import attention, recurrent, tensors
+from lumos.emulate.process.operators.mode import Emulation
+from lumos.emulate.process.operators.storages import Storages
+from lumos.emulate.process.ranks import groups, launcher, pipelines
 from lumos.emulate.process.rows import put_together
 from lumos.emulate.process.script import line_of_error, script_error
 from lumos.emulate.process.settings import EmulationSettings
-from lumos.emulate.process.storages import Storages
 from lumos.emulate.process.streams import Streams
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
 from lumos.vocabulary import Grade
 from lumos.whatif.answer import Answer, PeakMemory, contracted
 from lumos.whatif.bench import Bench
-from lumos.whatif.identify import Identification
+from lumos.whatif.plan.identify import Identification
 from lumos.whatif.whatif import Changes, answer_changes
 
 if TYPE_CHECKING:

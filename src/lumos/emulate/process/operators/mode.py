@@ -1,0 +1,210 @@
+"""Runs every operator on tensors without data, and notes it.
+
+torch's FakeTensorMode knows the shape, type and device of each operator's result. Here it also follows operators that are
+written in terms of others, as a real device would, so that those appear; gives stand-ins for values that would have been read
+from the device; and notes what reached the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import DispatchKey
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch.utils._pytree import tree_map_only
+
+from lumos.emulate.process.journal import OperatorNote
+from lumos.emulate.process.operators import attention, inside, real, values
+from lumos.emulate.process.operators.composite import follows, has_kernel, implementation
+from lumos.emulate.process.ranks.exchanges import Exchanges
+from lumos.emulate.record import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lumos.emulate.process.journal import Journal
+    from lumos.emulate.process.operators.storages import Storages
+    from lumos.emulate.process.streams import Streams
+    from lumos.emulate.record import Argument
+
+
+class Emulation(FakeTensorMode):  # type: ignore[misc]
+    """The mode in which the whole script runs."""
+
+    def __init__(self, journal: Journal, storages: Storages, streams: Streams, device: str) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.journal, self.storages, self.streams, self.kind = journal, storages, streams, device
+        self.exchanges = Exchanges(journal, storages, streams)
+        self._inside = False
+
+    def __deepcopy__(self, _: Any) -> Emulation:
+        return self  # a copy of a tensor is in the same mode
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would otherwise import its compiler and wrap every operator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._inside or func.namespace == "prim" or not all(map(_is_plain, types)):
+            return self.dispatch(func, types, args, kwargs)
+        if func.namespace == "c10d":
+            return self.exchanges.run(func, args, kwargs)
+        if self.kind != "cpu" and real.can_run(self, func, args, kwargs):
+            with self.journal.around(self._note(func, args, kwargs), opened=True), torch._C._AutoDispatchBelowAutograd():
+                return func(*args, **kwargs)
+        args, kwargs = self._without_data(args), {name: self._without_data((each,))[0] for name, each in kwargs.items()}
+        if not self.journal.recording:
+            return self._quietly(func, types, args, kwargs)
+        if self._follows(func, args):
+            return self._follow(func, types, args, kwargs)
+        return self._leaf(func, types, args, kwargs)
+
+    def _without_data(self, given: Any) -> tuple[Any, ...]:
+        """Arguments, with a tensor without data in place of each that has data."""
+        return tuple(
+            self.from_tensor(each) if type(each) in (torch.Tensor, torch.nn.Parameter)
+            else list(self._without_data(each)) if isinstance(each, (list, tuple)) and each and isinstance(each[0], torch.Tensor)
+            else each for each in given
+        )  # fmt: skip
+
+    def _quietly(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Outside of the recorded steps, only memory is kept account of."""
+        if attention.chooses(func, self.kind):
+            with self:
+                return attention.run(func, args, kwargs)
+        out = self._result(func, types, args, kwargs)
+        for each in out if isinstance(out, (list, tuple)) else (out,):
+            if isinstance(each, torch.Tensor):
+                self.storages.number_of(each)
+        return out
+
+    def _follows(self, func: Any, args: Any) -> bool:
+        device = _device_of(args, self.kind)
+        return follows(func, device) or (_is_implicit(func) and func._can_decompose() and not has_kernel(func, device))
+
+    def _follow(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator by the operators that it calls."""
+        with self.journal.around(self._note(func, args, kwargs), opened=True):
+            if attention.chooses(func, self.kind):
+                with self:
+                    return attention.run(func, args, kwargs)
+            try:
+                with self, torch._C._AutoDispatchBelowAutograd():
+                    if _is_implicit(func):
+                        return func.decompose(*args, **kwargs)
+                    out = func._op_dk(getattr(DispatchKey, implementation(func)), *args, **kwargs)
+            except (RuntimeError, NotImplementedError):
+                out = None  # it reads data after all
+            if out is None or any(type(each) is torch.Tensor for each in (out if isinstance(out, (list, tuple)) else (out,))):
+                with self.journal.closed():
+                    return self._result(func, types, args, kwargs)
+            return out
+
+    def _leaf(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator that reaches a kernel of its own."""
+        note = self._note(func, args, kwargs)
+        if self.exchanges.has_pending:
+            self.exchanges.touch(set(_storages(note.inputs)))
+        calls = inside.of(func, _device_of(args, self.kind))
+        if calls is not None:
+            with self.journal.around(note, opened=True):
+                with self, torch._C._AutoDispatchBelowAutograd():
+                    calls(self._hidden, *args, **kwargs)
+                with self.journal.closed():
+                    out = self._result(func, types, args, kwargs)
+        else:
+            with self.journal.around(note):
+                out = self._result(func, types, args, kwargs)
+        values.note_read(func, args, self.streams)
+        note.outputs.extend(self.storages.as_argument(each) for each in (out if isinstance(out, tuple) else (out,)))
+        return out
+
+    def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        stand_in = values.STAND_INS.get(func)
+        with self._closed():
+            if stand_in is not None:
+                return stand_in(self, func, args, kwargs)
+            out = self.dispatch(func, types, args, kwargs)
+        values.pass_on(func, args, out)
+        return out
+
+    @contextlib.contextmanager
+    def aside(self, hidden: bool) -> Iterator[None]:
+        """Within it, tensors have data. hidden: what runs is not this process's work in a real run."""
+        with unset_fake_temporarily(), self.journal.closed() if hidden else contextlib.nullcontext():
+            yield
+
+    def batch_of(self, batch: Any) -> Any:
+        """A batch of a data loader as the script gets it: with data where those are on the host of an emulated accelerator."""
+        if self.kind != "cpu":
+            return batch
+        with self.journal.closed():
+            return tree_map_only(torch.Tensor, lambda each: self.from_tensor(each) if type(each) is torch.Tensor else each, batch)
+
+    def _hidden(self, function: Callable[[], Any]) -> Any:
+        """The result of a function whose operators are not part of the record."""
+        with self.journal.closed(), self._closed():
+            return function()
+
+    def largest_result(self, func: Any, args: Any, kwargs: Any) -> int:
+        """Elements of the largest tensor that an operator on tensors with data would make; 0 where only the data tell."""
+        if any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments):
+            return 0  # it writes into tensors that are there
+        with self.journal.closed(), self._closed():
+            try:
+                out = self.dispatch(func, (), args, kwargs)
+            except (RuntimeError, NotImplementedError):
+                return 0
+        found = out if isinstance(out, (list, tuple)) else (out,)
+        return max((each.numel() for each in found if isinstance(each, torch.Tensor)), default=0)
+
+    @contextlib.contextmanager
+    def _closed(self) -> Iterator[None]:
+        """Within it, operators are torch's own work on tensors without data."""
+        before, self._inside = self._inside, True
+        try:
+            yield
+        finally:
+            self._inside = before
+
+    def _note(self, func: Any, args: Any, kwargs: Any) -> OperatorNote:
+        declared = func._schema.arguments
+        given = [args[place] if place < len(args) else kwargs.get(each.name, each.default_value) for place, each in enumerate(declared)]
+        overload = "" if func._overloadname == "default" else func._overloadname
+        return OperatorNote(overload, [self.storages.as_argument(each) for each in given], [], self.streams.current)
+
+
+def _storages(arguments: Iterable[Argument]) -> Iterator[int]:
+    for each in arguments:
+        if isinstance(each, Tensor):
+            yield each.storage
+        elif isinstance(each, list):
+            yield from _storages(each)
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether operators on tensors of this class are the device's; others (DTensor, …) translate them themselves first."""
+    return kind is FakeTensor or kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
+def _is_implicit(func: Any) -> bool:
+    known = _IMPLICIT.get(func)
+    if known is None:
+        known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd)
+        _IMPLICIT[func] = known
+    return known
+
+
+_IMPLICIT: dict[Any, bool] = {}
+
+
+def _device_of(args: Any, default: str) -> str:
+    """The kind of device that an operator runs on: that of its first tensor."""
+    for each in args:
+        found = each[0] if isinstance(each, (list, tuple)) and each else each
+        if isinstance(found, torch.Tensor):
+            return str(found.device.type)
+    return default

@@ -1,0 +1,128 @@
+"""The exchanges of activations in a measured job: collectives inside the passes that move what runs through the model, not its gradients.
+
+Tensor-parallel ranks exchange the residual stream, expert-parallel ones its tokens, in every layer. Such exchanges are in the forward
+pass, and in the backward pass with the same kind, group and bytes; what is exchanged in the backward pass alone is gradients. Exchanges
+of weights (FSDP's gathers) are in both too: they count here where a pass is repeated, for they would be repeated with it, but their
+bytes do not follow the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.cost.collective import collective
+from lumos.diagnostics import Diagnostic
+from lumos.segment.dimensions import sizes
+from lumos.trace.table import ABSENT
+from lumos.vocabulary import CollectiveKind, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from lumos.cost.cluster import Cluster
+    from lumos.graph.table import Collectives
+    from lumos.segment.segment import Segmentation
+    from lumos.trace.table import Int64, Job
+    from lumos.whatif.layout.measured_layout import MeasuredLayout
+
+#: Bytes of one value of the residual stream.
+WIDTHS = (2, 4)
+#: Sizes on which the bytes of the residual stream depend.
+STREAM_KEYS = ("micro_batch", "seq", "hidden")
+
+
+def in_forward(segmentation: Segmentation) -> NDArray[np.bool_]:
+    """Which collectives (by row of the graph's facts) are exchanges of forward passes, or the same in a backward pass."""
+    facts = segmentation.graph.collectives
+    if facts is None:
+        return np.empty(0, bool)
+    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece[facts.task]]
+    size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
+    _, key = np.unique(np.stack((facts.kind.astype(np.int64), size, facts.nbytes)), axis=1, return_inverse=True)
+    key = np.ravel(key)
+    forward = np.isin(phase, (Phase.FORWARD, Phase.RECOMPUTE))
+    return forward | np.isin(key, key[forward])
+
+
+def of_stream(layout: MeasuredLayout, job: Job) -> Int64:
+    """The rows of the graph's facts that exchange the residual stream: whole, or in the parts that ranks gather and scatter; and all
+    exchanges of tokens between experts."""
+    graph = layout.segmentation.graph
+    facts = graph.collectives
+    if facts is None:
+        return np.empty(0, np.int64)
+    rank = np.array([graph.ranks.index(p.rank) for p in graph.processors], np.int64)[graph.processor[facts.task]]
+    inside = in_forward(layout.segmentation)
+    elements = [_stream(job, position) for position in range(len(job.traces))]
+    chosen = [i for i in np.flatnonzero(inside).tolist() if _moves_stream(facts, i, elements[int(rank[i])])]
+    return np.array(chosen, np.int64)
+
+
+def stream_ratio(job: Job, wanted: Mapping[str, int]) -> float:
+    """By what the bytes of the residual stream are multiplied under other sizes."""
+    old = sizes(job.traces[0])._asdict()
+    return float(prod(wanted[key] / old[key] for key in STREAM_KEYS if key in wanted and old[key]))
+
+
+def _stream(job: Job, position: int) -> int:
+    """Elements of the residual stream of a microbatch on the rank at a position; 0 where unknown."""
+    s = sizes(job.traces[position])
+    return s.micro_batch * s.seq * s.hidden
+
+
+def _moves_stream(facts: Collectives, row: int, elements: int) -> bool:
+    kind, nbytes = facts.kinds[facts.kind[row]], int(facts.nbytes[row])
+    if kind is CollectiveKind.ALL_TO_ALL:
+        return True
+    if kind.is_transfer:
+        return nbytes > 0
+    ranks = int(facts.size[row]) if facts.size is not None else 1
+    whole = kind.buffer_bytes(nbytes, max(ranks, 1)) if nbytes > 0 else 0
+    return elements > 0 and whole in [width * elements for width in WIDTHS]
+
+
+def exchanged(layout: MeasuredLayout, job: Job, cluster: Cluster | None, ratio: float, ranks: Mapping[int, int]) -> MeasuredLayout:
+    """The layout whose exchanges of activations move `ratio` times the bytes between groups of other sizes.
+
+    cluster: where the job ran; None where that is not known, so that times are taken in proportion to the bytes. ranks: the new size by
+    the old size of a group; other groups stay. A group of one exchanges nothing.
+    """
+    graph = layout.segmentation.graph
+    facts = graph.collectives
+    rows = of_stream(layout, job)
+    if facts is None or not len(rows):
+        return layout
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    known: dict[tuple[int, ...], tuple[float, float, float]] = {}
+    for row in rows.tolist():
+        size = int(facts.size[row]) if facts.size is not None and facts.size[row] > 0 else 2
+        kind, task = facts.kinds[facts.kind[row]], facts.task[row]
+        key = int(facts.kind[row]), int(facts.nbytes[row]), size
+        if key not in known:
+            known[key] = _factors(kind, key[1], size, ranks.get(size, size), ratio, cluster)
+        for column, factor in zip(columns, known[key], strict=True):
+            column[task] *= factor
+    text = "the job's links are not known: exchanges of activations take time as their bytes"
+    notes = (Diagnostic("exchange-in-proportion", text),) if cluster is None else ()
+    return replace(layout, factor=columns[0], low=columns[1], high=columns[2], diagnostics=(*layout.diagnostics, *notes))
+
+
+def _factors(kind: CollectiveKind, nbytes: int, old: int, new: int, ratio: float, cluster: Cluster | None) -> tuple[float, float, float]:
+    """By what the time of an exchange is multiplied: best estimate, low and high end."""
+    if ratio == 1 and new == old:
+        return 1.0, 1.0, 1.0
+    if kind.is_transfer or cluster is None:
+        return ratio, min(ratio, 1.0), max(ratio, 1.0)
+    if new == 1:
+        return 0.0, 0.0, 0.0
+    whole = kind.buffer_bytes(nbytes, old)
+    before, after = collective(kind, old, whole, cluster), collective(kind, new, round(whole * ratio), cluster)
+    best = int(after.time) / max(int(before.time), 1)
+    spread = int(after.high) / max(int(after.time), 1)
+    return best, best / spread, best * spread

@@ -1,0 +1,261 @@
+"""Changes of a measured layout: other sizes, more or fewer layers, microbatches, recomputation.
+
+Each function takes a layout and returns one. They compose, and those that change different things commute. A change that the
+trace does not support is refused with the reason. This module decides which blocks run how often; `rescale` decides what changed
+operators cost, and `exchange` what changed collectives and more replicas cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Kind
+from lumos.segment.dimensions import Resize, sizes
+from lumos.segment.weights import weights
+from lumos.vocabulary import Phase, Recompute
+from lumos.whatif.layout.exchange import accumulation_ns
+from lumos.whatif.layout.resize import multiply
+from lumos.whatif.settings import SETTINGS, Way
+
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Accelerator
+    from lumos.graph.table import Graph
+    from lumos.segment.segment import Label
+    from lumos.trace.table import Job
+    from lumos.whatif.layout.measured_layout import Instance, MeasuredLayout
+
+# ---------------------------------------------------------------- layers
+
+
+def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
+    """The layout with `count` layers. New layer i is a copy of measured layer i · n / count, where n layers were measured. Of several
+    stacks that have as many layers as each other (an encoder's and a decoder's), each has `count` then, which is how the configurations of
+    such models count; stacks of different numbers have `count` layers together, and keep their proportion.
+
+    Raises LumosError where the trace shows no layers, or layers that are not alike (as those of a convolutional network), and where the
+    stacks cannot keep their proportion.
+    """
+    segmentation = layout.segmentation
+    measured, stages = segmentation.layers, pipeline_stages(segmentation.graph, job)
+    if count < 1:
+        raise UsageError(f"--set layers={count}: must be at least 1")
+    if stages > 1:
+        if count % stages:
+            raise LumosError(f"--set layers={count}: must be a multiple of the {stages} pipeline stages, each of which has as many")
+        count //= stages
+    if not measured or segmentation.evidence.get("forward") != "repetition":
+        raise LumosError("--set layers: the trace shows no layers that repeat, so none can be added or left out (lumos inspect --blocks)")
+    stacks = segmentation.stacks
+    each = len(stacks) if len(set(stacks)) == 1 else 1
+    count *= each
+    if any(stack * count % measured for stack in stacks):
+        parts = " + ".join(map(str, stacks))
+        raise LumosError(f"--set layers={count}: the model has stacks of {parts} = {measured} layers, which cannot keep their proportion")
+    ranks = tuple(_relayered(layout, items, measured, count) for items in layout.ranks)
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    for position, trace in enumerate(job.traces):
+        same = Resize(sizes(trace), sizes(trace))
+        by_layer = weights(segmentation, position, trace, same)
+        outer = by_layer.get(-1, 0)
+        inner = sum(v for layer, v in by_layer.items() if layer >= 0)
+        if inner:
+            ratio = (outer + inner * count / measured) / (outer + inner)
+            multiply(columns, _whole_updates(layout, position), segmentation.graph.duration, (ratio,) * 3, 0.0)
+    change = f"layers = {count // each * stages} (measured: {measured // each * stages})"
+    if each > 1:
+        change += f" in each of {each} stacks"
+    return replace(layout, ranks=ranks, factor=columns[0], low=columns[1], high=columns[2], changes=(*layout.changes, change))
+
+
+def pipeline_stages(graph: Graph, job: Job) -> int:
+    """The stages of the job's pipeline: its ranks over the distance to the nearest peer of a transfer; 1 without transfers."""
+    facts = graph.collectives
+    if facts is None:
+        return 1
+    rank = np.array([p.rank for p in graph.processors], np.int64)[graph.processor[facts.task]]
+    distance = np.abs(facts.peer - rank)[facts.peer >= 0]
+    distance = distance[distance > 0]
+    world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
+    return max(world // int(distance.min()), 1) if len(distance) else 1
+
+
+def _relayered(layout: MeasuredLayout, items: tuple[Instance, ...], measured: int, count: int) -> tuple[Instance, ...]:
+    """The instances of a rank in which every pass runs over `count` layers."""
+    out: list[Instance] = []
+    for key, group in groupby(items, key=lambda i: _pass(layout, i)):
+        one_pass = list(group)
+        if key is None:
+            out += one_pass
+            continue
+        of_layer: dict[int, list[Instance]] = {}
+        for item in one_pass:
+            of_layer.setdefault(layout.pieces[item.piece].label.layer, []).append(item)
+        order = list(of_layer)
+        descending = len(order) > 1 and order[0] > order[-1]
+        if not _is_whole(sorted(order), layout.segmentation.stacks):
+            raise LumosError(f"--set layers: a pass shows layers {sorted(order)} instead of 0 to {measured - 1}: it was cut differently")
+        new = [i * measured // count for i in range(count) if i * measured // count in of_layer]
+        for layer in reversed(new) if descending else new:
+            out += of_layer[layer]
+    return tuple(out)
+
+
+def _is_whole(layers: list[int], stacks: tuple[int, ...]) -> bool:
+    """Whether ascending layers are all layers of one stack, or of several that follow each other."""
+    edges = [0, *accumulate(stacks)]
+    return bool(layers) and layers == list(range(layers[0], layers[-1] + 1)) and {layers[0], layers[-1] + 1} <= set(edges)
+
+
+def _pass(layout: MeasuredLayout, item: Instance) -> tuple[int, ...] | None:
+    """The step, direction and microbatch that the pieces of one pass over the layers share; None outside the layers. Recomputation
+    is part of the backward pass."""
+    piece = layout.pieces[item.piece]
+    label = piece.label
+    if label.layer < 0:
+        return None
+    phase = Phase.BACKWARD if label.phase == Phase.RECOMPUTE else label.phase
+    return piece.step, int(phase) if item.thread_of < 0 else int(Phase.BACKWARD), label.microbatch
+
+
+def _whole_updates(layout: MeasuredLayout, position: int) -> np.ndarray:
+    """Tasks of a rank's optimizer if it updates all layers at once. One that updates layer by layer is repeated instead."""
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    by_layer = segmentation.evidence.get("optimizer") == "repetition"
+    if by_layer:
+        return np.empty(0, np.int64)
+    of_optimizer = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[
+        segmentation.piece
+    ]
+    return np.flatnonzero(of_optimizer & (graph.kind != Kind.HOST))
+
+
+# ---------------------------------------------------------------- microbatches
+
+
+def microbatches(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, count: int) -> MeasuredLayout:
+    """The layout with `count` microbatches in a step (gradient accumulation).
+
+    All but the last run without exchanging gradients, and all but the first add their gradients to those that are there. Raises
+    LumosError where the trace has no backward pass, or a step has other forward than backward passes.
+    """
+    if count < 1:
+        raise UsageError(f"--set microbatches={count}: must be at least 1")
+    segmentation = layout.segmentation
+    if not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
+        raise LumosError("--set microbatches: the trace has no backward pass, so it is unknown which passes form a step")
+    measured = _paired(layout)
+    accumulation = [accumulation_ns(layout, position, trace, accelerator) for position, trace in enumerate(job.traces)]
+    ranks = []
+    for position, items in enumerate(layout.ranks):
+        out: list[Instance] = []
+        for (_, passes), group in groupby(items, key=lambda i: (layout.pieces[i.piece].step, _is_pass(layout, i))):
+            of_step = list(group)
+            out += _repeated(layout, of_step, measured, count, accumulation[position]) if passes else of_step
+        ranks.append(tuple(out))
+    change = f"microbatches = {count} (measured: {measured})"
+    return replace(layout, ranks=tuple(ranks), changes=(*layout.changes, change))
+
+
+def _paired(layout: MeasuredLayout) -> int:
+    """The number of microbatches in a step. Raises LumosError where a step has other forward than backward passes (because it already
+    runs passes of the next step), or where the steps differ."""
+    passes: dict[tuple[int, int], dict[Phase, set[int]]] = {}
+    for p in layout.pieces:
+        if p.label.phase in (Phase.FORWARD, Phase.BACKWARD):
+            passes.setdefault((p.rank, p.step), {}).setdefault(p.label.phase, set()).add(p.label.microbatch)
+    counts = set()
+    for (rank, _), seen in passes.items():
+        forward, backward = seen.get(Phase.FORWARD, set()), seen.get(Phase.BACKWARD, set())
+        if forward and backward and forward != backward:
+            raise LumosError(
+                f"--set microbatches: a step of rank position {rank} shows {len(forward)} forward and {len(backward)} backward passes,"
+                " so its microbatches cannot be counted (lumos inspect --blocks)"
+            )
+        if forward and backward:
+            counts.add(len(backward))
+    if len(counts) != 1:
+        raise LumosError(f"--set microbatches: the steps show {sorted(counts)} microbatches, not one number (lumos inspect --blocks)")
+    return counts.pop()
+
+
+def _is_pass(layout: MeasuredLayout, item: Instance) -> bool:
+    return layout.pieces[item.piece].label.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
+
+
+def _repeated(layout: MeasuredLayout, of_step: list[Instance], measured: int, count: int, accumulation: dict[int, int]) -> list[Instance]:
+    """The passes of one step for `count` microbatches: the last as the last measured one, those before it as the earlier measured ones."""
+    by_microbatch: dict[int, list[Instance]] = {}
+    for item in of_step:
+        by_microbatch.setdefault(layout.pieces[item.piece].label.microbatch, []).append(item)
+    if len(by_microbatch) != measured:
+        return of_step  # the window cut this step
+    early = [by_microbatch[m] for m in range(measured - 1)] or [[replace(i, inner=True) for i in by_microbatch[0]]]
+    out: list[Instance] = []
+    for m in range(count):
+        source = by_microbatch[measured - 1] if m == count - 1 else early[min(m, len(early) - 1)]
+        accumulates = measured == 1 and m > 0
+        out += [_accumulating(layout, i, accumulation) if accumulates else i for i in source]
+    return out
+
+
+def _accumulating(layout: MeasuredLayout, item: Instance, accumulation: dict[int, int]) -> Instance:
+    label = layout.pieces[item.piece].label
+    if label.phase != Phase.BACKWARD or item.thread_of >= 0:
+        return item
+    return replace(item, extra=item.extra + accumulation.get(label.layer if label.layer >= 0 else -1, 0))
+
+
+# ---------------------------------------------------------------- recomputation
+
+
+def recompute(layout: MeasuredLayout, wanted: str) -> MeasuredLayout:
+    """The layout with or without recomputation.
+
+    "full": every layer's forward pass runs again before its backward pass, on the thread of the backward pass. "none": a measured
+    recomputation is left out. Raises LumosError where the trace has no backward pass or no layers, or where no layer has its forward
+    and its backward pass in one step.
+    """
+    SETTINGS["recompute"].check_for(Way.BLOCKS, wanted)
+    segmentation = layout.segmentation
+    if not segmentation.layers or not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
+        raise LumosError("--set recompute: needs layers and a backward pass in the trace (see lumos inspect --blocks)")
+    recomputes = any(p.label.phase == Phase.RECOMPUTE for p in segmentation.pieces)
+    if wanted == Recompute.NONE:
+        ranks = tuple(
+            tuple(i for i in items if layout.pieces[i.piece].label.phase != Phase.RECOMPUTE and i.thread_of < 0) for items in layout.ranks
+        )
+        return replace(layout, ranks=ranks, changes=(*layout.changes, "recompute = none"))
+    if recomputes:
+        return replace(layout, changes=(*layout.changes, "recompute = full (as measured)"))
+    ranks = tuple(_recomputed(layout, items) for items in layout.ranks)
+    if ranks == layout.ranks:
+        raise LumosError("--set recompute: no layer's backward pass has its forward pass in the same step (lumos inspect --blocks)")
+    return replace(layout, ranks=ranks, changes=(*layout.changes, "recompute = full"))
+
+
+def _recomputed(layout: MeasuredLayout, items: tuple[Instance, ...]) -> tuple[Instance, ...]:
+    """The instances with the forward pieces of every layer inserted again before its backward pieces."""
+    forward: dict[tuple[int, int, int], list[Instance]] = {}
+    for item in items:
+        piece = layout.pieces[item.piece]
+        if piece.label.phase == Phase.FORWARD and piece.label.layer >= 0:
+            known = forward.setdefault((piece.step, piece.label.microbatch, piece.label.layer), [])
+            if item.piece not in {i.piece for i in known}:
+                known.append(item)
+    out: list[Instance] = []
+    previous: tuple[Label, int] | None = None
+    for item in items:
+        piece = layout.pieces[item.piece]
+        label = piece.label
+        if label.phase == Phase.BACKWARD and label.layer >= 0:
+            key = (piece.step, label.microbatch, label.layer)
+            if previous is None or previous[0] != label or previous[1] == item.piece:
+                out += [replace(i, thread_of=item.piece, inner=True) for i in forward.get(key, ())]
+        previous = (label, item.piece)
+        out.append(item)
+    return tuple(out)

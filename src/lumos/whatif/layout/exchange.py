@@ -1,0 +1,170 @@
+"""The exchanges of a job with another number of replicas, and the accumulation of gradients over microbatches.
+
+The time of a measured collective whose peers are known is its transfer. In another group it takes
+transfer · model(new) / model(old), so the fabric's own efficiency is kept. Where the peers were not recorded, waiting and transfer
+cannot be separated, and the change of the modelled transfer is added. The collectives of a single process move nothing: the
+whole transfer comes from the model, over the link that the user states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.analyze.loop.steps import members
+from lumos.cost.collective import collective
+from lumos.cost.memory_bound import moved
+from lumos.cost.operators import elements
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Collectives, Kind
+from lumos.segment.dimensions import Resize, Shapes, sizes
+from lumos.segment.weights import weights
+from lumos.trace.table import ABSENT, Int32, Int64, Job, Trace
+from lumos.vocabulary import CollectiveKind, Phase
+
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.segment.products import ShapedOperator
+    from lumos.whatif.layout.measured_layout import MeasuredLayout
+
+#: Bytes of one accumulated gradient. Gradients have the dtype of their weights, fp32 or 16 bit; fp32 is assumed.
+GRADIENT_BYTES = 4
+#: A gradient is read twice and written once when another is added to it.
+PASSES = 3
+#: An in-place operator on at least this many elements shows the rate of a CPU's memory.
+LARGE = 16_384
+
+#: Why replicas of a process on a CPU cannot be timed, and what to do.
+NO_LINK = (
+    "--set dp: the trace is of one process, whose collectives move nothing, so it does not show what an exchange costs;"
+    " describe the link between them with --base-cluster FILE.toml, a cluster file with the node's link_bytes_per_s and"
+    " link_latency_s (docs/whatif.md), or record two processes"
+)
+
+
+def accumulation_ns(layout: MeasuredLayout, position: int, trace: Trace, accelerator: Accelerator | None) -> dict[int, int]:
+    """Time of adding the gradients of one microbatch to those of the earlier ones, by layer (-1: outside the layers), ns."""
+    by_layer = weights(layout.segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
+    if accelerator is not None:
+        return {layer: int(moved(PASSES * GRADIENT_BYTES * n, accelerator, "pointwise").time) for layer, n in by_layer.items()}
+    per_element = _add_rate(trace)
+    return {layer: round(per_element * n) for layer, n in by_layer.items()}
+
+
+def _add_rate(trace: Trace) -> float:
+    """ns per element of the in-place operators on large tensors of a CPU (mostly the optimizer's); 0 where the trace has none."""
+    shapes = Shapes(trace)
+    size = np.array([_in_place(o) for o in shapes.operators] or [0], np.int64)
+    rows = shapes.rows()
+    elements_of = size[shapes.of_row[rows]]
+    large = elements_of >= LARGE
+    return float(np.median(trace.duration[rows[large]] / elements_of[large])) if large.any() else 0.0
+
+
+def _in_place(o: ShapedOperator) -> int:
+    """Elements on which an in-place operator works; 0 for other operators."""
+    works = o.name.endswith("_") and o.name != "aten::copy_" and any(o.shapes)
+    return elements(o.shapes[0]) if works else 0
+
+
+def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | None) -> MeasuredLayout:
+    """The layout with `count` data-parallel replicas; new replicas do the same work as the measured ones.
+
+    Collectives over the whole job are taken for the data-parallel ones. A job of one process shows when gradients are exchanged
+    and how many bytes, but not how long that takes: `cluster` then describes the link between the processes. Raises LumosError
+    where a link is needed and `cluster` is None, and where the trace does not show which collectives exchange gradients.
+    """
+    graph = layout.segmentation.graph
+    if count < 1:
+        raise UsageError(f"--set dp={count}: must be at least 1")
+    worlds = {t.world_size for t in job.traces if t.world_size}
+    world = worlds.pop() if len(worlds) == 1 else len(job.traces)
+    facts = graph.collectives
+    if facts is None or not len(facts.task):
+        raise LumosError(
+            "--set dp: the trace has no collectives, so it does not show when gradients are exchanged; record under DistributedDataParallel"
+        )
+    chosen = _exchanges(layout, facts, world)
+    if not len(chosen):
+        raise LumosError(f"--set dp: no collective of all {world} ranks with a known size in the trace")
+    if count == world:
+        return replace(layout, changes=(*layout.changes, f"dp = {count} (as measured)"))
+    if cluster is None:
+        raise LumosError(NO_LINK)
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    notes: dict[str, Diagnostic] = {}
+    modelled = set(layout.modelled)
+    unknown = np.zeros(len(graph), bool)
+    unknown[graph.waiting_unknown] = True
+    for i in chosen.tolist():
+        task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
+        whole = kind.buffer_bytes(nbytes, world)  # the exchanged buffer stays as large; each rank then has another part of it
+        after = collective(kind, count, whole, cluster)
+        for d in after.diagnostics:
+            notes[d.code] = d
+        duration = max(int(graph.duration[task]), 1)
+        times = int(after.time), int(after.low), int(after.high)
+        before = int(collective(kind, world, whole, cluster).time) if world > 1 else 0
+        if before and not unknown[task]:
+            ratios = [t / before for t in times]
+        else:  # the time that the modelled transfer does not explain is waiting, and stays
+            modelled.add(task)
+            ratios = [max(duration - before + t, t) / duration for t in times]
+            if world > 1:
+                text = "collectives without their peers: the time that the model of their transfer does not explain is kept as waiting"
+                notes["waiting-kept"] = Diagnostic("waiting-kept", text)
+        for column, ratio in zip(columns, ratios, strict=True):
+            column[task] *= ratio
+    change = f"dp = {count} (measured: {world})"
+    return replace(
+        layout,
+        factor=columns[0],
+        low=columns[1],
+        high=columns[2],
+        modelled=frozenset(modelled),
+        awaited=(*layout.awaited, *_waits(layout, facts.task[chosen])),
+        changes=(*layout.changes, change),
+        diagnostics=(*layout.diagnostics, *notes.values()),
+    )
+
+
+def _exchanges(layout: MeasuredLayout, facts: Collectives, world: int) -> Int64:
+    """Indices of the collectives over all ranks, of known kind and bytes, in the passes and the optimizer of a step."""
+    segmentation = layout.segmentation
+    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
+    size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
+    size = np.where(size == ABSENT, world, size)
+    known = np.array([kind is not CollectiveKind.UNKNOWN for kind in facts.kinds], bool)[facts.kind]
+    exchanging = np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
+    return np.flatnonzero((size == world) & known & exchanging & (facts.nbytes > 0))
+
+
+def _waits(layout: MeasuredLayout, tasks: Int32) -> tuple[tuple[int, int], ...]:
+    """Dependencies of the exchanges that a CPU thread (gloo's) carries out during the backward pass, as (collective, task that must
+    not begin before it ends). A measured exchange can be too short for the trace to show them.
+
+    The next exchange of the rank waits, since both share one link, and so does the first task of the optimizer that began after
+    the exchange ended.
+    """
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    owners = members(graph)
+    start, end = graph.measured_start, graph.measured_end
+    if start is None or end is None:
+        return ()
+    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
+    rank = np.array([graph.ranks.index(p.rank) for p in graph.processors], np.int64)[graph.processor]
+    host = tasks[~owners.on_device[tasks] & (phase[tasks] == Phase.BACKWARD)]
+    updating = np.flatnonzero((phase == Phase.OPTIMIZER) & ~owners.on_device & (graph.kind != Kind.COLLECTIVE))
+    updating = updating[np.argsort(start[updating], kind="stable")]
+    host = host[np.lexsort((start[host], owners.step[host], rank[host]))]
+    follows = (np.diff(rank[host]) == 0) & (np.diff(owners.step[host]) == 0)
+    out = list(zip(host[:-1][follows].tolist(), host[1:][follows].tolist(), strict=True))
+    for task in host.tolist():
+        later = updating[np.searchsorted(start[updating], end[task], "left") :]
+        same = np.flatnonzero((rank[later] == rank[task]) & (owners.step[later] == owners.step[task]))
+        if len(same):
+            out.append((task, int(later[same[0]])))
+    return tuple(out)

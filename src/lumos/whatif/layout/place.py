@@ -1,0 +1,386 @@
+"""From a measured layout to a graph: copies of measured tasks in the order of the instances, with their dependencies.
+
+A dependency inside a piece is copied with every instance of the piece. For a dependency between two pieces, each copy of the
+waiting task waits for all copies of the awaited task since its own piece last ran, or, where there is none, for the latest copy
+before it. Where the layout no longer runs the awaited piece, it waits for the corresponding task of the latest piece of the same
+kind. Threads and streams run the instances in order. A collective joins the same run (first, second, …) of all its ranks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.analyze.loop.spans import launches
+from lumos.analyze.loop.steps import Members, assigned, members
+from lumos.errors import LumosError
+from lumos.graph.edges import Edges
+from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Occupancy, Waits
+from lumos.vocabulary import Phase
+from lumos.whatif.layout.activations import in_forward
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.trace.table import Int8, Int32, Int64
+    from lumos.whatif.layout.measured_layout import Instance, MeasuredLayout
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """An assembled graph of n tasks. owners: its steps. low, high: int64[n], durations at the ends of the 80 % interval, ns. source:
+    int64[n], the task of the measured graph of which each is a copy; -1 for tasks that were added. instance: int64[n], the instance of
+    the layout, numbered through over its ranks, that each belongs to; of an added task the one after which it runs."""
+
+    graph: Graph
+    owners: Members
+    low: Int64
+    high: Int64
+    source: Int64
+    instance: Int64
+
+
+def assemble_pieces(layout: MeasuredLayout) -> Placed:
+    """Assemble the layout. Raises LumosError where its ranks no longer run the same collectives."""
+    base = layout.segmentation.graph
+    owners = members(base)
+    copies = _Copies(layout, owners)
+    source = copies.source
+    duration = np.rint(base.duration[source] * layout.factor[source]).astype(np.int64)
+    low = np.minimum(np.rint(base.duration[source] * layout.low[source]).astype(np.int64), duration)
+    high = np.maximum(np.rint(base.duration[source] * layout.high[source]).astype(np.int64), duration)
+    for column in (duration, low, high):
+        copies.add_extra(column)
+    predecessors = copies.edges().predecessors(len(source))
+    rendezvous = copies.rendezvous()
+    release = copies.releases()
+    graph = replace(
+        base,
+        duration=duration,
+        processor=copies.processor,
+        kind=base.kind[source],
+        name=base.name[source],
+        event=base.event[source],
+        pred_offset=predecessors.offset,
+        pred=predecessors.task,
+        pred_kind=predecessors.kind,
+        release_task=release[0],
+        release_time=release[1],
+        rendezvous_offset=rendezvous.offset,
+        rendezvous_task=rendezvous.flat.astype(np.int32),
+        waits=copies.waits(),
+        occupancy=copies.occupancy(duration),
+        collectives=copies.collectives(),
+        measured_start=None,
+        measured_end=None,
+        unclaimed_wait_task=np.empty(0, np.int32),
+        unclaimed_wait_time=np.empty(0, np.int64),
+        arrivals=None,
+        one_off=None,
+        waiting_unknown=copies.all_of(base.waiting_unknown),
+        steps=(),
+    )
+    step = owners.step[source]
+    return Placed(graph, assigned(graph, owners.steps, step, owners.apart), low, high, source, copies.instance)
+
+
+class _Copies:
+    """The copies of measured tasks that make up the new graph. Instances are numbered through over all ranks.
+
+    source, instance, processor: by new task. place_in_piece: by measured task, its position among the tasks of its piece. new: the
+    new task by position in the list of all instances' tasks, -1 where left out. start: where an instance begins in that list.
+    runs: the instances of each piece, ascending. of_kind: the instances of each kind of piece, ascending.
+    """
+
+    def __init__(self, layout: MeasuredLayout, owners: Members) -> None:
+        self.base = base = layout.segmentation.graph
+        self.layout = layout
+        piece = layout.segmentation.piece
+        begin, order = grouped(piece, len(layout.pieces))
+        self.instances = [(rank, i) for rank, items in enumerate(layout.ranks) for i in items]
+        left_out = _left_out(layout)
+        self.place_in_piece = np.empty(len(base), np.int64)
+        self.place_in_piece[order] = np.arange(len(base)) - begin[piece[order]]
+        parts, numbers = [], []
+        self.start = np.zeros(len(self.instances) + 1, np.int64)
+        absent: list[NDArray[np.bool_] | None] = []
+        for number, (_, item) in enumerate(self.instances):
+            tasks = order[begin[item.piece] : begin[item.piece + 1]]
+            absent.append(left_out[tasks] if item.inner else None)
+            parts.append(tasks)
+            numbers.append(np.full(len(tasks), number, np.int64))
+            self.start[number + 1] = self.start[number] + len(tasks)
+        flat = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        instance = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+        present = np.ones(len(flat), bool)
+        for number, missing in enumerate(absent):
+            if missing is not None:
+                present[self.start[number] : self.start[number + 1]] = ~missing
+        processor = _threads(layout, owners, flat, instance, self.instances)
+        device = owners.on_device[flat]
+        rank = np.array([r for r, _ in self.instances], np.int64)[instance]
+        chosen = np.flatnonzero(present)
+        order_of_copies = np.lexsort((flat[chosen], instance[chosen], np.where(device, processor, 0)[chosen], device[chosen], rank[chosen]))
+        copied = chosen[order_of_copies]
+        self.source: Int64 = flat[copied]
+        self.instance: Int64 = instance[copied]
+        self.processor: Int32 = processor[copied].astype(np.int32)
+        self.new = np.full(len(flat), -1, np.int64)
+        self.new[copied] = np.arange(len(copied))
+        self.runs: dict[int, list[int]] = defaultdict(list)
+        for number, (_, item) in enumerate(self.instances):
+            self.runs[item.piece].append(number)
+        self.of_kind = _by_kind(layout, self.instances)
+        self.order, self.begin = order, begin
+
+    def copy(self, task: int, instance: int) -> int:
+        """The copy of `task`, a task of the instance's piece; -1 where the instance leaves it out."""
+        return int(self.new[self.start[instance] + self.place_in_piece[task]])
+
+    def edges(self) -> Edges:
+        """All dependencies of the new graph but its rendezvous and waits that are resolved while simulating."""
+        base, piece = self.base, self.layout.segmentation.piece
+        awaited = np.array(self.layout.awaited, np.int64).reshape(-1, 2)
+        after = np.concatenate((list_of(base.pred_offset), awaited[:, 1]))
+        before = np.concatenate((base.pred.astype(np.int64), awaited[:, 0]))
+        kind = np.concatenate((base.pred_kind, np.full(len(awaited), Dependency.HAND_OFF, base.pred_kind.dtype)))
+        order = np.argsort(after, kind="stable")
+        after, before, kind = after[order], before[order], kind[order]
+        same_piece = piece[after] == piece[before]
+        edges = Edges()
+        # within a piece, every copy of `after` waits for the copy of `before` in the same instance
+        inside = np.flatnonzero(same_piece)
+        first = np.searchsorted(after[inside], self.source, "left")
+        last = np.searchsorted(after[inside], self.source, "right")
+        copies = last - first
+        at = np.repeat(np.arange(len(self.source)), copies)
+        edge = inside[places(first, copies)]
+        source = self.new[self.start[self.instance[at]] + self.place_in_piece[before[edge]]]
+        for k in np.unique(kind[edge]) if len(edge) else ():
+            same = kind[edge] == k
+            edges.add(source[same], at[same], Dependency(int(k)))
+        self._across(edges, after, before, kind, np.flatnonzero(~same_piece))
+        self._returns(edges)
+        return edges
+
+    def _returns(self, edges: Edges) -> None:
+        """Add the hand-offs with which repeated passes follow each other: the thread that runs a forward pass has called the backward pass
+        before it, which runs on another thread, and waits until that returns. The recording shows it only between passes that
+        followed each other there."""
+        befores, afters = [], []
+        for number, ((rank, item), (next_rank, following)) in enumerate(pairwise(self.instances)):
+            here, there = self.layout.pieces[item.piece], self.layout.pieces[following.piece]
+            repeated = following.piece <= item.piece and following.thread_of < 0
+            turns = here.label.phase == Phase.BACKWARD and there.label.phase == Phase.FORWARD
+            if rank != next_rank or not repeated or not turns:
+                continue
+            last, first = self._on_cpu(number), self._on_cpu(number + 1)
+            if len(last) and len(first) and self.processor[last[-1]] != self.processor[first[0]]:
+                befores.append(int(last[-1]))
+                afters.append(int(first[0]))
+        edges.add(np.array(befores, np.int64), np.array(afters, np.int64), Dependency.HAND_OFF)
+
+    def _on_cpu(self, instance: int) -> Int64:
+        """The new tasks of an instance on the CPU thread on which it runs most tasks, in order."""
+        new = self.new[self.start[instance] : self.start[instance + 1]]
+        new = new[new >= 0]
+        new = new[~self.base.on_device[self.source[new]]]
+        if not len(new):
+            return new
+        return np.sort(new[self.processor[new] == np.bincount(self.processor[new]).argmax()])
+
+    def _across(self, edges: Edges, after: Int64, before: Int64, kind: Int8, which: Int64) -> None:
+        """Add the dependencies `which`, all between two pieces, to `edges`."""
+        piece = self.layout.segmentation.piece
+        by_kind: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for e in which.tolist():
+            u, v = int(before[e]), int(after[e])
+            befores, afters = by_kind[int(kind[e])]
+            runs = self.runs.get(int(piece[v]), [])
+            for nth, run in enumerate(runs):
+                waiter = self.copy(v, run)
+                if waiter < 0:
+                    continue
+                for source in self._sources(u, run, runs[nth - 1] if nth else -1):
+                    befores.append(source)
+                    afters.append(waiter)
+        for k, (befores, afters) in by_kind.items():
+            edges.add(np.array(befores, np.int64), np.array(afters, np.int64), Dependency(k))
+
+    def _sources(self, task: int, run: int, previous: int) -> list[int]:
+        """The new tasks for which instance `run` waits in place of `task`. previous: the instance in which its piece last ran, -1 none."""
+        piece = int(self.layout.segmentation.piece[task])
+        runs = self.runs.get(piece, [])
+        last = bisect_left(runs, run)
+        if piece > self.instances[run][1].piece:  # the awaited piece began later, on another thread
+            since = runs[last : last + 1]
+        else:
+            since = [r for r in runs[:last] if r > previous] or runs[max(last - 1, 0) : last]
+        copies = [c for c in (self.copy(task, r) for r in since) if c >= 0]
+        if copies or runs:
+            return copies
+        same_kind = self.of_kind[_kind_of(self.layout, piece)]
+        at = bisect_left(same_kind, run)
+        return self._corresponding(task, same_kind[at - 1]) if at else []
+
+    def _corresponding(self, task: int, instance: int) -> list[int]:
+        """The copy of the task that corresponds to `task` in an instance of another piece: the task at the same position, if it has the
+        same name and kind, or else the last task on the same processor. [] where there is none."""
+        piece = self.instances[instance][1].piece
+        tasks = self.order[self.begin[piece] : self.begin[piece + 1]]
+        place = int(self.place_in_piece[task])
+        if (
+            place < len(tasks)
+            and self.base.name[tasks[place]] == self.base.name[task]
+            and self.base.kind[tasks[place]] == self.base.kind[task]
+        ):
+            chosen = int(tasks[place])
+        else:
+            same = tasks[self.base.processor[tasks] == self.base.processor[task]]
+            if not len(same):
+                return []
+            chosen = int(same[-1])
+        copy = self.copy(chosen, instance)
+        return [copy] if copy >= 0 else []
+
+    def add_extra(self, duration: Int64) -> None:
+        """Add the extra time of every instance to its last compute task, in place."""
+        for number, (_, item) in enumerate(self.instances):
+            if not item.extra:
+                continue
+            tasks = self.order[self.begin[item.piece] : self.begin[item.piece + 1]]
+            works = tasks[np.isin(self.base.kind[tasks], (Kind.KERNEL, Kind.OPERATOR))]
+            on_device = works[self.base.kind[works] == Kind.KERNEL]
+            last = on_device[-1:] if len(on_device) else works[-1:]
+            for task in last.tolist():
+                copy = self.copy(task, number)
+                if copy >= 0:
+                    duration[copy] += item.extra
+
+    def all_of(self, tasks: Int32) -> Int32:
+        """All copies of the tasks, ascending."""
+        return np.flatnonzero(np.isin(self.source, tasks)).astype(np.int32)
+
+    def rendezvous(self) -> Lists:
+        """Lists of the new tasks that meet: the n-th copies of the members of a measured rendezvous. Raises LumosError where members have
+        different numbers of copies."""
+        base, piece = self.base, self.layout.segmentation.piece
+        sets: list[list[int]] = []
+        for low, high in zip(base.rendezvous_offset[:-1].tolist(), base.rendezvous_offset[1:].tolist(), strict=True):
+            runs = []
+            for task in base.rendezvous_task[low:high].tolist():
+                copies = (self.copy(task, r) for r in self.runs.get(int(piece[task]), []))
+                runs.append([c for c in copies if c >= 0])
+            if len({len(r) for r in runs}) > 1:
+                names = base.names[base.name[base.rendezvous_task[low]]]
+                raise LumosError(f"the change leaves the ranks with different numbers of {names!r}; their blocks were cut differently")
+            sets += [list(members_) for members_ in zip(*runs, strict=True)]
+        return end_to_end(sets)
+
+    def releases(self) -> tuple[Int32, Int64]:
+        """The tasks with a start time that the trace gives, and these times: the first copy of each such measured task."""
+        first = np.full(len(self.base), -1, np.int64)
+        first[self.source[::-1]] = np.arange(len(self.source))[::-1]
+        task = first[self.base.release_task]
+        copied = task >= 0
+        return task[copied].astype(np.int32), self.base.release_time[copied]
+
+    def waits(self) -> Waits | None:
+        waits = self.base.waits
+        if waits is None:
+            return None
+        new, row = _rows(self.source, waits.task)
+        return Waits(new, waits.target[row])
+
+    def occupancy(self, duration: Int64) -> Occupancy | None:
+        shared = self.base.occupancy
+        if shared is None:
+            return None
+        new, row = _rows(self.source, shared.task)
+        before = np.maximum(self.base.duration[shared.task[row]], 1)
+        hold = np.minimum(np.rint(shared.hold[row] * (duration[new] / before)), duration[new]).astype(np.int64)
+        return Occupancy(new, shared.share[row], hold)
+
+    def collectives(self) -> Collectives | None:
+        facts = self.base.collectives
+        if facts is None:
+            return None
+        new, row = _rows(self.source, facts.task)
+        columns = {c: getattr(facts, c)[row] for c in ("kind", "nbytes", "group", "sequence", "peer")}
+        size = facts.size[row] if facts.size is not None else None
+        return replace(facts, task=new, size=size, **columns)
+
+
+def _rows(source: Int64, tasks: Int32) -> tuple[Int32, Int64]:
+    """Every copy of a task in `tasks`, ascending, and the position of its source in `tasks`."""
+    order = np.argsort(tasks, kind="stable")
+    at = np.searchsorted(tasks[order], source)
+    listed = np.zeros(len(source), bool)
+    if len(tasks):
+        listed = tasks[order][np.minimum(at, len(tasks) - 1)] == source
+    return np.flatnonzero(listed).astype(np.int32), order[at[listed]]
+
+
+def _left_out(layout: MeasuredLayout) -> NDArray[np.bool_]:
+    """Tasks that inner instances leave out: exchanges of gradients and their launches, and the pause before the step."""
+    base = layout.segmentation.graph
+    exchanged = base.kind == Kind.COLLECTIVE
+    if base.collectives is not None:
+        exchanged[base.collectives.task[in_forward(layout.segmentation)]] = False
+    launch = launches(base)
+    out: NDArray[np.bool_] = exchanged.copy()
+    out[launch[exchanged & (launch >= 0)]] = True
+    first = np.full(len(layout.pieces), -1, np.int64)
+    tasks = np.flatnonzero(base.kind != Kind.HOST)
+    piece = layout.segmentation.piece[tasks]
+    first[piece[::-1]] = tasks[::-1]
+    pause = np.flatnonzero(base.kind == Kind.HOST)
+    piece_of_pause = layout.segmentation.piece[pause]
+    leading = np.array([p.label.part == "embedding" for p in layout.pieces], bool)[piece_of_pause] & (pause < first[piece_of_pause])
+    out[pause[leading]] = True
+    return out
+
+
+def _threads(layout: MeasuredLayout, owners: Members, flat: Int64, instance: Int64, instances: list[tuple[int, Instance]]) -> Int64:
+    """The processor of every copy: that of its source, or of another piece for CPU work that runs on that piece's thread."""
+    processor = layout.segmentation.graph.processor[flat].astype(np.int64)
+    piece = layout.segmentation.piece
+    for number, (_, item) in enumerate(instances):
+        if item.thread_of < 0:
+            continue
+        on_thread = np.flatnonzero((piece == item.thread_of) & ~owners.on_device)
+        if not len(on_thread):
+            continue
+        thread = int(np.bincount(layout.segmentation.graph.processor[on_thread]).argmax())
+        copies = np.flatnonzero(instance == number)
+        copies = copies[~owners.on_device[flat[copies]]]
+        processor[copies] = thread
+    return processor
+
+
+class _PieceKind(NamedTuple):
+    """What pieces of one kind share. part: "layer", or the part outside the layers."""
+
+    rank: int
+    step: int
+    phase: int
+    part: str
+
+
+def _kind_of(layout: MeasuredLayout, piece: int) -> _PieceKind:
+    p = layout.pieces[piece]
+    return _PieceKind(p.rank, p.step, int(p.label.phase), "layer" if p.label.layer >= 0 else p.label.part)
+
+
+def _by_kind(layout: MeasuredLayout, instances: list[tuple[int, Instance]]) -> dict[_PieceKind, list[int]]:
+    """The instances of each kind of piece, ascending."""
+    by_kind: dict[_PieceKind, list[int]] = defaultdict(list)
+    for number, (_, item) in enumerate(instances):
+        by_kind[_kind_of(layout, item.piece)].append(number)
+    return by_kind

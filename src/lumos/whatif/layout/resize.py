@@ -1,0 +1,210 @@
+"""Other sizes of the model in a measured layout: what every task then takes, from the shapes of its operator.
+
+Work whose operator has no shapes, or shapes that do not show the change, keeps its time; its interval reaches to the time in
+proportion to the change, and the answer says how much of the passes that is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.analyze.loop.steps import members
+from lumos.cost.operators import elements
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Graph, Kind
+from lumos.segment.batch import shapes_of_weights
+from lumos.segment.dimensions import Resize, Shapes, Sizes, sizes
+from lumos.segment.weights import weights
+from lumos.vocabulary import Phase
+from lumos.whatif.layout.activations import in_forward
+from lumos.whatif.layout.reach import not_reached, unchanged_work, widen
+from lumos.whatif.layout.rescale import VIEWS, Factor, Rescale, core_of, largest_inside, operator_rows
+from lumos.whatif.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lumos.cost.cluster import Accelerator
+    from lumos.cost.operators import Shape
+    from lumos.segment.products import ShapedOperator
+    from lumos.simulate.durations import Mask
+    from lumos.trace.table import Int64, Job, Trace
+    from lumos.whatif.layout.measured_layout import Factors, MeasuredLayout
+
+#: Sizes that may be changed.
+SIZE_KEYS = tuple(key for key in SETTINGS if key in Sizes._fields)
+
+
+def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **wanted: int) -> MeasuredLayout:
+    """The layout with other sizes of each rank: any of SIZE_KEYS. accelerator: of the trace; None for a job on CPUs.
+
+    The number of heads stays unless given, so a wider model has wider heads. The feed-forward width and the vocabulary stay, too.
+    Raises LumosError where the trace does not show a size that is to change, UsageError where sizes do not fit together.
+    """
+    described = tuple(f"{key} = {value}" for key, value in wanted.items())
+    sure = not {"micro_batch", "seq"} & set(wanted)
+    return to_sizes(layout, job, accelerator, lambda old, trace: resized(old, wanted, trace), tuple(wanted), described, sure=sure)
+
+
+def to_sizes(
+    layout: MeasuredLayout,
+    job: Job,
+    accelerator: Accelerator | None,
+    choose: Callable[[Sizes, Trace], Sizes],
+    keys: Sequence[str],
+    described: tuple[str, ...],
+    *,
+    sure: bool,
+) -> MeasuredLayout:
+    """The layout with the sizes that `choose` makes of those of each rank. keys: the sizes that change. described: the change in words.
+    sure: whether an operator whose shapes do not change does rightly not change."""
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    owners = members(graph)
+    in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
+    update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
+    unreached: list[Int64] = []
+    changes_sizes = False
+    for position, trace in enumerate(job.traces):
+        old = sizes(trace)
+        shapes = Shapes(trace)
+        new, of_weights = choose(old, trace), shapes_of_weights(shapes.counted())
+        change = Resize(old, new, of_weights)
+        changes_sizes |= new != old
+        tasks, rows = operator_rows(segmentation, position, trace, owners)
+        rescale = Rescale(change, accelerator, core_of(segmentation, tasks, rows, shapes) if accelerator is None else None)
+        shaped = shapes.of_row[rows] >= 0
+        _rescaled(columns, graph, tasks[shaped], shapes, rows[shaped], rescale, in_layer, update)
+        if accelerator is None:
+            inner = largest_inside(trace, rows[~shaped], shapes)
+            _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update)
+        flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
+        before, after = (sum(weights(segmentation, position, trace, r).values()) for r in (Resize(old, old), change))
+        if before and after != before:
+            multiply(
+                columns,
+                _of_weights(layout, position, tasks[shaped][~flat[shapes.of_row[rows[shaped]]]]),
+                graph.duration,
+                (after / before,) * 3,
+                0.0,
+            )
+        same = tasks[shaped][_rightly_unchanged(shapes, of_weights, sure)[shapes.of_row[rows[shaped]]]]
+        left = unchanged_work(layout, position, columns[0], same)
+        widen(columns, left, prod(getattr(new, key) / getattr(old, key) for key in keys))
+        unreached.append(left)
+    if changes_sizes and np.array_equal(np.rint(graph.duration * columns[0]), np.rint(graph.duration * layout.factor)):
+        raise LumosError(
+            f"--set {', '.join(described)}: no task changed, since no operator with time of its own has shapes that follow it; record with"
+            " record_shapes=True around the work, or say what changes with --scale"
+        )
+    notes = not_reached(layout, np.concatenate(unreached), described)
+    return replace(
+        layout,
+        factor=columns[0],
+        low=columns[1],
+        high=columns[2],
+        changes=(*layout.changes, *described),
+        diagnostics=(*layout.diagnostics, *notes),
+    )
+
+
+def _unseen_lists(shapes: Shapes) -> Mask:
+    """Which of the operators with shapes work on a list of tensors, such as all weights, of none of which the trace has the shape."""
+    return np.array([not any(o.shapes) and "TensorList" in o.dtypes for o in shapes.operators] or [False], bool)
+
+
+def _flattened(shapes: Shapes, weights_of: frozenset[Shape], old: Sizes) -> Mask:
+    """Which operators work on many weights laid end to end, as distributed optimizers do: on one-dimensional tensors longer than any
+    width of the model."""
+    longest = max(old)
+    long = [
+        any(s for s in o.shapes) and all(len(s) < 2 and s not in weights_of and elements(s) != 0 for s in o.shapes)
+        and max(elements(s) for s in o.shapes) > longest
+        for o in shapes.operators
+    ]  # fmt: skip
+    return np.array(long or [False], bool)
+
+
+def _rightly_unchanged(shapes: Shapes, weights_of: frozenset[Shape], sure: bool) -> Mask:
+    """Which of the operators with shapes are no different under the change: those of weights, views, and scalars; and all, where only
+    features change, since an operator may work on tokens alone."""
+    if sure:
+        return np.ones(len(shapes.operators) or 1, bool)
+    same = [o.name in VIEWS or all(not s or elements(s) == 1 or s in weights_of for s in o.shapes) for o in shapes.operators]
+    return np.array(same or [False], bool)
+
+
+def resized(old: Sizes, wanted: dict[str, int], trace: Trace) -> Sizes:
+    """The sizes with those wanted. Raises LumosError where one is not known from the trace, UsageError where they do not fit together."""
+    for key, value in wanted.items():
+        if not getattr(old, key):
+            raise LumosError(f"--set {key}: {_unknown(key, trace)}")
+        if value < 1:
+            raise UsageError(f"--set {key}={value}: must be at least 1")
+    new = old._replace(**wanted)
+    if "heads" in wanted and old.kv_heads == old.heads:
+        new = new._replace(kv_heads=new.heads)
+    if new.heads and ("hidden" in wanted or "heads" in wanted):
+        if new.hidden % new.heads:
+            raise UsageError(f"hidden ({new.hidden}) must be a multiple of heads ({new.heads})")
+        new = new._replace(head_dim=old.head_dim * new.hidden * old.heads // (old.hidden * new.heads))
+    return new
+
+
+def _unknown(key: str, trace: Trace) -> str:
+    """Why a size is not known, and what to do."""
+    if "Input Dims" not in trace.args:
+        return f"{trace.path} has no shapes of operators, so it does not show {key}; record with record_shapes=True"
+    shown = [name for name, value in sizes(trace)._asdict().items() if value]
+    return (
+        f"{trace.path}: the shapes of its operators do not show {key} of a model; they show {', '.join(shown) or 'no size'}, which can be"
+        " changed"
+    )
+
+
+def multiply(columns: Sequence[Factors], tasks: np.ndarray, duration: np.ndarray, ratios: Sequence[float], fixed: float) -> None:
+    """Multiply the factors of tasks in place; `fixed` ns of their durations do not change."""
+    fixed_share = np.minimum(fixed / np.maximum(duration[tasks], 1), 1.0)
+    for column, ratio in zip(columns, ratios, strict=True):
+        column[tasks] *= fixed_share + (1 - fixed_share) * ratio
+
+
+def _rescaled(
+    columns: Sequence[Factors],
+    graph: Graph,
+    tasks: Int64,
+    shapes: Shapes,
+    rows: Int64,
+    factor: Callable[[ShapedOperator, bool, bool], Factor],
+    in_layer: Mask,
+    update: Mask,
+) -> None:
+    """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, which determine the time of the tasks.
+
+    `factor` is called with the operator, whether the task is in a layer, and whether it belongs to the optimizer.
+    """
+    key = 4 * shapes.of_row[rows].astype(np.int64) + 2 * in_layer[tasks] + update[tasks]
+    order = np.argsort(key, kind="stable")
+    kinds, first = np.unique(key[order], return_index=True)
+    for kind, same in zip(kinds.tolist(), np.split(tasks[order], first)[1:], strict=True):
+        f = factor(shapes.operators[kind >> 2], bool(kind & 2), bool(kind & 1))
+        if f.ratio != 1.0:
+            multiply(columns, same, graph.duration, (f.ratio, f.low, f.high), f.fixed)
+
+
+def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np.ndarray:
+    """Tasks of a rank that work on all weights and have no shapes: kernels of fused optimizers, and exchanges of gradients.
+    shaped: tasks whose shapes are known."""
+    graph, segmentation = layout.segmentation.graph, layout.segmentation
+    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
+    rank = np.array([p.rank for p in segmentation.pieces], np.int64)[segmentation.piece]
+    update = graph.on_device & (phase == Phase.OPTIMIZER)
+    update[shaped] = False
+    exchanged = (graph.kind == Kind.COLLECTIVE) & np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER))
+    if graph.collectives is not None:
+        exchanged[graph.collectives.task[in_forward(segmentation)]] = False  # activations, not gradients
+    return np.flatnonzero((rank == position) & (update | exchanged))

@@ -1,0 +1,108 @@
+"""Another number of tensor-parallel ranks in a job that was recorded with several: each rank's part of the layers, and their exchanges.
+
+The group that exchanges the residual stream inside the layers is the tensor-parallel one. Each rank then holds as many of the heads and
+as much of the feed-forward width as its part of the new group; the residual stream, and what every rank does to all of it, stay; where the
+ranks gather and scatter the stream (sequence parallelism), they share that work, too. New ranks do the same work as the recorded ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.errors import LumosError
+from lumos.vocabulary import CollectiveKind
+from lumos.whatif.layout.activations import exchanged, of_stream
+from lumos.whatif.layout.reach import unchanged_work
+from lumos.whatif.layout.resize import to_sizes
+
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.segment.dimensions import Sizes
+    from lumos.trace.table import Int64, Job, Trace
+    from lumos.whatif.layout.measured_layout import MeasuredLayout
+
+#: How tensor-parallel ranks exchange the residual stream.
+_KINDS = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+
+
+def tensor_parallel(
+    layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, count: int, cluster: Cluster | None
+) -> MeasuredLayout:
+    """The layout with `count` tensor-parallel ranks. cluster: where the job ran, None where that is not known.
+
+    Raises LumosError where the recording has no such ranks, where its heads or feed-forward width cannot be shared by `count`, and where
+    its links are not known.
+    """
+    rows = of_stream(layout, job)
+    measured = measured_ranks(layout, rows)
+    described = (f"tp = {count} (measured: {measured})",)
+    if not measured:
+        raise LumosError(
+            "--set tp: no collective inside the layers of the recording moves the residual stream, so it does not show how tensor-parallel"
+            " ranks would share them; record a step with tp of 2 or more and record_shapes=True, or ask lumos predict"
+        )
+    if cluster is None and count != measured:
+        raise LumosError("--set tp: the links between the ranks are not known; describe them with --base-cluster FILE.toml or NAME")
+    embedding = _in_embedding(layout, rows)
+
+    def share(old: Sizes, trace: Trace) -> Sizes:
+        return _shared(old, measured, count, embedding, trace)
+
+    if count == measured:
+        return replace(layout, changes=(*layout.changes, *described))
+    shared = to_sizes(layout, job, accelerator, share, ("heads",), described, sure=False)
+    if _gathers(layout, rows):
+        shared = _rest_shared(layout, shared, measured / count, outside=embedding)
+    return exchanged(shared, job, cluster, 1.0, {measured: count})
+
+
+def _gathers(layout: MeasuredLayout, rows: Int64) -> bool:
+    """Whether the ranks gather and scatter the residual stream (sequence parallelism), and so share all work of the layers."""
+    facts = layout.segmentation.graph.collectives
+    return facts is not None and any(facts.kinds[k] is CollectiveKind.REDUCE_SCATTER for k in set(facts.kind[rows].tolist()))
+
+
+def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, ratio: float, *, outside: bool) -> MeasuredLayout:
+    """The layout in which the work of the layers that no size describes takes `ratio` times its time; its interval reaches to no change.
+    outside: whether the work of embedding and head does, too."""
+    factor, segmentation = after.factor.copy(), after.segmentation
+    in_layer = np.array([outside or p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
+    for position in range(len(segmentation.graph.ranks)):
+        left = unchanged_work(before, position, after.factor, np.empty(0, np.int64))
+        factor[left[in_layer[left]]] *= ratio
+    return replace(after, factor=factor)
+
+
+def measured_ranks(layout: MeasuredLayout, rows: Int64) -> int:
+    """The usual size of the groups that exchange the residual stream; 0 where none does. rows: of `activations.of_stream`."""
+    facts = layout.segmentation.graph.collectives
+    if facts is None or facts.size is None:
+        return 0
+    sizes = Counter(int(facts.size[row]) for row in rows.tolist() if facts.kinds[facts.kind[row]] in _KINDS and facts.size[row] > 1)
+    return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def _in_embedding(layout: MeasuredLayout, rows: Int64) -> bool:
+    """Whether the ranks exchange the residual stream before the first layer, because they share the vocabulary too."""
+    facts, segmentation = layout.segmentation.graph.collectives, layout.segmentation
+    if facts is None:
+        return False
+    parts = {segmentation.pieces[p].label.name for p in np.unique(segmentation.piece[facts.task[rows]]).tolist()}
+    return "embedding" in parts
+
+
+def _shared(old: Sizes, measured: int, count: int, vocabulary: bool, trace: Trace) -> Sizes:
+    """The sizes of one rank's part among `count`. Raises LumosError where a size is unknown or cannot be shared."""
+    new = {}
+    for key in ("heads", "kv_heads", "ffn", *(["vocab"] if vocabulary else [])):
+        whole = getattr(old, key) * measured
+        if not whole and key in ("heads", "ffn"):
+            raise LumosError(f"--set tp: the shapes in {trace.path} do not show its {key}, which tensor-parallel ranks share")
+        if whole % count and key != "kv_heads":
+            raise LumosError(f"--set tp={count}: the {whole} {key} of the model cannot be shared equally by {count} ranks")
+        new[key] = max(whole // count, 1) if whole else 0
+    return old._replace(**new)

@@ -1,0 +1,168 @@
+"""Fitting: coefficients are found again from times computed with them, groups stay together, files can be read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumos.cost.cluster import load_cluster
+from lumos.cost.coefficients import Coefficients, overlay, read_coefficients, shipped_coefficients, write_coefficients
+from lumos.cost.collective import LINK_PRIOR, link_seconds, span_group
+from lumos.cost.fitting.calibrate import fit_tables, read_table
+from lumos.cost.fitting.fit import fit_positive, folds, held_out, minimise, summarise
+from lumos.cost.gemm import GEMM_PRIOR, gemm, gemm_seconds, work_of
+from lumos.errors import LumosError
+from lumos.vocabulary import CollectiveKind
+
+HEADER = "gpu,dtype,m,n,k,time_us\n"
+ATTENTION_HEADER = "gpu,dtype,direction,causal,batch,seq_len,heads,kv_heads,head_dim,time_us\n"
+
+
+def gemm_csv(path: Path, slower: float = 1.0, rows: int = 120) -> Path:
+    """Times that the formula gives for a device that is `slower` times as slow as with textbook coefficients."""
+    h100 = load_cluster("h100").accelerator
+    rng = np.random.default_rng(1)
+    m, n, k = (np.exp2(rng.uniform(7, 13, rows)).astype(int).astype(float) for _ in range(3))
+    seconds = gemm_seconds(m, n, k, work_of(h100, "bf16"), GEMM_PRIOR) * slower
+    lines = [f"H100-SXM,bfloat16,{a:.0f},{b:.0f},{c:.0f},{t * 1e6:.6f}" for a, b, c, t in zip(m, n, k, seconds, strict=True)]
+    path.write_text(HEADER + "\n".join(lines) + "\n")
+    return path
+
+
+def test_a_minimum_is_found() -> None:
+    found = minimise(lambda p: np.array([p[0] - 3.0, 0.1 * (p[1] + 2.0), p[0] * p[1] + 6.0]), np.array([1.0, 1.0]))
+    assert found == pytest.approx([3.0, -2.0], abs=1e-2)
+
+
+def test_an_outlier_pulls_little() -> None:
+    x = np.arange(1.0, 21.0)
+    measured = 2e-6 * x
+    measured[4] *= 10
+    rate = fit_positive([lambda v: v[0] * 1e-6 * x], [measured], np.array([1.0]))
+    assert rate == pytest.approx([2.0], rel=0.02)
+
+
+def test_what_the_data_do_not_determine_stays_at_its_prior() -> None:
+    x = np.arange(1.0, 21.0)
+    fitted = fit_positive([lambda v: v[0] * 1e-6 * x + 0 * v[1]], [2e-6 * x], np.array([1.0, 7.0]))
+    assert fitted[1] == pytest.approx(7.0)
+
+
+def test_no_rows_or_a_time_that_is_not_positive_is_refused() -> None:
+    with pytest.raises(LumosError, match="no rows to fit"):
+        fit_positive([], [], np.ones(1))
+    with pytest.raises(LumosError, match="not positive"):
+        fit_positive([lambda v: v], [np.zeros(1)], np.ones(1))
+
+
+def test_rows_of_a_group_share_a_fold_and_the_dealing_repeats() -> None:
+    groups = [(n, k) for n in range(10) for k in range(3) for _ in range(5)]
+    fold = folds(groups)
+    assert all(len({int(f) for f, g in zip(fold, groups, strict=True) if g == name}) == 1 for name in set(groups))
+    assert set(fold.tolist()) == {0, 1, 2}
+    assert fold.tolist() == folds(groups).tolist()
+
+
+def test_held_out_rows_never_train_their_own_model() -> None:
+    groups = ["a", "a", "b", "b", "c", "c"]
+    measured = np.arange(1.0, 7.0)
+
+    def fit(mask: np.ndarray) -> object:
+        trained = {g for g, keep in zip(groups, mask, strict=True) if keep}
+        return lambda other: np.array([float(g in trained) for g, keep in zip(groups, other, strict=True) if keep])
+
+    assert held_out(fit, measured, groups).tolist() == [0.0] * 6  # type: ignore[arg-type]
+
+
+def test_the_interval_holds_four_rows_of_five() -> None:
+    rng = np.random.default_rng(0)
+    measured = np.exp(rng.normal(0, 0.1, 2000))
+    c = summarise({}, np.ones(2000), measured, {})
+    inside = (measured >= c.interval[0]) & (measured <= c.interval[1])
+    assert inside.mean() == pytest.approx(0.8, abs=0.01)
+
+
+def test_calibration_on_a_table_learns_the_device(tmp_path: Path) -> None:
+    book = fit_tables([read_table(gemm_csv(tmp_path / "gemm.csv", slower=1.5))])
+    a = load_cluster("h100").accelerator
+    mine = book["gemm"]["h100"]["bf16"]
+    assert mine.median_error is not None and mine.median_error < 0.03
+    measured = gemm_seconds(np.array([3000.0]), np.array([5000.0]), np.array([2000.0]), work_of(a, "bf16"), GEMM_PRIOR)[0] * 1.5
+    own = gemm(3000, 5000, 2000, a, book=overlay(shipped_coefficients(), book))
+    assert own.time / 1e9 == pytest.approx(measured, rel=0.1)
+    assert gemm(3000, 5000, 2000, a).time < own.time
+
+
+def test_collective_tables_are_fitted_by_kind(tmp_path: Path) -> None:
+    cluster = load_cluster("h100")
+    sizes = np.tile(2.0 ** np.arange(10, 30), 2)
+    ranks = np.repeat([2.0, 8.0], 20)
+    seconds, _, _ = link_seconds(CollectiveKind.ALL_REDUCE, sizes, span_group(cluster, ranks, ranks, np.ones(40), ranks), LINK_PRIOR)
+    lines = [f"H100,{n:.0f},1,all_reduce,{s:.0f},{t * 2e6:.4f}" for n, s, t in zip(ranks, sizes, seconds, strict=True)]
+    path = tmp_path / "nccl.csv"
+    path.write_text("gpu,n_gpus,n_nodes,collective,size_bytes,time_us\n" + "\n".join(lines))
+    found = fit_tables([read_table(path)])["collective"]["h100"]
+    assert list(found) == ["all_reduce"]
+    assert (found["all_reduce"].median_error or 0) < 0.05
+
+
+def test_coefficients_round_trip_through_their_file(tmp_path: Path) -> None:
+    entry = Coefficients(
+        {"a": 1.5, "b": [1.0, 2e-7]}, (0.9, 1.1), {"m": (1.0, 8.0)}, ratio=1.25, rows=7, held_out_rows=7, median_error=0.03
+    )
+    book = {"gemm": {"h100": {"bf16": entry}}}
+    write_coefficients(book, tmp_path / "c.toml", "mine")
+    assert read_coefficients(tmp_path / "c.toml") == book
+
+
+def test_shipped_sets_stay_small() -> None:
+    numbers: dict[tuple[str, str], int] = {}
+    for model, accelerators in shipped_coefficients().items():
+        for name, variants in accelerators.items():
+            for variant, c in variants.items():
+                key = (f"{model} {variant}" if model in ("gemm", "attention") else model, name)
+                numbers[key] = numbers.get(key, 0) + c.count
+    assert max(numbers.values()) <= 64, numbers
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("gpu,dtype,m,n,time_us\n", "columns k are missing for a gemm table; tables have: gemm: gpu, dtype"),
+        (HEADER + "H100,bf16,1,2,three,4\n", "line 2: k = 'three' is not a number"),
+        (HEADER + "H100,bf16,1,2,-3,4\n", "line 2: k = -3 must be positive"),
+        (HEADER + "H100,bf16,1,2\n", "line 2 has fewer fields"),
+        (ATTENTION_HEADER + "H100,bf16,back,yes,1,128,8,8,64,4\n", "line 2: direction = 'back' is not known; valid: fwd, bwd"),
+        (HEADER + "H100,bf16,1,2,3,4\n", "no set of 20 rows of one accelerator"),
+    ],
+)
+def test_a_bad_table_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(LumosError, match=complaint):
+        fit_tables([read_table(path)])
+
+
+def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(HEADER + "H100,bf16,1,2,3,\nTPUv9,bf16,1,2,3,4\nH100,fp9,1,2,3,4\nH100,bf16,1,2,3,4\n")
+    table = read_table(path)
+    assert len(table.rows) == 1
+    assert [d.message.split(": ", 1)[1] for d in table.diagnostics] == [
+        "1 rows left out: a number is blank",
+        "1 rows left out: TPUv9 bf16: accelerator, dtype or collective not known",
+        "1 rows left out: H100 fp9: accelerator, dtype or collective not known",
+    ]
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("[gemm]\nh100 = 3\n")
+    with pytest.raises(LumosError, match=r"c\.toml: not a file of coefficients.*lumos calibrate"):
+        read_coefficients(path)
+    with pytest.raises(LumosError, match="cannot be read"):
+        read_coefficients(tmp_path / "none.toml")
+    with pytest.raises(LumosError, match="cannot be read as a CSV"):
+        read_table(tmp_path / "none.csv")

@@ -1,0 +1,97 @@
+"""Answers that cannot be, on a job of two threads that launch to one stream (µs)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.analyze.loop.steady import altered, steady
+from lumos.analyze.loop.steps import members
+from lumos.errors import LumosError
+from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
+from lumos.whatif.certainty.possible import changed_order, check_microbatches, check_size, faster_by_slower_work
+
+US = 1000
+
+
+@pytest.fixture
+def base():
+    """Thread 1 works 10, launches K1 of 10, waits for the stream and works 50. Thread 2 works 8 and launches K2 of 40.
+
+    K2 is launched first: it runs 8 to 48, K1 48 to 58, and thread 1 is done at 108.
+    """
+    processors = (Processor(0, False, "thread 1"), Processor(0, False, "thread 2"), Processor(0, True, "stream 7", 0, 7))
+    tasks = [
+        (0, Kind.OPERATOR, "first", 10),
+        (1, Kind.OPERATOR, "second", 8),
+        (1, Kind.LAUNCH, "launch K2", 0),
+        (0, Kind.LAUNCH, "launch K1", 0),
+        (0, Kind.SYNC, "wait", 0),
+        (0, Kind.RETURN, "return", 0),
+        (0, Kind.OPERATOR, "after", 50),
+        (2, Kind.KERNEL, "K2", 40),
+        (2, Kind.KERNEL, "K1", 10),
+    ]
+    graph = Graph(
+        ranks=(0,),
+        processors=processors,
+        names=[name for _, _, name, _ in tasks],
+        duration=np.array([time * US for *_, time in tasks]),
+        processor=np.array([place for place, *_ in tasks], np.int32),
+        kind=np.array([kind for _, kind, *_ in tasks], np.uint8),
+        name=np.arange(len(tasks), dtype=np.int32),
+        event=np.full(len(tasks), -1, np.int32),
+        pred_offset=np.array([0, 0, 0, 0, 0, 0, 1, 1, 2, 3]),
+        pred=np.array([8, 2, 3], np.int32),
+        pred_kind=np.array([Dependency.SYNC, Dependency.LAUNCH, Dependency.LAUNCH], np.uint8),
+        lag=np.zeros((1, len(Dependency)), np.int64),
+        waits=Waits(np.empty(0, np.int32), np.empty(0, np.int32)),
+    )
+    return steady(members(graph), 0)
+
+
+def changed(base, **durations):
+    graph = base.loop.graph
+    own = graph.duration.copy()
+    for name, time in durations.items():
+        own[list(graph.names).index(name)] = time * US
+    return altered(base, members(replace(graph, duration=own)), 0)
+
+
+def test_slower_work_may_let_another_kernel_go_first(base):
+    """With 12 instead of 8 on thread 2, K1 comes first: it runs 10 to 20, and thread 1 is done at 70."""
+    later = changed(base, second=12)
+    assert (base.step_time_ns, later.step_time_ns) == (108 * US, 70 * US)
+    (finding,) = faster_by_slower_work(base, later)
+    assert finding.code == "order-changed"
+    assert "stream 7, K1 now runs before K2" in finding.message
+
+
+def test_slower_and_faster_work_in_the_same_order_need_no_word(base):
+    assert faster_by_slower_work(base, changed(base, after=60)) == ()
+    assert faster_by_slower_work(base, changed(base, after=20)) == ()
+    assert changed_order(base, changed(base, after=60)) == ""
+
+
+def test_a_faster_step_by_slower_work_in_the_same_order_is_no_answer(base):
+    later = changed(base, after=60)
+    early = replace(later, timeline=replace(later.timeline, end=np.minimum(later.timeline.end, 90 * US)))
+    with pytest.raises(LumosError, match="in the same order of the work"):
+        faster_by_slower_work(base, early)
+
+
+@pytest.mark.parametrize(("seconds", "possible"), [(2.0, True), (2.1, False)])
+def test_twice_the_microbatches_take_at_most_twice_the_time(seconds, possible):
+    if possible:
+        check_microbatches(1.0, seconds, 4, 8)
+    else:
+        with pytest.raises(LumosError, match=r"2\.10 times as long"):
+            check_microbatches(1.0, seconds, 4, 8)
+
+
+def test_a_job_too_large_to_compute_says_what_it_would_take():
+    check_size(1_000_000, {"layers": 96}, {"layers": 4, "microbatches": 2})  # 24 million tasks
+    with pytest.raises(LumosError, match=r"--set layers=48, microbatches=8: .* about 48,000,000 tasks instead of 1,000,000.* 16 GB"):
+        check_size(1_000_000, {"layers": 48, "microbatches": 8, "seq": 10}, {"layers": 4, "microbatches": 2})

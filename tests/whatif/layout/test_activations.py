@@ -1,0 +1,119 @@
+"""Jobs of several ranks changed through their measured blocks, whose exchanges of activations follow the change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lumos.errors import LumosError
+from lumos.graph.build import build
+from lumos.plan.configuration import Settings, job_from
+from lumos.predict.predict import predict_job
+from lumos.report.export.kineto import write_kineto
+from lumos.segment.segment import segment
+from lumos.trace import read
+from lumos.vocabulary import CollectiveKind
+from lumos.whatif import whatif
+from lumos.whatif.layout.activations import exchanged, in_forward, of_stream
+from lumos.whatif.layout.change import pipeline_stages
+from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.plan.planned import with_settings
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, answer_changes
+
+
+class Recorded:
+    """The files of a predicted job, cut into blocks."""
+
+    def __init__(self, folder, **plan):
+        self.job = job_from(Settings(model="gpt3-6.7b", cluster="h100", global_batch=8, seq=2048, **plan))
+        self.job = replace(self.job, model=replace(self.job.model, layers=4))
+        write_kineto(str(folder), predict_job(self.job, coarse=False), ranks="all")
+        self.traces = read(str(folder))
+        self.graph = build(self.traces)
+        self.layout = measured_layout(segment(self.graph, self.traces))
+
+
+@pytest.fixture(scope="module")
+def tensor(tmp_path_factory):
+    return Recorded(tmp_path_factory.mktemp("tensor"), gpus=4, tp=2)
+
+
+@pytest.fixture
+def on_blocks(monkeypatch):
+    """No plan agrees enough, so that every change is made on the measured blocks."""
+    monkeypatch.setattr(whatif, "ENOUGH_AGREEMENT", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "within"),
+    [
+        ("layers=8", 0.01),
+        ("microbatches=8", 0.01),
+        ("recompute=full", 0.01),
+        ("seq=4096", 0.03),
+        ("micro_batch=2", 0.03),
+        ("tp=4", 0.03),
+        ("tp=1", 0.03),
+    ],
+)
+def test_measured_blocks_say_what_predict_says(tensor, on_blocks, change, within):
+    wanted = parse_settings([change])
+    truth = predict_job(with_settings(tensor.job, wanted, None), coarse=False).time.time_s
+    found = answer_changes(tensor.traces, tensor.graph, Changes(wanted), force=True)
+    assert found.outcome.step_time_s == pytest.approx(truth, rel=within)
+
+
+def test_exchanges_of_the_stream_are_told_from_those_of_gradients_and_weights(tensor):
+    facts = tensor.graph.collectives
+    stream = of_stream(tensor.layout, tensor.traces)
+    tokens, hidden = 2048, tensor.job.model.hidden
+    assert {int(facts.size[i]) for i in stream} == {2}
+    assert {facts.kinds[facts.kind[i]].buffer_bytes(int(facts.nbytes[i]), 2) for i in stream} == {2 * tokens * hidden}
+    gradients = {facts.kinds[k] for k in facts.kind[~in_forward(tensor.layout.segmentation)]}
+    assert CollectiveKind.REDUCE_SCATTER in gradients
+
+
+def test_a_group_of_one_exchanges_nothing(tensor):
+    stream = of_stream(tensor.layout, tensor.traces)
+    alone = exchanged(tensor.layout, tensor.traces, tensor.job.cluster, 1.0, {2: 1})
+    tasks = tensor.graph.collectives.task[stream]
+    assert (alone.factor[tasks] == 0).all()
+    assert alone.factor.sum() == len(alone.factor) - len(tasks)
+
+
+def test_unknown_links_take_time_as_their_bytes(tensor):
+    stream = of_stream(tensor.layout, tensor.traces)
+    wider = exchanged(tensor.layout, tensor.traces, None, 2.0, {})
+    assert (wider.factor[tensor.graph.collectives.task[stream]] == 2).all()
+    assert [d.code for d in wider.diagnostics] == ["exchange-in-proportion"]
+
+
+def test_the_layers_of_a_pipeline_are_those_of_all_stages(tmp_path, on_blocks):
+    pipeline = Recorded(tmp_path, gpus=2, pp=2)
+    assert pipeline_stages(pipeline.graph, pipeline.traces) == 2
+    assert pipeline.layout.segmentation.layers == 2
+    same, more = (answer_changes(pipeline.traces, pipeline.graph, Changes(parse_settings([f"layers={n}"])), force=True) for n in (4, 8))
+    assert same.outcome.step_time_s == same.base.step_time_s
+    assert more.changes == ("layers = 8 (measured: 4)",)
+    assert more.outcome.step_time_s > 1.3 * more.base.step_time_s
+    with pytest.raises(LumosError, match="multiple of the 2 pipeline stages"):
+        answer_changes(pipeline.traces, pipeline.graph, Changes(parse_settings(["layers=5"])), force=True)
+
+
+def test_tensor_parallel_ranks_are_refused_where_the_recording_shows_none(tmp_path, on_blocks):
+    alone = Recorded(tmp_path, gpus=2, tp=1)
+    with pytest.raises(LumosError, match="--set tp: no collective inside the layers"):
+        answer_changes(alone.traces, alone.graph, Changes(parse_settings(["tp=2"])), force=True)
+
+
+def test_heads_that_cannot_be_shared_are_named(tensor, on_blocks):
+    with pytest.raises(LumosError, match="32 heads of the model cannot be shared equally by 5"):
+        answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["tp=5"])), force=True)
+
+
+def test_as_many_tensor_parallel_ranks_are_the_recorded_job(tensor, on_blocks):
+    answer = answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["tp=2"])), force=True)
+    assert answer.outcome.step_time_s == answer.base.step_time_s
+    assert answer.changes == ("tp = 2 (measured: 2)",)

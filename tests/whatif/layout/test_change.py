@@ -1,0 +1,193 @@
+"""Structural changes of the recorded GPT (two CPU processes, four layers), and their properties."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from lumos.analyze.loop.steps import step_times
+from lumos.errors import LumosError, UsageError
+from lumos.graph.build import build
+from lumos.segment.segment import segment
+from lumos.simulate import simulate
+from lumos.trace import read
+from lumos.vocabulary import Phase
+from lumos.whatif.durations import Durations
+from lumos.whatif.layout.change import layers, microbatches, recompute
+from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.layout.place import assemble_pieces
+from lumos.whatif.layout.resize import resize
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, answer_changes
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
+
+
+@cache
+def base():
+    job = read(str(EXAMPLE))
+    graph = build(job)
+    return job, graph, measured_layout(segment(graph, job))
+
+
+def step(layout):
+    """Mean latency of both ranks' steps, ns."""
+    placed = assemble_pieces(layout)
+    times = step_times(simulate(placed.graph), placed.owners).ranks
+    return sum(time.latency_ns for time in times) / len(times)
+
+
+def passes(layout, rank=0, number=1):
+    """(phase, layer) of the layers that one step of a rank runs, in order."""
+    pieces = [layout.pieces[i.piece] for i in layout.ranks[rank]]
+    return [(p.label.phase, p.label.layer) for p in pieces if p.step == number and p.label.layer >= 0]
+
+
+def test_twice_the_layers_run_every_layer_twice():
+    job, _, layout = base()
+    deeper = layers(layout, job, 8)
+    forward = [layer for phase, layer in passes(deeper) if phase == Phase.FORWARD]
+    backward = [layer for phase, layer in passes(deeper) if phase == Phase.BACKWARD]
+    assert forward == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert backward == forward[::-1]
+    inner = step(deeper) - step(layout)
+    assert step(layers(layout, job, 12)) == pytest.approx(step(layout) + 2 * inner, rel=0.02)
+
+
+def test_an_encoder_and_a_decoder_keep_their_proportion():
+    """The four layers taken as a stack of three and a stack of one."""
+    job, _, layout = base()
+    two = replace(layout, segmentation=replace(layout.segmentation, stacks=(3, 1)))
+    forward = [layer for phase, layer in passes(layers(two, job, 8)) if phase == Phase.FORWARD]
+    assert forward == [0, 0, 1, 1, 2, 2, 3, 3]
+    with pytest.raises(LumosError, match=r"stacks of 3 \+ 1 = 4 layers"):
+        layers(two, job, 6)
+
+
+def test_of_two_equal_stacks_each_has_the_layers_asked_for():
+    """The four layers taken as an encoder of two and a decoder of two."""
+    job, _, layout = base()
+    two = replace(layout, segmentation=replace(layout.segmentation, stacks=(2, 2)))
+    deeper = layers(two, job, 3)
+    assert [layer for phase, layer in passes(deeper) if phase == Phase.FORWARD] == [0, 0, 1, 2, 2, 3]
+    assert deeper.changes == ("layers = 3 (measured: 2) in each of 2 stacks",)
+    assert step(layers(two, job, 2)) == step(layout)
+
+
+def test_as_many_layers_as_measured_change_nothing():
+    job, _, layout = base()
+    assert step(layers(layout, job, 4)) == step(layout)
+
+
+def test_only_the_last_microbatch_exchanges_gradients():
+    job, graph, layout = base()
+    more = assemble_pieces(microbatches(layout, job, None, 3))
+    assert len(more.graph.collectives.task) == len(graph.collectives.task)
+    assert 2.5 < step(microbatches(layout, job, None, 3)) / step(layout) < 3.0
+
+
+def test_unequal_forward_and_backward_passes_are_refused():
+    job, _, layout = base()
+    found = layout.segmentation
+    ahead = [replace(p, label=p.label._replace(microbatch=1)) if p.label.part == "head" and p.label.phase == Phase.FORWARD else p
+             for p in found.pieces]  # fmt: skip
+    with pytest.raises(LumosError, match="2 forward and 1 backward passes"):
+        microbatches(replace(layout, segmentation=replace(found, pieces=tuple(ahead))), job, None, 3)
+
+
+def test_recomputation_runs_every_forward_layer_again():
+    _, _, layout = base()
+    again = recompute(layout, "full")
+    extra = [i for i in again.ranks[0] if i.thread_of >= 0]
+    assert len(extra) == 4 * 4  # layers, steps
+    assert {layout.pieces[i.piece].label.phase for i in extra} == {Phase.FORWARD}
+    assert step(again) > 1.15 * step(layout)
+    assert step(recompute(again, "none")) == step(layout)
+
+
+def test_changes_of_different_things_commute():
+    job, _, layout = base()
+    one = layers(recompute(resize(layout, job, None, seq=256), "full"), job, 6)
+    other = resize(recompute(layers(layout, job, 6), "full"), job, None, seq=256)
+    assert step(one) == pytest.approx(step(other), rel=1e-9)
+
+
+def test_a_change_and_its_inverse_give_the_base_back():
+    job, _, layout = base()
+    there = resize(layout, job, None, micro_batch=8)
+    assert step(there) > 1.5 * step(layout)
+    inverse = resize(layout, job, None, micro_batch=4)
+    assert step(inverse) == step(layout)
+
+
+def test_larger_sizes_are_never_faster():
+    job, _, layout = base()
+    for size, value in (("seq", 256), ("micro_batch", 8), ("hidden", 512), ("ffn", 2048), ("vocab", 4096)):
+        assert step(resize(layout, job, None, **{size: value})) > step(layout)
+
+
+def test_the_answer_counts_tokens_and_has_the_shares_of_measured_time():
+    job, graph, _ = base()
+    found = answer_changes(job, graph, Changes(parse_settings(["micro_batch=8"])))
+    assert found.outcome.tokens_per_s_per_gpu == pytest.approx(8 * 128 / found.outcome.step_time_s)
+    assert found.base.tokens_per_s_per_gpu == pytest.approx(4 * 128 / found.base.step_time_s)
+    assert found.share.scaled > 0.5
+    assert found.outcome.step_time_low_s < found.outcome.step_time_s < found.outcome.step_time_high_s
+
+
+def test_structural_changes_and_changes_of_durations_combine():
+    job, graph, _ = base()
+    settings = parse_settings(["layers=8"])
+    both = answer_changes(job, graph, Changes(settings, Durations.parse(["*=0.5"], (), (), ())))
+    alone = answer_changes(job, graph, Changes(settings))
+    assert both.outcome.step_time_s == pytest.approx(alone.outcome.step_time_s / 2, rel=1e-3)
+    assert len(both.changes) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "text"),
+    [
+        (["layer=8"], UsageError, "did you mean 'layers'"),
+        (["layers"], UsageError, "KEY=VALUE"),
+        (["layers=x"], UsageError, "not a whole number"),
+        (["layers=0"], UsageError, "at least 1"),
+        (["hidden=250"], UsageError, "multiple of heads"),
+        (["recompute=some"], UsageError, "valid are full, none, selective"),
+        (["dp=64"], LumosError, "64"),
+    ],
+)
+def test_a_change_that_the_trace_does_not_support_is_refused(words, error, text):
+    job, graph, _ = base()
+    with pytest.raises(error, match=text):
+        answer_changes(job, graph, Changes(parse_settings(words)))
+
+
+def test_a_job_of_cpus_does_not_move_to_accelerators():
+    job, graph, _ = base()
+    with pytest.raises(LumosError, match="ran on CPUs"):
+        answer_changes(job, graph, Changes(cluster="h100"))
+
+
+def test_a_repeated_forward_pass_waits_for_the_backward_pass_before_it(tmp_path):
+    """Forward 100 us on thread 1, backward 100 us on thread 2, optimizer 50 us on thread 1: twice the passes take 200 us more."""
+    node = "autograd::engine::evaluate_function: LinearBackward0"
+    rows = [("aten::linear", 1, 0, 100, 7), (node, 2, 101, 100, 7), ("aten::add_", 1, 202, 50, -1)]
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": tid, "ts": 1000 + ts, "dur": dur,
+         "args": {"Sequence number": number} if number >= 0 else {}}
+        for name, tid, ts, dur, number in rows
+    ]  # fmt: skip
+    mark = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1}
+    events += [
+        {**mark, "name": "Optimizer.step#SGD.step", "ts": 1201.5, "dur": 51},
+        {**mark, "name": "ProfilerStep#1", "ts": 1000, "dur": 253},
+    ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    job = read(str(path))
+    layout = measured_layout(segment(build(job), job))
+    assert step(microbatches(layout, job, None, 2)) - step(layout) == pytest.approx(200_000, abs=3_000)
