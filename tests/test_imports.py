@@ -22,8 +22,21 @@ SOURCE = ROOT / "src" / "lumos"
 
 #: The parts from the bottom up; those on one line do not import each other.
 ORDER = (
-    ("errors", "native"),
-    ("choices", "diagnostics", "distribute", "intervals", "output_files", "reexport", "sequences", "units", "vocabulary"),
+    ("errors", "extras", "native"),
+    (
+        "choices",
+        "diagnostics",
+        "distribute",
+        "intervals",
+        "measured_table",
+        "output_files",
+        "reexport",
+        "sequences",
+        "stages",
+        "units",
+        "vocabulary",
+    ),
+    ("bars",),
     ("result",),
     ("collect",),
     ("trace",),
@@ -44,7 +57,7 @@ ORDER = (
 PLACE = {part: place for place, parts in enumerate(ORDER) for part in parts}
 
 #: What a training script imports must need as little of Lumos as possible.
-OF_COLLECT = {"errors", "vocabulary"}
+OF_COLLECT = {"errors", "extras", "vocabulary"}
 
 #: Files that may name modules in text: they load a verb, or a name of the façade, when it is first used.
 BY_NAME = {SOURCE / "__init__.py", *(SOURCE / part / "__init__.py" for part in ("chakra", "cli", "cost", "proxy"))}

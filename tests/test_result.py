@@ -50,7 +50,7 @@ def test_it_is_plain_json():
 
 
 def test_it_converts_to_arrow():
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install lumos-trace[arrow])")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install -e '.[arrow]')")
     table = FOUND.to_arrow()
     assert table.num_rows == 1
     assert table.column("parts")[0].as_py()[1] == {"name": "<i>", "time_ns": 2}
@@ -59,7 +59,7 @@ def test_it_converts_to_arrow():
 
 
 def test_what_the_facade_answers_is_shown_and_converts():
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install lumos-trace[arrow])")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install -e '.[arrow]')")
     graph = lumos.build(lumos.read(EXAMPLE))
     timeline = lumos.simulate(graph)
     steps = lumos.breakdown(timeline)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumos.errors import LumosError
+from lumos.extras import install
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ class Workers:
         try:
             import ray
         except ImportError as error:
-            raise LumosError("--engine ray needs Ray, which is not installed: pip install 'lumos-trace[distributed]'") from error
+            raise LumosError(f"--engine ray needs Ray, which is not installed: {install('distributed')}") from error
         self._ray: Any = ray
         if not ray.is_initialized():
             try:
@@ -39,13 +40,17 @@ class Workers:
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def put(self, value: Any) -> Any:
-        """Put `value` into the cluster's object store; the result is `map`'s argument `shared`."""
-        return self._ray.put(value)
+        """Put `value` into the cluster's object store; the result is `map`'s argument `shared`. Raises LumosError where it has no room."""
+        try:
+            return self._ray.put(value)
+        except self._ray.exceptions.RayError as error:
+            raise _cluster_failed(error) from error
 
     def map(self, function: Callable[[Any, Any], T], shared: Any, items: Sequence[Any]) -> Iterator[T]:
         """`function(shared, item)` for every item, in the order of the items. shared: what `put` returned.
 
-        The task of a lost worker is repeated. An error that `function` raises is raised here, and the tasks left are cancelled.
+        The task of a lost worker is repeated. An error that `function` raises is raised here, and the tasks left are cancelled. Raises
+        LumosError where the cluster cannot end a task: its workers are lost again and again, or its object store is full.
         """
         task = self._ray.remote(max_retries=RETRIES)(function)
         pending = [task.remote(shared, item) for item in items]
@@ -62,6 +67,17 @@ class Workers:
         try:
             return self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:  # wraps the error that the function raised
-            if isinstance(error.cause, LumosError):
+            if isinstance(error.cause, (LumosError, MemoryError)):
                 raise error.cause from None
             raise
+        except self._ray.exceptions.RayError as error:
+            raise _cluster_failed(error) from error
+
+
+def _cluster_failed(error: Exception) -> LumosError:
+    """The error to raise where Ray itself, and not the work given to it, failed."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+    return LumosError(
+        f"the Ray cluster could not do the work ({type(error).__name__}: {lines[0][:200]}); see what `ray status` says of its nodes and"
+        " memory, or leave out --engine ray"
+    )

@@ -1,7 +1,8 @@
 """Results as tables: for notebooks, as JSON, as Arrow or pandas.
 
 A result is a dataclass or a named tuple of plain values, other results, and sequences of these. `Shown` gives it a one-line
-`repr`, a table in a notebook, and `to_dict`, `to_arrow` and `to_pandas`; `Rows` gives the same to a sequence of results.
+`repr`, a table in a notebook (below a drawing, where the result has a `bar`), and `to_dict`, `to_arrow` and `to_pandas`; `Rows`
+gives the same to a sequence of results.
 `Described` gives only the one-line `repr`, to values that are too large for tables (a job, a graph).
 """
 
@@ -11,7 +12,9 @@ from dataclasses import fields, is_dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from lumos.bars import Bar, draw_bars
 from lumos.errors import LumosError
+from lumos.extras import install
 from lumos.units import quantity, shared_unit, with_unit
 
 if TYPE_CHECKING:
@@ -85,8 +88,13 @@ class Shown(Described):
         """The plain fields with their values, and how many entries each of the other fields has."""
         return ", ".join(_in_line(self.to_dict()))
 
+    def bar(self) -> Bar | None:
+        """What a notebook draws above the table: a time by its parts. None, unless a type says otherwise: the table alone."""
+        return None
+
     def _repr_html_(self) -> str:
-        return _html(type(self).__name__, self.to_dict())
+        drawn = _drawn([self])
+        return drawn + _html(type(self).__name__, self.to_dict(), MOST_BYTES - _bytes(drawn))
 
     def _records(self) -> list[dict[str, Any]]:
         return [self.to_dict()]
@@ -109,7 +117,8 @@ class Rows(tuple[T_co, ...], Shown):
         return {"rows": plain(self)}
 
     def _repr_html_(self) -> str:
-        return _table(plain(self[:MOST_ROWS]), len(self), MOST_BYTES)
+        drawn = _drawn(self)
+        return drawn + _table(plain(self[:MOST_ROWS]), len(self), MOST_BYTES - _bytes(drawn))
 
     def _records(self) -> list[dict[str, Any]]:
         return [row if isinstance(row, dict) else {"value": row} for row in plain(self)]
@@ -137,7 +146,7 @@ def _arrow(rows: list[dict[str, Any]]) -> Any:
     try:
         import pyarrow
     except ImportError as error:
-        raise LumosError("Arrow tables need pyarrow, which is not installed: pip install 'lumos-trace[arrow]'") from error
+        raise LumosError(f"Arrow tables need pyarrow, which is not installed: {install('arrow')}") from error
     return pyarrow.Table.from_pylist([_without_empty(row) for row in rows])
 
 
@@ -154,13 +163,18 @@ def _without_empty(row: dict[str, Any]) -> dict[str, Any]:
     return {key: None if value == {} else _without_empty(value) if isinstance(value, dict) else value for key, value in row.items()}
 
 
-def _html(title: str, value: Mapping[str, Any]) -> str:
-    """A table of the plain fields, then a table for each nested sequence or object, as long as MOST_BYTES suffice."""
+def _drawn(results: Sequence[Any]) -> str:
+    """The bars of results; nothing for results that have none."""
+    return draw_bars([bar for result in results if isinstance(result, Shown) and (bar := result.bar()) is not None])
+
+
+def _html(title: str, value: Mapping[str, Any], most_bytes: int) -> str:
+    """A table of the plain fields, then a table for each nested sequence or object, as long as `most_bytes` suffice."""
     simple = {key: item for key, item in value.items() if not isinstance(item, (list, dict))}
     nested = {key: item for key, item in value.items() if isinstance(item, (list, dict)) and item}
     facts = [(quantity(key).name, _with_unit(key, item)) for key, item in list(simple.items())[: 2 * MOST_ROWS]]
     parts = [f"<strong>{escape(title)}</strong>", _cells((), facts)]
-    left = MOST_BYTES - _bytes("".join(parts))
+    left = most_bytes - _bytes("".join(parts))
     for key, item in nested.items():
         name = escape(cut(key, MOST_TEXT))
         table = _table(item, len(item), left) if isinstance(item, list) else _pairs(key, item, left)

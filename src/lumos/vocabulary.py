@@ -135,6 +135,7 @@ class DType(StrEnum):
     BF16 = "bf16"
     FP16 = "fp16"
     FP8 = "fp8"  # e4m3, or e4m3 or e5m2 where a source does not say which
+    FP4 = "fp4"  # e2m1 with a scale for each block (MXFP4, NVFP4); torch stores two in a byte
     INT8 = "int8"
     FP8_E5M2 = "fp8-e5m2"
     FP8_E4M3FNUZ = "fp8-e4m3fnuz"
@@ -171,6 +172,11 @@ class DType(StrEnum):
         return DType.FP8 if self in _FP8 else self
 
     @property
+    def quantised(self) -> bool:
+        """Whether values of 16 bit are cast to it, with scales, for a multiplication."""
+        return self.arithmetic in (DType.FP8, DType.FP4)
+
+    @property
     def is_integer(self) -> bool:
         """Whether its values are whole numbers, and so may be indices."""
         return "int" in self
@@ -187,6 +193,7 @@ _ELEMENTS: dict[DType, tuple[str, int, tuple[str, ...]]] = {
     DType.BF16: ("bfloat16", 2, ()),
     DType.FP16: ("float16", 2, ("half",)),
     DType.FP8: ("float8_e4m3fn", 1, ("float8", "fp8_e4m3")),
+    DType.FP4: ("float4_e2m1fn_x2", 1, ("float4", "nvfp4", "mxfp4")),
     DType.INT8: ("int8", 1, ("signed char", "char")),
     DType.FP8_E5M2: ("float8_e5m2", 1, ()),
     DType.FP8_E4M3FNUZ: ("float8_e4m3fnuz", 1, ()),
@@ -261,6 +268,15 @@ class Selective(StrEnum):
 
     ATTENTION = "attention"  # scores, softmax and context, where attention is unfused
     ALTERNATE = "alternate"  # every second multiplication
+    LIGHT = "light"  # what costs little: norms, the up-projections of latent attention, activations of MLPs and experts
+
+
+class GradientReduction(StrEnum):
+    """How often a pipeline reduces gradients of which each rank keeps only its part."""
+
+    MICROBATCH = "microbatch"
+    GROUP = "group"  # after the microbatches that a virtual stage runs one after the other
+    STEP = "step"
 
 
 class Precision(StrEnum):
@@ -271,6 +287,7 @@ class Precision(StrEnum):
     FP16 = "fp16"
     BF16 = "bf16"
     FP8 = "fp8"
+    FP4 = "fp4"
 
     @property
     def multiplications(self) -> DType:
@@ -279,7 +296,7 @@ class Precision(StrEnum):
 
     @property
     def activation_bytes(self) -> int:
-        """Bytes of one activation in memory. FP8 recipes keep activations in 16 bit; TF32 only changes how fp32 is multiplied."""
+        """Bytes of one activation in memory. FP8 and FP4 recipes keep activations in 16 bit; TF32 only changes how fp32 is multiplied."""
         return 4 if self in (Precision.FP32, Precision.TF32) else 2
 
 
@@ -309,3 +326,9 @@ class Loss(StrEnum):
     TORCH = "torch"  # eager
     MEGATRON = "megatron"  # parallel over the vocabulary, in steps
     FUSED = "fused"
+
+
+# ---- names of the profiler: shared by what reads traces and what writes emulated ones ----
+
+#: How the profiler names the rows of modules (with_stack or with_modules).
+MODULE_PREFIX = "nn.Module: "

@@ -18,6 +18,18 @@ from lumos.trace.table import Category, Job
         ("aten::mm", [[8, 4], [4, 2]], [], 2 * 8 * 4 * 2),
         ("aten::addmm", [[2], [8, 4], [4, 2]], [], 2 * 8 * 4 * 2),
         ("aten::bmm", [[3, 8, 4], [3, 4, 2]], [], 2 * 3 * 8 * 4 * 2),
+        # 32 by 32 pixels, 3 by 3 weights, a border of 1, every second place: 16 by 16 outputs of 64 channels
+        ("aten::cudnn_convolution", [[2, 3, 32, 32], [64, 3, 3, 3]], ["", "", "[1, 1]", "[2, 2]", "[1, 1]", "1"], 2 * 2 * 256 * 64 * 27),
+        ("aten::convolution", [[2, 4, 10], [8, 4, 3]], ["", "", "", "[1]", "[0]", "[2]", "False"], 2 * 2 * 6 * 8 * 12),
+        ("aten::convolution", [[2, 4, 10], [8, 4, 3]], ["", "", "", "[1]", "[0]", "[2]", "True"], None),
+        ("aten::cudnn_convolution", [[2, 3, 32, 32], [64, 3, 3, 3]], [], None),
+        (
+            "aten::convolution_backward",
+            [[2, 64, 16, 16], [2, 3, 32, 32], [64, 3, 3, 3]],
+            [*[""] * 7, "False", "", "1", "[True, True, False]"],
+            2 * 2 * 2 * 256 * 64 * 27,
+        ),
+        ("aten::convolution_backward", [[2, 64, 16, 16], [2, 3, 32, 32], [64, 3, 3, 3]], [], None),
         ("aten::mm", [[8, 4], [5, 2]], [], None),
         ("aten::mm", [[], []], [], None),
         ("aten::relu", [[8, 4]], [], None),

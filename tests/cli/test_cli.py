@@ -92,7 +92,7 @@ def test_an_interrupt_leaves_without_a_traceback(lumos, monkeypatch, tmp_path):
 
     monkeypatch.setattr(importlib.import_module("lumos.trace"), "read", interrupted)
     done = lumos("inspect", tmp_path)
-    assert (done.status, done.out, done.err) == (130, "", "")
+    assert (done.status, done.out, done.err) == (130, "", "lumos: interrupted; no output is left half-written\n")
 
 
 @pytest.mark.parametrize(

@@ -167,3 +167,56 @@ def test_the_old_schema() -> None:
     again = b"".join(frame(encode_node(node)) for node in nodes)
     source = gzip.decompress((Path(root) / "chakra" / "old-schema.0.et.gz").read_bytes())
     assert len(again) == len(source) - 95  # all but the metadata message, byte for byte as long
+
+
+def test_an_empty_node_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.0.et").write_bytes(data() + b"\x00" * 5)
+    with pytest.raises(TraceError, match=r"a\.0\.et: node 4 at byte \d+ is empty"):
+        lumos.read(tmp_path / "a.0.et")
+
+
+def test_more_nodes_than_their_bytes_can_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lumos.trace.chakra_et._MANY_NODES", 50)
+    short = [ChakraNode(i + 1, type=4) for i in range(100)]  # five bytes each
+    (tmp_path / "a.0.et").write_bytes(data(short[:50]))
+    assert len(lumos.read(tmp_path / "a.0.et").traces[0]) == 50
+    (tmp_path / "a.0.et").write_bytes(data(short))
+    (tmp_path / "a.0.json").write_text("{}" + '{"id":1}' * 100)
+    for name in ("a.0.et", "a.0.json"):
+        with pytest.raises(TraceError, match=rf"{name}: 51 nodes in \d+ bytes: no tool writes nodes this short"):
+            lumos.read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": 2**64},
+        {"id": 1e999},
+        {"type": -1},
+        {"dataDeps": [-1]},
+        {"durationMicros": "-3"},
+        {"inputs": {"values": [1]}},
+        {"attr": [{"name": "stream", "int64Val": 2**63}]},
+        {"attr": [{"name": "comm_tag", "int32Val": 2**31}]},
+        {"attr": [{"name": "comm_size", "uint64Val": -1}]},
+        {"attr": [{"name": "is_cpu_op", "boolVal": "yes"}]},
+        {"attr": [{"name": "pg_name", "stringVal": []}]},
+    ],
+    ids=str,
+)
+def test_a_field_of_another_type_or_size_is_refused(change: dict[str, object]) -> None:
+    good = {"id": "1", "type": "COMP_NODE", "attr": [{"name": "stream", "int64Val": str(-(2**63))}], "inputs": {"values": "[1]"}}
+    assert chakra_json.parse_json('{"version": ""}' + json.dumps(good))[1][0].value("stream") == -(2**63)
+    with pytest.raises(TraceError, match="the text: node 1 is not as Chakra writes it"):
+        chakra_json.parse_json('{"version": ""}' + json.dumps({**good, **change}))
+
+
+@pytest.mark.parametrize("name", ["num_ops", "comm_size", "stream", "start_ns"])
+def test_a_number_beyond_62_bits_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.0.et"
+    for value in (2**62 - 1, 2**62):
+        path.write_bytes(data([ChakraNode(1, "k", attrs=(GPU, Attribute(name, "uint64", value), Attribute("hash", "uint64", 2**64 - 1)))]))
+        if value < 2**62:
+            assert len(lumos.read(path).traces[0]) == 1
+    with pytest.raises(TraceError, match=rf"a\.0\.et: node 1: {name} = 4611686018427387904 is beyond 62 bits"):
+        lumos.read(path)

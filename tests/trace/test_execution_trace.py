@@ -120,3 +120,19 @@ def test_every_public_execution_trace(tmp_path: Path) -> None:
         assert len(trace) == count
         assert trace.diagnostics == ()
         assert (trace.parent < range(len(trace))).all()
+
+
+@pytest.mark.parametrize("key", ["inputs", "input_shapes", "output_types"])
+@pytest.mark.parametrize("value", [-1, "x", None])
+def test_inputs_that_are_no_lists_are_refused(tmp_path: Path, key: str, value: object) -> None:
+    path = write(tmp_path / "et.json", [flat(1, ROOT, 1), flat(2, "aten::mm", 1, **{key: value})])
+    with pytest.raises(TraceError, match=r"et\.json: node 2: inputs, outputs, their shapes and types must be lists"):
+        read(path)
+
+
+def test_a_group_of_more_ranks_than_any_job_is_left_out(tmp_path: Path) -> None:
+    for size, ranks in ((2, (0, 1)), (10**12, None)):
+        listed = json.dumps([{"pg_name": "0", "ranks": [], "group_size": size}])
+        trace = read(write(tmp_path / "et.json", [flat(1, ROOT, 1), flat(2, "## process_group:init ##", 1, inputs=[listed])]))
+        assert [group.ranks for group in trace.groups] == ([ranks] if ranks else [])
+        assert [d.code for d in trace.diagnostics] == ([] if ranks else ["groups-unreadable"])

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from lumos.trace import kineto
+from lumos.trace.collectives import listed_ranks
 
 
 @pytest.fixture
@@ -73,3 +74,10 @@ def test_an_argument_of_another_type_or_range_is_left_out_and_counted(read, key,
     assert key in trace.args and messages == []
     trace, (message,) = read(args={key: bad})
     assert key not in trace.args and f"1 values of '{key}' are" in message
+
+
+def test_texts_of_ranks_that_are_none_are_no_group():
+    """Cut short, of another type, out of range, nested beyond what JSON readers follow, or with half of a character."""
+    assert listed_ranks("[0, 1]") == listed_ranks([0, 1]) == (0, 1)
+    for value in ("[0, 1, ...]", "[0, true]", [-1], [2**31], "[" * 100_000, '["\ud83d"]', "\ud83d", 5, None):
+        assert listed_ranks(value) == ()

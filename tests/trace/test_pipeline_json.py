@@ -65,6 +65,7 @@ def test_interleaved_lists_say_microbatch_and_chunk(folder):
         (lambda i: i.update(fwd_start=[12.0, 11.0]), "fwd number 0 ends before it starts"),
         (lambda i: i.update(wgrad_start=[1.0]), "weight gradients"),
         (lambda i: i.update(fwd_minibatch=[1]), "fwd_minibatch must list 2 whole numbers"),
+        (lambda i: i.update(fwd_chunk=[0, 2**70]), r"fwd_chunk must list 2 whole numbers below 2\^31"),
     ],
 )
 def test_wrong_lists(folder, edit, message):
@@ -130,3 +131,11 @@ def test_files_of_two_jobs(operation_jobs, tmp_path):
     one, other = operation_jobs.write_passes(tmp_path / "a"), operation_jobs.write_passes(tmp_path / "b", pp_size=4)
     with pytest.raises(TraceError, match="are of different jobs"):
         read(one / "pp_rank_0.json", other / "pp_rank_1.json")
+
+
+@pytest.mark.parametrize("key", ["²", "9" * 20])
+def test_an_iteration_that_is_no_number_is_named(folder, key):
+    path = folder() / "pp_rank_0.json"
+    path.write_text(json.dumps({"1": json.loads(path.read_text())["1"], key: {}}, ensure_ascii=False))
+    with pytest.raises(TraceError, match=f"iteration {key}: not an iteration"):
+        read(path)

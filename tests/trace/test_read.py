@@ -5,12 +5,14 @@ import gzip
 import json
 import lzma
 import os
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from lumos.errors import TraceError
 from lumos.trace import read
+from lumos.trace.read import readable
 
 EVENTS = [{"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": 1, "dur": 1}]
 EXECUTION_TRACE = {"schema": "1.1.1", "pid": 1, "time": "", "start_ts": 0, "nodes": [{"id": 1}]}
@@ -80,7 +82,6 @@ def test_what_is_no_trace_is_a_clear_error(tmp_path: Path, content: bytes, messa
 @pytest.mark.parametrize(
     ("name", "content", "command"),
     [
-        ("zstd", b"\x28\xb5\x2f\xfd\x04\x58", "zstd -d"),
         ("xz", lzma.compress(b"{}"), "xz -d"),
         ("bzip2", bz2.compress(b"{}"), "bzip2 -d"),
         ("zip", b"PK\x03\x04\x14\0", "unzip"),
@@ -97,22 +98,23 @@ def test_other_compression_is_named_with_how_to_unpack_it(tmp_path: Path, name: 
         read(tmp_path)
 
 
-def test_a_folder_of_folders_says_which_to_name(tmp_path: Path) -> None:
+def test_a_folder_of_folders_is_the_job_of_all(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("measured on a Friday")
     for rank in range(4):
         (tmp_path / f"rank{rank}").mkdir()
         write(tmp_path / f"rank{rank}" / "trace.json.gz", rank)
-    with pytest.raises(TraceError, match=r"only 4 folders, rank0, rank1, rank2, ….*: name them, as in .*/\*"):
-        read(tmp_path)
-    assert read(*sorted(tmp_path.iterdir())).ranks == (0, 1, 2, 3)
+    assert read(tmp_path).ranks == (0, 1, 2, 3)
+    assert {path.parent.name for path in readable([tmp_path])} == {f"rank{rank}" for rank in range(4)}
+    write(tmp_path / "rank7.json.gz", 7)
+    assert read(tmp_path).ranks == (7,)
 
 
-def test_two_windows_of_one_rank_are_named_by_their_steps(tmp_path: Path) -> None:
-    for name, steps in (("a.json", (10, 11)), ("b.json", (20,))):
-        marks = [{**EVENTS[0], "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": step} for step in steps]
-        info = {"distributedInfo": {"rank": 1, "world_size": 2}}
-        (tmp_path / name).write_text(json.dumps({**info, "traceEvents": EVENTS + marks}))
-    with pytest.raises(TraceError, match=r"are two windows \(ProfilerStep#10 to ProfilerStep#11; ProfilerStep#20\) of rank 1; name one"):
+def test_folders_are_not_searched_further_down(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    write(tmp_path / "a" / "b" / "rank0.json.gz", 0)
+    with pytest.raises(TraceError, match=r"only 1 folder, a, without a file; name the folders further down"):
         read(tmp_path)
+    assert read(tmp_path / "a").ranks == (0,)
 
 
 def test_an_absent_path(tmp_path: Path) -> None:
@@ -171,3 +173,14 @@ def test_valid_json_without_a_list_of_events_is_not_for_repair(tmp_path: Path, r
 def test_no_path() -> None:
     with pytest.raises(TraceError, match="no trace given"):
         read()
+
+
+def test_a_file_with_more_lanes_than_any_job_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("lumos.trace.read"), "LANES_READ", 2)  # the name leads to the function
+    path = tmp_path / "rank0.json"
+    for lanes in (2, 3):
+        path.write_text(json.dumps({"traceEvents": [{**EVENTS[0], "tid": i} for i in range(lanes)]}))
+        if lanes == 2:
+            assert len(read(path).traces[0].lanes) == 2
+    with pytest.raises(TraceError, match=r"rank0\.json: rows on 3 threads and streams, more than the 2"):
+        read(path)

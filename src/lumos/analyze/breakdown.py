@@ -20,8 +20,10 @@ from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.analyze.parts import NamedParts, named_parts
 from lumos.analyze.waiting.idle import Idle, idle_intervals
 from lumos.analyze.working import working
+from lumos.bars import Bar
 from lumos.intervals import either, union, within
 from lumos.result import Rows, Shown
+from lumos.units import quantity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,6 +60,11 @@ class StepBreakdown(Shown):
     breakdown: FourWay
     parts: NamedParts
     idle: Idle | None
+
+    def bar(self) -> Bar:
+        """The four parts of the step."""
+        four = {quantity(key).name.replace("_", " "): float(ns) for key, ns in self.breakdown._asdict().items()}
+        return Bar(f"rank {self.rank}, {self.name}", four)
 
 
 def breakdown(timeline: Timeline, owners: Members | None = None, job: Job | None = None) -> Rows[StepBreakdown]:

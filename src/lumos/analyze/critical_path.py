@@ -18,9 +18,11 @@ import numpy as np
 from lumos.analyze.loop.steps import JobStep, Members, StepTime, members, step_times
 from lumos.analyze.task_class import CLASSES, CPU_CLASSES, OPERATORS, TRANSFER, WAITING_UNKNOWN, task_classes
 from lumos.analyze.waiting.causes import Causes, causes
+from lumos.bars import Bar
 from lumos.graph.table import Dependency
 from lumos.result import Rows, Shown
 from lumos.simulate.freeze import Frozen, freeze
+from lumos.stages import stage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -107,7 +109,12 @@ class CriticalPath(Shown):
     by_rank: tuple[RankOnPath, ...]
     links: tuple[Link, ...]
 
+    def bar(self) -> Bar:
+        """The path by groups of work and delays, in one order for all steps."""
+        return Bar(self.name, {group: float(self.by_group.get(group, 0)) for group in PATH_GROUPS})
 
+
+@stage("following the critical path")
 def critical_paths(
     timeline: Timeline, owners: Members | None = None, *, frozen: Frozen | None = None, names: Collection[str] | None = None
 ) -> Rows[CriticalPath]:

@@ -2,8 +2,9 @@
 
 A product of [m, k] by [k, n] counts 2·m·n·k operations. Attention counts 4·b·h·q·k·d forward (two products of that
 size) and 2.5 times as many backward (five products), half of either where it is causal (Dao, FlashAttention-2, 2023,
-section 4.1). Only operators whose signature is known here are counted; the time is that of all device work launched
-from the operator or, on a rank without device work, the operator's own CPU time.
+section 4.1). A convolution counts 2 operations for every element of its output and every weight that reaches it, and as
+many again for each gradient that its backward pass computes. Only operators whose signature is known here are counted; the
+time is that of all device work launched from the operator or, on a rank without device work, the operator's own CPU time.
 """
 
 from __future__ import annotations
@@ -77,6 +78,63 @@ _PRODUCTS = {
 }
 
 
+class _Convolution(NamedTuple):
+    """Positions of padding, stride and dilation among the inputs, and of the flag that transposes it (-1: it has none)."""
+
+    padding: int
+    stride: int
+    dilation: int
+    transposed: int
+
+
+#: Convolutions of an input (first) with weights (second).
+_CONVOLUTIONS = {
+    "aten::cudnn_convolution": _Convolution(2, 3, 4, -1),
+    "aten::miopen_convolution": _Convolution(3, 4, 5, -1),
+    "aten::convolution": _Convolution(4, 3, 5, 6),
+    "aten::_convolution": _Convolution(4, 3, 5, 6),
+}
+_CONVOLUTION_BACKWARD = "aten::convolution_backward"
+#: Positions in the backward convolution of the flag that transposes it and of the mask of wanted gradients.
+_BACKWARD_TRANSPOSED, _BACKWARD_MASK = 7, 10
+
+
+def _convolution(signature: _Convolution, shapes: list[_Shape], inputs: list[str]) -> float | None:
+    """Operations of a convolution; None where its shapes or one of its settings are absent, or it is transposed."""
+    if len(shapes) < 2 or len(inputs) <= signature.dilation or _is_true(inputs, signature.transposed):
+        return None
+    data, weight = shapes[0], shapes[1]
+    settings = [_integers(inputs[place]) for place in (signature.padding, signature.stride, signature.dilation)]
+    sides = len(weight) - 2
+    if sides < 1 or len(data) != len(weight) or any(len(values) not in (1, sides) for values in settings):
+        return None
+    padding, stride, dilation = (values * sides if len(values) == 1 else values for values in settings)
+    if min(stride) < 1:
+        return None
+    extents = zip(data[2:], weight[2:], padding, stride, dilation, strict=True)
+    output = [(size + 2 * pad - gap * (taps - 1) - 1) // step + 1 for size, taps, pad, step, gap in extents]
+    return 2.0 * data[0] * math.prod(output) * math.prod(weight)
+
+
+def _convolution_backward(shapes: list[_Shape], inputs: list[str]) -> float | None:
+    """Operations of the gradients of a convolution: of its input, its weights, or both, as the call's mask says."""
+    if len(shapes) < 3 or len(inputs) <= _BACKWARD_MASK or _is_true(inputs, _BACKWARD_TRANSPOSED) or len(shapes[0]) < 3:
+        return None
+    gradient, weight = shapes[0], shapes[2]
+    wanted = [word.strip() == "True" for word in inputs[_BACKWARD_MASK].strip("[]").split(",")][:2]
+    return 2.0 * gradient[0] * math.prod(gradient[2:]) * math.prod(weight) * sum(wanted)
+
+
+def _is_true(inputs: list[str], place: int) -> bool:
+    return place >= 0 and inputs[place] == "True"
+
+
+def _integers(text: str) -> list[int]:
+    """The numbers of a list such as "[1, 1]"; empty where the text is none."""
+    words = text.strip("[]").split(",")
+    return [int(word) for word in words] if all(word.strip().lstrip("-").isdigit() for word in words) else []
+
+
 def operator_flops(name: str, shapes: list[_Shape], inputs: list[str]) -> float | None:
     """Operations of one call by its input shapes and values; None where the operator or its shapes are not known."""
     if name in _PRODUCTS:
@@ -90,7 +148,9 @@ def operator_flops(name: str, shapes: list[_Shape], inputs: list[str]) -> float 
         keys = shapes[query + 1][2]
         half = 0.5 if len(inputs) > causal and inputs[causal] == "True" else 1.0
         return 4.0 * batch * heads * length * keys * width * factor * half
-    return None
+    if name in _CONVOLUTIONS:
+        return _convolution(_CONVOLUTIONS[name], shapes, inputs)
+    return _convolution_backward(shapes, inputs) if name == _CONVOLUTION_BACKWARD else None
 
 
 def achieved_flops(timeline: Timeline, owners: Members, job: Job) -> tuple[Achieved, ...]:
@@ -98,7 +158,7 @@ def achieved_flops(timeline: Timeline, owners: Members, job: Job) -> tuple[Achie
     totals: dict[tuple[str, str], tuple[set[tuple[int, int]], float, int]] = {}
     in_steps = step_times(timeline, owners).tasks_counted()
     for position, trace in enumerate(job.traces):
-        counted = _counted(trace)
+        counted = counted_operators(trace)
         if not counted:
             continue
         tasks, rows = _callers(trace, owners, in_steps, position, np.array(sorted(counted), np.int64))
@@ -128,12 +188,16 @@ def _callers(trace: Trace, owners: Members, in_steps: NDArray[np.bool_], positio
     return tasks, np.where(np.isin(rows, counted), rows, -1)
 
 
-def _counted(trace: Trace) -> dict[int, tuple[str, float]]:
+#: Every operator whose operations are counted.
+COUNTED = frozenset((*_PRODUCTS, *_ATTENTION, *_CONVOLUTIONS, _CONVOLUTION_BACKWARD))
+
+
+def counted_operators(trace: Trace) -> dict[int, tuple[str, float]]:
     """By row, the operators whose number of operations is known: their shapes as text, and that number."""
     dims, values = trace.args.get("Input Dims"), trace.dense("Concrete Inputs")
     if dims is None:
         return {}
-    known = trace.named(lambda name: name in _PRODUCTS or name in _ATTENTION)
+    known = trace.named(lambda name: name in COUNTED)
     chosen = known[dims.rows] & (trace.category[dims.rows] == Category.OPERATOR)
     flops: Callable[[str, str, str], float | None] = _cached_flops({})
     out = {}

@@ -19,6 +19,7 @@ from lumos.analyze.loop.steps import Members, members
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
 from lumos.simulate.durations import scale
+from lumos.stages import stage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +42,7 @@ class Probes(Shown):
     slow_rank: tuple[float | None, ...]
 
 
+@stage("probing")
 def probes(graph: Graph) -> Probes:
     """Replay the typical step of a measured graph with each change. GraphError where no step owns any work."""
     owners = members(graph)

@@ -24,6 +24,7 @@ from lumos.graph.operations.host import operation_constants as operation_constan
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
+from lumos.stages import stage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -132,6 +133,7 @@ class ReplayResult(Shown):
         return tuple(s for s in self.steps if s.basis is self.basis and not s.apart)
 
 
+@stage("comparing with the recording")
 def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
     """Compare a measured graph with its replay: `timeline`, or a simulation made here where that is not given.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import MODULE_PREFIX, has_modules, modules, operators
+from lumos.analyze.attribution import has_modules, modules, operators
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.collectives import waiting
 from lumos.analyze.loop.steps import Members, step_times
@@ -17,6 +17,7 @@ from lumos.analyze.working import working
 from lumos.errors import TraceError
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
+from lumos.vocabulary import MODULE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

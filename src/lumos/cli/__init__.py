@@ -10,7 +10,6 @@ failed (`lumos.cli.fault`).
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from importlib import import_module
@@ -19,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
+from lumos.cli.characters import show_any_text
 from lumos.errors import LumosError, UsageError
 
 __all__ = ("VERBS", "load", "main", "new_app")
@@ -81,13 +81,20 @@ class Verbs(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
+        from lumos.cli.progress import SHOWN
+        from lumos.stages import watched
+
         try:
-            super().invoke(ctx)
+            with watched(SHOWN):
+                super().invoke(ctx)
             sys.stdout.flush()
         except LumosError as error:
+            SHOWN.leave()
             print(f"lumos: {error}", file=sys.stderr)
             ctx.exit(2 if isinstance(error, UsageError) else 1)
         except KeyboardInterrupt:
+            SHOWN.leave()
+            print(f"lumos: {SHOWN.interrupted()}", file=sys.stderr)
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             _leave_standard_output()
@@ -141,8 +148,7 @@ def main() -> None:
         cls=Verbs, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True, subcommand_metavar="VERB [ARGS]..."
     )
     app.callback()(_root)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names of a trace hold what the terminal, or UTF-8 (lone surrogates), cannot show
-        sys.stdout.reconfigure(errors="backslashreplace")
+    show_any_text()
     try:
         typer.main.get_command(app)(prog_name="lumos")
     except MemoryError:

@@ -41,6 +41,7 @@ from lumos.graph.waits.graph_launches import graph_order
 from lumos.graph.waits.streams import StreamWaits, stream_waits
 from lumos.graph.waits.syncs import NONE, USUAL_QUEUE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
 from lumos.graph.waits.window import held_up_at_begin, launched_before, stalled_at_begin
+from lumos.stages import stage
 from lumos.trace.operations import is_operations
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Job, Trace
 from lumos.units import count, duration
@@ -58,6 +59,7 @@ _KNOW_WAITS = "record with CUDA sync events to know them"
 BETWEEN = "(between operators)"
 
 
+@stage("building the graph")
 def build(job: Job) -> Graph:
     """The dependency graph of a job, its ranks joined. Raises GraphError where a trace contains no work."""
     if written := job.traces[0].metadata.get("format"):

@@ -28,12 +28,14 @@ from lumos import _engine
 from lumos.simulate.deadlock import no_schedule
 from lumos.simulate.tables import durations_of, tables
 from lumos.simulate.timeline import Timeline
+from lumos.stages import stage
 
 if TYPE_CHECKING:
     from lumos.graph.table import Graph
     from lumos.trace.table import Int64
 
 
+@stage("simulating")
 def simulate(graph: Graph, durations: Int64 | None = None) -> Timeline:
     """Run `graph` with its own durations, or with `durations` (int64[n] ns).
 

@@ -1,9 +1,11 @@
-"""A file read as blocks of bytes, decompressed where it is gzip, in bounded memory."""
+"""A file read as blocks of bytes, decompressed where it is gzip or zstd, in bounded memory."""
 
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from lumos.errors import TraceError
@@ -26,6 +28,11 @@ MAX_EXPANSION = 250
 FREE_EXPANSION = 64 << 20
 
 _GZIP_MAGIC = b"\x1f\x8b"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+#: Compressed bytes of zstd that are unpacked at a time. Four bytes can stand for a block of 128 KiB (RFC 8878, section 3.1.1.2), so
+#: that no more than 128 MiB come out at once, whatever the file.
+_ZSTD_PACKED = 1 << 12
 
 
 def head(path: Path, size: int = 1 << 16) -> bytes:
@@ -42,15 +49,16 @@ def head(path: Path, size: int = 1 << 16) -> bytes:
 
 
 class TruncatedError(TraceError):
-    """A gzip file ends before its compressed data is complete; the blocks before the end were good."""
+    """A compressed file ends before its compressed data is complete; the blocks before the end were good."""
 
 
 def unpacked_blocks(path: Path, progress: Callable[[int], None] | None = None) -> Iterator[bytes]:
-    """The file's bytes in blocks, unpacked where it starts with gzip's magic bytes.
+    """The file's bytes in blocks, unpacked where it starts with the magic bytes of gzip, or of zstd where Python's zstandard is
+    installed.
 
     `progress` is called with the bytes of the file itself read so far. Raises TraceError: no such file, no permission, a
-    directory, a pipe or a device, damaged gzip data, a gzip file that unpacks beyond all reason; TruncatedError at the end
-    of a cut-off gzip file.
+    directory, a pipe or a device, damaged compressed data, a file that unpacks beyond all reason; TruncatedError at the end
+    of a cut-off compressed file.
     """
     try:
         mode = path.stat().st_mode
@@ -60,6 +68,9 @@ def unpacked_blocks(path: Path, progress: Callable[[int], None] | None = None) -
             first = file.read(_PACKED)
             if first.startswith(_GZIP_MAGIC):
                 yield from _unpack(path, first, lambda: file.read(_PACKED), progress)
+                return
+            if first.startswith(ZSTD_MAGIC) and find_spec("zstandard"):
+                yield from _unpack_zstd(path, chain((first,), iter(lambda: file.read(_PACKED), b"")), progress)
                 return
             done = len(first)
             while first:
@@ -88,24 +99,14 @@ def _unpack(path: Path, packed: bytes, read: Callable[[], bytes], progress: Call
                 if progress is not None:
                     progress(taken)
                 if not packed:
-                    raise TruncatedError(
-                        f"{path}: the gzip data ends at byte {taken} of the file (byte {made} unpacked) before it is complete: "
-                        "the file was cut off; copy or record it again"
-                    )
+                    raise _cut_off(path, "gzip", taken, made)
             try:
                 block = member.decompress(packed, _BLOCK)
             except igzip_lib.IsalError as error:  # type: ignore[misc]  # declared as an instance in its stub
-                raise TraceError(
-                    f"{path}: the gzip data is damaged before byte {taken} of the file (byte {made} unpacked): {error}; "
-                    "copy or record the file again"
-                ) from error
+                raise _damaged(path, "gzip", taken, made, error) from error
             packed = b""
             made += len(block)
-            if made > FREE_EXPANSION and made > MAX_EXPANSION * taken:
-                raise TraceError(
-                    f"{path}: unpacks to more than {MAX_EXPANSION} times its size ({made} bytes from the first {taken}), which no "
-                    "profiler trace does: refused; unpack it yourself if you trust it"
-                )
+            _check_expansion(path, made, taken)
             if block:
                 yield block
         packed = member.unused_data or read()
@@ -119,3 +120,53 @@ def _unpack(path: Path, packed: bytes, read: Callable[[], bytes], progress: Call
         packed = packed.lstrip(b"\0")
         if not packed.startswith(_GZIP_MAGIC[: len(packed)]):
             raise TraceError(f"{path}: bytes behind the end of the gzip data, before byte {taken} of the file; copy the file again")
+
+
+def _unpack_zstd(path: Path, packed: Iterable[bytes], progress: Callable[[int], None] | None) -> Iterator[bytes]:
+    import zstandard
+
+    taken = made = 0
+    frame = None  # the frame that is being unpacked; a file may have several
+    for read in packed:
+        taken += len(read)
+        if progress is not None:
+            progress(taken)
+        for begin in range(0, len(read), _ZSTD_PACKED):
+            left = read[begin : begin + _ZSTD_PACKED]
+            while left:
+                frame = frame or zstandard.ZstdDecompressor().decompressobj()
+                try:
+                    block = frame.decompress(left)
+                except zstandard.ZstdError as error:
+                    raise _damaged(path, "zstd", taken, made, error) from error
+                left = frame.unused_data if frame.eof else b""
+                frame = None if frame.eof else frame
+                made += len(block)
+                _check_expansion(path, made, taken)
+                for i in range(0, len(block), _BLOCK):
+                    yield block[i : i + _BLOCK]
+    if frame is not None:
+        raise _cut_off(path, "zstd", taken, made)
+
+
+def _check_expansion(path: Path, made: int, taken: int) -> None:
+    """Raise TraceError where `taken` compressed bytes have become more bytes than any trace's would."""
+    if made > FREE_EXPANSION and made > MAX_EXPANSION * taken:
+        raise TraceError(
+            f"{path}: unpacks to more than {MAX_EXPANSION} times its size ({made} bytes from the first {taken}), which no "
+            "profiler trace does: refused; unpack it yourself if you trust it"
+        )
+
+
+def _cut_off(path: Path, format: str, taken: int, made: int) -> TruncatedError:
+    return TruncatedError(
+        f"{path}: the {format} data ends at byte {taken} of the file (byte {made} unpacked) before it is complete: "
+        "the file was cut off; copy or record it again"
+    )
+
+
+def _damaged(path: Path, format: str, taken: int, made: int, error: Exception) -> TraceError:
+    return TraceError(
+        f"{path}: the {format} data is damaged before byte {taken} of the file (byte {made} unpacked): {error}; "
+        "copy or record the file again"
+    )

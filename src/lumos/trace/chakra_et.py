@@ -33,6 +33,16 @@ _PREFIX = re.compile(r"^(?:COMP|COMM_SEND|COMM_RECV|COMM_COLL|MEM_LOAD|MEM_STORE
 #: The versions of the schema whose fields are known.
 KNOWN_VERSIONS = ("0.0.4", "1.0.0")
 
+#: The attributes that are read as numbers, and the bound of their size: sums of two fit an int64.
+_NUMBERS = {"num_ops", "tensor_size", "comm_size", "comm_type", "comm_tag", "comm_src", "comm_dst"}
+_NUMBERS |= {"stream", "tid", "start_ns", "duration_ns", "release_ns"}
+_LARGEST = 1 << 62
+
+#: A file of more than _MANY_NODES nodes that are shorter than this on average is refused: with an id, a type, a name and a dependency a
+#: node takes more, and the nodes would take hundreds of times the memory of the file.
+_MIN_NODE_BYTES = 16
+_MANY_NODES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedNode:
@@ -84,10 +94,19 @@ def _frames(path: Path, progress: Callable[[int], None] | None) -> Iterator[tupl
 
 def _nodes(path: Path, source: Iterator[tuple[int, bytes]]) -> Iterator[PlacedNode]:
     for count, (offset, message) in enumerate(source):
+        if not message:
+            raise TraceError(f"{path}: node {count + 1} at byte {offset} is empty, without an id or a type; write it again")
+        check_lengths(str(path), count, offset)
         try:
             yield PlacedNode(offset, decode_node(message))
         except WireError as error:
             raise TraceError(f"{path}: node {count + 1} at byte {offset}: {error}; write it again") from None
+
+
+def check_lengths(source: str, nodes: int, size: int) -> None:
+    """Raise TraceError where so many nodes in `size` bytes (or characters) are shorter than any tool writes them."""
+    if nodes > _MANY_NODES and size < _MIN_NODE_BYTES * nodes:
+        raise TraceError(f"{source}: {nodes:,} nodes in {size:,} bytes: no tool writes nodes this short; refused")
 
 
 def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
@@ -154,6 +173,9 @@ class _Row:
 
 def _row(path: Path, node: ChakraNode) -> _Row:
     values = {a.name: a for a in node.attrs if a.kind}
+    for attribute in values.values():
+        if isinstance(attribute.value, int) and not -_LARGEST < attribute.value < _LARGEST and attribute.name in _NUMBERS:
+            raise TraceError(f"{path}: node {node.id}: {attribute.name} = {attribute.value} is beyond 62 bits; write the set again")
 
     def integer(name: str, default: int) -> int:
         found = values.get(name)
@@ -167,7 +189,7 @@ def _row(path: Path, node: ChakraNode) -> _Row:
     if cpu is not None and not isinstance(cpu.value, int):
         raise TraceError(f"{path}: node {node.id}: is_cpu_op is a {cpu.kind}, not a bool; write the set again")
     on_cpu = bool(cpu.value) if cpu is not None else False
-    if max(node.start_time_micros, node.duration_micros) > (1 << 62) // 1000:
+    if max(node.start_time_micros, node.duration_micros) > _LARGEST // 1000:
         raise TraceError(f"{path}: node {node.id}: a time of more than 146 years; write the set again")
     operations = integer("num_ops", ABSENT)
     return _Row(

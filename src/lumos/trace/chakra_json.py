@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumos.errors import TraceError
 from lumos.trace.blocks import unpacked_blocks
-from lumos.trace.chakra_et import trace_of
+from lumos.trace.chakra_et import check_lengths, trace_of
 from lumos.trace.chakra_wire import ATTRIBUTE_KINDS, Attribute, ChakraNode, IOInfo, Metadata, NodeType
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ def parse_json(text: str, source: str = "the text") -> tuple[Metadata, list[Chak
             return Metadata(), [_hand_node(entry) for number, entry in enumerate(listed, 1)]
         metadata = Metadata(str(objects[0].get("version", "")), _attributes(objects[0]))
         return metadata, [_node(entry) for number, entry in enumerate(objects[1:], 1)]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, IndexError) as error:
         raise TraceError(f"{source}: node {number + 1} is not as Chakra writes it ({error!r}); write it again") from None
 
 
 def _objects(text: str, source: str) -> Iterator[dict[str, Any]]:
     decoder = json.JSONDecoder()
-    at = 0
+    at = found = 0
     while at < len(text):
         space = re.compile(r"\s*").match(text, at)
         at = space.end() if space else at
@@ -68,25 +68,27 @@ def _objects(text: str, source: str) -> Iterator[dict[str, Any]]:
             return
         try:
             value, at = decoder.raw_decode(text, at)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TraceError(f"{source}: not valid JSON at character {at} ({error}); write it again") from None
         if not isinstance(value, dict):
             raise TraceError(f"{source}: holds something else than objects before character {at}; write it again")
+        check_lengths(source, found, at)
+        found += 1
         yield value
 
 
 def _hand_node(entry: Mapping[str, Any]) -> ChakraNode:
     attrs = [Attribute("is_cpu_op", "bool", bool(entry.get("is_cpu_op", True)))]
-    attrs += (Attribute(name, "int64", int(entry[name])) for name in _NUMBERS if entry.get(name) is not None)
+    attrs += (Attribute(name, "int64", _integer(entry[name], signed=True)) for name in _NUMBERS if entry.get(name) is not None)
     if entry.get("pg_name") is not None:
         attrs.append(Attribute("pg_name", "string", str(entry["pg_name"])))
     return ChakraNode(
-        id=int(entry["Id"]),
+        id=_integer(entry["Id"]),
         name=str(entry.get("Name", "")),
-        type=int(entry.get("NodeType", NodeType.COMP)),
-        ctrl_deps=tuple(int(i) for i in entry.get("ctrlDeps", entry.get("ctrl_deps", ()))),
-        data_deps=tuple(int(i) for i in entry.get("data_deps", ())),
-        duration_micros=int(entry.get("runtime", 0)),
+        type=_integer(entry.get("NodeType", NodeType.COMP), bits=32),
+        ctrl_deps=tuple(_integer(i) for i in entry.get("ctrlDeps", entry.get("ctrl_deps", ()))),
+        data_deps=tuple(_integer(i) for i in entry.get("data_deps", ())),
+        duration_micros=_integer(entry.get("runtime", 0)),
         attrs=tuple(attrs),
     )
 
@@ -97,13 +99,13 @@ _NUMBERS = ("tensor_size", "num_ops", "comm_type", "comm_size", "comm_tag", "com
 def _node(entry: Mapping[str, Any]) -> ChakraNode:
     kind = entry.get("type", "INVALID_NODE")
     return ChakraNode(
-        id=int(entry.get("id", 0)),
+        id=_integer(entry.get("id", 0)),
         name=str(entry.get("name", "")),
-        type=_TYPES[kind] if isinstance(kind, str) else int(kind),
-        ctrl_deps=tuple(int(i) for i in _either(entry, "ctrlDeps", "ctrl_deps")),
-        data_deps=tuple(int(i) for i in _either(entry, "dataDeps", "data_deps")),
-        start_time_micros=int(_either(entry, "startTimeMicros", "start_time_micros") or 0),
-        duration_micros=int(_either(entry, "durationMicros", "duration_micros") or 0),
+        type=_TYPES[kind] if isinstance(kind, str) else _integer(kind, bits=32),
+        ctrl_deps=tuple(_integer(i) for i in _either(entry, "ctrlDeps", "ctrl_deps")),
+        data_deps=tuple(_integer(i) for i in _either(entry, "dataDeps", "data_deps")),
+        start_time_micros=_integer(_either(entry, "startTimeMicros", "start_time_micros") or 0),
+        duration_micros=_integer(_either(entry, "durationMicros", "duration_micros") or 0),
         inputs=_io(entry.get("inputs")),
         outputs=_io(entry.get("outputs")),
         attrs=_attributes(entry),
@@ -115,7 +117,12 @@ def _either(entry: Mapping[str, Any], one: str, other: str) -> Any:
 
 
 def _io(entry: Mapping[str, str] | None) -> IOInfo | None:
-    return None if entry is None else IOInfo(entry.get("values", ""), entry.get("shapes", ""), entry.get("types", ""))
+    if entry is None:
+        return None
+    texts = [entry.get(key, "") for key in IOInfo._fields]
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError(f"inputs and outputs are texts, not {texts!r}")
+    return IOInfo(*texts)
 
 
 def _attributes(entry: Mapping[str, Any]) -> tuple[Attribute, ...]:
@@ -140,7 +147,20 @@ def _value(kind: str, value: Any) -> Any:
         return float(value)
     if kind == "bytes":
         return base64.b64decode(value, validate=True)
-    return value if kind in ("bool", "string") else int(value)
+    if kind in ("bool", "string"):
+        if not isinstance(value, bool if kind == "bool" else str):
+            raise TypeError(f"{kind}Val is {value!r}")
+        return value
+    return _integer(value, signed=not kind.startswith(("uint", "fixed")), bits=32 if kind.endswith("32") else 64)
+
+
+def _integer(value: Any, signed: bool = False, bits: int = 64) -> int:
+    """The whole number that a value is, or contains as text. Raises ValueError where it does not fit the bits of its field."""
+    number = int(value)
+    least, most = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+    if not least <= number <= most:
+        raise ValueError(f"{number} is not from {least} to {most}")
+    return number
 
 
 def dump(metadata: Metadata, nodes: Sequence[ChakraNode]) -> Iterator[str]:

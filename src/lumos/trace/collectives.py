@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
+from lumos.trace.kineto_values import Index
 from lumos.trace.table import ProcessGroup, Trace
 
 if TYPE_CHECKING:
@@ -53,12 +54,8 @@ def _from_arguments(trace: Trace) -> Iterator[ProcessGroup]:
 
 
 def listed_ranks(value: Any) -> tuple[int, ...]:
-    """A list of ranks, or its text; () where it is absent, cut short ("[0, 1, ...]") or no list of integers."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return ()
-    if not isinstance(value, list) or not all(isinstance(r, int) and not isinstance(r, bool) for r in value):
+    """A list of ranks, or its text; () where it is absent, cut short ("[0, 1, ...]") or no list of ranks."""
+    try:
+        return tuple(msgspec.json.decode(value, type=list[Index]) if isinstance(value, str) else msgspec.convert(value, list[Index]))
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):  # the second: text with a lone surrogate
         return ()
-    return tuple(value)

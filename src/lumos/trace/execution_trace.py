@@ -43,7 +43,8 @@ class ExecutionTrace:
 
     id, rf_id, thread, sequence: int64[n]; sequence is autograd's number, ABSENT none. parent: int32[n], position of the
     calling node, ABSENT where it is not in the file. name: int32[n], index into `strings`. pseudo: the root and threads.
-    inputs, outputs: per node the JSON texts (values, shapes, types). attrs: per node the other fields of its schema.
+    inputs, outputs: per node the JSON texts (values, shapes, types). input_strides, output_strides: the text of their strides, "[]" in
+    schemas before 1.1.1, which have none. attrs: per node the other fields of its schema.
     """
 
     path: str
@@ -58,6 +59,8 @@ class ExecutionTrace:
     thread: Int64
     inputs: Sequence[tuple[str, str, str]]
     outputs: Sequence[tuple[str, str, str]]
+    input_strides: Sequence[str]
+    output_strides: Sequence[str]
     attrs: Sequence[Mapping[str, Any]]
     groups: tuple[ProcessGroup, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -72,6 +75,10 @@ class ExecutionTrace:
         return mask
 
 
+#: Ranks of a group at most, some ten times those of the largest job.
+_MOST_RANKS = 1 << 20
+
+
 class _Attribute(msgspec.Struct):
     name: str
     value: Any = None
@@ -81,6 +88,11 @@ class _IO(msgspec.Struct):
     values: msgspec.Raw = msgspec.Raw(b"[]")
     shapes: msgspec.Raw = msgspec.Raw(b"[]")
     types: msgspec.Raw = msgspec.Raw(b"[]")
+    strides: msgspec.Raw = msgspec.Raw(b"[]")
+
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        return _text(self.values), _text(self.shapes), _text(self.types)
 
 
 class _Node(msgspec.Struct):
@@ -121,7 +133,7 @@ def read(path: str | Path) -> ExecutionTrace:
     data = b"".join(unpacked_blocks(path))
     try:
         file = msgspec.json.decode(data, type=_File)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(
             f"{path}: not a PyTorch execution trace, or a cut-off one: {error}; end the observer before the process ends"
         ) from None
@@ -143,7 +155,7 @@ def _table(path: Path, file: _File) -> ExecutionTrace:
     _check_tree(path, nodes, parent)
     names: dict[str, int] = {}
     found = list(_findings(path, file, nodes, parent))
-    io = [_io(path, node) if bytes(node.inputs).startswith(b"{") else _flat_io(node) for node in nodes]
+    io = [_checked(path, node) for node in nodes]
     return ExecutionTrace(
         path=str(path),
         schema=file.schema,
@@ -155,8 +167,10 @@ def _table(path: Path, file: _File) -> ExecutionTrace:
         rf_id=_integers(attrs, "rf_id"),
         sequence=_integers(attrs, "seq_id"),
         thread=_integers(attrs, "tid"),
-        inputs=[one for one, _ in io],
-        outputs=[other for _, other in io],
+        inputs=[one.texts for one, _ in io],
+        outputs=[other.texts for _, other in io],
+        input_strides=[_text(one.strides) for one, _ in io],
+        output_strides=[_text(other.strides) for _, other in io],
         attrs=attrs,
         groups=tuple(_groups(nodes, found, path)),
         diagnostics=tuple(found),
@@ -181,21 +195,27 @@ def _text(raw: msgspec.Raw) -> str:
     return bytes(raw).decode()
 
 
-def _flat_io(node: _Node) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
-    return (
-        (_text(node.inputs), _text(node.input_shapes), _text(node.input_types)),
-        (_text(node.outputs), _text(node.output_shapes), _text(node.output_types)),
-    )
+def _checked(path: Path, node: _Node) -> tuple[_IO, _IO]:
+    """The inputs and the outputs of a node. Raises TraceError where values, shapes or types are no list."""
+    both = _io(path, node) if bytes(node.inputs).startswith(b"{") else _flat_io(node)
+    for text in (text for one in both for text in one.texts):
+        if not text.startswith("["):
+            what = "inputs, outputs, their shapes and types must be lists"
+            raise TraceError(f"{path}: node {node.id}: {what}, not {text[:40]}; record the trace again")
+    return both
 
 
-def _io(path: Path, node: _Node) -> tuple[tuple[str, str, str], tuple[str, str, str]]:
+def _flat_io(node: _Node) -> tuple[_IO, _IO]:
+    return _IO(node.inputs, node.input_shapes, node.input_types), _IO(node.outputs, node.output_shapes, node.output_types)
+
+
+def _io(path: Path, node: _Node) -> tuple[_IO, _IO]:
     out = []
     for raw in (node.inputs, node.outputs):
         try:
-            io = msgspec.json.decode(raw, type=_IO)
+            out.append(msgspec.json.decode(raw, type=_IO))
         except msgspec.MsgspecError as error:
             raise TraceError(f"{path}: node {node.id}: inputs or outputs are unreadable ({error}); record the trace again") from None
-        out.append((_text(io.values), _text(io.shapes), _text(io.types)))
     return out[0], out[1]
 
 
@@ -248,9 +268,11 @@ def _groups(nodes: Sequence[_Node], found: list[Diagnostic], path: Path) -> Iter
         try:
             listed = chain.from_iterable(msgspec.json.decode(text) for text in texts if isinstance(text, str))
             for entry in listed:
-                ranks = entry.get("ranks", [])
-                whole = tuple(range(int(entry.get("group_size", 0)))) if not ranks else tuple(int(r) for r in ranks)
+                ranks, size = entry.get("ranks", []), int(entry.get("group_size", 0))
+                if size > _MOST_RANKS:
+                    raise ValueError(f"a group of {size} ranks")
+                whole = tuple(int(r) for r in ranks) if ranks else tuple(range(size))
                 yield ProcessGroup(str(entry["pg_name"]), whole, str(entry.get("pg_desc", "")))
-        except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError):
+        except (msgspec.MsgspecError, KeyError, TypeError, ValueError, OverflowError, AttributeError):
             message = f"{path}: node {node.id} holds process groups in a form that is not known; left out"
             found.append(Diagnostic("groups-unreadable", message))

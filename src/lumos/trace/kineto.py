@@ -42,7 +42,7 @@ _DAY_NS = 86_400 * 10**9
 _OR_REPAIR = ", or pass --repair to read the rows before the cut"
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|workers)[-_.]?(\d{1,7})(?!\d)", re.IGNORECASE)
-_NUMBER_AT_END = re.compile(r"[-_](\d{1,6})(?:\.pt\.trace)?\.json(?:\.gz)?$", re.IGNORECASE)
+_NUMBER_AT_END = re.compile(r"[-_](\d{1,6})(?:\.pt\.trace)?\.json(?:\.gz|\.zst)?$", re.IGNORECASE)
 
 
 def sniff(head: bytes) -> bool:
@@ -54,7 +54,7 @@ def sniff(head: bytes) -> bool:
 
 
 def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | None = None) -> Trace:
-    """Read one Kineto file, plain or gzip.
+    """Read one Kineto file, plain or compressed with gzip or zstd.
 
     `repair` corrects text that is not quite JSON (raw control characters, bare quotes and lone backslashes inside strings,
     trailing commas, nan and inf, bytes that are not UTF-8) and keeps the rows before a cut, each with a diagnostic.

@@ -59,7 +59,7 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
     rows: list[tuple[int, int, int, int, int, int]] = []  # step, start, duration, microbatch, chunk, sequence
     for key, iteration in document.items():
         where = f"{path}: iteration {key}"
-        if not key.isdigit() or not isinstance(iteration, dict):
+        if not (key.isdecimal() and len(key) < 10) or not isinstance(iteration, dict):
             raise TraceError(f"{where}: not an iteration (a number with an object of lists); record it again")
         if iteration.get("wgrad_start"):
             raise TraceError(f"{where}: weight gradients as operations of their own (wgrad_start) are not understood; record without them")
@@ -102,7 +102,7 @@ def _stage(path: Path, plan: RecordedPlan) -> int:
 def _json(path: Path, progress: Callable[[int], None] | None) -> Any:
     try:
         return json.loads(b"".join(unpacked_blocks(path, progress)))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", str(error))
         place = f" at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
         raise TraceError(f"{path}: not complete JSON ({reason}{place}); copy or record it again") from error
@@ -159,6 +159,6 @@ def _indices(where: str, key: str, iteration: Mapping[str, Any], count: int) -> 
     values = iteration.get(key)
     if not values:
         return None
-    if not isinstance(values, list) or len(values) != count or not all(type(v) is int and v > ABSENT for v in values):
-        raise TraceError(f"{where}: {key} must list {count} whole numbers, one a pass; record it again")
+    if not isinstance(values, list) or len(values) != count or not all(type(v) is int and ABSENT < v < 1 << 31 for v in values):
+        raise TraceError(f"{where}: {key} must list {count} whole numbers below 2^31, one a pass; record it again")
     return values

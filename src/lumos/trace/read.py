@@ -7,19 +7,20 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumos.diagnostics import Diagnostic
 from lumos.distribute import Workers
 from lumos.errors import TraceError, UsageError
+from lumos.extras import install
 from lumos.trace import chakra_et, chakra_json, kineto, pipeline_json, straggler_parquet
-from lumos.trace.blocks import Progress, head
+from lumos.trace.blocks import ZSTD_MAGIC, Progress, head
 from lumos.trace.collectives import process_groups
 from lumos.trace.operations import is_operations, recorded_plan
 from lumos.trace.reader import NotATraceError, Reader, ReadFile
 from lumos.trace.table import Job, Trace
+from lumos.trace.windows import one_window
 from lumos.units import count
 
 if TYPE_CHECKING:
@@ -39,14 +40,18 @@ EXECUTION_TRACE = Reader(
 )
 
 
+def _advise_zstd(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:  # noqa: ARG001 - the arguments of a reader
+    """Refuse a file that only zstandard, which is not installed, could unpack."""
+    raise NotATraceError(f"{path}: compressed with zstd; to read it as it is: {install('zstd')}; or unpack it (zstd -d FILE)")
+
+
 def _compressed(name: str, magic: bytes, command: str) -> Reader:
-    """The format of files that are compressed in a way that is not unpacked here: gzip is, as profilers write it."""
+    """The format of files that are compressed in a way that is not unpacked here: gzip and zstd are."""
     return Reader(f"compressed with {name}", lambda first: first.startswith(magic), None, f"unpack it ({command}) and give what comes out")
 
 
 #: Files that must be unpacked first.
 COMPRESSED = (
-    _compressed("zstd", b"\x28\xb5\x2f\xfd", "zstd -d FILE"),
     _compressed("xz", b"\xfd7zXZ\x00", "xz -d FILE"),
     _compressed("bzip2", b"BZh", "bzip2 -d FILE"),
     _compressed("zip", b"PK\x03\x04", "unzip FILE"),
@@ -57,6 +62,10 @@ COMPRESSED = (
 _UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0[")
 UTF16 = Reader("text in UTF-16", lambda first: first.startswith(_UTF16), None, "convert it (iconv -f UTF-16 -t UTF-8 FILE > NEW)")
 
+#: The most threads and streams of one file. A process has some dozens, a file of many ranks some hundreds; to compare each with every
+#: other takes seconds for these and hours for a hundred times as many.
+LANES_READ = 4096
+
 #: Where files are read.
 READ_ENGINES = ("local", "ray")
 
@@ -64,6 +73,7 @@ READ_ENGINES = ("local", "ray")
 READERS: tuple[Reader, ...] = (
     *COMPRESSED,
     UTF16,
+    Reader("compressed with zstd", lambda first: first.startswith(ZSTD_MAGIC), _advise_zstd),
     Reader("an operation table (Parquet)", straggler_parquet.sniff, straggler_parquet.read, is_original=True),
     Reader("the sizes of a job (meta.yaml)", straggler_parquet.sniff_meta, None, "give the trace.parquet beside it", is_companion=True),
     Reader("pipeline passes of one rank", pipeline_json.sniff, pipeline_json.read),
@@ -83,12 +93,14 @@ def read(
     engine: str = "local",
     ray_address: str | None = None,
 ) -> Job:
-    """Read a job: one file, several files, or a folder with one file per rank.
+    """Read a job: one file, several files, or a folder with one file per rank. Where the folders hold no trace, their sub-folders are
+    read. Of several windows of one run, the newest that all ranks recorded in full is the job, with a diagnostic.
 
     `repair` also reads traces that are not quite JSON or were cut off, with a diagnostic. `progress(done, total)` is called
     with bytes of the files. engine: "local" (threads), or "ray": a task for every file on the Ray cluster at `ray_address`, whose
     machines must have the files under the same paths. In a folder, execution traces and files that no reader recognises are left
-    out, each with a diagnostic. Raises TraceError: no file, an unreadable or malformed file, two files of one rank.
+    out, each with a diagnostic. Raises TraceError: no file, an unreadable or malformed file, two files of one rank that are no windows
+    of one run.
     """
     if engine not in READ_ENGINES:
         raise UsageError(f"engine {engine!r} is not known; valid: {', '.join(READ_ENGINES)}")
@@ -97,54 +109,36 @@ def read(
     if any(not os.fspath(path) for path in paths):
         raise TraceError("an empty path (a variable of the shell that is not set?); name a file or a folder")
     diagnostics: list[Diagnostic] = []
-    files = list(_choose([Path(path) for path in paths], diagnostics))
-    contents = _on_cluster(files, repair, progress, ray_address) if engine == "ray" else _in_threads(files, repair, progress)
-    traces = _traces(contents, diagnostics)
+    traces: list[Trace] = []
+    for folders in ([Path(path) for path in paths], _inner_folders(paths)):
+        if traces or not folders:
+            break
+        files = list(_choose(folders, diagnostics))
+        contents = _on_cluster(files, repair, progress, ray_address) if engine == "ray" else _in_threads(files, repair, progress)
+        traces = _traces(contents, diagnostics)
     if not traces:
         raise TraceError(f"{', '.join(map(str, paths))}: holds no trace ({_instead(paths, diagnostics)}); give the profiler's files")
     _check_alike(traces)
-    traces.sort(key=lambda trace: trace.rank)
-    for one, other in pairwise(traces):
-        if one.rank == other.rank:
-            raise TraceError(_both_of_one_rank(one, other))
-    return Job(tuple(traces), process_groups(traces), tuple(diagnostics))
+    _check_lanes(traces)
+    traces, left_out = one_window(traces)
+    return Job(tuple(traces), process_groups(traces), (*diagnostics, *left_out))
 
 
 def _instead(paths: Sequence[str | os.PathLike[str]], diagnostics: Sequence[Diagnostic]) -> str:
     """What the given folders hold in place of a trace."""
     if diagnostics:
         return "; ".join(d.message for d in diagnostics[:3])
-    folders = sorted(inner for path in paths for inner in Path(path).iterdir() if inner.is_dir() and not inner.name.startswith("."))
+    folders = _inner_folders(paths)
     if not folders:
         return "the folder is empty"
     named = ", ".join(folder.name for folder in folders[:3]) + (", …" if len(folders) > 3 else "")
-    return f"only {count(len(folders), 'folder')}, {named}, into which no one looks: name them, as in {folders[0].parent / '*'}"
+    return f"only {count(len(folders), 'folder')}, {named}, without a file; name the folders further down"
 
 
-def _both_of_one_rank(one: Trace, other: Trace) -> str:
-    """The message that refuses two files of one rank. Renaming is no remedy where distributedInfo gives a file's rank, nor where the
-    files are two windows of one run."""
-    sources = (one.rank_source, other.rank_source)
-    if "assumed" not in sources and (windows := _two_windows(one, other)):
-        return f"{one.path} and {other.path} are {windows} of rank {one.rank}; name one of them, or one window of every rank"
-    place = f"{one.path} and {other.path} are both of rank {one.rank} (from: {', '.join(sources)}); name the one to read, or "
-    if "distributedInfo" in sources:
-        return place + "correct the rank in distributedInfo of the file that is of another (it wins over the file's name)"
-    return place + "give each rank's number in its file name (rank0.json)"
-
-
-def _two_windows(one: Trace, other: Trace) -> str:
-    """What two recordings of one rank are, where they are windows of one run: recordings of other steps, one after the other."""
-    marks = [[trace.strings[i] for i in trace.name[trace.named(_MARK.fullmatch)].tolist()] for trace in (one, other)]
-    names = [sorted(set(of_trace), key=lambda name: int(name.partition("#")[2])) for of_trace in marks]
-    if not names[0] or not names[1] or set(names[0]) & set(names[1]):
-        return ""
-    texts = [some[0] if len(some) == 1 else f"{some[0]} to {some[-1]}" for some in names]
-    return f"two windows ({texts[0]}; {texts[1]})"
-
-
-#: How torch.profiler names the range of one step.
-_MARK = re.compile(r"ProfilerStep#\d+")
+def _inner_folders(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The folders in the given folders, except hidden ones."""
+    outer = [Path(path) for path in paths if Path(path).is_dir()]
+    return [inner for path in outer for inner in sorted(path.iterdir()) if inner.is_dir() and not inner.name.startswith(".")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +196,16 @@ def _check_alike(traces: list[Trace]) -> None:
             )
 
 
+def _check_lanes(traces: Iterable[Trace]) -> None:
+    """Raise TraceError where a file has more threads and streams than any job."""
+    for trace in traces:
+        if len(trace.lanes) > LANES_READ:
+            raise TraceError(
+                f"{trace.path}: rows on {len(trace.lanes):,} threads and streams, more than the {LANES_READ:,} that are compared with each"
+                " other; record fewer steps, or check what numbers the file's tid"
+            )
+
+
 def _listed(folder: Path) -> list[Path]:
     try:
         return sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
@@ -210,11 +214,12 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def readable(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
-    """The files that `paths` name, and in folders those that a reader recognises, also where it sets them aside. Missing ones are left
-    out. TraceError where a folder cannot be listed."""
+    """The files that `paths` name, and in folders those that a reader recognises, also where it sets them aside; where there are none,
+    those in the folders' own folders. Missing ones are left out. TraceError where a folder cannot be listed."""
     for path in map(Path, paths):
         if path.is_dir():
-            yield from (file for file in _listed(path) if _reader_of(file) is not None)
+            own = [file for file in _listed(path) if _reader_of(file) is not None]
+            yield from own or (file for inner in _inner_folders([path]) for file in _listed(inner) if _reader_of(file) is not None)
         elif path.exists():
             yield path
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
+from lumos.extras import install
 from lumos.trace.blocks import unpacked_blocks
 from lumos.trace.operations import LANE_OF, RecordedPlan, operation_trace
 
@@ -121,7 +122,7 @@ def _table(path: Path) -> dict[str, Any]:
         import pyarrow as arrow
         from pyarrow import parquet
     except ImportError as error:
-        raise TraceError(f"{path}: reading Parquet needs pyarrow, which is not installed: pip install 'lumos-trace[arrow]'") from error
+        raise TraceError(f"{path}: reading Parquet needs pyarrow, which is not installed: {install('arrow')}") from error
     try:
         file = parquet.ParquetFile(path)
         missing = [key for key in _COLUMNS if key not in file.schema_arrow.names]

@@ -32,6 +32,7 @@ from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
 from lumos.simulate import Timeline, measured, simulate
 from lumos.simulate.freeze import freeze, sweep
+from lumos.stages import stage
 from lumos.units import duration
 
 if TYPE_CHECKING:
@@ -123,6 +124,7 @@ class Stragglers(Shown):
     diagnostics: tuple[Diagnostic, ...]
 
 
+@stage("aligning the ranks")
 def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median", *, force: bool = False) -> Stragglers:
     """Compare a measured job of several ranks with its ideal. job: what the graph was built from, which gives the stages. force: also where
     the recording cannot give a sound answer (`analyze.trust`).

@@ -1,0 +1,136 @@
+"""Stages of long work on a terminal."""
+
+from __future__ import annotations
+
+import io
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from lumos.cli import progress as module
+from lumos.cli.progress import Shown, progress
+from lumos.stages import stage, watched
+
+pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def on_a_terminal(monkeypatch):
+    """Standard error as a terminal. No fixture, because pytest puts its own back in place before it calls the test."""
+    found = Terminal()
+    monkeypatch.setattr(sys, "stderr", found)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    return found
+
+
+def drawn(shown):
+    """The display once it is there."""
+    end = time.monotonic() + 20
+    while shown._drawn is None and time.monotonic() < end:
+        time.sleep(0.01)
+    return shown._drawn
+
+
+def test_a_long_stage_is_shown_with_the_part_that_runs_and_then_cleared(monkeypatch):
+    terminal = on_a_terminal(monkeypatch)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.01)
+    shown = Shown()
+    with watched(shown), stage("diagnosing"):
+        assert drawn(shown) is not None
+        with stage("building the graph"), stage("a detail"):
+            assert shown.stage == "diagnosing: building the graph"
+            shown._drawn.refresh()
+            assert "diagnosing: building the graph" in terminal.getvalue()
+    assert shown.stage == "" and shown._drawn is None
+
+
+def test_short_work_shows_nothing(monkeypatch):
+    terminal = on_a_terminal(monkeypatch)
+    shown = Shown()
+    with watched(shown), stage("reading"):
+        pass
+    assert terminal.getvalue() == "" and shown._drawn is None
+
+
+def test_without_a_terminal_nothing_is_drawn(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    monkeypatch.setattr(module, "PATIENCE_S", 0.0)
+    shown = Shown()
+    with watched(shown), stage("reading"):
+        assert shown._timer is None
+    assert progress("reading", "bytes") is None
+
+
+def test_a_count_shows_its_rate_and_the_end_clears_it(monkeypatch):
+    on_a_terminal(monkeypatch)
+    monkeypatch.setattr(module, "PATIENCE_S", 0.01)
+    shown = Shown()
+    monkeypatch.setattr(module, "SHOWN", shown)
+    show = progress("reading", "bytes")
+    show(1_000_000, 4_000_000)
+    assert drawn(shown) is not None
+    show(2_000_000, 4_000_000)
+    (task,) = shown._drawn.tasks
+    assert (task.completed, task.total, task.description) == (2_000_000, 4_000_000, "reading")
+    assert shown.rate(2.5e6) == "2.50 MB/s"
+    show(4_000_000, 4_000_000)
+    assert shown._drawn is None and shown.stage == ""
+
+
+def test_plans_and_rows_have_rates_of_their_own():
+    shown = Shown()
+    shown.advanced(1, 2, "plans")
+    assert shown.rate(12_345.6) == "12,346 plans/s"
+
+
+def test_stages_cost_nothing_and_say_nothing_where_nobody_watches(capfd):
+    with stage("reading"):
+        pass
+    assert capfd.readouterr() == ("", "")
+
+
+INTERRUPTED = """
+import sys, time, lumos.trace
+from lumos.stages import stage
+
+def slow(*paths, **options):
+    with stage("reading"):
+        print("ready", flush=True)
+        time.sleep(60)
+
+lumos.trace.read = slow
+sys.argv = ["lumos", "diagnose", "trace.json"]
+from lumos.cli import main
+main()
+"""
+
+
+def test_an_interruption_names_the_stage_and_ends_with_its_status():
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None and running.stdout.readline() == "ready\n"
+        running.send_signal(signal.SIGINT)
+        out, error = running.communicate(timeout=30)
+    assert running.returncode == 130 and out == ""
+    assert error.startswith("lumos: interrupted while reading, after ") and error.endswith("no output is left half-written\n")
+    assert "Traceback" not in error
+
+
+def test_one_stage_follows_the_other(monkeypatch):
+    on_a_terminal(monkeypatch)
+    shown = Shown()
+    monkeypatch.setattr(module, "SHOWN", shown)
+    show = module.stages("plans")
+    show("listing plans", 0, 0)
+    assert shown.stage == "listing plans"
+    show("timing plans", 1, 2)
+    assert shown.stage == "timing plans"
+    show("timing plans", 2, 2)
+    assert shown.stage == ""

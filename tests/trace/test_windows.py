@@ -1,0 +1,71 @@
+"""Several windows of one run in one folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lumos.errors import TraceError
+from lumos.trace import read
+
+
+def record(path: Path, steps: range, rank: int | None = None, pid: int = 41) -> None:
+    """Write a trace with marks of the given steps."""
+    info = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
+    rows = [("cpu_op", "aten::mm", step) for step in steps] + [("user_annotation", f"ProfilerStep#{step}", step) for step in steps]
+    events = [{"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": 1, "ts": 10 * step, "dur": 5} for cat, name, step in rows]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**info, "traceEvents": events}))
+
+
+def test_tensorboards_folder_gives_the_newest_window_of_all_workers(tmp_path: Path) -> None:
+    for rank, pid in enumerate((41, 42)):
+        record(tmp_path / f"node-3_{pid}.17000000{rank}.pt.trace.json", range(8, 11), rank, pid)
+        record(tmp_path / f"node-3_{pid}.17000009{rank}.pt.trace.json", range(18, 21), rank, pid)
+    record(tmp_path / "node-3_41.170000190.pt.trace.json", range(28, 31), 0, 41)  # the other worker was stopped before it wrote
+    job = read(tmp_path)
+    assert [Path(trace.path).name for trace in job.traces] == [
+        f"node-3_{pid}.17000009{rank}.pt.trace.json" for rank, pid in ((0, 41), (1, 42))
+    ]
+    (found,) = [d.message for d in job.diagnostics if d.code == "windows-left-out"]
+    assert "5 files of 2 ranks" in found
+    assert "3 windows (steps 8 to 10; steps 18 to 20; steps 28 to 30 of only 1 rank); steps 18 to 20 are read" in found
+
+
+def test_one_process_without_a_rank_has_windows_too(tmp_path: Path) -> None:
+    for step in (10, 20):
+        record(tmp_path / f"host_41.{step}.pt.trace.json", range(step, step + 2))
+    assert read(tmp_path).traces[0].path.endswith("host_41.20.pt.trace.json")
+
+
+def test_a_window_in_which_the_training_ended_is_not_the_newest_complete_one(tmp_path: Path) -> None:
+    record(tmp_path / "a.json", range(10, 13), 0)
+    record(tmp_path / "b.json", range(20, 21), 0)
+    assert read(tmp_path).traces[0].path.endswith("a.json")
+
+
+def test_folders_of_windows_are_read(tmp_path: Path) -> None:
+    for step in (10, 20):
+        for rank in (0, 1):
+            record(tmp_path / f"iteration_{step}" / f"rank{rank}_trace.json", range(step, step + 2), rank)
+    assert {Path(trace.path).parent.name for trace in read(tmp_path).traces} == {"iteration_20"}
+
+
+@pytest.mark.parametrize("other", [{"steps": range(20, 22), "pid": 7}, {"steps": range(11, 13)}, {"steps": range(0)}])
+def test_what_is_no_window_of_the_same_run_is_refused(tmp_path: Path, other: dict) -> None:
+    record(tmp_path / "a.json", range(10, 12), 1)
+    record(tmp_path / "b.json", rank=1, **other)
+    with pytest.raises(TraceError, match=r"a\.json and .*b\.json are both of rank 1 .*name the one to read"):
+        read(tmp_path)
+
+
+def test_windows_that_no_two_ranks_share_are_refused_with_the_choice(tmp_path: Path) -> None:
+    record(tmp_path / "a.json", range(10, 12), 0)
+    record(tmp_path / "b.json", range(20, 22), 0)
+    record(tmp_path / "c.json", range(30, 32), 1)
+    with pytest.raises(
+        TraceError, match=r"3 windows \(steps 10 to 11 of only 1 rank; .*none of which all ranks .*name one file of every rank"
+    ):
+        read(tmp_path)
