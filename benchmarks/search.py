@@ -21,7 +21,6 @@ from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
 from lumos.plan.profiles import framework_profile
-from lumos.report.text.search import plan_words
 from lumos.search.coarse import coarse_step_times
 from lumos.search.engine import Ray
 from lumos.search.memory import peak_bytes
@@ -63,18 +62,15 @@ def rates() -> str:
 
 
 def searches() -> str:
-    rows, tops = [], []
+    rows = []
     for problem in (GPT3, LLAMA):
         start = time.process_time()
         found = search_problem(problem)
         rows.append(_row(problem, found, time.process_time() - start))
-        tops.append(_top(problem, found))
     head = ("search", "plans", "too large", "proved slower", "timed", "s", "CPU s", "peak memory")
     return (
-        f"Written by `python -m benchmarks.search`, {NOTE}. Whole searches (to reach: 20 s and 90 s, 2 GB):\n\n"
-        + markdown_table(head, rows)
-        + "\n\n"
-        + "\n\n".join(tops)
+        f"Written by `python -m benchmarks.search`, {NOTE}. Whole searches (to reach: 20 s and 90 s, 2 GB); the plans that they find are in"
+        ' [accuracy](accuracy.md), section "Searches":\n\n' + markdown_table(head, rows)
     )
 
 
@@ -135,16 +131,6 @@ def _row(problem: Problem, found: Found, cpu: float) -> tuple[str, ...]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     counts = (found.plans, found.infeasible, found.pruned, found.evaluated)
     return (_named(problem), *(f"{n:,}" for n in counts), f"{found.seconds_s:.1f}", f"{cpu:.1f}", f"{peak / 1e9:.2f} GB")
-
-
-def _top(problem: Problem, found: Found) -> str:
-    rows = [
-        (plan_words(p.job.plan), f"{p.time.time_s:.3f}", f"{p.time.low_s:.2f} – {p.time.high_s:.2f}", f"{p.model_flops_utilization:.1%}",
-         f"{p.memory.peak_bytes / 1e9:.1f}")
-        for p in found.best
-    ]  # fmt: skip
-    heading = f"The first ten of {problem.model.name} on {problem.gpus:,} H100, {problem.global_batch} sequences of {problem.seq_len}:"
-    return f"{heading}\n\n" + markdown_table(("plan", "step s", "80 % interval s", "MFU", "peak GB"), rows)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from tools.document import write_section
 from tools.fit import comparable, kernels
+from validation.goals import marked
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import GENERIC, find, shipped_coefficients
@@ -215,7 +216,8 @@ def figures(
         ["memory-bound kernels of public traces, held-out shapes: median", "≤ 15 %", percent(median(np.abs(pooled(streamed).error)))],
         ["the same with the kernels that their launch bounds", "≤ 15 %", percent(median(np.abs(pooled(kernel_sets).error)))],
     ]
-    return markdown(["what", "figure", "reached"], rows)
+    marks = [[what, goal, marked(got, float(got.split()[0]) <= float(goal.split()[1]))] for what, goal, got in rows]
+    return markdown(["what", "figure", "reached"], marks)
 
 
 def numbers() -> str:

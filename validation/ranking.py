@@ -3,8 +3,9 @@
     LUMOS_MEASURED=... python -m validation.ranking [agreement] [published] [left-out]        default: the first two
 
 The coarse form is held to the full simulation on random plans that fit. On the published runs, plans of one model, accelerator,
-number of devices, batch and sequence are ranked by their predicted steps; the regret is what the first choice costs over the
-best that was measured. `left-out` predicts every source with coefficients fitted to the others (minutes more). Each writes its own
+number of devices, batch, sequence and precision are ranked by their predicted steps; the regret is what the first choice costs over the
+best that was measured, and of every pair of plans it is counted whether they ran in the predicted order. `left-out` predicts every
+source with coefficients fitted to the others (minutes more). Each writes its own
 section of docs/accuracy.md.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +26,9 @@ from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
 from lumos.plan.profiles import framework_profile
 from lumos.predict import fit as fitting
-from lumos.predict.step_time import step_time
+from lumos.predict.step_time import central_time
 from lumos.predict.validate import RANKED, Scored, read_tables, score, spearman_within
-from lumos.search.coarse import step_times
+from lumos.search.coarse import coarse_step_times
 from lumos.search.memory import peak_bytes
 from lumos.search.prices import Prices
 from lumos.search.space import Problem, Space, enumerate_plans
@@ -40,7 +42,12 @@ PROBLEMS = (
 )
 PLANS = 150
 PARTS = ("agreement", "published", "left-out")
-TABLES = ("vtrain", "llm_foundry", "internevo", "simumax_b200", "nemo_legacy", "torchtitan")
+TABLES = (
+    "vtrain", "llm_foundry", "internevo", "simumax_b200", "nemo_legacy", "torchtitan", "bloom", "dgxc", "megatron_bridge",
+    "llm_foundry_h100",
+)  # fmt: skip
+#: Bounds of the classes of pairs: by how much the predicted steps of two plans differ.
+APART = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 #: As in validation.runs: of the largest tables, only every so many rows one is used in the fit.
 THINNED = {"vtrain": 8, "llm_foundry": 2}
 
@@ -67,28 +74,30 @@ def _agreement() -> str:
     rows, every = [], []
     for model, framework, gpus, batch, seq in PROBLEMS:
         problem = Problem(load_model(model), framework_profile(framework), load_cluster("h100"), gpus, batch, seq)
-        coarse, full = _both(problem)
-        every.append((coarse, full))
-        rows.append((f"{model}, {gpus} GPUs, {framework}", *_cells(coarse, full)))
-    coarse, full = (np.concatenate([pair[i] for pair in every]) for i in (0, 1))
+        every.append(_both(problem))
+        rows.append((f"{model}, {gpus} GPUs, {framework}", *_cells(*every[-1][:2])))
+    coarse, full, zero = (np.concatenate([part[i] for part in every]) for i in (0, 1, 2))
+    rows += [(f"all of them with ZeRO {stage}", *_cells(coarse[zero == stage], full[zero == stage])) for stage in range(4)]
     rows.append(("all", *_cells(coarse, full)))
     return (
         "Written by `python -m validation.ranking`. Coarse form of the search against the full simulation, random plans that fit"
-        " (to reach: median ≤ 2 %, Spearman ≥ 0.98 over ≥ 500 plans):\n\n"
+        " (to reach: median ≤ 2 %, Spearman ≥ 0.98 over ≥ 500 plans). With ZeRO 2 a pass waits for the reductions of passes before it, of"
+        " which the coarse form knows only those of one layer; the search simulates in full what it may have taken for too fast.\n\n"
         + markdown_table(("plans of", "plans", "median error", "90th percentile", "worst", "Spearman"), rows)
     )
 
 
-def _both(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+def _both(problem: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Steps in coarse and in full form, and the ZeRO stages, of random plans that fit."""
     plans = enumerate_plans(problem, Space())
     capacity = problem.cluster.accelerator.memory_bytes
     assert capacity is not None
     fits = np.flatnonzero(peak_bytes(plans) <= capacity)
     plans = plans.take(np.random.default_rng(0).choice(fits, min(PLANS, len(fits)), replace=False))
     pricer = Pricer(problem.cluster)
-    coarse = step_times(plans, Prices(pricer).columns(plans), pricer.coefficients)
-    full = np.array([step_time(problem.job(plans.plan(row)), pricer).time_s for row in range(len(plans))])
-    return coarse, full
+    coarse = coarse_step_times(plans, Prices(pricer).columns(plans), pricer.coefficients)
+    full = np.array([central_time(problem.job(plans.plan(row)), pricer) for row in range(len(plans))])
+    return coarse, full, plans["zero"]
 
 
 def _cells(coarse: np.ndarray, full: np.ndarray) -> tuple[str, ...]:
@@ -102,11 +111,12 @@ def _published(folder: str, left_out: bool) -> str:
     tables = {name: list(read_tables([str(Path(folder) / f"{name}.csv")])) for name in TABLES}
     every = [row for table in tables.values() for row in table]
     if not left_out:
-        return _ranking(score(every), "coefficients fitted to all sources")
+        scored = score(every)
+        return f"{_ranking(scored, 'coefficients fitted to all sources')}\n\n{_pairs(scored)}"
     prior = StepCoefficients()
     problem = fitting.problem([row for name, table in tables.items() for row in table[:: THINNED.get(name, 1)]])
     start = fitting.linearise(problem, shipped_step_coefficients())
-    scored: list[Scored] = []
+    scored = []
     for source in dict.fromkeys(row["source"] for row in every):
         own = fitting.fit(problem, prior, leave_out=source, start=start, rounds=1)
         scored += score([row for row in every if row["source"] == source], own)
@@ -118,26 +128,57 @@ def _ranking(scored: Sequence[Scored], what: str) -> str:
     rows = []
     for source in [*dict.fromkeys(s.source for s in good), "all"]:
         of = [s for s in good if source in (s.source, "all")]
-        regrets = [_regret(group) for group in groups(of)]
+        regrets = [_regret(group) for group in groups(of, RANKED)]
         if regrets:
             spearman = spearman_within(of)
             rank = "–" if spearman is None else f"{spearman:.2f}"
             rows.append((source, str(len(regrets)), rank, f"{np.median(regrets):.1%}", f"{max(regrets):.1%}"))
     return (
-        f"Published runs, {what}: groups of at least {RANKED} plans of one model, accelerator, number of devices, batch and"
-        " sequence. Regret: measured step of the plan predicted fastest over that of the plan measured fastest"
+        f"Published runs, {what}: groups of at least {RANKED} plans of one model, accelerator, number of devices, batch,"
+        " sequence and precision. Regret: measured step of the plan predicted fastest over that of the plan measured fastest"
         " (to reach: Spearman ≥ 0.8, regret median ≤ 1 %, worst ≤ 10 %).\n\n"
         + markdown_table(("source", "groups", "Spearman", "median regret", "worst regret"), rows)
     )
 
 
-def groups(scored: Sequence[Scored]) -> list[list[Scored]]:
-    """Runs that differ in their plans alone, at least RANKED of them."""
+def _pairs(scored: Sequence[Scored]) -> str:
+    """Of every two plans of a group, whether they ran in the predicted order: by how far apart they were predicted to be, and by whether
+    their 80 % intervals overlap. Pairs that are predicted to take equally long, or did, are left out."""
+    found = np.array([_pair(a, b) for group in groups([s for s in scored if s.skipped is None], 2) for a, b in combinations(group, 2)])
+    found = found[(found[:, 0] > 0) & np.isfinite(found[:, 1])]
+    rows = []
+    for low, high in zip(APART, (*APART[1:], np.inf), strict=True):
+        of = found[(found[:, 0] >= low) & (found[:, 0] < high)]
+        rows.append((f"{low:.0%} to {high:.0%}" if np.isfinite(high) else f"more than {low:.0%}", *_order(of)))
+    rows.append(("intervals overlap", *_order(found[found[:, 2] == 1])))
+    rows.append(("intervals apart", *_order(found[found[:, 2] == 0])))
+    return (
+        "Every two plans of a group (of two or more): by how much their predicted steps differ, and how often they ran in that order."
+        " This is why a search calls plans equal whose intervals overlap:\n\n"
+        + markdown_table(("predicted difference", "pairs", "in the predicted order"), rows)
+    )
+
+
+def _pair(a: Scored, b: Scored) -> tuple[float, float, bool]:
+    """Predicted difference as a share, whether the measured order is the predicted one (NaN: measured alike), whether intervals overlap."""
+    assert a.predicted is not None and b.predicted is not None
+    fast, slow = sorted((a, b), key=lambda s: s.predicted.time_s if s.predicted is not None else np.inf)
+    assert fast.predicted is not None and slow.predicted is not None
+    right = np.nan if fast.measured_s == slow.measured_s else float(fast.measured_s < slow.measured_s)
+    return slow.predicted.time_s / fast.predicted.time_s - 1, right, slow.predicted.low_s <= fast.predicted.high_s
+
+
+def _order(pairs: np.ndarray) -> tuple[str, str]:
+    return f"{len(pairs):,}", f"{pairs[:, 1].mean():.1%}" if len(pairs) else "–"
+
+
+def groups(scored: Sequence[Scored], least: int) -> list[list[Scored]]:
+    """Runs that differ in their plans alone, at least `least` of them."""
     found: dict[tuple[str, ...], list[Scored]] = {}
     for s in scored:
-        key = tuple(s.row.get(k, "") for k in ("source", "model", "gpu", "n_gpus", "global_batch", "seq_len"))
+        key = tuple(s.row.get(k, "") for k in ("source", "model", "gpu", "n_gpus", "global_batch", "seq_len", "precision"))
         found.setdefault(key, []).append(s)
-    return [members for members in found.values() if len(members) >= RANKED]
+    return [members for members in found.values() if len(members) >= least]
 
 
 def _regret(members: Sequence[Scored]) -> float:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.cost.attention import KERNELS, attention
-from lumos.cost.attention_variants import context_parallel_attention, unfused_attention
+from lumos.cost.attention_variants import unfused_attention
 from lumos.cost.cluster import Accelerator, load_cluster
 from lumos.errors import UsageError
 
@@ -94,21 +94,6 @@ def test_fused_beats_unfused_and_both_grow() -> None:
     assert steps[0] > steps[1] > unfused_attention(4, 2048, 16, 128, a, dropout=False).time
 
 
-@pytest.mark.parametrize("method", ["ring", "all_gather"])
-def test_context_parallel_attention_divides_the_work(method: str) -> None:
-    cluster = load_cluster("h100")
-    whole = attention(1, 131072, 8, 128, cluster.accelerator).time
-    assert context_parallel_attention(1, 131072, 8, 128, 1, cluster, method=method).time == whole
-    eighth = context_parallel_attention(1, 131072, 8, 128, 8, cluster, method=method).time
-    assert whole / 8 < eighth < whole / 5
-
-
-def test_a_ring_over_a_slow_network_waits_for_it() -> None:
-    cluster = load_cluster("h100")
-    near, far = (context_parallel_attention(1, 8192, 8, 128, 8, cluster, kv_heads=8, per_node=p).time for p in (None, 1))
-    assert far > near
-
-
 def test_every_kernel_of_its_own_fit_answers() -> None:
     times = [int(attention(4, 8192, 16, 128, device(), kernel=k).time) for k in KERNELS]
     assert len(set(times)) == len(KERNELS)
@@ -135,5 +120,3 @@ def test_bad_input_is_refused(change: dict[str, object], complaint: str) -> None
     good: dict[str, object] = {"batch": 1, "seq_len": 128, "heads": 8, "head_dim": 64, "accelerator": device()}
     with pytest.raises(UsageError, match=complaint):
         attention(**{**good, **change})  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="method 'tree' is not known; valid: ring"):
-        context_parallel_attention(1, 128, 8, 64, 2, load_cluster("h100"), method="tree")

@@ -96,6 +96,17 @@ def test_arrays_broadcast() -> None:
     assert np.all(e.time[0] == 0)
 
 
+@given(KIND, st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 16, 64, 2048]), BYTES), min_size=1, max_size=6))
+def test_a_batch_answers_as_its_rows_one_by_one(kind: str, rows: list[tuple[int, int]]) -> None:
+    cluster = load_cluster("h100")
+    ranks, sizes = zip(*rows, strict=True)
+    batch = collective(kind, ranks, sizes, cluster)
+    alone = [collective(kind, *row, cluster) for row in rows]
+    for key in ("time", "low", "high", "bound_by", "roofline", "extrapolated"):
+        assert getattr(batch, key).tolist() == [getattr(one, key).item() for one in alone], key
+    assert set(batch.diagnostics) == {note for one in alone for note in one.diagnostics}
+
+
 @pytest.mark.parametrize(
     ("kind", "ranks", "size", "options", "complaint"),
     [

@@ -1,10 +1,9 @@
-"""Estimates compose: in sequence, repeated, and at once."""
+"""Estimates compose: in sequence, and repeated."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from lumos.cost.attention_variants import longer
 from lumos.cost.estimate import MEASURED, MODELLED, SCALED, Bound, Estimate
 from lumos.diagnostics import Diagnostic
 
@@ -28,8 +27,3 @@ def test_repeats_scale_everything_but_the_fraction_of_peak() -> None:
     assert e.time.tolist() == [0, 10, 30] and e.high.tolist() == [0, 12, 36]
     assert e.fraction_of_peak.tolist() == [1.0, 0.5, 0.5]
     assert e.bounds() == ["compute"] * 3
-
-
-def test_at_once_the_longer_decides() -> None:
-    e = longer(estimate(10, Bound.COMPUTE), estimate(30, Bound.FABRIC))
-    assert (e.time, e.bounds()) == (30, "fabric")

@@ -171,7 +171,8 @@ def test_public_traces_calibrate(name: str, device: str, expected: set[tuple[str
     ("device", "found"),
     [
         ({"name": "NVIDIA A100-PG509-200", "numSms": 108, "totalGlobalMem": 42_297_524_224}, "a100-40gb"),
-        ({"name": "NVIDIA A100 80GB PCIe", "numSms": 108, "totalGlobalMem": 84_987_740_160}, "a100-80gb"),
+        ({"name": "NVIDIA A100 80GB PCIe", "numSms": 108, "totalGlobalMem": 84_987_740_160}, "a100-pcie"),
+        ({"name": "NVIDIA H100 PCIe", "numSms": 114, "totalGlobalMem": 84_929_347_584}, "h100-pcie"),
         ({"name": "", "numSms": 304, "totalGlobalMem": 206_141_652_992}, "mi300x"),  # ROCm may leave the name out
         ({"name": "NVIDIA H100 80GB HBM3"}, "h100"),
     ],
@@ -184,8 +185,8 @@ def test_the_device_is_known_by_its_name_or_by_its_memory_and_sms(tmp_path: Path
     ("device", "reason"),
     [
         ({"name": "NVIDIA GeForce RTX 2080 Ti", "numSms": 68, "totalGlobalMem": 11_554_586_624}, "68 SMs and 12 GB is none that Lumos"),
-        ({"name": "NVIDIA H100 PCIe", "numSms": 114, "totalGlobalMem": 84_929_347_584}, "'NVIDIA H100 PCIe', 114 SMs and 85 GB"),
-        ({"name": "", "numSms": 132, "totalGlobalMem": 84_929_347_584}, r"like h100, h800\?"),
+        ({"name": "NVIDIA H100 PCIe", "numSms": 120, "totalGlobalMem": 84_929_347_584}, "'NVIDIA H100 PCIe', 120 SMs and 85 GB"),
+        ({"name": "", "numSms": 132, "totalGlobalMem": 84_929_347_584}, r"like h100, h100-nvl, h800\?"),
         ({}, "names no device"),
         (7, "names no device"),
     ],

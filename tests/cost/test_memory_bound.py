@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.cost.cluster import Accelerator, load_cluster
-from lumos.cost.host import HOST_MODES, host_launches
 from lumos.cost.memory_bound import WORK, bytes_per_element, fused, memory_bound, moved
 from lumos.errors import LumosError, UsageError
 
@@ -75,20 +74,3 @@ def test_bad_input_is_refused() -> None:
         memory_bound("copy", -1, device())
     with pytest.raises(LumosError, match="not published"):
         memory_bound("copy", 1, device("m2-inference"))
-
-
-def test_host_time_grows_with_launches_and_shrinks_with_compilation() -> None:
-    eager, compiled, graph = (host_launches(1000, device(), m) for m in HOST_MODES)
-    assert eager.time > compiled.time > graph.time > 0
-    assert eager.time == 10 * host_launches(100, device()).time
-    assert eager.bounds() == "host"
-    assert eager.low <= eager.time <= eager.high
-
-
-def test_host_launches_refuse_what_has_no_answer() -> None:
-    with pytest.raises(UsageError, match="mode 'lazy' is not known; valid: eager"):
-        host_launches(1, device(), "lazy")
-    with pytest.raises(UsageError, match="zero or more"):
-        host_launches(-1, device())
-    with pytest.raises(LumosError, match="launch_s is not published"):
-        host_launches(1, device("mtia-v1"))

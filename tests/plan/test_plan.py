@@ -38,7 +38,8 @@ GOOD = Plan(seq_len=4096, global_batch=64, micro_batch=1, tp=2, pp=2, dp=4)
         ({"lora_rank": 4097}, "lora_rank .4097. must be at most"),
         ({"document": 512, "cp": 2}, "packed documents"),
         ({"global_batch": 1_000_000_000}, "passes of a step"),
-        ({"seq_len": 99_999_999_999}, "than kernels can index"),
+        ({"seq_len": (1 << 27) + 2}, "must be at most 134,217,728 tokens"),
+        ({"seq_len": 1 << 27, "micro_batch": 16}, "than kernels can index"),
     ],
 )
 def test_rules(change, rule):

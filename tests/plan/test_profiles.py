@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lumos.errors import UsageError
-from lumos.plan.profiles import _DATA, choose, framework_profile, named, profiles
+from lumos.plan.profiles import _DATA, choose, framework_profile, named, profile_questions, profiles
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,9 @@ from lumos.plan.profiles import _DATA, choose, framework_profile, named, profile
         ("Megatron-LM (Megatron Core)", 2026, "megatron-core"),
         ("Megatron-DeepSpeed", 2023, "megatron-deepspeed"),
         ("NeMo (Megatron Core)", 2024, "nemo"),
-        ("MLPerf submission", 2025, "nemo"),
+        ("MLPerf submission", 2025, "mlperf"),
+        ("Megatron Bridge (Megatron Core)", 2025, "megatron-bridge"),
+        ("MaxText", 2024, "jax"),
         ("Primus (Megatron Core)", 2025, "megatron-core"),
         ("torchtitan FSDP2", 2025, "fsdp2"),
         ("llm-foundry FSDP", 2023, "llm-foundry"),
@@ -60,6 +62,17 @@ def test_versions_differ_from_their_profile_in_what_they_state():
 
 def test_remarks_tell_a_compiled_framework_from_an_eager_one():
     assert choose("torchtitan FSDP2", 2025, "torch.compile")[0] == framework_profile("fsdp2-compiled")
+
+
+def test_a_profile_like_another_has_its_values_and_questions():
+    nemo, bridge = framework_profile("nemo"), framework_profile("megatron-bridge")
+    assert bridge == replace(nemo, name="megatron-bridge", deep_ep=True)
+    assert profile_questions("megatron-bridge") == profile_questions("nemo") != ()
+
+
+def test_remarks_name_a_framework_that_the_column_does_not():
+    assert choose("NeMo (Megatron Core)", 2025, "Llama2 70B (MaxText)").framework.name == "jax"
+    assert choose("NeMo (Megatron Core)", 2025, "MLPerf Training v4.0").framework.precision == "fp8"
 
 
 def test_every_choice_leads_to_a_profile():

@@ -43,10 +43,10 @@ def test_sharding(spelling, zero, shard):
 
 @pytest.mark.parametrize(
     ("spelling", "family"),
-    [("amp_bf16", "bf16"), ("FP8 tensorwise", "fp8"), ("BF16", "bf16"), ("float32", "fp32")],
+    [("amp_bf16", "bf16"), ("FP8 tensorwise", "fp8"), ("BF16", "bf16"), ("float32", "fp32"), ("NVFP4", "fp4")],
 )
 def test_precision_families(spelling, family):
-    assert job_of(row(precision=spelling)).plan.precision == family
+    assert job_of(row(precision=spelling, gpu="B200")).plan.precision == family
 
 
 @pytest.mark.parametrize("name", ["Mixtral-8x7B-v0.1", "Mixtral 8x7B (pretraining)", "mixtral_8x7b"])
@@ -145,3 +145,26 @@ def test_a_recomputation_of_null_is_one_that_is_not_stated():
 def test_a_flag_that_is_neither_yes_nor_no_is_not_read_as_no():
     with pytest.raises(LumosError, match="sequence_parallel 'sometimes'"):
         job_of(row(sequence_parallel="sometimes"))
+
+
+def test_a_precision_that_is_not_stated_is_as_the_framework_has_it_and_open():
+    job = job_of(row(gpu="H100", notes="MLPerf Training v4.0"))
+    assert job.plan.precision == "fp8"
+    assert {name: other.plan.precision for u in job.unknowns if u.code == "unknown-precision" for name, other in u.answers.items()} == {
+        "bf16": "bf16"
+    }
+    without = job_of(row(gpu="A100", notes="MLPerf Training v4.0"))
+    assert without.plan.precision == "bf16"  # the device has no fp8
+
+
+def test_more_devices_than_sequences_share_them_where_no_plan_is_stated():
+    job = job_of(row(tp="", pp="", n_gpus="16", global_batch="8", micro_batch="1"))
+    assert (job.plan.dp, job.plan.cp) == (8, 2)
+    assert "assumed-cp" in codes(job)
+    assert job_of(row(tp="", pp="", micro_batch="1")).plan.cp == 1
+
+
+def test_dropped_tokens_mean_even_experts_and_an_all_to_all():
+    told = {"model": "Qwen3 30B a3B", "layers": "", "hidden": "", "heads": "", "framework": "Megatron Bridge", "tp": "1", "pp": "1"}
+    plain, dropping = (job_of(row(**{**told, "model": told["model"] + end})).framework for end in ("", " (tokendrop)"))
+    assert (plain.deep_ep, dropping.deep_ep, dropping.expert_skew) == (True, False, 1.0)

@@ -6,9 +6,12 @@ from collections import Counter
 
 import pytest
 
+import lumos
+from lumos.blocks.memory import stage_memory
 from lumos.blocks.work import Collective
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
+from lumos.plan.framework import Framework, with_switches
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan
 from lumos.plan.profiles import framework_profile
@@ -16,14 +19,20 @@ from lumos.predict.arrange import arrange
 from lumos.predict.predict import predict_job
 from lumos.vocabulary import CollectiveKind
 
+
+def reducing(grad_reduce: str) -> Framework:
+    """Megatron Core's profile with that switch."""
+    return with_switches(framework_profile("megatron-core"), {"grad_reduce": grad_reduce})
+
+
 MODEL = load_model("llama3-8b")
 CLUSTER = load_cluster("h100")
 
 
-def moved(zero: int, pp: int, microbatches: int) -> Counter[CollectiveKind]:
+def moved(zero: int, pp: int, microbatches: int, vpp: int = 1, grad_reduce: str = "microbatch") -> Counter[CollectiveKind]:
     """Bytes that stage 0 reduces and gathers in a step of a job with two replicas, by kind of collective."""
-    plan = Plan(2048, 2 * microbatches, pp=pp, dp=2, zero=zero)
-    layout = arrange(MODEL, plan, framework_profile("megatron-core"), 8)
+    plan = Plan(2048, 2 * microbatches, pp=pp, vpp=vpp, dp=2, zero=zero, schedule="interleaved" if vpp > 1 else "1f1b")
+    layout = arrange(MODEL, plan, reducing(grad_reduce), 8)
     total: Counter[CollectiveKind] = Counter()
     for item in layout.stages[0]:
         for op in layout.blocks[item.block].ops:
@@ -37,6 +46,42 @@ def test_sharded_gradients_are_reduced_after_every_microbatch():
     assert each[CollectiveKind.REDUCE_SCATTER] == 8 * once[CollectiveKind.REDUCE_SCATTER]
     assert each[CollectiveKind.ALL_GATHER] == once[CollectiveKind.ALL_GATHER]
     assert moved(2, 1, 1)[CollectiveKind.REDUCE_SCATTER] == moved(1, 1, 1)[CollectiveKind.REDUCE_SCATTER]
+
+
+@pytest.mark.parametrize(
+    ("pp", "vpp", "microbatches", "grad_reduce", "times"),
+    [
+        (2, 2, 8, "microbatch", 8), (2, 2, 8, "group", 4), (2, 2, 8, "step", 1),
+        (2, 2, 2, "group", 1),  # one group of as many microbatches as stages
+        (2, 1, 8, "group", 1),  # one virtual stage runs all microbatches one after the other
+    ],
+)  # fmt: skip
+def test_how_often_a_pipeline_reduces_sharded_gradients(pp, vpp, microbatches, grad_reduce, times):
+    once = moved(1, pp, microbatches, vpp)[CollectiveKind.REDUCE_SCATTER]
+    assert moved(2, pp, microbatches, vpp, grad_reduce)[CollectiveKind.REDUCE_SCATTER] == times * once
+
+
+def test_gradients_that_wait_for_their_reduction_are_whole():
+    """Of 8 microbatches in 2 stages of 2 virtual ones: none, one virtual stage's half, or all; of 2 microbatches, one half in any case."""
+
+    def gradients(grad_reduce, microbatches=8, zero=2):
+        plan = Plan(2048, 64 * microbatches, pp=2, vpp=2, dp=64, zero=zero, schedule="interleaved")
+        return stage_memory(PlannedJob(MODEL, plan, reducing(grad_reduce), CLUSTER), 1).gradients_bytes
+
+    whole = gradients("step", zero=1)
+    assert gradients("microbatch") == pytest.approx(whole / 64, rel=1e-6)
+    assert gradients("group") == gradients("step", 2) == pytest.approx(whole / 64 + whole * 63 / 64 / 2, rel=1e-6)
+    assert gradients("step") == whole
+
+
+def test_an_unknown_framework_covers_every_way_to_reduce():
+    plan = {"model": "llama3-8b", "cluster": "h100", "gpus": 64, "global_batch": 256, "seq": 2048, "tp": 4, "pp": 2, "zero": 2}
+    codes = {d.code for d in lumos.predict(**plan, framework="generic").diagnostics}
+    assert {"unknown-reduction", "reduced-each-microbatch"} <= codes
+    stated = lumos.predict(**plan, framework="generic", switches={"grad_reduce": "step"})
+    assert "unknown-reduction" not in {d.code for d in stated.diagnostics}
+    torch = {d.code for d in lumos.predict(**plan, framework="fsdp2").diagnostics}
+    assert "reduced-each-step" in torch and "unknown-reduction" not in torch
 
 
 def test_a_pipeline_gathers_sharded_parameters_once():

@@ -46,6 +46,26 @@ def test_agrees_with_the_full_simulation(name, framework, request):
     assert np.corrcoef(ranks(coarse), ranks(full))[0, 1] > 0.98
 
 
+@pytest.mark.parametrize("grad_reduce", ["group", "step"])
+def test_gradients_that_are_reduced_together(small, grad_reduce):
+    problem = replace(small, framework=replace(small.framework, grad_reduce=grad_reduce), global_batch=64)
+    space = Space(zero=(2,), pp=(2, 4), vpp=(1, 2, 4), tp=(1, 2), schedule=("1f1b", "interleaved"))
+    coarse, full, _ = both(sample(problem, 16, space))
+    assert np.median(np.abs(coarse / full - 1)) < 0.002
+    assert np.max(np.abs(coarse / full - 1)) < 0.03
+
+
+@pytest.mark.parametrize("framework", ["megatron-core", "megatron-2021", "fsdp2", "generic"])
+def test_sharded_parameters_in_a_pipeline(small, framework):
+    problem = replace(small, framework=framework_profile(framework), global_batch=64)
+    space = Space(zero=(1, 3), pp=(2, 4), vpp=(1, 2), tp=(1, 2, 4), schedule=("1f1b", "interleaved"))
+    plans = enumerate_plans(problem, space)
+    rows = [np.random.default_rng(5).choice(np.flatnonzero(plans["zero"] == zero), 8, replace=False) for zero in (1, 3)]
+    coarse, full, _ = both(plans.take(np.concatenate(rows)))
+    assert np.median(np.abs(coarse / full - 1)) < 0.002
+    assert np.max(np.abs(coarse / full - 1)) < 0.03
+
+
 @pytest.mark.parametrize("framework", ["megatron-core", "nemo", "megatron-2021", "fsdp2"])
 def test_no_step_is_faster_than_its_bound(small, framework):
     _, full, bounds = both(sample(replace(small, framework=framework_profile(framework)), 40))

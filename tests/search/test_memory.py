@@ -14,9 +14,12 @@ from lumos.search.space import SCHEDULES, Space, enumerate_plans
 
 
 @pytest.mark.parametrize("name", ["small", "mixture"])
-@pytest.mark.parametrize("framework", ["megatron-core", "megatron-2021"])
-def test_columns_equal_one_plan_at_a_time(name, framework, request):
-    problem = replace(request.getfixturevalue(name), framework=framework_profile(framework))
+@pytest.mark.parametrize(
+    ("framework", "grad_reduce"), [("megatron-core", "microbatch"), ("megatron-core", "group"), ("megatron-2021", "step")]
+)
+def test_columns_equal_one_plan_at_a_time(name, framework, grad_reduce, request):
+    framework = replace(framework_profile(framework), grad_reduce=grad_reduce)
+    problem = replace(request.getfixturevalue(name), framework=framework)
     plans = enumerate_plans(problem, Space(schedule=SCHEDULES))
     peak = peak_bytes(plans)
     for row in np.random.default_rng(7).choice(len(plans), 60, replace=False).tolist():

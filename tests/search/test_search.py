@@ -14,11 +14,13 @@ from lumos.errors import LumosError, UsageError
 from lumos.predict.step_time import step_time
 from lumos.report.text.search import print_found
 from lumos.search.constraints import parse_constraint
-from lumos.search.search import search_keys, search_problem
+from lumos.search.engine import Local
+from lumos.search.search import SearchStage, search_keys, search_problem
 from lumos.search.settings import sweep_of
 from lumos.search.space import Space, enumerate_plans
 from lumos.search.sweep import best_value, sweep_sizes
 
+module = sys.modules["lumos.search.search"]
 FEW = Space(cp=(1,), micro_batch=(1, 2), schedule=("1f1b", "interleaved"), zero=(1,), sequence_parallel=(True,))
 
 
@@ -28,8 +30,6 @@ def found(small):
 
 
 def test_finds_the_plans_that_simulating_all_finds(small, found, monkeypatch):
-    from lumos.search import search as module
-
     monkeypatch.setattr(module, "FIRST_ROUND", 8)  # so that the first round sets a limit that prunes the rest
     pruned = search_problem(small, FEW, refine=5)
     assert pruned.pruned > 0
@@ -127,11 +127,13 @@ def test_sweep_gives_a_search_for_every_value(small):
     assert best_value(rows, "step-time") == 16
 
 
-def test_interruption_gives_the_best_so_far(small):
-    def stop(done, total):
+def stop_while_timing(stage, done, total):
+    if stage is SearchStage.TIMING:
         raise KeyboardInterrupt
 
-    stopped = search_problem(small, FEW, refine=2, report=stop)
+
+def test_interruption_gives_the_best_so_far(small):
+    stopped = search_problem(small, FEW, refine=2, report=stop_while_timing)
     assert not stopped.complete
     assert stopped.evaluated > 0
     assert len(stopped.best) == 1  # the fastest so far, though the first round was never finished
@@ -143,22 +145,52 @@ def test_interruption_before_a_plan_was_timed_says_so(small, monkeypatch, at):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["lumos.search.search"], at, stop)
+    monkeypatch.setattr(module, at, stop)
     with pytest.raises(LumosError, match="before any plan was timed"):
         search_problem(small, FEW)
 
 
 def test_an_interrupted_search_does_not_say_that_no_plan_meets_the_conditions(small, capsys):
-    def stop(done, total):
-        raise KeyboardInterrupt
-
-    stopped = search_problem(small, FEW, report=stop, require=[parse_constraint("step_time_s < 0")])
+    stopped = search_problem(small, FEW, report=stop_while_timing, require=[parse_constraint("step_time_s < 0")])
     print_found(Console(width=80), stopped)
     printed = " ".join(capsys.readouterr().out.split())
-    assert "interrupted" in printed and "that were timed is known to meet" in printed and "no plan of" not in printed
+    assert "partial: interrupted" in printed and "that were timed is known to meet" in printed and "no plan of" not in printed
 
 
 def test_no_plan_that_fits_is_an_answer(small):
     tight = replace(small, gpus=1, global_batch=1)
     none = search_problem(tight, Space(recompute=("none",)))
     assert none.best == () and none.infeasible == none.plans > 0
+
+
+def test_every_stage_is_reported_to_its_end(small):
+    seen = []
+    search_problem(small, FEW, refine=2, report=lambda *stage: seen.append(stage))
+    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == [
+        SearchStage.LISTING,
+        SearchStage.PRICING,
+        SearchStage.TIMING,
+        SearchStage.SIMULATING,
+    ]
+    timed = [(done, total) for stage, done, total in seen if stage is SearchStage.TIMING]
+    assert timed[-1][0] == timed[-1][1]
+    assert (SearchStage.SIMULATING, 2, 2) in seen
+
+
+def test_plans_that_the_coarse_form_took_for_too_fast_do_not_displace_others(small, found):
+    """The coarse times of the plans that are simulated first are halved: without looking on, they alone would be the answer."""
+    plans, seconds = found.candidates.plans, found.candidates.seconds.copy()
+    slow = np.argsort(seconds)[-3:]
+    seconds[slow] = seconds.min() * np.array([0.5, 0.6, 0.7])
+    full = module._Full(Local(small), 3, (), lambda *_: None)
+    full.best(plans, seconds)
+    assert {p.job.plan for p in full.accepted()} == {plans.plan(row) for row in slow.tolist()}
+    full.settle(plans, seconds)
+    assert [p.time.time_s for p in full.accepted()] == pytest.approx([p.time.time_s for p in found.best[:3]])
+
+
+def test_the_choice_that_tells_plans_apart(small):
+    """Eight plans whose steps depend on their tensor parallel size alone."""
+    plans = enumerate_plans(small, Space(tp=(2, 4), pp=(1,), cp=(1,), recompute=("none",), micro_batch=(1, 2), zero=(1,)))
+    made = module.Candidates(plans, np.where(plans["tp"] == 2, 1.0, 2.0), np.zeros(len(plans), np.int64))
+    assert made.distinguishing(np.arange(len(plans))) == "tp"

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+import pytest
+
+from lumos.errors import UsageError
 from lumos.plan.plan import PlanError, check_plan
+from lumos.search.settings import proved_only, space_of
 from lumos.search.space import PLAN_COLUMNS, SCHEDULES, Space, divisors, enumerate_plans
 
 
@@ -51,9 +55,7 @@ def test_no_plan_that_the_rules_allow_is_missing(small):
             ep=1,
             recompute="none",
         )
-        changes_nothing = (
-            (zero > 0 and plan.dp * cp == 1) or (zero == 3 and pp > 1) or (sequence and tp == 1) or (pp == 1 and schedule != "1f1b")
-        )
+        changes_nothing = (zero > 0 and plan.dp * cp == 1) or (sequence and tp == 1) or (pp == 1 and schedule != "1f1b")
         try:
             check_plan(plan, small.model)
         except PlanError:
@@ -69,6 +71,24 @@ def test_named_values_bound_the_space_and_lift_its_limits(small):
     assert set(plans["tp"].tolist()) == {2}
     assert set(plans["vpp"].tolist()) == {3}  # 32 layers in 12 chunks: not even, so only where it is named
     assert 3 not in enumerate_plans(small, Space(pp=(4,)))["vpp"].tolist()
+
+
+def test_a_range_of_values_keeps_the_limits_of_the_space(small):
+    space = space_of({"pp": "2..4", "tp": "4..64", "vpp": "1..3"})
+    plans = enumerate_plans(small, space)
+    assert set(plans["pp"].tolist()) == {2, 4}
+    assert set(plans["tp"].tolist()) == {4, 8}  # not 16: groups stay inside a node, unless 16 is named
+    assert 3 not in plans["vpp"].tolist()  # 32 layers in 12 chunks: not even
+    assert len(plans)
+    with pytest.raises(UsageError, match="8 is more than 2"):
+        space_of({"tp": "8..2"})
+
+
+def test_only_schedules_that_were_compared_with_measured_runs(small):
+    assert proved_only(Space()).schedule == ("1f1b", "interleaved")
+    assert proved_only(Space(schedule=("1f1b", "dualpipe"))).schedule == ("1f1b",)
+    with pytest.raises(UsageError, match="leave out --proved"):
+        proved_only(Space(schedule=("dualpipe",)))
 
 
 def test_steps_too_long_to_simulate_are_not_listed(small):

@@ -18,26 +18,24 @@ STEP_FILE = Path(__file__).parent / "data" / "step.toml"
 class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Factors multiply the cost models' times; 1 leaves them as they are.
 
-    gemm, attention, traffic (element-wise kernels), collective: time inside a step / time alone. throttle: share of the clock
-    that is lost in hours of training, beyond what the longest kernels measured alone show, for each multiple of an A100's 16-bit
-    peak per watt above the first (the denser the arithmetic, the sooner the power limit is reached). host: factor on the
-    profiles' host times. contention: compute loses this share of the time of concurrent communication, which takes SMs and memory
-    bandwidth. jitter: growth of the step per doubling of the nodes, since a step waits for the slowest of them. step: factor on
-    the profiles' step_us. spread: half-width, as a share of the step, of the error that the cost models' intervals do not cover.
-    unprofiled: the same for a framework without a profile, beyond what its questions cover (calibrated on frameworks left out).
+    gemm, attention, traffic (element-wise kernels), collective: time inside a step / time alone. host: factor on the profiles' host
+    times. contention: compute loses this share of the time of concurrent communication, which takes SMs and memory bandwidth.
+    step: factor on the profiles' step_us. The last three are half-widths of the interval, as shares of the step, for errors that the
+    cost models' intervals do not cover. spread: of any job (calibrated on sources left out). unprofiled: of a framework without a
+    profile, beyond what its questions cover (calibrated on frameworks left out). unmeasured: of an accelerator whose kernels were not
+    measured, beyond that (accelerators left out of the fit of multiplications: docs/cost-models.md).
     """
 
     gemm: float = 1.0
-    throttle: float = 0.03
     attention: float = 1.0
     collective: float = 1.0
     traffic: float = 1.0
     host: float = 1.0
     contention: float = 0.3
-    jitter: float = 0.002
     step: float = 1.0
-    spread: float = 0.08
+    spread: float = 0.09
     unprofiled: float = 0.12
+    unmeasured: float = 0.12
 
 
 @cache

@@ -9,12 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.blocks.layer_parts import FP32, LayerParts
-from lumos.blocks.work import Gemm, GroupedGemm, RankStream, Traffic
-from lumos.vocabulary import CollectiveKind, DType, Schedule
+from lumos.blocks.work import Contention, Gemm, GroupedGemm, RankStream, Traffic
+from lumos.vocabulary import CollectiveKind, Schedule
 
 if TYPE_CHECKING:
     from lumos.blocks.block import Builder
     from lumos.model import Experts
+
+#: SMs that DeepEP's kernels occupy while compute runs beside them (DeepSeek-V3, arXiv:2412.19437, section 3.2.2).
+DEEP_EP_CORES = 20
 
 
 class ExpertWork:
@@ -86,6 +89,8 @@ class ExpertWork:
         work = s.expert(CollectiveKind.ALL_TO_ALL, nbytes)
         if self.framework.ep_overlap or s.plan.schedule is Schedule.DUALPIPE:
             b.fork_to_end("ep all-to-all", work, RankStream.EXPERT)
+            if self.framework.deep_ep:
+                b.add("units lent to the exchange", Contention(work, DEEP_EP_CORES))
         else:
             b.add("ep all-to-all", work, RankStream.EXPERT)
 
@@ -93,9 +98,10 @@ class ExpertWork:
         """Bytes that a rank sends if each token goes once to every node that it needs, and is distributed there over the node's links."""
         s, e = self.share, self.experts
         nodes = max(1, s.plan.ep * (1 if s.plan.folded else s.plan.tp) // s.devices_per_node)
-        reached = nodes * (1 - (1 - 1 / nodes) ** e.per_token)  # expected number of nodes, for experts chosen at random
-        copies = min(reached, e.nodes) if e.nodes else reached
-        width = 1 if dispatch and s.dtype is DType.FP8 else self.width
+        places = nodes if nodes > 1 else s.plan.ep  # within one node's links, every device is a place of its own
+        reached = places * (1 - (1 - 1 / places) ** e.per_token)  # expected number of places, for experts chosen at random
+        copies = min(reached, e.nodes) if e.nodes and nodes > 1 else reached
+        width = 1 if dispatch and s.dtype.quantised else self.width
         return round(width * s.residual_tokens * s.model.hidden * copies)
 
     def _grouped(self, rows: int, n: int, k: int) -> GroupedGemm:

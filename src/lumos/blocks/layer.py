@@ -50,6 +50,8 @@ class LayerWork(LayerParts):
             self._mlp_forward(b, mixture)
         elif self.share.plan.recompute is Recompute.SELECTIVE and self.framework.selective is Selective.ALTERNATE:
             self._alternate_forward(b)
+        elif self.share.plan.recompute is Recompute.SELECTIVE and self.framework.selective is Selective.LIGHT:
+            self._light_forward(b, mixture)
         self._mlp_backward(b, mixture)
         self._attention_backward(b)
         return b.build()
@@ -202,6 +204,21 @@ class LayerWork(LayerParts):
         self.gather_input(b, self._gathers_fp8("projection"))
         self.linear_forward(b, "mlp up again", s.tokens, s.ffn, s.model.hidden)
         self.activation(b, s.tokens * s.ffn)
+
+    def _light_forward(self, b: Builder, mixture: bool) -> None:
+        """What costs little is computed again: norms, up-projections of latent attention, activations (DeepSeek-V3, arXiv:2412.19437,
+        sections 3.2.3 and 3.3.3; Megatron Core's --recompute-modules layernorm mla_up_proj moe_act)."""
+        s, m, e = self.share, self.share.model.latent, self.share.model.experts
+        self.norm_forward(b, s.residual_tokens)
+        self.norm_forward(b, s.residual_tokens)
+        if m is not None:
+            if m.query_rank:
+                self.linear_forward(b, "query up again", s.tokens, s.heads * (m.nope + m.rope), m.query_rank)
+            self.linear_forward(b, "kv up again", s.tokens, s.heads * (m.nope + m.value), m.kv_rank)
+        if mixture and e is not None:
+            self.activation(b, s.residual_tokens * e.per_token * e.ffn + s.tokens * e.shared_ffn // s.plan.tp)
+        else:
+            self.activation(b, s.tokens * s.ffn)
 
 
 def _is_weight(name: str) -> bool:

@@ -76,7 +76,11 @@ class LayerParts:
             b.add("gradient add", Traffic(3 * self.width * elements))
 
     def linear_forward(self, b: Builder, name: str, tokens: int, n: int, k: int, cast: bool = True) -> None:
-        b.add(name, Gemm(tokens, n, k, self.dtype(name), out_bytes=self.width, cast=cast))
+        b.add(name, Gemm(tokens, n, k, self.dtype(name), out_bytes=self.width, cast=cast and not self._activated(name, "down")))
+
+    def _activated(self, name: str, part: str) -> bool:
+        """Whether the activation, or its backward kernel, writes the operand of a multiplication in 8 bit (`fp8_activations`)."""
+        return self.framework.fp8_activations and name.endswith(part)
 
     def dtype(self, name: str) -> DType:
         """Type of a multiplication: fp8 recipes leave the output projection and the router in 16 bit."""
@@ -85,7 +89,7 @@ class LayerParts:
     @property
     def unquantised_dtype(self) -> DType:
         """Type of the multiplications that fp8 recipes leave in 16 bit."""
-        return DType.BF16 if self.share.dtype is DType.FP8 else self.share.dtype
+        return DType.BF16 if self.share.dtype.quantised else self.share.dtype
 
     def linear_backward(
         self,
@@ -101,12 +105,13 @@ class LayerParts:
         """Input gradient, then weight gradient. reduce: starts the communication of the input gradient in between, and returns the
         ops that the end has to wait for."""
         dtype, plan = self.dtype(name), self.share.plan
+        cast = cast and not self._activated(name, "up")
         b.add(f"{name} input gradient", Gemm(tokens, k, n, dtype, out_bytes=self.width, cast=cast))
         pending = reduce() if reduce is not None else []
         if plan.lora_rank == 0:
             fused = self.framework.fused_accumulation
             accumulate = fused and plan.microbatches > 1
-            if dtype is DType.FP8 and self.framework.fp8_rows:
+            if dtype.quantised and self.framework.fp8_rows:
                 b.add(f"{name} casts by column", Traffic((2 * self.width + 1) * tokens * (n + k), 4))
             b.add(
                 f"{name} weight gradient",
@@ -161,7 +166,7 @@ class LayerParts:
     def _gathers_fp8(self, name: str) -> bool:
         """Whether the input of a multiplication is cast to fp8 before it is gathered."""
         s = self.share
-        return self.framework.fp8_gather and self.dtype(name) is DType.FP8 and s.plan.tp > 1 and s.plan.sequence_parallel
+        return self.framework.fp8_gather and self.dtype(name).quantised and s.plan.tp > 1 and s.plan.sequence_parallel
 
     def reduce_output(self, b: Builder) -> None:
         """After a row-parallel multiplication, reduce the partial sums; with sequence parallelism each rank keeps its slice."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from lumos.blocks.parameters import owned_parameters, stage_parameters
 from lumos.blocks.share import Share
+from lumos.plan.gradients import whole_parts
 from lumos.plan.plan import layers_of_chunks
 from lumos.plan.schedules import Pass, schedule
 from lumos.vocabulary import AttentionKernel, DType, Loss, Recompute, Selective
@@ -64,7 +65,8 @@ def stage_memory(job: PlannedJob, stage: int) -> Memory:
             parameters, gradients = owned * _FP32 + held.total * width, held.total * framework.gradient_bytes
     else:
         parameters = held.total * width
-        gradients = (owned if plan.zero == 2 else held.total) * framework.gradient_bytes
+        parts = whole_parts(plan, framework)
+        gradients = (owned + (-(-(held.total - owned) // parts) if parts else 0)) * framework.gradient_bytes
         optimizer = owned * ADAM_STATES
     activations = activation_bytes(share, stage, chunks)
     peak = parameters + gradients + optimizer + activations + (0 if plan.lora_rank else weight_gradients(share, stage))
@@ -100,6 +102,8 @@ def activation_bytes(share: Share, stage: int, chunks: list[list[range]]) -> int
 
 def layer_activations(share: Share, mixture: bool) -> int:
     """Bytes that the backward pass of one layer needs from the forward pass of one microbatch."""
+    if share.plan.recompute is Recompute.SELECTIVE and share.framework.selective is Selective.LIGHT:
+        return _light_activations(share, mixture)
     model, plan, width = share.model, share.plan, share.activation_bytes
     tokens, residual_tokens, hidden = share.tokens, share.residual_tokens, model.hidden
     mask = 1 if share.framework.dropout else 0
@@ -131,6 +135,28 @@ def layer_activations(share: Share, mixture: bool) -> int:
         # attention and every second multiplication are kept; what lies between is computed again
         return residual // 2 + qkv + core + mlp // (3 if model.gated else 2)
     return residual + inputs + qkv + core + scores + mlp
+
+
+def _light_activations(share: Share, mixture: bool) -> int:
+    """The same where norms, up-projections of latent attention and activations are computed again (`Selective.LIGHT`)."""
+    model, width, m, e = share.model, share.activation_bytes, share.model.latent, share.model.experts
+    kept = 1 if share.framework.fp8_kept and share.dtype.quantised else width  # of a multiplication's input
+    tokens, residual_tokens, hidden = share.tokens, share.residual_tokens, model.hidden
+    residual = 2 * residual_tokens * hidden * width  # inputs of the two norms, whose outputs are computed again
+    if m is not None:
+        attention = residual_tokens * (m.query_rank + m.kv_rank + m.rope) * 2 * width + tokens * share.heads * m.value * width
+    else:
+        attention = tokens * (2 * share.heads + 2 * share.kv_heads) * model.head_dim * width
+    attention += _FP32 * tokens * share.heads  # log-sum-exp
+    wide = 2 if model.gated else 1  # widths before an activation
+    if mixture and e is not None:
+        rows = residual_tokens * e.per_token
+        results = 0 if share.framework.fp8_kept else rows * hidden * width
+        mlp = rows * (hidden + e.ffn * wide) * kept + results + residual_tokens * e.count * _FP32 * 2
+        mlp += tokens * (e.shared_ffn // share.plan.tp) * wide * kept
+    else:
+        mlp = tokens * share.ffn * wide * kept
+    return residual + attention + mlp
 
 
 def weight_gradients(share: Share, stage: int) -> int:

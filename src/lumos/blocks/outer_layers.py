@@ -8,7 +8,7 @@ from lumos.blocks.block import Block, Builder
 from lumos.blocks.layer_parts import FP32, LayerParts
 from lumos.blocks.parameters import RankParameters, owned_parameters, tensors_of_layer
 from lumos.blocks.work import RankStream, Traffic
-from lumos.vocabulary import CollectiveKind, DType, Loss
+from lumos.vocabulary import CollectiveKind, Loss
 
 if TYPE_CHECKING:
     from lumos.blocks.share import Share
@@ -91,7 +91,7 @@ def optimizer(share: Share, held: RankParameters[int], layers: int) -> Block:
     moved = ADAM_BYTES + f.gradient_bytes + share.activation_bytes
     b.add("clip gradients", Traffic(2 * f.gradient_bytes * owned, 1))
     b.add("adam", Traffic(moved * owned, 4))
-    if share.dtype is DType.FP8 and share.plan.lora_rank == 0:  # the new weights and their transposes, read in 16 bit and written in 8
+    if share.dtype.quantised and share.plan.lora_rank == 0:  # the new weights and their transposes, read in 16 bit and written in 8
         b.add("cast weights", Traffic(4 * held.total, 8))
     b.add("zero gradients", Traffic(f.gradient_bytes * held.total, 1))
     return b.build()

@@ -21,6 +21,7 @@ from lumos.cost.collective import collective
 from lumos.cost.estimate import Bound, Estimate
 from lumos.cost.gemm import gemm, grouped_gemm
 from lumos.cost.memory_bound import moved
+from lumos.cost.power import held_clock
 from lumos.diagnostics import Diagnostic
 from lumos.vocabulary import AttentionKernel, DType
 
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
 #: Attention kernels that were not measured: a similar kernel that was, and how many times slower they are. FlashAttention 1
 #: against 2, forward and backward on A100: 1.5 to 2 (Dao, FlashAttention-2, arXiv:2307.08691, figures 4 and 5).
 SLOWER_KERNELS: dict[AttentionKernel, tuple[AttentionKernel, float]] = {AttentionKernel.FA1: (AttentionKernel.FA2, 1.65)}
-
-#: 16-bit peak of an A100 per watt of its power limit (`StepCoefficients.throttle`).
-A100_FLOPS_PER_W = 3.12e14 / 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +87,15 @@ class Pricer:
                 accumulate=first.accumulate,
                 cast=first.cast,
                 taps=first.taps,
-                clock=self.clock,
+                clock=held_clock(a, DType(first.dtype)),
                 in_step=True,
             )
             return estimate.scaled(c.gemm)
         if isinstance(first, GroupedGemm):
             rows = np.array([_skewed(w) for w in members if isinstance(w, GroupedGemm)])
             estimate = grouped_gemm(
-                rows, columns[2], columns[3], a, first.dtype, out_bytes=first.out_bytes, accumulate=first.accumulate, clock=self.clock,
-                in_step=True,
+                rows, columns[2], columns[3], a, first.dtype, out_bytes=first.out_bytes, accumulate=first.accumulate,
+                clock=held_clock(a, DType(first.dtype)), in_step=True,
             )  # fmt: skip
             return estimate.scaled(c.gemm)
         if isinstance(first, Attention):
@@ -106,14 +104,15 @@ class Pricer:
             kernel = self._kernel(asked)
             estimate = attention(
                 batch, queries, heads, head_dim, a, first.dtype, kv_heads=kv_heads, value_dim=value_dim, kv_len=keys, causal=first.causal,
-                direction=first.direction, kernel=kernel, clock=self.clock,
+                direction=first.direction, kernel=kernel, clock=min(1.0, held_clock(a)),
             )  # fmt: skip
             return estimate.scaled(c.attention * slower)
         if isinstance(first, Traffic):
             nbytes, kernels = np.array(columns[0], float), np.array(columns[1], float)
             return moved(nbytes / kernels, a, first.kernel_class).scaled(kernels * c.traffic)
         if isinstance(first, Contention):
-            return self._estimate([w.collective for w in members if isinstance(w, Contention)]).scaled(c.contention)
+            taken = first.cores / (a.cores or first.cores) if first.cores else 0.0
+            return self._estimate([w.collective for w in members if isinstance(w, Contention)]).scaled(max(c.contention, taken))
         if isinstance(first, Collective):
             _, ranks, size, per_node, concurrent, span = columns
             estimate = collective(first.kind, ranks, size, self.cluster, per_node=per_node, concurrent=concurrent, span=span)
@@ -131,14 +130,6 @@ class Pricer:
         self.diagnostics[Diagnostic("attention-kernel", note)] = None
         return AttentionKernel.FLASH
 
-    @property
-    def clock(self) -> float:
-        """Clock that is held in hours of training / that of a measured device under load."""
-        a = self.cluster.accelerator
-        peak = max(a.peak_flops.get(DType.BF16, 0.0), a.peak_flops.get(DType.FP16, 0.0))
-        denser = max(0.0, peak / (a.power_w * A100_FLOPS_PER_W) - 1) if a.power_w else 0.0
-        return float(a.sustained_clock or 1.0) - self.coefficients.throttle * denser
-
 
 def _family(w: Work) -> tuple[object, ...]:
     """A key that is equal for work which one call of a cost function can price together."""
@@ -151,7 +142,7 @@ def _family(w: Work) -> tuple[object, ...]:
     if isinstance(w, Collective):
         return ("collective", w.kind)
     if isinstance(w, Contention):
-        return ("contention", w.collective.kind)
+        return ("contention", w.collective.kind, w.cores)
     return ("traffic", w.kernel_class) if isinstance(w, Traffic) else ("fixed",)
 
 

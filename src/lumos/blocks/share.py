@@ -38,7 +38,7 @@ class Share:
     @property
     def parameter_bytes(self) -> int:
         """Bytes of one parameter as it is gathered from its shards."""
-        return 1 if self.dtype is DType.FP8 and self.framework.fp8_gather else self.activation_bytes
+        return 1 if self.dtype.quantised and self.framework.fp8_gather else self.activation_bytes
 
     @property
     def tokens(self) -> int:

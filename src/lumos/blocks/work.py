@@ -86,9 +86,11 @@ class Traffic(NamedTuple):
 
 
 class Contention(NamedTuple):
-    """The time that compute loses while `collective` runs at the same time: a share of the collective's time."""
+    """The time that compute loses while `collective` runs at the same time: a share of the collective's time. cores: units of the device
+    that the collective occupies meanwhile, where that is known."""
 
     collective: Collective
+    cores: int = 0
 
 
 class Collective(NamedTuple):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lumos.cli.output import Json, Paths, console, write_json
+
+if TYPE_CHECKING:
+    from lumos.cost.facade import FittedSet
+    from lumos.cost.from_trace import ClassRatio
 
 
 def command(
@@ -31,19 +35,27 @@ def command(
     if json:
         write_json(found)
         return
-    from rich.table import Table
+    from lumos.report.text.format import table
 
     if found.classes:
-        table = Table("model", "class", "operators", "shapes", "time ms", "measured / modelled", "80 % within", box=None)
-        for r in found.classes:
-            times = f"{r.measured_ns / 1e6:.2f}", f"{r.ratio:.2f}", f"{r.low:.2f} to {r.high:.2f}"
-            table.add_row(r.model, r.variant, str(r.operators), str(r.shapes), *times)
+        columns = ("model", "class", "operators", "shapes", "time ms", "measured / modelled", "80 % within")
+        table(console(), columns, [_of_class(each) for each in found.classes], left=(0, 1), most=len(found.classes))
     else:
-        table = Table("model", "accelerator", "set", "rows", "numbers", "median error", "p90 error", box=None)
-        for fitted in found.sets:
-            c = fitted.coefficients
-            errors = ("-" if e is None else f"{e:.1%}" for e in (c.median_error, c.p90_error))
-            table.add_row(fitted.model, fitted.accelerator, fitted.variant, str(c.rows), str(c.count), *errors)
-    console().print(table)
+        columns = ("model", "accelerator", "set", "rows", "numbers", "median error", "p90 error")
+        rows = [_of_set(each) for each in found.sets]
+        table(console(), columns, rows, left=(0, 1, 2), most=len(rows))
     for note in found.diagnostics:
         print(f"note: {note.message}")
+
+
+def _of_class(r: ClassRatio) -> tuple[str, ...]:
+    times = f"{r.measured_ns / 1e6:.2f}", f"{r.ratio:.2f}", f"{r.low:.2f} to {r.high:.2f}"
+    return (r.model, r.variant, str(r.operators), str(r.shapes), *times)
+
+
+def _of_set(fitted: FittedSet) -> tuple[str, ...]:
+    from lumos.report.text.format import percent
+
+    c = fitted.coefficients
+    errors = (percent(e, decimals=1) for e in (c.median_error, c.p90_error))
+    return (fitted.model, fitted.accelerator, fitted.variant, str(c.rows), str(c.count), *errors)

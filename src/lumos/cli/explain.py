@@ -27,7 +27,6 @@ def command(
     if json:
         write_json(found)
         return
-    from lumos.report.text.search import plan_words, print_explanation
+    from lumos.report.text.search import print_explanation
 
-    a, b = found.first, found.second
-    print_explanation(console(), (plan_words(a.job.plan), plan_words(b.job.plan)), (a.time.time_s, b.time.time_s), found.parts)
+    print_explanation(console(), found)

@@ -48,6 +48,9 @@ def command(
     blocks: Annotated[
         bool | None, typer.Option("--blocks/--kernels", help="Simulate whole blocks, or every kernel.", show_default=False)
     ] = None,
+    plot: Annotated[
+        str | None, typer.Option(metavar="FILE.html", help="Draw step, memory with the limit, and schedule.", show_default=False)
+    ] = None,
     perfetto: Perfetto = None,
     chakra: Chakra = None,
     kineto: Kineto = None,
@@ -67,9 +70,13 @@ def command(
     if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
         raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
     words = {key: value for key, value in given.items() if key in JobWords.__optional_keys__}
-    check_outputs((perfetto, chakra, kineto), () if file is None else (file,))
+    check_outputs((perfetto, chakra, kineto, plot), () if file is None else (file,))
     coarse = False if any((perfetto, chakra, kineto)) else blocks
     prediction = predict(file, blocks=coarse, switches=_switches(switch or []), **words)
+    if plot is not None:
+        from lumos.report.plots.predict import plot_prediction
+
+        plot_prediction(plot, prediction)
     if perfetto is not None or chakra is not None:
         from lumos.report.export.job import export
 
@@ -81,9 +88,12 @@ def command(
     if json:
         write_json(prediction)
         return
+    from lumos.report.text.format import paragraph
     from lumos.report.text.predict import print_prediction
 
     print_prediction(console(), prediction)
+    if plot is not None:
+        paragraph(console(), f"drawn in {plot}")
 
 
 def _switches(words: list[str]) -> dict[str, str]:

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from lumos.choices import one_or_other
-from lumos.cli.output import Chakra, Json, Kineto, Perfetto, console, progress, write_json
+from lumos.cli.output import Chakra, Json, Kineto, Perfetto, console, write_json
+from lumos.cli.progress import progress, stages
 from lumos.vocabulary import Precision
 
-Values = Annotated[str | None, typer.Option(metavar="V,V", show_default=False)]
+Values = Annotated[str | None, typer.Option(metavar="V,V|A..B", show_default=False)]
 
 
 def command(
@@ -42,6 +43,11 @@ def command(
     framework: Annotated[str, typer.Option(help="Profile: megatron-core, nemo, fsdp, …")] = "megatron-core",
     refine: Annotated[int, typer.Option(min=1, help="Plans that are simulated in full.")] = 10,
     require: Annotated[list[str] | None, typer.Option(metavar="EXPR", help="A condition: 'memory.peak_bytes < 70e9'; repeatable.")] = None,
+    reserve_gb: Annotated[float, typer.Option(min=0.0, help="Memory of each device that plans may not use, GB.")] = 0.0,
+    proved: Annotated[bool, typer.Option("--proved", help="Only schedules that were compared with measured runs.")] = False,
+    mixed_with: Annotated[
+        list[str] | None, typer.Option(metavar="CLUSTER", help="Nodes of this kind are part of the job too; repeatable.")
+    ] = None,
     objective: Annotated[
         str, typer.Option(help="What the best of a sweep is: step-time, or tokens (per second and device).")
     ] = "step-time",
@@ -50,7 +56,7 @@ def command(
     engine: Annotated[str, typer.Option(help="local, or ray (a cluster).")] = "local",
     ray_address: Annotated[str | None, typer.Option(help="The address of a running Ray cluster.", show_default=False)] = None,
     parquet: Annotated[str | None, typer.Option(metavar="FILE", help="Write every timed plan.")] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Write the front of time against memory, or the sweep.")] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Draw step against memory with the limit, or the sweep.")] = None,
     perfetto: Perfetto = None,
     chakra: Chakra = None,
     kineto: Kineto = None,
@@ -72,8 +78,8 @@ def command(
     keep_inputs(paths or (), parquet, plot, *files.values())
     check_choice(objective, OBJECTIVES, "an objective")
     words = {key: value for key, value in given.items() if key in SearchWords.__optional_keys__}
-    words["progress"] = progress("search")
-    job = read(*paths, progress=progress("reading")) if paths else None
+    words["progress"] = stages("plans")
+    job = read(*paths, progress=progress("reading", "bytes")) if paths else None
     key = "" if sweep is None else sweep_of(sweep)[0]
     rows: Sequence[Swept] = [Swept(0, search(job, **words))] if sweep is None else search(job, sweep=sweep, **words)
     found = rows[0].found

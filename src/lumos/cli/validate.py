@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from lumos.cli.output import Clock, Json, console, progress, write_json
+from lumos.cli.output import Clock, Json, console, write_json
+from lumos.cli.progress import progress
 
 
 def command(
@@ -34,7 +35,7 @@ def command(
 
     check_outputs([plot], tables)
     clock = Clock()
-    found = validate(*tables, leave_out=leave_out, progress=progress("predicting"))
+    found = validate(*tables, leave_out=leave_out, progress=progress("predicting", "rows"))
     result = {**found.to_dict(), "seconds_s": clock.lap()}
     if plot is not None:
         from lumos.report.plots.validate import write_plot

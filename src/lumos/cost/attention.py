@@ -174,7 +174,8 @@ def _one_direction(
     work = BACKWARD_FLOPS if backward else 1.0
     slower = (1 + c.backward_overhead) if backward else 1.0
     block_flops = 2.0 * _BLOCK**2 * (_padded(s.head_dim) + _padded(s.value_dim))
-    block = (work * block_flops * cores / peak * (1 + c.overhead) + _BLOCK**2 * c.softmax_cycles / hertz) * slower / clock
+    softmax = _BLOCK**2 * c.softmax_cycles / (hertz * (accelerator.exponential_rate or 1.0))
+    block = (work * block_flops * cores / peak * (1 + c.overhead) + softmax) * slower / clock
     compute = (blocks / cores + c.tail * longest) * block
     rows = s.batch * s.heads * s.queries
     columns = s.batch * s.kv_heads * s.keys

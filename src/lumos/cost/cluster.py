@@ -1,7 +1,7 @@
 """Clusters as data: the rates and sizes of an accelerator, its node and the fabric between nodes.
 
 A cluster is one TOML file (`data/clusters/NAME.toml`, or a user's file of the same form) with the tables `accelerator`,
-`node`, `fabric` and `source`. Keys carry their units. A number that is not published is not in the file; whatever needs it
+`node`, `fabric`, `operation` and `source`. Keys carry their units. A number that is not published is not in the file; whatever needs it
 raises an error that asks for it. With `based_on = "NAME"` a file takes another cluster's values and states only the differences.
 """
 
@@ -22,7 +22,7 @@ from lumos.vocabulary import DType
 CLUSTER_FOLDER = Path(__file__).parent / "data"
 
 #: Types for which hardware has a peak rate.
-DTYPES = (DType.FP64, DType.FP32, DType.TF32, DType.BF16, DType.FP16, DType.FP8, DType.INT8)
+DTYPES = (DType.FP64, DType.FP32, DType.TF32, DType.BF16, DType.FP16, DType.FP8, DType.FP4, DType.INT8)
 
 
 def dtype_of(name: str) -> DType:
@@ -63,9 +63,11 @@ class Accelerator(_Table, frozen=True):
     cache_bytes: float | None = None
     cores: int | None = None  # units that a tile of work runs on: SMs, CUs, processing elements
     clock_hz: float | None = None
-    #: clock held under a power limit below that of the devices whose kernels were measured / theirs
-    sustained_clock: float | None = None
     power_w: float | None = None  # what one device may draw
+    #: by dtype, the FLOP/s that the vendor says long multiplications reach within the power limit
+    achievable_flops: dict[str, float] = {}
+    #: exponentials of a core and clock / those of the accelerators in `fitted_as`
+    exponential_rate: float | None = None
     #: launch_s: host time of one asynchronous launch call. launch_latency_s: from its end to the kernel's start.
     launch_s: float | None = None
     launch_latency_s: float | None = None
@@ -134,6 +136,22 @@ class Fabric(_Table, frozen=True):
         return factor
 
 
+class Operation(_Table, frozen=True):
+    """What it takes to keep the cluster running, as its operator knows it; no shipped cluster has prices or failures.
+
+    price_per_hour: dollars that one device costs an hour. power_w: watts that one device draws with its share of host, network and
+    cooling; without it, the accelerator's own limit counts. mtbf_hours: hours between failures that stop the job, of one device;
+    checkpoint_s: how long a checkpoint holds the job up; restart_s: from a failure until the job runs again. The last three belong
+    together.
+    """
+
+    price_per_hour: float | None = None
+    power_w: float | None = None
+    mtbf_hours: float | None = None
+    checkpoint_s: float | None = None
+    restart_s: float | None = None
+
+
 class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Accelerators, their nodes and the fabric. source: where each number comes from, by its dotted key."""
 
@@ -141,6 +159,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accelerator: Accelerator
     node: Node
     fabric: Fabric = Fabric()
+    operation: Operation = Operation()
     description: str = ""
     aliases: tuple[str, ...] = ()
     source: dict[str, str] = {}
@@ -158,7 +177,13 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def cluster_names() -> tuple[str, ...]:
     """Names of the clusters that ship with Lumos, sorted."""
-    return tuple(sorted(p.stem for p in (CLUSTER_FOLDER / "clusters").glob("*.toml")))
+    return tuple(sorted(_files()))
+
+
+@cache
+def _files() -> Mapping[str, Path]:
+    """The files of the clusters that ship, by name; their folders only sort them."""
+    return {p.stem: p for p in (CLUSTER_FOLDER / "clusters").rglob("*.toml")}
 
 
 def load_cluster(name: str) -> Cluster:
@@ -199,7 +224,7 @@ def _spellings() -> Mapping[str, str]:
 
 @cache
 def _shipped(name: str) -> Cluster:
-    return _read(CLUSTER_FOLDER / "clusters" / f"{name}.toml")
+    return _read(_files()[name])
 
 
 def _read(path: Path) -> Cluster:
@@ -223,7 +248,7 @@ def _merged(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         return table
     if base_name not in cluster_names():
         raise LumosError(f"{path}: based_on = {base_name!r} is not a cluster; valid: {', '.join(cluster_names())}")
-    base = _merged(CLUSTER_FOLDER / "clusters" / f"{base_name}.toml", (*seen, path))
+    base = _merged(_files()[base_name], (*seen, path))
     base.pop("aliases", None)
     base["accelerator"]["fitted_as"] = [base_name, *base["accelerator"].get("fitted_as", [])]
     if "accelerator" not in table:
@@ -250,21 +275,29 @@ def _validated(table: dict[str, Any], path: Path) -> Cluster:
     for key, value in _numbers(table):
         if not 0 < value < _LARGEST:
             raise LumosError(f"{path}: {key} = {value} must be positive and below {_LARGEST:g}; leave the key out where it is unknown")
-    for dtype in cluster.accelerator.peak_flops:
-        if dtype not in DTYPES:
-            raise LumosError(f"{path}: accelerator.peak_flops.{dtype} is not a dtype; valid: {', '.join(DTYPES)}")
+    for key, rates in (("peak_flops", cluster.accelerator.peak_flops), ("achievable_flops", cluster.accelerator.achievable_flops)):
+        for dtype in set(rates) - set(DTYPES):
+            raise LumosError(f"{path}: accelerator.{key}.{dtype} is not a dtype; valid: {', '.join(DTYPES)}")
     if cluster.node.topology not in ("switch", "mesh", "pcie", "loopback"):
         raise LumosError(f"{path}: node.topology = {cluster.node.topology!r}; valid: switch, mesh, pcie, loopback")
     if cluster.fabric.topology not in ("rail", "tree", "none"):
         raise LumosError(f"{path}: fabric.topology = {cluster.fabric.topology!r}; valid: rail, tree, none")
+    failures = [key for key in _FAILURES if getattr(cluster.operation, key) is not None]
+    if 0 < len(failures) < len(_FAILURES):
+        missing = ", ".join(f"operation.{key}" for key in _FAILURES if key not in failures)
+        raise LumosError(f"{path}: operation.{failures[0]} needs {missing} beside it; give all of {', '.join(_FAILURES)}, or none")
     return cluster
+
+
+#: Keys of `Operation` that say together how failures slow a job.
+_FAILURES = ("mtbf_hours", "checkpoint_s", "restart_s")
 
 
 def _with_valid_keys(message: str) -> str:
     """msgspec's message and, where a key is unknown, the valid keys of the table."""
     if "unknown field" not in message:
         return message
-    tables = {"$.accelerator": Accelerator, "$.node": Node, "$.fabric": Fabric, "$.fabric.levels[...]": Level}
+    tables = {"$.accelerator": Accelerator, "$.node": Node, "$.fabric": Fabric, "$.operation": Operation, "$.fabric.levels[...]": Level}
     place = message.rsplit("at `", 1)[1].rstrip("`") if "at `" in message else "$"
     fields = tables.get(place, Cluster).__struct_fields__
     unknown = message.split("`")[1]

@@ -7,8 +7,9 @@ accelerator's peak rates. `generic` sets are fitted over all accelerators togeth
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -57,17 +58,55 @@ Book = Mapping[str, Mapping[str, Mapping[str, Coefficients]]]
 @cache
 def shipped_coefficients() -> Book:
     """The coefficients that ship with Lumos."""
-    return read_coefficients(CLUSTER_FOLDER / "coefficients.toml")
+    return _decoded(CLUSTER_FOLDER / "coefficients.toml")
 
 
 def read_coefficients(path: Path) -> Book:
-    """Coefficients of a file that `lumos calibrate` or tools/fit.py wrote. Raises LumosError where the file is not of that form."""
+    """Coefficients of a file that `lumos calibrate` or tools/fit.py wrote. Raises LumosError where the file is not of that form: each
+    set has finite numbers of the names, and lists of the lengths, that the sets of its model have which ship with Lumos."""
+    book = _decoded(path)
+    shipped = shipped_coefficients()
+    for model, sets in book.items():
+        if model not in shipped:
+            raise LumosError(f"{path}: [{model}] is no cost model; valid: {', '.join(shipped)}")
+        wanted = _form(next(iter(next(iter(shipped[model].values())).values())))
+        for name, variants in sets.items():
+            for variant, entry in variants.items():
+                _check_set(entry, wanted, f"{path}: [{model}.{name}.{variant}]")
+    return book
+
+
+def _check_set(entry: Coefficients, form: Mapping[str, int], place: str) -> None:
+    """Raise LumosError unless the set has that form and numbers that costs can be computed from."""
+    if _form(entry) != form:
+        keys = ", ".join(key if not length else f"{key} (a list of {length})" for key, length in form.items())
+        raise LumosError(f"{place} values must be {keys}; write them with lumos calibrate")
+    low, high = entry.interval
+    if not (all(map(math.isfinite, _numbers(entry))) and 0 < low <= high and entry.ratio > 0):
+        raise LumosError(f"{place} numbers must be finite, interval and ratio positive; write them with lumos calibrate")
+
+
+def _form(entry: Coefficients) -> dict[str, int]:
+    """The names of a set's values, each with the length of its list, 0 for a number."""
+    return {key: len(value) if isinstance(value, list) else 0 for key, value in sorted(entry.values.items())}
+
+
+def _numbers(entry: Coefficients) -> Iterator[float]:
+    """Every number of a set that a cost is computed from."""
+    yield from (*entry.interval, entry.ratio)
+    for value in entry.values.values():
+        yield from value if isinstance(value, list) else [value]
+    for seen in entry.seen.values():
+        yield from seen
+
+
+def _decoded(path: Path) -> Book:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         return msgspec.convert(table, dict[str, dict[str, dict[str, Coefficients]]])
     except OSError as error:
         raise LumosError(f"{path}: cannot be read ({error.strerror}); write it with lumos calibrate") from error
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         raise LumosError(f"{path}: not a file of coefficients: {error}; write it with lumos calibrate") from error
 
 

@@ -24,11 +24,13 @@ the rate of the links between its own ranks; the cheapest protocol is taken for 
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.cost.coefficients import Book, estimate, find, outside
+from lumos.cost.coefficients import Book, Coefficients, estimate, find, outside
 from lumos.cost.estimate import Bound, Estimate, Float64, ModelledTime
 from lumos.errors import UsageError
 from lumos.vocabulary import CollectiveKind
@@ -36,9 +38,10 @@ from lumos.vocabulary import CollectiveKind
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from lumos.cost.cluster import Cluster
+    from lumos.diagnostics import Diagnostic
 
 #: Kinds that have a model, and under which name the files of coefficients hold the set that is used for each.
 MODELLED_KINDS: Mapping[CollectiveKind, str] = {
@@ -128,19 +131,25 @@ def collective(
     )
     size = np.broadcast_to(size_bytes, shape)
     links, notes = find("collective", cluster.accelerator, (MODELLED_KINDS[known],), book)
-    seconds, bound, roof = link_seconds(known, size, group, link_coefficients(links.values))
-    fitted = links
-    if np.any(group.nodes > 1):
+    inner, outer = link_coefficients(links.values), group.nodes > 1
+    parts = []
+    if not np.all(outer):
+        parts.append(_of_those(~outer, size, group, link_seconds(known, size, group, inner), links, notes))
+    if np.any(outer):
         network, more = find("network", cluster.accelerator, ("network",), book)
-        across, across_bound, across_roof = network_seconds(
-            known, size, group, link_coefficients(links.values), network_coefficients(network.values)
-        )
-        outer = group.nodes > 1
-        seconds, bound, roof = np.where(outer, across, seconds), np.where(outer, across_bound, bound), np.where(outer, across_roof, roof)
-        fitted, notes = network, notes + tuple(d for d in more if d.code != "generic-coefficients")
-    work = (group.ranks > 1) & (size > 0)
+        across = network_seconds(known, size, group, inner, network_coefficients(network.values))
+        notes += tuple(d for d in more if d.code != "generic-coefficients")
+        parts.append(_of_those(outer, size, group, across, network, notes))
+    return reduce(add, parts)
+
+
+def _of_those(
+    chosen: NDArray[np.bool_], size: Float64, group: GroupLinks, modelled: ModelledTime, fitted: Coefficients, notes: tuple[Diagnostic, ...]
+) -> Estimate:
+    """The estimate of the `chosen` groups, with the ratio, interval and range of their own coefficients; the others take no time."""
+    work = chosen & (group.ranks > 1) & (size > 0)
     beyond = outside(fitted.seen, ranks=group.ranks, size_bytes=size, nodes=group.nodes)
-    return estimate(np.where(work, seconds, 0.0), np.where(work, roof, 0.0), bound, beyond, fitted, notes)
+    return estimate(np.where(work, modelled.seconds, 0.0), np.where(work, modelled.roofline, 0.0), modelled.bound, beyond, fitted, notes)
 
 
 def modelled_kind(word: str) -> CollectiveKind:

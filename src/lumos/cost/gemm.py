@@ -10,7 +10,8 @@ For each tile (tm × tn, split s ways along k) that the library could choose,
 It is the minimum because the library's heuristic picks well, and the root of squares because the three parts overlap, but not
 fully. The time of each candidate grows with m, n and k, therefore so does the minimum. Large multiplications draw full power,
 which lowers the clock: compute is multiplied by 1 + throttle · ln(1 + ideal / 0.3 ms), constant beyond 50 ms.
-Inside a step the device is never idle, and every multiplication runs at the clock of the longest. A multiplication
+Inside a step the device is never idle: what power allows for long limits the rate of every multiplication, sustained · peak FLOP/s,
+which multiplications of tens of milliseconds reach alone. A less efficient one draws less power, and is not slowed. A multiplication
 in fp8 adds the cast of its activation: 2 bytes read and 1 written per element, with its own launch.
 
 Tile and wave quantisation: NVIDIA, Matrix Multiplication Background User's Guide (docs.nvidia.com/deeplearning/performance).
@@ -74,6 +75,7 @@ class GemmCoefficients(NamedTuple):
     cast_us: float
     cast_overhead: float
     tile_overhead: tuple[float, ...]
+    sustained: float = 1.0  # share of the peak that long multiplications reach (`lumos.cost.fitting.fit_gemm`)
 
 
 #: Textbook values: the fit starts from them and is pulled towards them where there are few data.
@@ -101,9 +103,9 @@ def gemm(
     out_bytes: bytes of an element of C (default: the dtype's, 2 for fp8). accumulate: whether C is read as well (for a weight
     gradient that is added in fp32: out_bytes=4, accumulate=True). cast: for fp8 only, whether the activation is in 16 bits and
     must be cast. taps: how often each element of A stands in the multiplied matrix, as in a convolution, whose taps read one image:
-    it is read from memory once. clock: the clock that the device holds / that of the measured device, where its power is
-    limited to less (`accelerator.sustained_clock`). in_step: whether other work keeps the device busy before and after, so that also
-    a short multiplication runs at the clock of the longest ones. The data gradient is gemm(m, k, n), the weight gradient
+    it is read from memory once. clock: the clock that the device holds under load / that of the measured device, where
+    its power limit is another. in_step: whether other work keeps the device busy before and after, so that what power allows for long
+    limits also a short multiplication. The data gradient is gemm(m, k, n), the weight gradient
     gemm(k, n, m). Raises UsageError for a negative size, no taps or a dtype that the device does
     not have, LumosError where the accelerator lacks a number.
     """
@@ -174,14 +176,15 @@ class GemmWork(NamedTuple):
     clock: float
     taps: int = 1
     in_step: bool = False
+    least_s_per_flop: float = 0.0  # what power allows for long
 
 
 def work_of(
     accelerator: Accelerator, dtype: str, out_bytes: int | None = None, accumulate: bool = False, cast: bool = True, clock: float = 1.0
 ) -> GemmWork:
     """The device's numbers for multiplications in `dtype`."""
-    if not 0 < clock <= 1:
-        raise UsageError(f"gemm: clock is a fraction of the boost clock in (0, 1], not {clock:g}")
+    if not clock > 0:
+        raise UsageError(f"gemm: clock is a fraction of the measured device's clock and must be above 0, not {clock:g}")
     name = dtype_of(dtype)
     in_bytes = name.bytes
     return GemmWork(
@@ -192,7 +195,7 @@ def work_of(
         in_bytes,
         max(in_bytes, 2) if out_bytes is None else out_bytes,
         accumulate,
-        cast and name is DType.FP8,
+        cast and name.quantised,
         clock,
     )
 
@@ -201,6 +204,8 @@ def _estimate(shapes: _Shapes, accelerator: Accelerator, dtype: str, work: GemmW
     name = dtype_of(dtype)
     fitted, notes = find("gemm", accelerator, (name, DType.FP8 if name.bytes == 1 else DType.BF16), book)
     coefficients = from_values(fitted.values)
+    if work.in_step:
+        work = work._replace(least_s_per_flop=1 / (_sustained_rate(accelerator, name, coefficients, work) * fitted.ratio))
     shape = shapes.n.shape
     size, groups = shapes.n.size, shapes.m.shape[-1]
     m, n, k, batch = shapes.m.reshape(size, groups), shapes.n.reshape(size), shapes.k.reshape(size), shapes.batch.reshape(size)
@@ -210,6 +215,11 @@ def _estimate(shapes: _Shapes, accelerator: Accelerator, dtype: str, work: GemmW
         seconds[part], bound[part], roof[part] = _seconds(_Shapes(m[part], n[part], k[part], batch[part]), work, coefficients)
     beyond = outside(fitted.seen, m=m.sum(-1), n=n, k=k)
     return estimate(seconds.reshape(shape), roof.reshape(shape), bound.reshape(shape), beyond.reshape(shape), fitted, notes)
+
+
+def _sustained_rate(accelerator: Accelerator, dtype: DType, c: GemmCoefficients, work: GemmWork) -> float:
+    """FLOP/s that long multiplications reach: as the vendor states, or was measured here or on a relative with another power limit."""
+    return accelerator.achievable_flops.get(dtype, min(1.0, c.sustained * work.clock) * work.peak_flops)
 
 
 def from_values(values: dict[str, float | list[float]]) -> GemmCoefficients:
@@ -233,8 +243,7 @@ def _seconds(s: _Shapes, w: GemmWork, c: GemmCoefficients) -> ModelledTime:
     traffic = s.batch * (read * w.in_bytes + written * w.out_bytes)
     stream = traffic / w.memory_bytes_per_s
     memory2 = np.square(stream * (1 + c.memory_overhead))
-    busy = np.full(len(rows), THROTTLE_END_S) if w.in_step else np.minimum(ideal, THROTTLE_END_S)
-    slowdown = (1 + c.throttle * np.log1p(busy / THROTTLE_START_S)) / w.clock
+    slowdown = 1 + c.throttle * np.log1p(np.minimum(ideal, THROTTLE_END_S) / THROTTLE_START_S)
     per_element = 2.0 * w.cores / w.peak_flops * (1 + c.compute_overhead) * slowdown
     core_rate = c.cache_bytes_per_clock_core * w.clock_hz
     best = np.full(len(rows), np.inf)
@@ -259,7 +268,7 @@ def _seconds(s: _Shapes, w: GemmWork, c: GemmCoefficients) -> ModelledTime:
             np.copyto(best, total, where=better)
             np.copyto(compute_part, compute, where=better)
             np.copyto(cache_part, cache_seconds, where=better)
-    body = np.sqrt(best)
+    body = np.maximum(np.sqrt(best), flops * w.least_s_per_flop)
     fixed = np.full(len(rows), c.launch_us * 1e-6)
     if w.cast:
         elements = s.batch * rows * s.k

@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from lumos.errors import UsageError
-from lumos.vocabulary import AttentionKernel, Fusion, Loss, Recompute, Selective, one_of
+from lumos.vocabulary import AttentionKernel, Fusion, GradientReduction, Loss, Precision, Recompute, Selective, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,17 +35,18 @@ class Framework:
     p2p_overlap: pipeline transfers run during compute. ep_overlap: the experts' exchanges run during another microbatch's
     compute, so a block takes the longer of the two (the DualPipe schedule implies it).
 
-    Communication. deep_ep: a token is sent once to each node that holds some of its experts, and in 8 bit if the precision is
-    fp8 (DeepEP). expert_skew: rows of the most loaded expert / mean. by_owner: the shards of a sharded optimizer are whole tensors,
-    and after the update the owner broadcasts each of them in place of one gather (InternEvo, hybrid_zero_optim.py; its reductions to
-    the owners are bucketed, and priced as scattered). fp8_gather: in fp8, each device casts its part before tensor parallelism or
-    parameter sharding gathers it (torchao's tensor-wise recipe). fp8_rows: scales are by row, so that the operands of a weight
-    gradient are cast again along the other axis, in two passes (torchao's row-wise recipe, which gathers in 16 bit). fp8_norms: in
-    fp8, norms write the 8-bit input of the multiplication that follows, which needs no cast of its own. gradient_bytes: bytes of one
-    accumulated gradient. reduce_bytes: bytes of one gradient as it is reduced. reduce_each: gradients are reduced after every
-    microbatch. bucket_bytes: size of the buckets in which gradients are reduced. transfer_scattered: without sequence
-    parallelism, each tensor-parallel rank sends its part of the activations to the next stage, which gathers them (Narayanan
-    et al. 2021, section 4.1).
+    Communication. deep_ep: a token is sent once to each node that holds some of its experts, and in 8 bit if the precision is fp8
+    (DeepEP). expert_skew: rows of the most loaded expert / mean. by_owner: the shards of a sharded optimizer are whole tensors, and
+    after the update the owner broadcasts each of them in place of one gather (InternEvo, hybrid_zero_optim.py; its reductions to the
+    owners are bucketed, and priced as scattered). fp8_gather: in fp8, each device casts its part before tensor parallelism or parameter
+    sharding gathers it (torchao's tensor-wise recipe). fp8_rows: scales are by row, so that the operands of a weight gradient are cast
+    again along the other axis, in two passes (torchao's row-wise recipe, which gathers in 16 bit). fp8_norms: in fp8, norms write the
+    8-bit input of the multiplication that follows, which needs no cast of its own. fp8_activations: the same of the MLP's activation,
+    and of its backward kernel. fp8_kept: in fp8, the inputs of multiplications are kept for the backward pass in 8 bit, and the results
+    of experts are not kept. gradient_bytes: bytes of one accumulated gradient. reduce_bytes: bytes of one gradient as it is reduced.
+    grad_reduce: how often a pipeline reduces gradients of which each rank keeps only its part (ZeRO 2, `lumos.plan.gradients`).
+    bucket_bytes: size of the buckets in which gradients are reduced. transfer_scattered: without sequence parallelism, each
+    tensor-parallel rank sends its part of the activations to the next stage, which gathers them (Narayanan et al. 2021, section 4.1).
 
     Host. host_us: host time to launch one kernel, with the framework's work around it. Host times beyond those of
     its kernels: layer_us, of one pass through a layer (hooks, checkpointing); checkpoint_us, of the recomputation of one layer;
@@ -54,7 +55,7 @@ class Framework:
     receive the host waits for the device (Megatron's `batch_p2p_sync`), so it cannot run ahead of the pipeline. cuda_graphs:
     each pass of a microbatch over a rank's layers is launched as one graph (`lumos.predict.cuda_graphs`).
 
-    Defaults. zero, sequence_parallel, recompute: what the framework does if a configuration leaves it open.
+    Defaults. zero, sequence_parallel, recompute, precision: what the framework does if a published row leaves it open.
     """
 
     name: str
@@ -76,9 +77,11 @@ class Framework:
     fp8_gather: bool
     fp8_rows: bool
     fp8_norms: bool
+    fp8_activations: bool
+    fp8_kept: bool
     gradient_bytes: int
     reduce_bytes: int
-    reduce_each: bool
+    grad_reduce: GradientReduction
     bucket_bytes: float
     host_us: float
     layer_us: float
@@ -94,6 +97,7 @@ class Framework:
     sequence_parallel: bool
     recompute: Recompute
     selective: Selective
+    precision: Precision
 
     def __post_init__(self) -> None:
         for key, kind in SWITCHES.items():
@@ -104,7 +108,7 @@ class Framework:
     @property
     def repeats_selectively(self) -> bool:
         """Whether selective recomputation has anything to compute again."""
-        return self.attention is AttentionKernel.UNFUSED or self.selective is Selective.ALTERNATE
+        return self.attention is AttentionKernel.UNFUSED or self.selective is not Selective.ATTENTION
 
 
 #: The type of each switch: int, float, bool (on or off) or an enum.

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len")
 #: The most passes (forward or backward, of one microbatch through one chunk) of a step that is simulated: it takes half a minute and 1 GB.
 MOST_PASSES = 500_000
+#: The most tokens of a sequence: ten times the longest context of any published model (Llama 4 Scout's ten million).
+MOST_TOKENS = 1 << 27
 #: Fields of `Plan` that are enums.
 _WORDS: dict[str, type[Schedule | Recompute | Precision]] = {"schedule": Schedule, "recompute": Recompute, "precision": Precision}
 
@@ -38,13 +40,13 @@ class Plan:
     of any model can have. `check` tests the rules between sizes, and between them and a model.
 
     tp, pp, vpp, cp, ep, dp: tensor, pipeline, virtual stages per device, context, expert, data parallel sizes; dp counts the
-    replicas of the dense layers (ep divides cp · dp, or tp · cp · dp: `folded`). zero: 0 none, 1 optimizer states sharded,
-    2 gradients too (`reduces_each`), 3 parameters too (FSDP, `gathers_each`). shard: how many devices share one set of shards (0: the
-    whole data-parallel group; fewer is hybrid sharding, with replicas of each set). reshard: zero 3 frees a layer's parameters after
-    its forward pass. recompute_layers: layers of each stage that are recomputed if `recompute` is "full" (-1: all). lora_rank: rank of
-    the only parameters that are trained, the adapters (0: all parameters are trained). forward_only: there is no backward pass.
-    document: mean tokens of the documents that are packed into a sequence, each of which attends only to itself (0: the sequence is one
-    document).
+    replicas of the dense layers (ep divides cp · dp, or tp · cp · dp: `folded`). zero: 0 none, 1 optimizer states sharded, 2
+    gradients too (`lumos.plan.gradients`), 3 parameters too (FSDP, `gathers_each`). shard: how many devices share one set of shards
+    (0: the whole data-parallel group; fewer is hybrid sharding, with replicas of each set). reshard: zero 3 frees a layer's
+    parameters after its forward pass. recompute_layers: layers of each stage that are recomputed if `recompute` is "full" (-1:
+    all). lora_rank: rank of the only parameters that are trained, the adapters (0: all parameters are trained). forward_only: there
+    is no backward pass. document: mean tokens of the documents that are packed into a sequence, each of which attends only to
+    itself (0: the sequence is one document).
     """
 
     seq_len: int
@@ -100,9 +102,9 @@ class Plan:
         return self.zero == 3 and self.pp == 1
 
     @property
-    def reduces_each(self) -> bool:
-        """Whether gradients must be reduced after every microbatch, because a rank keeps only its part of them (zero 2)."""
-        return self.zero == 2 and self.dp * self.cp > 1 and self.lora_rank == 0
+    def shards_gradients(self) -> bool:
+        """Whether a rank keeps only its part of the gradients, but whole parameters (zero 2)."""
+        return self.zero == 2
 
     @property
     def folded(self) -> bool:
@@ -128,6 +130,7 @@ class Plan:
 
 def check_plan(plan: Plan, model: Model) -> None:
     """Raise PlanError if the plan breaks a rule between its sizes, or between them and the model."""
+    _rule(plan.seq_len <= MOST_TOKENS, f"seq_len ({plan.seq_len:,}) must be at most {MOST_TOKENS:,} tokens; no model has so long a context")
     tokens = plan.micro_batch * plan.seq_len
     _rule(tokens < 1 << 31, f"micro_batch · seq_len = {tokens:,} tokens: more than kernels can index (2^31)")
     per_step = plan.dp * plan.micro_batch

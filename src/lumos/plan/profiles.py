@@ -59,6 +59,7 @@ class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     why: str
     values: _Values
+    like: str | None = None  # the profile whose values it has where it states none
     version: tuple[_Version, ...] = ()
     question: tuple[_Question, ...] = ()
 
@@ -98,8 +99,12 @@ def _file() -> _File:
 
 
 def _framework(profile: _Profile, version: _Values) -> Framework:
-    values: dict[str, Any] = {key: v.value for key, v in (_file().defaults | profile.values | version).items()}
+    values: dict[str, Any] = {key: v.value for key, v in (_file().defaults | _values(profile) | version).items()}
     return Framework(profile.name, **values)
+
+
+def _values(profile: _Profile) -> _Values:
+    return (_values(_profile(profile.like)) if profile.like else {}) | profile.values
 
 
 @cache
@@ -144,7 +149,7 @@ def profile_questions(name: str) -> tuple[Question, ...]:
         return ()
     return tuple(
         Question(q.code, q.ask, {answer: {key: v.value for key, v in values.items()} for answer, values in q.answers.items()})
-        for q in each.question
+        for q in (*(_profile(each.like).question if each.like else ()), *each.question)
     )
 
 

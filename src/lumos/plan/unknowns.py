@@ -59,8 +59,18 @@ def unknown_recomputation(job: PlannedJob) -> PlannedJob:
     return replace(job, unknowns=(*job.unknowns, Unknown("unknown-recomputation", question, answers)))
 
 
+def unknown_precision(job: PlannedJob) -> PlannedJob:
+    """The job whose source does not say its precision, with the others that the accelerator offers as open: 16 and 8 bit."""
+    others = [p for p in (Precision.BF16, Precision.FP8) if p is not job.plan.precision and p in job.cluster.accelerator.peak_flops]
+    answers = {p.value: replace(job, plan=replace(job.plan, precision=p)) for p in others}
+    question = "in which precision does the job compute? (--precision, column precision)"
+    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-precision", question, answers))) if answers else job
+
+
 def _asks(code: str, job: PlannedJob) -> bool:
-    return code != "unknown-casts" or job.plan.precision is Precision.FP8
+    if code == "unknown-reduction":
+        return job.plan.shards_gradients and job.plan.pp > 1
+    return code != "unknown-casts" or job.plan.precision.multiplications.quantised
 
 
 def _of_experts(job: PlannedJob, stated: Collection[str]) -> list[Unknown]:
@@ -88,7 +98,8 @@ def _jobs(job: PlannedJob, answers: Mapping[str, Mapping[str, Any]], stated: Col
         changed = {key: value for key, value in switches.items() if key not in stated and getattr(job.framework, key) != value}
         if changed:
             other = replace(job, framework=replace(job.framework, **changed))
-            if "sequence_parallel" in changed:
-                other = replace(other, plan=replace(job.plan, sequence_parallel=changed["sequence_parallel"] and job.plan.tp > 1))
-            out[name] = other
+            plan = {key: changed[key] for key in ("sequence_parallel", "recompute") if key in changed}
+            if "sequence_parallel" in plan:
+                plan["sequence_parallel"] = plan["sequence_parallel"] and job.plan.tp > 1
+            out[name] = replace(other, plan=replace(job.plan, **plan))
     return out

@@ -13,11 +13,12 @@ from lumos.blocks.layer import LayerWork
 from lumos.blocks.parameters import RankParameters, bucket_layers, layer_parameters, stage_parameters
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, RankStream
+from lumos.plan.gradients import gradient_reduction, reducing_passes
 from lumos.plan.plan import Plan, check_plan, layer_count, layers_of_chunks, outer_parts
-from lumos.plan.schedules import Action, Pass, holds_sender, last_gradients, schedule
+from lumos.plan.schedules import Action, Pass, holds_sender, schedule
 from lumos.predict.cuda_graphs import captured
 from lumos.predict.layout import Blocks, Item, Layout
-from lumos.vocabulary import Phase, Recompute, Schedule
+from lumos.vocabulary import GradientReduction, Phase, Recompute, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,7 +81,7 @@ class Stage:
     def runs_of_blocks(self) -> Counter[int]:
         """How often `items` runs each block, by number of the block.
 
-        The blocks of a pass depend on its kind, on its chunk and on whether it completes the chunk's gradients, but not on
+        The blocks of a pass depend on its kind, on its chunk and on whether it completes gradients, but not on
         its microbatch, so passes that agree in these are listed once and counted.
         """
         self._begin()
@@ -102,12 +103,12 @@ class Stage:
         self._begin_parameters()
 
     def _actions(self) -> Iterator[tuple[Action, bool]]:
-        """The passes of the stage in order, each with whether it completes the gradients of its chunk."""
+        """The passes of the stage in order, each with whether it completes gradients that are reduced then."""
         plan = self.share.plan
         actions = schedule(plan.schedule, self.stage, plan.pp, plan.microbatches, plan.vpp)
-        complete = last_gradients(actions)
+        complete = reducing_passes(actions, self._reduction_of_parts())
         for i, action in enumerate(actions):
-            yield action, action.step is not Pass.FORWARD and complete[action.chunk] == i
+            yield action, i in complete
 
     def _pass(self, action: Action, final: bool) -> None:
         if action.step is Pass.FORWARD:
@@ -136,9 +137,8 @@ class Stage:
         plan = self.share.plan
         chunk = self._position(action.chunk)
         first, last = chunk == 0, chunk == self._chunk_count - 1
-        exchange = action.step is not Pass.INPUT and (
-            plan.gathers_each or plan.reduces_each or (final and self._overlaps() and plan.lora_rank == 0)
-        )
+        overlaps = self._reduces_often() or (self._overlaps() and plan.lora_rank == 0)
+        exchange = action.step is not Pass.INPUT and (plan.gathers_each or (final and overlaps))
         if action.step is Pass.WEIGHT:
             self._weights(action, exchange)
             return
@@ -150,7 +150,7 @@ class Stage:
             self._backward_layers(run, action, exchange)
         if first and plan.lora_rank == 0:
             self._chain(self._outer_block(outer_layers.embedding_backward), Phase.BACKWARD, action)
-            if exchange and (self.share.framework.dp_overlap or plan.reduces_each):
+            if exchange and (self.share.framework.dp_overlap or self._reduces_often()):
                 self._reduce(self._outer_parameters(), action, "embedding gradients")
         if not first:
             self._send(f"b{chunk - 1}.{action.microbatch}", RankStream.SEND_BACKWARD, "send backward", action)
@@ -163,7 +163,7 @@ class Stage:
                 self._bucketed_backward(block, run, action)
             else:
                 self._layers(block, run, Phase.BACKWARD, action)
-        reduced = self.share.framework.dp_overlap or self.share.plan.reduces_each
+        reduced = self.share.framework.dp_overlap or self._reduces_often()
         if exchange and self._position(action.chunk) == 0 and reduced:
             self._reduce(self._outer_parameters(), action, "embedding gradients")
 
@@ -245,6 +245,13 @@ class Stage:
         plan = self.share.plan
         return self.share.framework.dp_overlap and plan.dp * plan.cp > 1
 
+    def _reduction_of_parts(self) -> GradientReduction:
+        return gradient_reduction(self.share.plan, self.share.framework)
+
+    def _reduces_often(self) -> bool:
+        """Whether gradients are reduced more often than once a step, because a rank keeps only its part of them."""
+        return self._reduction_of_parts() is not GradientReduction.STEP
+
     def _bucketed_backward(self, block: Block, run: _Run, action: Action) -> None:
         """Gradients are reduced in buckets of whole layers, each as soon as the last layer of the bucket has run."""
         size = bucket_layers(self.share, run.mixture, most=len(run.layers))
@@ -314,7 +321,7 @@ class Stage:
             return
         held = self._trained_parameters()
         data = plan.dp * plan.cp
-        if data > 1 and not (plan.gathers_each or plan.reduces_each or framework.dp_overlap):
+        if data > 1 and not (plan.gathers_each or self._reduces_often() or framework.dp_overlap):
             width = framework.reduce_bytes
             block = outer_layers.reduce_gradients(self.share, held.dense * width, held.experts * width)
             if block.ops:
@@ -322,7 +329,7 @@ class Stage:
         elif (
             data > 1
             and outer_parts(plan.schedule, plan.pp, self.stage).last
-            and (plan.pp > 1 or plan.gathers_each or plan.reduces_each or framework.dp_overlap)
+            and (plan.pp > 1 or plan.gathers_each or self._reduces_often() or framework.dp_overlap)
             and not self.share.model.tied
             and plan.lora_rank == 0
         ):

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 _Float64 = NDArray[np.float64]
 
-#: The coefficients that are fitted: standard deviation of the prior, lower and upper bound. `throttle` is not: only one source of runs (8 x
-#: B200) would determine it, and it would take that source's other errors to all dense devices.
+#: The coefficients that are fitted: standard deviation of the prior, lower and upper bound.
 FITTED_COEFFICIENTS = {
     "gemm": (0.05, 0.8, 1.3),
     "attention": (0.08, 0.7, 1.4),
@@ -40,12 +39,11 @@ FITTED_COEFFICIENTS = {
     "collective": (0.2, 0.8, 2.0),
     "host": (0.2, 0.5, 2.0),
     "contention": (0.2, 0.0, 1.0),
-    "jitter": (0.004, 0.0, 0.02),
     "step": (0.5, 0.2, 4.0),
 }
 #: Rows with a smaller error than this have the same weight as rows with this error.
 NEAR = 0.02
-#: Step of the finite differences. Coefficients whose prior has a deviation of at most 0.01 take 0.002.
+#: Step of the finite differences.
 DELTA = 0.02
 _ROUNDS = 2
 
@@ -104,9 +102,8 @@ def linearise(p: FitProblem, coefficients: StepCoefficients) -> Linear:
     base = np.log(predicted(p, coefficients))
     columns = []
     for key, value in zip(FITTED_COEFFICIENTS, at, strict=True):
-        delta = DELTA if FITTED_COEFFICIENTS[key][0] > 0.01 else 0.002
-        moved = msgspec.structs.replace(coefficients, **{key: float(value + delta)})
-        columns.append((np.log(predicted(p, moved)) - base) / delta)
+        moved = msgspec.structs.replace(coefficients, **{key: float(value + DELTA)})
+        columns.append((np.log(predicted(p, moved)) - base) / DELTA)
     return Linear(at, base, np.stack(columns, axis=1))
 
 

@@ -16,14 +16,16 @@ from lumos.blocks.price import Pricer
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, RankStream, Work
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Dependency, Graph, Kind
+from lumos.plan.gradients import gradient_reduction
 from lumos.predict.assemble import Assembled, assemble
-from lumos.predict.step_time import PredictedStep, central_time, layout_of, slowest, time_of
+from lumos.predict.operating import Operating, operating
+from lumos.predict.step_time import PredictedStep, central_time, layout_of, time_of
 from lumos.predict.unknowns import Open, covering, priced_unknowns, questions
 from lumos.result import Shown
 from lumos.simulate import simulate
 from lumos.simulate.durations import slow_rank
 from lumos.units import duration
-from lumos.vocabulary import Basis, Schedule
+from lumos.vocabulary import Basis, GradientReduction, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,6 +72,11 @@ class Prediction(Shown):
         )
 
     @property
+    def operating(self) -> Operating:
+        """What the job costs to run, as far as the cluster's file says."""
+        return operating(self.job.cluster, self.job.plan.devices, self.tokens_per_s_per_gpu)
+
+    @property
     def collectives(self) -> list[Collective | None]:
         """The collective of every task; None for the rest."""
         return [w if isinstance(w, Collective) else None for w in self.works]
@@ -80,6 +87,24 @@ UNPROVED_SCHEDULES = {
     Schedule.ZERO_BUBBLE: "its order and its bubble are those published (ZB-H1), split passes hide no tensor-parallel reduction",
     Schedule.DUALPIPE: "its order is that of DeepSeek's implementation, a turn's two passes run one after the other",
 }
+
+
+#: How often gradients are reduced of which a rank keeps only its part, for people.
+_REDUCED = {
+    GradientReduction.MICROBATCH: "they are reduced after each microbatch; zero 1 reduces them once a step",
+    GradientReduction.GROUP: "each virtual stage reduces them after each group of microbatches that it runs one after the other",
+    GradientReduction.STEP: "they are reduced once a step, and whole until then",
+}
+
+
+def _of_sharded_gradients(job: PlannedJob) -> list[Diagnostic]:
+    """How often the job reduces its gradients, if a rank keeps only its part of them and there is more than one way."""
+    plan = job.plan
+    if not plan.shards_gradients or plan.microbatches == 1 or plan.dp * plan.cp == 1 or plan.lora_rank:
+        return []
+    often = gradient_reduction(plan, job.framework)
+    other = "" if plan.pp == 1 else " (--switch grad_reduce)"
+    return [Diagnostic(f"reduced-each-{often.value}", f"zero 2 keeps a part of the gradients: {_REDUCED[often]}{other}")]
 
 
 def predict_job(
@@ -94,9 +119,7 @@ def predict_job(
         what = UNPROVED_SCHEDULES[job.plan.schedule]
         message = f"no measured run of the {job.plan.schedule} schedule was at hand: {what}"
         notes.append(Diagnostic("schedule-unproved", message))
-    if job.plan.reduces_each and job.plan.microbatches > 1:
-        message = "zero 2 keeps a part of the gradients, so they are reduced after each microbatch; zero 1 reduces them once a step"
-        notes.append(Diagnostic("reduced-each-microbatch", message))
+    notes += _of_sharded_gradients(job)
     if coarse is None:
         coarse = task_count(layout) > FINE_TASKS
     assembled = _slowed(assemble(layout, pricer, coarse), slow or {})
@@ -123,7 +146,7 @@ def predict_job(
         layout=layout,
         timeline=timeline,
         time=time,
-        breakdown=breakdown_of(timeline, assembled, slowest(job, pricer.coefficients)),
+        breakdown=breakdown_of(timeline, assembled),
         tokens_per_s_per_gpu=plan.tokens / (time.time_s * plan.devices),
         model_flops_utilization=achieved / peak,
         memory=memory,
@@ -151,11 +174,11 @@ def task_count(layout: Layout) -> int:
     return sum(size[item.block] * item.repeat for stage in layout.stages for item in stage)
 
 
-def breakdown_of(timeline: Timeline, assembled: Assembled, factor: float) -> dict[str, float]:
+def breakdown_of(timeline: Timeline, assembled: Assembled) -> dict[str, float]:
     """The four parts of the step in seconds, mean over the stages. A stage's idle time up to the end of the step is `other`.
 
     In coarse form the communication inside a block is subtracted from the compute of its task. A stage that waits for its
-    neighbour (the bubble) is idle: only the transfer itself counts as communication. factor: growth of the step (`slowest`).
+    neighbour (the bubble) is idle: only the transfer itself counts as communication.
     """
     graph = timeline.graph
     arrived = np.where(graph.kind == Kind.COLLECTIVE, timeline.end - graph.duration, timeline.start)
@@ -173,7 +196,7 @@ def breakdown_of(timeline: Timeline, assembled: Assembled, factor: float) -> dic
         other,
     )
     keys = ("exposed_compute_s", "overlapped_s", "exposed_communication_s", "other_s")
-    return {key: float(value) * factor * 1e-9 for key, value in zip(keys, values, strict=True)}
+    return {key: float(value) * 1e-9 for key, value in zip(keys, values, strict=True)}
 
 
 def shares(graph: Graph, path: CriticalPath, layout: Layout, pricer: Pricer) -> tuple[dict[str, float], dict[str, float]]:
@@ -253,6 +276,7 @@ def result(p: Prediction) -> dict[str, Any]:
             "peak_bytes": m.peak_bytes,
             "fits": m.fits,
         },
+        "operating": p.operating._asdict(),
         "critical_path": p.critical_path,
         "bound_by": p.bound_by,
         "granularity": p.granularity,

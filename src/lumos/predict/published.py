@@ -6,10 +6,10 @@ tp, pp, vpp, cp, ep, dp, zero_or_fsdp, micro_batch, global_batch, recompute, seq
 Blanks. A row's own dimensions have precedence over those of the model that it names. What neither has is assumed, with a
 diagnostic: kv_heads = heads; ffn = the gated 8/3 hidden (rounded up to 256) or 4 hidden; vocab = that of the model's
 family, else 51,200; if the row cuts a model to fewer layers, its leading dense layers shrink in proportion (rounded up);
-precision = fp16 where the framework is Megatron-DeepSpeed, else bf16; parallel sizes 1, dp = devices / (tp · pp · cp);
-micro_batch 1; vpp such that a virtual stage has one layer for NeMo with pp > 1; ZeRO, recomputation and sequence
-parallelism as in the framework's profile. A row is skipped, with the reason, if a number cannot be read, if its device or
-model is not known, or if its plan breaks a rule.
+precision as in the framework's profile, or bf16 where the device has no fp8; parallel sizes 1, dp = devices / (tp · pp · cp), and
+where no size is stated and the global batch has fewer sequences than that, the rest of the devices share sequences (cp); micro_batch 1;
+vpp such that a virtual stage has one layer for NeMo with pp > 1; ZeRO, recomputation and sequence parallelism as in the framework's
+profile. A row is skipped, with the reason, if a number cannot be read, if its device or model is not known, or if its plan breaks a rule.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import gcd
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,12 +25,13 @@ import msgspec
 from lumos.blocks.memory import peak_memory
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
+from lumos.measured_table import positive, whole_number
 from lumos.model import Model
 from lumos.model.catalogue import find_model, model_names, plain_name
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, check_plan
 from lumos.plan.profiles import choose, is_profiled, unprofiled
-from lumos.plan.unknowns import unknown_recomputation, unknown_virtual_stages, unknown_year, with_unknowns
+from lumos.plan.unknowns import unknown_precision, unknown_recomputation, unknown_virtual_stages, unknown_year, with_unknowns
 from lumos.plan.words import switch_text
 from lumos.predict.interconnect import row_cluster
 from lumos.vocabulary import Loss, Precision, Recompute, Schedule
@@ -55,8 +57,8 @@ VOCABULARY = {
     "gpt3": 51200,
     "gpt": 51200,
 }
-
-
+#: Profiles of NeMo's recipes.
+NEMO = ("nemo", "megatron-bridge")
 #: Tokens of an example of SQuAD 1.1. According to NeMo's performance summaries its fine-tuning runs pack such examples into
 #: sequences: a paragraph of 117 words, a question of 10 and an answer of 3 (Rajpurkar et al. 2016, arXiv:1606.05250), at
 #: 4 tokens for 3 words, and the prompt around them.
@@ -71,7 +73,7 @@ def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
     unprofiled_framework: treat the row's framework as one of which only the year is known.
     """
     notes: list[Diagnostic] = []
-    year, hints = _number(row, "year"), f"{row.get('notes', '')} {row.get('zero_or_fsdp', '')}"
+    year, hints = _number(row, "year"), " ".join(row.get(key, "") for key in ("notes", "zero_or_fsdp", "model"))
     framework, why = unprofiled(year) if unprofiled_framework else choose(row.get("framework", ""), year, hints)
     notes.append(Diagnostic("framework-profile", f"{framework.name}: {why}"))
     model = model_of(row, notes)
@@ -81,6 +83,8 @@ def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
     if not name:
         raise LumosError("the row names no device (column gpu)")
     cluster = row_cluster(name, _number(row, "gpus_per_node"), row.get("interconnect", ""), plan.devices, notes)
+    if not row.get("precision", "").strip() and plan.precision not in cluster.accelerator.peak_flops:
+        plan = replace(plan, precision=Precision.BF16)
     check_plan(plan, model)
     return _with_unknowns(PlannedJob(model, plan, framework, cluster, tuple(notes)), row)
 
@@ -92,6 +96,8 @@ def _with_unknowns(job: PlannedJob, row: PublishedRun) -> PlannedJob:
         job = unknown_virtual_stages(job)
     if _number(row, "year") is None and is_profiled(job.framework):
         job = unknown_year(job, row.get("framework", ""), row.get("notes", ""))
+    if not row.get("precision", "").strip():
+        job = unknown_precision(job)
     stated = row.get("recompute", "").strip().lower()
     if stated in BLANK and stated != Recompute.NONE and not peak_memory(job).fits:
         job = unknown_recomputation(job)
@@ -166,10 +172,15 @@ def _plan_of(row: PublishedRun, model: Model, framework: Framework, notes: list[
     """The row's plan, with its blanks filled."""
     devices = _required(row, "n_gpus")
     tp, pp, vpp, cp, ep = (_number(row, key) or 1 for key in ("tp", "pp", "vpp", "cp", "ep"))
-    if pp > 1 and not (row.get("vpp") or "").strip() and framework.name == "nemo" and model.layers % pp == 0:
+    if pp > 1 and not (row.get("vpp") or "").strip() and framework.name in NEMO and model.layers % pp == 0:
         vpp = model.layers // pp
         notes.append(Diagnostic("assumed-vpp", f"{vpp}: one layer a virtual stage, as NeMo's recipes have it"))
     dp = _number(row, "dp") or devices // (tp * pp * cp)
+    if not any(_number(row, key) for key in ("tp", "pp", "cp", "dp")):
+        dp = gcd(devices, _required(row, "global_batch"))
+        cp = devices // dp
+        if cp > 1:
+            notes.append(Diagnostic("assumed-cp", f"{cp}: {devices} devices share the sequences of a global batch that {dp} divides"))
     if tp * pp * cp * dp != devices:
         raise LumosError(f"tp · pp · cp · dp = {tp * pp * cp * dp} is not the row's {devices} devices")
     micro_batch = _number(row, "micro_batch") or 1
@@ -181,7 +192,7 @@ def _plan_of(row: PublishedRun, model: Model, framework: Framework, notes: list[
     if lora:
         notes.append(Diagnostic("noted-lora", f"the notes speak of LoRA: adapters of rank {lora} are all that is trained"))
     document = 0
-    if "finetun" in text.replace("-", "") and framework.name == "nemo":
+    if "finetun" in text.replace("-", "") and framework.name in NEMO:
         document = SQUAD_TOKENS
         notes.append(Diagnostic("assumed-packing", f"documents of {document} tokens, as NeMo's fine-tuning runs pack SQuAD 1.1"))
     sequence = _flag(row, "sequence_parallel", framework.sequence_parallel) and tp > 1
@@ -208,16 +219,15 @@ def _plan_of(row: PublishedRun, model: Model, framework: Framework, notes: list[
 
 
 def precision_of(text: str, framework: Framework, notes: list[Diagnostic]) -> Precision:
-    """The precision that a table means by a text such as "amp_bf16" or "FP8 tensorwise"."""
+    """The precision that a table means by a text such as "amp_bf16", "NVFP4" or "FP8 tensorwise"."""
     lower = text.lower()
-    for family in (Precision.FP8, Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32):
+    for family in (Precision.FP4, Precision.FP8, Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32):
         if family in lower or family.replace("fp", "float") in lower:
             return family
     if lower:
-        raise LumosError(f"precision {text!r} is not known; a family is one of fp8, bf16, fp16, tf32, fp32")
-    assumed = Precision.FP16 if framework.name in ("megatron-deepspeed", "megatron-2021") else Precision.BF16
-    notes.append(Diagnostic("assumed-precision", assumed))
-    return assumed
+        raise LumosError(f"precision {text!r} is not known; a family is one of fp4, fp8, bf16, fp16, tf32, fp32")
+    notes.append(Diagnostic("assumed-precision", f"{framework.precision}, as {framework.name} has it"))
+    return framework.precision
 
 
 def _sharding(text: str, framework: Framework, group: int, notes: list[Diagnostic]) -> tuple[int, int]:
@@ -281,6 +291,8 @@ _REMARKS: tuple[tuple[str, Mapping[str, object]], ...] = (
     (r"async tp", {"tp_overlap": True}),
     (r"mp mode pure", {"reduce_bytes": 2, "gradient_bytes": 2}),
     (r"mp mode default", {"reduce_bytes": 4}),
+    # experts of a limited capacity drop tokens, which Megatron Core's all-to-all dispatcher does and DeepEP does not
+    (r"token.?drop", {"deep_ep": False, "expert_skew": 1.0}),
     # DeepSpeed's bf16 optimizer accumulates and reduces in fp32 (runtime/bf16_optimizer.py)
     (r"(?:fp32|float32) grad\w*|grad\w*(?: \w+){0,3} in (?:fp32|float32)|bf16 optimizer", {"reduce_bytes": 4, "gradient_bytes": 4}),
 )
@@ -288,7 +300,7 @@ _REMARKS: tuple[tuple[str, Mapping[str, object]], ...] = (
 
 def _noted_switches(row: PublishedRun, framework: Framework, notes: list[Diagnostic]) -> Framework:
     """The framework with the switches that the row's remarks and precision mention, each of which is said."""
-    text = " ".join(row.get(key, "") for key in ("notes", "precision", "zero_or_fsdp")).lower()
+    text = " ".join(row.get(key, "") for key in ("notes", "precision", "zero_or_fsdp", "model")).lower()
     said = [(found.group(), switches) for words, switches in _REMARKS if (found := re.search(words, text))]
     if framework.fp8_gather and (found := re.search(r"row.?wise", text)):
         said.append((found.group(), {"fp8_gather": False, "fp8_rows": True}))
@@ -305,16 +317,8 @@ def _noted_switches(row: PublishedRun, framework: Framework, notes: list[Diagnos
 
 
 def _number(row: PublishedRun, key: str) -> int | None:
-    text = (row.get(key) or "").strip().replace(",", "")
-    if text.lower() in BLANK:
-        return None
-    try:
-        value = float(text)
-    except ValueError:
-        raise LumosError(f"{key} = {text!r} is not a number") from None
-    if value != int(value) or value < 0:
-        raise LumosError(f"{key} = {text!r} is not a whole number of zero or more")
-    return int(value)
+    text = (row.get(key) or "").strip()
+    return None if text.lower() in BLANK else whole_number(text, key)
 
 
 def _required(row: PublishedRun, key: str) -> int:
@@ -339,12 +343,7 @@ def published_step(row: PublishedRun) -> float:
         text = (row.get(key) or "").strip()
         if not text:
             continue
-        try:
-            value = float(text)
-        except ValueError:
-            raise LumosError(f"{key} = {text!r} is not a number") from None
-        if not 0 < value < float("inf"):
-            raise LumosError(f"{key} = {text!r} must be positive")
+        value = positive(text, key)
         if key == "step_time_s":
             return value
         return _required(row, "global_batch") * _required(row, "seq_len") / (value * _required(row, "n_gpus"))

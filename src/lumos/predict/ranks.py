@@ -46,8 +46,7 @@ MOST_TASKS = 20_000_000
 def whole(prediction: Prediction, jitter: float = 0.0, seed: int = 0) -> World:
     """All ranks of a predicted job, in kernels, whose step takes as long as predicted. jitter, seed: as for `expand`.
 
-    A predicted step is longer than the simulated one of its stages, since it waits for the slowest of many nodes; here all work takes
-    longer by that factor. Raises UsageError for a prediction without kernels, LumosError where there would be more than MOST_TASKS tasks.
+    Raises UsageError for a prediction without kernels, LumosError where there would be more than MOST_TASKS tasks.
     """
     if prediction.granularity != "kernels":
         raise UsageError("files of a job need a prediction at kernel granularity")
@@ -58,14 +57,7 @@ def whole(prediction: Prediction, jitter: float = 0.0, seed: int = 0) -> World:
             f"the {plan.devices} ranks of this job have {tasks:,} tasks, more than the {MOST_TASKS:,} that can be written;"
             " write a job with fewer devices (dp) or microbatches, or its stages alone: --perfetto"
         )
-    length = int(run.end.max() - run.start.min())
-    factor = prediction.time.time_s * 1e9 / length if length else 1.0
-    longer = replace(
-        run.graph,
-        duration=np.rint(run.graph.duration * factor).astype(np.int64),
-        lag=np.rint(run.graph.lag * factor).astype(np.int64),
-    )
-    return expand(longer, plan, prediction.collectives, prediction.job.cluster.node.devices, jitter, seed)
+    return expand(run.graph, plan, prediction.collectives, prediction.job.cluster.node.devices, jitter, seed)
 
 
 def group_of(rank: int, work: Collective) -> tuple[int, ...]:

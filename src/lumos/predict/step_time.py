@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from math import log2
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.cost.power import measured_relative
+from lumos.graph.table import Kind
 from lumos.plan.profiles import is_profiled
 from lumos.predict.arrange import arrange
 from lumos.predict.assemble import Assembled, assemble
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from lumos.plan.job import PlannedJob
     from lumos.predict.layout import Layout
 
-#: The interval of a whole step, as a share of the cost models' intervals: errors on its many different shapes partly cancel.
+#: The interval of a whole step, as a share of the cost models' intervals for the device: errors on its many different shapes partly cancel.
+#: A host that is slow is slow at every launch: its interval counts in full.
 CORRELATED = 0.5
 
 
@@ -43,20 +45,17 @@ def central_time(job: PlannedJob, pricer: Pricer) -> float:
     """Seconds of the step of `job` in coarse form, without its interval."""
     graph = assemble(layout_of(job), pricer, True).graph
     (span,) = sweep_many(freeze(graph), graph.duration[None])
-    return float(span) * 1e-9 * slowest(job, pricer.coefficients)
+    return float(span) * 1e-9
 
 
 def time_of(assembled: Assembled, job: PlannedJob, coefficients: StepCoefficients) -> PredictedStep:
     frozen = freeze(assembled.graph)
-    spans = sweep_many(frozen, np.stack([assembled.graph.duration, assembled.low, assembled.high]))
-    factor = slowest(job, coefficients)
+    best, low, high = assembled.graph.duration, assembled.low, assembled.high
+    on_host = np.isin(assembled.graph.kind, (Kind.OPERATOR, Kind.LAUNCH))
+    columns = [best, *(np.where(on_host, a, b) for bound in (low, high) for a, b in ((best, bound), (bound, best)))]
+    time, *bounds = (float(s) * 1e-9 for s in sweep_many(frozen, np.stack(columns)))
     spread = coefficients.spread if is_profiled(job.framework) else coefficients.unprofiled
-    time, low, high = (float(s) * 1e-9 * factor for s in spans)
-    down, up = (np.hypot(CORRELATED * (bound / time - 1), spread) for bound in (low, high))
+    if measured_relative(job.cluster.accelerator) != job.cluster.accelerator.name:
+        spread = float(np.hypot(spread, coefficients.unmeasured))
+    down, up = (np.hypot.reduce([CORRELATED * (device / time - 1), host / time - 1, spread]) for device, host in (bounds[:2], bounds[2:]))
     return PredictedStep(time, time / (1 + float(down)), time * (1 + float(up)))
-
-
-def slowest(job: PlannedJob, coefficients: StepCoefficients) -> float:
-    """Factor by which a step grows because it waits for the slowest of many nodes: `jitter` more for each doubling of the nodes."""
-    nodes = max(1.0, job.plan.devices / job.cluster.node.devices)
-    return 1 + coefficients.jitter * log2(nodes)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,6 +11,7 @@ import numpy as np
 from lumos.blocks.memory import peak_memory
 from lumos.blocks.price import Pricer
 from lumos.errors import LumosError
+from lumos.measured_table import read_rows, table_number
 from lumos.predict.predict import predict_job
 from lumos.predict.published import PublishedRun, job_of, published_step
 from lumos.predict.unknowns import open_step_time
@@ -56,18 +55,11 @@ class Scored:
 def read_tables(paths: Sequence[str]) -> Iterator[PublishedRun]:
     """The rows of the tables. Raises LumosError if a file is not a table or lacks a required column."""
     for path in paths:
-        try:
-            with Path(path).open(newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
-                missing = [key for key in REQUIRED if key not in (reader.fieldnames or ())]
-                if missing:
-                    raise LumosError(f"{path}: line 1: no column {', '.join(missing)}; a table of runs needs {', '.join(REQUIRED)}")
-                for row in reader:
-                    yield {key: value or "" for key, value in row.items() if isinstance(key, str) and not isinstance(value, list)}
-        except OSError as error:
-            raise LumosError(f"{path}: cannot be read ({error.strerror}); give a CSV table of measured runs") from error
-        except (UnicodeDecodeError, csv.Error) as error:
-            raise LumosError(f"{path}: is not a CSV table: {error}") from error
+        columns, rows = read_rows(path)
+        missing = [key for key in REQUIRED if key not in columns]
+        if missing:
+            raise LumosError(f"{path}: line 1: no column {', '.join(missing)}; a table of runs needs {', '.join(REQUIRED)}")
+        yield from rows
 
 
 class Pricers:
@@ -109,9 +101,9 @@ def _score(row: PublishedRun, pricers: Pricers, unprofiled_framework: bool) -> S
         job = job_of(row, unprofiled_framework)
         predicted, unknowns = open_step_time(job, pricers.of(job.cluster))
         peak = row.get("peak_memory_bytes", "").strip()
-        measured_peak = int(float(peak)) if peak else None
+        measured_peak = int(table_number(peak, "peak_memory_bytes")) if peak else None
         memory = peak_memory(job).peak_bytes if measured_peak else None
-    except (LumosError, ValueError) as error:
+    except LumosError as error:
         return Scored(name, source, row, skipped=str(error))
     return Scored(name, source, row, measured, predicted, job, measured_peak, memory, unknowns=tuple(unknowns))
 
@@ -173,11 +165,11 @@ def figures(scored: Sequence[Scored]) -> dict[str, Any]:
 
 
 def spearman_within(scored: Sequence[Scored]) -> float | None:
-    """Mean rank correlation (Spearman), weighted by rows, over groups of equal source, model, device, device count, batch and
-    sequence length. None if no group has enough rows."""
+    """Mean rank correlation (Spearman), weighted by rows, over groups of equal source, model, device, device count, batch,
+    sequence length and precision. None if no group has enough rows."""
     groups: dict[tuple[str, ...], list[Scored]] = {}
     for s in scored:
-        key = tuple(s.row.get(k, "") for k in ("source", "model", "gpu", "n_gpus", "global_batch", "seq_len"))
+        key = tuple(s.row.get(k, "") for k in ("source", "model", "gpu", "n_gpus", "global_batch", "seq_len", "precision"))
         groups.setdefault(key, []).append(s)
     total = weight = 0.0
     for members in groups.values():

@@ -34,9 +34,8 @@ def lower_bounds(plans: Plans, columns: Columns, coefficients: StepCoefficients)
     out = np.zeros(len(plans))
     for schedule, rows in shapes(plans):
         out[rows] = _bound(SCHEDULES[schedule], plans.take(rows), columns.take(rows))
-    nodes = np.maximum(1.0, plans.problem.gpus / plans.problem.cluster.node.devices)
     begin = 1000 * plans.problem.framework.step_us * coefficients.step
-    return np.asarray((out + begin) * 1e-9 * (1 + coefficients.jitter * np.log2(nodes)))
+    return np.asarray((out + begin) * 1e-9)
 
 
 def _bound(name: Schedule, plans: Plans, c: Columns) -> Floats:

@@ -19,6 +19,7 @@ import numpy as np
 from lumos import _pipeline
 from lumos.native import check_enum
 from lumos.search.structure import chunk_layers, passes, structures
+from lumos.vocabulary import GradientReduction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,16 +53,16 @@ def coarse_step_times(plans: Plans, columns: Columns, coefficients: StepCoeffici
     overlap = plans.problem.framework.p2p_overlap
     for structure, rows in structures(plans):
         passes(structure, overlap).time(table, rows, *chunk_layers(plans, int(rows[0])), out)
-    nodes = np.maximum(1.0, plans.problem.gpus / plans.problem.cluster.node.devices)
-    return np.asarray(out * 1e-9 * (1 + coefficients.jitter * np.log2(nodes)))
+    return np.asarray(out * 1e-9)
 
 
 def _table(plans: Plans, c: Columns, coefficients: StepCoefficients) -> Floats:
     """The times that the recurrence reads, ns: float64[n, WIDTH], in the order of `Column` in native/pipeline_time.hpp."""
     framework, n = plans.problem.framework, len(plans)
     data = plans["dp"] * plans["cp"] > 1
-    gathers_parameters = data & (plans["zero"] == 3)  # for every pass
-    reduces_last = data & (plans["zero"] < 2)
+    gathers_parameters = data & (plans["zero"] == 3) & (plans["pp"] == 1)  # for every pass
+    gathers_once = data & (plans["zero"] == 3) & (plans["pp"] > 1)  # a stage of a pipeline
+    reduces_last = gathers_once | (data & (plans["zero"] < 2)) | ((plans["zero"] == 2) & (_reduction_group(plans) == 0))
     split = data & np.isin(plans["zero"], (1, 2))
     transfers = 2 * plans["vpp"] * (plans["pp"] > 1) * 1000 * framework.transfer_us
     parts: dict[str, list[NDArray[Any]]] = {
@@ -71,7 +72,7 @@ def _table(plans: Plans, c: Columns, coefficients: StepCoefficients) -> Floats:
         "ends": [c.embedding, c.head],
         "ends_host": [c.ends_host],
         "transfer": [c.transfer],
-        "gather": [np.where((split & framework.gather_overlap)[:, None], c.gather, 0.0)],
+        "gather": [np.where(((split & framework.gather_overlap) | gathers_once)[:, None], c.gather, 0.0)],
         "gradients": [c.reduction],
         "bucket": [c.bucket],
         "outer_gradients": [c.outer_reduction[:, 0], np.zeros(n) if plans.problem.model.tied else c.outer_reduction[:, 1]],
@@ -105,12 +106,21 @@ def _late(plans: Plans, c: Columns) -> dict[str, list[NDArray[Any]]]:
     }
 
 
+def _reduction_group(plans: Plans) -> NDArray[np.int64]:
+    """How many microbatches are reduced together where gradients are sharded (ZeRO 2), by plan; 0: all of the step's."""
+    often = plans.problem.framework.grad_reduce
+    one_by_one = (plans["pp"] == 1) | (often is GradientReduction.MICROBATCH)
+    grouped = (often is GradientReduction.GROUP) & (plans["vpp"] > 1) & (plans.microbatches > plans["pp"])
+    return np.where(one_by_one, 1, np.where(grouped, plans["pp"], 0))
+
+
 def _lengths(plans: Plans, c: Columns, data: np.ndarray, gathers_parameters: np.ndarray) -> list[Floats]:
     """Lengths of the passes of one layer, by kind. data: plans with data parallelism. gathers_parameters: plans whose parameters are
     gathered for every pass."""
     framework = plans.problem.framework
     slowed, slowed_by_gather = np.where(data[:, None], c.slowdown[:, :2], 0.0), c.slowdown[:, 2:]
-    reduced = (data & (plans["zero"] == 2))[:, None]  # after every microbatch, beside the next layers
+    group = _reduction_group(plans)[:, None]
+    reduced = data[:, None] & (plans["zero"] == 2)[:, None] & (group > 0)  # after every group of microbatches, beside the next layers
     sharded = gathers_parameters[:, None]
 
     # a pipeline of one stage holds the embedding, which every microbatch reduces too; of several, the others hide it
@@ -118,9 +128,10 @@ def _lengths(plans: Plans, c: Columns, data: np.ndarray, gathers_parameters: np.
     reduction = c.reduction + whole[:, None]
 
     def with_reduction(backward: Floats, beside: Floats, other_passes: Floats) -> Floats:
-        """The pass of a layer: if each microbatch reduces its gradients, so long that they are reduced before the next one's, for which
-        they have its other passes too; else slowed by what runs beside it."""
-        return np.asarray(np.where(reduced, np.maximum(backward + slowed, reduction - other_passes), backward + beside))
+        """The pass of a layer: if each group of microbatches reduces its gradients, so long that they are reduced before the next
+        group's, for which they have its other passes too; else slowed by what runs beside it."""
+        share = 1 / np.maximum(group, 1)
+        return np.asarray(np.where(reduced, np.maximum(backward + slowed * share, reduction * share - other_passes), backward + beside))
 
     last = slowed if framework.dp_overlap else np.zeros_like(slowed)
     none = np.zeros_like(slowed)

@@ -19,6 +19,7 @@ from lumos.errors import UsageError
 from lumos.predict.predict import predict_job, result
 from lumos.search.coarse import coarse_step_times
 from lumos.search.structure import structures
+from lumos.search.time_parts import StepParts, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,11 +35,12 @@ SEARCH_ENGINES = ("local", "ray")
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A plan simulated in full, without its timeline. keys: those of `lumos predict --json`."""
+    """A plan simulated in full, without its timeline. parts: of its step. keys: those of `lumos predict --json`."""
 
     job: PlannedJob
     time: PredictedStep
     memory: Memory
+    parts: StepParts
     tokens_per_s_per_gpu: float
     model_flops_utilization: float
     keys: dict[str, Any]
@@ -59,7 +61,7 @@ class Engine(Protocol):
 def simulated(job: PlannedJob, pricer: Pricer) -> Simulated:
     """The step of `job` simulated in full."""
     p = predict_job(job, pricer, coarse=True)
-    return Simulated(p.job, p.time, p.memory, p.tokens_per_s_per_gpu, p.model_flops_utilization, result(p))
+    return Simulated(p.job, p.time, p.memory, parts_of(p, pricer), p.tokens_per_s_per_gpu, p.model_flops_utilization, result(p))
 
 
 def layer_blocks(plans: Plans, rows: Ints, count: int) -> list[Ints]:

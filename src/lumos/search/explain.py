@@ -1,157 +1,129 @@
-"""Why one plan beats another: the step as parts that add up to it, and the difference of two steps part by part.
+"""Why one plan beats another, whether it does as far as is known, and what would tell the two apart.
 
-The parts are means over the pipeline stages. The time inside blocks is split into compute by kind of work, recomputation (to save
-memory), and the communication that does not overlap with compute, by process group. The time between blocks, in which the compute
-stream is idle, is split into data-parallel communication, the time before the first pass and after the last (filling and draining
-the pipeline), and the time between passes (transfers, and waiting for them).
+Two plans are equal if the 80 % intervals of their steps overlap: published runs do not show that predictions order such plans
+(docs/accuracy.md, section "ranking"). The cost models price the same kind of work in both, so an error in one kind moves both steps,
+each by its own amount. For every part of the step there is an error that would make both steps equal. The part for which that error is
+the smallest, measured by how far its cost is known, is the one to measure.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from lumos.blocks.block import Block, collapse
-from lumos.blocks.layer import LayerWork
-from lumos.blocks.share import Share
-from lumos.blocks.work import Collective, RankStream
-from lumos.predict.predict import Prediction, work_class
-from lumos.predict.step_time import slowest
+from lumos.predict.predict import UNPROVED_SCHEDULES
 from lumos.result import Shown
-from lumos.vocabulary import Recompute
+from lumos.search.time_parts import DATA, FILL, RECOMPUTED, WAITING, StepParts, parts_of
 
 if TYPE_CHECKING:
     from lumos.blocks.price import Pricer
+    from lumos.plan.job import PlannedJob
+    from lumos.predict.predict import Prediction
+    from lumos.predict.step_time import PredictedStep
 
-RECOMPUTED = "recomputation (memory)"
-FILL = "pipeline fill and drain"
-_WAITING = "waiting between passes"
-_DATA = "data-parallel communication"
+#: A kind of work whose cost would have to differ by more than so many times its interval decides nothing.
+_FAR = 4.0
+
+
+class Against(NamedTuple):
+    """How a plan stands against a faster one.
+
+    difference_s: how much longer its step is. equal: whether the 80 % intervals of the two steps overlap. decides: the part of the step
+    that would have to cost otherwise than modelled for the two to be equal, and by what share (`tie`: +0.2 is a fifth more); None where no
+    credible error of one part would do it. measure: what to measure to know, in words.
+    """
+
+    difference_s: float
+    equal: bool
+    decides: str | None
+    tie: float | None
+    measure: str | None
+
+
+class Timed(NamedTuple):
+    """A plan with its step and the parts of the step."""
+
+    job: PlannedJob
+    time: PredictedStep
+    parts: StepParts
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Shown):
-    """The parts of two steps, in seconds; the parts of each add up to its step."""
+    """The parts of two steps, in seconds; the parts of each add up to its step. against: the slower one against the faster one."""
 
     first: dict[str, float]
     second: dict[str, float]
+    against: Against
 
     @property
     def difference(self) -> dict[str, float]:
         """The parts of the second step minus those of the first, the largest difference first."""
-        keys = dict.fromkeys([*self.first, *self.second])
-        differences = {key: self.second.get(key, 0.0) - self.first.get(key, 0.0) for key in keys}
-        return dict(sorted(differences.items(), key=lambda item: -abs(item[1])))
+        return _difference(self.first, self.second)
 
 
 def explain_predictions(first: Prediction, second: Prediction, pricer: Pricer) -> Explanation:
     """The parts of two predictions in coarse form on one cluster."""
-    return Explanation(time_by_part(first, pricer), time_by_part(second, pricer))
+    a, b = (Timed(p.job, p.time, parts_of(p, pricer)) for p in (first, second))
+    fast, slow = sorted((a, b), key=lambda timed: timed.time.time_s)
+    return Explanation(a.parts.seconds, b.parts.seconds, against(slow, fast))
 
 
-def time_by_part(p: Prediction, pricer: Pricer) -> dict[str, float]:
-    """The parts of a coarse prediction, in seconds."""
-    total = Counter[str]()
-    known: dict[int, Counter[str]] = {}
-    layout = p.layout
-    for items in layout.stages:
-        for item in items:
-            if item.block not in known:
-                known[item.block] = _inside(layout.blocks[item.block], p, pricer)
-            for name, time in known[item.block].items():
-                total[name] += time * item.repeat
-    total.update(_between(p))
-    factor = slowest(p.job, pricer.coefficients) * 1e-9 / len(layout.stages)
-    return {name: time * factor for name, time in total.most_common() if time}
+def against(slow: Timed, fast: Timed) -> Against:
+    """How the slower of two plans stands against the faster one."""
+    longer = slow.time.time_s - fast.time.time_s
+    equal = slow.time.low_s <= fast.time.high_s
+    schedules = [t.job.plan.schedule for t in (slow, fast) if t.job.plan.schedule in UNPROVED_SCHEDULES]
+    if len(schedules) == 1:
+        return Against(longer, equal, f"the {schedules[0]} schedule", None, f"a step of any job with the {schedules[0]} schedule")
+    found = _deciding(slow, fast, longer)
+    if found is None:
+        return Against(longer, equal, None, None, None)
+    part, share = found
+    larger = max((slow, fast), key=lambda timed: timed.parts.seconds.get(part, 0.0))
+    return Against(longer, equal, part, share, _measurement(part, larger.job))
 
 
-def _inside(block: Block, p: Prediction, pricer: Pricer) -> Counter[str]:
-    """Parts of one run of a block on the compute stream, ns."""
-    parts = Counter[str]()
-    if not any(op.lane is RankStream.COMPUTE for op in block.ops):
-        return parts
-    times = [price.times for price in pricer([op.work for op in block.ops])]
-    repeated = _repeated_ops(block, p)
-    collapsed = collapse(block, times)
-    communication = Counter[str]()
-    for i, (op, time) in enumerate(zip(block.ops, times, strict=True)):
-        if isinstance(op.work, Collective):
-            communication[work_class(op.work, op.lane)] += time.best
-        elif i >= repeated:
-            parts[work_class(op.work, op.lane)] += time.best
-        else:
-            parts[RECOMPUTED] += time.best
-    for name, length in communication.items():
-        parts[name] += round(collapsed.exposed * length / max(1, communication.total()))
-    parts[_WAITING] += collapsed.device.best - parts.total()  # rounding
-    return parts
+def _deciding(slow: Timed, fast: Timed, longer: float) -> tuple[str, float] | None:
+    """The part whose cost decides between two plans, and the share by which it would have to differ for a tie."""
+    best, least = None, _FAR
+    for part, difference in _difference(fast.parts.seconds, slow.parts.seconds).items():
+        spread = max(_spread(part, timed.parts) for timed in (slow, fast))
+        share = -longer / difference if difference else 0.0
+        if difference and spread and share > -1 and abs(share) / spread < least:
+            best, least = (part, share), abs(share) / spread
+    return best
 
 
-def _repeated_ops(block: Block, p: Prediction) -> int:
-    """How many operations at the beginning of a block repeat the forward pass."""
-    plan = p.job.plan
-    if plan.recompute is not Recompute.FULL or not block.name.startswith(("layer backward", "layer input")):
-        return 0
-    share = Share(p.job.model, plan, p.job.framework, p.job.cluster.node.devices)
-    work = LayerWork(share)
-    for mixture in (False, True):
-        if mixture and p.job.model.experts is None:
-            continue
-        forward = work.forward(mixture).ops
-        if block.ops[: len(forward)] == forward:
-            return len(forward)
-    return 0
+def _spread(part: str, parts: StepParts) -> float:
+    """How far the cost of a part is known; of waiting, as far as that of the whole step."""
+    if part in parts.spread:
+        return parts.spread[part]
+    known = {name: time for name, time in parts.seconds.items() if name in parts.spread}
+    return sum(parts.spread[name] * time for name, time in known.items()) / (sum(known.values()) or 1.0)
 
 
-def _between(p: Prediction) -> Counter[str]:
-    """Idle time of the compute streams by part, summed over the stages, ns."""
-    timeline, graph = p.timeline, p.timeline.graph
-    begin, end = int(timeline.start.min()), int(timeline.end.max())
-    streams = {(q.rank, q.stream - 1): i for i, q in enumerate(graph.processors) if q.is_stream}
-    out = Counter[str]()
-    for stage in range(len(p.layout.stages)):
-        spans = _spans(p, streams.get((stage, int(RankStream.COMPUTE))))
-        if not len(spans):
-            out[FILL] += end - begin
-            continue
-        idle = _gaps(spans, begin, end)
-        data = [_spans(p, streams.get((stage, int(lane)))) for lane in (RankStream.DATA, RankStream.GATHER)]
-        communicating = np.concatenate(data)
-        out[_DATA] += sum(_overlap(gap, communicating) for gap in idle)
-        for gap in idle:
-            outer = gap[0] == begin or gap[1] == end or gap[1] == spans[0, 0]
-            out[FILL if outer else _WAITING] += gap[1] - gap[0] - _overlap(gap, communicating)
-    return out
+def _difference(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
+    keys = dict.fromkeys([*first, *second])
+    differences = {key: second.get(key, 0.0) - first.get(key, 0.0) for key in keys}
+    return dict(sorted(differences.items(), key=lambda item: -abs(item[1])))
 
 
-def _spans(p: Prediction, processor: int | None) -> np.ndarray:
-    """Start and end of the tasks of a processor, in order: int64[n, 2]."""
-    if processor is None:
-        return np.zeros((0, 2), np.int64)
-    t = p.timeline
-    which = np.flatnonzero(t.graph.processor == processor)
-    spans = np.stack([t.start[which], t.end[which]], axis=1)
-    return np.asarray(spans[np.argsort(spans[:, 0], kind="stable")])
-
-
-def _gaps(spans: np.ndarray, begin: int, end: int) -> list[tuple[int, int]]:
-    starts = [*spans[:, 0].tolist(), end]
-    ends = [begin, *np.maximum.accumulate(spans[:, 1]).tolist()]
-    return [(a, b) for a, b in zip(ends, starts, strict=True) if b > a]
-
-
-def _overlap(gap: tuple[int, int], spans: np.ndarray) -> int:
-    """How much of the gap the spans cover, ns. Time that several spans cover is counted once."""
-    if not len(spans):
-        return 0
-    inside = spans[(spans[:, 1] > gap[0]) & (spans[:, 0] < gap[1])]
-    covered, edge = 0, gap[0]
-    for start, stop in sorted(map(tuple, inside.tolist())):
-        low, high = max(start, edge), min(stop, gap[1])
-        if high > low:
-            covered += high - low
-            edge = high
-    return covered
+def _measurement(part: str, job: PlannedJob) -> str:
+    """What to measure to know the cost of a part of a job's step."""
+    plan, model = job.plan, job.model
+    tokens = plan.micro_batch * plan.seq_len // plan.cp
+    activations = f"{2 * tokens * model.hidden / 1e6:.0f} MB"
+    if part in (WAITING, FILL):
+        return f"one step of both plans with their {plan.pp} pipeline stages; fewer layers will do"
+    if part == DATA:
+        return f"a reduce-scatter of {model.parameters / (plan.tp * plan.pp) * 4 / plan.vpp / 1e9:.2g} GB over {plan.dp * plan.cp} devices"
+    if part == "tensor-parallel communication":
+        kind = "an all-gather and a reduce-scatter" if plan.sequence_parallel else "an all-reduce"
+        return f"{kind} of {activations} over {plan.tp} devices of a node"
+    if part == "context-parallel communication":
+        return f"the exchange of keys and values of {tokens:,} tokens over {plan.cp} devices"
+    if part == "expert-parallel communication":
+        return f"an all-to-all of {activations} over {plan.ep} devices"
+    what = "multiplications" if part == RECOMPUTED else part
+    return f"{what} of one layer with tensor parallel {plan.tp} and {tokens:,} tokens on one node"

@@ -16,20 +16,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack,
 from lumos.analyze.trust import Trust, trust
 from lumos.blocks.price import Pricer
 from lumos.choices import check_choice
+from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from, read_settings
 from lumos.plan.words import JobWords, PlanWords, with_words
 from lumos.predict.predict import Prediction, predict_job, result
-from lumos.result import Rows, Shown
+from lumos.result import Rows, Shown, plain
 from lumos.search.constraints import parse_constraint
 from lumos.search.engine import engine_of
 from lumos.search.explain import Explanation
 from lumos.search.explain import explain_predictions as difference_of
 from lumos.search.measured import problem_of_traces
+from lumos.search.mixed import mixed_problem
 from lumos.search.search import Found, _Report, plan_keys
 from lumos.search.search import search_problem as search_problem
-from lumos.search.settings import problem_of, settings_of, space_of, sweep_of
+from lumos.search.settings import problem_of, proved_only, settings_of, space_of, sweep_of
 from lumos.search.sweep import sweep_sizes as sweep_problem
 from lumos.trace.source import Source, as_job
 
@@ -61,9 +63,10 @@ class SearchWords(SpaceWords, total=False):
     """What is searched and how.
 
     model, cluster, gpus, global_batch, seq: the job; for traces, the cluster on which they ran, and sizes in place of the measured ones.
-    refine: how many plans are simulated in full (10). require: conditions, such as "memory.peak_bytes < 70e9". prune: skip plans whose
-    lower bound is too slow (True). engine: "local", or "ray" for a Ray cluster, that at ray_address. progress: called with the number
-    of plans timed so far and in all.
+    refine: how many plans are simulated in full (10). require: conditions, such as "memory.peak_bytes < 70e9". reserve_gb: memory of each
+    device that plans may not use. proved: only schedules that were compared with measured runs. mixed_with: clusters whose nodes are part
+    of the job too. prune: skip plans whose lower bound is too slow (True). engine: "local", or "ray" for a Ray cluster, that at
+    ray_address. progress: called with the stage of the search, and how much of the stage is done and in all.
     """
 
     model: str
@@ -75,6 +78,9 @@ class SearchWords(SpaceWords, total=False):
     framework: str
     refine: int
     require: Words
+    reserve_gb: float
+    proved: bool
+    mixed_with: Words
     prune: bool
     engine: str
     ray_address: str
@@ -111,7 +117,10 @@ def search(
     conditions = [parse_constraint(text) for text in _listed(words.get("require", ()))]
     given = cast("dict[str, object]", dict(words))
     space = space_of({key: _text(given[key]) for key in SpaceWords.__optional_keys__ & given.keys()})
+    if words.get("proved", False):
+        space = proved_only(space)
     problem, pricer, grounds = _problem(job, words)
+    problem = replace(problem, reserved_bytes=1e9 * words.get("reserve_gb", 0.0))
     key, values = ("gpus", (problem.gpus,)) if sweep is None else sweep_of(sweep if isinstance(sweep, str) else _sweep_text(sweep))
 
     def run(p: Problem) -> Found:
@@ -125,10 +134,13 @@ def search(
 
 def _problem(job: Source | None, words: SearchWords) -> tuple[Problem, Pricer | None, Trust | None]:
     """The problem to search; where there are traces, also the prices of measured blocks, and how far the traces can be trusted."""
+    others = [load_cluster(name) for name in _listed(words.get("mixed_with", ()))]
     if job is None:
         sizes = words.get("gpus"), words.get("global_batch"), words.get("seq")
         named = words.get("precision", "bf16"), words.get("framework", "megatron-core")
-        return problem_of(words.get("model"), words.get("cluster"), *sizes, *named), None, None
+        return mixed_problem(problem_of(words.get("model"), words.get("cluster"), *sizes, *named), others), None, None
+    if others:
+        raise UsageError("--mixed-with and traces exclude each other: measured blocks have the pace of the nodes that ran them")
     if "model" in words:
         raise UsageError("--model and traces exclude each other: the traces say which model ran")
     read = as_job(job)
@@ -149,7 +161,9 @@ def _listed(value: object) -> Sequence[str]:
 
 
 def _text(value: object) -> object:
-    """Values as they are written on the command line, separated by commas."""
+    """Values as they are written on the command line: separated by commas, or the first and the last of a range."""
+    if isinstance(value, range) and value and value.step == 1:
+        return f"{value[0]}..{value[-1]}"
     return value if isinstance(value, bool) else ",".join(_listed(value))
 
 
@@ -171,7 +185,7 @@ class Explained(Shown):
         """The keys of `lumos explain --json`."""
         sides = zip("ab", (self.first, self.second), (self.parts.first, self.parts.second), strict=True)
         plans = {name: {**plan_keys(p.job.plan), **result(p), "parts_s": parts} for name, p, parts in sides}
-        return {**plans, "difference_s": self.parts.difference}
+        return {**plans, "difference_s": self.parts.difference, "against_faster": plain(self.parts.against)}
 
     def described(self) -> str:
         """Both steps, and the parts in which they differ most."""

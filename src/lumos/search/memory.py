@@ -13,7 +13,7 @@ from lumos.plan.plan import outer_parts
 from lumos.search.prices import memory_columns
 from lumos.search.space import RECOMPUTES, Ints, Plans
 from lumos.search.structure import PipelineStructure, chunk_layers, structures
-from lumos.vocabulary import Recompute, Schedule
+from lumos.vocabulary import GradientReduction, Recompute, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,12 +64,25 @@ def _static(plans: Plans, structure: PipelineStructure, stage: int, dense: Ints,
     owned = np.where(zero == 0, held.total, sharded_parameters(held, data, copies))
     largest = max(model.layer_parameters(kind).total for kind in {model.is_mixture(i) for i in range(model.layers)})
     whole = largest // plans["tp"]
-    parameters = np.where(zero == 3, owned * _FP32 + 2 * width * whole, held.total * width)
-    gradients = np.where(
-        zero == 3, owned * _FP32 + width * whole, np.where(zero == 2, owned, held.total) * problem.framework.gradient_bytes
-    )
+    piped = (zero == 3) & (plans["pp"] > 1)  # a stage keeps its parameters whole, and its gradients until the last microbatch
+    shown = np.where(piped, held.total, 2 * whole)
+    parameters = np.where(zero == 3, owned * _FP32 + width * shown, held.total * width)
+    kept = np.where(zero == 2, owned + _whole_gradients(plans, held.total - owned), held.total)
+    gradients = np.where((zero == 3) & ~piped, owned * _FP32 + width * whole, kept * problem.framework.gradient_bytes)
     optimizer = owned * np.where(zero == 3, ADAM_STATES - _FP32, ADAM_STATES)
     return np.asarray(parameters + gradients + optimizer)
+
+
+def _whole_gradients(plans: Plans, of_others: Ints) -> Ints:
+    """Of the gradients that a rank does not keep, as many as are whole at a time while it shards gradients (ZeRO 2), by plan.
+
+    of_others: the number of those gradients. As `lumos.plan.gradients.whole_parts` counts them.
+    """
+    often = plans.problem.framework.grad_reduce
+    vpp, pp = plans["vpp"], plans["pp"]
+    apart = (often is GradientReduction.GROUP) | (vpp == 1) | (plans.microbatches <= pp)
+    whole = -(-of_others // np.where(apart, vpp, 1))
+    return np.where((pp == 1) | (often is GradientReduction.MICROBATCH), 0, whole)
 
 
 def _activations(

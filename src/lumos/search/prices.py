@@ -100,7 +100,7 @@ class Prices:
     def columns(self, plans: Plans) -> Columns:
         """Times of the plans' blocks."""
         many = (plans.microbatches > 1).astype(np.int64)
-        sharded = np.minimum(plans["zero"], 1)
+        sharded = np.where(plans["zero"] == 3, 2, np.minimum(plans["zero"], 1))
         dualpipe = plans["schedule"] == SCHEDULES.index(Schedule.DUALPIPE)
         both_ways = (dualpipe & (plans.problem.model.experts is not None)).astype(
             np.int64

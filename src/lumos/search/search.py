@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lumos.errors import LumosError
+from lumos.predict.predict import UNPROVED_SCHEDULES
 from lumos.result import Shown, plain
 from lumos.search.bounds import lower_bounds
 from lumos.search.engine import Engine, Local, Simulated
+from lumos.search.explain import Against, Timed, against
 from lumos.search.memory import peak_bytes
 from lumos.search.prices import Floats, Prices
 from lumos.search.space import PLAN_COLUMNS, Ints, Plans, Problem, Space, enumerate_plans
@@ -27,10 +30,27 @@ FIRST_ROUND = 2048
 #: For every plan asked for, at most this many are simulated in full while the conditions are not met.
 MOST_ATTEMPTS = 20
 
+#: For every plan asked for, at most this many more are simulated because the coarse form took them for faster than those.
+MOST_DOUBTED = 1
+
+#: The most values of a choice by which plans are told apart.
+MOST_VALUES = 10
+
 #: What an interrupted search says that has no answer yet.
 UNTIMED = "interrupted before any plan was timed, so there is no answer; let the search run on, or narrow it (--tp, --pp, …)"
 
-_Report = Callable[[int, int], None]
+
+class SearchStage(StrEnum):
+    """What a search is doing."""
+
+    LISTING = "listing plans"
+    PRICING = "pricing blocks"
+    TIMING = "timing plans"
+    SIMULATING = "simulating the best"
+
+
+#: Called with the stage, and how much of the stage is done and in all.
+_Report = Callable[[SearchStage, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,11 +61,30 @@ class Candidates:
     seconds: Floats
     peak: Ints
 
+    def distinguishing(self, rows: Ints) -> str:
+        """The choice that tells most about which of `rows` are fast: its values explain the largest share of the variance of the steps'
+        logarithms. A choice with more than `MOST_VALUES` values is none.
+        """
+        logs = np.log(self.seconds[rows])
+        told = {name: _told(self.plans[name][rows], logs) for name in PLAN_COLUMNS}
+        return max(told, key=lambda name: told[name])
+
     def pareto(self) -> Ints:
         """Rows of the plans that no other plan beats in both time and memory, fastest first."""
         least = np.minimum.accumulate(self.peak)
         better = np.concatenate(([True], self.peak[1:] < least[:-1])) if len(self.peak) else np.zeros(0, bool)
         return np.flatnonzero(better)
+
+
+def _told(values: Ints, logs: Floats) -> float:
+    """How much of the variation of `logs` lies between groups of equal values, as a share; 0 for one group, or more than `MOST_VALUES`."""
+    groups, member = np.unique(values, return_inverse=True)
+    if not 1 < len(groups) <= MOST_VALUES:
+        return 0.0
+    counts = np.bincount(member)
+    means = np.bincount(member, logs) / counts
+    whole = float(((logs - logs.mean()) ** 2).sum())
+    return float((counts * (means - logs.mean()) ** 2).sum()) / whole if whole else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -70,6 +109,21 @@ class Found(Shown):
     complete: bool = True
     trust: Trust | None = None
     pricer: Pricer | None = None
+
+    @property
+    def against_first(self) -> tuple[Against | None, ...]:
+        """How each plan of `best` stands against the first one; None for the first."""
+        if not self.best:
+            return ()
+        first, *others = (Timed(p.job, p.time, p.parts) for p in self.best)
+        return None, *(against(other, first) for other in others)
+
+    @property
+    def safest(self) -> int | None:
+        """Which plan of `best`, among those equal to the first, has the lowest upper end of its interval; of plans whose schedule was
+        compared with measured runs, if there is one. None where there is no plan."""
+        equal = [i for i, a in enumerate(self.against_first) if a is None or a.equal]
+        return min(equal, key=lambda i: (self.best[i].job.plan.schedule in UNPROVED_SCHEDULES, self.best[i].time.high_s), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos search --json`."""
@@ -103,19 +157,22 @@ def search_problem(
     """
     began = time.perf_counter()
     engine = engine or Local(problem)
+    tell = report or _silent
     try:
+        tell(SearchStage.LISTING, 0, 0)
         everything = enumerate_plans(problem, space or Space())
         peak = peak_bytes(everything)
     except KeyboardInterrupt:
         raise LumosError(UNTIMED) from None
-    capacity = problem.cluster.accelerator.memory_bytes
+    capacity = problem.capacity
     fits = np.flatnonzero(peak <= capacity) if capacity is not None else np.arange(len(everything))
     meeting = _meeting(everything, peak, fits, require)
     plans, peak = everything.take(meeting), peak[meeting]
-    full = _Full(engine, refine, require)
+    full = _Full(engine, refine, require, tell)
     seconds = np.full(len(plans), np.inf)
     complete, done = True, 0
     try:
+        tell(SearchStage.PRICING, 0, len(plans))
         columns = Prices(engine.pricer).columns(plans) if len(plans) else None
         bounds = lower_bounds(plans, columns, engine.pricer.coefficients) if columns is not None else np.zeros(0)
         order = np.argsort(bounds, kind="stable")
@@ -128,13 +185,11 @@ def search_problem(
             for rows, times in engine.times(plans, columns, wanted):
                 seconds[rows] = times
                 done += len(rows)
-                if report is not None:
-                    report(done, len(order))
+                tell(SearchStage.TIMING, done, len(order))
             if prune and limit == np.inf:
                 limit = full.limit(plans, seconds)
         full.best(plans, seconds)
-        if report is not None:
-            report(len(order), len(order))
+        full.settle(plans, seconds)
     except KeyboardInterrupt:
         complete = False
         if not np.isfinite(seconds).any():
@@ -157,6 +212,10 @@ def search_problem(
     )
 
 
+def _silent(stage: SearchStage, done: int, total: int) -> None:
+    """The report of a search of which nobody asks for reports."""
+
+
 def _meeting(plans: Plans, peak: Ints, rows: Ints, require: Sequence[Constraint]) -> Ints:
     """The rows that meet the conditions on the plan and its peak memory; other conditions need a simulation."""
     early = [c for c in require if c.keys <= {*PLAN_COLUMNS, "memory.peak_bytes"}]
@@ -173,8 +232,8 @@ def early_keys(plans: Plans, row: int, peak: int) -> dict[str, Any]:
 class _Full:
     """Simulates plans in full, each once, until enough of them meet the conditions."""
 
-    def __init__(self, engine: Engine, wanted: int, require: Sequence[Constraint]) -> None:
-        self._engine, self._wanted, self._require = engine, wanted, require
+    def __init__(self, engine: Engine, wanted: int, require: Sequence[Constraint], tell: _Report) -> None:
+        self._engine, self._wanted, self._require, self._tell = engine, wanted, require, tell
         self._known: dict[int, Simulated] = {}
         self._accepted: dict[int, bool] = {}
 
@@ -200,13 +259,24 @@ class _Full:
             self._simulate(plans, [row for row in chosen.tolist() if row not in self._known])
             met += sum(self._accepted[row] for row in chosen.tolist())
 
+    def settle(self, plans: Plans, seconds: Floats) -> None:
+        """Simulate also the plans that the coarse form took for faster than the last of the best turned out to be, up to `MOST_DOUBTED`."""
+        ranked = [row for row in np.argsort(seconds, kind="stable").tolist() if np.isfinite(seconds[row]) and row not in self._known]
+        for row in ranked[: MOST_DOUBTED * self._wanted]:
+            accepted = self.accepted()
+            if len(accepted) < self._wanted or seconds[row] >= accepted[-1].time.time_s:
+                break
+            self._simulate(plans, [row])
+
     def at_least_one(self, plans: Plans, seconds: Floats) -> None:
         """Simulate the fastest plan so far, so that an interrupted search has an answer, unless a simulated plan meets the conditions."""
         if not self.accepted() and np.any(np.isfinite(seconds)):
             self._simulate(plans, [int(np.argmin(seconds))])
 
     def _simulate(self, plans: Plans, rows: list[int]) -> None:
-        for row, p in zip(rows, self._engine.simulate(plans, np.array(rows, np.int64)), strict=True):
+        self._tell(SearchStage.SIMULATING, 0, len(rows))
+        for done, (row, p) in enumerate(zip(rows, self._engine.simulate(plans, np.array(rows, np.int64)), strict=True), 1):
+            self._tell(SearchStage.SIMULATING, done, len(rows))
             self._known[row] = p
             self._accepted[row] = all(c(keys_of(p)) for c in self._require)
 
@@ -227,7 +297,8 @@ def search_keys(found: Found) -> dict[str, Any]:
         "seconds_s": found.seconds_s,
         "complete": found.complete,
         **({} if found.trust is None else {"trust": plain(found.trust)}),
-        "best": [keys_of(p) for p in found.best],
+        "best": [{**keys_of(p), "against_first": plain(a)} for p, a in zip(found.best, found.against_first, strict=True)],
+        "safest": found.safest,
         "pareto": [
             {**plan_keys(c.plans.plan(row)), "step_time_s": float(c.seconds[row]), "peak_bytes": int(c.peak[row])}
             for c in (found.candidates,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ from lumos.errors import UsageError
 from lumos.model import load_model
 from lumos.plan.configuration import Settings
 from lumos.plan.profiles import framework_profile
-from lumos.search.space import PLAN_COLUMNS, Problem, Space
+from lumos.predict.predict import UNPROVED_SCHEDULES
+from lumos.search.space import PLAN_COLUMNS, SEARCHED_SCHEDULES, Problem, Space
 from lumos.vocabulary import Precision, one_of
 
 if TYPE_CHECKING:
@@ -57,12 +59,12 @@ def sweep_of(text: str) -> tuple[str, tuple[int, ...]]:
 
 
 def space_of(options: Mapping[str, object]) -> Space:
-    """The space of comma-separated values. A choice without an option may take any value."""
-    values: dict[str, tuple[object, ...]] = {}
+    """The space of comma-separated values or ranges FROM..TO. A choice without an option may take any value."""
+    values: dict[str, tuple[object, ...] | range] = {}
     for key in _SIZES:
         text = options.get(key)
         if isinstance(text, str):
-            values[key] = tuple(_size(key, word) for word in text.split(","))
+            values[key] = _sizes(key, text)
     for key in ("recompute", "schedule"):
         text = options.get(key)
         if isinstance(text, str):
@@ -73,11 +75,30 @@ def space_of(options: Mapping[str, object]) -> Space:
     return Space(**values)  # type: ignore[arg-type]
 
 
+def proved_only(space: Space) -> Space:
+    """The space without schedules that no measured run has proved. Raises UsageError where none is left."""
+    named = space.schedule or SEARCHED_SCHEDULES
+    proved = tuple(schedule for schedule in named if schedule not in UNPROVED_SCHEDULES)
+    if not proved:
+        raise UsageError(f"no measured run of {', '.join(named)} is known, so nothing is left to search; leave out --proved")
+    return replace(space, schedule=proved)
+
+
+def _sizes(key: str, text: str) -> tuple[int, ...] | range:
+    low, dots, high = text.partition("..")
+    if not dots:
+        return tuple(_size(key, word) for word in text.split(","))
+    values = range(_size(key, low), _size(key, high) + 1)
+    if not values:
+        raise UsageError(f"--{key.replace('_', '-')} {text}: {low} is more than {high}")
+    return values
+
+
 def _size(key: str, word: str) -> int:
     try:
         value = int(word)
     except ValueError:
-        raise UsageError(f"--{key.replace('_', '-')}: {word!r} is not a whole number; give values as 1,2,4") from None
+        raise UsageError(f"--{key.replace('_', '-')}: {word!r} is not a whole number; give values as 1,2,4 or 1..8") from None
     least, most = (0, 3) if key == "zero" else (1, None)
     if value < least or (most is not None and value > most):
         raise UsageError(f"--{key.replace('_', '-')}: {value} is not {'0, 1, 2 or 3' if most else 'at least 1'}")

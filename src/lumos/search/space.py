@@ -3,17 +3,19 @@
 Choices that make no difference are listed once: with one replica ZeRO is 0, with one tensor rank there is no sequence
 parallelism, with one stage the schedule is 1F1B. The space adds limits of its own: tensor groups stay inside a node, a context
 part has at least `SHORTEST_PART` tokens, a microbatch has at most `MOST_SEQUENCES` sequences, and virtual stages divide the
-layers evenly (embedding, head or both may count as a layer). A limit does not apply to a choice whose values are named.
+layers evenly (embedding, head or both may count as a layer). A limit does not apply to a choice whose values are named one by one;
+a range of values keeps it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lumos.errors import UsageError
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import MOST_PASSES, Plan
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
@@ -42,7 +44,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What all plans of a search share. gpus: devices. global_batch: sequences of a step. seq_len: tokens of a sequence."""
+    """What all plans of a search share. gpus: devices. global_batch: sequences of a step. seq_len: tokens of a sequence.
+    reserved_bytes: memory of each device that a plan may not use (library buffers, fragments, other processes). Raises UsageError where
+    nothing is left.
+    """
 
     model: Model
     framework: Framework
@@ -52,26 +57,41 @@ class Problem:
     seq_len: int
     precision: Precision = Precision.BF16
     assumed: tuple[Diagnostic, ...] = ()
+    reserved_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "precision", one_of(Precision, self.precision, "precision"))
+        capacity = self.capacity
+        if not self.reserved_bytes >= 0 or (capacity is not None and capacity <= 0):
+            whole = f" of {(self.cluster.accelerator.memory_bytes or 0) / 1e9:g} GB" if capacity is not None else ""
+            raise UsageError(f"reserved memory of {self.reserved_bytes / 1e9:g} GB{whole}: give 0 or more, and less than there is")
+
+    @property
+    def capacity(self) -> float | None:
+        """Bytes of each device that a plan may use; None where the device's memory is not known."""
+        memory = self.cluster.accelerator.memory_bytes
+        return None if memory is None else memory - self.reserved_bytes
 
     def job(self, plan: Plan) -> PlannedJob:
         return PlannedJob(self.model, plan, self.framework, self.cluster, self.assumed)
+
+
+#: Values that a size may take: named one by one, or all from one to another.
+AllowedSizes: TypeAlias = "tuple[int, ...] | range"
 
 
 @dataclass(frozen=True, slots=True)
 class Space:
     """The values that each choice may take; an empty tuple allows all that the rules and limits allow."""
 
-    tp: tuple[int, ...] = ()
-    pp: tuple[int, ...] = ()
-    vpp: tuple[int, ...] = ()
-    cp: tuple[int, ...] = ()
-    ep: tuple[int, ...] = ()
-    dp: tuple[int, ...] = ()
-    zero: tuple[int, ...] = ()
-    micro_batch: tuple[int, ...] = ()
+    tp: AllowedSizes = ()
+    pp: AllowedSizes = ()
+    vpp: AllowedSizes = ()
+    cp: AllowedSizes = ()
+    ep: AllowedSizes = ()
+    dp: AllowedSizes = ()
+    zero: AllowedSizes = ()
+    micro_batch: AllowedSizes = ()
     sequence_parallel: tuple[bool, ...] = ()
     recompute: tuple[Recompute, ...] = ()
     schedule: tuple[Schedule, ...] = ()
@@ -131,7 +151,7 @@ def divisors(n: int) -> list[int]:
 def _rows(problem: Problem, space: Space) -> Iterator[tuple[int, ...]]:
     for tp, pp, cp, dp in _shapes(problem, space):
         data = dp * cp
-        zeros = _zeros(space, data, pp)
+        zeros = _zeros(space, data)
         sequences = _sequence(problem, space, tp, cp)
         recomputes = _recomputes(problem.framework, space)
         experts = list(_expert_sizes(problem.model, space, data))
@@ -168,14 +188,17 @@ def _shapes(problem: Problem, space: Space) -> Iterator[tuple[int, int, int, int
                     yield tp, pp, cp, dp
 
 
-def _allowed(value: int, named: tuple[int, ...], within: bool = True) -> bool:
+def _allowed(value: int, named: AllowedSizes, within: bool = True) -> bool:
+    """Whether a value may be listed. within: whether the space's own limits allow it."""
+    if isinstance(named, range):
+        return value in named and within
     return value in named if named else within
 
 
-def _zeros(space: Space, data: int, pp: int) -> list[int]:
+def _zeros(space: Space, data: int) -> list[int]:
     if data == 1:
         return [0] if not space.zero or 0 in space.zero else list(space.zero[:1])
-    return [z for z in (0, 1, 2, 3) if (z < 3 or pp == 1) and _allowed(z, space.zero)]
+    return [z for z in (0, 1, 2, 3) if _allowed(z, space.zero)]
 
 
 def _sequence(problem: Problem, space: Space, tp: int, cp: int) -> list[bool]:

@@ -109,10 +109,17 @@ def test_collective_tables_are_fitted_by_kind(tmp_path: Path) -> None:
 
 
 def test_coefficients_round_trip_through_their_file(tmp_path: Path) -> None:
+    numbers = ("base_us", "growth", "hop_us", "small_group_overhead", "switch_overhead", "switch_us")
     entry = Coefficients(
-        {"a": 1.5, "b": [1.0, 2e-7]}, (0.9, 1.1), {"m": (1.0, 8.0)}, ratio=1.25, rows=7, held_out_rows=7, median_error=0.03
+        {**dict.fromkeys(numbers, 1.5), "latency_factor": [1.0, 2e-7, 3.0], "overhead": [1.0, 2e-7, 3.0]},
+        (0.9, 1.1),
+        {"m": (1.0, 8.0)},
+        ratio=1.25,
+        rows=7,
+        held_out_rows=7,
+        median_error=0.03,
     )
-    book = {"gemm": {"h100": {"bf16": entry}}}
+    book = {"collective": {"h100": {"all_gather": entry}}}
     write_coefficients(book, tmp_path / "c.toml", "mine")
     assert read_coefficients(tmp_path / "c.toml") == book
 
@@ -132,7 +139,8 @@ def test_shipped_sets_stay_small() -> None:
     [
         ("gpu,dtype,m,n,time_us\n", "columns k are missing for a gemm table; tables have: gemm: gpu, dtype"),
         (HEADER + "H100,bf16,1,2,three,4\n", "line 2: k = 'three' is not a number"),
-        (HEADER + "H100,bf16,1,2,-3,4\n", "line 2: k = -3 must be positive"),
+        (HEADER + "H100,bf16,1,2,-3,4\n", "line 2: k = '-3' must be positive"),
+        (HEADER + 'H100,bf16,1,2,"1,2",4\n', "line 2: k = '1,2' is not a number"),
         (HEADER + "H100,bf16,1,2\n", "line 2 has fewer fields"),
         (ATTENTION_HEADER + "H100,bf16,back,yes,1,128,8,8,64,4\n", "line 2: direction = 'back' is not known; valid: fwd, bwd"),
         (HEADER + "H100,bf16,1,2,3,4\n", "no set of 20 rows of one accelerator"),
@@ -157,6 +165,35 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     ]
 
 
+NETWORK = "exchange_overhead = 1.3, growth = 0.4, hop_factor = 1.1, overhead = 1.2"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("values = { growth = 0.4 }\ninterval = [0.9, 1.1]", r"network\.generic\.network. values must be exchange_overhead, growth"),
+        ("values = { " + NETWORK.replace("0.4", "[0.4]") + " }\ninterval = [0.9, 1.1]", "values must be"),
+        ("values = { " + NETWORK.replace("0.4", "nan") + " }\ninterval = [0.9, 1.1]", "must be finite"),
+        ("values = { " + NETWORK + " }\ninterval = [1.1, 0.9]", "interval and ratio positive"),
+        ("values = { " + NETWORK + " }\ninterval = [0.9, 1.1]\nratio = 0.0", "interval and ratio positive"),
+    ],
+)
+def test_coefficients_of_another_form_are_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(f"[network.generic.network]\nvalues = {{ {NETWORK} }}\ninterval = [0.9, 1.1]\n")
+    assert read_coefficients(path)["network"]["generic"]["network"].values["growth"] == 0.4
+    path.write_text(f"[network.generic.network]\n{text}\n")
+    with pytest.raises(LumosError, match=complaint):
+        read_coefficients(path)
+
+
+def test_a_cost_model_that_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("[gem.h100.bf16]\nvalues = {}\ninterval = [0.9, 1.1]\n")
+    with pytest.raises(LumosError, match=r"\[gem\] is no cost model; valid: attention, collective, gemm"):
+        read_coefficients(path)
+
+
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text("[gemm]\nh100 = 3\n")
@@ -164,5 +201,5 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         read_coefficients(path)
     with pytest.raises(LumosError, match="cannot be read"):
         read_coefficients(tmp_path / "none.toml")
-    with pytest.raises(LumosError, match="cannot be read as a CSV"):
+    with pytest.raises(LumosError, match="cannot be read"):
         read_table(tmp_path / "none.csv")

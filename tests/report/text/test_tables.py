@@ -85,3 +85,29 @@ def test_a_table_goes_on_in_the_next_line_where_nothing_may_be_cut(page):
     assert "…" not in text
     assert all(f"part{i}" in text for i in range(20))
     assert max(map(len, page.lines())) <= 80
+
+
+def test_rows_are_lists_where_the_console_is_too_narrow_for_a_table():
+    out = io.StringIO()
+    columns = ("rank", "step", "time", "compute", "comm.")
+    rows = [
+        ("0", "ProfilerStep#10 *", "213.3 ms", "72.2 %", ""),
+        ("1", "a name that is longer than the whole console", "9 ms", "1 %", "2 %"),
+    ]
+    table(Console(file=out, width=40), columns, rows, left=(1,))
+    assert out.getvalue().splitlines() == [
+        "  rank 0  step ProfilerStep#10 *",
+        "    time 213.3 ms  compute 72.2 %",
+        "  rank 1",
+        "    step a name that is longer than the…",
+        "    time 9 ms  compute 1 %  comm. 2 %",
+    ]
+
+
+@pytest.mark.parametrize("width", range(24, 100, 4))
+def test_no_width_cuts_a_number(width):
+    out = io.StringIO()
+    numbers = ["1,234,567.8 ms", "98.76 %", "12,345", "1.234e+05"]
+    table(Console(file=out, width=width), ("rank", "name", "a", "b", "c", "d"), [("7", "some name of a kernel", *numbers)], left=(1,))
+    assert all(number in out.getvalue() for number in numbers)
+    assert max(map(len, out.getvalue().splitlines())) <= width

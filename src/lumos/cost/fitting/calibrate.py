@@ -12,7 +12,6 @@ or of an accelerator or dtype that Lumos does not know, are left out and counted
 
 from __future__ import annotations
 
-import csv
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from lumos.cost.fitting.fit_gemm import fit_generic as fit_generic_gemm
 from lumos.cost.fitting.fit_memory_bound import MemoryRows, fit_memory_bound
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
+from lumos.measured_table import positive, read_rows, table_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -61,13 +61,7 @@ class Table:
 
 def read_table(path: Path) -> Table:
     """The table of a CSV file. Raises LumosError that says which columns are missing or which row is malformed."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            columns = set(reader.fieldnames or ())
-            rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise LumosError(f"{path}: cannot be read as a CSV file ({error})") from error
+    columns, rows = read_rows(path, complete=True)
     missing = {kind: [c for c in wanted if c not in columns] for kind, wanted in TABLE_KINDS.items()}
     kind = min(missing, key=lambda name: len(missing[name]))
     if missing[kind]:
@@ -86,13 +80,11 @@ def _usable(rows: Iterable[MeasuredRow], kind: str, path: Path) -> tuple[list[Me
     needed = numbers.get(kind, "n_gpus n_nodes size_bytes time_us").split()
     usable, left_out = [], Counter[str]()
     for line, row in enumerate(rows, 2):
-        if None in row.values():
-            raise LumosError(f"{path}: line {line} has fewer fields than the header")
         if any(not row[c].strip() for c in needed):
             left_out["a number is blank"] += 1
             continue
         for c in needed:
-            _number(row[c], c, path, line)
+            _check_positive(row[c], c, path, line)
         if kind == "attention" and row["direction"] not in DIRECTIONS:
             raise LumosError(f"{path}: line {line}: direction = {row['direction']!r} is not known; valid: {', '.join(DIRECTIONS)}")
         try:
@@ -108,19 +100,17 @@ def _usable(rows: Iterable[MeasuredRow], kind: str, path: Path) -> tuple[list[Me
     return usable, left_out
 
 
-def _number(text: str, column: str, path: Path, line: int) -> float:
+def _check_positive(text: str, column: str, path: Path, line: int) -> None:
+    """Raise LumosError unless the field is a positive number of a plausible size."""
     try:
-        value = float(text)
-    except ValueError as error:
-        raise LumosError(f"{path}: line {line}: {column} = {text!r} is not a number") from error
-    if not value > 0:
-        raise LumosError(f"{path}: line {line}: {column} = {text} must be positive")
-    return value
+        positive(text, column)
+    except LumosError as error:
+        raise LumosError(f"{path}: line {line}: {error}") from None
 
 
 def _column(rows: Sequence[MeasuredRow], key: str) -> Float64:
     """One column as numbers."""
-    return np.array([float(r[key]) for r in rows])
+    return np.array([table_number(r[key], key) for r in rows])
 
 
 def grouped_rows(rows: Sequence[MeasuredRow], key: Callable[[MeasuredRow], tuple[str, ...]]) -> dict[tuple[str, ...], list[MeasuredRow]]:
@@ -169,7 +159,7 @@ def collective_tables(table: Table) -> list[CollectiveRows]:
     """A table of collectives by cluster and kind; rows within a node and rows across nodes are in separate parts."""
     out = []
     for (cluster, kind, _), rows in grouped_rows(
-        table.rows, lambda r: (r["gpu"], modelled_kind(r["collective"]), str(float(r["n_nodes"]) > 1))
+        table.rows, lambda r: (r["gpu"], modelled_kind(r["collective"]), str(table_number(r["n_nodes"], "n_nodes") > 1))
     ).items():
         ranks, nodes, size, microseconds = (_column(rows, c) for c in ("n_gpus", "n_nodes", "size_bytes", "time_us"))
         out.append(CollectiveRows(load_cluster(cluster), modelled_kind(kind), ranks, nodes, size, microseconds * 1e-6))

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from lumos.cost.estimate import Float64
     from lumos.vocabulary import DType
 
-_SCALARS = GemmCoefficients._fields[:-1]
+_SCALARS = tuple(name for name in GemmCoefficients._fields if name not in ("tile_overhead", "sustained"))
+#: Multiplications of at least this many seconds at the datasheet's rate show what power allows for long, if there are so many.
+LONG_S, LONG_ROWS = 0.03, 3
 
 
 class GemmRows(NamedTuple):
@@ -41,7 +43,7 @@ def fit_gemm(rows: GemmRows) -> tuple[Coefficients, Float64]:
     """Coefficients fitted on all rows, and each row's seconds as modelled while its (n, k) pair was held out."""
     pairs = list(zip(rows.n.tolist(), rows.k.tolist(), strict=True))
     modelled = held_out(lambda mask: lambda other: _predict(_fit([rows.where(mask)]), rows.where(other)), rows.seconds, pairs)
-    values = _stored(_fit([rows]))
+    values = _stored(_fit([rows])._replace(sustained=sustained([rows])))
     return summarise(values, modelled, rows.seconds, input_ranges(m=rows.m, n=rows.n, k=rows.k)), modelled
 
 
@@ -55,11 +57,23 @@ def fit_generic(tables: Sequence[GemmRows], most: int = 800) -> tuple[Coefficien
         modelled[table.accelerator.name] = _predict(_fit(others), table) if others else np.full(len(table.m), np.nan)
     measured = np.concatenate([t.seconds for t in tables])
     seen = input_ranges(**{key: np.concatenate([getattr(t, key) for t in tables]) for key in "mnk"})
-    return summarise(_stored(_fit(thinned)), np.concatenate([modelled[t.accelerator.name] for t in tables]), measured, seen), modelled
+    values = _stored(_fit(thinned)._replace(sustained=sustained(tables)))
+    return summarise(values, np.concatenate([modelled[t.accelerator.name] for t in tables]), measured, seen), modelled
+
+
+def sustained(tables: Sequence[GemmRows]) -> float:
+    """Share of the peak that long multiplications reach: the median over accelerators of each one's median; 1 (no limit is known) where
+    no accelerator has enough of them."""
+    shares = []
+    for t in tables:
+        ideal = 2 * t.m * t.n * t.k / t.accelerator.peak(t.dtype)
+        if (ideal >= LONG_S).sum() >= LONG_ROWS:
+            shares.append(float(np.median((ideal / t.seconds)[ideal >= LONG_S])))
+    return min(1.0, float(np.median(shares))) if shares else 1.0
 
 
 def _fit(tables: Sequence[GemmRows]) -> GemmCoefficients:
-    prior = np.array([*GEMM_PRIOR[:-1], *GEMM_PRIOR.tile_overhead])
+    prior = np.array([*(getattr(GEMM_PRIOR, name) for name in _SCALARS), *GEMM_PRIOR.tile_overhead])
     models = [lambda values, t=t: _predict(_unpacked(values), t) for t in tables]
     return _unpacked(fit_positive(models, [t.seconds for t in tables], prior))
 

@@ -1,4 +1,4 @@
-"""Plot cost models and errors as single HTML files. Plotly is loaded when one is drawn (`pip install lumos-trace[report]`)."""
+"""Plot cost models and errors as single HTML files. Plotly is loaded when one is drawn."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.errors import LumosError
+from lumos.extras import install
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,10 +61,20 @@ def write_figure(figure: Any, path: str) -> None:
     write_figure_page(path, next((text for text in texts if text), "Lumos"), {"data": drawn["data"], "layout": layout})
 
 
+def plotly_graph() -> Any:
+    """The module plotly.graph_objects. LumosError where plotly is not installed."""
+    return _plotly()[0]
+
+
+def plotly_subplots() -> Any:
+    """The module plotly.subplots. LumosError where plotly is not installed."""
+    return _plotly()[1]
+
+
 def _plotly() -> tuple[Any, Any]:
     try:
         import plotly.graph_objects as graph
         from plotly import subplots
     except ImportError as error:
-        raise LumosError("plots need plotly, which is not installed: pip install 'lumos-trace[report]'") from error
+        raise LumosError(f"plots need plotly, which is not installed: {install('report')}") from error
     return graph, subplots

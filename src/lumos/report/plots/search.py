@@ -4,36 +4,78 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lumos.errors import LumosError
+from lumos.extras import install
 from lumos.report.plots.cost import write_figure
 from lumos.report.text.search import plan_words
+from lumos.search.space import RECOMPUTES, SCHEDULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.search.search import Found
+    from lumos.search.search import Candidates, Found
+    from lumos.search.space import Ints
 
 #: The most plans that are drawn besides the front.
 _MOST_POINTS = 5000
 
 
+#: Colours that people with colour blindness can distinguish, on light and on dark ground (Okabe and Ito 2008), then lighter ones.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#b8d000", "#66c2a4", "#b0885a")
+
+
 def plot_front(path: str, found: Found) -> None:
-    """Write `path`: the timed plans by peak memory and step time, and the front: those that no other beats in both."""
+    """Write `path`: the timed plans by peak memory and step, coloured by the choice that tells them apart best; the front, which no plan
+    beats in both; the plans that were simulated in full with their intervals; and the memory that there is."""
     graph = _graph()
     c = found.candidates
-    shown = range(min(len(c.plans), _MOST_POINTS))
-    front = c.pareto().tolist()
+    shown = np.arange(min(len(c.plans), _MOST_POINTS))
     figure = graph.Figure(layout={"title": f"{found.problem.model.name} on {found.problem.gpus} x {found.problem.cluster.name}"})
-    for name, rows, mode in (("plans", shown, "markers"), ("front", front, "lines+markers")):
-        figure.add_trace(
-            graph.Scattergl(
-                x=[int(c.peak[r]) / 1e9 for r in rows], y=[float(c.seconds[r]) for r in rows], name=name, mode=mode,
-                text=[plan_words(c.plans.plan(r)) for r in rows],
-            )
-        )  # fmt: skip
+    if len(shown):
+        _draw_plans(graph, figure, c, shown)
+        _draw(graph.Scattergl, figure, c, c.pareto(), "front", mode="lines", line={"color": "#7f7f7f", "dash": "dot"})
+    best = found.best
+    spread = {"type": "data", "symmetric": False, "array": [p.time.high_s - p.time.time_s for p in best], "thickness": 1}
+    spread["arrayminus"] = [p.time.time_s - p.time.low_s for p in best]
+    figure.add_trace(
+        graph.Scatter(
+            x=[p.memory.peak_bytes / 1e9 for p in best], y=[p.time.time_s for p in best], error_y=spread, name="simulated in full, 80 %",
+            mode="markers", text=[plan_words(p.job.plan) for p in best], hovertemplate=_HOVER,
+            marker={"symbol": "diamond-open", "size": 11, "color": "#7f7f7f"},
+        )
+    )  # fmt: skip
+    capacity = found.problem.capacity
+    if capacity is not None:
+        text = f"memory: {capacity / 1e9:.4g} GB"
+        figure.add_vline(x=capacity / 1e9, line={"dash": "dash", "color": "#d55e00"}, annotation={"text": text, "yanchor": "top"})
     figure.update_xaxes(title="peak memory, GB")
-    figure.update_yaxes(title="step, s (coarse form)")
+    figure.update_yaxes(title="step, s (points: coarse form)")
     write_figure(figure, path)
+
+
+#: What is shown of the plan under the pointer.
+_HOVER = "%{text}<br>%{y:.4g} s, %{x:.1f} GB<extra></extra>"
+
+
+def _draw_plans(graph: Any, figure: Any, c: Candidates, rows: Ints) -> None:
+    """Add the plans of `rows`, a trace for each value of the choice that tells them apart."""
+    choice = c.distinguishing(rows)
+    values = c.plans[choice][rows]
+    for i, value in enumerate(np.unique(values).tolist()):
+        colour = _COLOURS[i % len(_COLOURS)]
+        _draw(graph.Scattergl, figure, c, rows[values == value], _value_name(choice, value), mode="markers", marker={"color": colour})
+
+
+def _value_name(choice: str, value: int) -> str:
+    words = {"schedule": SCHEDULES, "recompute": RECOMPUTES}.get(choice)
+    return f"{choice.replace('_', ' ')} {words[value] if words else bool(value) if choice == 'sequence_parallel' else value}"
+
+
+def _draw(kind: Any, figure: Any, c: Candidates, rows: Ints, name: str, **style: Any) -> None:
+    text = [plan_words(c.plans.plan(row)) for row in rows.tolist()]
+    figure.add_trace(kind(x=c.peak[rows] / 1e9, y=c.seconds[rows], name=name, text=text, hovertemplate=_HOVER, **style))
 
 
 def plot_sweep(path: str, key: str, rows: Sequence[tuple[int, Found]]) -> None:
@@ -57,5 +99,5 @@ def _graph() -> Any:
     try:
         import plotly.graph_objects as graph
     except ImportError as error:
-        raise LumosError("plots need plotly, which is not installed: pip install 'lumos-trace[report]'") from error
+        raise LumosError(f"plots need plotly, which is not installed: {install('report')}") from error
     return graph

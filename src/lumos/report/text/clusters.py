@@ -36,10 +36,12 @@ def print_cluster(console: Console, cluster: Cluster) -> None:
     """Print every number of one cluster with its source."""
     sentence(console, f"{cluster.name}: {cluster.description}")
     sources: dict[str, int] = {}
-    for section in ("accelerator", "node", "fabric"):
+    stated = {key: value for key, value in msgspec.structs.asdict(cluster.operation).items() if value is not None}
+    published = {name: msgspec.structs.asdict(getattr(cluster, name)) for name in ("accelerator", "node", "fabric")}
+    for section, values in (published | ({"operation": stated} if stated else {})).items():
         heading(console, section)
         rows = []
-        for key, value in msgspec.structs.asdict(getattr(cluster, section)).items():
+        for key, value in values.items():
             source = cluster.source.get(f"{section}.{key}")
             mark = f"[{sources.setdefault(source, len(sources) + 1)}]" if source else ""
             rows += [(name, shown, mark) for name, shown in _entries(key, value)]

@@ -11,16 +11,24 @@ from lumos.units import duration
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from lumos.predict.operating import Operating
     from lumos.predict.predict import Prediction
 
 #: How many kinds of work on the critical path are listed.
 MOST_KINDS = 8
+#: The parts of a device's memory: fields of `Memory`, and their names for people.
+MEMORY_PARTS = {
+    "parameters_bytes": "parameters",
+    "gradients_bytes": "gradients",
+    "optimizer_bytes": "optimizer",
+    "activations_bytes": "activations",
+}
 
 
 def print_prediction(console: Console, p: Prediction) -> None:
     """Print the time of the step, its parts, what bounds it, and the memory."""
     sentence(console, predict_headline(p))
-    for line in _job(p):
+    for line in (*_job(p), *operating_lines(p.operating)):
         paragraph(console, line)
     heading(console, "Where the step goes (mean over stages)")
     rows = [
@@ -57,13 +65,22 @@ def _job(p: Prediction) -> tuple[str, str, str]:
     )
 
 
+def operating_lines(o: Operating) -> list[str]:
+    """What the job costs to run, as far as it is known."""
+    lines = []
+    if o.goodput is not None and o.checkpoint_every_s is not None:
+        every = duration(o.checkpoint_every_s * 1e9)
+        lines.append(f"goodput {percent(o.goodput, decimals=1)} with failures, if a checkpoint is written after every {every} of work")
+    costs = []
+    if o.dollars_per_trillion_tokens is not None:
+        costs.append(f"{o.dollars_per_trillion_tokens:,.0f} dollars")
+    if o.kwh_per_trillion_tokens is not None and o.power_w is not None:
+        of = "with host, network and cooling" if o.whole_power else "the device alone, at its limit"
+        costs.append(f"{o.kwh_per_trillion_tokens:,.0f} kWh ({o.power_w:,.0f} W a device: {of})")
+    return [*lines, f"a trillion tokens: {', '.join(costs)}"] if costs else lines
+
+
 def _print_memory(console: Console, p: Prediction) -> None:
     m = p.memory
     heading(console, f"Memory of stage {m.stage}: {m.peak_bytes / 1e9:.1f} GB, {'fits' if m.fits else 'does not fit'}")
-    parts = (
-        ("parameters", m.parameters_bytes),
-        ("gradients", m.gradients_bytes),
-        ("optimizer", m.optimizer_bytes),
-        ("activations", m.activations_bytes),
-    )
-    table(console, ("", "GB"), [(name, f"{size / 1e9:.1f}") for name, size in parts])
+    table(console, ("", "GB"), [(name, f"{getattr(m, key) / 1e9:.1f}") for key, name in MEMORY_PARTS.items()])

@@ -1,0 +1,48 @@
+"""What a device holds for long within its power limit, where the limit is not that of the devices whose kernels were measured.
+
+The tables of kernels show the rate of long multiplications under a device's own power limit (`lumos.cost.gemm`). A device without tables
+of its own borrows those of a relative (`Accelerator.fitted_as`), with a power limit of its own. Nearly all of the power of arithmetic
+is switched capacitance, capacitance * voltage^2 * clock (Weste and Harris, CMOS VLSI Design, chapter 5), in proportion to the number of
+units. At a fixed voltage the clock that a limit allows is in proportion to power; where voltage rises with the square root of the
+clock, to the square root of power. Accelerators under load work between the two, close to their least voltage, so
+
+    clock / clock of the relative = ((power / peak) / (power of the relative / its peak)) ^ 0.75
+
+with peaks of 16 bit, which stand for the number of units times the boost clock. The exponent is the mean of the two, not fitted. Limits:
+cooling, and what memory and links draw, are not modelled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumos.cost.cluster import load_cluster
+from lumos.cost.coefficients import shipped_coefficients
+from lumos.vocabulary import DType
+
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Accelerator
+
+#: Growth of the clock with power: logarithm against logarithm.
+CLOCK_EXPONENT = 0.75
+
+
+def measured_relative(accelerator: Accelerator, dtype: DType = DType.BF16) -> str | None:
+    """The name of the accelerator whose measured multiplications in `dtype` stand for this one's (its own, if it was measured)."""
+    measured = shipped_coefficients().get("gemm", {})
+    return next((name for name in (accelerator.name, *accelerator.fitted_as) if dtype in measured.get(name, {})), None)
+
+
+def held_clock(accelerator: Accelerator, dtype: DType = DType.BF16) -> float:
+    """The clock under load / that of the measured device; 1 for a measured device, and where no power limit is published."""
+    relative = measured_relative(accelerator, DType.FP8 if dtype.quantised else DType.BF16)
+    if relative is None or relative == accelerator.name:
+        return 1.0
+    own, other = _power_per_flop(accelerator), _power_per_flop(load_cluster(relative).accelerator)
+    return 1.0 if own is None or other is None else float((own / other) ** CLOCK_EXPONENT)
+
+
+def _power_per_flop(accelerator: Accelerator) -> float | None:
+    """Watts for each FLOP/s of the 16-bit peak; None where one of them is not published."""
+    peak = max(accelerator.peak_flops.get(DType.BF16, 0.0), accelerator.peak_flops.get(DType.FP16, 0.0))
+    return accelerator.power_w / peak if accelerator.power_w and peak else None

@@ -1,0 +1,54 @@
+"""Power limits: whose kernels stand for a device's, and the clock that its own limit allows."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from lumos.cost.attention import attention
+from lumos.cost.cluster import load_cluster
+from lumos.cost.gemm import gemm
+from lumos.cost.power import held_clock, measured_relative
+from lumos.vocabulary import DType
+
+
+def accelerator(name):
+    return load_cluster(name).accelerator
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "relative"),
+    [
+        ("h100", DType.BF16, "h100"),
+        ("h100-96gb", DType.BF16, "h100"),
+        ("gb200", DType.BF16, "gb200"),
+        ("gb200", DType.FP8, "b200"),  # whose multiplications in fp8 were measured
+        ("gb300", DType.BF16, "gb200"),
+        ("mi355x", DType.BF16, None),
+    ],
+)
+def test_whose_multiplications_stand_for_a_device(name, dtype, relative):
+    assert measured_relative(accelerator(name), dtype) == relative
+
+
+def test_the_clock_follows_the_power_of_a_unit():
+    assert held_clock(accelerator("h100")) == 1.0
+    assert held_clock(accelerator("h100-96gb")) == pytest.approx((500 / 700) ** 0.75)
+    assert held_clock(accelerator("gb300")) == pytest.approx((1400 / 1200) ** 0.75)
+    # 1,200 W for 2.5 PFLOP/s, where the measured device has 1,000 W for 2.25
+    assert held_clock(accelerator("gb200"), DType.FP8) == pytest.approx((480 / 444.4) ** 0.75, rel=0.001)
+    assert held_clock(accelerator("mi355x")) == 1.0  # nothing of its kind was measured
+
+
+def test_a_vendors_statement_of_what_is_reached_is_kept_to():
+    n = 16384
+    mi325x = float(gemm(n, n, n, accelerator("mi325x"), "fp8", cast=False, in_step=True).time) * 1e-9
+    assert 2 * n**3 / mi325x == pytest.approx(1.519e15, rel=0.02)
+
+
+def test_faster_exponentials_shorten_attention():
+
+    gb300 = accelerator("gb300")
+    slower = msgspec.structs.replace(gb300, exponential_rate=None)
+    fast, slow = (float(attention(1, 8192, 64, 128, a, "bf16", direction="fwd").time) for a in (gb300, slower))
+    assert 0.6 < fast / slow < 0.95

@@ -1,0 +1,33 @@
+"""The interval of a step: of the device in part, of the host in full, and wider where nothing of the device was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+import lumos
+from lumos.blocks.coefficients import shipped_step_coefficients
+
+TINY = {"model": "gpt3-126m", "gpus": 1, "global_batch": 1, "seq": 128}
+
+
+def halves(**settings):
+    """The two halves of the interval, as shares of the step."""
+    time = lumos.predict(**settings).time
+    return time.time_s / time.low_s - 1, time.high_s / time.time_s - 1
+
+
+def test_a_slow_host_is_slow_at_every_launch():
+    down, up = halves(**TINY, cluster="h100", framework="fsdp")
+    assert up > 0.5  # launches bound this step, and their time is known within a factor of 1.6
+    assert down > 3 * shipped_step_coefficients().spread  # the spread alone would be all of a step that the device bounds
+
+
+def test_a_step_that_the_device_bounds_is_known_better():
+    down, up = halves(model="llama3-8b", cluster="h100", gpus=8, global_batch=8, seq=8192, zero=3, framework="llm-foundry")
+    assert shipped_step_coefficients().spread <= min(down, up) <= max(down, up) < 0.25
+
+
+@pytest.mark.parametrize(("measured", "relative"), [("h200", "h20"), ("gb200", "gb300")])
+def test_an_accelerator_without_tables_is_known_less_well(measured, relative):
+    job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq": 8192, "zero": 3, "framework": "llm-foundry"}
+    assert min(halves(**job, cluster=relative)) > 1.2 * min(halves(**job, cluster=measured))
