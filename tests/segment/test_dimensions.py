@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from lumos.segment.dimensions import Resize, Shapes, Sizes
+from lumos.segment.dimensions import Resize, Shapes, Sizes, sizes
 from lumos.segment.products import ShapedOperator, product
+from lumos.trace import read
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
 from lumos.whatif.layout.rescale import Core, operator_work, touched
 
@@ -87,3 +89,18 @@ def test_lists_of_tensors_have_their_shapes():
     assert found is not None and found.shapes == ((4, 64), (4, 64), ())
     assert touched(found) == 512
     assert Shapes(replace(trace, args={}))[0] is None
+
+
+@pytest.mark.parametrize("gate", [1, 2])
+def test_the_width_of_experts_is_read_from_their_matrices(tmp_path, gate):
+    """Eight experts from 64 to 96 and back, with and without a gate; the backward pass multiplies by the transposed matrices."""
+    matrices = [(8, 64, 96 * gate), (8, 96, 64), (8, 64, 96), (8, 96 * gate, 64)]
+    rows = [("aten::embedding", [[1000, 64], [4, 16]])] + [("aten::_grouped_mm", [[128, m[1]], list(m), [8]]) for m in matrices]
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 20 * i, "dur": 10,
+         "args": {"Input Dims": dims, "Input type": ["float"] * len(dims)}}
+        for i, (name, dims) in enumerate(rows)
+    ]  # fmt: skip
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert sizes(read(str(path)).traces[0]).ffn == 96

@@ -52,3 +52,18 @@ def test_an_encoder_and_a_decoder_are_two_stacks():
 def test_one_stack_is_what_the_run_is():
     text = symbols("xy" + "nqadnfga" * 6 + "nhl")
     assert find_stacks(text) == (find_run(text),)
+
+
+def test_an_encoder_and_a_decoder_are_no_two_layers_because_they_hold_the_same_work():
+    """Four layers of norm, attention and feed-forward work, then four more with a second attention. What they have in common comes to
+    most of either half, and the first layer of each has work of its own, as those of T5 have."""
+    encoder = [90, 1, 2, 3, 4] + [91, 92] + [5, 6] + [1, 2, 3, 4, 5, 6] * 3
+    decoder = [90, 1, 2, 3, 4] + [91, 92] + [1, 2, 7, 4, 5, 6] + [1, 2, 3, 4, 1, 2, 7, 4, 5, 6] * 3
+    assert [run.layers for run in find_stacks([*encoder, 93, 94, *decoder, 95])] == [4, 4]
+
+
+def test_a_head_is_no_part_of_the_last_layer():
+    """The first of three layers has work of its own in its middle, so that layers are found to begin behind it; the last then ends where
+    what follows is another than in the layers before."""
+    runs = find_stacks([90, 1, 2, *range(91, 97), 3, 4, 5, 6, 7, *[1, 2, 3, 4, 5, 6, 7] * 2, 80, 81, 82, 83])
+    assert [run.bounds for run in runs] == [(9, 16, 23, 28)]

@@ -64,3 +64,12 @@ def test_a_step_that_is_not_there_is_named(bench):
 def test_a_pattern_that_matches_nothing_is_an_error(bench):
     with pytest.raises(LumosError, match="no task matches"):
         bench.changed(Durations.parse(["nothing*=2"], (), (), ()))
+
+
+def test_the_causes_of_an_interval_make_up_its_width(bench):
+    """The gpt example has three periods, and nothing of it is unknown: its half-width is the replay's error and the steps' spread."""
+    found, causes = bench.outcome(bench.graph, bench.typical), bench.interval_causes(bench.graph, bench.typical)
+    assert not causes.few_steps
+    assert (causes.unknown_s, causes.gaps_s) == (0, 0)
+    half = (causes.replay_error**2 + causes.step_spread**2) ** 0.5
+    assert found.step_time_high_s / found.step_time_s - 1 == pytest.approx(max(half, 0.001), rel=1e-6)

@@ -53,7 +53,8 @@ def test_whole_numbers_are_parsed_and_words_are_not():
 
 
 @pytest.mark.parametrize(
-    ("word", "plan"), [("layers=8", False), ("recompute=full", False), ("recompute=selective", True), ("tp=2", False), ("pp=2", True)]
+    ("word", "plan"),
+    [("layers=8", False), ("recompute=full", False), ("recompute=selective", True), ("tp=2", False), ("pp=2", False), ("cp=2", True)],
 )
 def test_some_settings_need_the_plan(word, plan):
     assert needs_plan(parse_settings([word])) is plan
@@ -74,7 +75,7 @@ def test_kinds():
 def test_the_help_names_every_setting_where_it_is_valid():
     blocks, plan, passes = in_words().split("; ")
     assert blocks.endswith("recompute (full or none), cuda_graphs (on or off)")
-    assert plan.startswith("of jobs whose plan the traces show also pp, vpp, cp, ") and plan.endswith("recompute=selective")
+    assert plan.startswith("of jobs whose plan the traces show also cp, ep, ") and plan.endswith("recompute=selective")
     assert passes == "of recordings of passes pp, vpp, microbatches, schedule (1f1b, gpipe or interleaved)"
 
 

@@ -167,7 +167,7 @@ class _Writer:
         """The operators of the device, one inside the other, the innermost of which launches."""
         if names[0] != node.name and names[0].removesuffix("_backward") == node.name.split("_for_cpu")[0].removesuffix("_backward"):
             node = Node(names[0], node.facts, reached=True)
-        wrappers = [self.row(Node(name, node.facts)) for name in (node.name, *(n for n in names if n != node.name))]
+        wrappers = [self.row(_inside(name, node)) for name in (node.name, *(n for n in names if n != node.name))]
         for number in wrappers[:-1]:
             yield Operator(number, self.host(node.name, BEFORE))
         for i, work in enumerate(works):
@@ -265,3 +265,13 @@ class _Writer:
         self.out.launches.append(Launch(row, self.out.rows[row].name, priced, facts, work))
         us = priced.us * (1.0 if meets else factor(f"{self.number}:{number}", BY_LAUNCH))
         return Kernel(str(number), us, self.stream if stream is None else stream, meets)
+
+
+def _inside(name: str, node: Node) -> Node:
+    """The operator of that name that a node calls. The innermost ones of attention take heads after positions, where their callers have
+    them before."""
+    swaps = name.startswith(("aten::_flash_attention_", "aten::_efficient_attention_"))
+    if not swaps:
+        return Node(name, node.facts)
+    dims = [[d[0], d[2], d[1], d[3]] if isinstance(d, list) and len(d) == 4 else d for d in node.dims]
+    return Node(name, {**node.facts, "Input Dims": dims})

@@ -122,6 +122,26 @@ BASES: dict[str, Job] = {
         tp=2,
         zero=3,
     ),
+    "Llama, bf16, one rank": Job(
+        "llama",
+        _sizes("layers 4 hidden 2048 heads 16 kv_heads 8 ffn 5632 micro_batch 2 seq 1024"),
+        precision="bf16",
+        clip=False,
+        fused=False,
+    ),
+    "BERT, tf32, one rank": Job(
+        "bert", _sizes("layers 4 hidden 1024 heads 16 ffn 4096 micro_batch 8 seq 512"), precision="tf32", clip=False
+    ),
+    "Llama, bf16, DDP of 4": Job(
+        "llama",
+        _sizes("layers 4 hidden 2048 heads 16 kv_heads 4 ffn 5632 micro_batch 2 seq 1024"),
+        precision="bf16",
+        clip=False,
+        dp=4,
+    ),
+    "BERT, tf32, FSDP2 of 4": Job(
+        "bert", _sizes("layers 4 hidden 1024 heads 16 ffn 4096 micro_batch 8 seq 512"), precision="tf32", clip=False, dp=4, zero=3
+    ),
     "LSTM, tf32": Job("lstm", _sizes("layers 2 hidden 1024 micro_batch 64 seq 35"), precision="tf32"),
     "DLRM, tf32": Job(
         "dlrm", _sizes("tables 8 width 64 width_of_towers 1024 micro_batch 4096"), precision="tf32", clip=False, reads_loss=True
@@ -160,6 +180,10 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "Llama, bf16, tensor 2": ("tp=4", "tp=1", "layers=8", "micro_batch=4", "seq=2048", "microbatches=2"),
     "BERT, tf32, tensor 2": ("tp=4", "layers=8", "micro_batch=4"),
     "Llama, bf16, FSDP2 of 2, tensor 2": ("tp=4", "dp=4", "layers=8", "micro_batch=4"),
+    "Llama, bf16, one rank": ("tp=2", "tp=4", "tp=8", "tp=2,layers=2,micro_batch=4"),
+    "BERT, tf32, one rank": ("tp=2", "tp=4", "tp=2,micro_batch=16"),
+    "Llama, bf16, DDP of 4": ("zero=3", "zero=3,layers=8", "zero=3,micro_batch=1"),
+    "BERT, tf32, FSDP2 of 4": ("zero=0", "zero=0,layers=8", "zero=0,micro_batch=2"),
 }
 
 PAIRS = tuple(Pair(base, change) for base, changes in CHANGES.items() for change in changes)

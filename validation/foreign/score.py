@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from tools.document import markdown_table
 from validation.foreign.pairs import PAIRS, Pair, folder_of
+from validation.goals import marked
 
 from lumos.analyze.trust import trust
 from lumos.errors import LumosError
@@ -122,24 +124,31 @@ def _proportional(scores: Sequence[Score]) -> list[float]:
     return sorted(abs(s.proportional / s.target - 1) for s in scores)
 
 
-def _of(errors: Sequence[float], share: float) -> str:
-    """The share-quantile of sorted errors: the smallest that at least that share of them does not exceed."""
-    return "–" if not errors else f"{errors[min(len(errors) - 1, max(0, -int(-share * len(errors) // 1) - 1))]:.2%}"
+def _of(errors: Sequence[float], share: float, most: float = math.inf) -> str:
+    """The share-quantile of sorted errors: the smallest that at least that share of them does not exceed; most: the figure to reach."""
+    if not errors:
+        return "–"
+    error = errors[min(len(errors) - 1, max(0, -int(-share * len(errors) // 1) - 1))]
+    return marked(f"{error:.2%}", error <= most)
 
 
-def _share(found: Sequence[bool]) -> str:
-    return f"{statistics.mean(found):.0%} of {len(found)}" if found else "–"
+def _share(found: Sequence[bool], least: float = 0.0, most: float = 1.0) -> str:
+    return marked(f"{statistics.mean(found):.0%} of {len(found)}", least <= statistics.mean(found) <= most) if found else "–"
 
 
 Figure = tuple[str, str, Callable[[Sequence[Score]], str]]
 FIGURES: tuple[Figure, ...] = (
     ("jobs; changes", "≥ 6; ≥ 80", lambda of: f"{len({s.pair.base for s in of})}; {len(of)}"),
-    ("answered", f"≥ {ANSWERED:.0%}", lambda of: _share([s.answer is not None for s in of])),
-    ("absolute error: median", f"≤ {MEDIAN:.0%}", lambda of: _of(_errors(of), 0.5)),
-    ("90th percentile", f"≤ {NINETIETH:.0%}", lambda of: _of(_errors(of), 0.9)),
-    ("worst", f"≤ {WORST:.0%}", lambda of: _of(_errors(of), 1.0)),
-    ("80 % interval holds", f"{HOLDS[0]:.0%} to {HOLDS[1]:.0%}", lambda of: _share([s.holds for s in of if s.answer is not None])),
-    ("of the answers, called limited", "≤ 20 %", lambda of: _share([s.grade == Grade.LIMITED for s in of if s.answer is not None])),
+    ("answered", f"≥ {ANSWERED:.0%}", lambda of: _share([s.answer is not None for s in of], ANSWERED)),
+    ("absolute error: median", f"≤ {MEDIAN:.0%}", lambda of: _of(_errors(of), 0.5, MEDIAN)),
+    ("90th percentile", f"≤ {NINETIETH:.0%}", lambda of: _of(_errors(of), 0.9, NINETIETH)),
+    ("worst", f"≤ {WORST:.0%}", lambda of: _of(_errors(of), 1.0, WORST)),
+    ("80 % interval holds", f"{HOLDS[0]:.0%} to {HOLDS[1]:.0%}", lambda of: _share([s.holds for s in of if s.answer is not None], *HOLDS)),
+    (
+        "of the answers, called limited",
+        "≤ 20 %",
+        lambda of: _share([s.grade == Grade.LIMITED for s in of if s.answer is not None], most=0.2),
+    ),
     (
         "in proportion: median, 90th percentile, worst",
         "–",

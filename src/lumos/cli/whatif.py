@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from lumos.cli.output import Chakra, Force, Json, Kineto, Paths, Perfetto, Repair, console, progress, write_json
+from lumos.cli.output import Chakra, Force, Json, Kineto, Paths, Perfetto, Repair, console, write_json
+from lumos.cli.progress import progress
 from lumos.whatif.settings import in_words, parse_settings
 
 SET_HELP = f"Change the plan, the model or a size; repeatable. KEY: {in_words()}."
@@ -66,7 +67,7 @@ def command(
     if asked and any(files.values()):
         raise UsageError("--grid has many answers, and --perfetto, --chakra and --kineto write one job; leave out --grid")
     keep_inputs(paths, *files.values())
-    job = read(*paths, repair=repair, progress=progress("reading"))
+    job = read(*paths, repair=repair, progress=progress("reading", "bytes"))
     graph = build(job)
     if asked:
         grounds = trust(graph)

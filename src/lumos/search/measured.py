@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from lumos.analyze.loop.steps import members
 from lumos.errors import LumosError
 from lumos.search.space import Problem
+from lumos.whatif.machine import recorded_cluster
 from lumos.whatif.plan.calibrated import calibrated_pricer
 from lumos.whatif.plan.identify import ENOUGH_AGREEMENT, identify
-from lumos.whatif.whatif import recorded_cluster
 
 if TYPE_CHECKING:
     from lumos.blocks.price import Pricer

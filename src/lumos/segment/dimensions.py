@@ -74,9 +74,21 @@ class Shapes:
         found: Int64 = np.flatnonzero((self.of_row >= 0) & (self.trace.category == Category.OPERATOR))
         return found
 
-    def counted(self) -> Iterator[tuple[ShapedOperator, int]]:
-        """Every distinct operator, with the number of its rows."""
-        counts = np.bincount(self.of_row[self.rows()], minlength=len(self.operators))
+    def own(self) -> Int64:
+        """Rows of the multiplications and look-ups that no other of them contains, which launch the kernels. PyTorch's DTensor dispatches
+        an operator on what ranks share again on the rank's own part: a row of the whole holds one of the part."""
+        working = np.array([o.name == "aten::embedding" or factors(o) is not None for o in self.operators] or [False], bool)
+        trace, rows = self.trace, self.rows()
+        rows = rows[working[self.of_row[rows]]]
+        order = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
+        lane, start, end = trace.lane[order], trace.start[order], trace.start[order] + trace.duration[order]
+        holds = np.append((lane[1:] == lane[:-1]) & (start[1:] < end[:-1]), False)[: len(order)]
+        found: Int64 = order[~holds]
+        return found
+
+    def counted(self, rows: Int64 | None = None) -> Iterator[tuple[ShapedOperator, int]]:
+        """Every distinct operator, with the number of its rows among `rows` (default: all)."""
+        counts = np.bincount(self.of_row[self.rows() if rows is None else rows], minlength=len(self.operators))
         return ((o, count) for o, count in zip(self.operators, counts.tolist(), strict=True) if count)
 
     def _parse(self, name: int, dims: int, types: int) -> ShapedOperator:
@@ -100,24 +112,40 @@ def is_attention(name: str) -> bool:
     return bool(_ATTENTION.match(name))
 
 
+def positions_first(name: str) -> bool:
+    """Whether an attention operator takes [batch, position, head, width], and not [batch, head, position, width]."""
+    return bool(re.search(r"_(flash|efficient)_attention_(forward|backward)", name)) and "scaled_dot_product" not in name
+
+
 def sizes(trace: Trace) -> Sizes:
     """Read the sizes from the shapes of a rank's operators."""
     attention: Counter[tuple[int, int, int, int, int]] = Counter()
     tables: Counter[tuple[Shape, Shape]] = Counter()
     products: Counter[tuple[int, int, int]] = Counter()
-    counted = list(Shapes(trace).counted())
-    for o, count in counted:
+    shapes = Shapes(trace)
+    for o, count in shapes.counted():
         if is_attention(o.name) and "backward" not in o.name and len(o.shapes) > 1 and len(o.shapes[0]) == 4:
             q, k = o.shapes[0], o.shapes[1]
-            heads, length = (1, 2) if "flash_attention_forward" not in o.name else (2, 1)
+            heads, length = (2, 1) if positions_first(o.name) else (1, 2)
             attention[q[0], q[length], q[heads], k[heads], q[3]] += count
-        elif o.name == "aten::embedding" and len(o.shapes[0]) == 2:
-            tables[o.shapes[0], o.shapes[1]] += count
+    for o, count in shapes.counted(shapes.own()):
         found = product(o)
         if found is not None:
             products[found.m, found.n, found.k] += count
+        elif len(o.shapes[0]) == 2:
+            tables[o.shapes[0], o.shapes[1]] += count
     shown = _sizes(attention, tables, products)
-    return shown if shown.micro_batch else shown._replace(micro_batch=batch(counted))
+    shown = shown._replace(ffn=_of_experts(shapes, shown.hidden) or shown.ffn)
+    return shown if shown.micro_batch else shown._replace(micro_batch=batch(shapes.counted()))
+
+
+def _of_experts(shapes: Shapes, hidden: int) -> int:
+    """The feed-forward width of experts that one operator multiplies by, [experts, in, out]; 0 where there are none. Their first matrices
+    are twice as wide where they have a gate, and in a backward pass all are transposed, so it is the smallest that fits."""
+    matrices = [o.shapes[1] for o, _ in shapes.counted() if "grouped_mm" in o.name and len(o.shapes) > 1 and len(o.shapes[1]) == 3]
+    found = {depth for _, depth, width in matrices if width == hidden}
+    out_of_hidden = {width for _, depth, width in matrices if depth == hidden}
+    return min((x for x in found if {x, 2 * x} & out_of_hidden), default=0)
 
 
 def _sizes(
@@ -141,10 +169,20 @@ def _sizes(
     up = {n for n, k in forward if k == hidden}
     inner = [x for n, x in forward if n == hidden and x not in attended - {vocab} and (x in up or 2 * x in up)]
     ffn = max(inner, key=lambda x: forward[hidden, x], default=0)
+    calls = attention.most_common(1)[0][1] if attention else 0
+    kv = _keys(forward, hidden, heads, head_dim, ffn, calls) if kv == heads else kv
     if not vocab and hidden:
         out = [n for (n, k) in forward if k == hidden and n not in (*attended, ffn, 2 * ffn) and n > hidden]
         vocab = max(out, default=0)
     return Sizes(batch, seq, hidden, heads, kv, head_dim, ffn, vocab)
+
+
+def _keys(forward: Counter[tuple[int, int]], hidden: int, heads: int, head_dim: int, ffn: int, calls: int) -> int:
+    """The heads of keys and values where attention reads them repeated for every head of the queries. Two narrower projections of the
+    residual stream for each of its calls show them. calls: rows of attention, of which a call has up to three inside each other."""
+    narrow = ((n, c) for (n, k), c in forward.items() if k == hidden and 0 < n < heads * head_dim and n != ffn)
+    found = (n // head_dim for n, c in narrow if n % head_dim == 0 and c in (2 * calls, calls, 2 * calls // 3))
+    return next((kv for kv in found if heads % kv == 0), heads)
 
 
 class Resize:

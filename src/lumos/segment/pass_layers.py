@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.segment.repetition import FEWEST_LAYERS, Run, alike, find_stacks
+from lumos.segment.repetition import FEWEST_LAYERS, TWO_ALIKE, Run, alike, find_stacks
 
 if TYPE_CHECKING:
     from lumos.segment.units import Units
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 WEIGHTED = re.compile(r"(aten::)?(conv(olution|\dd)?|cudnn_convolution|miopen_convolution|linear|addmm)$|ConvolutionBackward|te\.\w*linear")
 #: A repetition is taken for the layers of a pass if it covers this share of it; otherwise operators with weights are the layers.
 _LEAST_COVERED = 0.5
-#: What two layers that are alike count for, of a run of more.
-_TWO_ALIKE = 0.5
 
 
 class PassLayers(NamedTuple):
@@ -55,7 +53,7 @@ def forward_layers(trace: Trace, u: Units, low: int, high: int) -> PassLayers:
 def _likeness(runs: tuple[Run, ...]) -> float:
     """How alike the layers of the stacks are, weighed by their layers; half as much in a stack of two."""
     total = sum(run.layers for run in runs)
-    return sum(run.layers * run.alike * (_TWO_ALIKE if run.layers == FEWEST_LAYERS else 1.0) for run in runs) / total
+    return sum(run.layers * run.alike * (TWO_ALIKE if run.layers == FEWEST_LAYERS else 1.0) for run in runs) / total
 
 
 def _covered(trace: Trace, rows: Int64, runs: tuple[Run, ...]) -> float:

@@ -27,8 +27,8 @@ _LEAST_COVERED = 0.3
 EQUALLY_COVERED = 0.97
 #: Anchors agree on a symbol where at least this part of them has it.
 LEAST_AGREEING = 0.75
-
-
+#: What two layers that are alike count for, of a run of more.
+TWO_ALIKE = 0.5
 #: A further stack of layers covers at least this share of the sequence.
 _LEAST_STACK = 0.1
 
@@ -47,32 +47,47 @@ class Run(NamedTuple):
 
 
 def find_stacks(symbols: Sequence[int]) -> tuple[Run, ...]:
-    """All stacks of layers of a sequence, in its order: an encoder's and a decoder's are two, for their layers are not alike."""
-    return tuple(sorted(_stacks(symbols, 0, len(symbols)), key=lambda run: run.bounds))
+    """All stacks of layers of a sequence, in its order: an encoder's and a decoder's are two, for their layers are not alike.
+
+    What occurs three times or more is looked for first, and then what occurs twice, for two halves of a sequence may hold the same layers.
+    Where that leaves more unexplained than to take all at once, that is done.
+    """
+    rather, other = (_stacks(symbols, 0, len(symbols), fewest) for fewest in ((FEWEST_LAYERS + 1, FEWEST_LAYERS), (FEWEST_LAYERS,)))
+    return tuple(sorted(rather if _explained(rather) >= _explained(other) else other, key=lambda run: run.bounds))
 
 
-def _stacks(symbols: Sequence[int], begin: int, total: int) -> list[Run]:
-    """The stacks of a part of a sequence of `total` symbols. begin: where in the sequence the part begins."""
-    found = find_run(symbols) if len(symbols) >= _LEAST_STACK * total else None
-    if found is None or found.covered * len(symbols) < _LEAST_STACK * total:
+def _explained(runs: Sequence[Run]) -> float:
+    """The share of a sequence that runs explain: what they cover, as far as their layers are alike; half as much where there are two."""
+    return sum(run.covered * run.alike * (TWO_ALIKE if run.layers == FEWEST_LAYERS else 1.0) for run in runs)
+
+
+def _stacks(symbols: Sequence[int], begin: int, total: int, fewest: tuple[int, ...]) -> list[Run]:
+    """The stacks of a part of a sequence of `total` symbols. begin: where in the sequence the part begins. fewest: how many layers a stack
+    has at least; of several such numbers the first that any stack fulfils."""
+    if len(symbols) < _LEAST_STACK * total:
         return []
-    low, high = found.bounds[0], found.bounds[-1]
-    run = Run(tuple(begin + bound for bound in found.bounds), found.alike, (high - low) / total)
-    return [run, *_stacks(symbols[:low], begin, total), *_stacks(symbols[high:], begin + high, total)]
+    for least in fewest:
+        found = find_run(symbols, least)
+        if found is None or found.covered * len(symbols) < _LEAST_STACK * total:
+            continue
+        low, high = found.bounds[0], found.bounds[-1]
+        run = Run(tuple(begin + bound for bound in found.bounds), found.alike, (high - low) / total)
+        return [run, *_stacks(symbols[:low], begin, total, fewest), *_stacks(symbols[high:], begin + high, total, fewest)]
+    return []
 
 
-def find_run(symbols: Sequence[int]) -> Run | None:
-    """The layers of a sequence; None where nothing repeats."""
+def find_run(symbols: Sequence[int], fewest: int = FEWEST_LAYERS) -> Run | None:
+    """The layers of a sequence, at least `fewest`; None where nothing repeats."""
     places: dict[int, list[int]] = {}
     for i, symbol in enumerate(symbols):
         places.setdefault(symbol, []).append(i)
     best: Run | None = None
     tried: set[tuple[int, ...]] = set()
     for at in places.values():
-        if len(at) < FEWEST_LAYERS:
+        if len(at) < fewest:
             continue
         chain = _chain(symbols, at)
-        run = _run(symbols, chain) if len(chain) >= FEWEST_LAYERS else None
+        run = _run(symbols, chain) if len(chain) >= fewest else None
         if run is None or run.bounds in tried or run.covered < _LEAST_COVERED:
             continue
         tried.add(run.bounds)
@@ -140,12 +155,14 @@ def _agree(symbols: Sequence[int], anchors: list[int], offset: int) -> bool:
 
 def _length_of_last(symbols: Sequence[int], starts: list[int]) -> int:
     """The length of the last layer: that of the earlier layer with which it has the longest beginning in common, for kinds of layers
-    may alternate."""
+    may alternate; or only of that beginning, where what follows is not like the rest of the earlier layer (a head, where layers were found
+    to begin in the middle of one)."""
     best, length = -1, 0
     for low, high in pairwise(starts):
         common = 0
         while common < high - low and starts[-1] + common < len(symbols) and symbols[low + common] == symbols[starts[-1] + common]:
             common += 1
         if common >= best:
-            best, length = common, high - low
+            rest, other = (Counter(symbols[at + common : at + high - low]) for at in (low, starts[-1]))
+            best, length = common, high - low if alike(rest, other) >= LEAST_ALIKE else common
     return length

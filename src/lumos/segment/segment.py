@@ -18,7 +18,8 @@ import numpy as np
 from lumos.analyze.loop.spans import span_ends
 from lumos.analyze.loop.steps import members
 from lumos.graph.joined.collectives import issuers
-from lumos.graph.table import Graph, Kind
+from lumos.graph.lists import list_of
+from lumos.graph.table import Dependency, Graph, Kind
 from lumos.segment.microbatches import heavy_units, microbatches_of, phases_of_passes
 from lumos.segment.pass_layers import forward_layers, layers_in
 from lumos.segment.repetition import find_run, find_stacks
@@ -26,6 +27,8 @@ from lumos.segment.units import Units, numbers_inside, units
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from lumos.trace.table import Int32, Int64, Job, Trace
 
 
@@ -282,20 +285,31 @@ def _shift_of(graph: Graph, tasks: Int64, trace: Trace) -> int:
 
 
 def _by_time(graph: Graph, tasks: Int64, trace: Trace, u: Units, shift: int, unit: Int32) -> None:
-    """Write the unit of CPU tasks: the unit that they start in, else the next on their thread, else the thread's last."""
+    """Write the unit of CPU tasks: the unit that they start in, else the next on their thread, else the thread's last. What a thread does
+    before it waits for another one belongs to the unit before that, and not to the one after it."""
     if graph.measured_start is None:
         return
     lane_of = np.array([p.lane for p in graph.processors], np.int64)[graph.processor[tasks]]
     start = graph.measured_start[tasks] - shift
     lanes = trace.lane[u.row]
+    resumes = _resumes(graph)[tasks]
     for lane in np.unique(lane_of):
-        here = np.flatnonzero(lanes == lane)
+        here, mine = np.flatnonzero(lanes == lane), np.flatnonzero(lane_of == lane)
         if not len(here):
             continue
-        mine = tasks[lane_of == lane]
-        ends = trace.start[u.row[here]] + trace.duration[u.row[here]]
-        at = np.minimum(np.searchsorted(ends, start[lane_of == lane], "right"), len(here) - 1)
-        unit[mine] = here[at]
+        begins, ends = trace.start[u.row[here]], trace.start[u.row[here]] + trace.duration[u.row[here]]
+        at = np.minimum(np.searchsorted(ends, start[mine], "right"), len(here) - 1)
+        resumed = np.sort(start[mine[resumes[mine]]])
+        waits_before = np.searchsorted(resumed, begins[at], "right") - np.searchsorted(resumed, start[mine], "right")
+        unit[tasks[mine]] = here[np.where((waits_before > 0) & (at > 0), at - 1, at)]
+
+
+def _resumes(graph: Graph) -> NDArray[np.bool_]:
+    """The tasks with which a thread goes on after it waited for another thread, bool[n]."""
+    out = np.zeros(len(graph), bool)
+    out[list_of(graph.pred_offset)[graph.pred_kind == Dependency.HAND_OFF]] = True
+    out &= graph.kind == Kind.RETURN
+    return out
 
 
 def _unit_at(trace: Trace, u: Units, rows: Int64) -> Int64:

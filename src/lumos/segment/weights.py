@@ -1,27 +1,107 @@
-"""How many weights the measured model has, from the shapes of the operators that use them."""
+"""The weights of the measured model: those whose gradients autograd gathers or, where a trace does not show that, those that the operators
+of a forward pass use.
+
+Autograd gathers the gradient of every weight once in a backward pass, in the order in which they are ready, and its row has the shape and
+the type of the gradient. A weight that two operators share (an embedding's and a head's) is gathered once. Of a weight that is spread over
+ranks as one tensor the row has the whole shape; this rank's part of it is read from the multiplications that launch its kernels.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from lumos.cost.operators import Shape, elements
 from lumos.segment.dimensions import Resize, Shapes
-from lumos.segment.products import ShapedOperator, product
-from lumos.vocabulary import Phase
+from lumos.segment.products import ShapedOperator, factors
+from lumos.vocabulary import DType, Phase
 
 if TYPE_CHECKING:
     from lumos.segment.segment import Segmentation
     from lumos.trace.table import Trace
 
+#: The operator with which autograd gathers the gradient of a weight.
+_GATHERED = re.compile(r"torch::autograd::AccumulateGrad$")
+#: The operators that multiply by a matrix of weights.
+_PRODUCTS = ("aten::mm", "aten::addmm")
+
+
+class Gradient(NamedTuple):
+    """The gradient of one weight. layer: -1 outside the layers. shape: of this rank's part. width: bytes of a value."""
+
+    layer: int
+    shape: Shape
+    width: int
+
+
+def gradients(segmentation: Segmentation, position: int, trace: Trace) -> tuple[Gradient, ...]:
+    """The gradients that the rank at `position` gathers in a backward pass, in order, of the pass that gathers most; () where the trace
+    does not show their shapes."""
+    shapes, u, labels = Shapes(trace), segmentation.units[position], segmentation.unit_labels[position]
+    gathered = trace.named(_GATHERED.match)
+    parts = _parts(shapes)
+    best: list[Gradient] = []
+    current: list[Gradient] = []
+    microbatch = -1
+    for row, label in zip(u.row.tolist(), labels, strict=True):
+        if label.phase in (Phase.FORWARD, Phase.OPTIMIZER) or label.microbatch != microbatch:
+            best, current, microbatch = _longer(best, current), [], label.microbatch
+        o = shapes[row] if gathered[row] else None
+        if o is not None and o.shapes and o.shapes[0]:
+            dtype = DType.parse(o.dtypes[0])
+            current.append(Gradient(label.layer, _own_part(o.shapes[0], parts), (dtype or DType.FP32).bytes))
+    return tuple(_longer(best, current))
+
+
+def _longer(one: list[Gradient], other: list[Gradient]) -> list[Gradient]:
+    return other if len(other) > len(one) else one
+
+
+def _parts(shapes: Shapes) -> dict[int, set[Shape]]:
+    """The matrices that this rank's innermost multiplications use as weights, as [out, in] and [in, out], by each of their sizes. A
+    multiplication of tensors that are spread over ranks holds that of this rank's parts."""
+    trace, known = shapes.trace, defaultdict[int, set[Shape]](set)
+    names = trace.named(lambda name: name in _PRODUCTS)
+    rows = np.array([row for row in shapes.rows().tolist() if names[row]], np.int64)
+    rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
+    ends = trace.start[rows] + trace.duration[rows]
+    holds = np.append((trace.start[rows][1:] < ends[:-1]) & (trace.lane[rows][1:] == trace.lane[rows][:-1]), False)
+    for i in np.unique(shapes.of_row[rows[~holds[: len(rows)]]]).tolist():
+        o = shapes.operators[i]
+        found = factors(o)
+        if found is not None:
+            a, b = o.shapes[found.second][-2:]
+            for size in (a, b):
+                known[size] |= {(a, b), (b, a)}
+    return known
+
+
+def _own_part(whole: Shape, parts: dict[int, set[Shape]]) -> Shape:
+    """This rank's part of a weight: the largest matrix that its multiplications use and that is a whole fraction of it along one side."""
+    if len(whole) != 2 or not parts or whole in parts[whole[0]]:
+        return whole
+    rows, columns = whole
+    candidates = {s for s in parts[columns] if s[1] == columns and rows % s[0] == 0} | {
+        s for s in parts[rows] if s[0] == rows and columns % s[1] == 0
+    }
+    return max(candidates, key=elements, default=whole)
+
 
 def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Resize) -> dict[int, int]:
     """Elements of the weights by layer (-1: outside the layers) of the rank at `position`, after `resize` has changed the shapes.
 
-    Empty where the trace has no forward pass with shapes.
+    Empty where the trace shows neither the gradients nor a forward pass with shapes.
     """
-    shapes, u, labels = Shapes(trace), segmentation.units[position], segmentation.unit_labels[position]
     total: dict[int, int] = defaultdict(int)
+    found = gradients(segmentation, position, trace)
+    for gradient in found:
+        total[gradient.layer] += elements(resize.weight(gradient.shape, gradient.layer >= 0))
+    if found:
+        return dict(total)
+    shapes, u, labels = Shapes(trace), segmentation.units[position], segmentation.unit_labels[position]
     for i in _first_whole_pass(segmentation, position):
         o = shapes[int(u.row[i])]
         inside = labels[i].layer >= 0
@@ -36,8 +116,13 @@ def weight_shapes(o: ShapedOperator) -> tuple[Shape, ...]:
         return o.shapes[:1]
     if any(word in o.name for word in ("norm", "linear", "conv")):
         return tuple(s for s in o.shapes[1:] if s)
-    of_experts = "grouped_mm" in o.name and len(o.shapes) > 1 and len(o.shapes[1]) == 3  # one matrix for each expert
-    return o.shapes[1:2] if of_experts or (product(o) is not None and len(o.shapes[1]) == 2) else ()
+    if "grouped_mm" in o.name and len(o.shapes) > 1 and len(o.shapes[1]) == 3:  # one matrix for each expert
+        return o.shapes[1:2]
+    found = factors(o)
+    if found is None or len(o.shapes[found.second]) != 2:
+        return ()
+    biases = tuple(s for s in o.shapes[: found.first] if s)
+    return (*biases, o.shapes[found.second])
 
 
 def _first_whole_pass(segmentation: Segmentation, position: int) -> range:

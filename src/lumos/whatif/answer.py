@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from lumos.diagnostics import Diagnostic
     from lumos.graph.table import Graph
     from lumos.predict.predict import Prediction
-    from lumos.trace.table import Int64
+    from lumos.trace.table import Int64, Job
     from lumos.whatif.plan.planned import Planned
 
 #: How many contributions an answer lists.
@@ -109,7 +109,8 @@ class Provenance(NamedTuple):
 @dataclass(frozen=True, repr=False)
 class Answer(Shown):
     """The changed job and its base. moved: the largest contributions to the difference, then the rest as one. trust: how far the answer can
-    be trusted. job: the changed job as simulated, a loop of measured work or a prediction with measured prices."""
+    be trusted. job: the changed job as simulated, a loop of measured work or a prediction with measured prices. recorded: the traces whose
+    rows the graph's `event` names and whose shapes its kernels still have; None where the change gave them other shapes."""
 
     outcome: Outcome
     base: Outcome
@@ -120,6 +121,7 @@ class Answer(Shown):
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
     trust: Trust = SOUND
     job: Steady | Prediction | None = field(default=None, compare=False)
+    recorded: Job | None = field(default=None, compare=False)
 
     @cached_property
     def timeline(self) -> Timeline:

@@ -19,7 +19,7 @@ from lumos.analyze.trust import Trust, trust
 from lumos.errors import UsageError
 from lumos.simulate import Frozen, Timeline, freeze
 from lumos.whatif.answer import Contribution, LoopFigures, Parts, contributions
-from lumos.whatif.certainty.noise import measured_step, spread, step_times_of
+from lumos.whatif.certainty.noise import measured_step, noise_unknown, replay_error, spread, step_spread, step_times_of
 from lumos.whatif.certainty.trusted import widening
 from lumos.whatif.certainty.unmeasured import gap_bounds
 
@@ -40,6 +40,18 @@ class StepOutcome(NamedTuple):
     step_time_low_s: float
     step_time_high_s: float
     breakdown: Parts
+
+
+class IntervalCauses(NamedTuple):
+    """Why an interval is as wide as it is. replay_error, step_spread: as fractions of the step; together they make its half-width.
+    few_steps: whether there are too few steps to see their spread, so that a fixed one stands for it. unknown_s: how much it is wider at
+    each end by what the recording does not show. gaps_s: how much by pauses of a device that were not measured."""
+
+    replay_error: float
+    step_spread: float
+    few_steps: bool
+    unknown_s: float
+    gaps_s: float
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,15 @@ class Bench:
         least, most = (1e-9 * bound for bound in gap_bounds(figures.loop))
         low, high = max(least * (1 - error) - by, 0.0), most * (1 + error) + by
         return StepOutcome(step, figures.loop.basis, length, low, high, figures.parts)
+
+    def interval_causes(self, job: Graph, step: str) -> IntervalCauses:
+        """What the interval of `outcome` consists of. UsageError where the job has no such step."""
+        changed = self._figures(job, step).loop
+        length = changed.step_time_ns * 1e-9
+        by = widening(self.trust, self._figures(self.graph, step).loop.step_time_ns * 1e-9, length)
+        least, most = (1e-9 * bound for bound in gap_bounds(changed))
+        error = replay_error(self._measured, step_times(self.base, self.owners))
+        return IntervalCauses(error, step_spread(self._measured), bool(noise_unknown(self._measured)), by, most - least)
 
     def moved(self, job: Graph, step: str) -> tuple[Contribution, ...]:
         """What differs on the critical path of a step, the largest difference first; the differences sum to the step's."""

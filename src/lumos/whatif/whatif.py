@@ -15,8 +15,7 @@ from lumos.analyze.loop.steady import steady, typical_position
 from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
-from lumos.cost.cluster import Accelerator, Cluster, load_cluster
-from lumos.cost.from_trace import cluster_of
+from lumos.cost.cluster import load_cluster
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.one_off import recurring
@@ -25,6 +24,7 @@ from lumos.segment.segment import Segmentation, segment
 from lumos.segment.weights import weights
 from lumos.simulate import simulate
 from lumos.simulate.durations import scale
+from lumos.stages import stage
 from lumos.trace.operations import is_operations
 from lumos.units import count
 from lumos.vocabulary import DType, Phase, Recompute
@@ -34,17 +34,24 @@ from lumos.whatif.certainty.possible import check_microbatches, check_size
 from lumos.whatif.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, together, up_to_base, widened, with_evidence
 from lumos.whatif.certainty.unmeasured import loader_evidence
 from lumos.whatif.durations import Durations, check_altered, meant_operators
-from lumos.whatif.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work, network, on_cluster, on_host
+from lumos.whatif.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work, on_cluster, on_host
+from lumos.whatif.layout.accumulate import accumulation_ns
 from lumos.whatif.layout.activations import exchanged, stream_ratio
 from lumos.whatif.layout.capture import capture, wants_graphs
-from lumos.whatif.layout.change import layers, microbatches, recompute
-from lumos.whatif.layout.exchange import NO_LINK, replicas
+from lumos.whatif.layout.change import layers, microbatches, pipeline_stages, recompute
+from lumos.whatif.layout.exchange import replicas
 from lumos.whatif.layout.measured_layout import MeasuredLayout, measured_layout
+from lumos.whatif.layout.number_format import in_precision
 from lumos.whatif.layout.place import assemble_pieces
+from lumos.whatif.layout.placed import add_work
 from lumos.whatif.layout.replicated import replicate
 from lumos.whatif.layout.resize import SIZE_KEYS, resize
+from lumos.whatif.layout.sharded import gathers_once, sharded
+from lumos.whatif.layout.stages import pipelined, wanted_pipeline
 from lumos.whatif.layout.tensor import tensor_parallel
+from lumos.whatif.machine import Machine, has_device
 from lumos.whatif.plan.identify import ENOUGH_AGREEMENT, Identification, Identified
+from lumos.whatif.plan.needs import refusal
 from lumos.whatif.plan.passes import rearranged
 from lumos.whatif.plan.planned import Planned, between, planned
 from lumos.whatif.settings import check_settings, counts, needs_plan
@@ -52,6 +59,7 @@ from lumos.whatif.settings import check_settings, counts, needs_plan
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from lumos.cost.cluster import Cluster
     from lumos.graph.table import Graph
     from lumos.trace.table import Job
 
@@ -84,12 +92,17 @@ class Changes:
         """Whether the job is to run on another machine than it was measured on."""
         return self.cluster is not None and load_cluster(self.cluster) != measured
 
+    def machine(self, job: Job, graph: Graph) -> Machine:
+        """Where the job was recorded and where it is to run."""
+        return Machine(job, graph, self.base_cluster, self.cluster, self.network)
+
     @property
     def structural(self) -> bool:
         """Whether more than durations of named tasks change."""
         return bool(self.settings or self.cluster or self.network)
 
 
+@stage("answering the what-if")
 def answer_changes(
     job: Job, graph: Graph, changes: Changes, plan: Identification | None = None, *, trust: Trust | None = None, force: bool = False
 ) -> Answer:
@@ -104,7 +117,9 @@ def answer_changes(
     if not changes.structural and not changes.repeat:
         grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: unchecked_answer(job, graph, replace(changes, repeat=True), plan)))
     unseen = loader_evidence(job, graph, found.base.step_time_s, found.outcome.step_time_s)
-    found = replace(found, diagnostics=(*found.diagnostics, *meant_operators(graph, job, changes.durations)))
+    same_shapes = not set(changes.settings) & {*SIZE_KEYS, "tp", "precision"}
+    notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
+    found = replace(found, diagnostics=notes, recorded=job if same_shapes else None)
     return widened(up_to_base(found) if unseen else found, with_evidence(together(grounds, found.trust), unseen))
 
 
@@ -116,7 +131,7 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat)
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
-    graphs = wants_graphs(changes.settings, graph)
+    graphs, machine = wants_graphs(changes.settings, graph), changes.machine(job, graph)
     identified = _identified(job, graph, changes, plan or Identification(job, graph))
     if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH_AGREEMENT):
         counted = {"layers": identified.job.model.layers, "microbatches": identified.job.plan.microbatches}
@@ -126,18 +141,22 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
     segmentation = segment(recurring(graph), job)
     counted = {"layers": segmentation.layers, "microbatches": 1 + max(p.label.microbatch for p in segmentation.pieces)}
     check_size(len(graph), counts(changes.settings), counted)
+    check_size(len(graph), counts(changes.settings), {"pp": 1})
     layout = changed_layout(measured_layout(segmentation), job, changes)
+    job = replace(job, traces=job.traces * (len(layout.ranks) // len(job.traces)))  # the stages of a new pipeline share a recording
     placed = assemble_pieces(layout)
     modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
     if graphs:
-        placed, launches = capture(placed, segmentation)
+        placed, launches = capture(placed, layout.segmentation)
         modelled |= launches
         layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
-    if _alone(job, graph) and counts(changes.settings).get("dp", 1) > 1:
-        replicated = replicate(placed, layout, job.traces[0], counts(changes.settings)["dp"], _link(job, graph, changes))
+    if machine.alone and counts(changes.settings).get("dp", 1) > 1:
+        replicated = replicate(placed, layout, job.traces[0], counts(changes.settings)["dp"], machine.link("dp"))
         placed, layout = replicated.placed, replicated.layout
-        modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
-    altered = changes.durations.apply(placed.graph, job, (segmentation.graph, placed.source))
+    for assumed in layout.assumed:
+        placed = add_work(placed, tuple(assumed(placed)))
+    modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
+    altered = changes.durations.apply(placed.graph, job, (layout.segmentation.graph, placed.source))
     factor = altered.duration / np.maximum(placed.graph.duration, 1)
     changed = Changed(
         graph=altered,
@@ -149,11 +168,12 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         changes=(*layout.changes, *changes.durations.described()),
         diagnostics=(*layout.diagnostics, *_plan_not_followed(identified)),
     )
-    found = as_far_as_reached(answer(graph, changed, *_work(segmentation, job, changes), repeat=changes.repeat))
+    found = as_far_as_reached(answer(graph, changed, *_work(segmentation, job, changes, layout.shared), repeat=changes.repeat))
     if {"layers", "recompute"} & set(changes.settings):
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
         found = less_sure(found, "layers-uncertain", how, segmentation.confidence)
-    return _possible(found, changes, 1 + max(p.label.microbatch for p in segmentation.pieces))
+    added_s = 1e-9 * accumulation_ns(layout)
+    return _possible(found, changes, 1 + max(p.label.microbatch for p in segmentation.pieces), added_s)
 
 
 def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
@@ -207,13 +227,21 @@ def _identified(job: Job, graph: Graph, changes: Changes, plan: Identification) 
     if needs_plan(changes.settings):
         if not has_device(graph):
             raise LumosError(
-                "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, layers, sizes and microbatches"
+                "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, tp, pp, layers, sizes and microbatches"
             )
-        return plan.on(recorded_cluster(job, graph, changes.base_cluster))
+        try:
+            found = plan.on(changes.machine(job, graph).recorded)
+        except LumosError as error:
+            raise refusal(changes.settings, str(error)) from error
+        if found.agreement < ENOUGH_AGREEMENT:
+            raise refusal(
+                changes.settings, f"a layout of it accounts for {found.agreement:.1%} of the device work, not {ENOUGH_AGREEMENT:.0%}"
+            )
+        return found
     if not has_device(graph) or graph.collectives is None or not len(graph.collectives.task):
         return None
     try:
-        return plan.on(recorded_cluster(job, graph, changes.base_cluster))
+        return plan.on(changes.machine(job, graph).recorded)
     except LumosError:
         return None
 
@@ -226,7 +254,7 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
     times = step_times_of(graph, owners)
     durations = changes.durations
     altered = durations._replace(slow=()).apply(graph, job)
-    cluster = _target(identified.job.cluster, changes)
+    cluster = changes.machine(job, graph).target(identified.job.cluster)
 
     def predicted(host: float) -> Planned:
         there = altered if host == 1 else scale(altered, host_work(graph), host)
@@ -250,19 +278,13 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
     return _possible(found, changes, identified.job.plan.microbatches)
 
 
-def _possible(found: Answer, changes: Changes, microbatches: int) -> Answer:
-    """The answer; LumosError where more microbatches, and nothing else, take longer than in proportion. microbatches: as measured."""
+def _possible(found: Answer, changes: Changes, microbatches: int, added_s: float = 0.0) -> Answer:
+    """The answer; LumosError where more microbatches, and nothing else, take longer than in proportion. microbatches: as measured.
+    added_s: what accumulating their gradients adds to a step, seconds."""
     if set(changes.settings) == {"microbatches"} and not (changes.cluster or changes.network or changes.durations != Durations()):
         steps = found.base.step_time_s, found.outcome.step_time_s
-        check_microbatches(*steps, microbatches, counts(changes.settings)["microbatches"])
+        check_microbatches(*steps, microbatches, counts(changes.settings)["microbatches"], added_s)
     return found
-
-
-def _target(base: Cluster, changes: Changes) -> Cluster | None:
-    """The cluster that the job is to run on; None where that does not change."""
-    if changes.cluster is None and not changes.network:
-        return None
-    return network(load_cluster(changes.cluster) if changes.cluster else base, changes.network)
 
 
 def _hardware_words(changes: Changes) -> tuple[str, ...]:
@@ -273,95 +295,45 @@ def _hardware_words(changes: Changes) -> tuple[str, ...]:
 def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
     """The layout with the settings applied: sizes first, then how often blocks run."""
     settings = changes.settings
-    wanted = counts(settings)
+    wanted, machine = counts(settings), changes.machine(job, layout.segmentation.graph)
     resized = {key: wanted[key] for key in SIZE_KEYS if key in wanted}
-    needs_costs = bool(resized) or "microbatches" in wanted or "tp" in wanted
-    accelerator = device_of(job, layout.segmentation.graph, changes.base_cluster) if needs_costs else None
+    needs_costs = bool(resized) or bool({"microbatches", "tp", "zero", "precision"} & set(settings))
+    accelerator = machine.accelerator if needs_costs else None
     if resized:
         layout = resize(layout, job, accelerator, **resized)
-        layout = exchanged(layout, job, _known_cluster(job, layout.segmentation.graph, changes), stream_ratio(job, resized), {})
+        layout = exchanged(layout, job, machine.known, stream_ratio(job, resized), {})
     if "tp" in wanted:
-        cluster = _known_cluster(job, layout.segmentation.graph, changes)
-        layout = tensor_parallel(layout, job, accelerator, wanted["tp"], cluster)
-    if "dp" in wanted and not _alone(job, layout.segmentation.graph):
-        layout = replicas(layout, job, wanted["dp"], _fabric(job, layout.segmentation.graph, changes))
+        layout = tensor_parallel(layout, job, accelerator, wanted["tp"], machine.known, stream_ratio(job, resized))
+    if "dp" in wanted and not machine.alone:
+        layout = replicas(layout, job, wanted["dp"], machine.fabric)
+    if "zero" in wanted:
+        layout = sharded(layout, job, accelerator, wanted["zero"], machine.known)
     if changes.cluster and not has_device(layout.segmentation.graph):
         raise LumosError(
             "--cluster: the job ran on CPUs, which does not show how long its operators take on accelerators; use lumos predict"
         )
     if changes.cluster or changes.network:
-        old = recorded_cluster(job, layout.segmentation.graph, changes.base_cluster)
-        layout = on_cluster(layout, job, old, _target(old, changes) or old, ", ".join(_hardware_words(changes)))
+        old = machine.recorded
+        layout = on_cluster(layout, job, old, machine.target(old) or old, ", ".join(_hardware_words(changes)))
         if changes.moves_from(old):
             layout = on_host(layout, changes.host_factor)
+    if "precision" in settings:
+        layout = in_precision(layout, job, accelerator, settings["precision"])
     if "recompute" in settings:
-        layout = recompute(layout, Recompute(settings["recompute"]))
+        layout = recompute(layout, Recompute(settings["recompute"]), gathers_once(layout, job))
     if "layers" in wanted:
         layout = layers(layout, job, wanted["layers"])
     if "microbatches" in wanted:
         layout = microbatches(layout, job, accelerator, wanted["microbatches"])
+    pipeline = wanted_pipeline(settings, pipeline_stages(layout.segmentation.graph, job))
+    if pipeline is not None:
+        layout = pipelined(layout, job, pipeline, machine.link("pp"), stream_ratio(job, resized))
     return layout
 
 
-def has_device(graph: Graph) -> bool:
-    """Whether the job ran on devices."""
-    return any(p.is_stream for p in graph.processors)
-
-
-def device_of(job: Job, graph: Graph, base_cluster: str | None) -> Accelerator | None:
-    """The accelerator that the trace ran on; None for a job on CPUs. LumosError where the trace does not say."""
-    if not has_device(graph):
-        return None
-    if base_cluster is not None:
-        return load_cluster(base_cluster).accelerator
-    return cluster_of(job.traces[0], "--base-cluster").accelerator
-
-
-def recorded_cluster(job: Job, graph: Graph, base_cluster: str | None) -> Cluster:
-    """The cluster that the trace ran on, by --base-cluster or the device that its header names."""
-    if base_cluster is not None:
-        return load_cluster(base_cluster)
-    if not has_device(graph):
-        return load_cluster("host")
-    return cluster_of(job.traces[0], "--base-cluster")
-
-
-def _alone(job: Job, graph: Graph) -> bool:
-    """Whether the job is one process that exchanges nothing."""
-    return len(job.traces) == 1 and (job.traces[0].world_size or 1) == 1 and (graph.collectives is None or not len(graph.collectives.task))
-
-
-def _link(job: Job, graph: Graph, changes: Changes) -> Cluster:
-    """The cluster over whose links the replicas of a job of one process would exchange gradients. Raises LumosError where nothing says."""
-    cluster = _fabric(job, graph, changes)
-    if cluster is None:
-        raise LumosError(NO_LINK)
-    return cluster
-
-
-def _known_cluster(job: Job, graph: Graph, changes: Changes) -> Cluster | None:
-    """The cluster that the job ran on; None where neither its files nor --base-cluster say, and for processes on a CPU."""
-    if changes.base_cluster is None and not has_device(graph):
-        return None
-    try:
-        return recorded_cluster(job, graph, changes.base_cluster)
-    except LumosError:
-        return None
-
-
-def _fabric(job: Job, graph: Graph, changes: Changes) -> Cluster | None:
-    """The cluster whose links connect the replicas. None for a CPU job of one process without a stated cluster: it exchanged nothing
-    whose time could be scaled."""
-    if len(job.traces) > 1 or (job.traces[0].world_size or 1) > 1:
-        return recorded_cluster(job, graph, changes.base_cluster)
-    if not has_device(graph) and changes.base_cluster is None and changes.cluster is None:
-        return None
-    base = recorded_cluster(job, graph, changes.base_cluster)
-    return _target(base, changes) or base
-
-
-def _work(segmentation: Segmentation, job: Job, changes: Changes) -> tuple[StepWork, StepWork]:
-    """The work of a step of the first rank, before and after the change; unknown where shapes or the backward pass are missing."""
+def _work(segmentation: Segmentation, job: Job, changes: Changes, shared: float) -> tuple[StepWork, StepWork]:
+    """The work of a step of the first rank, before and after the change; unknown where shapes or the backward pass are missing. shared: by
+    how many ranks the work is shared that one did."""
     old = sizes(job.traces[0])
     if not old.micro_batch or not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
         return StepWork(), StepWork()
@@ -371,7 +343,7 @@ def _work(segmentation: Segmentation, job: Job, changes: Changes) -> tuple[StepW
     accelerator = None
     if has_device(segmentation.graph):
         try:
-            accelerator = device_of(job, segmentation.graph, changes.base_cluster)
+            accelerator = changes.machine(job, segmentation.graph).accelerator
         except LumosError:
             accelerator = None
     count = segmentation.layers
@@ -379,14 +351,14 @@ def _work(segmentation: Segmentation, job: Job, changes: Changes) -> tuple[StepW
         max(accelerator.peak_flops.get(DType.BF16, 0.0), accelerator.peak_flops.get(DType.FP16, 0.0)) if accelerator is not None else None
     )
 
-    def work_of(s: Sizes, layer_count: int, microbatch_count: int) -> StepWork:
+    def work_of(s: Sizes, layer_count: int, microbatch_count: int, ranks: float) -> StepWork:
         by_layer = weights(segmentation, 0, job.traces[0], Resize(old, s))
         inner, outer = sum(v for layer, v in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
-        tokens = s.micro_batch * s.seq * microbatch_count
+        tokens = round(s.micro_batch * s.seq * microbatch_count / ranks)
         parameters = outer + (inner * layer_count / count if count else 0)
         attended = 6.0 * layer_count * s.seq * s.heads * s.head_dim  # 12 · layers · seq · width for a token, half of it as causal
         return StepWork(tokens, tokens * (6.0 * parameters + attended), peak)
 
-    return work_of(old, count, measured_microbatches), work_of(
-        new, settings.get("layers", count), settings.get("microbatches", measured_microbatches)
+    return work_of(old, count, measured_microbatches, 1.0), work_of(
+        new, settings.get("layers", count), settings.get("microbatches", measured_microbatches), shared
     )

@@ -17,7 +17,7 @@ from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
 from lumos.whatif.durations import Durations
-from lumos.whatif.layout.change import layers, microbatches, recompute
+from lumos.whatif.layout.change import copied, layers, microbatches, recompute
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.layout.resize import resize
@@ -47,12 +47,20 @@ def passes(layout, rank=0, number=1):
     return [(p.label.phase, p.label.layer) for p in pieces if p.step == number and p.label.layer >= 0]
 
 
-def test_twice_the_layers_run_every_layer_twice():
+@pytest.mark.parametrize(
+    ("measured", "count", "copies"),
+    [(4, 8, [0, 1, 1, 1, 2, 2, 2, 3]), (4, 2, [0, 3]), (4, 1, [3]), (4, 4, [0, 1, 2, 3]), (2, 5, [0, 0, 0, 0, 1]), (1, 2, [0, 0])],
+)
+def test_the_first_and_the_last_layer_stay_where_they_are(measured, count, copies):
+    assert copied(measured, count) == copies
+
+
+def test_twice_the_layers_run_those_between_first_and_last_more_often():
     job, _, layout = base()
     deeper = layers(layout, job, 8)
     forward = [layer for phase, layer in passes(deeper) if phase == Phase.FORWARD]
     backward = [layer for phase, layer in passes(deeper) if phase == Phase.BACKWARD]
-    assert forward == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert forward == [0, 1, 1, 1, 2, 2, 2, 3]
     assert backward == forward[::-1]
     inner = step(deeper) - step(layout)
     assert step(layers(layout, job, 12)) == pytest.approx(step(layout) + 2 * inner, rel=0.02)
@@ -63,7 +71,7 @@ def test_an_encoder_and_a_decoder_keep_their_proportion():
     job, _, layout = base()
     two = replace(layout, segmentation=replace(layout.segmentation, stacks=(3, 1)))
     forward = [layer for phase, layer in passes(layers(two, job, 8)) if phase == Phase.FORWARD]
-    assert forward == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert forward == [0, 1, 1, 1, 1, 2, 3, 3]
     with pytest.raises(LumosError, match=r"stacks of 3 \+ 1 = 4 layers"):
         layers(two, job, 6)
 
@@ -172,22 +180,39 @@ def test_a_job_of_cpus_does_not_move_to_accelerators():
         answer_changes(job, graph, Changes(cluster="h100"))
 
 
-def test_a_repeated_forward_pass_waits_for_the_backward_pass_before_it(tmp_path):
-    """Forward 100 us on thread 1, backward 100 us on thread 2, optimizer 50 us on thread 1: twice the passes take 200 us more."""
+def training_step(tmp_path, pause, *more):
+    """The layout of a step: forward 100 us on thread 1, backward 100 us on thread 2, optimizer 50 us on thread 1, each `pause` us after the
+    one before. more: further rows, as category, name, thread, start and duration in us."""
     node = "autograd::engine::evaluate_function: LinearBackward0"
-    rows = [("aten::linear", 1, 0, 100, 7), (node, 2, 101, 100, 7), ("aten::add_", 1, 202, 50, -1)]
+    rows = [("aten::linear", 1, 0, 100, 7), (node, 2, 100 + pause, 100, 7), ("aten::add_", 1, 200 + 2 * pause, 50, -1)]
     events = [
         {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": tid, "ts": 1000 + ts, "dur": dur,
          "args": {"Sequence number": number} if number >= 0 else {}}
         for name, tid, ts, dur, number in rows
     ]  # fmt: skip
+    events += [{"ph": "X", "cat": c, "name": n, "pid": 1, "tid": t, "ts": 1000 + at, "dur": us, "args": {}} for c, n, t, at, us in more]
     mark = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1}
     events += [
-        {**mark, "name": "Optimizer.step#SGD.step", "ts": 1201.5, "dur": 51},
-        {**mark, "name": "ProfilerStep#1", "ts": 1000, "dur": 253},
+        {**mark, "name": "Optimizer.step#SGD.step", "ts": 1199.5 + 2 * pause, "dur": 51},
+        {**mark, "name": "ProfilerStep#1", "ts": 1000, "dur": 251 + 2 * pause},
     ]
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"traceEvents": events}))
     job = read(str(path))
-    layout = measured_layout(segment(build(job), job))
+    return measured_layout(segment(build(job), job)), job
+
+
+def test_a_repeated_forward_pass_waits_for_the_backward_pass_before_it(tmp_path):
+    layout, job = training_step(tmp_path, 1)
     assert step(microbatches(layout, job, None, 2)) - step(layout) == pytest.approx(200_000, abs=3_000)
+
+
+def test_what_a_thread_does_before_it_hands_over_is_repeated_with_the_pass(tmp_path):
+    """30 us of calls follow the forward pass, and 30 us the backward pass, as those of a library that gathers weights beforehand."""
+    calls = [("cuda_runtime", "cudaStreamWaitEvent", thread, at, 28) for thread, at in ((1, 101), (2, 232))]
+    layout, job = training_step(tmp_path, 31, *calls)
+    names = layout.segmentation.graph.names
+    waits = [t for t, n in enumerate(layout.segmentation.graph.name) if names[n] == "cudaStreamWaitEvent"]
+    phases = [layout.pieces[layout.segmentation.piece[t]].label.phase for t in waits]
+    assert phases == [Phase.FORWARD, Phase.BACKWARD]
+    assert step(microbatches(layout, job, None, 2)) - step(layout) == pytest.approx(260_000, abs=3_000)

@@ -82,12 +82,13 @@ def check_size(tasks: int, wanted: Mapping[str, int], measured: Mapping[str, int
     )
 
 
-def check_microbatches(base_s: float, changed_s: float, before: int, after: int) -> None:
+def check_microbatches(base_s: float, changed_s: float, before: int, after: int, added_s: float = 0.0) -> None:
     """Raise LumosError where a step with `after` microbatches instead of `before` takes longer than in proportion to them.
 
-    base_s, changed_s: the two steps, seconds.
+    base_s, changed_s: the two steps, seconds. added_s: what adding gradients to those of earlier microbatches takes, seconds, which the
+    measured step does not have.
     """
-    times = changed_s / base_s if base_s else 0.0
+    times = (changed_s - added_s) / base_s if base_s else 0.0
     if after > before and times > (1 + AGREE) * after / before:
         raise LumosError(
             f"--set microbatches: {after} microbatches instead of {before} would take {times:.2f} times as long, more than the"

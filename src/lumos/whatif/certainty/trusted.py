@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Confidence from which a reading of layers or of a plan is taken as certain: layers of one model differ in a few operators.
 _SURE = 0.95
+#: The diagnostics of what a change leaves open, or assumes.
+_ASSUMED = ("not-reached", "split-assumed", "stages-assumed", "sharding-assumed")
 #: Words in the names of operators that only training has.
 TRAINING = ("Backward", "autograd::engine", "Optimizer.step")
 
@@ -83,9 +85,9 @@ def less_sure(found: Answer, code: str, what: str, confidence: float) -> Answer:
 
 
 def as_far_as_reached(found: Answer) -> Answer:
-    """The answer, limited where a part of the work keeps its time because nothing shows what the change makes of it (`whatif.reach`). Its
-    interval reaches to what that work may become already."""
-    left = tuple(Evidence(d.code, d.message, Grade.LIMITED, 0.0) for d in found.diagnostics if d.code == "not-reached")
+    """The answer, limited where a part of the work keeps its time because nothing shows what the change makes of it (`layout.reach`), and
+    where the change needs exchanges that the recording does not have. Its interval reaches to what may become of either already."""
+    left = tuple(Evidence(d.code, d.message, Grade.LIMITED, 0.0) for d in found.diagnostics if d.code in _ASSUMED)
     return replace(found, trust=with_evidence(found.trust, left)) if left else found
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Bytes of one value of the residual stream.
 WIDTHS = (2, 4)
+#: Share by which gathered weights may be more than those of the layer, so that all ranks have equally many.
+PADDED = 0.02
 #: Sizes on which the bytes of the residual stream depend.
 STREAM_KEYS = ("micro_batch", "seq", "hidden")
 
@@ -62,6 +64,23 @@ def of_stream(layout: MeasuredLayout, job: Job) -> Int64:
     elements = [_stream(job, position) for position in range(len(job.traces))]
     chosen = [i for i in np.flatnonzero(inside).tolist() if _moves_stream(facts, i, elements[int(rank[i])])]
     return np.array(chosen, np.int64)
+
+
+def gathered(layout: MeasuredLayout, position: int, by_layer: Mapping[int, int]) -> Int64:
+    """The tasks of a rank that gather the weights of a layer in the passes (FSDP): all-gathers of as many values as a layer has weights.
+
+    by_layer: the number of weights of each layer. What is gathered may be longer by a few values, so that it can be shared equally.
+    """
+    graph = layout.segmentation.graph
+    facts = graph.collectives
+    if facts is None or facts.size is None:
+        return np.empty(0, np.int64)
+    gathers = np.array([kind is CollectiveKind.ALL_GATHER for kind in facts.kinds], bool)[facts.kind]
+    mine = gathers & (graph.position_of_task[facts.task] == position) & (facts.size > 1) & in_forward(layout.segmentation)
+    values = facts.nbytes * facts.size
+    sizes_of = np.array([width * count for count in set(by_layer.values()) if count for width in WIDTHS] or [1], np.float64)
+    same = (np.abs(values[:, None] / sizes_of[None, :] - 1) < PADDED).any(axis=1)
+    return np.sort(facts.task[mine & same]).astype(np.int64)
 
 
 def stream_ratio(job: Job, wanted: Mapping[str, int]) -> float:

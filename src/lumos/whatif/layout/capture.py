@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from lumos.segment.segment import Segmentation
     from lumos.trace.table import Int64
-    from lumos.whatif.layout.place import Placed
+    from lumos.whatif.layout.placed import Placed
 
 #: Calls that launch a graph, as CUDA and HIP name them.
 GRAPH_LAUNCH = re.compile(r"(cuda|hip|cu)GraphLaunch", re.IGNORECASE)

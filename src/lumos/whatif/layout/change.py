@@ -18,11 +18,14 @@ from lumos.graph.table import Kind
 from lumos.segment.dimensions import Resize, sizes
 from lumos.segment.weights import weights
 from lumos.vocabulary import Phase, Recompute
-from lumos.whatif.layout.exchange import accumulation_ns
+from lumos.whatif.layout.accumulate import accumulation
+from lumos.whatif.layout.measured_layout import NOTHING, Extra
 from lumos.whatif.layout.resize import multiply
 from lumos.whatif.settings import SETTINGS, Way
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lumos.cost.cluster import Accelerator
     from lumos.graph.table import Graph
     from lumos.segment.segment import Label
@@ -33,9 +36,9 @@ if TYPE_CHECKING:
 
 
 def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
-    """The layout with `count` layers. New layer i is a copy of measured layer i · n / count, where n layers were measured. Of several
-    stacks that have as many layers as each other (an encoder's and a decoder's), each has `count` then, which is how the configurations of
-    such models count; stacks of different numbers have `count` layers together, and keep their proportion.
+    """The layout with `count` layers, which are copies of the measured ones (`copied`). Of several stacks that have as many layers as each
+    other (an encoder's and a decoder's), each has `count` then, which is how the configurations of such models count; stacks of different
+    numbers have `count` layers together, and keep their proportion.
 
     Raises LumosError where the trace shows no layers, or layers that are not alike (as those of a convolutional network), and where the
     stacks cannot keep their proportion.
@@ -56,7 +59,10 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
     if any(stack * count % measured for stack in stacks):
         parts = " + ".join(map(str, stacks))
         raise LumosError(f"--set layers={count}: the model has stacks of {parts} = {measured} layers, which cannot keep their proportion")
-    ranks = tuple(_relayered(layout, items, measured, count) for items in layout.ranks)
+    new = [
+        first + i for first, stack in zip(accumulate((0, *stacks)), stacks, strict=False) for i in copied(stack, stack * count // measured)
+    ]
+    ranks = tuple(_relayered(layout, items, new) for items in layout.ranks)
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
     for position, trace in enumerate(job.traces):
         same = Resize(sizes(trace), sizes(trace))
@@ -64,8 +70,8 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
         outer = by_layer.get(-1, 0)
         inner = sum(v for layer, v in by_layer.items() if layer >= 0)
         if inner:
-            ratio = (outer + inner * count / measured) / (outer + inner)
-            multiply(columns, _whole_updates(layout, position), segmentation.graph.duration, (ratio,) * 3, 0.0)
+            ratio = (outer + sum(by_layer.get(layer, 0) for layer in new)) / (outer + inner)
+            multiply(columns, whole_updates(layout, position), segmentation.graph.duration, (ratio,) * 3, 0.0)
     change = f"layers = {count // each * stages} (measured: {measured // each * stages})"
     if each > 1:
         change += f" in each of {each} stacks"
@@ -84,8 +90,18 @@ def pipeline_stages(graph: Graph, job: Job) -> int:
     return max(world // int(distance.min()), 1) if len(distance) else 1
 
 
-def _relayered(layout: MeasuredLayout, items: tuple[Instance, ...], measured: int, count: int) -> tuple[Instance, ...]:
-    """The instances of a rank in which every pass runs over `count` layers."""
+def copied(measured: int, count: int) -> list[int]:
+    """Of which measured layer of a stack each of `count` layers is a copy. The last stays the last, since what ends a stack may be a part
+    of it, and the first stays the first, since what later layers take over from it may be; those between repeat in equal parts."""
+    if count == 1 or measured == 1:
+        return [measured - 1] * count
+    if measured == 2:
+        return [0] * (count - 1) + [1]
+    return [0, *(1 + i * (measured - 2) // (count - 2) for i in range(count - 2)), measured - 1]
+
+
+def _relayered(layout: MeasuredLayout, items: tuple[Instance, ...], wanted: Sequence[int]) -> tuple[Instance, ...]:
+    """The instances of a rank in which every pass runs over the layers `wanted`, by their measured numbers."""
     out: list[Instance] = []
     for key, group in groupby(items, key=lambda i: _pass(layout, i)):
         one_pass = list(group)
@@ -98,8 +114,9 @@ def _relayered(layout: MeasuredLayout, items: tuple[Instance, ...], measured: in
         order = list(of_layer)
         descending = len(order) > 1 and order[0] > order[-1]
         if not _is_whole(sorted(order), layout.segmentation.stacks):
-            raise LumosError(f"--set layers: a pass shows layers {sorted(order)} instead of 0 to {measured - 1}: it was cut differently")
-        new = [i * measured // count for i in range(count) if i * measured // count in of_layer]
+            most = layout.segmentation.layers - 1
+            raise LumosError(f"--set layers: a pass shows layers {sorted(order)} instead of 0 to {most}: it was cut differently")
+        new = [layer for layer in wanted if layer in of_layer]
         for layer in reversed(new) if descending else new:
             out += of_layer[layer]
     return tuple(out)
@@ -122,7 +139,7 @@ def _pass(layout: MeasuredLayout, item: Instance) -> tuple[int, ...] | None:
     return piece.step, int(phase) if item.thread_of < 0 else int(Phase.BACKWARD), label.microbatch
 
 
-def _whole_updates(layout: MeasuredLayout, position: int) -> np.ndarray:
+def whole_updates(layout: MeasuredLayout, position: int) -> np.ndarray:
     """Tasks of a rank's optimizer if it updates all layers at once. One that updates layer by layer is repeated instead."""
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     by_layer = segmentation.evidence.get("optimizer") == "repetition"
@@ -149,13 +166,13 @@ def microbatches(layout: MeasuredLayout, job: Job, accelerator: Accelerator | No
     if not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
         raise LumosError("--set microbatches: the trace has no backward pass, so it is unknown which passes form a step")
     measured = _paired(layout)
-    accumulation = [accumulation_ns(layout, position, trace, accelerator) for position, trace in enumerate(job.traces)]
+    added = [accumulation(layout, position, trace, accelerator) for position, trace in enumerate(job.traces)]
     ranks = []
     for position, items in enumerate(layout.ranks):
         out: list[Instance] = []
         for (_, passes), group in groupby(items, key=lambda i: (layout.pieces[i.piece].step, _is_pass(layout, i))):
             of_step = list(group)
-            out += _repeated(layout, of_step, measured, count, accumulation[position]) if passes else of_step
+            out += _repeated(layout, of_step, measured, count, added[position]) if passes else of_step
         ranks.append(tuple(out))
     change = f"microbatches = {count} (measured: {measured})"
     return replace(layout, ranks=tuple(ranks), changes=(*layout.changes, change))
@@ -187,7 +204,7 @@ def _is_pass(layout: MeasuredLayout, item: Instance) -> bool:
     return layout.pieces[item.piece].label.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
 
 
-def _repeated(layout: MeasuredLayout, of_step: list[Instance], measured: int, count: int, accumulation: dict[int, int]) -> list[Instance]:
+def _repeated(layout: MeasuredLayout, of_step: list[Instance], measured: int, count: int, added: dict[int, Extra]) -> list[Instance]:
     """The passes of one step for `count` microbatches: the last as the last measured one, those before it as the earlier measured ones."""
     by_microbatch: dict[int, list[Instance]] = {}
     for item in of_step:
@@ -199,22 +216,22 @@ def _repeated(layout: MeasuredLayout, of_step: list[Instance], measured: int, co
     for m in range(count):
         source = by_microbatch[measured - 1] if m == count - 1 else early[min(m, len(early) - 1)]
         accumulates = measured == 1 and m > 0
-        out += [_accumulating(layout, i, accumulation) if accumulates else i for i in source]
+        out += [_accumulating(layout, i, added) if accumulates else i for i in source]
     return out
 
 
-def _accumulating(layout: MeasuredLayout, item: Instance, accumulation: dict[int, int]) -> Instance:
+def _accumulating(layout: MeasuredLayout, item: Instance, added: dict[int, Extra]) -> Instance:
     label = layout.pieces[item.piece].label
     if label.phase != Phase.BACKWARD or item.thread_of >= 0:
         return item
-    return replace(item, extra=item.extra + accumulation.get(label.layer if label.layer >= 0 else -1, 0))
+    return replace(item, extra=item.extra + added.get(label.layer if label.layer >= 0 else -1, NOTHING))
 
 
 # ---------------------------------------------------------------- recomputation
 
 
-def recompute(layout: MeasuredLayout, wanted: str) -> MeasuredLayout:
-    """The layout with or without recomputation.
+def recompute(layout: MeasuredLayout, wanted: str, once: frozenset[int] = frozenset()) -> MeasuredLayout:
+    """The layout with or without recomputation. once: tasks of the forward passes that are not repeated (`sharded.gathers_once`).
 
     "full": every layer's forward pass runs again before its backward pass, on the thread of the backward pass. "none": a measured
     recomputation is left out. Raises LumosError where the trace has no backward pass or no layers, or where no layer has its forward
@@ -235,7 +252,7 @@ def recompute(layout: MeasuredLayout, wanted: str) -> MeasuredLayout:
     ranks = tuple(_recomputed(layout, items) for items in layout.ranks)
     if ranks == layout.ranks:
         raise LumosError("--set recompute: no layer's backward pass has its forward pass in the same step (lumos inspect --blocks)")
-    return replace(layout, ranks=ranks, changes=(*layout.changes, "recompute = full"))
+    return replace(layout, ranks=ranks, once=once, changes=(*layout.changes, "recompute = full"))
 
 
 def _recomputed(layout: MeasuredLayout, items: tuple[Instance, ...]) -> tuple[Instance, ...]:

@@ -1,4 +1,4 @@
-"""The exchanges of a job with another number of replicas, and the accumulation of gradients over microbatches.
+"""The exchanges of a job with another number of replicas.
 
 The time of a measured collective whose peers are known is its transfer. In another group it takes
 transfer · model(new) / model(old), so the fabric's own efficiency is kept. Where the peers were not recorded, waiting and transfer
@@ -15,27 +15,15 @@ import numpy as np
 
 from lumos.analyze.loop.steps import members
 from lumos.cost.collective import collective
-from lumos.cost.memory_bound import moved
-from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Kind
-from lumos.segment.dimensions import Resize, Shapes, sizes
-from lumos.segment.weights import weights
-from lumos.trace.table import ABSENT, Int32, Int64, Job, Trace
+from lumos.trace.table import ABSENT, Int32, Int64, Job
 from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
-    from lumos.cost.cluster import Accelerator, Cluster
-    from lumos.segment.products import ShapedOperator
+    from lumos.cost.cluster import Cluster
     from lumos.whatif.layout.measured_layout import MeasuredLayout
-
-#: Bytes of one accumulated gradient. Gradients have the dtype of their weights, fp32 or 16 bit; fp32 is assumed.
-GRADIENT_BYTES = 4
-#: A gradient is read twice and written once when another is added to it.
-PASSES = 3
-#: An in-place operator on at least this many elements shows the rate of a CPU's memory.
-LARGE = 16_384
 
 #: Why replicas of a process on a CPU cannot be timed, and what to do.
 NO_LINK = (
@@ -43,31 +31,6 @@ NO_LINK = (
     " describe the link between them with --base-cluster FILE.toml, a cluster file with the node's link_bytes_per_s and"
     " link_latency_s (docs/whatif.md), or record two processes"
 )
-
-
-def accumulation_ns(layout: MeasuredLayout, position: int, trace: Trace, accelerator: Accelerator | None) -> dict[int, int]:
-    """Time of adding the gradients of one microbatch to those of the earlier ones, by layer (-1: outside the layers), ns."""
-    by_layer = weights(layout.segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
-    if accelerator is not None:
-        return {layer: int(moved(PASSES * GRADIENT_BYTES * n, accelerator, "pointwise").time) for layer, n in by_layer.items()}
-    per_element = _add_rate(trace)
-    return {layer: round(per_element * n) for layer, n in by_layer.items()}
-
-
-def _add_rate(trace: Trace) -> float:
-    """ns per element of the in-place operators on large tensors of a CPU (mostly the optimizer's); 0 where the trace has none."""
-    shapes = Shapes(trace)
-    size = np.array([_in_place(o) for o in shapes.operators] or [0], np.int64)
-    rows = shapes.rows()
-    elements_of = size[shapes.of_row[rows]]
-    large = elements_of >= LARGE
-    return float(np.median(trace.duration[rows[large]] / elements_of[large])) if large.any() else 0.0
-
-
-def _in_place(o: ShapedOperator) -> int:
-    """Elements on which an in-place operator works; 0 for other operators."""
-    works = o.name.endswith("_") and o.name != "aten::copy_" and any(o.shapes)
-    return elements(o.shapes[0]) if works else 0
 
 
 def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | None) -> MeasuredLayout:

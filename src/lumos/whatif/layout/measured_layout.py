@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,24 @@ if TYPE_CHECKING:
 
     from lumos.diagnostics import Diagnostic
     from lumos.segment.segment import Piece, Segmentation
+    from lumos.whatif.layout.placed import Addition, Placed
 
 Factors = NDArray[np.float64]
+Assumed = Callable[["Placed"], Iterable["Addition"]]
+
+
+class Extra(NamedTuple):
+    """Time that a run of a piece takes beyond the measured one, ns: on the CPU and on the device."""
+
+    cpu: int = 0
+    device: int = 0
+
+    def __add__(self, other: Extra) -> Extra:  # type: ignore[override]
+        return Extra(self.cpu + other.cpu, self.device + other.device)
+
+
+#: No more time than measured.
+NOTHING = Extra()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +44,13 @@ class Instance:
 
     inner: it is not the last microbatch of its step (or is recomputation), so it neither exchanges gradients nor begins the step.
     thread_of: index of the piece on whose CPU thread it runs (recomputation runs where the backward pass does); -1 its own thread.
-    extra: time added to its last compute task, ns (for adding its gradients to those of earlier microbatches).
+    extra: time added to its last operator and its last kernel (for adding its gradients to those of earlier microbatches).
     """
 
     piece: int
     inner: bool = False
     thread_of: int = -1
-    extra: int = 0
+    extra: Extra = NOTHING
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +59,9 @@ class MeasuredLayout:
 
     ranks: for each rank its instances in order. factor: float64[n], by which the duration of every task of the measured graph is
     multiplied; low, high: the same at the ends of its 80 % interval. modelled: tasks whose new duration comes from a model alone.
-    awaited: (task, the task that must not begin before it ends), for waits that were too short to show in the trace.
+    awaited: (task, the task that must not begin before it ends), for waits that were too short to show in the trace. assumed: each gives
+    the work that is added once the pieces are placed, such as exchanges that the recording does not have. shared: how many ranks do what
+    one recorded rank did, each a part of it (tensor-parallel ranks, stages). once: tasks that recomputation does not repeat.
     """
 
     segmentation: Segmentation
@@ -52,6 +71,9 @@ class MeasuredLayout:
     high: Factors
     modelled: frozenset[int] = frozenset()
     awaited: tuple[tuple[int, int], ...] = ()
+    assumed: tuple[Assumed, ...] = ()
+    shared: float = 1.0
+    once: frozenset[int] = frozenset()
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
 

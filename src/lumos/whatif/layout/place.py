@@ -10,40 +10,31 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.loop.spans import launches
-from lumos.analyze.loop.steps import Members, assigned, members
+from lumos.analyze.loop.steps import assigned, members
 from lumos.errors import LumosError
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
-from lumos.graph.table import Collectives, Dependency, Graph, Kind, Occupancy, Waits
-from lumos.vocabulary import Phase
+from lumos.graph.table import Collectives, Dependency, Kind, Occupancy, Waits
 from lumos.whatif.layout.activations import in_forward
+from lumos.whatif.layout.placed import Placed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from lumos.analyze.loop.steps import Members
     from lumos.trace.table import Int8, Int32, Int64
     from lumos.whatif.layout.measured_layout import Instance, MeasuredLayout
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """An assembled graph of n tasks. owners: its steps. low, high: int64[n], durations at the ends of the 80 % interval, ns. source:
-    int64[n], the task of the measured graph of which each is a copy; -1 for tasks that were added. instance: int64[n], the instance of
-    the layout, numbered through over its ranks, that each belongs to; of an added task the one after which it runs."""
-
-    graph: Graph
-    owners: Members
-    low: Int64
-    high: Int64
-    source: Int64
-    instance: Int64
+#: Half-width of the 80 % interval of the time that a run of a piece takes beyond the measured one, as a fraction: it was not measured.
+EXTRA_INTERVAL = 0.3
 
 
 def assemble_pieces(layout: MeasuredLayout) -> Placed:
@@ -55,8 +46,8 @@ def assemble_pieces(layout: MeasuredLayout) -> Placed:
     duration = np.rint(base.duration[source] * layout.factor[source]).astype(np.int64)
     low = np.minimum(np.rint(base.duration[source] * layout.low[source]).astype(np.int64), duration)
     high = np.maximum(np.rint(base.duration[source] * layout.high[source]).astype(np.int64), duration)
-    for column in (duration, low, high):
-        copies.add_extra(column)
+    for column, share in ((duration, 1.0), (low, 1 - EXTRA_INTERVAL), (high, 1 + EXTRA_INTERVAL)):
+        copies.add_extra(column, share)
     predecessors = copies.edges().predecessors(len(source))
     rendezvous = copies.rendezvous()
     release = copies.releases()
@@ -105,6 +96,8 @@ class _Copies:
         begin, order = grouped(piece, len(layout.pieces))
         self.instances = [(rank, i) for rank, items in enumerate(layout.ranks) for i in items]
         left_out = _left_out(layout)
+        recomputed = left_out.copy()
+        recomputed[list(layout.once)] = True
         self.place_in_piece = np.empty(len(base), np.int64)
         self.place_in_piece[order] = np.arange(len(base)) - begin[piece[order]]
         parts, numbers = [], []
@@ -112,7 +105,7 @@ class _Copies:
         absent: list[NDArray[np.bool_] | None] = []
         for number, (_, item) in enumerate(self.instances):
             tasks = order[begin[item.piece] : begin[item.piece + 1]]
-            absent.append(left_out[tasks] if item.inner else None)
+            absent.append((left_out if item.thread_of < 0 else recomputed)[tasks] if item.inner else None)
             parts.append(tasks)
             numbers.append(np.full(len(tasks), number, np.int64))
             self.start[number + 1] = self.start[number] + len(tasks)
@@ -166,19 +159,20 @@ class _Copies:
             same = kind[edge] == k
             edges.add(source[same], at[same], Dependency(int(k)))
         self._across(edges, after, before, kind, np.flatnonzero(~same_piece))
-        self._returns(edges)
+        self._turns(edges)
         return edges
 
-    def _returns(self, edges: Edges) -> None:
-        """Add the hand-offs with which repeated passes follow each other: the thread that runs a forward pass has called the backward pass
-        before it, which runs on another thread, and waits until that returns. The recording shows it only between passes that
-        followed each other there."""
+    def _turns(self, edges: Edges) -> None:
+        """Add the hand-offs between threads of instances that did not follow each other in the recording, and all hand-offs of a rank that
+        leaves out work outside the layers, with which theirs may be missing: the thread that runs a forward pass calls the backward pass,
+        which runs on another thread, and waits until that returns."""
+        run = {item.piece for _, item in self.instances}
+        cut = {piece.rank for number, piece in enumerate(self.layout.pieces) if number not in run and piece.label.layer < 0}
         befores, afters = [], []
         for number, ((rank, item), (next_rank, following)) in enumerate(pairwise(self.instances)):
             here, there = self.layout.pieces[item.piece], self.layout.pieces[following.piece]
-            repeated = following.piece <= item.piece and following.thread_of < 0
-            turns = here.label.phase == Phase.BACKWARD and there.label.phase == Phase.FORWARD
-            if rank != next_rank or not repeated or not turns:
+            follows = following.piece == item.piece + 1 and rank not in cut
+            if rank != next_rank or follows or here.label.phase == there.label.phase:
                 continue
             last, first = self._on_cpu(number), self._on_cpu(number + 1)
             if len(last) and len(first) and self.processor[last[-1]] != self.processor[first[0]]:
@@ -249,19 +243,15 @@ class _Copies:
         copy = self.copy(chosen, instance)
         return [copy] if copy >= 0 else []
 
-    def add_extra(self, duration: Int64) -> None:
-        """Add the extra time of every instance to its last compute task, in place."""
+    def add_extra(self, duration: Int64, share: float) -> None:
+        """Add a share of the extra time of every instance to its last operator and its last kernel, in place."""
         for number, (_, item) in enumerate(self.instances):
-            if not item.extra:
-                continue
             tasks = self.order[self.begin[item.piece] : self.begin[item.piece + 1]]
-            works = tasks[np.isin(self.base.kind[tasks], (Kind.KERNEL, Kind.OPERATOR))]
-            on_device = works[self.base.kind[works] == Kind.KERNEL]
-            last = on_device[-1:] if len(on_device) else works[-1:]
-            for task in last.tolist():
-                copy = self.copy(task, number)
-                if copy >= 0:
-                    duration[copy] += item.extra
+            for kind, extra in ((Kind.OPERATOR, item.extra.cpu), (Kind.KERNEL, item.extra.device)):
+                for task in tasks[self.base.kind[tasks] == kind][-1:].tolist() if extra else ():
+                    copy = self.copy(task, number)
+                    if copy >= 0:
+                        duration[copy] += round(share * extra)
 
     def all_of(self, tasks: Int32) -> Int32:
         """All copies of the tasks, ascending."""

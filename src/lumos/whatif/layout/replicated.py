@@ -1,40 +1,37 @@
 """A job of one process as one of several replicas: it exchanges its gradients as DistributedDataParallel would.
 
-The recording shows no exchange, so all of it is assumed: gradients are as wide as the weights that the multiplications read; they are
-gathered into buckets in the order of the backward pass of the last microbatch; a bucket is exchanged as soon as the layers that fill it
-have run, one after the other on a stream of their own, beside the rest of the backward pass; what follows the backward pass waits for the
-last. The exchange takes the time of the model of an all-reduce over the stated or usual link. New replicas do the same work at the same
-time, and the exchange takes nothing from the work beside it.
+The recording shows no exchange, so all of it is assumed: gradients have the sizes and types that autograd gathers or, where the trace
+does not show these, those of the weights that the multiplications read; they are gathered into buckets in the order of the backward pass
+of the last microbatch; a bucket is exchanged as soon as the layers that fill it have run, one after the other on a stream of their own,
+beside the rest of the backward pass; what follows the backward pass waits for the last. The exchange takes the time of the model of an
+all-reduce over the stated or usual link. New replicas do the same work at the same time, and the exchange takes nothing from the work
+beside it.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from lumos.analyze.loop.steps import assigned
 from lumos.cost.collective import collective
+from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
-from lumos.graph.edges import Edges
-from lumos.graph.lists import list_of
-from lumos.graph.table import Dependency, Kind, Processor
 from lumos.segment.dimensions import Resize, Shapes, sizes
-from lumos.segment.weights import weights
+from lumos.segment.weights import gradients, weights
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, DType, Phase
+from lumos.whatif.layout.placed import AddedTimes, Addition, add_work, added_work, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumos.cost.cluster import Cluster
-    from lumos.trace.table import Int64, Trace
+    from lumos.trace.table import Trace
     from lumos.whatif.layout.measured_layout import MeasuredLayout
-    from lumos.whatif.layout.place import Placed
+    from lumos.whatif.layout.placed import Placed
 
 #: Bytes of gradients that DistributedDataParallel exchanges at once, the first time and later (torch 2: bucket_cap_mb=25 and a first
 #: bucket of 1 MiB).
@@ -62,14 +59,14 @@ def replicate(placed: Placed, layout: MeasuredLayout, trace: Trace, replicas: in
 
     Raises LumosError where the recording does not show the weights or the backward pass.
     """
-    buckets = list(_buckets(layout, _gradient_bytes(layout, trace, _weight_bytes(trace))))
+    buckets = list(buckets_of(layout, gradient_bytes(layout, trace)))
     if not buckets:
         raise LumosError(
             f"--set dp: {trace.path} shows no backward pass with the shapes of its weights, so it is not known how many gradients its"
             " replicas would exchange; record a training step with record_shapes=True"
         )
     times = [collective(CollectiveKind.ALL_REDUCE, replicas, b.nbytes, cluster) for b in buckets]
-    added = _added(placed, buckets, [(int(t.time), int(t.low), int(t.high)) for t in times])
+    added = add_work(placed, list(_exchanges(placed, buckets, [times_of(t) for t in times])))
     steps = sum(b.last for b in buckets)
     megabytes = sum(b.nbytes for b in buckets) / steps / 1e6
     text = (
@@ -91,16 +88,22 @@ def _weight_bytes(trace: Trace) -> int:
     return dtype.bytes if dtype is not None else DType.FP32.bytes
 
 
-def _gradient_bytes(layout: MeasuredLayout, trace: Trace, each: int) -> dict[int, int]:
+def gradient_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> dict[int, int]:
     """Bytes of the gradients by layer, -1 outside the layers."""
-    same = Resize(sizes(trace), sizes(trace))
-    return {layer: each * n for layer, n in weights(layout.segmentation, 0, trace, same).items() if n}
+    total: dict[int, int] = defaultdict(int)
+    for gradient in gradients(layout.segmentation, position, trace):
+        total[gradient.layer] += gradient.width * elements(gradient.shape)
+    if total:
+        return dict(total)
+    same, each = Resize(sizes(trace), sizes(trace)), _weight_bytes(trace)
+    return {layer: each * n for layer, n in weights(layout.segmentation, position, trace, same).items() if n}
 
 
-def _buckets(layout: MeasuredLayout, gradients: dict[int, int]) -> Iterator[Bucket]:
-    """The exchanges of every step, in order. The gradients of a layer are ready after the last of its pieces, those outside the layers at
-    the end of the backward pass."""
-    items = [(number, item, layout.pieces[item.piece]) for number, item in enumerate(layout.ranks[0])]
+def buckets_of(layout: MeasuredLayout, gradients: dict[int, int], position: int = 0) -> Iterator[Bucket]:
+    """The exchanges of every step of the rank at a position, in order. The gradients of a layer are ready after the last of its pieces,
+    those outside the layers at the end of the backward pass."""
+    first = sum(map(len, layout.ranks[:position]))
+    items = [(number, item, layout.pieces[item.piece]) for number, item in enumerate(layout.ranks[position], first)]
     backward = [e for e in items if e[2].label.phase == Phase.BACKWARD and not e[1].inner and e[1].thread_of < 0]
     for _, group in groupby(backward, key=lambda e: e[2].step):
         of_step = list(group)
@@ -127,60 +130,12 @@ def _filled(ready: dict[int, int], end: int) -> Iterator[Bucket]:
         yield Bucket(end, max(waiting, 1), last=True)
 
 
-def _added(placed: Placed, buckets: list[Bucket], times: list[tuple[int, int, int]]) -> Placed:
-    """The placed job with a task for every bucket, on a processor of its own."""
-    graph, owners, n = placed.graph, placed.owners, len(placed.graph)
-    on_device = bool(graph.on_device.any())
-    filling = [_work_of(placed, b.after, on_device) for b in buckets]
-    new = np.arange(n, n + len(buckets))
-    edges = Edges()
-    for kind in Dependency:
-        same = graph.pred_kind == kind
-        edges.add(graph.pred[same].astype(np.int64), list_of(graph.pred_offset)[same], kind)
-    own_kind = Dependency.STREAM_WAIT if on_device else Dependency.HAND_OFF
-    last = np.array([w[-1] if len(w) else -1 for w in filling], np.int64)
-    edges.add(last, new, own_kind)
-    if on_device:
-        edges.add(np.where(last >= 0, owners.launch[last], -1).astype(np.int64), new, Dependency.LAUNCH)
-    pairs = np.array(list(pairwise(new.tolist())), np.int64).reshape(-1, 2)
-    edges.add(pairs[:, 0], pairs[:, 1], Dependency.STREAM_ORDER if on_device else Dependency.THREAD_ORDER)
-    for task, bucket in zip(new.tolist(), buckets, strict=True):
-        if bucket.last:
-            following = _work_of(placed, bucket.after + 1, on_device)[:1]
-            edges.add(np.full(len(following), task), following, own_kind)
-    predecessors = edges.predecessors(n + len(new))
-    name = "all_reduce of gradients (assumed)"
-    lane = Processor(graph.ranks[0], on_device, "assumed exchange", device=0 if on_device else -1, stream=1 << 20 if on_device else -1)
-    columns = np.array(times, np.int64).reshape(-1, 3)
-    size = len(new)
-    graph = replace(
-        graph,
-        processors=(*graph.processors, lane),
-        names=(*graph.names, name),
-        duration=np.concatenate((graph.duration, columns[:, 0])),
-        processor=np.concatenate((graph.processor, np.full(size, len(graph.processors), np.int32))),
-        kind=np.concatenate((graph.kind, np.full(size, Kind.COLLECTIVE, graph.kind.dtype))),
-        name=np.concatenate((graph.name, np.full(size, len(graph.names), np.int32))),
-        event=np.concatenate((graph.event, np.full(size, -1, np.int32))),
-        pred_offset=predecessors.offset,
-        pred=predecessors.task,
-        pred_kind=predecessors.kind,
-    )
-    after = np.array([b.after for b in buckets], np.int64)
-    step = np.concatenate((owners.step, np.array([owners.step[t] if t >= 0 else -1 for t in last.tolist()], np.int32)))
-    return replace(
-        placed,
-        graph=graph,
-        owners=assigned(graph, owners.steps, step, owners.apart),
-        low=np.concatenate((placed.low, np.minimum(columns[:, 1], columns[:, 0]))),
-        high=np.concatenate((placed.high, np.maximum(columns[:, 2], columns[:, 0]))),
-        source=np.concatenate((placed.source, np.full(size, -1))),
-        instance=np.concatenate((placed.instance, after)),
-    )
-
-
-def _work_of(placed: Placed, instance: int, on_device: bool) -> Int64:
-    """The tasks of an instance that compute, on the device where there is one, in order."""
-    tasks = np.flatnonzero(placed.instance == instance)
-    found: Int64 = tasks[placed.graph.on_device[tasks] == on_device]
-    return found
+def _exchanges(placed: Placed, buckets: list[Bucket], times: list[AddedTimes]) -> Iterator[Addition]:
+    """A piece of added work for every bucket."""
+    for bucket, time in zip(buckets, times, strict=True):
+        filling = added_work(placed, bucket.after)
+        waiting = added_work(placed, bucket.after + 1)[:1] if bucket.last else filling[:0]
+        if len(filling) or len(waiting):
+            name = "all_reduce of gradients (assumed)"
+            after, before = tuple(filling[-1:].tolist()), tuple(waiting.tolist())
+            yield Addition(name, 0, "assumed exchange", time, after, before, bucket.after)

@@ -30,7 +30,7 @@ from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.segment.batch import convolution_work, is_recurrent
-from lumos.segment.dimensions import Resize, Shapes, is_attention
+from lumos.segment.dimensions import Resize, Shapes, Sizes, is_attention, positions_first
 from lumos.segment.products import ShapedOperator, product
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
@@ -38,6 +38,7 @@ from lumos.vocabulary import Direction
 if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members
     from lumos.cost.estimate import Estimate
+    from lumos.cost.operators import Shape
     from lumos.segment.segment import Segmentation
 
 #: Half-width of the 80 % interval of a CPU operator that is scaled by a factor of four or more, as a fraction.
@@ -74,6 +75,8 @@ class Factor(NamedTuple):
 
 
 UNCHANGED = Factor(1.0, 1.0, 1.0, 0.0)
+#: The sizes of a model of which none is known.
+UNKNOWN = Sizes()
 
 
 class Core(NamedTuple):
@@ -116,12 +119,12 @@ class Rescale:
             whole = _factor(self.core.ratio(o, new), CPU_INTERVAL, self.core.fixed)
             return whole if product(o) is None else _between(whole, o, new)
         if self.accelerator is not None:
-            before, after = modelled(o, self.accelerator), modelled(new, self.accelerator)
+            before, after = (modelled(each, self.accelerator, s) for each, s in ((o, self.resize.old), (new, self.resize.new)))
             if before is not None and after is not None and int(before.time) > 0:
                 ratio = int(after.time) / int(before.time)
                 spread = max(int(after.high) / max(int(after.time), 1) - 1, 0.0)
                 return _factor(ratio, spread, 0.0)
-            earlier, later = _recurrent(o, self.accelerator), _recurrent(new, self.accelerator)
+            earlier, later = recurrent_ns(o, self.accelerator), recurrent_ns(new, self.accelerator)
             if earlier and later:
                 return _factor(later / earlier, CPU_INTERVAL, 0.0)
         return _factor(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
@@ -174,8 +177,8 @@ def touched(o: ShapedOperator) -> int:
     return sum(elements(s) for s in o.shapes if s)
 
 
-def modelled(o: ShapedOperator, accelerator: Accelerator) -> Estimate | None:
-    """The cost model's time of an operator on an accelerator; None where no model covers it."""
+def modelled(o: ShapedOperator, accelerator: Accelerator, known: Sizes = UNKNOWN) -> Estimate | None:
+    """The cost model's time of an operator on an accelerator; None where no model covers it. known: the sizes of its model."""
     sizes = product(o)
     if sizes is not None:
         m, n, k, batch = sizes
@@ -188,7 +191,7 @@ def modelled(o: ShapedOperator, accelerator: Accelerator) -> Estimate | None:
             return None
         backward = "backward" in o.name
         query, key = tensors[1 if backward else 0], tensors[2 if backward and len(tensors) > 2 else 1]
-        heads, length = (2, 1) if "flash_attention_" in o.name and "scaled" not in o.name else (1, 2)
+        heads, length = _heads_and_length(o.name, query, known)
         return attention(
             query[0],
             query[length],
@@ -206,7 +209,15 @@ def modelled(o: ShapedOperator, accelerator: Accelerator) -> Estimate | None:
     return None if rule is None else moved(rule[1], accelerator, rule[0])
 
 
-def _recurrent(o: ShapedOperator, accelerator: Accelerator) -> float:
+def _heads_and_length(name: str, query: Shape, known: Sizes) -> tuple[int, int]:
+    """Which dimensions of the queries are the heads and the length of the sequence: those that have the sizes of the model, else by the
+    operator's convention (the kernels of FlashAttention have the length before the heads, scaled_dot_product_attention after them)."""
+    by_name = (2, 1) if positions_first(name) else (1, 2)
+    fit = [at for at in ((1, 2), (2, 1)) if (query[at[0]], query[at[1]]) == (known.heads, known.seq)]
+    return fit[0] if len(fit) == 1 else by_name
+
+
+def recurrent_ns(o: ShapedOperator, accelerator: Accelerator) -> float:
     """The modelled time of the multiplications of a recurrent layer, ns; 0 where the operator is none or does not show them.
 
     Every step multiplies the hidden state, a row for each sequence of the batch, by the same weights in kernels of its own. So these take

@@ -20,7 +20,7 @@ from lumos.segment.batch import shapes_of_weights
 from lumos.segment.dimensions import Resize, Shapes, Sizes, sizes
 from lumos.segment.weights import weights
 from lumos.vocabulary import Phase
-from lumos.whatif.layout.activations import in_forward
+from lumos.whatif.layout.activations import gathered, in_forward
 from lumos.whatif.layout.reach import not_reached, unchanged_work, widen
 from lumos.whatif.layout.rescale import VIEWS, Factor, Rescale, core_of, largest_inside, operator_rows
 from lumos.whatif.settings import SETTINGS
@@ -83,11 +83,14 @@ def to_sizes(
             inner = largest_inside(trace, rows[~shaped], shapes)
             _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update)
         flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
-        before, after = (sum(weights(segmentation, position, trace, r).values()) for r in (Resize(old, old), change))
+        by_layer = weights(segmentation, position, trace, Resize(old, old))
+        before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
         if before and after != before:
             multiply(
                 columns,
-                _of_weights(layout, position, tasks[shaped][~flat[shapes.of_row[rows[shaped]]]]),
+                np.union1d(
+                    _of_weights(layout, position, tasks[shaped][~flat[shapes.of_row[rows[shaped]]]]), gathered(layout, position, by_layer)
+                ),
                 graph.duration,
                 (after / before,) * 3,
                 0.0,

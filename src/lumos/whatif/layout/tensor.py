@@ -1,8 +1,9 @@
-"""Another number of tensor-parallel ranks in a job that was recorded with several: each rank's part of the layers, and their exchanges.
+"""Another number of tensor-parallel ranks: each rank's part of the layers, and their exchanges.
 
 The group that exchanges the residual stream inside the layers is the tensor-parallel one. Each rank then holds as many of the heads and
 as much of the feed-forward width as its part of the new group; the residual stream, and what every rank does to all of it, stay; where the
-ranks gather and scatter the stream (sequence parallelism), they share that work, too. New ranks do the same work as the recorded ones.
+ranks gather and scatter the stream (sequence parallelism), they share that work, too. New ranks do the same work as the recorded ones. A
+job that was recorded without such ranks shows no exchange; where its layers would exchange is in `split`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from lumos.vocabulary import CollectiveKind
 from lumos.whatif.layout.activations import exchanged, of_stream
 from lumos.whatif.layout.reach import unchanged_work
 from lumos.whatif.layout.resize import to_sizes
+from lumos.whatif.layout.split import split_over_ranks
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator, Cluster
@@ -30,21 +32,17 @@ _KINDS = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.R
 
 
 def tensor_parallel(
-    layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, count: int, cluster: Cluster | None
+    layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, count: int, cluster: Cluster | None, ratio: float = 1.0
 ) -> MeasuredLayout:
-    """The layout with `count` tensor-parallel ranks. cluster: where the job ran, None where that is not known.
+    """The layout with `count` tensor-parallel ranks. cluster: where the job ran; None if that is not known. ratio: by which other changes
+    made the residual stream larger.
 
-    Raises LumosError where the recording has no such ranks, where its heads or feed-forward width cannot be shared by `count`, and where
-    its links are not known.
+    Raises LumosError where heads or feed-forward width cannot be shared by `count`, and where the links are not known.
     """
     rows = of_stream(layout, job)
-    measured = measured_ranks(layout, rows)
+    alone = not measured_ranks(layout, rows)
+    measured = measured_ranks(layout, rows) or 1
     described = (f"tp = {count} (measured: {measured})",)
-    if not measured:
-        raise LumosError(
-            "--set tp: no collective inside the layers of the recording moves the residual stream, so it does not show how tensor-parallel"
-            " ranks would share them; record a step with tp of 2 or more and record_shapes=True, or ask lumos predict"
-        )
     if cluster is None and count != measured:
         raise LumosError("--set tp: the links between the ranks are not known; describe them with --base-cluster FILE.toml or NAME")
     embedding = _in_embedding(layout, rows)
@@ -54,8 +52,12 @@ def tensor_parallel(
 
     if count == measured:
         return replace(layout, changes=(*layout.changes, *described))
-    shared = to_sizes(layout, job, accelerator, share, ("heads",), described, sure=False)
-    if _gathers(layout, rows):
+    gathers = _gathers(layout, rows)
+    shared = to_sizes(layout, job, accelerator, share, ("heads",), described, sure=not gathers)
+    shared = replace(shared, shared=layout.shared * count / measured)
+    if alone and cluster is not None:
+        return split_over_ranks(layout, shared, job, accelerator, count, cluster, ratio)
+    if gathers:
         shared = _rest_shared(layout, shared, measured / count, outside=embedding)
     return exchanged(shared, job, cluster, 1.0, {measured: count})
 

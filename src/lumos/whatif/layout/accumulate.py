@@ -1,0 +1,100 @@
+"""The accumulation of gradients over microbatches: what a backward pass adds to the gradients of those before it.
+
+Autograd adds each gradient with one operator, which reads two tensors of its size and writes one. The gradients are those that it
+gathers in the recording, with their sizes and types (`segment.weights`). On a device each addition is a kernel, whose time is that of the
+memory it moves, and an operator on the CPU, which takes what an operator with one kernel usually takes there. On a CPU the addition has
+the rate of the operators that work in place on large tensors (mostly the optimizer's).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.analyze.loop.steps import members
+from lumos.cost.memory_bound import moved
+from lumos.cost.operators import elements
+from lumos.graph.table import Kind
+from lumos.segment.dimensions import Resize, Shapes, sizes
+from lumos.segment.weights import Gradient, gradients, weights
+from lumos.whatif.layout.measured_layout import Extra
+from lumos.whatif.layout.rescale import operator_rows
+
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Accelerator
+    from lumos.segment.products import ShapedOperator
+    from lumos.trace.table import Trace
+    from lumos.whatif.layout.measured_layout import MeasuredLayout
+
+#: Bytes of a value of a gradient where the trace does not show its type.
+GRADIENT_BYTES = 4
+#: A gradient is read twice and written once when another is added to it.
+PASSES = 3
+#: An in-place operator on at least this many elements shows the rate of a CPU's memory.
+LARGE = 16_384
+
+
+def accumulation(layout: MeasuredLayout, position: int, trace: Trace, accelerator: Accelerator | None) -> dict[int, Extra]:
+    """What adding the gradients of one microbatch to those of the earlier ones takes, by layer (-1: outside the layers)."""
+    total: dict[int, Extra] = defaultdict(Extra)
+    each = operator_ns(layout, position, trace) if accelerator is not None else 0.0
+    rate = _add_rate(trace) if accelerator is None else 0.0
+    for gradient in _gathered(layout, position, trace):
+        n = elements(gradient.shape)
+        if accelerator is None:
+            total[gradient.layer] += Extra(cpu=round(rate * n))
+        else:
+            time = int(moved(PASSES * gradient.width * n, accelerator, "pointwise").time)
+            total[gradient.layer] += Extra(round(each), time)
+    return dict(total)
+
+
+def accumulation_ns(layout: MeasuredLayout) -> int:
+    """What the accumulations of a step take in all, on the CPU and on the device one after the other: the most over ranks and steps, ns."""
+    total: dict[tuple[int, int], int] = defaultdict(int)
+    for rank, items in enumerate(layout.ranks):
+        for item in items:
+            total[rank, layout.pieces[item.piece].step] += sum(item.extra)
+    return max(total.values(), default=0)
+
+
+def _gathered(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Gradient, ...]:
+    """The gradients of a rank; those of a layer as one where the trace does not show them one by one."""
+    found = gradients(layout.segmentation, position, trace)
+    if found:
+        return found
+    by_layer = weights(layout.segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
+    return tuple(Gradient(layer, (n,), GRADIENT_BYTES) for layer, n in by_layer.items())
+
+
+def operator_ns(layout: MeasuredLayout, position: int, trace: Trace) -> float:
+    """What an operator with one kernel takes on the CPU, with its launch call: the median, ns; 0 where the trace has none."""
+    graph = layout.segmentation.graph
+    owners = members(graph)
+    kernels, rows = operator_rows(layout.segmentation, position, trace, owners)
+    unique, first, count = np.unique(rows, return_index=True, return_counts=True)
+    single = first[count == 1]
+    if not len(single):
+        return 0.0
+    tasks = owners.of_rank(position)
+    own = tasks[graph.kind[tasks] == Kind.OPERATOR]
+    of_row = np.bincount(graph.event[own], graph.duration[own], minlength=len(trace))
+    return float(np.median(of_row[unique[count == 1]] + graph.duration[owners.launch[kernels[single]]]))
+
+
+def _add_rate(trace: Trace) -> float:
+    """ns per element of the in-place operators on large tensors of a CPU (mostly the optimizer's); 0 where the trace has none."""
+    shapes = Shapes(trace)
+    size = np.array([_in_place(o) for o in shapes.operators] or [0], np.int64)
+    rows = shapes.rows()
+    elements_of = size[shapes.of_row[rows]]
+    large = elements_of >= LARGE
+    return float(np.median(trace.duration[rows[large]] / elements_of[large])) if large.any() else 0.0
+
+
+def _in_place(o: ShapedOperator) -> int:
+    """Elements on which an in-place operator works; 0 for other operators."""
+    works = o.name.endswith("_") and o.name != "aten::copy_" and any(o.shapes)
+    return elements(o.shapes[0]) if works else 0

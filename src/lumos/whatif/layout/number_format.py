@@ -1,0 +1,44 @@
+"""`--set precision` on a measured job: from the type in which it multiplies to the change that another one means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumos.errors import LumosError
+from lumos.vocabulary import Precision
+from lumos.whatif.layout.autocast import autocast
+from lumos.whatif.layout.precision import HALF, SINGLE, computing, multiplications, with_single_tensors
+from lumos.whatif.settings import SETTINGS, Way
+
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Accelerator
+    from lumos.trace.table import Job
+    from lumos.whatif.layout.measured_layout import MeasuredLayout
+
+
+def in_precision(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, wanted: str) -> MeasuredLayout:
+    """The layout in another number format (`precision`, `autocast`). accelerator: of the trace; None for a job on CPUs.
+
+    Raises LumosError for a job on CPUs, where shapes do not show in which type the job multiplies, and where that is none of 16 or 32 bits.
+    """
+    SETTINGS["precision"].check_for(Way.BLOCKS, wanted)
+    new = Precision(wanted).multiplications
+    if accelerator is None:
+        raise LumosError("--set precision: the trace of a job on CPUs does not show how fast its cores compute in another type")
+    old = computing(layout, job)
+    if old is None:
+        raise LumosError(
+            f"--set precision: {job.traces[0].path} has no multiplications with shapes and types, so it does not show in which type it"
+            " computes; record with record_shapes=True"
+        )
+    if old not in (*HALF, *SINGLE):
+        raise LumosError(f"--set precision: the job multiplies in {old}, and only changes between 16 and 32 bits are made on its trace")
+    if old == new:
+        return replace(layout, changes=(*layout.changes, f"precision = {wanted} (as measured)"))
+    if (old in HALF) == (new in HALF):
+        changed = multiplications(layout, job, accelerator, old, new)
+    else:
+        changed = (autocast if new in HALF else with_single_tensors)(layout, job, accelerator, old, new)
+    how = ", under autocast" if old in SINGLE and new in HALF else ""
+    return replace(changed, changes=(*layout.changes, f"precision = {wanted} (measured: {old}{how})"))

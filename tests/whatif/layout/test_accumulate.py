@@ -1,0 +1,53 @@
+"""What the gradients of one microbatch take to be added to those of the ones before it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lumos.cost.cluster import load_cluster
+from lumos.cost.memory_bound import moved
+from lumos.graph.build import build
+from lumos.segment.segment import segment
+from lumos.trace import read
+from lumos.whatif.layout.accumulate import accumulation, accumulation_ns
+from lumos.whatif.layout.change import microbatches
+from lumos.whatif.layout.measured_layout import Extra, measured_layout
+
+#: Rows of one step, each 20 us after the one before: name, thread, shapes, type, autograd's number, and whether it launches a kernel.
+ROWS = (
+    ("aten::linear", 1, [[16, 1024], [1024, 1024]], "c10::BFloat16", 5, True),
+    ("autograd::engine::evaluate_function: MmBackward0", 2, [], "", 5, True),
+    ("torch::autograd::AccumulateGrad", 2, [[1024, 1024]], "c10::BFloat16", -1, False),
+)
+
+
+def step_of(tmp_path):
+    """An operator takes 8 us, of which its launch call takes 3; a kernel takes 5 us."""
+    events = []
+    for i, (name, thread, dims, dtype, number, launches) in enumerate(ROWS, 1):
+        known = {"Input Dims": dims, "Input type": [dtype] * len(dims)} if dims else {}
+        number_of = {"Sequence number": number} if number >= 0 else {}
+        events.append(("cpu_op", name, thread, 20 * i, 8, {"External id": i, **known, **number_of}))
+        if launches:
+            events.append(("cuda_runtime", "cudaLaunchKernel", thread, 20 * i + 2, 3, {"External id": i, "correlation": i}))
+            events.append(("kernel", "gemm", 7, 20 * i + 6, 5, {"External id": i, "correlation": i, "device": 0, "stream": 7}))
+    rows = [
+        {"ph": "X", "cat": cat, "name": name, "pid": thread // 7, "tid": thread, "ts": at, "dur": us, "args": args}
+        for cat, name, thread, at, us, args in events
+    ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": rows}))
+    job = read(str(path))
+    return measured_layout(segment(build(job), job)), job
+
+
+def test_a_gradient_is_read_twice_and_written_once_in_its_own_type(tmp_path):
+    layout, job = step_of(tmp_path)
+    h100 = load_cluster("h100").accelerator
+    kernel = int(moved(3 * 2 * 1024 * 1024, h100, "pointwise").time)
+    added = accumulation(layout, 0, job.traces[0], h100)
+    assert added == {-1: Extra(pytest.approx(8_000, abs=10), kernel)}
+    assert accumulation_ns(layout) == 0
+    assert accumulation_ns(microbatches(layout, job, h100, 4)) == pytest.approx(3 * (8_000 + kernel), abs=100)

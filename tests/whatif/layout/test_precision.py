@@ -1,0 +1,115 @@
+"""Another number format on drawn steps of one operator after the other, whose kernels take 100 us each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lumos.cost.cluster import load_cluster
+from lumos.cost.gemm import gemm
+from lumos.cost.memory_bound import moved
+from lumos.errors import LumosError
+from lumos.graph.build import build
+from lumos.segment.segment import segment
+from lumos.trace import read
+from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.layout.number_format import in_precision
+
+A100 = load_cluster("a100-40gb").accelerator
+X, W, OUT = (2048, 1024), (4096, 1024), (2048, 4096)
+SINGLE, HALF = "float", "c10::BFloat16"
+NODE = "autograd::engine::evaluate_function: "
+
+
+def layout_of(tmp_path, *rows, device=True):
+    """rows: name, shapes, type, further arguments as the profiler writes them, autograd's number (-1 none), and the kernel's name."""
+    events = []
+    for i, (name, shapes, dtype, concrete, number, kernel) in enumerate(rows, 1):
+        thread = 2 if name.startswith(NODE) else 1
+        args = {"External id": i, "Input Dims": [list(s) for s in shapes], "Input type": [dtype] * len(shapes), "Concrete Inputs": concrete}
+        args |= {"Sequence number": number} if number >= 0 else {}
+        events.append(("cpu_op", name, thread, 150 * i, 20, args))
+        if device:
+            events.append(("cuda_runtime", "cudaLaunchKernel", thread, 150 * i + 5, 5, {"External id": i, "correlation": i}))
+            events.append(("kernel", kernel, 7, 150 * i + 12, 100, {"External id": i, "correlation": i, "device": 0, "stream": 7}))
+    events = [
+        {"ph": "X", "cat": cat, "name": name, "pid": t // 7, "tid": t, "ts": at, "dur": us, "args": args}
+        for cat, name, t, at, us, args in events
+    ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-40GB"}], "traceEvents": events}))
+    job = read(str(path))
+    return measured_layout(segment(build(job), job)), job
+
+
+def factors(layout):
+    """Of each kernel, in order, by what its time is multiplied."""
+    graph = layout.segmentation.graph
+    return [float(layout.factor[t]) for t in range(len(graph)) if graph.on_device[t]]
+
+
+def ratio(old, new):
+    before, after = (int(gemm(2048, 4096, 1024, A100, dtype, cast=False).time) for dtype in (old, new))
+    return after / before
+
+
+FORWARD = ("aten::linear", (X, W), SINGLE, [], 1, "ampere_sgemm_128x64_tn")
+
+
+def test_only_multiplications_change_between_fp32_and_tf32(tmp_path):
+    layout, job = layout_of(tmp_path, FORWARD, ("aten::gelu", (OUT,), SINGLE, [], 2, "gelu"))
+    assert factors(in_precision(layout, job, A100, "tf32")) == [pytest.approx(ratio("fp32", "tf32")), 1.0]
+    assert in_precision(layout, job, A100, "fp32").changes == ("precision = fp32 (as measured)",)
+
+
+def test_kernels_that_say_so_multiply_in_tf32(tmp_path):
+    layout, job = layout_of(tmp_path, (*FORWARD[:-1], "cutlass_80_tensorop_s1688gemm_128x128_tn"))
+    assert factors(in_precision(layout, job, A100, "fp32")) == [pytest.approx(ratio("tf32", "fp32"))]
+
+
+def test_under_autocast_inputs_are_cast_and_activations_shrink(tmp_path):
+    """The multiplication reads an activation and a weight in fp32, so it casts both; what it makes has 16 bits, so GELU moves half the
+    bytes, and the norm, which stays in fp32, casts what it reads."""
+    layout, job = layout_of(
+        tmp_path,
+        FORWARD,
+        ("aten::gelu", (OUT,), SINGLE, [], 2, "gelu"),
+        ("aten::native_layer_norm", (OUT,), SINGLE, [], 3, "layer_norm"),
+        (NODE + "AddmmBackward0", (), SINGLE, [], 1, "ampere_sgemm_128x64_nn"),
+    )
+    changed = in_precision(layout, job, A100, "bf16")
+    fixed = 0.02  # 2 of a kernel's 100 us
+    assert factors(changed) == [pytest.approx(ratio("fp32", "bf16")), pytest.approx(fixed + (1 - fixed) / 2), 1.0, 1.0]
+    casts = sum(int(moved(6 * n, A100, "pointwise").time) for n in (2048 * 1024, 4096 * 1024, 2048 * 4096))
+    assert sum(i.extra.device for items in changed.ranks for i in items) == casts
+    assert changed.changes == ("precision = bf16 (measured: fp32, under autocast)",)
+
+
+def test_without_16_bits_casts_fall_away_and_tensors_take_twice_the_bytes(tmp_path):
+    layout, job = layout_of(
+        tmp_path,
+        ("aten::_to_copy", (X,), SINGLE, ["", "15"], -1, "copy"),
+        ("aten::linear", (X, W), HALF, [], 1, "ampere_bf16_s16816gemm_bf16"),
+        ("aten::gelu", (OUT,), HALF, [], 2, "gelu"),
+        ("aten::_to_copy", (OUT,), HALF, ["", "6"], -1, "copy"),
+        ("aten::exp", (OUT,), SINGLE, [], 3, "exp"),
+    )
+    changed = in_precision(layout, job, A100, "tf32")
+    assert factors(changed) == [0.0, pytest.approx(ratio("bf16", "tf32")), pytest.approx(0.02 + 0.98 * 2), 0.0, 1.0]
+    graph = layout.segmentation.graph
+    gone = {graph.names[graph.name[t]] for t in range(len(graph)) if changed.factor[t] == 0}
+    assert gone == {"aten::_to_copy", "cudaLaunchKernel", "copy"}
+
+
+@pytest.mark.parametrize(("wanted", "accelerator", "text"), [("bf16", None, "job on CPUs"), ("fp8", A100, "fp8")])
+def test_what_the_trace_does_not_show_is_refused(tmp_path, wanted, accelerator, text):
+    layout, job = layout_of(tmp_path, FORWARD)
+    with pytest.raises(LumosError, match=text):
+        in_precision(layout, job, accelerator, wanted)
+
+
+def test_without_shapes_the_type_is_not_known(tmp_path):
+    layout, job = layout_of(tmp_path, ("aten::linear", (), SINGLE, [], 1, "ampere_sgemm"))
+    with pytest.raises(LumosError, match="no multiplications with shapes"):
+        in_precision(layout, job, A100, "bf16")

@@ -1,0 +1,117 @@
+"""Replicas that come to share their parameters: the times of the passes are known, so those of the exchanges decide the rest."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lumos.cost.cluster import load_cluster
+from lumos.cost.collective import collective
+from lumos.cost.memory_bound import moved
+from lumos.errors import LumosError
+from lumos.graph.build import build
+from lumos.trace import read
+from lumos.vocabulary import CollectiveKind
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, answer_changes
+
+NODE = "autograd::engine::evaluate_function: AddmmBackward0"
+#: Two layers of 2048 by 2048 with a bias, in fp32.
+BYTES = 4 * (2048 * 2048 + 2048)
+REDUCED = {
+    "Collective name": "allreduce",
+    "In msg nelems": 2 * BYTES // 4,
+    "Out msg nelems": 2 * BYTES // 4,
+    "Group size": 2,
+    "dtype": "Float",
+    "Process Group Name": "0",
+    "Process Group Ranks": "[0, 1]",
+}
+GATHERED = REDUCED | {"Collective name": "_allgather_base", "In msg nelems": BYTES // 8, "Out msg nelems": BYTES // 4}
+H100 = load_cluster("h100")
+
+
+def replicas(tmp_path, *, exchange=True, gathers=False):
+    """A step of two replicas: two linear layers of 1 ms forward and 2 ms backward, a copy of the gradients of 1 ms by DDP's reducer, their
+    exchange of 3 ms, and 0.5 ms of optimizer, all on one stream. gathers: also gathers of 0.7 ms before each layer's passes."""
+    work = [("aten::linear", 1000, i, {"Input Dims": [[16, 2048], [2048, 2048], [2048]], "Input type": ["float"] * 3}) for i in (10, 11)]
+    work += [(NODE, 2000, 11, {}), (NODE, 2000, 10, {})]
+    if gathers:
+        forward, backward = [("fsdp::all_gather", 700, -1, GATHERED)] * 2, [("c10d::gather", 700, one[2], GATHERED) for one in work[2:]]
+        work = [each for pair in zip([*forward, *backward], work, strict=True) for each in pair]
+    if exchange:
+        work += [("torch::distributed::reducer::mul_out", 1000, -1, {}), ("c10d::allreduce_", 3000, -1, REDUCED)]
+    work += [("aten::add_", 500, -1, {})]
+    events, free = [], 1000
+    for i, (name, us, number, facts) in enumerate(work, 1):
+        at, ids = 1000 + 10 * i, {"External id": i}
+        thread = 1 if name in ("aten::linear", "aten::add_", "fsdp::all_gather") else 2
+        seq = {"Sequence number": number} if number >= 0 else {}
+        call, shown = {**ids, "correlation": i}, facts if "Input Dims" in facts else {}
+        inside = {} if "Input Dims" in facts else facts
+        free = max(free, at + 5)
+        reduces = "AllReduce_Sum_f32" if inside is REDUCED else "AllGather"
+        kernel = f"ncclDevKernel_{reduces}_RING_LL" if inside else f"kernel of {name}"
+        rows = [("cpu_op", name, thread, at, 8, {**ids, **shown, **seq}), ("cuda_runtime", "cudaLaunchKernel", thread, at + 1, 3, call)]
+        if thread == 2 and name != NODE:
+            rows.insert(0, ("cpu_op", NODE, thread, at - 1, 9.5, {"External id": 100 + i, "Sequence number": max(number, 10)}))
+        rows.append(("kernel", kernel, 7, free, us, {**call, **inside, "device": 0, "stream": 7}))
+        for cat, event, tid, start, length, args in rows:
+            events.append({"ph": "X", "cat": cat, "name": event, "pid": tid // 7, "tid": tid, "ts": start, "dur": length, "args": args})
+        free += us
+    last = 1000 + 10 * len(work)
+    mark = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 1}
+    events.append({**mark, "name": "Optimizer.step#SGD.step", "ts": last - 0.5, "dur": 9})
+    for rank in range(2):
+        text = {
+            "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+            "traceEvents": events,
+        }
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(text))
+    job = read(str(tmp_path))
+    return job, build(job)
+
+
+def step(found, *words):
+    return answer_changes(*found, Changes(parse_settings(words)), force=True)
+
+
+def exchange(kind):
+    return int(collective(kind, 2, BYTES, H100).time)
+
+
+def test_gathers_and_scatters_take_the_place_of_the_exchange(tmp_path):
+    """The first gather and the last scatter are in nobody's shadow. Each layer's parameters are copied into place before both passes, and
+    its gradients together after the second; the others of the exchanges are shorter than the passes beside them."""
+    answer = step(replicas(tmp_path), "zero=3")
+    copy = int(moved(2 * BYTES, H100.accelerator, "pointwise").time)
+    gather, scatter = exchange(CollectiveKind.ALL_GATHER), exchange(CollectiveKind.REDUCE_SCATTER)
+    assert max(gather, scatter) < 1_000_000
+    assert 1e9 * answer.base.step_time_s == pytest.approx(10_500_000, abs=50_000)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(6_250_000 + gather + 6 * copy + scatter, abs=50_000)
+    assert answer.changes == ("zero = 3 (measured: 0)",)
+    assert answer.trust.grade.value == "limited"
+
+
+def test_recomputation_gathers_nothing_again(tmp_path):
+    """The backward pass gathers a layer's parameters in any case, so a layer's second forward pass adds its 1 ms and no gather."""
+    answer = step(replicas(tmp_path, gathers=True), "recompute=full")
+    assert 1e9 * answer.base.step_time_s == pytest.approx(13_300_000, abs=50_000)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(15_300_000, abs=50_000)
+
+
+def test_the_same_stage_is_the_recorded_job(tmp_path):
+    answer = step(replicas(tmp_path), "zero=0")
+    assert answer.outcome.step_time_s == answer.base.step_time_s
+
+
+def test_other_stages_are_refused_with_the_reason(tmp_path):
+    with pytest.raises(LumosError, match="--set zero=2: what ZeRO stages 1 and 2 exchange, and when, differs between frameworks"):
+        step(replicas(tmp_path), "zero=2")
+
+
+def test_without_an_exchange_there_is_nothing_to_share(tmp_path):
+    with pytest.raises(LumosError, match="--set zero=3: the recording shows no replicas"):
+        step(replicas(tmp_path, exchange=False), "zero=3")

@@ -1,0 +1,103 @@
+"""Layers in the manner of DeepSeek, with narrow projections before the attention, shared by ranks that the recording does not have."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lumos.cost.cluster import load_cluster
+from lumos.cost.collective import collective
+from lumos.errors import LumosError
+from lumos.graph.build import build
+from lumos.graph.check import check_graph
+from lumos.segment.segment import segment
+from lumos.trace import read
+from lumos.vocabulary import CollectiveKind
+from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.layout.place import assemble_pieces
+from lumos.whatif.layout.placed import add_work
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, answer_changes, changed_layout
+
+#: Two sequences of 8 tokens, a stream 512 wide, 4 heads of 32, narrow projections of 96 and 64, a feed-forward width of 1024.
+TOKENS = 16
+QUERY = [2, 4, 8, 32]
+LAYER = [
+    ("q_a", 96, 512),
+    ("q_b", 128, 96),
+    ("kv_a", 64, 512),
+    ("kv_b", 256, 64),
+    None,
+    ("o", 512, 128),
+    ("up", 1024, 512),
+    ("down", 512, 1024),
+]
+LAYERS = 3
+NODE = "autograd::engine::evaluate_function: MmBackward0"
+
+
+def work():
+    """The operators of a step: name, input shapes, sequence number, whether on the thread of the backward pass."""
+    forward = [(each, i) for i, each in enumerate(LAYER * LAYERS, 10)]
+    for each, number in forward:
+        if each is None:
+            yield "aten::_scaled_dot_product_flash_attention", [QUERY] * 3, number, False
+        else:
+            yield "aten::linear", [[TOKENS, each[2]], [each[1], each[2]]], number, False
+    for each, number in reversed(forward):
+        if each is None:
+            yield "aten::_scaled_dot_product_flash_attention_backward", [QUERY] * 4, number, True
+        else:
+            yield "aten::mm", [[TOKENS, each[1]], [each[1], each[2]]], number, True
+    yield "aten::add_", [[512, 512]], -1, False
+
+
+def recorded(tmp_path):
+    """The step, each kernel of which takes 100 µs on one stream."""
+    events, at = [], 1000
+    for i, (name, dims, number, behind) in enumerate(work(), 1):
+        at, ids, thread = 1000 + 20 * i, {"External id": i}, 2 if behind else 1
+        shown = {"Input Dims": dims, "Input type": ["c10::BFloat16"] * len(dims)}
+        numbered = {"Sequence number": number} if number >= 0 and not behind else {}
+        rows = [("cpu_op", NODE, thread, at - 1, 14, {"External id": 1000 + i, "Sequence number": number})] if behind else []
+        rows += [
+            ("cpu_op", name, thread, at, 10, {**ids, **shown, **numbered}),
+            ("cuda_runtime", "cudaLaunchKernel", thread, at + 1, 3, {**ids, "correlation": i}),
+            ("kernel", f"kernel of {name}", 7, 900 + 100 * i, 100, {**ids, "correlation": i, "device": 0, "stream": 7}),
+        ]
+        for cat, event, tid, start, length, args in rows:
+            events.append({"ph": "X", "cat": cat, "name": event, "pid": tid // 7, "tid": tid, "ts": start, "dur": length, "args": args})
+    mark = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 1, "name": "Optimizer.step#SGD.step", "ts": at - 1, "dur": 15}
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": [*events, mark]}))
+    job = read(str(path))
+    return job, build(job)
+
+
+def test_every_layer_sums_the_stream_after_attention_and_feed_forward_in_both_passes(tmp_path):
+    job, graph = recorded(tmp_path)
+    layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"])))
+    placed = assemble_pieces(layout)
+    found = [addition for assumed in layout.assumed for addition in assumed(placed)]
+    order = [(placed.source[a.after[0]] - placed.source[found[0].after[0]]) for a in found]
+    assert len(found) == 4 * LAYERS
+    assert order == sorted(order)
+    stream = int(collective(CollectiveKind.ALL_REDUCE, 2, TOKENS * 512 * 2, load_cluster("h100")).time)
+    assert {a.times.best for a in found} == {stream}
+    check_graph(add_work(placed, found).graph)
+
+
+def test_what_some_plans_leave_whole_widens_the_interval(tmp_path):
+    job, graph = recorded(tmp_path)
+    answer = answer_changes(job, graph, Changes(parse_settings(["tp=2"])), force=True)
+    outcome = answer.outcome
+    narrow = 4 * LAYERS * 100e-6  # two narrow projections of a layer, forward and backward
+    assert outcome.step_time_s < answer.base.step_time_s
+    assert outcome.step_time_high_s - outcome.step_time_s > 0.1 * narrow
+
+
+def test_heads_that_ranks_cannot_share_are_refused(tmp_path):
+    job, graph = recorded(tmp_path)
+    with pytest.raises(LumosError, match="the 4 heads of the model cannot be shared equally by 3 ranks"):
+        answer_changes(job, graph, Changes(parse_settings(["tp=3"])), force=True)

@@ -1,0 +1,26 @@
+"""Settings that measured blocks cannot answer are refused one by one, each with its own reason."""
+
+from __future__ import annotations
+
+import pytest
+from tests.whatif.layout.test_replicated import job_of
+
+from lumos.errors import LumosError
+from lumos.whatif.plan.needs import refusal
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, answer_changes
+
+
+def test_only_settings_that_need_the_plan_are_named():
+    said = str(refusal({"layers": "4", "cp": "2", "schedule": "zero-bubble", "zero": "3"}, "no attention"))
+    assert "cp=2: ranks that share a sequence" in said
+    assert "schedule=zero-bubble: it runs the two halves" in said
+    assert "layers" not in said
+    assert "zero=3" not in said
+    assert "here it is not: no attention." in said
+
+
+@pytest.mark.parametrize(("word", "why"), [("cp=2", "ranks that share a sequence"), ("ep=2", "how many tokens every expert gets")])
+def test_a_job_without_a_plan_says_what_the_key_needs(tmp_path, word, why):
+    with pytest.raises(LumosError, match=f"--set {word}: {why}.* shows no attention operators"):
+        answer_changes(*job_of(tmp_path, (512, 512), (512, 512)), Changes(parse_settings([word])), force=True)
