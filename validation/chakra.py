@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from validation import chakra_simulator
 import lumos
 from lumos.chakra.build import graph
 from lumos.chakra.check.check import check_set
-from lumos.chakra.export import export_graph
+from lumos.chakra.export import Form, export_graph
+from lumos.chakra.facade import ExportOptions
 from lumos.chakra.link.link import Linked, agreement, link_traces
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesize.membership import Likeness, likeness
@@ -58,6 +59,13 @@ JOBS = (
     "critical-path/alexnet.json.gz",
     "mi210-gpu-only",
 )
+#: The forms in which every job is written.
+FORMS: Mapping[str, ExportOptions] = {
+    "plain": {},
+    "simulator": {"astra_sim": True},
+    "exact": {"exact_ns": True},
+    "blocks": {"form": Form.BLOCKS, "astra_sim": True},
+}
 SAMPLED = ("dlrm-8xv100", "resnet-ddp-a100", "vgg13-h100/kineto.json.gz", "straggler-8gpu/trace.parquet")
 
 
@@ -149,15 +157,12 @@ def _round_trip(folder: Path, job: str) -> _Row:
     step = _step(source)
     errors, ok = {}, True
     with tempfile.TemporaryDirectory() as scratch:
-        for form in ({}, {"astra_sim": True}, {"exact_ns": True}, {"coarse": True, "astra_sim": True}):
-            target = Path(scratch) / "-".join(form or ("plain",))
-            export_graph(source, target, **form)
-            ok &= check_set(target).ok
-            errors[tuple(form)] = _step(graph(target)) - step
+        for form, options in FORMS.items():
+            export_graph(source, Path(scratch) / form, **options)
+            ok &= check_set(Path(scratch) / form).ok
+            errors[form] = _step(graph(Path(scratch) / form)) - step
         nodes = len(lower(source))
-    return _Row(
-        name=job, nodes=nodes, rounded=errors[()] / step, exact=errors["exact_ns",], coarse=errors["coarse", "astra_sim"] / step, ok=ok
-    )
+    return _Row(name=job, nodes=nodes, rounded=errors["plain"] / step, exact=errors["exact"], coarse=errors["blocks"] / step, ok=ok)
 
 
 def _step(graph_: Graph) -> int:

@@ -15,8 +15,8 @@ import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.build import graph, graph_of
 from lumos.chakra.check.check import check_set
-from lumos.chakra.coarse import coarse
 from lumos.chakra.export import export_graph
+from lumos.chakra.forms.coarse import coarse
 from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
 from lumos.chakra.write import encode_rank
@@ -197,10 +197,10 @@ def test_public_jobs_come_back_with_the_same_step(traces: Path, tmp_path: Path) 
 def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lumos.chakra import write
 
-    def fails(workload: object, rank: int, exact_ns: bool) -> object:
+    def fails(workload: object, rank: int, exact_ns: bool, more: object) -> object:
         if rank == 1:
             raise OSError(28, "No space left on device")
-        return encode_rank(workload, rank, exact_ns)  # type: ignore[arg-type]
+        return encode_rank(workload, rank, exact_ns, more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(write, "encode_rank", fails)
     with pytest.raises(LumosError, match="No space left"):

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from lumos.trace.chakra_wire import Attribute
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 
 
@@ -89,3 +91,15 @@ def test_wrong_usage(run: Any, stages: Path, tmp_path: Path, arguments: tuple[st
 def test_a_job_of_the_command_line_comes_back(run: Any, tmp_path: Path) -> None:
     assert run("export", EXAMPLE, "-o", tmp_path / "a", "--coarse", "--astra-sim")[0] == 0
     assert run("check", tmp_path / "a")[0] == 0
+
+
+def test_a_stream_beyond_32_bits_is_a_stream(run: Any, stages: Path, rewrite: Any, tmp_path: Path) -> None:
+    """Profilers write -1 as 4294967295."""
+    attribute = Attribute("stream", "int64", 2**32 - 1)
+    for path in sorted(stages.glob("*.et")):
+        rewrite(path, lambda nodes: [setattr(node, "duration_micros", 5) for node in nodes.values()])
+    rewrite(stages / "job.0.et", lambda nodes: setattr(nodes[1], "attrs", (*nodes[1].attrs, attribute)))
+    status, out, _ = run("import", stages, "--json")
+    assert status == 0 and json.loads(out)["step_time_ns"] > 0
+    status, _, err = run("synthesize", stages, "-o", tmp_path / "c")
+    assert (status, err) == (0, "")

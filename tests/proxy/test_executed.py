@@ -9,7 +9,7 @@ import pytest
 from tests.proxy.conftest import Write, annotation, mm, node, tensor
 
 from lumos.errors import TraceError, UsageError
-from lumos.proxy.executed import pair
+from lumos.proxy.executed import executed_rank, pair
 from lumos.proxy.generate import from_execution_trace, from_job, generate_program
 from lumos.proxy.program import NON_NEGATIVE, RankProgram
 from lumos.trace import execution_trace, read
@@ -38,6 +38,13 @@ def test_an_identity_used_again_for_another_shape_is_another_tensor(executed: Wr
     rank = program(executed(node(3, "aten::relu", inputs=(A,)), node(4, "aten::relu", inputs=(other,))))
     assert len({str(o.inputs) for o in rank.operators}) == 2
     assert len(rank.storages) == 1
+
+
+def test_strides_are_those_of_the_file_where_it_has_them(executed: Write) -> None:
+    turned = node(3, "aten::relu", inputs=(tensor(10, 20, [4, 2]),), outputs=(tensor(11, 21, [4, 2]),))
+    turned["inputs"]["strides"] = [[1, 4]]
+    rank = program(executed(turned))
+    assert [each.strides for each in rank.tensors] == [(1, 4), (2, 1)]
 
 
 def test_plain_arguments_lists_and_devices(executed: Write) -> None:
@@ -167,8 +174,29 @@ def test_execution_traces_of_the_wrong_number_and_blocks_without_ranges_are_refu
         generate_program([trace], tmp_path / "out", blocks=["layer"])
 
 
+def test_a_folder_with_an_execution_trace_alone_is_that_trace(executed: Write, tmp_path: Path) -> None:
+    folder = executed(node(3, "aten::mm", inputs=(A, B), outputs=(C,), op_schema=MM)).parent
+    made, _ = generate_program([str(folder)], tmp_path / "out")
+    assert [each.name for each in made.ranks[0].operators] == ["aten::mm"]
+
+
 def test_a_cut_off_execution_trace_is_a_clear_error(tmp_path: Path) -> None:
     path = tmp_path / "rank0.et.json"
     path.write_text('{"schema": "1.1.0-chakra.0.0.4", "pid": 1, "nodes": [ {"id": 1, "name": "x"')
     with pytest.raises(TraceError, match=r"rank0\.et\.json"):
         generate_program([str(path)], tmp_path / "out")
+
+
+def test_a_send_a_receive_and_a_root_name_their_peer(executed: Write) -> None:
+    """Each takes its tensors, the process group, and then the rank in the group: dst or src and a tag, or a root."""
+    sent = ([tensor(10, 20, [4])[0]], [[4]], "GenericList[Tensor(float)]")
+    group = ("", [], "Object")
+    calls = [
+        node(3, "c10d::send", inputs=(sent, group, (1, [], "Int"), (7, [], "Int"))),
+        node(4, "c10d::recv_", inputs=(sent, group, (2, [], "Int"), (7, [], "Int"))),
+        node(5, "c10d::broadcast_", inputs=(sent, group, (3, [], "Int"), (0, [], "Int"))),
+        node(6, "c10d::allreduce_", inputs=(sent, group, (5, [], "Int"))),
+    ]
+    program = executed_rank(execution_trace.read(executed(*calls)), 0, {})
+    found = [o.collective for o in program.walk() if o.collective is not None]
+    assert [one.peer for one in found] == [1, 2, 3, -1]

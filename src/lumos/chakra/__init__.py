@@ -12,8 +12,9 @@ from lumos.reexport import reexport
 if TYPE_CHECKING:
     from lumos.chakra.check.check import Checked
     from lumos.chakra.export import Exported
-    from lumos.chakra.facade import Imported, Synthetic, check, export, import_, link, priced, stat, synthesize
+    from lumos.chakra.facade import Imported, Synthetic, check, export, import_, link, link_ranks, priced, stat, synthesize
     from lumos.chakra.link.link import Linked
+    from lumos.chakra.link.linked_job import LinkedJob
     from lumos.chakra.stat import Stat
 
 __all__ = [
@@ -21,12 +22,14 @@ __all__ = [
     "Exported",
     "Imported",
     "Linked",
+    "LinkedJob",
     "Stat",
     "Synthetic",
     "check",
     "export",
     "import_",
     "link",
+    "link_ranks",
     "priced",
     "stat",
     "synthesize",
@@ -37,8 +40,20 @@ reexport(
     {
         "lumos.chakra.check.check": ("Checked",),
         "lumos.chakra.export": ("Exported",),
-        "lumos.chakra.facade": ("Imported", "Synthetic", "check", "export", "import_", "link", "priced", "stat", "synthesize"),
+        "lumos.chakra.facade": (
+            "Imported",
+            "Synthetic",
+            "check",
+            "export",
+            "import_",
+            "link",
+            "link_ranks",
+            "priced",
+            "stat",
+            "synthesize",
+        ),
         "lumos.chakra.link.link": ("Linked",),
+        "lumos.chakra.link.linked_job": ("LinkedJob",),
         "lumos.chakra.stat": ("Stat",),
     },
 )

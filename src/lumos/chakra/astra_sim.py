@@ -1,28 +1,25 @@
-"""What ASTRA-sim needs besides the `.et` files: system, network and memory files, and the command line to run it.
+"""What ASTRA-sim needs besides the `.et` files: system, network and memory files, a second rank, and the command line to run it.
 
-ASTRA-sim runs one communication at a time on each rank, whatever its stream, and matches the collectives of a group by
-the order in which the ranks issue them. Ranks that issue the collectives of two groups in different orders would wait
-for one another for ever. So dependencies are added here that chain the communication of every rank in the order in which
-the replay starts it.
+The system file has the peak rate and the memory bandwidth of the cluster's accelerator, by which the simulator prices
+compute in roofline mode. It is one rate for all kernels: that of the type in which the job makes most of its operations.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from lumos.chakra.links import GIB, Dimension
-from lumos.chakra.lower import reduced
 from lumos.chakra.network import assumed_network
 from lumos.diagnostics import Diagnostic
-from lumos.graph.edges import distinct
-from lumos.graph.lists import list_of
 from lumos.graph.table import Kind
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT
+from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,18 +30,6 @@ if TYPE_CHECKING:
 #: Latency of a hop where the cluster does not state one (ns): NVLink's and InfiniBand's order of magnitude, as in
 #: ASTRA-sim's own examples.
 HOP_NS = 500.0
-
-
-def serialised(workload: Workload) -> Workload:
-    """The workload with dependencies added so that the sends and collectives of a rank run one after another, by start."""
-    node = workload.communication.node
-    node = node[workload.type[node] != NodeType.RECV]
-    rank = workload.rank_of()[node]
-    follows = np.flatnonzero(rank[1:] == rank[:-1]) + 1
-    dependent = list_of(workload.dep_offset)
-    chained = distinct(np.concatenate((workload.dep, node[follows - 1])), np.concatenate((dependent, node[follows])), len(workload))
-    offset, dep = reduced(chained)
-    return replace(workload, dep_offset=offset, dep=dep)
 
 
 def with_idle_rank(workload: Workload) -> Workload:
@@ -72,6 +57,7 @@ def with_idle_rank(workload: Workload) -> Workload:
         dep_offset=np.append(workload.dep_offset, workload.dep_offset[-1]),
         id=None,
         event=None,
+        tensors=None if workload.tensors is None else np.append(workload.tensors, np.int32(ABSENT)),
     )
 
 
@@ -104,17 +90,59 @@ def network_dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimen
     return (Dimension(node.devices, link, hop), Dimension(ranks // node.devices, between, wire)), []
 
 
-def files(ranks: int, cluster: Cluster | None, *, exact_ns: bool) -> tuple[dict[str, str], list[Diagnostic]]:
-    """The text of every file besides the `.et` files, by file name; and diagnostics that say what had to be assumed."""
+class Compute(StrEnum):
+    """Where the simulator's times of compute come from."""
+
+    RECORDED = "recorded"  # the nodes' durations, whole microseconds
+    EXACT = "exact"  # nanoseconds, as operation counts at a rate of 1 TFLOP/s
+    ROOFLINE = "roofline"  # operations and bytes against the rates of the system file
+
+
+class Roof(NamedTuple):
+    """What limits compute: TFLOP/s and GB/s."""
+
+    peak: float
+    memory: float
+
+
+def roof(cluster: Cluster | None, dtype: DType | None) -> tuple[Roof, list[Diagnostic]]:
+    """The peak rate and the memory bandwidth of a cluster's accelerator, and diagnostics that say what had to be assumed.
+
+    dtype: the type in which the job makes most of its operations; bf16 where unknown. fp32 counts as tf32 where the device has
+    that, because matrix products and convolutions may use it and a roof is the most that the device can do.
+    """
+    assumed = assumed_network(2)
+    if cluster is None:
+        return Roof(assumed.peak, assumed.local), []
+    peaks = cluster.accelerator.peak_flops
+    wanted = [DType.TF32, DType.FP32] if dtype is DType.FP32 else [dtype or DType.BF16, DType.BF16, DType.FP16, DType.FP32]
+    rate = next((peaks[d] for d in wanted if d in peaks), None)
+    memory = cluster.accelerator.memory_bytes_per_s
+    missing = [name for name, value in (("peak rate", rate), ("memory bandwidth", memory)) if not value]
+    finding = Diagnostic(
+        "roof-assumed",
+        f"{cluster.name} has no {' and no '.join(missing)}: sys.json says {assumed.peak:g} TFLOP/s or {assumed.local:g} GB/s there",
+    )
+    found = Roof(rate / 1e12 if rate else assumed.peak, memory / 1e9 if memory else assumed.local)
+    return found, [finding] if missing else []
+
+
+def files(
+    ranks: int, cluster: Cluster | None, *, compute: Compute = Compute.RECORDED, dtype: DType | None = None
+) -> tuple[dict[str, str], list[Diagnostic]]:
+    """The text of every file besides the `.et` files, by file name; and diagnostics that say what had to be assumed.
+
+    dtype: as for `roof`.
+    """
     dims, assumptions = network_dimensions(ranks, cluster)
-    memory = (cluster.accelerator.memory_bytes_per_s or 0) / 1e9 if cluster is not None else 0
+    limits, more = roof(cluster, dtype)
     text = {
         "net.yml": _network(dims),
-        "sys.json": _json(_system(len(dims), memory or assumed_network(ranks).local, exact_ns)),
+        "sys.json": _json(_system(len(dims), limits, compute)),
         "mem.json": _json({"memory-type": "NO_MEMORY_EXPANSION"}),
-        "README.md": _readme(ranks, exact_ns),
+        "README.md": _readme(ranks, compute),
     }
-    return text, assumptions
+    return text, [*assumptions, *more]
 
 
 def _network(dims: tuple[Dimension, ...]) -> str:
@@ -128,9 +156,11 @@ def _network(dims: tuple[Dimension, ...]) -> str:
     return "".join(f"{key}: [ {', '.join(values)} ]{units.get(key, '')}\n" for key, values in lists.items())
 
 
-def _system(dims: int, memory: float, exact_ns: bool) -> Mapping[str, Any]:
-    """The system file. With `exact_ns`, roofline mode turns operation counts into nanoseconds: the peak is 1 TFLOP/s and
-    memory is too fast to limit anything."""
+def _system(dims: int, limits: Roof, compute: Compute) -> Mapping[str, Any]:
+    """The system file. To keep nanoseconds, roofline mode turns operation counts into them: the peak is 1 TFLOP/s and memory is
+    too fast to limit anything."""
+    if compute is Compute.EXACT:
+        limits = Roof(1, 100_000)
     return {
         "scheduling-policy": "LIFO",
         "endpoint-delay": 10,
@@ -138,10 +168,10 @@ def _system(dims: int, memory: float, exact_ns: bool) -> Mapping[str, Any]:
         "preferred-dataset-splits": 4,
         **{f"{kind}-implementation": ["ring"] * dims for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")},
         "collective-optimization": "localBWAware",
-        "local-mem-bw": 100000 if exact_ns else round(memory),
+        "local-mem-bw": round(limits.memory),
         "boost-mode": 0,
-        "roofline-enabled": int(exact_ns),
-        "peak-perf": 1 if exact_ns else 900,
+        "roofline-enabled": int(compute is not Compute.RECORDED),
+        "peak-perf": round(limits.peak),
     }
 
 
@@ -149,12 +179,17 @@ def _json(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
-def _readme(ranks: int, exact_ns: bool) -> str:
-    times = (
-        "Compute keeps nanoseconds as operation counts, so `sys.json` has roofline mode on; host operators are whole microseconds."
-        if exact_ns
-        else "Durations are whole microseconds, rounded so that they add up along every chain."
-    )
+_TIMES: Mapping[Compute, str] = {
+    Compute.RECORDED: "Durations are whole microseconds, rounded so that they add up along every chain.",
+    Compute.EXACT: "Compute keeps nanoseconds as operation counts, so `sys.json` has roofline mode on; host operators are whole"
+    " microseconds.",
+    Compute.ROOFLINE: "Compute takes what `peak-perf` (TFLOP/s) and `local-mem-bw` (GB/s) in `sys.json` allow for its operations and"
+    " bytes.",
+}
+
+
+def _readme(ranks: int, compute: Compute) -> str:
+    times = _TIMES[compute]
     return f"""# A workload of {ranks} ranks for ASTRA-sim
 
 Run in this folder with the congestion-unaware analytical back-end (for a single-level network also with the aware one):

@@ -53,11 +53,7 @@ def build(job: Job) -> Graph:
 
 def graph_of(workload: Workload, network: Network | None = None) -> Graph:
     """The graph of a workload; nodes without a duration get the time they cost on `network`. GraphError where its ranks hang."""
-    costed = workload.communication.node[workload.duration[workload.communication.node] == ABSENT]
-    duration, findings = durations(workload, network)
-    workload = replace(workload, duration=duration, diagnostics=(*workload.diagnostics, *findings))
-    if not (workload.start != ABSENT).all():
-        workload, costed = _ordered(workload, costed)
+    workload, costed = timed(workload, network)
     processor, processors = _processors(workload, one_link=len(costed) > 0)
     pairs, rendezvous = _rendezvous(workload)
     facts = workload.communication
@@ -99,6 +95,17 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
     )
 
 
+def timed(workload: Workload, network: Network | None = None) -> tuple[Workload, Int64]:
+    """The workload with a time for every node, in the order of `graph_of`'s tasks; and the communication that `network` priced.
+
+    GraphError where its ranks hang.
+    """
+    costed = workload.communication.node[workload.duration[workload.communication.node] == ABSENT]
+    duration, findings = durations(workload, network)
+    workload = replace(workload, duration=duration, diagnostics=(*workload.diagnostics, *findings))
+    return (workload, costed) if (workload.start != ABSENT).all() else _ordered(workload, costed)
+
+
 def _ordered(workload: Workload, costed: Int64) -> tuple[Workload, Int64]:
     """The workload in the order in which a simulator issues its nodes. GraphError where they hang."""
     number = np.arange(len(workload)) if workload.id is None else workload.id
@@ -131,7 +138,7 @@ def permuted(workload: Workload, order: Int64) -> Workload:
     offset, dep = distinct(place[workload.dep], place[dependent], len(order))
     columns = ("type", "on_cpu", "kind", "name", "queue", "start", "duration", "release", "operations", "bytes")
     moved = {name: getattr(workload, name)[order] for name in columns}
-    moved |= {name: None if (column := getattr(workload, name)) is None else column[order] for name in ("id", "event")}
+    moved |= {name: None if (column := getattr(workload, name)) is None else column[order] for name in ("id", "event", "tensors")}
     of_communication = {name: getattr(facts, name)[rows] for name in ("type", "size", "group", "peer", "tag", "kind")}
     return replace(
         workload,

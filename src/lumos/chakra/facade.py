@@ -9,28 +9,30 @@ Jobs are given as for `lumos.read`. `export` also takes a graph, whether measure
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from lumos.analyze.loop.steps import JobTime, members, step_times
 from lumos.chakra.build import graph_of
 from lumos.chakra.check.check import Checked
 from lumos.chakra.check.check import check_set as check_folder
-from lumos.chakra.export import Exported
+from lumos.chakra.export import Exported, Form
 from lumos.chakra.export import export_graph as export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.json_files import write_json_files
 from lumos.chakra.link.link import Linked, require_pair
 from lumos.chakra.link.link import link_traces as link_traces
 from lumos.chakra.link.linked_file import write_linked
+from lumos.chakra.link.linked_job import LinkedJob, link_job, observed_in, write_linked_job
 from lumos.chakra.lower import lower
 from lumos.chakra.reprice import priced_job
 from lumos.chakra.stat import Stat
 from lumos.chakra.stat import stat_workload as stat_workload
-from lumos.chakra.synthesize.membership import Likeness, likeness
+from lumos.chakra.synthesize.membership import Likeness, distances, likeness
 from lumos.chakra.synthesize.model import learn, load, save
 from lumos.chakra.synthesize.sample import sample
+from lumos.chakra.work.of_job import amounts_of, recorded_on
 from lumos.cost.cluster import Cluster, load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
@@ -56,20 +58,59 @@ def export(
     *,
     astra_sim: bool = False,
     cluster: str | None = None,
+    roofline: bool = False,
     exact_ns: bool = False,
     coarse: bool = False,
+    device: bool = False,
     repair: bool = False,
 ) -> Exported:
     """Write a job's graph into the folder `output`: one .et file per rank, and the communicators.
 
-    astra_sim: also write the files that ASTRA-sim needs to run it. cluster: the cluster that the network file describes (a name or a
-    .toml file). exact_ns: keep nanoseconds. coarse: write blocks between communication instead of kernels. Raises GraphError where the
-    job has no schedule, LumosError where the folder cannot be written.
+    astra_sim: also write the files that ASTRA-sim needs to run it. cluster: the cluster that these describe (a name or a .toml file), that
+    of the recorded device otherwise. roofline: let the simulator price compute by its operations and bytes. exact_ns: keep nanoseconds.
+    coarse: write blocks between communication instead of kernels. device: write device work and communication alone. Raises UsageError
+    for options that contradict each other, GraphError where the job has no schedule, LumosError where the folder cannot be written.
     """
-    if not isinstance(job, Graph):
-        keep_inputs(job, output)
-    graph = job if isinstance(job, Graph) else build(as_job(job, repair=repair))
-    return export_graph(graph, Path(output), exact_ns=exact_ns, coarse=coarse, astra_sim=astra_sim, cluster=_cluster(cluster))
+    if isinstance(job, Graph):
+        form = form_of(coarse=coarse, device=device)
+        return export_graph(
+            job, Path(output), form=form, exact_ns=exact_ns, astra_sim=astra_sim, roofline=roofline, cluster=_cluster(cluster)
+        )
+    keep_inputs(job, output)
+    found = as_job(job, repair=repair)
+    return export_job(
+        found,
+        build(found),
+        Path(output),
+        cluster,
+        form=form_of(coarse=coarse, device=device),
+        exact_ns=exact_ns,
+        astra_sim=astra_sim,
+        roofline=roofline,
+    )
+
+
+class ExportOptions(TypedDict, total=False):
+    """What `export_graph` may be asked for besides a cluster."""
+
+    form: Form
+    exact_ns: bool
+    astra_sim: bool
+    roofline: bool
+
+
+def export_job(job: Job, graph: Graph, folder: Path, cluster: str | None, **options: Unpack[ExportOptions]) -> Exported:
+    """Write the graph of a job with what its tasks compute and move. cluster: its name, that of the recorded device where None."""
+    described, notes = (load_cluster(cluster), ()) if cluster is not None else recorded_on(job)
+    found = export_graph(graph, folder, amounts=amounts_of(graph, job), cluster=described, **options)
+    return replace(found, diagnostics=(*found.diagnostics, *notes)) if options.get("astra_sim") else found
+
+
+def form_of(*, coarse: bool, device: bool) -> Form:
+    """The form of a set that two switches ask for. UsageError where both are on."""
+    if coarse and device:
+        raise UsageError("--coarse and --device are two forms of a set; give one")
+    return Form.BLOCKS if coarse else Form.DEVICE if device else Form.KERNELS
 
 
 def _cluster(name: str | None) -> Cluster | None:
@@ -124,6 +165,23 @@ def link(
     return found
 
 
+def link_ranks(
+    execution_traces: str | os.PathLike[str], kineto: Source, *, output: str | os.PathLike[str] | None = None, repair: bool = False
+) -> LinkedJob:
+    """Link all ranks of a job with the execution traces in a folder.
+
+    output: write the linked ranks as a set into this folder; its collectives meet their peers. Raises LumosError where a rank has no
+    execution trace of its run, TraceError where a file cannot be read, GraphError where the job has no schedule.
+    """
+    keep_inputs([execution_traces], output)
+    keep_inputs(kineto, output)
+    job = as_job(kineto, repair=repair)
+    found = link_job(observed_in(Path(execution_traces)), job)
+    if output is not None:
+        write_linked_job(Path(output), job, found)
+    return found
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Imported(Shown):
     """A set that was read as a job, its graph, the simulated timeline, and the time of its typical step in it."""
@@ -170,13 +228,15 @@ def _time(timeline: Timeline) -> JobTime:
 class Synthetic(Shown):
     """A sampled set. symbols: how many symbols the model has. step_time_ns: of the typical step of the sample, simulated.
     source_step_time_ns: the same of each set that was learned from. likeness: what the sample reveals of its source; None where there
-    were several, or structure or speeds were changed."""
+    were several, or structure or speeds were changed. held_out: the distances of the distributions (`Likeness.ks`) from a set of the same
+    family that was not learned from; None without one."""
 
     exported: Exported
     symbols: int
     step_time_ns: int
     source_step_time_ns: tuple[int, ...]
     likeness: Likeness | None
+    held_out: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos chakra synthesize --json`."""
@@ -194,6 +254,7 @@ def synthesize(
     ranks: int | None = None,
     layers: int | None = None,
     scale: Mapping[str, float] | None = None,
+    held_out: Source | None = None,
     astra_sim: bool = False,
     cluster: str | None = None,
 ) -> Synthetic:
@@ -201,7 +262,8 @@ def synthesize(
 
     sets: the sets or jobs to learn from; or model: a file that save_model wrote. seed: the same seed gives the same set. ranks: a
     multiple of the source's ranks. layers: how often the repeating part of every rank repeats. scale: factors for "compute", "host",
-    "communication" and "size". astra_sim, cluster: as for `export`. Raises UsageError where these contradict each other.
+    "communication" and "size". held_out: a set to compare the sample's distributions with, which must not be among those that were
+    learned from. astra_sim, cluster: as for `export`. Raises UsageError where these contradict each other.
     """
     listed = (sets,) if isinstance(sets, (str, os.PathLike, Job)) else tuple(sets)
     if (model is None) == (not listed):
@@ -223,6 +285,7 @@ def synthesize(
         step_time_ns=_time(simulate(graph)).step_time_ns,
         source_step_time_ns=tuple(_time(simulate(graph_of(s))).step_time_ns for s in sources),
         likeness=likeness(sources[0], lower(graph)) if like_source else None,
+        held_out=None if held_out is None else distances(workload(held_out), lower(graph)),
     )
 
 

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from lumos.chakra.collectives import EAGER, chakra_kind
+from lumos.chakra.work.amounts import Tensors
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
@@ -23,7 +24,7 @@ from lumos.graph.edges import distinct
 from lumos.graph.lists import Lists, list_of, offsets
 from lumos.graph.table import Kind, Step
 from lumos.trace.chakra_wire import ChakraNode, NodeType
-from lumos.trace.table import ABSENT, Int8, Int64, Job, ProcessGroup, Trace
+from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job, ProcessGroup, Trace
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -64,7 +65,12 @@ def gather(job: Job) -> Workload:
     exact = np.repeat([bool(r.trace.metadata.get("exact_ns")) for r in ranks], sizes)
     if not duration[communicates].any() and not any(t.metadata.get("communication_timed") for t in job.traces):
         duration[communicates] = ABSENT
-    duration[~communicates & (duration == 0) & (operations > 0) & ~exact] = ABSENT
+    timed_compute = np.repeat([bool(r.trace.metadata.get("compute_timed")) for r in ranks], sizes)
+    duration[~communicates & (duration == 0) & (operations > 0) & ~exact & ~timed_compute] = ABSENT
+    operations[exact] = ABSENT  # these are durations, not work
+    moved = np.array([_integer(n, "tensor_size") for n in nodes], np.int64)
+    moved[exact] = ABSENT
+    tensors, table = _tensors(nodes)
     dep_offset, dep = _dependencies(ranks, offset)
     communication, groups = _communication(job, nodes, types, offset, position)
     return Workload(
@@ -75,12 +81,12 @@ def gather(job: Job) -> Workload:
         kind=np.array([_kind(n, t) for n, t in zip(nodes, types.tolist(), strict=True)], np.uint8),
         name=np.concatenate([np.array(own, np.int32)[r.trace.name[r.rows]] for own, r in zip(trace_names, ranks, strict=True)]),
         names=tuple(names),
-        queue=np.array([_queue(n) for n in nodes], np.int32),
+        queue=np.array([_queue(n) for n in nodes], np.int64),
         start=column("start") if timed and (duration != ABSENT).all() else np.full(len(nodes), ABSENT, np.int64),
         duration=duration,
         release=np.array([_integer(n, "release_ns") for n in nodes], np.int64),
         operations=operations,
-        bytes=np.array([_integer(n, "tensor_size") for n in nodes], np.int64),
+        bytes=moved,
         dep_offset=dep_offset,
         dep=dep,
         communication=communication,
@@ -89,6 +95,8 @@ def gather(job: Job) -> Workload:
         steps_alone=any(bool(r.trace.metadata.get("steps_alone")) for r in ranks),
         timers=frozenset((i, q) for i, r in enumerate(ranks) for q in _timers(r.trace)),
         id=np.array([n.id & ((1 << 63) - 1) for n in nodes], np.int64),
+        tensors=tensors,
+        tensor_table=table,
         diagnostics=(
             *job.diagnostics,
             *(d for r in ranks for d in r.trace.diagnostics),
@@ -198,6 +206,16 @@ def _kind(node: ChakraNode, kind: int) -> Kind:
 def _integer(node: ChakraNode, name: str) -> int:
     value = node.value(name)
     return value if isinstance(value, int) else ABSENT
+
+
+def _tensors(nodes: Sequence[ChakraNode]) -> tuple[Int32 | None, tuple[Tensors, ...]]:
+    """The tensors of every node, as `Workload` has them."""
+    table: dict[Tensors, int] = {}
+    found = [
+        ABSENT if node.inputs is None and node.outputs is None else table.setdefault(Tensors(node.inputs, node.outputs), len(table))
+        for node in nodes
+    ]
+    return (np.array(found, np.int32) if table else None), tuple(table)
 
 
 def _queue(node: ChakraNode) -> int:

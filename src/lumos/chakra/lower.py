@@ -21,6 +21,7 @@ import numpy as np
 
 from lumos.analyze.loop.steps import members
 from lumos.chakra.collectives import EAGER, LOWERED, lowered_bytes
+from lumos.chakra.work.amounts import Amounts, unknown
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
@@ -50,8 +51,8 @@ REACH = 8
 OFFSET_NAME = "start_offset"
 
 
-def lower(graph: Graph) -> Workload:
-    """The workload of a graph. GraphError where the graph has no schedule or no tasks."""
+def lower(graph: Graph, amounts: Amounts | None = None) -> Workload:
+    """The workload of a graph. amounts: what its tasks compute and move. GraphError where the graph has no schedule or no tasks."""
     if not len(graph):
         raise GraphError("the graph has no tasks: there is nothing to export")
     frozen = freeze(graph)
@@ -61,7 +62,7 @@ def lower(graph: Graph) -> Workload:
     _cross_rank_edges(nodes)
     _report_compute(nodes)
     _rank_offsets(nodes)
-    return nodes.workload()
+    return nodes.workload(unknown(len(graph)) if amounts is None else amounts)
 
 
 def _timeline(graph: Graph, frozen: Frozen) -> Timeline:
@@ -150,7 +151,7 @@ class _Nodes:
     def find(self, code: str, message: str) -> None:
         self.findings.append(Diagnostic(code, message))
 
-    def workload(self) -> Workload:
+    def workload(self, amounts: Amounts) -> Workload:
         """The nodes as columns, by rank and start."""
         graph, added = self.graph, self.added
         names = [*graph.names]
@@ -184,8 +185,8 @@ class _Nodes:
             start=start[order],
             duration=column(np.maximum(self.end - self.base, 0), [a[4] for a in added], np.int64),
             release=column(self.release, [ABSENT] * len(added), np.int64),
-            operations=np.full(len(order), ABSENT, np.int64),
-            bytes=np.full(len(order), ABSENT, np.int64),
+            operations=column(amounts.operations, [ABSENT] * len(added), np.int64),
+            bytes=column(amounts.bytes, [ABSENT] * len(added), np.int64),
             dep_offset=dep_offset,
             dep=dep,
             communication=self._communication(place),
@@ -193,6 +194,8 @@ class _Nodes:
             steps=self._steps(),
             steps_alone=graph.steps_alone,
             event=column(graph.event, [ABSENT] * len(added), np.int32),
+            tensors=column(amounts.tensors, [ABSENT] * len(added), np.int32) if amounts.table else None,
+            tensor_table=amounts.table,
             timers=frozenset((place, int(q)) for p, q, place in zip(graph.processors, _queues(graph), self.places, strict=True) if p.timer),
             diagnostics=(*graph.diagnostics, *self.findings),
         )

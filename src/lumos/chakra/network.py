@@ -64,7 +64,8 @@ class NetworkPhase(NamedTuple):
 class Network:
     """links: the network. implementations: for each kind one a dimension; ring where a kind is absent. endpoint: ns of delay at the end of
     each step. chunks: parts of a collective. active: chunks that a dimension works on at a time. local: GB/s of local memory.
-    peak: TFLOP/s. hierarchical: whether an all-reduce scatters along inner dimensions, instead of reducing along each.
+    peak: TFLOP/s. hierarchical: whether an all-reduce scatters along inner dimensions, instead of reducing along each. roofline: whether
+    compute takes what peak and local allow, also where a set says how long it took.
     """
 
     links: Links
@@ -75,6 +76,7 @@ class Network:
     local: float = 1600.0
     peak: float = 900.0
     hierarchical: bool = True
+    roofline: bool = False
 
     def collective(self, kind: int, nbytes: int, members: Sequence[int]) -> int:
         """ns that a collective of `nbytes` input bytes a rank takes over these ranks. LumosError: the algorithm does not fit."""
@@ -139,7 +141,7 @@ class Network:
 
     def compute(self, operations: float, nbytes: float) -> int:
         """ns of a kernel by the roofline: the slower of its operations and its bytes."""
-        return int(max(operations / (self.peak * 1e3), max(nbytes, 0) / self.local))
+        return int(max(max(operations, 0) / (self.peak * 1e3), max(nbytes, 0) / self.local))
 
 
 def assumed_network(ranks: int) -> Network:

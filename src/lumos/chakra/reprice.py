@@ -1,7 +1,8 @@
 """A set whose communication costs what a network file says, whatever times were recorded: the two side by side.
 
-Compute, host work, dependencies and the order on each stream stay as recorded. As in simulators, the communication of a
-rank runs one after another, and a send does not wait for its receiver.
+Where the system file asks for it, compute on devices takes what its operations and bytes cost. Other compute, host work,
+dependencies and the order on each stream stay as recorded. As in simulators, the communication of a rank runs one after
+another, and a send does not wait for its receiver.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from lumos.chakra.build import graph_of
 from lumos.chakra.gather import gather
+from lumos.chakra.simulated import of_roofline
 from lumos.chakra.system_files import read_network
 from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
@@ -42,11 +44,14 @@ def priced_job(job: Job, network: Path) -> Graph:
     recorded = workload.duration
     duration = recorded.copy()
     duration[node] = ABSENT
+    compute = of_roofline(workload) if net.roofline else node[:0]
+    duration[compute] = ABSENT
     graph = graph_of(replace(workload, duration=duration), net)
     finding = Diagnostic(
         "priced", f"{len(node)} communication nodes take what they cost on the network of {network}, not what was recorded"
     )
-    diagnostics = (*(d for d in graph.diagnostics if d.code != "costed"), finding)
+    roof = Diagnostic("priced-by-roofline", f"{len(compute)} compute nodes take what the system file allows for their operations and bytes")
+    diagnostics = (*(d for d in graph.diagnostics if d.code != "costed"), finding, *([roof] if len(compute) else []))
     if (workload.start == ABSENT).any() or graph.measured_end is None:
         return replace(graph, diagnostics=diagnostics)
     measured_end = np.where(recorded == ABSENT, graph.measured_end, workload.start + recorded)

@@ -80,6 +80,7 @@ def _with_system(links: Links, values: Mapping[str, Any]) -> Network:
         active=int(_number(values, "active-chunks-per-dimension", 1, least=1)),
         local=_number(values, "local-mem-bw", 1600, least=1e-9),
         peak=_number(values, "peak-perf", 900, least=1e-9),
+        roofline=bool(_number(values, "roofline-enabled", 0, least=0)),
         hierarchical=values.get("collective-optimization", "localBWAware") != "baseline",
     )
 

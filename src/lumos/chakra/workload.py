@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lumos.chakra.work.amounts import Tensors
     from lumos.diagnostics import Diagnostic
     from lumos.graph.table import Step
     from lumos.trace.table import Int8, Int32, Int64
@@ -56,9 +57,10 @@ class Workload:
     ranks: the rank at each position, as its source numbers it. rank_offset: int64[R + 1]; the rank at position r has the
     nodes rank_offset[r]:rank_offset[r + 1], in an order that respects dependencies.
     type: uint8 Chakra node type. on_cpu: bool. kind: uint8 graph `Kind`. name: int32 index into `names`.
-    queue: int32, the stream (or thread, where on_cpu) within the rank. start, duration: int64 ns; ABSENT unknown.
+    queue: int64, the stream (or thread, where on_cpu) within the rank. start, duration: int64 ns; ABSENT unknown.
     release: int64 ns before which a node may not start, ABSENT none.
     operations, bytes: int64, what a node computes and moves, ABSENT unknown; they give its cost where it has no duration.
+    tensors: int32, index into `tensor_table` of a node's inputs and outputs, ABSENT unknown; None where no node has any.
     dep_offset: int64[n + 1], dep: int64[m]: dep[dep_offset[i]:dep_offset[i + 1]] must end before node i starts; all are
     nodes of the same rank. groups: the positions of the ranks of each communicator, ascending.
     steps, steps_alone: as in `Graph`. timers: (rank position, queue) of threads that only wait for the clock.
@@ -88,6 +90,8 @@ class Workload:
     timers: frozenset[tuple[int, int]] = frozenset()
     id: Int64 | None = None
     event: Int32 | None = None
+    tensors: Int32 | None = None
+    tensor_table: Sequence[Tensors] = ()
     diagnostics: tuple[Diagnostic, ...] = field(default=())
 
     def __len__(self) -> int:

@@ -19,13 +19,24 @@ import numpy as np
 
 from lumos.graph.table import Kind
 from lumos.output_files import check_only_own, new_folder
-from lumos.trace.chakra_wire import Attribute, Metadata, NodeType, encode_metadata, encode_once, encoded_attribute_field, frame, varint
+from lumos.trace.chakra_wire import (
+    Attribute,
+    Metadata,
+    NodeType,
+    encode_io,
+    encode_metadata,
+    encode_once,
+    encoded_attribute_field,
+    frame,
+    varint,
+)
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from lumos.chakra.work.amounts import Tensors
     from lumos.chakra.workload import Workload
     from lumos.graph.table import Step
 
@@ -49,16 +60,24 @@ def file_name(rank: int, prefix: str = "job") -> str:
     return f"{prefix}.{rank}.et"
 
 
-def write_set(workload: Workload, folder: Path, *, exact_ns: bool = False, extra: Mapping[str, str] | None = None) -> None:
+def write_set(
+    workload: Workload,
+    folder: Path,
+    *,
+    exact_ns: bool = False,
+    extra: Mapping[str, str] | None = None,
+    more: Sequence[Mapping[int, bytes]] | None = None,
+) -> None:
     """Write `job.R.et` for every rank, groups.json and the `extra` files (name: text) to `folder`.
 
-    Writes all files or none. LumosError where the folder cannot be written, UsageError where it holds another set.
+    more: for each rank what `encode_rank` may add to its nodes. Writes all files or none. LumosError where the folder cannot be written,
+    UsageError where it holds another set.
     """
     check_only_own(folder, "*.et", map(file_name, range(len(workload.ranks))))
     with new_folder(folder) as draft:
         for rank in range(len(workload.ranks)):
             with (draft / file_name(rank)).open("wb") as file:
-                file.writelines(encode_rank(workload, rank, exact_ns))
+                file.writelines(encode_rank(workload, rank, exact_ns, None if more is None else more[rank]))
         groups = {str(i): list(ranks) for i, ranks in enumerate(workload.groups, 1)}
         (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
         for name, text in (extra or {}).items():
@@ -87,7 +106,9 @@ def encode_rank(workload: Workload, rank: int, exact_ns: bool = False, more: Map
         duration_us.tolist(),
         strict=True,
     )
-    exact = _more_fields(workload, here, exact_ns)
+    exact = _exact_fields(workload, here, exact_ns)
+    work = None if exact_ns else _work_fields(workload, here)
+    tensors = _tensor_fields(workload, here)
     first = offsets[0]
     for i, (kind, cpu, name, task, queue, start, duration) in enumerate(columns):
         edges = b"".join(map(varint, deps[offsets[i] - first : offsets[i + 1] - first]))
@@ -103,6 +124,10 @@ def encode_rank(workload: Workload, rank: int, exact_ns: bool = False, more: Map
         ]
         if exact is not None:
             parts.append(exact[i])
+        if work is not None:
+            parts.append(work[i])
+        if tensors is not None:
+            parts.append(tensors[i])
         if more is not None:
             parts.append(more.get(i, b""))
         message = b"".join(parts)
@@ -124,6 +149,8 @@ def _metadata(workload: Workload, rank: int, exact_ns: bool) -> Metadata:
     attrs.append(Attribute("world_size", "int64", len(workload.ranks)))
     if (workload.duration[workload.communication.node] > 0).any():  # a duration of 0 us then means a short one, not an unknown one
         attrs.append(Attribute("communication_timed", "bool", True))
+    if (workload.duration[workload.type == NodeType.COMP] > 0).any():
+        attrs.append(Attribute("compute_timed", "bool", True))
     if steps:
         attrs.append(Attribute("steps", "string", msgspec.json.encode(steps).decode()))
         attrs += [Attribute("steps_alone", "bool", True)] if workload.steps_alone else []
@@ -189,12 +216,10 @@ def _communication(node_type: int, rank: int, comm_type: int, size: int, group: 
     return b"".join(map(encoded_attribute_field, attrs))
 
 
-def _more_fields(workload: Workload, here: slice, exact_ns: bool) -> list[bytes] | None:
-    """Per node the encoded release, exact times, and cost in place of a duration; None where no node has any."""
-    release, duration = workload.release[here], workload.duration[here]
-    operations, moved = workload.operations[here], workload.bytes[here]
-    start, types = workload.start[here], workload.type[here]
-    if not exact_ns and (release == ABSENT).all() and (operations == ABSENT).all():
+def _exact_fields(workload: Workload, here: slice, exact_ns: bool) -> list[bytes] | None:
+    """Per node the encoded release and exact times; None where no node has any."""
+    release, duration, start, types = (column[here] for column in (workload.release, workload.duration, workload.start, workload.type))
+    if not exact_ns and (release == ABSENT).all():
         return None
     out = []
     for i in range(len(duration)):
@@ -209,8 +234,41 @@ def _more_fields(workload: Workload, here: slice, exact_ns: bool) -> list[bytes]
             attrs.append(Attribute("tensor_size", "uint64", 1))
         elif exact_ns:
             attrs.append(Attribute("duration_ns", "int64", int(duration[i])))
-        elif operations[i] != ABSENT:
-            attrs.append(Attribute("num_ops", "int64", int(operations[i])))
-            attrs.append(Attribute("tensor_size", "uint64", max(int(moved[i]), 1)))
         out.append(b"".join(b"\x52" + varint(len(m)) + m for m in map(encode_once, attrs)))
     return out
+
+
+def _work_fields(workload: Workload, here: slice) -> list[bytes] | None:
+    """Per node the encoded operations and bytes of compute; None where no node has any."""
+    operations, moved, types = workload.operations[here], workload.bytes[here], workload.type[here]
+    known = ((operations != ABSENT) | (moved != ABSENT)) & (types == NodeType.COMP)
+    if not known.any():
+        return None
+    out = [b""] * len(known)
+    where = np.flatnonzero(known)
+    for i, count, size in zip(where.tolist(), operations[where].tolist(), moved[where].tolist(), strict=True):
+        out[i] = _work(count, size)
+    return out
+
+
+@lru_cache(1 << 14)
+def _work(operations: int, moved: int) -> bytes:
+    """Operations and bytes, of each one at least: in roofline mode a simulator divides the one by the other."""
+    attrs = (Attribute("num_ops", "int64", max(operations, 1)), Attribute("tensor_size", "uint64", max(moved, 1)))
+    return b"".join(map(encoded_attribute_field, attrs))
+
+
+def _tensor_fields(workload: Workload, here: slice) -> list[bytes] | None:
+    """Per node its encoded inputs and outputs; None where no node has any."""
+    if workload.tensors is None:
+        return None
+    own = workload.tensors[here]
+    used = np.unique(own[own >= 0]).tolist()
+    encoded = {i: _tensors(workload.tensor_table[i]) for i in used} | {ABSENT: b""}
+    return [encoded[i] for i in own.tolist()]
+
+
+@lru_cache(1 << 14)
+def _tensors(tensors: Tensors) -> bytes:
+    parts = ((8, tensors.inputs), (9, tensors.outputs))
+    return b"".join(encode_io(number, io) for number, io in parts if io is not None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lumos.cli import new_app
-from lumos.cli.output import Clock, Json, Paths, Repair, console, plain, progress, write_json
+from lumos.cli.output import Clock, Json, Paths, Repair, console, plain, write_json
+from lumos.cli.progress import progress
 
 app = new_app(no_args_is_help=True, help="Read, link, export, check, import, synthesise Chakra traces. Each verb takes --json.")
 
@@ -16,7 +17,7 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a set
 Output = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write the set.")]
 ExactNs = Annotated[bool, typer.Option("--exact-ns", help="Keep nanoseconds, as operation counts for a simulator's roofline mode.")]
 AstraSim = Annotated[bool, typer.Option("--astra-sim", help="Also write the files that ASTRA-sim needs to run it.")]
-Cluster = Annotated[str | None, typer.Option(metavar="C", help="The cluster that the network file describes: a name or a TOML file.")]
+Cluster = Annotated[str | None, typer.Option(metavar="C", help="The cluster that these files describe: a name or a TOML file.")]
 
 
 @app.command("export")
@@ -27,35 +28,30 @@ def export_(
     cluster: Cluster = None,
     exact_ns: ExactNs = False,
     coarse: Annotated[bool, typer.Option("--coarse", help="Write blocks between communication instead of kernels.")] = False,
+    device: Annotated[bool, typer.Option("--device", help="Write device work and communication; the CPU's time as delays.")] = False,
+    roofline: Annotated[bool, typer.Option("--roofline", help="Let the simulator price compute by operations and bytes.")] = False,
     repair: Repair = False,
     json: Json = False,
 ) -> None:
     """Write the job's graph as one .et file per rank, and the communicators."""
-    from lumos.chakra.export import export_graph
+    from lumos.chakra.facade import export_job, form_of
     from lumos.graph.build import build
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, output)
     clock = Clock()
-    described = _cluster(cluster)
-    graph = build(read(*paths, repair=repair, progress=progress("reading")))
+    form = form_of(coarse=coarse, device=device)
+    job = read(*paths, repair=repair, progress=progress("reading", "bytes"))
+    graph = build(job)
     build_s = clock.lap()
-    result = export_graph(graph, output, exact_ns=exact_ns, coarse=coarse, astra_sim=astra_sim, cluster=described)
+    result = export_job(job, graph, output, cluster, form=form, exact_ns=exact_ns, astra_sim=astra_sim, roofline=roofline)
     if json:
         write_json({**plain(result), "build_s": build_s, "export_s": clock.lap()})
         return
     from lumos.report.text.chakra import print_exported
 
     print_exported(console(), result)
-
-
-def _cluster(name: str | None) -> Any:
-    if name is None:
-        return None
-    from lumos.cost.cluster import load_cluster
-
-    return load_cluster(name)
 
 
 @app.command("check")
@@ -83,13 +79,50 @@ def check_(
 
 @app.command("link")
 def link_(
-    observed: Annotated[Path, typer.Argument(metavar="ET", help="A PyTorch execution trace.")],
-    profiled: Annotated[Path, typer.Argument(metavar="KINETO", help="The profiler's file of the same rank and run.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the linked nodes as a .et file.")] = None,
+    observed: Annotated[Path, typer.Argument(metavar="ET", help="A PyTorch execution trace, or a folder with one for each rank.")],
+    profiled: Annotated[Path, typer.Argument(metavar="KINETO", help="The profiler's file of that rank, or a folder of all ranks.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="OUT", help="Write the linked nodes: a .et file; of folders, a set.")
+    ] = None,
     repair: Repair = False,
     json: Json = False,
 ) -> None:
-    """Join an execution trace, which has tensors, with the profiler's file of the same rank, which has times."""
+    """Join execution traces, which have tensors, with the profiler's files of the same ranks, which have times."""
+    if observed.is_dir() != profiled.is_dir():
+        from lumos.errors import UsageError
+
+        raise UsageError("give two files of one rank, or two folders (they may be one) with those of all ranks")
+    if observed.is_dir():
+        _link_ranks(observed, profiled, output, repair=repair, json=json)
+    else:
+        _link_one(observed, profiled, output, repair=repair, json=json)
+
+
+def _link_ranks(observed: Path, profiled: Path, output: Path | None, *, repair: bool, json: bool) -> None:
+    """Link all ranks of a job, and print or write what was found."""
+    from lumos.chakra.link.linked_job import link_job, observed_in, write_linked_job
+    from lumos.trace import read
+    from lumos.trace.source import keep_inputs
+
+    keep_inputs([observed, profiled], output)
+    clock = Clock()
+    traces = observed_in(observed)
+    job = read(profiled, repair=repair, progress=progress("reading", "bytes"))
+    read_s = clock.lap()
+    found = link_job(traces, job)
+    link_s = clock.lap()
+    if output is not None:
+        write_linked_job(output, job, found)
+    if json:
+        write_json({**found.to_dict(), "read_s": read_s, "link_s": link_s})
+        return
+    from lumos.report.text.chakra import print_linked_job
+
+    print_linked_job(console(), found)
+
+
+def _link_one(observed: Path, profiled: Path, output: Path | None, *, repair: bool, json: bool) -> None:
+    """Link the two files of one rank, and print or write what was found."""
     from lumos.chakra.link.link import link_traces, require_pair
     from lumos.chakra.link.linked_file import write_linked
     from lumos.errors import UsageError
@@ -144,7 +177,7 @@ def import_(
     from lumos.chakra.facade import import_ as import_set
     from lumos.trace import read
 
-    found = import_set(read(*paths, progress=progress("reading")), output=output, as_json=as_json)
+    found = import_set(read(*paths, progress=progress("reading", "bytes")), output=output, as_json=as_json)
     if json:
         write_json(found)
         return
@@ -167,6 +200,9 @@ def synthesize_(
     scale: Annotated[
         list[str] | None, typer.Option(metavar="WHAT=F", help="Multiply compute, host, communication or size by F; repeatable.")
     ] = None,
+    held_out: Annotated[
+        Path | None, typer.Option("--held-out", metavar="SET", help="A set that was not learned from: compare the distributions with it.")
+    ] = None,
     astra_sim: AstraSim = False,
     cluster: Cluster = None,
     json: Json = False,
@@ -176,7 +212,7 @@ def synthesize_(
     from lumos.trace import read
 
     found = synthesize(
-        [read(path, progress=progress("reading")) for path in paths or ()],
+        [read(path, progress=progress("reading", "bytes")) for path in paths or ()],
         output=output,
         model=model,
         save_model=save_model,
@@ -184,6 +220,7 @@ def synthesize_(
         ranks=ranks,
         layers=layers,
         scale=_factors(scale or []),
+        held_out=held_out,
         astra_sim=astra_sim,
         cluster=cluster,
     )
@@ -220,7 +257,7 @@ def stat_(paths: Paths, json: Json = False) -> None:
     from lumos.chakra.facade import stat
     from lumos.trace import read
 
-    result = stat(read(*paths, progress=progress("reading")))
+    result = stat(read(*paths, progress=progress("reading", "bytes")))
     if json:
         write_json(result)
         return
@@ -243,7 +280,7 @@ def view_(
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, output)
-    graph = build(read(*paths, progress=progress("reading")))
+    graph = build(read(*paths, progress=progress("reading", "bytes")))
     write_perfetto(output, (simulate(graph),))
     if json:
         write_json({"file": output, "tasks": len(graph), "diagnostics": graph.diagnostics})

@@ -104,12 +104,27 @@ def _print_run(result: dict[str, Any]) -> None:
     less = " tensors share storage;" if memory["shared"] else ""
     less += f" sizes x {memory['scale']:g};" if memory["scale"] != 1 else ""
     out.print(f"Operator time: {shares}. Memory planned: {size(memory['total_bytes'])};{less}".rstrip(";"), highlight=False)
+    _print_usage(result)
     rows = [
         [_printable(row["name"]), row["outcome"].replace("_", " "), f"{row['count']:,}", _printable(row["reason"])]
         for row in result["not_real"]
     ]
     if rows:
         table(out, ("not run for real", "outcome", "count", "why"), rows, left=(0, 1, 3))
+
+
+def _print_usage(result: dict[str, Any]) -> None:
+    """Memory, utilisation and bandwidth on one line, without what is not known or nothing."""
+    from lumos.report.text.format import percent, size
+
+    peak, share, rates = result["peak_memory_bytes"], result["utilization"], result["bandwidth"]
+    parts = [
+        f"Peak memory: {size(peak)}." if peak is not None else "",
+        f"In operators: {percent(share)} of the step." if share is not None else "",
+        f"Operators move {size(rates['operators_bytes_per_s'])}/s.",
+        f"Transfers: {size(rates['transfers_bytes_per_s'])}/s." if rates["transfers_bytes"] else "",
+    ]
+    console().print(" ".join(part for part in parts if part), highlight=False)
 
 
 def _printable(text: str) -> str:

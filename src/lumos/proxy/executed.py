@@ -224,23 +224,20 @@ def _operator(trace: ExecutionTrace, node: int, tensors: _Tensors, groups: Mappi
     name = trace.strings[trace.name[node]]
     schema = attrs.get("op_schema")
     operator = RecordedOperator(name, schema=schema if isinstance(schema, str) else "", kernel=bool(attrs.get("kernel_backend")))
-    operator.inputs = _values(trace.inputs[node], tensors)
-    outputs = _values(trace.outputs[node], tensors)
+    operator.inputs = _values(trace.inputs[node], trace.input_strides[node], tensors)
+    outputs = _values(trace.outputs[node], trace.output_strides[node], tensors)
     operator.outputs = list(_slots(outputs)) if outputs is not None else None
     if name == "record_param_comms" or name.startswith(("c10d::", "_c10d_functional::")):
         operator.collective = _collective(operator, attrs, tensors, groups)
     return operator
 
 
-def _values(texts: tuple[str, str, str], tensors: _Tensors) -> list[Any] | None:
+def _values(texts: tuple[str, str, str], strides_text: str, tensors: _Tensors) -> list[Any] | None:
     """The arguments or results of a node; None where the file contradicts itself."""
     try:
-        values, shapes, types = (json.loads(text) for text in texts)
+        values, shapes, types, strides = (json.loads(text) for text in (*texts, strides_text))
     except ValueError:
         return None
-    strides = None
-    if isinstance(values, dict):  # from schema 1.1.1 on, one object holds all of these, and strides too
-        values, shapes, types, strides = (values.get(part) for part in ("values", "shapes", "types", "strides"))
     if not all(isinstance(part, list) for part in (values, shapes, types)) or len(types) != len(values):
         return None
     count = len(values)
@@ -259,7 +256,7 @@ def _value(value: Any, shape: Any, steps: Any, kind: Any, tensors: _Tensors) -> 
         return None
     if kind.startswith("Tensor("):
         dtype = torch_name(kind[7:-1])
-        known = isinstance(value, list) and len(value) == 6 and _is_sizes(shape)
+        known = isinstance(value, list) and len(value) == 6 and _is_sizes(value[:5]) and _is_sizes(shape)
         if not dtype or not known:
             return None
         strided = _is_sizes(steps) and len(steps) == len(shape)
@@ -356,9 +353,17 @@ def _collective(
         elements_in=_attribute(attrs, "in_msg_nelems", sum(_elements(t) for t in read)),
         elements_out=_attribute(attrs, "out_msg_nelems", sum(_elements(t) for t in written)),
         group=groups.get(str(named), groups.get("", -1)),
+        peer=_peer(operator),
         splits_in=_splits(attrs.get("in_split_size")) or parts_in,
         splits_out=_splits(attrs.get("out_split_size")) or parts_out,
     )
+
+
+def _peer(operator: RecordedOperator) -> int:
+    """The root, source or destination as a rank of the group, the first whole number among the arguments; -1 for none."""
+    if operator.name not in ("c10d::send", "c10d::recv_", "c10d::broadcast_", "c10d::reduce_"):
+        return -1
+    return next((value for value in operator.inputs or () if type(value) is int and value >= 0), -1)
 
 
 def _parts(operator: RecordedOperator) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -1,7 +1,7 @@
 """A runnable benchmark from a trace: a folder with `benchmark.py`, `trace.json` and a README.
 
-`benchmark.py` is the same file in every benchmark (a copy of the one in this package), so that no text of a trace can become
-code. Names, like everything else that was recorded, are data in `trace.json`.
+`benchmark.py` is the same file in every benchmark (joined from the modules of `lumos.proxy.benchmark`), so that no text of a trace can
+become code. Names, like everything else that was recorded, are data in `trace.json`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from lumos.graph.steps import steps
 from lumos.output_files import new_folder
 from lumos.proxy import choose
 from lumos.proxy.executed import executed_rank, lend_arguments
+from lumos.proxy.joined import joined
 from lumos.proxy.profiled import profiled_rank
 from lumos.proxy.program import Program, RankProgram, is_operator
 from lumos.proxy.splits import fill_splits
@@ -52,15 +53,16 @@ def generate_program(
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
     """Write a benchmark of one step of a job into `folder`. Returns the program, and diagnostics.
 
-    paths: profiler files or folders, or one execution trace alone. execution_traces: one for each rank, in the order of ranks.
-    step: as for `from_job`. only, blocks: globs of operators, and of ranges around operators. obfuscate: hash names that are not
-    PyTorch's own. max_memory_bytes: limit for the benchmark's tensors, 0 for none. repair: as for `read`. Raises TraceError
-    where a file cannot be read or the step has no operators, UsageError where the options cannot be met.
+    paths: profiler files or folders, or one execution trace alone (a folder that holds nothing else counts). execution_traces: one for
+    each rank, in the order of ranks. step: as for `from_job`. only, blocks: globs of operators, and of ranges around operators.
+    obfuscate: hash names that are not PyTorch's own. max_memory_bytes: limit for the benchmark's tensors, 0 for none. repair: as for
+    `read`. Raises TraceError where a file cannot be read or the step has no operators, UsageError where the options cannot be met.
     """
-    if len(paths) == 1 and not execution_traces and is_execution_trace(paths[0]):
+    alone = only_execution_trace(paths[0]) if len(paths) == 1 and not execution_traces else None
+    if alone is not None:
         if blocks:
             raise UsageError("--blocks needs a profiler's trace: an execution trace alone does not say what ran inside a range")
-        program, notes = from_execution_trace(execution_trace.read(paths[0]), step=step)
+        program, notes = from_execution_trace(execution_trace.read(alone), step=step)
     else:
         job = read(*paths, repair=repair)
         program, notes = from_job(job, step, executed_by_rank(job, paths, execution_traces), blocks)
@@ -92,6 +94,12 @@ def executed_by_rank(job: Job, paths: Sequence[str], named: Sequence[str]) -> di
 def is_execution_trace(path: str) -> bool:
     """Whether a file is an execution trace, by its content."""
     return Path(path).is_file() and EXECUTION_TRACE.sniff(head(Path(path)))
+
+
+def only_execution_trace(path: str) -> Path | None:
+    """The execution trace that a file is, or that a folder holds alone; None where there is another file."""
+    files = [path] if not Path(path).is_dir() else [str(file) for file in Path(path).iterdir() if not file.name.startswith(".")]
+    return Path(files[0]) if len(files) == 1 and is_execution_trace(files[0]) else None
 
 
 def from_job(
@@ -199,7 +207,7 @@ def write_program(program: Program, folder: str | os.PathLike[str]) -> Path:
     import msgspec
 
     with new_folder(folder) as draft:
-        (draft / "benchmark.py").write_text(Path(__file__).with_name("benchmark.py").read_text())
+        (draft / "benchmark.py").write_text(joined(), encoding="utf-8")
         (draft / "trace.json").write_bytes(msgspec.json.encode(program.json()))
         (draft / "README.md").write_text(_readme(program))
     return Path(folder)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lumos.errors import LumosError
-
-_INSTALL = "pip install 'lumos-trace[torch]'"
+from lumos.extras import install
 
 
 def run_benchmark(folder: str | os.PathLike[str], processes: int | None = None, options: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -32,7 +31,7 @@ def run_benchmark(folder: str | os.PathLike[str], processes: int | None = None, 
     if not script.is_file() or not trace.is_file():
         raise LumosError(f"{folder}: holds no benchmark.py and trace.json; make them with lumos proxy generate TRACE -o {folder}")
     if importlib.util.find_spec("torch") is None:
-        raise LumosError(f"a proxy benchmark runs torch operators, and torch is not installed: {_INSTALL}")
+        raise LumosError(f"a proxy benchmark runs torch operators, and torch is not installed: {install('torch')}")
     count = processes or default_processes(trace)
     with tempfile.TemporaryDirectory() as results:
         command = [sys.executable, str(script), "--json", results, *options]

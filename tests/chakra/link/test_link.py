@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 import lumos
 from lumos import sequences as alignment
+from lumos.chakra.build import graph
 from lumos.chakra.link.link import link_traces
 from lumos.chakra.link.linked_file import write_linked
 from lumos.errors import LumosError
 from lumos.sequences import align_names
+from lumos.simulate import simulate
 from lumos.trace.chakra_et import stream
 from lumos.trace.execution_trace import ExecutionTrace, read
 from lumos.trace.table import Category, Trace
@@ -245,3 +247,28 @@ def test_sequences_too_long_for_one_table_are_cut_at_a_sure_match(monkeypatch: p
     a = np.random.default_rng(0).integers(0, 50, 400).astype(np.int32)
     b = np.insert(a, 100, 99)
     assert (align_names(a, b) >= 0).mean() > 0.97
+
+
+def test_linked_ranks_make_a_job_whose_collectives_meet(traces: Path, tmp_path: Path) -> None:
+    folder = traces / "dlrm-8xv100"
+    found = lumos.chakra.link_ranks(folder, folder, output=tmp_path / "set")
+    assert [r.observed.path.endswith(f"et-rank{r.rank}.json.gz") for r in found.ranks] == [True] * 8
+    assert found.to_dict()["link_rate"] == 1.0 and len(found.to_dict()["ranks"]) == 8
+    assert lumos.chakra.check(tmp_path / "set").ok
+    job = graph(tmp_path / "set")
+    assert job.collectives is not None and (len(job.collectives.task), job.rendezvous_offset[-1]) == (64, 64)
+    assert job.collectives.groups == ("[0, 1, 2, 3, 4, 5, 6, 7]",)
+    linked, recorded = (simulate(one) for one in (job, lumos.build(lumos.read(folder))))
+    assert linked.end.max() - linked.start.min() == pytest.approx(recorded.end.max() - recorded.start.min(), rel=0.001)
+    tensors = [n for n in (p.node for p in stream(tmp_path / "set" / "job.0.et")[1]) if n.value("et_id") is not None]
+    assert len(tensors) > 261 and any(n.value("num_ops") for n in tensors)
+
+
+def test_a_rank_without_its_execution_trace_is_named(traces: Path, tmp_path: Path) -> None:
+    (tmp_path / "observed").mkdir()
+    source = traces / "dlrm-8xv100" / "et-rank1.json.gz"
+    (tmp_path / "observed" / "rank1.json.gz").write_bytes(source.read_bytes())
+    with pytest.raises(LumosError, match=r"kineto-rank0.*no execution trace is of this rank and run"):
+        lumos.chakra.link_ranks(tmp_path / "observed", traces / "dlrm-8xv100")
+    with pytest.raises(LumosError, match="holds no execution trace"):
+        lumos.chakra.link_ranks(tmp_path, traces / "dlrm-8xv100")

@@ -14,11 +14,13 @@ import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.check.check import check_set
 from lumos.chakra.export import export_graph
+from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
 from lumos.chakra.stat import stat_workload
 from lumos.chakra.synthesize.membership import kolmogorov_smirnov, likeness
 from lumos.chakra.synthesize.model import learn, load, save
-from lumos.chakra.synthesize.repeats import Region, regions
+from lumos.chakra.synthesize.program_order import in_program_order
+from lumos.chakra.synthesize.repeats import RepeatedRegion, regions
 from lumos.chakra.synthesize.sample import sample
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
@@ -113,6 +115,45 @@ def test_more_layers_take_longer_in_proportion(tmp_path: Path) -> None:
     assert int((shallow.kind == Kind.COLLECTIVE).sum()) == 4 * 3
 
 
+def test_layers_of_a_job_whose_cpu_runs_ahead(tmp_path: Path) -> None:
+    """Two tensor-parallel and two data-parallel ranks; kernels start long after their launches, so that layers overlap by start."""
+    prediction = lumos.predict(model="gpt3-1.3b", cluster="h100", gpus=4, global_batch=4, seq=512, tp=2, blocks=False)
+    lumos.export(prediction, chakra=tmp_path / "source")
+    source = gather(lumos.read(tmp_path / "source"))
+    steps = {}
+    for count in (8, 16):
+        found = sample(learn([source]), 0, layers=count)
+        steps[count] = step(found)
+        export_graph(found, tmp_path / f"{count}", exact_ns=True, astra_sim=True)
+        assert check_set(tmp_path / f"{count}").violations == ()
+    assert 1.3 < steps[16] / steps[8] < 2.0  # the parts outside the layers stay
+
+
+def test_program_order_puts_kernels_behind_their_launches(ahead: Graph) -> None:
+    """Launches end at 10, 20 and 30 us, and the kernels behind them run until 100: by start the last two follow all launches."""
+    by_start = lower(ahead)
+    ordered = in_program_order(by_start)
+    on_thread = ordered.queue == ordered.queue[0]
+    launches = [i for i in range(len(ordered)) if ordered.kind[i] == Kind.LAUNCH]
+    kernels = [i for i in range(len(ordered)) if ordered.kind[i] == Kind.KERNEL]
+    assert kernels == [i + 1 for i in launches] and not on_thread[kernels].any()
+    assert [int(by_start.start[i]) for i in range(len(by_start)) if by_start.kind[i] == Kind.KERNEL] == ordered.start[kernels].tolist()
+
+
+def test_what_a_sample_gives_away_of_the_structure() -> None:
+    source = lower(layered(6))
+    model = learn([source])
+    assert likeness(source, lower(sample(model, 1))).structure == 1.0
+    assert likeness(lower(two_stages.two_stages()), lower(sample(model, 1))).structure == 0.0
+
+
+def test_distributions_are_compared_with_a_set_that_was_not_learned_from(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1), ("other", 2)):
+        export_graph(layered(24, seed=seed), tmp_path / name, exact_ns=True)
+    found = lumos.chakra.synthesize([tmp_path / "a", tmp_path / "b"], output=tmp_path / "new", held_out=tmp_path / "other")
+    assert found.likeness is None and found.held_out is not None and max(found.held_out.values()) <= 0.1
+
+
 def test_more_ranks_repeat_the_small_groups_and_widen_the_large(tmp_path: Path) -> None:
     wide = sample(learn([lower(layered(6))]), 1, ranks=16)
     workload = lower(wide)
@@ -170,6 +211,10 @@ def test_a_model_is_one_small_file(tmp_path: Path) -> None:
         ({"layers": 0}, "at least one"),
         ({"scale": {"colour": 2.0}}, "colour"),
         ({"scale": {"compute": -1.0}}, "above 0"),
+        ({"ranks": 4_000_000}, r"nodes, more than the 25,000,000 that are sampled; give fewer --ranks"),
+        ({"layers": 10**9}, "--layers 1000000000: at most 16,384"),
+        ({"scale": {"compute": float("nan")}}, "a factor above 0"),
+        ({"seed": -1}, "--seed -1: give a number of 0 or more"),
     ],
 )
 def test_wishes_that_cannot_be_met(wish: dict[str, Any], reason: str) -> None:
@@ -183,8 +228,8 @@ def test_layers_need_something_that_repeats() -> None:
 
 
 def test_regions() -> None:
-    assert regions(np.array([9, 1, 2, 1, 2, 1, 2, 8])) == [Region(1, 2, 3)]
-    assert regions(np.array([1, 1, 1, 5, 2, 2, 2, 2])) == [Region(0, 1, 3), Region(4, 1, 4)]
+    assert regions(np.array([9, 1, 2, 1, 2, 1, 2, 8])) == [RepeatedRegion(1, 2, 3)]
+    assert regions(np.array([1, 1, 1, 5, 2, 2, 2, 2])) == [RepeatedRegion(0, 1, 3), RepeatedRegion(4, 1, 4)]
     assert regions(np.array([1, 2, 3, 4])) == []
     assert regions(np.empty(0, np.int64)) == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,8 +29,9 @@ def replayed_s(path):
 )
 def test_a_changed_job_replays_to_the_answer(tmp_path, changes):
     answer = lumos.whatif(EXAMPLE, **changes)
-    lumos.export(answer, chakra=tmp_path / "set", perfetto=tmp_path / "run.json.gz")
-    assert replayed_s(tmp_path / "set") == pytest.approx(answer.outcome.step_time_s, rel=0.001)
+    lumos.export(answer, chakra=tmp_path / "set", kineto=tmp_path / "traces", perfetto=tmp_path / "run.json.gz")
+    for written in ("set", "traces"):
+        assert replayed_s(tmp_path / written) == pytest.approx(answer.outcome.step_time_s, rel=0.001)
     assert step_times(answer.timeline, members(answer.graph)).headline.step_time_ns * 1e-9 == pytest.approx(answer.outcome.step_time_s)
     assert {p.rank for p in answer.graph.processors} == {0, 1}
     assert len(lumos.read(tmp_path / "run.json.gz").traces[0])
@@ -44,13 +44,25 @@ def test_a_predicted_job_replays_to_the_prediction(tmp_path):
         assert replayed_s(tmp_path / written) == pytest.approx(prediction.time.time_s, rel=0.001)
 
 
-def test_a_job_of_many_nodes_waits_for_the_slowest_in_files_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["lumos.predict.step_time"], "slowest", lambda job, coefficients: 1.02)
-    prediction = lumos.predict(**{**SMALL, "gpus": 32, "global_batch": 32}, tp=8, dp=4, blocks=False)
-    run = prediction.timeline
-    assert prediction.time.time_s == pytest.approx(1.02e-9 * (run.end.max() - run.start.min()))
-    lumos.export(prediction, chakra=tmp_path)
-    assert replayed_s(tmp_path) == pytest.approx(prediction.time.time_s, rel=0.001)
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory):
+    """The files of a device job that exchanges between stages and between replicas."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    job = lumos.predict(model="gpt3-126m", cluster="h100", gpus=4, global_batch=8, seq=256, pp=2, blocks=False)
+    lumos.export(job, kineto=folder / "it")
+    return folder / "it"
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_a_changed_device_job_is_written_with_what_its_work_waits_for(tmp_path, pipeline, repeat):
+    """What is written can be changed again: the second change finds the same dependencies as one that is made with the first."""
+    answer = lumos.whatif(pipeline, scale={"gemm*": 2.0}, repeat=repeat)
+    lumos.export(answer, kineto=tmp_path / "traces")
+    assert replayed_s(tmp_path / "traces") == pytest.approx(answer.outcome.step_time_s, rel=0.001)
+    both = lumos.whatif(pipeline, scale={"gemm*": 2.0, "*nccl*": 20.0}, repeat=repeat).outcome.step_time_s
+    again = lumos.whatif(tmp_path / "traces", scale={"*nccl*": 20.0}).outcome.step_time_s
+    assert both > 1.2 * answer.outcome.step_time_s
+    assert again == pytest.approx(both, rel=0.001)
 
 
 def test_the_best_plan_of_a_search_is_written(tmp_path):
@@ -63,8 +75,6 @@ def test_the_best_plan_of_a_search_is_written(tmp_path):
 
 
 def test_what_cannot_be_written_says_why(tmp_path, monkeypatch):
-    with pytest.raises(LumosError, match="use --chakra"):
-        lumos.export(lumos.whatif(EXAMPLE, rank_slowdown={1: 1.5}), chakra=tmp_path / "set", kineto=tmp_path / "traces")
     found = lumos.search(**SMALL, refine=1, require="memory.peak_bytes < 1")
     with pytest.raises(LumosError, match="no plan"):
         lumos.export(found, chakra=tmp_path)
@@ -78,3 +88,10 @@ def test_what_cannot_be_written_says_why(tmp_path, monkeypatch):
     with pytest.raises(LumosError, match="more than the 20,000,000"):
         lumos.export(large, chakra=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_of_whole_operations_has_no_profiler_files(tmp_path, operation_jobs):
+    table = operation_jobs.write_table(tmp_path / "trace.parquet", operation_jobs.pipeline((3, 4)))
+    with pytest.raises(LumosError, match="whole operations"):
+        lumos.export(lumos.whatif(table, scale={"forward*": 2.0}), kineto=tmp_path / "traces")
+    assert not (tmp_path / "traces").exists()

@@ -185,3 +185,12 @@ def test_a_failure_leaves_what_was_there(runs, tmp_path, monkeypatch):
 def test_a_folder_that_is_not_there_is_named(runs, tmp_path):
     with pytest.raises(LumosError, match="name a file in a folder that exists"):
         write_perfetto(str(tmp_path / "absent" / "both.json"), runs)
+
+
+def test_tasks_of_a_kind_name_one_colour_in_both_runs(runs, tmp_path):
+    write_perfetto(str(tmp_path / "both.json"), runs)
+    colours = defaultdict(set)
+    for event in load(tmp_path / "both.json"):
+        if event["ph"] == "X":
+            colours[event["cat"]].add(event.get("cname"))
+    assert colours == {"launch": {"thread_state_runnable"}, "kernel": {"rail_response"}}

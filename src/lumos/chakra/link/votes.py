@@ -47,12 +47,17 @@ def confidence(cast: tuple[Vote, ...]) -> float | None:
 
 def _process(observed: ExecutionTrace, trace: Trace) -> Vote:
     """The process id: both files name that of the process which recorded them."""
-    lanes = np.unique(trace.lane[trace.category == Category.OPERATOR])
-    profiled = sorted({int(pid) for lane in lanes.tolist() if (pid := trace.lanes[lane].pid).isdigit()})
+    profiled = processes(trace)
     if observed.pid <= 0 or not profiled:
         return Vote("process", None, "a file does not name its process")
     listed = ", ".join(map(str, profiled))
     return Vote("process", observed.pid in profiled, f"{observed.path} is of process {observed.pid}, {trace.path} of {listed}")
+
+
+def processes(trace: Trace) -> list[int]:
+    """The ids of the processes whose operators a profiler recorded, ascending."""
+    lanes = np.unique(trace.lane[trace.category == Category.OPERATOR])
+    return sorted({int(pid) for lane in lanes.tolist() if (pid := trace.lanes[lane].pid).isdigit()})
 
 
 def _sequence(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:

@@ -8,11 +8,13 @@ a permutation of the source, in which each operator's durations are shuffled amo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lumos.chakra.synthesize.model import RUN_LENGTH, symbols_of
+from lumos.chakra.synthesize.program_order import in_program_order
 from lumos.chakra.synthesize.sample import SIZE_SHIFT
 from lumos.trace.chakra_wire import NodeType
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int64
 
 
+#: How many consecutive nodes count as a piece of structure: more than a launch and its kernel, less than a layer.
+STRUCTURE = 16
+
+
 @dataclass(frozen=True, slots=True)
 class Likeness:
     """How a sample compares with its source.
@@ -31,8 +37,10 @@ class Likeness:
     0.5 by chance, None where the structure was changed. baseline: the same test of a second permutation instead of the sample.
     rounded_runs: the share of the sample's runs that the source has too once both are rounded to whole microseconds; some
     recur by chance, because short operators have few values. rounded_baseline: the same share for a permutation of the
-    source. ks: the largest distance of the cumulative distributions of durations (whole microseconds) by class of node, of
-    sizes of communication (to within SIZE_SHIFT) and of dependencies per node.
+    source. structure: the share of the sample's runs of STRUCTURE nodes (type, CPU or device, distances of dependencies) that
+    the source has too; 1 where the whole structure is the source's. ks: the largest distance of the cumulative distributions of
+    durations (whole microseconds) by class of node, of sizes of communication (to within SIZE_SHIFT) and of dependencies per
+    node.
     """
 
     names: int
@@ -41,18 +49,20 @@ class Likeness:
     rounded_baseline: float
     membership: float | None
     baseline: float | None
+    structure: float
     ks: dict[str, float]
 
 
 def likeness(source: Workload, sample: Workload, seed: int = 0) -> Likeness:
     """Compare a sample with its source."""
+    source, sample = in_program_order(source), in_program_order(sample)
     rng = np.random.default_rng(seed)
     common_names = {n for n in _used(source) if n} & {n for n in _used(sample) if n}
     membership = baseline = None
     permuted, other = _permuted(source, rng), _permuted(source, rng)
     if np.array_equal(source.rank_offset, sample.rank_offset):
         truth = source.duration
-        membership = _nearer(_by_program(sample), truth, permuted)
+        membership = _nearer(sample.duration, truth, permuted)
         baseline = _nearer(other, truth, permuted)
     source_runs, sample_runs = _runs(source, source.duration), _runs(sample, sample.duration)
     rounded, chance = _runs(source, _us(source.duration)), _runs(source, _us(permuted))
@@ -64,8 +74,26 @@ def likeness(source: Workload, sample: Workload, seed: int = 0) -> Likeness:
         rounded_baseline=len(chance & rounded) / max(len(chance), 1),
         membership=membership,
         baseline=baseline,
-        ks=_distances(source, sample),
+        structure=_shared_structure(source, sample),
+        ks=distances(source, sample),
     )
+
+
+def _shared_structure(source: Workload, sample: Workload) -> float:
+    """The share of the sample's runs of nodes whose structure the source has too."""
+    known, drawn = _structures(source), _structures(sample)
+    return len(drawn & known) / max(len(drawn), 1)
+
+
+def _structures(workload: Workload) -> set[tuple[object, ...]]:
+    """The distinct runs of STRUCTURE nodes of every rank, each node as its type, its place and how far back its dependencies are."""
+    bounds, deps = workload.dep_offset.tolist(), workload.dep.tolist()
+    places = zip(workload.type.tolist(), workload.on_cpu.tolist(), strict=True)
+    nodes = [(*where, *(i - d for d in deps[bounds[i] : bounds[i + 1]])) for i, where in enumerate(places)]
+    out: set[tuple[object, ...]] = set()
+    for low, high in pairwise(workload.rank_offset.tolist()):
+        out.update(tuple(nodes[i : i + STRUCTURE]) for i in range(low, high - STRUCTURE + 1))
+    return out
 
 
 def _used(workload: Workload) -> set[str]:
@@ -84,14 +112,6 @@ def _runs(workload: Workload, duration: Int64) -> set[tuple[int, ...]]:
         d = duration[low:high].tolist()
         out.update(zip(d, d[1:], d[2:], d[3:], strict=False))
     return {run for run in out if any(run)}
-
-
-def _by_program(sample: Workload) -> Int64:
-    """The durations in the order of the nodes' ids, which is that of the program, not of the starts."""
-    if sample.id is None:
-        return sample.duration
-    order = np.lexsort((sample.id, sample.rank_of()))
-    return sample.duration[order]
 
 
 def _permuted(source: Workload, rng: np.random.Generator) -> Int64:
@@ -116,7 +136,8 @@ def _nearer(candidate: Int64, truth: Int64, permuted: Int64) -> float:
     return float((one < two)[decided].mean()) if decided.any() else 0.5
 
 
-def _distances(source: Workload, sample: Workload) -> dict[str, float]:
+def distances(source: Workload, sample: Workload) -> dict[str, float]:
+    """The distances of the distributions of two workloads, as `Likeness.ks`; neither need be the source of the other."""
     out = {}
     for name, mask in (("host", _class(source, "host")), ("compute", _class(source, "compute")), ("communication", _class(source, "comm"))):
         other = _class(sample, {"communication": "comm"}.get(name, name))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from lumos.chakra.synthesize.program_order import in_program_order
 from lumos.errors import LumosError, UsageError
 from lumos.graph.lists import grouped
 from lumos.output_files import new_file
@@ -96,9 +97,10 @@ def learn(workloads: Sequence[Workload]) -> SetModel:
     pools: list[list[Int64]] = []
     kinds: dict[str, int] = {}
     structures = []
-    for workload in workloads:
-        if not len(workload) or (workload.duration == ABSENT).any():
+    for given in workloads:
+        if not len(given) or (given.duration == ABSENT).any():
             raise UsageError("a set without durations has nothing to learn from; export it from a measured or predicted job")
+        workload = in_program_order(given)
         symbol = _symbols(workload, symbols, labels, pools)
         structures.append(_structure(workload, symbol, kinds))
     table = [

@@ -15,7 +15,7 @@ _LEAST = 3
 MUCH = 1.25
 
 
-class Region(NamedTuple):
+class RepeatedRegion(NamedTuple):
     """`times` equal units of `period` entries, from the entry `start` of a sequence."""
 
     start: int
@@ -23,12 +23,12 @@ class Region(NamedTuple):
     times: int
 
 
-def regions(labels: Int64) -> list[Region]:
+def regions(labels: Int64) -> list[RepeatedRegion]:
     """The stretches in which a unit repeats, all with one period: the shortest that covers about as much as any other.
 
     Each stretch has its own number of repetitions.
     """
-    best: list[Region] = []
+    best: list[RepeatedRegion] = []
     covered = 0
     for period in range(1, len(labels) // _LEAST + 1):
         found = _of_period(labels, period)
@@ -38,7 +38,7 @@ def regions(labels: Int64) -> list[Region]:
     return best
 
 
-def _of_period(labels: Int64, period: int) -> list[Region]:
+def _of_period(labels: Int64, period: int) -> list[RepeatedRegion]:
     """Maximal stretches that are periodic with this period, LEAST times or more."""
     same = np.concatenate(([False], labels[period:] == labels[:-period], [False]))
     edges = np.flatnonzero(np.diff(same.astype(np.int8)))
@@ -46,5 +46,5 @@ def _of_period(labels: Int64, period: int) -> list[Region]:
     for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         count = (end - begin + period) // period
         if count >= _LEAST:
-            out.append(Region(begin, period, count))
+            out.append(RepeatedRegion(begin, period, count))
     return out

@@ -13,11 +13,12 @@ from lumos.chakra.lower import lower
 from lumos.chakra.synthesize.model import RUN_LENGTH, SetModel, SetProgram, SetStructure, run_hashes
 from lumos.chakra.synthesize.repeats import regions
 from lumos.chakra.workload import Communication, Workload
-from lumos.errors import UsageError
+from lumos.errors import GraphError, UsageError
 from lumos.graph.edges import distinct
 from lumos.graph.lists import Lists, grouped, offsets
 from lumos.graph.steps import MARK
 from lumos.graph.table import Graph, Step
+from lumos.model.transformer import MOST_LAYERS
 from lumos.simulate import simulate
 from lumos.trace.chakra_wire import NodeType
 from lumos.trace.table import ABSENT, Int64
@@ -34,6 +35,9 @@ ATTEMPTS = 12
 #: Each duration changes by a random share of up to this much, so that an operator seen only once does not keep its duration.
 JITTER = 0.02
 
+#: The most nodes of a sample: sampling and simulating them takes minutes and some GB.
+MOST_NODES = 25_000_000
+
 
 def sample(
     model: SetModel, seed: int = 0, *, ranks: int | None = None, layers: int | None = None, scale: Mapping[str, float] | None = None
@@ -45,18 +49,34 @@ def sample(
     and the sizes of communication change. Raises UsageError where the model cannot give that.
     """
     unknown = sorted(set(scale or ()) - set(SCALES))
-    if unknown or any(factor <= 0 for factor in (scale or {}).values()):
+    if unknown or not all(0 < factor < np.inf for factor in (scale or {}).values()):
         raise UsageError(f"--scale {unknown[0] if unknown else ''}: give one of {', '.join(SCALES)} and a factor above 0")
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: give a number of 0 or more")
     rng = np.random.default_rng(seed)
     structure = model.structures[int(rng.integers(len(model.structures)))]
+    if layers is not None and layers > MOST_LAYERS:
+        raise UsageError(f"--layers {layers}: at most {MOST_LAYERS:,}, as of any model")
     if layers is not None:
-        structure = _with_layers(structure, layers)
+        structure = _with_layers(model, structure, layers)
     world = len(structure.of_rank)
     if ranks is not None and (ranks < world or ranks % world):
         raise UsageError(f"--ranks {ranks}: the source has {world} ranks; give a multiple of it")
     replicas = (ranks or world) // world
+    nodes = replicas * sum(len(structure.programs[p].symbol) for p in structure.of_rank)
+    if nodes > MOST_NODES:
+        raise UsageError(
+            f"the set would have {nodes:,} nodes, more than the {MOST_NODES:,} that are sampled; give fewer --ranks or --layers"
+        )
     workload = _workload(model, structure, replicas, rng, scale or {})
-    graph = _without_runs(replace(graph_of(workload), event=np.arange(len(workload), dtype=np.int32)), model)
+    try:
+        found = graph_of(workload)
+        simulate(found)
+    except GraphError as error:
+        if layers is None:
+            raise
+        raise UsageError(f"--layers {layers}: the ranks repeat different parts, so their communication would not meet ({error})") from None
+    graph = _without_runs(replace(found, event=np.arange(len(workload), dtype=np.int32)), model)
     timeline = simulate(graph)
     marked = _steps([structure.programs[p] for p in structure.of_rank] * replicas, workload.rank_offset, timeline.start)
     none = np.full(len(graph), ABSENT, np.int32)
@@ -114,7 +134,7 @@ def _workload(model: SetModel, structure: SetStructure, replicas: int, rng: np.r
         kind=column["kind"].astype(np.uint8),
         name=of_symbol[symbol].astype(np.int32),
         names=labels,
-        queue=np.concatenate([np.array(p.queue, np.int32) for p in programs]),
+        queue=np.concatenate([np.array(p.queue, np.int64) for p in programs]),
         start=order,
         duration=duration,
         release=np.concatenate([np.array(p.release, np.int64) for p in programs]),
@@ -241,18 +261,18 @@ def _grow(duration: Int64, facts: Communication, groups: tuple[tuple[int, ...], 
             duration[facts.node[i]] = round(int(duration[facts.node[i]]) * ((n - 1) / n) / ((before - 1) / before))
 
 
-def _with_layers(structure: SetStructure, layers: int) -> SetStructure:
+def _with_layers(model: SetModel, structure: SetStructure, layers: int) -> SetStructure:
     """The structure with its repeating parts repeated `layers` times. UsageError where no rank has any."""
     if layers < 1:
         raise UsageError(f"--layers {layers}: at least one")
-    changed = [_program_with_layers(p, layers) for p in structure.programs]
+    changed = [_program_with_layers(model, p, layers) for p in structure.programs]
     if all(p is None for p in changed):
         raise UsageError("--layers: no part of what the ranks run repeats three times or more; the source has no layers to count")
     programs = tuple(new or old for new, old in zip(changed, structure.programs, strict=True))
     return SetStructure(programs, structure.of_rank, structure.groups)
 
 
-def _program_with_layers(program: SetProgram, layers: int) -> SetProgram | None:
+def _program_with_layers(model: SetModel, program: SetProgram, layers: int) -> SetProgram | None:
     """The program with every region of layers `layers` units long; None where nothing repeats.
 
     With enough communication the layers are found by its pattern, because the nodes between differ by noise; otherwise by
@@ -284,6 +304,27 @@ def _program_with_layers(program: SetProgram, layers: int) -> SetProgram | None:
         symbol=tuple(program.symbol[i] for i in order),
         queue=tuple(program.queue[i] for i in order),
         release=tuple(program.release[i] for i in order),
-        deps=tuple(program.deps[i] for i in order),
+        deps=_deps_of(program, model, order),
         comm=tuple((place, *rows[i][1:]) for place, i in enumerate(order) if i in rows),
     )
+
+
+def _deps_of(program: SetProgram, model: SetModel, order: list[int]) -> tuple[tuple[int, ...], ...]:
+    """The dependencies of nodes that are copied in this order, as distances back.
+
+    A node depends on the copies of what it depended on, where these stand as far before it as the originals did. Where a part
+    was left out or came again between them, it depends on the last node before it on the same thread or stream instead.
+    """
+    lane = [(model.symbols[s].on_cpu, queue) for s, queue in zip(program.symbol, program.queue, strict=True)]
+    last: dict[tuple[bool, int], int] = {}
+    out = []
+    for place, node in enumerate(order):
+        found = set()
+        for back in program.deps[node]:
+            if back <= place and order[place - back] == node - back:
+                found.add(back)
+            elif lane[node - back] in last:
+                found.add(place - last[lane[node - back]])
+        out.append(tuple(sorted(found)))
+        last[lane[node]] = place
+    return tuple(out)

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lumos.chakra.export import export_graph
+from lumos.chakra.work.predicted import predicted_work
+from lumos.chakra.work.recorded import recorded_work
 from lumos.errors import LumosError
 from lumos.output_files import check_outputs
 from lumos.predict.predict import Prediction, predict_job
 from lumos.predict.ranks import whole
 from lumos.report.export.kineto import write_kineto
+from lumos.report.export.kineto_changed import write_changed
 from lumos.report.export.perfetto import write_perfetto
 from lumos.search.search import Found
 from lumos.whatif.answer import Answer
@@ -31,20 +34,29 @@ def export(result: Result, *, perfetto: _Path = None, chakra: _Path = None, kine
     """Write the changed, the predicted or the best job.
 
     perfetto: a file (.json or .json.gz) for ui.perfetto.dev; of a predicted job, a rank of each pipeline stage. chakra: a folder for one
-    .et file per rank and groups.json. kineto: a folder for one profiler file per rank, of a job that was predicted or changed by its plan.
+    .et file per rank and groups.json. kineto: a folder for one profiler file per rank.
     Raises UsageError where two outputs have one name, LumosError where a file cannot be written, the job is too large, or a search found
     no plan.
     """
     check_outputs((perfetto, chakra, kineto), ())
     job = _job(result)
-    if kineto is not None and isinstance(job, Answer):
-        raise LumosError("--kineto: a job changed in its measured blocks or durations cannot be written as profiler files; use --chakra")
     if perfetto is not None:
         write_perfetto(os.fspath(perfetto), (job.timeline,))
     if chakra is not None:
-        export_graph(job.graph if isinstance(job, Answer) else whole(job).graph, Path(chakra))
+        _write_chakra(job, Path(chakra))
     if kineto is not None and isinstance(job, Prediction):
         write_kineto(os.fspath(kineto), job)
+    elif kineto is not None:
+        write_changed(os.fspath(kineto), job.timeline)
+
+
+def _write_chakra(job: Answer | Prediction, folder: Path) -> None:
+    """Write a job as a Chakra set, with what its kernels compute and move as far as that is known."""
+    if isinstance(job, Prediction):
+        world = whole(job)
+        export_graph(world.graph, folder, amounts=predicted_work(job.works).taken(world.folded))
+    else:
+        export_graph(job.graph, folder, amounts=None if job.recorded is None else recorded_work(job.graph, job.recorded))
 
 
 def _job(result: Result) -> Answer | Prediction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -11,11 +12,15 @@ from lumos.report.text.format import MOST_ROWS, a_step, heading, paragraph, perc
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console
 
     from lumos.chakra.check.check import Checked
     from lumos.chakra.export import Exported
     from lumos.chakra.facade import Imported, Synthetic
+    from lumos.chakra.link.linked_job import LinkedJob
+    from lumos.chakra.simulated import SimulatorTimes
     from lumos.chakra.stat import Stat
 
 
@@ -27,7 +32,27 @@ def print_exported(console: Console, result: Exported) -> None:
     console.print(Text(text, style="bold"))
     others = [name for name in result.files if not name.endswith(".et")]
     paragraph(console, f"job.0.et … job.{result.ranks - 1}.et, {', '.join(others)}" if result.ranks > 1 else ", ".join(result.files))
+    if result.compute:
+        paragraph(console, f"operations or bytes of {result.work:,} of {count(result.compute, 'compute node')} on devices")
+    if result.simulated is not None:
+        _print_simulated(console, result.simulated)
     print_diagnostics(console, result.diagnostics)
+
+
+def _print_simulated(console: Console, found: SimulatorTimes) -> None:
+    """What a simulator makes of the job's own replay, and which part of the difference is due to what."""
+    base = found.replayed_ns
+
+    def change(ns: int) -> str:
+        return f"{duration(ns)} ({percent((ns - base) / base if base else None, decimals=1, signed=True)})"
+
+    rows = [
+        ("the job's own replay", duration(base)),
+        ("one node of each sort a rank at a time", change(found.ordered_ns)),
+        ("and at the prices of its files", change(found.simulated_ns)),
+    ]
+    heading(console, "As a simulator runs it")
+    table(console, ("", "all ranks done after"), rows)
 
 
 def print_checked(console: Console, result: Checked) -> None:
@@ -60,6 +85,25 @@ def print_linked(console: Console, figures: dict[str, Any]) -> None:
     print_diagnostics(console, figures["diagnostics"])
 
 
+def print_linked_job(console: Console, linked: LinkedJob) -> None:
+    figures = linked.to_dict()
+    rate = percent(figures["link_rate"], decimals=1)
+    text = f"{figures['linked']:,} of {figures['shared']:,} kernels linked whose operator is in both files: {rate}"
+    console.print(Text(text, style="bold"))
+    rows = [
+        (
+            f"{rank['rank']}",
+            Path(rank["execution_trace"]).name,
+            Path(rank["profiler_file"]).name,
+            f"{rank['linked']:,} of {rank['shared']:,}",
+            "–" if rank["confidence"] is None else f"{rank['confidence']:.2f}",
+        )
+        for rank in figures["ranks"]
+    ]
+    table(console, ("rank", "execution trace", "profiler file", "linked", "confidence"), rows)
+    print_diagnostics(console, [d for rank in linked.ranks for d in rank.found.diagnostics])
+
+
 def print_imported(console: Console, result: Imported) -> None:
     time = result.time
     step = a_step(time.step_time_ns, time.latency_ns, time.basis)
@@ -81,11 +125,18 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
             ("runs of four durations (ns)", f"{like.runs}", "0"),
             ("the same in whole µs", percent(like.rounded_runs, decimals=1), percent(like.rounded_baseline, decimals=1)),
             ("membership test", f"{like.membership:.3f}", f"{like.baseline:.3f}"),
+            ("structure (runs of 16 nodes)", percent(like.structure, decimals=1), "–"),
         ]
         table(console, ("", "this set", "by chance"), rows)
-        heading(console, "Distance of the distributions (Kolmogorov–Smirnov)")
-        table(console, ("of", "distance"), [(name, f"{value:.3f}") for name, value in like.ks.items()])
+        _print_distances(console, "its source", like.ks)
+    if result.held_out is not None:
+        _print_distances(console, "the set held out", result.held_out)
     print_diagnostics(console, found.diagnostics)
+
+
+def _print_distances(console: Console, other: str, distances: Mapping[str, float]) -> None:
+    heading(console, f"Distance of the distributions from {other} (Kolmogorov–Smirnov)")
+    table(console, ("of", "distance"), [(name, f"{value:.3f}") for name, value in distances.items()])
 
 
 def print_stat(console: Console, result: Stat) -> None:

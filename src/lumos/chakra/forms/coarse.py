@@ -47,7 +47,7 @@ def coarse(workload: Workload) -> Workload:
         kind=np.where(is_comm, Kind.COLLECTIVE, Kind.KERNEL).astype(np.uint8),
         name=block.astype(np.int32),
         names=names,
-        queue=np.where(is_comm, np.where(workload.type[of_comm] == NodeType.RECV, ABSENT, workload.queue[of_comm]), 0).astype(np.int32),
+        queue=np.where(is_comm, np.where(workload.type[of_comm] == NodeType.RECV, ABSENT, workload.queue[of_comm]), 0).astype(np.int64),
         start=start,
         duration=end - start,
         release=none,
@@ -60,6 +60,8 @@ def coarse(workload: Workload) -> Workload:
         timers=frozenset(),
         id=None,
         event=None,
+        tensors=None,
+        tensor_table=(),
     )
 
 

@@ -1,0 +1,147 @@
+"""What the kernels of a recorded job compute and move, from the shapes that the profiler wrote (record_shapes=True).
+
+The operations are those of the innermost operator around the kernel's launch whose operations are known (`analyze.flops`).
+Inputs are those of the innermost operator with shapes. Bytes are what that operator's kernel reads and writes where this
+follows from its shapes (`cost.traffic`); of products, convolutions and attention its inputs, and the output of products, once.
+Others, such as lookups, need not read all of their inputs: their bytes are unknown. Of an operator that launches several
+kernels each has the share of operations and bytes that it has of their time; all have its inputs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.analyze.flops import COUNTED, counted_operators
+from lumos.chakra.work.amounts import Amounts, Tensors, main_type
+from lumos.cost.operators import OperatorTime, Shape, device_work_of, elements
+from lumos.cost.traffic import traffic
+from lumos.trace.chakra_wire import IOInfo
+from lumos.trace.table import ABSENT, Category, Int64
+from lumos.vocabulary import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Job, Trace
+
+#: Products whose output has the rows of one factor and the columns of the other: the positions of the two among the inputs.
+_FACTORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2), "aten::_scaled_mm": (0, 1)}
+
+
+def recorded_work(graph: Graph, job: Job) -> Amounts:
+    """The amounts of the device work of a graph whose `event` column names rows of the job's traces, as far as shapes were recorded.
+
+    A task whose name is not that of its row has none: a change may have put other work in its place.
+    """
+    columns = [np.full(len(graph), ABSENT, np.int64) for _ in range(3)]
+    table: dict[Tensors, int] = {}
+    types: Counter[DType | None] = Counter()
+    rank = graph.position_of_task
+    place = {name: i for i, name in enumerate(graph.names)}
+    for position, trace in enumerate(job.traces):
+        tasks = np.flatnonzero((rank == position) & (graph.event >= 0))
+        rows = graph.event[tasks].astype(np.int64)
+        names = np.array([place.get(text, ABSENT) for text in trace.strings] or [ABSENT])
+        same = names[trace.name[rows]] == graph.name[tasks]
+        found = _of_rows(trace, table, types)
+        for column, values in zip(columns, (found.operations, found.bytes, found.tensors), strict=True):
+            column[tasks[same]] = values[rows[same]]
+    return Amounts(columns[0], columns[1], columns[2].astype(np.int32), tuple(table), main_type(types))
+
+
+class _Rows(NamedTuple):
+    """By row of a trace: operations, bytes, and the index of its tensors; ABSENT where unknown."""
+
+    operations: Int64
+    bytes: Int64
+    tensors: Int64
+
+
+class _Call(NamedTuple):
+    """What an operator says of its kernels."""
+
+    tensors: int
+    bytes: int
+    dtype: DType | None
+
+
+def _of_rows(trace: Trace, table: dict[Tensors, int], types: Counter[DType | None]) -> _Rows:
+    out = _Rows(*(np.full(len(trace), ABSENT, np.int64) for _ in range(3)))
+    copied = trace.args.get("bytes")
+    if copied is not None:
+        moves = trace.is_any(Category.MEMCPY, Category.MEMSET)[copied.rows]
+        out.bytes[copied.rows[moves]] = copied.values[moves].astype(np.int64)
+    dims = trace.args.get("Input Dims")
+    if dims is None:
+        return out
+    rows = dims.rows[trace.category[dims.rows] == Category.OPERATOR].astype(np.int64)
+    pairs = list(device_work_of(trace, rows))
+    calls = _calls(trace, sorted({operator for _, operator in pairs}), table)
+    for row, operator in pairs:
+        out.tensors[row] = calls[operator].tensors
+    for row, operator, share in _shares(trace, pairs):
+        if out.bytes[row] == ABSENT and calls[operator].bytes != ABSENT:
+            out.bytes[row] = round(calls[operator].bytes * share)
+    counted = counted_operators(trace)
+    for row, operator, share in _shares(trace, list(device_work_of(trace, np.array(sorted(counted), np.int64)))):
+        out.operations[row] = round(counted[operator][1] * share)
+        types[calls[operator].dtype if operator in calls else None] += int(out.operations[row])
+    return out
+
+
+def _shares(trace: Trace, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, int, float]]:
+    """The kernels among some device work, each with its operator and its share of the time of all of the operator's kernels."""
+    kernel = trace.category == Category.KERNEL
+    pairs = [(row, operator) for row, operator in pairs if kernel[row]]
+    total: Counter[int] = Counter()
+    for row, operator in pairs:
+        total[operator] += int(trace.duration[row])
+    for row, operator in pairs:
+        if total[operator]:
+            yield row, operator, int(trace.duration[row]) / total[operator]
+
+
+def _calls(trace: Trace, operators: list[int], table: dict[Tensors, int]) -> Mapping[int, _Call]:
+    """Tensors and bytes by operator row; each distinct combination of name and texts is worked out once."""
+    columns = [trace.dense(key) for key in ("Input Dims", "Input type", "Concrete Inputs")]
+    known: dict[tuple[int, ...], _Call] = {}
+    out = {}
+    for row in operators:
+        key = (int(trace.name[row]), *(int(column[row]) for column in columns))
+        if key not in known:
+            texts = [trace.strings[i] if i >= 0 else "[]" for i in key[1:]]
+            known[key] = _call(trace.strings[key[0]], texts, table)
+        out[row] = known[key]
+    return out
+
+
+def _call(name: str, texts: Sequence[str], table: dict[Tensors, int]) -> _Call:
+    """texts: the shapes, types and values of the inputs, as the profiler wrote them."""
+    dims, kinds, values = texts
+    shapes: list[Shape] = []
+    dtypes: list[str] = []
+    for entry, kind in zip(json.loads(dims), [*map(str, json.loads(kinds)), *[""] * len(dims)], strict=False):
+        nested = [tuple(e) for e in entry if isinstance(e, list)]
+        shapes += nested or [tuple(entry)]
+        dtypes += [kind.removeprefix("TensorList").strip("[]") or kind] * max(len(nested), 1)
+    output, moved = _output(name, shapes), traffic(OperatorTime(name, tuple(shapes), tuple(dtypes), 0, 1))
+    sizes = [(elements(s), d) for s, text in zip(shapes, dtypes, strict=True) if s and (d := DType.parse(text)) is not None]
+    read = sum(count * d.bytes for count, d in sizes)
+    written = elements(output) * sizes[0][1].bytes if output is not None and sizes else 0
+    outputs = None if output is None or not sizes else IOInfo("[]", json.dumps([output]), json.dumps(dtypes[_FACTORS[name][0] :][:1]))
+    tensors = table.setdefault(Tensors(IOInfo(values, dims, kinds), outputs), len(table))
+    total = round(moved[1]) if moved is not None else read + written if name in COUNTED else ABSENT
+    return _Call(tensors, total or ABSENT, sizes[0][1] if sizes else None)
+
+
+def _output(name: str, shapes: list[Shape]) -> Shape | None:
+    """The shape of a product; None for other operators."""
+    if name not in _FACTORS or len(shapes) <= _FACTORS[name][1]:
+        return None
+    a, b = (shapes[i] for i in _FACTORS[name])
+    return (*a[:-1], b[-1]) if a and b else None

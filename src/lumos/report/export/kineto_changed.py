@@ -1,0 +1,244 @@
+"""Write a changed job as profiler files, one for each rank, from the run of its graph.
+
+Each task of a thread is a row at its simulated time, so an operator that does other work in between has several; time between operators is
+a pause, as in a recording. A dependency between two streams is written as a pair of calls that record and await an event, which take up
+to CALL ns of the launches that they belong to. Collectives have the group and the number by which replaying finds those that meet.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections import defaultdict
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from lumos.errors import LumosError
+from lumos.graph.table import Dependency, Graph, Kind
+from lumos.output_files import check_only_own, new_folder
+from lumos.report.export.kineto import CALL
+from lumos.report.export.kineto_rows import (
+    BASE,
+    ORIGIN,
+    PROCESS,
+    THREAD,
+    complete,
+    flow,
+    footer,
+    nccl_kernel,
+    process_name,
+    quoted,
+    stream_sync,
+    stream_wait,
+)
+from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumos.simulate.timeline import Timeline
+
+_CATEGORY = {Kind.KERNEL: "kernel", Kind.COLLECTIVE: "kernel", Kind.MEMCPY: "gpu_memcpy", Kind.MEMSET: "gpu_memset"}
+#: The argument of rows that belong to no operator.
+_NO_ID = '"External id":0'
+_WORDS = {CollectiveKind.ALL_REDUCE: "allreduce", CollectiveKind.RECEIVE: "recv"}
+#: Ranges in which a CPU thread carries out a collective begin with the name of the library.
+_ON_CPU = ("gloo:", "mpi:", "ucc:")
+
+
+class _Meeting(NamedTuple):
+    """What a collective says of itself: the ranks that meet, and its number among the collectives of these ranks."""
+
+    ranks: tuple[int, ...]
+    number: int
+
+
+def write_changed(folder: str, timeline: Timeline) -> list[str]:
+    """Write one file per rank of a changed job, as it ran in `timeline`, to a folder, which is created if it is absent; returns the paths.
+
+    Raises LumosError for a recording of whole operations, whose steps have no common clock, and where the folder cannot be written;
+    UsageError where it holds other traces.
+    """
+    if timeline.graph.steps_alone or not any(not p.is_stream for p in timeline.graph.processors):
+        raise LumosError(
+            "--kineto: this job consists of whole operations, not of calls and kernels that a profiler could record; use --chakra"
+        )
+    meetings = _meetings(timeline.graph)
+    names = [f"rank{rank}.json.gz" for rank in timeline.graph.ranks]
+    check_only_own(folder, "*.json*", names)
+    with new_folder(folder) as draft:
+        for rank, name in zip(timeline.graph.ranks, names, strict=True):
+            with gzip.open(draft / name, "wb", compresslevel=4) as file:
+                sheet = _Sheet(timeline, rank, meetings)
+                file.write(_header(rank, timeline.graph, meetings))
+                file.write(",\n".join(sheet.rows()).encode())
+                file.write(footer(rank))
+    return [str(Path(folder) / name) for name in names]
+
+
+def _meetings(graph: Graph) -> dict[int, _Meeting]:
+    """The meeting of each collective task. Those that meet none are the only members of theirs."""
+    ranks, offset = graph.rank_of_task, graph.rendezvous_offset
+    sets = [graph.rendezvous_task[offset[i] : offset[i + 1]].tolist() for i in range(len(offset) - 1)]
+    together = {task for one in sets for task in one}
+    facts = graph.collectives
+    sets += [[task] for task in ([] if facts is None else facts.task.tolist()) if task not in together]
+    counted: dict[tuple[int, ...], int] = defaultdict(int)
+    out: dict[int, _Meeting] = {}
+    for members in sorted(sets, key=min):
+        group = tuple(sorted({int(ranks[task]) for task in members}))
+        counted[group] += 1
+        out.update(dict.fromkeys(members, _Meeting(group, counted[group])))
+    return out
+
+
+def _group(ranks: tuple[int, ...]) -> str:
+    return "ranks " + "-".join(map(str, ranks))
+
+
+def _header(rank: int, graph: Graph, meetings: dict[int, _Meeting]) -> bytes:
+    """The file up to its rows."""
+    groups = sorted({m.ranks for m in meetings.values() if rank in m.ranks})
+    world = max(graph.ranks) + 1
+    config = [{"pg_name": _group(g), "pg_desc": "lumos", "pg_size": len(g), "ranks": list(g)} for g in groups]
+    info = {"rank": rank, "world_size": world, "pg_count": len(groups), "pg_config": config}
+    out = {"schemaVersion": 1, "lumos": "changed, not measured", "distributedInfo": info, "baseTimeNanoseconds": BASE}
+    return msgspec.json.encode(out)[:-1] + b',"traceEvents":[\n'
+
+
+class _Sheet:
+    """The rows of one rank."""
+
+    def __init__(self, timeline: Timeline, rank: int, meetings: dict[int, _Meeting]) -> None:
+        self.graph, self.rank, self.meetings = timeline.graph, rank, meetings
+        self.start, self.end = (timeline.start + ORIGIN).tolist(), (timeline.end + ORIGIN).tolist()
+        self.tasks: list[int] = np.flatnonzero(self.graph.rank_of_task == rank).tolist()
+        self.fresh = count(len(self.graph) + 1)
+        facts, waits = self.graph.collectives, self.graph.waits
+        self.fact = {} if facts is None else {task: i for i, task in enumerate(facts.task.tolist())}
+        self.target = {} if waits is None else dict(zip(waits.task.tolist(), waits.target.tolist(), strict=True))
+        #: By call, the device work that it launches; by device work, what it awaits on other streams; by return, what it awaits.
+        self.work: dict[int, list[int]] = defaultdict(list)
+        self.awaits: dict[int, list[int]] = defaultdict(list)
+        self.returns: dict[int, list[int]] = defaultdict(list)
+        self.launch: dict[int, int] = {}
+        self._sort_dependencies()
+        #: The ids of the calls that record an event behind device work.
+        awaited = sorted({b for found in (self.awaits, self.returns) for before in found.values() for b in before})
+        self.record = {before: next(self.fresh) for before in awaited}
+
+    def _sort_dependencies(self) -> None:
+        graph, on_device = self.graph, self.graph.on_device
+        for task in self.tasks:
+            for e in range(int(graph.pred_offset[task]), int(graph.pred_offset[task + 1])):
+                before, kind = int(graph.pred[e]), int(graph.pred_kind[e])
+                if kind == Dependency.LAUNCH:
+                    self.launch[task] = before
+                    self.work[before].append(task)
+                elif kind == Dependency.SYNC and on_device[before]:
+                    self.returns[task].append(before)
+                elif kind == Dependency.STREAM_WAIT and on_device[task] and graph.processor[before] != graph.processor[task]:
+                    self.awaits[task].append(before)
+
+    def rows(self) -> Iterator[str]:
+        """All rows."""
+        processors = self.graph.processors
+        threads: dict[int, list[int]] = {i: [] for i, p in enumerate(processors) if p.rank == self.rank and not p.is_stream}
+        device: list[int] = []
+        for task in self.tasks:
+            threads.get(int(self.graph.processor[task]), device).append(task)
+        yield process_name()
+        for thread in threads:
+            name = quoted(processors[thread].name)
+            yield f'{{"name":"thread_name","ph":"M","ts":0,"pid":{PROCESS},"tid":{THREAD + thread},"args":{{"name":{name}}}}}'
+        lane = {processors[thread].lane: thread for thread in threads}
+        for step in (step for step in self.graph.steps if step.rank == self.rank):
+            thread = THREAD + lane.get(step.lane, min(threads))
+            yield complete("user_annotation", step.name, step.start + ORIGIN, step.end + ORIGIN, _NO_ID, thread=thread)
+        for thread, tasks in threads.items():
+            for task, following in zip(tasks, [*tasks[1:], -1], strict=True):
+                yield from self._on_thread(task, following, THREAD + thread)
+        for task in device:
+            yield from self._on_device(task)
+        first, last = min(self.start[t] for t in self.tasks), max(self.end[t] for t in self.tasks)
+        yield complete("Trace", "PyTorch Profiler (0)", first, last, '"Op count":0', '"Spans"', '"PyTorch Profiler"')
+
+    def _on_thread(self, task: int, following: int, thread: int) -> Iterator[str]:
+        """The rows of a task of a thread. following: the next task there, -1 without one."""
+        kind, begin, end, name = self.graph.kind[task], self.start[task], self.end[task], self.graph.names[self.graph.name[task]]
+        if kind == Kind.COLLECTIVE:
+            shown = name if name.startswith(_ON_CPU) else f"gloo:{self._kind(task).value.replace('-', '_')}"
+            yield complete("user_annotation", shown, begin, end, f"{_NO_ID},{self._stated(task)}", thread=thread)
+        elif kind in (Kind.LAUNCH, Kind.RUNTIME, Kind.SYNC):
+            back = following if following >= 0 and self.graph.kind[following] == Kind.RETURN else -1
+            yield from self._calls(task, name, begin, end if back < 0 else self.end[back], thread)
+            if back >= 0:
+                yield from self._awaited(task, back)
+        elif kind not in (Kind.HOST, Kind.RETURN):
+            yield complete("cpu_op", name, begin, end, _NO_ID, thread=thread)
+
+    def _calls(self, task: int, name: str, begin: int, end: int, thread: int) -> Iterator[str]:
+        """A call, with those around it by which the work that it launches waits for other streams and is waited for."""
+        work = self.work[task]
+        for device, before in ((d, b) for d in work for b in self.awaits[d]):
+            number, stop = next(self.fresh), min(begin + CALL, end)
+            yield complete("cuda_runtime", "cudaStreamWaitEvent", begin, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
+            yield stream_wait(self._stream(device), self._stream(before), self.record[before], begin, number, self._device(device))
+            begin = stop
+        recorded = [self.record[d] for d in work if d in self.record]
+        stop = max(begin, end - CALL * len(recorded))
+        yield complete("cuda_runtime", name, begin, stop, f'{_NO_ID},"correlation":{task + 1}', thread=thread)
+        if work:
+            yield flow("s", task + 1, PROCESS, thread, begin)
+        for number in recorded:
+            begin, stop = stop, min(stop + CALL, end)
+            yield complete("cuda_runtime", "cudaEventRecord", begin, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
+
+    def _awaited(self, call: int, back: int) -> Iterator[str]:
+        """What the return of a call waited for."""
+        begin, end, number = self.start[call], self.end[back], call + 1
+        streams = [i for i, p in enumerate(self.graph.processors) if p.is_stream and p.rank == self.rank]
+        target = self.target.get(back)
+        for i in streams if target == -1 else [] if target is None else [target]:
+            yield stream_sync(self.graph.processors[i].stream, begin, end, number, self.graph.processors[i].device)
+        for before in self.returns[back][-1:]:
+            yield stream_wait(-1, self._stream(before), self.record[before], begin, number, self._device(before))
+
+    def _on_device(self, task: int) -> Iterator[str]:
+        """The row of device work."""
+        kind, begin, end, name = Kind(self.graph.kind[task]), self.start[task], self.end[task], self.graph.names[self.graph.name[task]]
+        device, stream, number = self._device(task), self._stream(task), self.launch.get(task, -1) + 1
+        args = f'{_NO_ID},"device":{device},"context":1,"stream":{stream},"correlation":{number or next(self.fresh)}'
+        if kind == Kind.COLLECTIVE:
+            args += f",{self._stated(task)}"
+            name = name if "nccl" in name.lower() else nccl_kernel(self._kind(task))
+        yield complete(_CATEGORY[kind], name, begin, end, args, device, stream)
+        if number:
+            yield flow("f", number, device, stream, begin)
+
+    def _stated(self, task: int) -> str:
+        """The arguments of a collective."""
+        ranks, number = self.meetings[task]
+        kind, facts = self._kind(task), self.graph.collectives
+        size = 0 if facts is None or task not in self.fact else max(int(facts.nbytes[self.fact[task]]), 0)
+        peers = [rank for rank in ranks if rank != self.rank]
+        side = {CollectiveKind.SEND: "Dst", CollectiveKind.RECEIVE: "Src"}.get(kind)
+        peer = f',"{side} Rank":{peers[0]}' if side and len(peers) == 1 else ""
+        return (
+            f'"Collective name":"{_WORDS.get(kind, kind.value.replace("-", "_"))}","In msg nelems":{size},"Out msg nelems":{size}'
+            f',"Group size":{len(ranks)},"dtype":"Byte","Process Group Name":"{_group(ranks)}","Process Group Description":"lumos"'
+            f',"Process Group Ranks":"{list(ranks)}","Seq":{number}{peer}'
+        )
+
+    def _kind(self, task: int) -> CollectiveKind:
+        facts = self.graph.collectives
+        return CollectiveKind.UNKNOWN if facts is None or task not in self.fact else facts.kinds[int(facts.kind[self.fact[task]])]
+
+    def _stream(self, task: int) -> int:
+        return self.graph.processors[int(self.graph.processor[task])].stream
+
+    def _device(self, task: int) -> int:
+        return self.graph.processors[int(self.graph.processor[task])].device

@@ -1,0 +1,87 @@
+"""What a simulator makes of a set is said at export: its order, its prices, and roofline times of compute."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.chakra.test_lower import one_collective
+
+import lumos
+from lumos.chakra import simulated as module
+from lumos.chakra.astra_sim import Roof, roof
+from lumos.chakra.build import graph
+from lumos.chakra.export import export_graph
+from lumos.chakra.links import Dimension, Links
+from lumos.chakra.lower import lower
+from lumos.chakra.network import Network
+from lumos.chakra.simulated import as_simulated, under_roof
+from lumos.chakra.work.amounts import Amounts
+from lumos.cost.cluster import load_cluster
+from lumos.simulate import simulate
+from lumos.vocabulary import DType
+
+
+def amounts(operations: list[int], moved: list[int]) -> Amounts:
+    return Amounts(np.array(operations, np.int64), np.array(moved, np.int64), np.full(len(moved), -1, np.int32), dtype=DType.BF16)
+
+
+def test_one_compute_node_at_a_time() -> None:
+    """The collective of 5 us and its lag of 2 us without peers is compute; on each rank it follows 10 or 20 us: nothing overlaps."""
+    workload = lower(one_collective(joined=False))
+    found = as_simulated(workload, Network(Links((Dimension(2, 50.0, 500.0),))))
+    assert found == (27_000, 27_000, 27_000)
+
+
+def test_prices_of_the_network_and_of_the_roof() -> None:
+    """On a ring of two ranks an all-reduce takes what the network model says; 10 us of compute take 1e9 operations / 1000 TFLOP/s."""
+    known = amounts([10**9, -1, -1, -1], [1, -1, 4_000_000, -1])
+    workload = lower(one_collective(), known)
+    network = Network(Links((Dimension(2, 50.0, 500.0),)), local=1000.0, peak=1000.0)
+    transfer = network.collective(0, 1000, (0, 1))
+    assert as_simulated(workload, network) == (27_000, 27_000, 20_000 + transfer)
+    # rank 1 moves 4 MB at 1,000 GB/s: 4 us
+    assert as_simulated(workload, replace(network, roofline=True)) == (27_000, 27_000, 4_000 + transfer)
+
+
+def test_unknown_work_takes_its_time_on_the_cluster() -> None:
+    workload, (finding,) = under_roof(lower(one_collective(), amounts([10**9, -1, -1, -1], [1, -1, -1, -1])), Roof(1000, 2000))
+    assert workload.bytes.tolist() == [1, -1, 40_000_000, -1]
+    assert "1 of 2 compute nodes (66.7% of their time)" in finding.message
+
+
+def test_the_roof_is_that_of_the_type_that_computes_most() -> None:
+    h100 = load_cluster("h100")
+    assert roof(h100, DType.FP8)[0] == Roof(1978.9, 3350.0)
+    assert roof(h100, DType.FP32)[0].peak == pytest.approx(494.7)  # tf32
+    assert roof(h100, None)[0].peak == pytest.approx(989.4)
+    assert [d.code for d in roof(load_cluster("m2-inference"), None)[1]] == ["roof-assumed"]
+
+
+def test_export_says_it_and_a_set_is_priced_by_its_roof(tmp_path: Path) -> None:
+    known = amounts([10**9, -1, -1, -1], [1, -1, 4_000_000, -1])
+    folder = tmp_path / "set"
+    cluster = load_cluster("h100")
+    found = export_graph(one_collective(), folder, amounts=known, astra_sim=True, roofline=True, cluster=cluster)
+    system = json.loads((folder / "sys.json").read_text())
+    assert (system["roofline-enabled"], system["peak-perf"], system["local-mem-bw"]) == (1, 989, 3350)
+    assert lumos.chakra.check(folder).ok
+    assert found.simulated is not None and found.simulated.replayed_ns == 27_000
+    priced = simulate(lumos.chakra.priced(folder, folder / "net.yml"))
+    assert priced.end.max() == found.simulated.simulated_ns < 27_000
+    assert simulate(graph(folder)).end.max() == 27_000  # without a price list the recorded times stand
+
+
+def test_a_large_set_is_not_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_PLAYED", 3)
+    found = export_graph(one_collective(), tmp_path / "set", astra_sim=True)
+    assert found.simulated is None and "not-simulated" in [d.code for d in found.diagnostics]
+
+
+@pytest.mark.parametrize("options", [{"astra_sim": True}, {"cluster": "h100"}, {"astra_sim": True, "cluster": "h100", "exact_ns": True}])
+def test_a_roofline_needs_a_cluster(tmp_path: Path, stages: Path, options: dict[str, object]) -> None:
+    with pytest.raises(lumos.UsageError, match="--roofline"):
+        lumos.chakra.export(stages, tmp_path / "other", roofline=True, **options)
