@@ -54,7 +54,7 @@ class Served(NamedTuple):
 def serve():
     """Serve paths on a free port of the loopback address; all servers end with the tests."""
     for package in ("fastapi", "uvicorn", "jinja2", "plotly"):
-        pytest.importorskip(package, reason=f"{package} is not installed (pip install lumos-trace[report,serve])")
+        pytest.importorskip(package, reason=f"{package} is not installed (pip install -e '.[report,serve]')")
     import uvicorn
 
     from lumos.cli.serve import listen

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from lumos.choices import check_choice
-from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, progress, write_json
+from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, write_json
+from lumos.cli.progress import progress
 
 RUNS = ("measured", "replayed")
 
@@ -47,7 +48,7 @@ def command(
     from lumos.simulate import measured, simulate
     from lumos.trace import read
 
-    job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
+    job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
     graph = build(job)
     timeline = measured(graph) if of == "measured" else simulate(graph)
     membership = members(graph)

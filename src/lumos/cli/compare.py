@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from lumos.cli.output import Json, Repair, console, progress, write_json
+from lumos.cli.output import Json, Repair, console, write_json
+from lumos.cli.progress import progress
 from lumos.errors import UsageError
 
 
@@ -30,7 +31,7 @@ def command(
     from lumos.analyze.facade import compare
     from lumos.trace import read
 
-    jobs = [read(path, repair=repair, progress=progress("reading")) for path in paths]
+    jobs = [read(path, repair=repair, progress=progress("reading", "bytes")) for path in paths]
     result = compare(jobs[0], jobs[-1], step=(steps[0], steps[-1]) if steps else None)
     if json:
         write_json(result)

@@ -9,7 +9,8 @@ import typer
 
 from lumos.choices import check_choice, check_step
 from lumos.cli.breakdown import RUNS, _runs
-from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, plain, progress, write_json
+from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, plain, write_json
+from lumos.cli.progress import progress
 
 if TYPE_CHECKING:
     from lumos.analyze.critical_path import CriticalPath
@@ -39,7 +40,7 @@ def command(
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, perfetto)
-    job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
+    job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
     graph = build(job)
     replayed, membership, frozen = simulate(graph), members(graph), freeze(graph)
     timeline = measured(graph) if of == "measured" else replayed

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lumos.cli.output import Engine, Force, Json, Paths, RayAddress, Repair, console, progress, write_json
+from lumos.cli.output import Engine, Force, Json, Paths, RayAddress, Repair, console, write_json
+from lumos.cli.progress import progress
 
 
 def command(
@@ -21,7 +22,7 @@ def command(
     from lumos.diagnose.diagnose import diagnose_paths
     from lumos.trace import read
 
-    job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
+    job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
     result = diagnose_paths(job, paths, force=force)
     if json:
         write_json(result)

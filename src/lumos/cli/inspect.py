@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lumos.cli.output import Clock, Json, Paths, Repair, console, next_command, progress, write_json
+from lumos.cli.output import Clock, Json, Paths, Repair, console, next_command, write_json
+from lumos.cli.progress import progress
 
 if TYPE_CHECKING:
     from lumos.segment.outline import Outline
@@ -25,7 +26,7 @@ def command(
     from lumos.trace import read
 
     clock = Clock()
-    job = read(*paths, repair=repair, progress=progress("reading"))
+    job = read(*paths, repair=repair, progress=progress("reading", "bytes"))
     read_s = clock.lap()
     files = tuple(contents(trace) for trace in job.traces)
     diagnostics = (*job.diagnostics, *(d for trace in job.traces for d in trace.diagnostics))

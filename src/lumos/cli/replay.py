@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from lumos.choices import check_choice
-from lumos.cli.output import Clock, Engine, Json, Paths, RayAddress, Repair, console, plain, progress, write_json
+from lumos.cli.output import Clock, Engine, Json, Paths, RayAddress, Repair, console, plain, write_json
+from lumos.cli.progress import progress
 
 
 def _kinds() -> list[str]:
@@ -59,7 +60,7 @@ def command(
 
     keep_inputs(paths, perfetto)
     clock = Clock()
-    job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
+    job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
     seconds = {"read_s": clock.lap()}
     graph = build(job) if network is None else priced_job(job, network)
     graph = replace(graph, ignored=graph.ignored.union(*(DEPENDENCY_NAMES[kind] for kind in kinds)))

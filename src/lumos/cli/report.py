@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from lumos.cli.output import Clock, Force, Json, Paths, Repair, console, plain, progress, write_json
+from lumos.cli.output import Clock, Force, Json, Paths, Repair, console, plain, write_json
+from lumos.cli.progress import progress
 
 
 def command(
@@ -56,7 +57,7 @@ def command(
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
     keep_inputs(paths, output)
     clock = Clock()
-    recording = ReportedJob.of(read(*paths, repair=repair, progress=progress("reading")), force=force)
+    recording = ReportedJob.of(read(*paths, repair=repair, progress=progress("reading", "bytes")), force=force)
     found = write(recording, output, ["lumos", *map(shlex.quote, sys.argv[1:])], step, changes)
     if json:
         write_json({**plain(found), "seconds_s": clock.lap()})

@@ -29,6 +29,7 @@ def command(
     from pathlib import Path
 
     from lumos.errors import LumosError
+    from lumos.extras import install
 
     for path in paths:
         if not Path(path).exists():
@@ -38,7 +39,7 @@ def command(
 
         from lumos.serve.app import application
     except ImportError as error:
-        raise LumosError(f"the explorer needs {error.name}, which is not installed: pip install 'lumos-trace[report,serve]'") from error
+        raise LumosError(f"the explorer needs {error.name}, which is not installed: {install('report', 'serve')}") from error
     from lumos.report.page.html import plotly_source
     from lumos.serve.session import Session
 

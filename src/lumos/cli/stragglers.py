@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from lumos.choices import check_choice
-from lumos.cli.output import Engine, Force, Json, Paths, RayAddress, Repair, console, progress, write_json
+from lumos.cli.output import Engine, Force, Json, Paths, RayAddress, Repair, console, write_json
+from lumos.cli.progress import progress
 
 
 def command(
@@ -32,7 +33,7 @@ def command(
     from lumos.graph.build import build
     from lumos.trace import read
 
-    job = read(*paths, repair=repair, progress=progress("reading"), engine=engine, ray_address=ray_address)
+    job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
     result = stragglers(build(job), job, ideal, force=force)
     if json:
         write_json(result)

@@ -18,6 +18,7 @@ from lumos.diagnose.slow_steps import slow_step_findings
 from lumos.diagnose.waits import blocking_findings
 from lumos.errors import LumosError
 from lumos.graph.build import build
+from lumos.stages import stage
 from lumos.trace.source import as_job, paths_of
 from lumos.trace.table import Job
 
@@ -47,6 +48,7 @@ def named_paths(job: Job) -> tuple[str, ...]:
     return tuple(folders if len(files) > 1 and len(folders) == 1 else files)
 
 
+@stage("diagnosing")
 def diagnose_paths(job: Job, paths: Sequence[str], *, graph: Graph | None = None, force: bool = False) -> Diagnosis:
     """The same for a job that was read from `paths`, which the commands of its findings name."""
     built = build(job) if graph is None else graph

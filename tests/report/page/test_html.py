@@ -6,8 +6,8 @@ from html import unescape
 
 import pytest
 
-pytest.importorskip("plotly", reason="plotly is not installed (pip install lumos-trace[report])")
-pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install lumos-trace[report])")
+pytest.importorskip("plotly", reason="plotly is not installed (pip install -e '.[report]')")
+pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install -e '.[report]')")
 
 import lumos
 from lumos.errors import LumosError
@@ -58,5 +58,5 @@ def test_a_folder_that_is_not_there(trace, tmp_path):
 def test_without_plotly_the_remedy_is_named(monkeypatch):
     html.plotly_source.cache_clear()
     monkeypatch.setattr(html, "find_spec", lambda name: None)
-    with pytest.raises(LumosError, match=r"plotly.*not installed: pip install 'lumos-trace\[report\]'"):
+    with pytest.raises(LumosError, match=r"plotly.*not installed: pip install .*\[report\]'"):
         html.plotly_source()

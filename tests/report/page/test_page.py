@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("plotly", reason="plotly is not installed (pip install lumos-trace[report])")
-pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install lumos-trace[report])")
+pytest.importorskip("plotly", reason="plotly is not installed (pip install -e '.[report]')")
+pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install -e '.[report]')")
 
 import lumos
 from lumos.report.page.document import ReportedJob, document
@@ -66,6 +66,14 @@ def test_the_step_is_the_same_in_the_headline_the_tiles_and_the_table(page, open
 def test_the_bars_of_a_step_are_as_long_as_the_step(page, opened, ahead):
     """One bar for each run of each step: 40 µs for the first, by its latency, and 30 for the others."""
     opened(*ahead())
+    traces = page.run("document.querySelector('#breakdown .js-plotly-plot').data.map(t => t.x)")
+    assert [round(1e3 * sum(parts)) for parts in zip(*traces, strict=True)] == [30, 30, 30, 30, 40, 40]
+
+
+def test_bubble_and_imbalance_are_bars_as_long_as_the_step(page, opened, ahead):
+    opened(*ahead())
+    page.run("[...document.querySelectorAll('#breakdown button')].find(b => b.textContent.startsWith('bubble')).click()")
+    page.wait("document.querySelector('#breakdown .js-plotly-plot').data.some(t => t.name === 'compute')")
     traces = page.run("document.querySelector('#breakdown .js-plotly-plot').data.map(t => t.x)")
     assert [round(1e3 * sum(parts)) for parts in zip(*traces, strict=True)] == [30, 30, 30, 30, 40, 40]
 
@@ -165,6 +173,74 @@ def test_finding_a_name_dims_the_others(page, opened, trace):
     names = page.run("window.lumos.timeline.names")
     dim = page.run("[...window.lumos.timeline.dim]")
     assert [n for n, d in zip(names, dim, strict=True) if not d] == [n for n in names if "nccl" in n.lower()] != []
+
+
+def test_hits_are_counted_and_visited_in_order(page, opened, trace):
+    """Of the 60 kernels of a step one is a collective, and nothing else has its name."""
+    opened(trace())
+    page.run("window.lumos.timeline.find('nccl')")
+    assert page.run("document.querySelector('.search .hint').textContent") == "1 hit"
+    page.run("window.lumos.timeline.find('gemm_kernel')")
+    page.run("document.querySelector('[aria-label=\"next hit\"]').click()")
+    first = page.run("window.lumos.timeline.selected.start")
+    page.run("document.querySelector('[aria-label=\"next hit\"]').click()")
+    assert page.run("window.lumos.timeline.selected.start") > first
+    page.run("document.querySelector('[aria-label=\"previous hit\"]').click()")
+    assert page.run("window.lumos.timeline.selected.start") == first
+
+
+def test_a_task_says_what_it_waited_for_and_leads_there(page, opened, trace):
+    opened(trace())
+    kernel = "window.lumos.timeline.names.indexOf('gemm_kernel')"
+    page.run(f"(t => t.select(t.describe(t.run.tasks.name.indexOf({kernel}))))(window.lumos.timeline)")
+    said = page.run("document.querySelector('.task').innerText")
+    assert "cudaLaunchKernel launch;" in said
+    page.run("document.querySelector('.task .waits button').click()")
+    assert page.run("window.lumos.timeline.selected.name") == "cudaLaunchKernel"
+    assert page.errors == []
+
+
+def test_the_address_holds_the_view_and_a_link_shows_it(page, opened, trace, tmp_path):
+    opened(trace())
+    page.run("window.lumos.timeline.show(400000, 500000)")
+    page.wait("location.hash.includes('begin=400000')")
+    page.open((tmp_path / "report.html").as_uri() + "#timeline&step=ProfilerStep%230&run=replayed&begin=1000&end=3000&task=1")
+    page.wait("window.lumos.timeline.drawing.step === 'ProfilerStep#0' && window.lumos.timeline.selected")
+    assert page.run("window.lumos.timeline.run.source") == "replayed"
+    assert page.run("window.lumos.timeline.run.tasks.task[window.lumos.timeline.selected.index]") == 1
+    assert shown_range(page) == [1000, 3000]
+
+
+def test_links_of_the_tables_lead_to_tasks(page, opened):
+    opened(EXAMPLE)
+    page.run("document.querySelector('#path td a').click()")
+    page.wait("window.lumos.timeline.selected !== null")
+    row = page.run("document.querySelector('#path td a').closest('tr').lastChild.textContent")
+    assert page.run("window.lumos.timeline.selected.name") == row
+    page.run("document.querySelector('#timeline select').value")
+    page.run("[...document.querySelectorAll('#breakdown [aria-label=\"Steps of the job\"] a')][0].click()")
+    page.wait("window.lumos.timeline.drawing.step === document.querySelector('#timeline select').options[0].value")
+    assert page.errors == []
+
+
+def test_ticks_differ_at_every_zoom(page, opened, trace):
+    """At 601 ms, ticks of 50 ns need five decimals of a millisecond."""
+    opened(trace())
+    text = "import('lumos/format.js').then(f => [601000000, 601000050].map(ns => f.tickText(ns, 50, 601000100)))"
+    assert page.run(text) == ["601.00000 ms", "601.00005 ms"]
+    text = "import('lumos/format.js').then(f => [0, 200000000].map(ns => f.tickText(ns, 2e8, 900000000)))"
+    assert page.run(text) == ["0 ms", "200 ms"]
+
+
+def test_ranks_that_are_alike_are_shown_once_on_demand(page, opened, ahead):
+    opened(*ahead((30, 30), (30, 30), (30, 30), (10, 10)))
+    timeline = "window.lumos.timeline"
+    ranks = f"[...new Set({timeline}.shown.map(i => {timeline}.drawing.lanes[i].rank))]"
+    assert page.run(ranks) == [0, 1, 2, 3]
+    page.run(f"{timeline}.group(true)")
+    assert page.run(ranks) == [0, 3]
+    page.run("new Promise(requestAnimationFrame)")
+    assert page.errors == []
 
 
 def test_a_plot_of_a_cost_is_a_page_of_the_same_look(page, tmp_path):

@@ -12,7 +12,8 @@ from lumos.analyze.loop.steps import members
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
 from lumos.report.page import timeline_levels
-from lumos.report.page.timeline_levels import NO_CLASS, Limits, Pieces, drawing, excerpt, lanes_of, levels, window_of
+from lumos.report.page.alike import NO_CLASS
+from lumos.report.page.timeline_levels import Limits, Pieces, drawing, excerpt, lanes_of, levels, window_of
 from lumos.simulate.timeline import measured
 
 

@@ -4,6 +4,9 @@ The viewer shows each rank of each timeline as a process; those of one rank are 
 same names in each. Each process also has two counters: the launches outstanding, and the share of each millisecond of a
 step in which the devices work. The critical path of each timeline has tracks of its own above them. Times are µs with three
 decimals, from the start of the earliest task of the first timeline.
+
+A task names its colour (`cname`), one for each family of kinds, and chrome://tracing draws it so. ui.perfetto.dev takes no colours
+from a file (github.com/google/perfetto/issues/208): it chooses them by the names of tasks, so that a kernel has one colour in all runs.
 """
 
 from __future__ import annotations
@@ -31,6 +34,20 @@ if TYPE_CHECKING:
 
 #: How many encoded events are written at a time.
 _BLOCK = 4096
+#: The colour of each kind of task, by the names that the trace viewer of Catapult reserves (tracing/base/color_scheme.html): compute blue,
+#: communication orange, copies olive, operators green, calls of the runtime pale blue, time between operators grey.
+_COLOURS = {
+    Kind.OPERATOR: "thread_state_running",
+    Kind.HOST: "thread_state_sleeping",
+    Kind.LAUNCH: "thread_state_runnable",
+    Kind.RUNTIME: "thread_state_runnable",
+    Kind.SYNC: "thread_state_runnable",
+    Kind.RETURN: "thread_state_runnable",
+    Kind.KERNEL: "rail_response",
+    Kind.MEMCPY: "olive",
+    Kind.MEMSET: "olive",
+    Kind.COLLECTIVE: "bad",
+}
 
 
 def write_perfetto(path: str, timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]] = ()) -> None:
@@ -90,7 +107,7 @@ def _names(timeline: Timeline, place: int, places: int) -> Iterator[dict[str, An
 
 def _tasks(timeline: Timeline, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
     graph = timeline.graph
-    kinds = [kind.name.lower() for kind in Kind]
+    kinds, colours = [kind.name.lower() for kind in Kind], [_COLOURS[kind] for kind in Kind]
     names = {int(i): graph.names[int(i)].encode("utf-8", "replace").decode() for i in np.unique(graph.name)}
     pids = _pids(timeline, place, places)
     start, end = timeline.start - origin, timeline.end - origin
@@ -100,6 +117,7 @@ def _tasks(timeline: Timeline, place: int, places: int, origin: int) -> Iterator
         yield {
             "ph": "X",
             "cat": kinds[kind],
+            "cname": colours[kind],
             "name": names[name],
             "pid": pids[tid],
             "tid": tid,

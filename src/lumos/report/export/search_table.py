@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.errors import LumosError
+from lumos.extras import install
 from lumos.output_files import new_file
 from lumos.search.space import PLAN_COLUMNS, RECOMPUTES, SCHEDULES
 
@@ -26,7 +27,7 @@ def write_parquet(path: str, searches: Sequence[Found]) -> None:
         import pyarrow as arrow
         from pyarrow import parquet
     except ImportError as error:
-        raise LumosError("Parquet needs pyarrow, which is not installed: pip install 'lumos-trace[arrow]'") from error
+        raise LumosError(f"Parquet needs pyarrow, which is not installed: {install('arrow')}") from error
     with new_file(path) as file:
         parquet.write_table(arrow.concat_tables([arrow.table(_columns(found)) for found in searches]), file)
 

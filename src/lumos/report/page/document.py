@@ -17,6 +17,7 @@ from lumos.analyze.contents import memory_curves
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.device_load import BIN_NS, busy_curves
 from lumos.analyze.loop.steps import Members, StepTimes, is_operation_level, members, step_times
+from lumos.analyze.ranks.equal_work import EqualWork, equal_work
 from lumos.analyze.ranks.stragglers import Stragglers, stragglers
 from lumos.analyze.replay import ReplayResult, relative, replay
 from lumos.analyze.tables import class_times
@@ -27,6 +28,7 @@ from lumos.diagnose.ranks import MOST_TRIED
 from lumos.errors import GraphError
 from lumos.graph.build import build
 from lumos.report.page.columns import column
+from lumos.report.page.step_drawings import drawings
 from lumos.report.page.steps import steps_shown
 from lumos.report.page.timeline_levels import Limits, drawing
 from lumos.report.text.format import a_step, kernel_name, percent
@@ -34,6 +36,7 @@ from lumos.result import plain
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
 from lumos.simulate import Frozen, Timeline, freeze, measured, simulate
+from lumos.stages import stage
 from lumos.vocabulary import Grade
 from lumos.whatif.answer import Answer, PeakMemory, contracted
 from lumos.whatif.bench import Bench
@@ -112,6 +115,11 @@ class ReportedJob:
         return step_times(self.measured, self.membership)
 
     @cached_property
+    def classes(self) -> EqualWork:
+        """The class of work of every task."""
+        return equal_work(self.graph, self.membership, self.job)
+
+    @cached_property
     def plan(self) -> Identification:
         """The plan that the job was recorded with, for what-ifs."""
         return Identification(self.job, self.graph)
@@ -126,9 +134,10 @@ class ReportedJob:
         paths = {run: self.paths[run][step] for run in runs}
         if changed is not None:
             runs["changed"], paths["changed"] = changed, self.bench.path(changed, step)
-        return drawing(runs, self.membership, step, paths, self.job, limits)
+        return drawing(runs, self.membership, step, paths, self.job, limits, frozen=self.frozen, classes=self.classes)
 
 
+@stage("writing the report")
 def document(
     recording: ReportedJob,
     *,
@@ -169,7 +178,7 @@ def document(
         "outline": _outline(recording),
         "diagnostics": [*plain(recording.result.diagnostics), *_left_out(recording)],
         "whatif": None if changes is None else _what_if(recording, changes, changed, step),
-        "timeline": recording.drawing(step, changed=rerun) if timeline else None,
+        **(drawings(recording.drawing, recording.steps, step, rerun) if timeline else {"timeline": None, "other_timelines": {}}),
     }
 
 
@@ -205,6 +214,7 @@ def what_if(bench: Bench, changed: Graph, changes: Sequence[str], step: str, *, 
         "difference_s": outcome.step_time_s - base.step_time_s,
         "change": outcome.step_time_s / base.step_time_s - 1 if base.step_time_s else None,
         "trust": plain(bench.trust),
+        "interval": plain(bench.interval_causes(changed, step)),
     }
     if moved:
         answer["moved"] = [{**c._asdict(), "delta_s": c.delta_s} for c in bench.moved(changed, step)]
@@ -297,6 +307,7 @@ def _paths(recording: ReportedJob) -> list[dict[str, Any]]:
         longest = sorted(path.links, key=lambda link: link.start_ns - link.end_ns)[:LONGEST_LINKS]
         links = [
             {
+                "task": link.task,
                 "name": kernel_name(graph.names[graph.name[link.task]]),
                 "rank": link.rank,
                 "processor": graph.processors[graph.processor[link.task]].name,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumos.errors import LumosError
+from lumos.extras import install
 from lumos.output_files import new_file
 
 if TYPE_CHECKING:
@@ -34,7 +35,14 @@ MODULES = (
     "report.js",
     "theme.js",
     "timeline.js",
+    "timeline_input.js",
+    "timeline_links.js",
+    "timeline_marks.js",
     "timeline_paint.js",
+    "timeline_panel.js",
+    "timeline_search.js",
+    "timelines.js",
+    "view_link.js",
 )
 
 
@@ -128,4 +136,4 @@ def _digest(source: str) -> str:
 
 
 def _missing(package: str) -> LumosError:
-    return LumosError(f"reports need {package}, which is not installed: pip install 'lumos-trace[report]'")
+    return LumosError(f"reports need {package}, which is not installed: {install('report')}")

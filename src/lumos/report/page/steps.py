@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def steps_shown(measured: Timeline, replayed: Timeline, owners: Members, job: Job | None = None) -> list[dict[str, Any]]:
     """Every step of the job, in order, in values that JSON can hold.
 
-    basis: whether time_ns and replayed_ns are a period or a latency. latency_ns: as measured. apart: whether the step stands apart from
+    basis: whether time_ns and replayed_ns are a period or a latency. latency_ns: as measured. begin_ns: its first
+    start, from where the timeline of the step begins. apart: whether the step stands apart from
     the others. counts: whether its time counts in the figures of the job. measured, replayed: its parts (`FourWay` and `NamedParts`), ns,
     as a mean over the ranks. ranks: the same for every rank. job: the recording; without it, data loading counts as the host's.
     """
@@ -35,6 +36,7 @@ def steps_shown(measured: Timeline, replayed: Timeline, owners: Members, job: Jo
     for step, time, other in zip(owners.job, times.job, simulated, strict=True):
         facts = {"name": plain(step.name), "basis": time.basis, "apart": step.apart, "counts": step.name in counted}
         lengths = {"time_ns": time.length_ns, "latency_ns": time.latency_ns, "replayed_ns": other.length_ns}
+        lengths["begin_ns"] = time.begin_ns - time.since_ns
         means = {run: _mean([rows[i] for i in step.parts]) for run, rows in parts.items()}
         ranks = [{"rank": owners.steps[i].rank, **{run: rows[i] for run, rows in parts.items()}} for i in step.parts]
         out.append({**facts, **lengths, **means, "ranks": ranks})

@@ -20,13 +20,18 @@ from lumos.analyze.loop.steps import Members, step_times
 from lumos.analyze.ranks.equal_work import equal_work
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
+from lumos.report.page.alike import NO_CLASS, ranks_alike
 from lumos.report.page.columns import column, index, times
+from lumos.report.page.task_facts import TaskFacts
+from lumos.report.page.task_links import LINK_WORDS, link_columns, task_links
 from lumos.report.text.format import kernel_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.analyze.critical_path import CriticalPath
+    from lumos.analyze.ranks.equal_work import EqualWork
+    from lumos.simulate.freeze import Frozen
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int8, Int32, Int64, Job
 
@@ -39,16 +44,16 @@ _COARSEST = 256
 LONGEST_NAME = 160
 #: The class of time in which a collective waits for its last rank.
 _WAITING = "waiting"
-#: The class of a cell in which nothing ran.
-NO_CLASS = 255
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most cells of the finest level, and the most tasks, that a drawing may contain (tasks 0: only levels)."""
+    """The most cells of the finest level, and the most tasks, that a drawing may contain (tasks 0: only levels). details: the most tasks
+    of which it says what they waited for, and their facts."""
 
     cells: int = 1_500_000
     tasks: int = 100_000
+    details: int = 300_000
 
 
 class TimelineLane(NamedTuple):
@@ -175,28 +180,35 @@ def drawing(
     paths: dict[str, CriticalPath],
     job: Job | None = None,
     limits: Limits = Limits(),
+    *,
+    frozen: Frozen | None = None,
+    classes: EqualWork | None = None,
 ) -> dict[str, Any]:
     """One step of each run, in values that JSON can hold. timelines: by the name of the run ("measured", "replayed", …).
-    paths: the critical path of the step by run."""
+    paths: the critical path of the step by run. frozen: of the runs' graph, for what each task waited for. classes: of `equal_work`,
+    where they are known already."""
     graph = next(iter(timelines.values())).graph
-    classes = equal_work(graph, membership, job)
+    classes = classes or equal_work(graph, membership, job)
     labels = (*classes.labels, _WAITING)
     lanes, lane_of = lanes_of(graph)
     own_lanes = len(lanes) == len(np.unique(graph.processor))
-    runs, names = [], _Names(graph)
+    runs, names, facts, groups = [], _Names(graph), TaskFacts(graph, job), None
     for source, timeline in timelines.items():
         window = window_of(timeline, membership, step)
         shown = pieces(timeline, window, lane_of, classes.label, len(classes.labels))
-        cells = [
-            {"bins": w.bins, "bin_ns": w.bin_ns, "label": column(w.label.reshape(-1)), "busy": column(w.busy.reshape(-1))}
-            for w in levels(shown, len(lanes), len(labels), window.length, limits.cells)
-        ]
+        found = levels(shown, len(lanes), len(labels), window.length, limits.cells)
+        groups = groups or ranks_alike([(lane.rank, lane.kind) for lane in lanes], found[-1].label, found[-1].busy)
+        cells = [_encoded(level) for level in found]
         tasks = _tasks(shown, names, len(lanes)) if own_lanes and len(shown.task) <= limits.tasks else None
+        if tasks is not None and frozen is not None and len(shown.task) <= limits.details:
+            links = task_links(timeline, frozen, shown.task)
+            tasks |= {"facts": index(facts.of(shown.task)), "links": link_columns(links, len(shown.task))}
         path = _path(paths[source], window, lane_of[graph.processor]) if source in paths else None
         runs.append(
             {"source": source, "length_ns": window.length, "pieces": len(shown.task), "levels": cells, "tasks": tasks, "path": path}
         )
-    return {"step": step, "lanes": [lane._asdict() for lane in lanes], "labels": labels, "names": names.used, "runs": runs}
+    said = {"facts": facts.used, "link_words": LINK_WORDS, "groups": groups}
+    return {"step": step, "lanes": [lane._asdict() for lane in lanes], "labels": labels, "names": names.used, **said, "runs": runs}
 
 
 def excerpt(timeline: Timeline, membership: Members, step: str, begin: int, end: int, job: Job | None, most: int) -> dict[str, Any] | None:
@@ -213,6 +225,11 @@ def excerpt(timeline: Timeline, membership: Members, step: str, begin: int, end:
         return None
     names = _Names(graph)
     return {"begin_ns": begin, "tasks": _tasks(shown, names, len(lanes)), "names": names.used}
+
+
+def _encoded(level: TimelineLevel) -> dict[str, Any]:
+    cells = {"label": column(level.label.reshape(-1)), "busy": column(level.busy.reshape(-1))}
+    return {"bins": level.bins, "bin_ns": level.bin_ns, **cells}
 
 
 class _Names:
@@ -243,6 +260,7 @@ def _tasks(shown: Pieces, names: _Names, lanes: int) -> dict[str, Any]:
         "duration": times(shown.end - shown.start),
         "label": index(shown.label),
         "name": index(names.of(shown.task)),
+        "task": column(shown.task.astype(np.uint32)),
     }
 
 

@@ -1,4 +1,4 @@
-"""Print results as text for people: a sentence with the answer, then tables that fit 80 columns."""
+"""Print results as text for people: a sentence with the answer, then tables that fit 80 columns, or lists on narrower terminals."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ GUTTER = 3
 
 #: Width of the space before a table or paragraph, in characters.
 INDENT = 2
+
+#: A column of text is not made narrower than this, in characters, because what is left of a name would say nothing.
+LEAST_TEXT = 16
 
 
 def size(nbytes: float) -> str:
@@ -79,21 +82,52 @@ def table(
     whole: bool = False,
 ) -> None:
     """Print a table. The columns in `left` are text: left-aligned, and cut where the width of the console ends, or with
-    `whole` continued in the next line. Other columns are right-aligned and never cut.
+    `whole` continued in the next line. Other columns are right-aligned and never cut: where the console is too narrow for that,
+    the rows are a list, in which each cell follows the name of its column.
 
     Rows after the first `most` are only counted.
     """
     left, shown = set(left), rows[:most]
     widths = _widths(console.width - INDENT, columns, shown, left)
+    if widths is None:
+        for row in shown:
+            _print_list(console, columns, row, left, whole)
+    else:
+        _print_grid(console, columns, shown, left, whole, widths)
+    if len(rows) > most:
+        console.print(f"  … and {len(rows) - most:,} more; --json lists all")
+
+
+def _print_grid(
+    console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]], left: set[int], whole: bool, widths: Sequence[int]
+) -> None:
+    """Print rows as a table with columns of the given widths."""
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), header_style="bold", show_edge=False)
     for i, name in enumerate(columns):
         justify: Literal["left", "right"] = "left" if i in left else "right"
         grid.add_column(Text(name), justify=justify, no_wrap=not whole, overflow="ellipsis", width=widths[i])
-    for row in shown:
+    for row in rows:
         grid.add_row(*(Text(cell) for cell in row))
     console.print(Padding(grid, (0, 0, 0, INDENT), expand=False))
-    if len(rows) > most:
-        console.print(f"  … and {len(rows) - most:,} more; --json lists all")
+
+
+def _print_list(console: Console, columns: Sequence[str], row: Sequence[str], left: set[int], whole: bool) -> None:
+    """Print one row as cells with the names of their columns, as many in a line as fit; lines after the first are further indented."""
+    line = Text(" " * INDENT)
+    for i, (name, cell) in enumerate(zip(columns, row, strict=True)):
+        if not cell:
+            continue
+        part = Text.assemble((name, "bold"), " " if name else "", cell)
+        if len(line) > 2 * INDENT and len(line) + INDENT + len(part) > console.width:
+            console.print(line)
+            line = Text(" " * 2 * INDENT)
+        elif line.plain.strip():
+            line.append(" " * INDENT)
+        if i in left and not whole:
+            part.truncate(console.width - len(line), overflow="ellipsis")
+        line.append_text(part)
+    for piece in line.wrap(console, console.width):
+        console.print(piece)
 
 
 def sentence(console: Console, text: str) -> None:
@@ -146,16 +180,19 @@ def print_diagnostics(console: Console, diagnostics: Sequence[Diagnostic]) -> No
         paragraph(console, "• ", (code, "yellow"), f": {finding.message}{more}")
 
 
-def _widths(available: int, columns: Sequence[str], rows: Sequence[Sequence[str]], text: set[int]) -> list[int]:
-    """The width of each column: that of its longest cell. Where they do not fit, the widest columns of text are narrowed."""
+def _widths(available: int, columns: Sequence[str], rows: Sequence[Sequence[str]], text: set[int]) -> list[int] | None:
+    """The width of each column: that of its longest cell. Where they do not fit, the widest columns of text are narrowed; None where
+    that is not enough."""
     widths = [max(len(name), *(len(row[i]) for row in rows), 0) for i, name in enumerate(columns)]
     over = sum(widths) + GUTTER * (len(columns) - 1) - available
-    while over > 0 and text:
-        widest = max(text, key=lambda i: widths[i])
+    while over > 0:
+        widest = max(text, key=lambda i: widths[i], default=None)
+        if widest is None:
+            return None
         second = max((widths[i] for i in text if widths[i] < widths[widest]), default=0)
-        cut = min(over, widths[widest] - max(second, len(columns[widest]), 1))
+        cut = min(over, widths[widest] - max(second, len(columns[widest]), LEAST_TEXT))
         if cut <= 0:
-            break
+            return None
         widths[widest] -= cut
         over -= cut
     return widths

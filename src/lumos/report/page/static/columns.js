@@ -24,10 +24,15 @@ export function cumulate(differences, offset) {
 
 export async function decodeTasks(tasks) {
   if (!tasks) return null;
-  const [offset, differences, duration, label, name] = await Promise.all(
-    [tasks.offset, tasks.start, tasks.duration, tasks.label, tasks.name].map(decode),
+  const { links } = tasks;
+  const [offset, differences, duration, label, name, task] = await Promise.all(
+    [tasks.offset, tasks.start, tasks.duration, tasks.label, tasks.name, tasks.task].map(decode),
   );
-  return { offset, start: cumulate(differences, offset), duration, label, name };
+  return {
+    offset, start: cumulate(differences, offset), duration, label, name, task,
+    facts: tasks.facts ? await decode(tasks.facts) : null,
+    links: links ? { offset: await decode(links.offset), before: await decode(links.before), kind: await decode(links.kind) } : null,
+  };
 }
 
 export async function decodeRun(run) {

@@ -2,10 +2,11 @@
 
 import { ask, query } from "lumos/api.js";
 import { bench } from "lumos/bench.js";
-import { el, selector } from "lumos/dom.js";
+import { el } from "lumos/dom.js";
 import { bytes } from "lumos/format.js";
+import { stepOptions } from "lumos/parts.js";
 import { section, show, themeButton } from "lumos/report.js";
-import { Timeline } from "lumos/timeline.js";
+import { timelines } from "lumos/timelines.js";
 
 let plotly;
 window.lumosPlotly = () => (plotly ??= new Promise((done, fail) => {
@@ -44,20 +45,11 @@ async function explore() {
   const made = bench(doc, names, settings);
   part.body.append(made.element);
   document.documentElement.dataset.state = "opening";
-  await show(doc, { before: [{ id: "whatif", title: "What if", node: part.node, body: part.body, draw: made.start }], timeline: () => timelines(doc) });
+  await show(doc, { before: [{ id: "whatif", title: "What if", node: part.node, body: part.body, draw: made.start }], timeline: fetched });
 }
 
-// A timeline with a choice of the step.
-async function timelines(doc) {
-  const holder = el("div"), made = { element: el("div") };
-  const choose = async (step) => {
-    const drawing = await ask(query("/api/timeline", { step }));
-    const detail = (run, begin, end) => ask(query("/api/tasks", { step, run, begin_ns: begin, end_ns: end }));
-    made.timeline = await Timeline.create(drawing, detail);
-    holder.replaceChildren(made.timeline.element);
-    window.lumos = { timeline: made.timeline };
-  };
-  made.element.append(el("div", { class: "bar" }, selector("step", doc.step_names, doc.step, choose)), holder);
-  await choose(doc.step);
-  return Object.assign(made.timeline, { element: made.element });
+// The timeline of any step, fetched when it is chosen.
+function fetched(doc) {
+  const detail = (step, run, begin, end) => ask(query("/api/tasks", { step, run, begin_ns: begin, end_ns: end }));
+  return timelines(stepOptions(doc), doc.step, (step) => ask(query("/api/timeline", { step })), detail);
 }

@@ -10,6 +10,14 @@ export function duration(ns, signed = false) {
   return `${sign}${Math.round(ns)} ns`;
 }
 
+// A time on an axis up to `end` whose ticks are `tick` apart: with so many decimals that neighbouring ticks differ. All in ns.
+export function tickText(ns, tick, end) {
+  const [unit, size] = UNITS.find(([, s]) => Math.abs(end) >= s) ?? ["ns", 1];
+  const decimals = Math.max(Math.ceil(-Math.log10(tick / size) - 1e-9), 0);
+  const text = (ns / size).toFixed(decimals);
+  return `${Number(text) === 0 ? text.replace("-", "") : text} ${unit}`;
+}
+
 export const seconds = (s, signed = false) => duration(s === null || s === undefined ? null : s * 1e9, signed);
 
 export function percent(fraction, { signed = false, decimals = 2 } = {}) {

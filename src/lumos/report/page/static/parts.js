@@ -2,9 +2,10 @@
 
 import { inflate } from "lumos/columns.js";
 import { chart, plain, short } from "lumos/charts.js";
-import { el, folded, selector, table } from "lumos/dom.js";
+import { choice, el, folded, selector, table } from "lumos/dom.js";
 import { bytes, count, duration, percent, rate, seconds } from "lumos/format.js";
-import { NAMED, palette, PARTS, RUN, style } from "lumos/theme.js";
+import { viewLink } from "lumos/view_link.js";
+import { NAMED, NAMED_COLOUR, palette, PARTS, RUN, style } from "lumos/theme.js";
 
 const ms = (ns) => ns / 1e6;
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
@@ -22,6 +23,12 @@ export function trustLine(trust) {
   return el("div", { class: "trust" }, "Trust: ", el("b", { class: style }, trust.grade), trust.reasons.length ? `: ${trust.reasons[0].message} ` : "", reasons);
 }
 
+// A link to the task of a rank that starts at a time, ns from the step's first start.
+function atTask(doc, { step, start_ns: start, task }, rank, text) {
+  const begin = doc.steps.find((s) => s.name === step)?.begin_ns;
+  return begin === undefined ? text : el("a", { href: viewLink({ step, run: "measured", rank, at: start + begin, name: task }) }, text);
+}
+
 // What a figure of a step is, in words.
 const BASIS = { period: "from one step's completion to the next", latency: "from its first work to its completion" };
 
@@ -29,7 +36,7 @@ const BASIS = { period: "from one step's completion to the next", latency: "from
 const apart = (doc, s) => (s.apart ? "stands apart" : s.basis !== doc.basis ? s.basis : "");
 
 // The steps to choose from: [name, text].
-const stepOptions = (doc) => doc.steps.map((s) => [s.name, apart(doc, s) ? `${s.name} (${apart(doc, s)})` : s.name]);
+export const stepOptions = (doc) => doc.steps.map((s) => [s.name, apart(doc, s) ? `${s.name} (${apart(doc, s)})` : s.name]);
 
 export function summary(doc, node) {
   const { replay } = doc;
@@ -54,22 +61,28 @@ export function summary(doc, node) {
 export function breakdown(doc, node) {
   const drawing = el("div"), note = el("p", { class: "hint" }), named = el("div"), most = 32, several = doc.replay.ranks > 1;
   const first = several && (doc.steps.length === 1 || doc.steps.length > 12) ? doc.step : "";
-  const draw = (by) => {
+  // The parts that a bar has: the four, or by name, of which those are shown that some step has. [key in a document, its group, name, colour]
+  const four = PARTS.map(([key, name, colour]) => [`${key}_ns`, "four", name, colour]);
+  const byName = Object.keys(NAMED).map((key) => [`${key}_ns`, "named", NAMED[key][0], NAMED_COLOUR[key]]).filter(([key]) => doc.steps.some((s) => s.measured.named[key] || s.replayed.named[key]));
+  let kinds = four, at = first;
+  const draw = (by = at) => {
+    at = by;
     const step = doc.steps.find((s) => s.name === by);
     const whole = (s, name) => ({ name, measured: s.measured, replayed: s.replayed });
     const bars = step
       ? [...(several ? [whole(step, "mean")] : []), ...step.ranks.map((r) => whole(r, `rank ${r.rank}`))]
       : doc.steps.map((s) => whole(s, `${short(s.name.replace("ProfilerStep#", "#"), 16)}${apart(doc, s) ? ` (${apart(doc, s)})` : ""}`));
     const rows = bars.slice(0, most).reverse().flatMap((b) => ["replayed", "measured"].map((run) => [`${plain(b.name)} · ${run}`, b[run]]));
-    const traces = PARTS.map(([key, name, colour]) => ({
+    const traces = kinds.map(([key, group, name, colour]) => ({
       type: "bar", orientation: "h", name, marker: { color: colour, line: { width: 0 } }, y: rows.map(([label]) => label),
-      x: rows.map(([, parts]) => ms(parts.four[`${key}_ns`])), hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
+      x: rows.map(([, parts]) => ms(parts[group][key])), hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
     }));
     named.replaceChildren(namedTable(doc, step ?? doc.steps.find((s) => s.name === doc.typical)));
     note.textContent = bars.length > most ? `The first ${most} of ${bars.length}.` : "";
     return chart(drawing, traces, { barmode: "stack", height: 70 + rows.length * 17, xaxis: { title: { text: several && !step ? "ms, mean over the ranks" : "ms" } }, bargap: 0.25, margin: { l: 150, r: 16, t: 28, b: 40 } });
   };
-  node.append(el("div", { class: "bar" }, selector("step", [["", "all"], ...stepOptions(doc)], first, draw)), drawing, note, named, stepTable(doc), rankTable(doc));
+  node.append(el("div", { class: "bar" }, selector("step", [["", "all"], ...stepOptions(doc)], first, draw),
+    choice("parts", [["four", "four parts"], ["named", "bubble, imbalance, host, …"]], "four", (chosen) => { kinds = chosen === "four" ? four : byName; return draw(); })), drawing, note, named, stepTable(doc), rankTable(doc));
   return draw(first);
 }
 
@@ -87,7 +100,7 @@ function stepTable(doc) {
   const rows = table("Steps of the job", [
     { title: "step", text: true }, { title: "time" }, { title: "basis", text: true }, { title: "latency" }, { title: "replayed" }, { title: "error" }, { title: "", text: true },
   ], doc.steps.map((s) => [
-    s.name, duration(s.time_ns), s.basis, duration(s.latency_ns), duration(s.replayed_ns), offBy(s.time_ns ? s.replayed_ns / s.time_ns - 1 : null), remark(s),
+    el("a", { href: viewLink({ step: s.name }) }, s.name), duration(s.time_ns), s.basis, duration(s.latency_ns), duration(s.replayed_ns), offBy(s.time_ns ? s.replayed_ns / s.time_ns - 1 : null), remark(s),
   ]));
   return doc.steps.length > 24 ? folded("Every step", rows) : rows;
 }
@@ -95,7 +108,7 @@ function stepTable(doc) {
 // How well every step of every rank is replayed.
 function rankTable(doc) {
   const rows = doc.replay.steps.map((s) => [
-    `${s.rank}`, s.name, offBy(s.error), percent(s.kernel_start_error.p95), percent(s.utilization_error), percent(s.kept_wait), percent(s.unexplained_idle), s.scored ? "yes" : s.unscored_reason,
+    atRank(s.name, s.rank), s.name, offBy(s.error), percent(s.kernel_start_error.p95), percent(s.utilization_error), percent(s.kept_wait), percent(s.unexplained_idle), s.scored ? "yes" : s.unscored_reason,
   ]);
   return folded("The replay of every rank", table("Replay of every rank, by its own completions, in shares of its step", [
     { title: "rank" }, { title: "step", text: true }, { title: "error" }, { title: "start p95" }, { title: "busy" }, { title: "kept waiting" }, { title: "unexplained" }, { title: "scored", text: true },
@@ -182,22 +195,24 @@ export function path(doc, node) {
     const rows = [["replayed", found.replayed], ["measured", found]];
     const all = [...new Set([...labels, ...Object.keys(found.replayed.by_class)])];
     const traces = all.map((label) => ({
-      type: "bar", orientation: "h", name: plain(label), y: rows.map(([run]) => run), x: rows.map(([, p]) => ms(p.by_class[label] ?? 0)), marker: { color: colour(label) },
+      type: "bar", orientation: "h", name: plain(label), y: rows.map(([run]) => run), x: rows.map(([, p]) => ms(p.by_class[label] ?? 0)), marker: { color: colour(label), line: { width: 1, color: style("--paper") } },
       hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + plain(label) + "</extra>",
     }));
     below.replaceChildren(
       folded(`The longest of ${count(found.count, "link")}`, table("Longest stretches of work on the critical path, in order", [
         { title: "from" }, { title: "time" }, { title: "class", text: true }, { title: "rank" }, { title: "on", text: true }, { title: "task", text: true },
-      ], found.links.map((l) => [duration(l.start_ns), duration(l.time_ns), l.class, `${l.rank}`, l.processor, l.name]))),
+      ], found.links.map((l) => [el("a", { href: viewLink({ step, run: "measured", rank: l.rank, task: l.task }) }, duration(l.start_ns)), duration(l.time_ns), l.class, `${l.rank}`, l.processor, l.name]))),
       ...(found.by_rank.length > 1 ? [folded("By rank", table("Ranks on the critical path", [
         { title: "rank" }, { title: "of the path" }, { title: "waited for others" }, { title: "others waited for it" },
-      ], found.by_rank.map((r) => [`${r.rank}`, duration(r.path_ns), duration(r.waited_ns), duration(r.waited_for_ns)])))] : []),
+      ], found.by_rank.map((r) => [atRank(step, r.rank), duration(r.path_ns), duration(r.waited_ns), duration(r.waited_for_ns)])))] : []),
     );
     return chart(drawing, traces, { barmode: "stack", height: 210, xaxis: { title: { text: "ms of the critical path" } }, margin: { l: 80, r: 16, t: 60, b: 40 } });
   };
   node.append(el("div", { class: "bar" }, selector("step", stepOptions(doc), doc.step, draw)), drawing, below);
   return draw(doc.step);
 }
+
+const atRank = (step, rank) => el("a", { href: viewLink({ step, run: "measured", rank }) }, `${rank}`);
 
 // What to fix first: one block a finding, and what the recording does not show.
 export function findings(doc, node) {
@@ -208,7 +223,7 @@ export function findings(doc, node) {
     el("div", { class: "worth" }, el("strong", {}, `worth ${seconds(f.worth_s)} a step`), ` (${percent(f.worth_s / step)}; 80 % interval ${seconds(f.worth_low_s)} to ${seconds(f.worth_high_s)})`),
     el("div", {}, f.evidence),
     el("div", {}, el("strong", {}, "Fix: "), f.fix),
-    el("div", { class: "hint" }, `${f.where.step} at ${duration(f.where.start_ns)}, ${ranks(f.where.ranks)}: ${short(f.where.task, 60)}`),
+    el("div", { class: "hint" }, atTask(doc, f.where, f.where.ranks[0], `${f.where.step} at ${duration(f.where.start_ns)}`), `, ${ranks(f.where.ranks)}: ${short(f.where.task, 60)}`),
     el("div", { class: "hint" }, el("code", {}, f.command)));
   node.append(
     ...(found.length ? found.slice(0, 6).map(one) : [el("p", { class: "good" }, "Nothing was found that is worth 2 % of the step.")]),
@@ -230,9 +245,9 @@ export function stragglers(doc, node) {
     ["worst rank", `${[...found.by_rank].sort((a, b) => b.worth_ns - a.worth_ns)[0].rank}`, `fixing it is worth ${duration(Math.max(...found.by_rank.map((r) => r.worth_ns)))} a step`],
   ]), drawing,
   ...(found.findings.length ? [table("Causes", [{ title: "cause", text: true }, { title: "rank" }, { title: "what", text: true }, { title: "worst at", text: true }, { title: "longer than ideal" }, { title: "slowdown" }, { title: "worth a step" }],
-    found.findings.map((f) => [f.cause.replace("-", " "), `${f.where.rank}`, short(f.name, 60), `${duration(f.where.start_ns)} of ${f.where.step}`, duration(f.excess_ns), f.slowdown.toFixed(3), duration(f.worth_ns, true)]))] : []),
+    found.findings.map((f) => [f.cause.replace("-", " "), `${f.where.rank}`, short(f.name, 60), atTask(doc, f.where, f.where.rank, `${duration(f.where.start_ns)} of ${f.where.step}`), duration(f.excess_ns), f.slowdown.toFixed(3), duration(f.worth_ns, true)]))] : []),
   folded("By rank", table("Ranks", [{ title: "rank" }, { title: "work" }, { title: "ideal" }, { title: "slowdown" }, { title: "worth a step" }],
-    found.by_rank.map((r) => [`${r.rank}`, duration(r.work_ns), duration(r.ideal_work_ns), r.slowdown.toFixed(3), duration(r.worth_ns, true)]))),
+    found.by_rank.map((r) => [atRank(doc.step, r.rank), duration(r.work_ns), duration(r.ideal_work_ns), r.slowdown.toFixed(3), duration(r.worth_ns, true)]))),
   folded("By class", table("Classes of work over all ranks", [{ title: "class", text: true }, { title: "work" }, { title: "ideal" }, { title: "slowdown" }, { title: "worth a step" }],
     found.by_class.map((c) => [c.name, duration(c.work_ns), duration(c.ideal_work_ns), c.slowdown.toFixed(3), duration(c.worth_ns, true)]))),
   ...(found.diagnostics.length ? [diagnosticList(found.diagnostics)] : []));
@@ -243,13 +258,26 @@ export function stragglers(doc, node) {
   }], { height: Math.max(250, Math.min(120 + 22 * ranks.length, 760)), yaxis: { autorange: "reversed", type: "category" }, xaxis: { side: "top", type: "category", tickangle: -35 }, margin: { l: 70, r: 16, t: 120, b: 16 } });
 }
 
+// Why an interval is as wide as it is, as words to append; none where that is not known.
+function intervalCauses(causes) {
+  if (!causes) return "";
+  const differ = percent(causes.step_spread, { decimals: 1 });
+  const words = [
+    `the replay is up to ${percent(causes.replay_error)} off`,
+    causes.few_steps ? `${differ} for steps that differ, as there are too few to see by how much` : `the recorded steps differ by ${differ}`,
+    causes.unknown_s ? `${seconds(causes.unknown_s)} at each end for what the recording does not show` : null,
+    causes.gaps_s ? `${seconds(causes.gaps_s)} for pauses of the device that were not measured` : null,
+  ];
+  return ` (${words.filter(Boolean).join("; ")})`;
+}
+
 // The effect of a what-if on a step: figures and the four parts. Returns the elements and the promise of the chart.
 export function outcome(found) {
   const faster = found.difference_s < 0, drawing = el("div"), runs = [["changed", found.breakdown], ["base", found.base.breakdown]];
   const elements = [
     el("div", { class: "big", "aria-live": "polite" }, seconds(found.step_time_s)),
     el("div", { class: found.difference_s === 0 ? "" : faster ? "good" : "bad" }, `${seconds(found.difference_s, true)} (${percent(found.change, { signed: true })}) against ${seconds(found.base.step_time_s)} replayed`),
-    el("div", { class: "hint" }, `between ${seconds(found.step_time_low_s)} and ${seconds(found.step_time_high_s)}, as far off as the replay is; ${seconds(found.measured_step_s)} measured${found.seconds_s === undefined ? "" : `; answered in ${seconds(found.seconds_s)}`}`),
+    el("div", { class: "hint" }, `80 % interval ${seconds(found.step_time_low_s)} to ${seconds(found.step_time_high_s)}${intervalCauses(found.interval)}; ${seconds(found.measured_step_s)} measured${found.seconds_s === undefined ? "" : `; answered in ${seconds(found.seconds_s)}`}`),
     ...(found.trust && found.trust.grade !== "sound" ? [trustLine(found.trust)] : []),
     drawing,
   ];

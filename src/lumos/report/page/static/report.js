@@ -3,7 +3,7 @@
 import { el } from "lumos/dom.js";
 import * as parts from "lumos/parts.js";
 import { setTheme } from "lumos/theme.js";
-import { Timeline } from "lumos/timeline.js";
+import { timelines } from "lumos/timelines.js";
 
 // [name, heading, what it shows, the function that draws it, whether a document has it]
 const PARTS = [
@@ -34,8 +34,14 @@ export function themeButton() {
   return button;
 }
 
-// before: sections that come before those of the report, behind what to fix first. detail: fetches the timeline's tasks where it has none.
-export async function show(doc, { before = [], detail = null, timeline = (d) => Timeline.create(d, detail) } = {}) {
+// The timeline of a report that holds those of all its steps, or of the first ones.
+function ownTimelines(doc) {
+  const steps = parts.stepOptions(doc).filter(([name]) => name === doc.step || name in doc.other_timelines);
+  return timelines(steps, doc.step, async (step) => (step === doc.step ? doc.timeline : doc.other_timelines[step]));
+}
+
+// before: sections that come before those of the report, behind what to fix first. timeline: makes the timeline, where the document has none.
+export async function show(doc, { before = [], timeline = ownTimelines } = {}) {
   const main = document.getElementById("parts");
   main.replaceChildren();
   const top = document.getElementById("summary");
@@ -47,12 +53,12 @@ export async function show(doc, { before = [], detail = null, timeline = (d) => 
   made.splice(doc.diagnosis ? 1 : 0, 0, ...before);
   main.append(...made.map((m) => m.node));
   document.getElementById("contents").replaceChildren(...made.map((m) => el("li", {}, el("a", { href: `#${m.id}` }, m.title))));
-  const shown = await timeline(doc.timeline);
+  const shown = await timeline(doc);
   made.find((m) => m.id === "timeline").body.append(shown.element);
-  window.lumos = { timeline: shown };
   await new Promise(requestAnimationFrame);
   document.documentElement.dataset.opened = Math.round(performance.now());
   for (const { draw, body } of made) if (draw) await draw(doc, body);
+  await shown.follow();
   document.documentElement.dataset.state = "ready";
   document.documentElement.dataset.ready = Math.round(performance.now());
 }

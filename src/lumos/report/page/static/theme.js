@@ -1,17 +1,30 @@
-// Light and dark, and the colours of classes of work: Okabe and Ito's palette, which colour-blind people can distinguish, with
-// lighter and darker variants for related classes, which differ in lightness as well as in hue.
+// Light and dark, and the colours of classes of work: a few, each for a family of classes, after Okabe and Ito's palette. Each has a
+// contrast of at least 3 to the ground of the lanes, light and dark, and any two differ for people with colour blindness
+// (tests/report/page/test_palette.py). Pale are waiting and the time between operators, in which nothing works.
 
-const CLASS = {
-  gemm: "#0072b2", attention: "#56b4e9", convolution: "#4a5fc1", collective: "#d55e00", transfer: "#d55e00", waiting: "#f0d97a",
-  elementwise: "#009e73", normalisation: "#66c2a4", softmax: "#0f7f60", reduction: "#a3d9b1", pooling: "#3d7a63", embedding: "#b8d000",
-  optimizer: "#e69f00", memcpy: "#cc79a7", memset: "#e5b8d2", sorting: "#00674b", other: "#8c6bb1",
-  "cpu operators": "#6d7f94", operators: "#6d7f94", "between operators": "#c9d2db", "cpu between operators": "#c9d2db", "cpu launches": "#8aa1c1", "launch calls": "#8aa1c1",
-  "cpu runtime calls": "#a2a9b3", "runtime calls": "#a2a9b3", "cpu synchronisation": "#b0885a", "synchronising calls": "#b0885a",
-  "forward-compute": "#56b4e9", "backward-compute": "#0072b2", "launch delay": "#c9d2db", idle: "#e3e3e3", "launch latency": "#cc79a7",
-  "kernel gaps": "#999999", "communication, waiting unknown": "#f08a4b",
-  "CPU work": "#6d7f94", kernels: "#0072b2", communication: "#d55e00", "launches and gaps": "#cc79a7", "late start": "#b8d000",
+export const FAMILY = {
+  matrix: "#0072b2", attention: "#4d94c4", communication: "#b84a00", elementwise: "#009e73", optimizer: "#b98500", memory: "#ce6f71",
+  other: "#9c7bdd", operators: "#7e8fa3", calls: "#626d7a", synchronisation: "#945f2c",
 };
-const SPARE = ["#009e73", "#e69f00", "#cc79a7", "#8c6bb1", "#b8d000", "#66c2a4", "#00674b", "#3d7a63", "#a3d9b1", "#b0885a", "#e5b8d2", "#d55e00"];
+export const PALE = { waiting: "#f0d97a", idle: "#c9d2db" };
+
+const CLASS = {};
+const families = {
+  matrix: ["gemm", "convolution", "backward-compute", "kernels"],
+  attention: ["attention", "forward-compute"],
+  communication: ["collective", "transfer", "communication"],
+  elementwise: ["elementwise", "normalisation", "softmax", "reduction", "pooling", "embedding", "sorting"],
+  optimizer: ["optimizer", "late start", "late start of the rank"],
+  memory: ["memcpy", "memset"],
+  other: ["other", "launch latency", "launches and gaps", "kernel gaps"],
+  operators: ["cpu operators", "operators", "CPU work"],
+  calls: ["cpu launches", "launch calls", "cpu runtime calls", "runtime calls"],
+  synchronisation: ["cpu synchronisation", "synchronising calls", "communication, waiting unknown"],
+};
+for (const [family, labels] of Object.entries(families)) for (const label of labels) CLASS[label] = FAMILY[family];
+for (const label of ["between operators", "cpu between operators", "launch delay", "idle"]) CLASS[label] = PALE.idle;
+CLASS.waiting = PALE.waiting;
+const SPARE = Object.values(FAMILY);
 
 // The four parts of a step.
 export const PARTS = [
@@ -31,6 +44,12 @@ export const NAMED = {
   kernel_gap: ["kernel gaps", "the pause of a device between two tasks"],
   wait: ["waits", "for other device work or a synchronisation"],
   unexplained: ["unexplained", "no known cause"],
+};
+
+// Their colours: work blue, waiting for others orange and yellow, the host grey and brown, the device's pauses green and pink.
+export const NAMED_COLOUR = {
+  compute: "#0072b2", communication: "#d55e00", pipeline_bubble: "#f0d97a", imbalance: "#e69f00", data_loading: "#b0885a",
+  host_between_operators: "#c9d2db", host: "#6d7f94", kernel_gap: "#cc79a7", wait: "#009e73", unexplained: "#8c6bb1",
 };
 
 export const RUN = { measured: "#0072b2", replayed: "#d55e00", changed: "#009e73" };

@@ -3,10 +3,16 @@
 import { decodeRun, decodeTasks } from "lumos/columns.js";
 import { choice, el } from "lumos/dom.js";
 import { duration, percent } from "lumos/format.js";
+import { listen } from "lumos/timeline_input.js";
+import { TaskLinks } from "lumos/timeline_links.js";
+import { GAP, GUTTER, paintFlows, paintGutter, paintNames, paintPath, paintRuler, paintSelected, RULER, TALLEST } from "lumos/timeline_marks.js";
 import { cell, levelFor, MOST_TASKS, paintLevel, paintTasks, pixel, tasksInView, visible } from "lumos/timeline_paint.js";
-import { isDark, onTheme, palette, style } from "lumos/theme.js";
+import { panel } from "lumos/timeline_panel.js";
+import { TaskSearch } from "lumos/timeline_search.js";
+import { onTheme, palette, style } from "lumos/theme.js";
 
-const GUTTER = 168, RULER = 22, GAP = 3, TALLEST = 620;
+// Jobs of more ranks begin with one rank of each kind.
+const MOST_RANKS = 16;
 
 export class Timeline {
   // drawing: what lumos.report.page.timeline_levels.drawing returns. detail: async (run, begin, end) → excerpt or null; fetches
@@ -23,9 +29,15 @@ export class Timeline {
     this.names = drawing.names;
     this.length = Math.max(...runs.map((r) => r.length_ns), 1);
     this.view = { begin: 0, end: this.length };
-    this.row = Math.max(11, Math.min(22, Math.floor(TALLEST / drawing.lanes.length) - GAP));
+    this.onview = () => {};
+    this.linksOf = new Map();
+    this.groups = drawing.groups ?? [];
+    this.ranks = new Set(drawing.lanes.map((lane) => lane.rank)).size;
+    this.grouped = this.ranks > MOST_RANKS && this.groups.length < this.ranks;
+    this.arrange();
     this.top = 0;
     this.showPath = true;
+    this.showFlows = false;
     this.dim = null;
     this.selected = null;
     this.colour = palette(drawing.labels);
@@ -34,6 +46,29 @@ export class Timeline {
     onTheme(() => this.draw());
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
+
+  // Which lanes are shown, and where: all, or those of the first rank of each group of ranks that are alike.
+  arrange() {
+    const first = new Map(this.groups.map((group) => [group[0], group.length]));
+    this.alike = this.grouped ? first : new Map();
+    this.shown = this.drawing.lanes.flatMap((lane, i) => (!this.grouped || first.has(lane.rank) ? [i] : []));
+    this.rowOf = new Int32Array(this.drawing.lanes.length).fill(-1);
+    this.shown.forEach((lane, row) => { this.rowOf[lane] = row; });
+    this.row = Math.max(11, Math.min(22, Math.floor(TALLEST / this.shown.length) - GAP));
+  }
+
+  visibleLanes() { return this.shown; }
+
+  // Show one rank of each kind, or every rank.
+  group(on) {
+    this.grouped = on;
+    this.arrange();
+    this.top = 0;
+    this.canvas.style.height = `${this.tall()}px`;
+    this.find(this.search.field.value);
+  }
+
+  tall() { return RULER + Math.min(this.shown.length * (this.row + GAP) + 4, TALLEST); }
 
   build() {
     this.canvas = el("canvas", {
@@ -44,34 +79,38 @@ export class Timeline {
     this.announcement = el("div", { class: "sr", "aria-live": "polite" });
     this.readout = el("span", { class: "hint" });
     const runs = choice("run", this.runs.map((r) => [r.source, r.source]), this.run.source, (source) => {
-      this.run = this.runs.find((r) => r.source === source);
-      this.selected = null;
-      this.draw();
+      this.showRun(source);
+      this.moved();
     });
+    this.runChoice = runs;
     const path = el("label", {}, el("input", { type: "checkbox", checked: true, onchange: (e) => { this.showPath = e.target.checked; this.draw(); } }), " critical path");
-    const find = el("input", { type: "search", placeholder: "find a name", "aria-label": "find tasks by name", oninput: (e) => this.find(e.target.value) });
+    const flows = this.runs.some((r) => r.tasks?.links) ? el("label", {}, el("input", { type: "checkbox", onchange: (e) => { this.showFlows = e.target.checked; this.draw(); } }), " launches") : null;
+    const groups = this.groups.length < this.ranks && this.ranks > 2 ? choice("ranks", [[true, `${this.groups.length} kinds of rank`], [false, `all ${this.ranks} ranks`]], this.grouped, (on) => this.group(on)) : null;
+    this.search = new TaskSearch(this);
+    this.panel = el("div", { class: "task", hidden: true });
     const button = (text, label, act) => el("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     const bar = el("div", { class: "bar" }, runs,
       button("+", "zoom in", () => this.zoom(0.5)), button("−", "zoom out", () => this.zoom(2)), button("all", "show all", () => this.show(0, this.length)),
-      path, find, el("span", { class: "space" }), this.readout);
-    const height = RULER + Math.min(this.drawing.lanes.length * (this.row + GAP) + 4, TALLEST);
-    this.canvas.style.height = `${height}px`;
-    this.listen();
+      path, ...[flows, groups].filter(Boolean), this.search.element, el("span", { class: "space" }), this.readout);
+    this.canvas.style.height = `${this.tall()}px`;
+    listen(this);
     const present = new Set(this.runs.flatMap((r) => [...(r.levels.at(-1)?.label ?? [])]));
-    const keys = this.drawing.labels.filter((_, i) => present.has(i)).map((label) => {
+    const families = new Map(); // labels of one colour share a key
+    for (const label of this.drawing.labels.filter((_, i) => present.has(i))) families.set(this.colour(label), [...(families.get(this.colour(label)) ?? []), label]);
+    const keys = [...families].map(([colour, labels]) => {
       const key = el("span", { class: "key" });
-      key.style.background = this.colour(label);
-      return el("span", {}, key, label);
+      key.style.background = colour;
+      return el("span", {}, key, labels.join(", "));
     });
-    return el("div", {}, bar, el("div", { class: "timeline" }, this.canvas, this.tip), this.announcement, el("div", { class: "legend" }, ...keys),
-      el("p", { class: "hint" }, "Drag to pan; Ctrl + wheel, + and − zoom; arrows pan and scroll; Home shows all; N and P step through tasks; double-click zooms to a task. The line along a lane is the critical path."));
+    return el("div", {}, bar, el("div", { class: "timeline" }, this.canvas, this.tip), this.announcement, this.panel, el("div", { class: "legend" }, ...keys),
+      el("p", { class: "hint" }, "Drag to pan; Ctrl + wheel, + and − zoom; arrows pan and scroll; Home shows all; N and P step through tasks; a click on a task says what it waited for; double-click zooms to it. The line along a lane is the critical path. The address of the page holds what is shown."));
   }
 
   // ---- what is in view
 
   get width() { return Math.max(this.canvas.clientWidth - GUTTER, 10); }
   get height() { return this.canvas.clientHeight; }
-  get deepest() { return Math.max(this.drawing.lanes.length * (this.row + GAP) + RULER - this.height + 4, 0); }
+  get deepest() { return Math.max(this.shown.length * (this.row + GAP) + RULER - this.height + 4, 0); }
 
   show(begin, end) {
     const span = Math.min(Math.max(end - begin, 50), this.length * 1.05);
@@ -79,6 +118,67 @@ export class Timeline {
     this.view = { begin, end: begin + span };
     this.draw();
     this.fetchDetail();
+    this.moved();
+  }
+
+  moved() { this.onview(); }
+
+  showRun(source) {
+    this.run = this.runs.find((r) => r.source === source);
+    for (const button of this.runChoice.children) button.setAttribute("aria-pressed", String(button.textContent === source));
+    this.search.update(this.wanted);
+    this.select(null);
+  }
+
+  // What is shown, as view_link.js writes it.
+  state() {
+    const { begin, end } = this.view, { run, selected } = this;
+    return { run: run.source, begin, end, ...(selected && run.tasks ? { task: run.tasks.task[selected.index] } : {}) };
+  }
+
+  // Show what a link names: a run, a range, a rank, a task.
+  async goTo({ run, begin, end, task, rank, at, name }) {
+    if (run && run !== this.run.source && this.runs.some((r) => r.source === run)) this.showRun(run);
+    const { tasks } = this.run;
+    if (task !== undefined && tasks) {
+      const found = tasks.task.lastIndexOf(task);
+      if (found >= 0) this.reveal(this.describe(found), begin === undefined);
+    } else if (at !== undefined) {
+      const found = tasks && this.taskNear(rank, at, name);
+      if (found) this.reveal(found, begin === undefined);
+      else this.show(at - this.length / 100, at + this.length / 50);
+    }
+    if (begin !== undefined && end !== undefined) this.show(begin, end);
+    if (rank !== undefined && !this.selected) this.scrollTo(this.drawing.lanes.findIndex((lane) => lane.rank === rank));
+  }
+
+  // The task of a rank that starts nearest to a time, of that name if one does.
+  taskNear(rank, at, name) {
+    const { tasks } = this.run;
+    let best = -1, least = Infinity;
+    for (let lane = 0; lane + 1 < tasks.offset.length; lane++) {
+      if (rank !== undefined && this.drawing.lanes[lane].rank !== rank) continue;
+      for (let i = tasks.offset[lane]; i < tasks.offset[lane + 1]; i++) {
+        const away = Math.abs(tasks.start[i] - at) + (name && this.names[tasks.name[i]] !== name ? this.length / 1000 : 0);
+        if (away < least) [best, least] = [i, away];
+      }
+    }
+    return best < 0 ? null : this.describe(best);
+  }
+
+  // Select a task and bring it into view: its lane, and with `zoom` so near that it can be seen among its neighbours.
+  reveal(task, zoom) {
+    if (this.rowOf[task.lane] < 0) this.group(false);
+    this.select(task);
+    if (zoom) this.show(task.start - 4 * task.duration - 2000, task.start + 5 * task.duration + 2000);
+    this.scrollTo(task.lane);
+  }
+
+  scrollTo(lane) {
+    const y = this.y(lane);
+    if (lane < 0 || (y >= RULER && y + this.row <= this.height)) return;
+    this.top = Math.min(Math.max(this.top + y - this.height / 2, 0), this.deepest);
+    this.draw();
   }
 
   zoom(factor, at = 0.5) {
@@ -101,13 +201,14 @@ export class Timeline {
     const wanted = text.trim().toLowerCase();
     this.wanted = wanted;
     this.dim = wanted ? Uint8Array.from(this.names, (n) => (n.toLowerCase().includes(wanted) ? 0 : 1)) : null;
+    this.search.update(wanted);
     this.draw();
   }
 
   lanesInView(ratio) {
     const out = [];
-    for (let lane = 0; lane < this.drawing.lanes.length; lane++) {
-      const y = RULER + 2 + lane * (this.row + GAP) - this.top;
+    for (const lane of this.shown) {
+      const y = this.y(lane);
       if (y + this.row > RULER && y < this.height) out.push({ lane, y: Math.round((y - RULER) * ratio), height: Math.round(this.row * ratio) });
     }
     return out;
@@ -168,11 +269,12 @@ export class Timeline {
     image.context.putImageData(image.data, 0, 0);
     context.drawImage(image.canvas, Math.round(GUTTER * ratio), Math.round(RULER * ratio));
     context.scale(ratio, ratio);
-    if (found) this.paintNames(context, found, lanes);
-    if (this.showPath) this.paintPath(context);
-    this.paintSelected(context);
-    this.paintGutter(context);
-    this.paintRuler(context);
+    if (found) paintNames(this, context, found, lanes);
+    if (this.showPath) paintPath(this, context);
+    paintFlows(this, context);
+    paintSelected(this, context);
+    paintGutter(this, context);
+    paintRuler(this, context);
     const { begin, end } = this.view;
     Object.assign(canvas.dataset, { begin: Math.round(begin), end: Math.round(end), mode: found ? "tasks" : "levels" });
     this.readout.textContent = `${duration(Math.min(end - begin, this.run.length_ns))} of ${duration(this.run.length_ns)}${found ? "" : `, in bins of ${duration(levelFor(this.run.levels, (end - begin) / target.width).bin_ns)}`}`;
@@ -189,92 +291,26 @@ export class Timeline {
   }
 
   x(ns) { return GUTTER + ((ns - this.view.begin) / (this.view.end - this.view.begin)) * this.width; }
-  y(lane) { return RULER + 2 + lane * (this.row + GAP) - this.top; }
+  y(lane) { return RULER + 2 + this.rowOf[lane] * (this.row + GAP) - this.top; }
+
+  // Who waited for whom in the run that is shown; null where the drawing does not say.
+  get links() {
+    const { run } = this;
+    if (!run.tasks?.links) return null;
+    if (!this.linksOf.has(run.source)) this.linksOf.set(run.source, new TaskLinks(run.tasks, this.drawing.link_words));
+    return this.linksOf.get(run.source);
+  }
 
   backdrop(context, ratio) {
     context.fillStyle = style("--panel");
     for (const { y, height } of this.lanesInView(ratio)) context.fillRect(GUTTER * ratio, RULER * ratio + y, this.width * ratio, height);
   }
 
-  paintNames(context, { tasks, names, shift }, lanes) {
-    context.font = `${Math.min(this.row - 3, 11)}px system-ui, sans-serif`;
-    context.textBaseline = "middle";
-    const letter = context.measureText("abcdefghij").width / 10;
-    const { begin, end } = this.view;
-    for (const { lane } of lanes) {
-      const [low, high] = visible(tasks, lane, begin - shift, end - shift);
-      if (high - low > this.width) continue;
-      for (let i = low; i < high; i++) {
-        const left = Math.max(this.x(tasks.start[i] + shift), GUTTER), right = Math.min(this.x(tasks.start[i] + shift + tasks.duration[i]), GUTTER + this.width);
-        const letters = Math.floor((right - left - 6) / letter);
-        if (letters < 3) continue;
-        context.fillStyle = readable(this.colour(this.drawing.labels[tasks.label[i]]));
-        context.fillText(names[tasks.name[i]].slice(0, letters), left + 3, this.y(lane) + this.row / 2 + 0.5, right - left - 5);
-      }
-    }
-  }
-
-  paintPath(context) {
-    const { path } = this.run;
-    if (!path) return;
-    context.fillStyle = isDark() ? "#ffffff" : "#111111";
-    let painted = -1, onLane = -1;
-    for (let i = 0; i < path.lane.length; i++) {
-      const x0 = this.x(path.start[i]), x1 = this.x(path.start[i] + path.duration[i]);
-      if (x1 < GUTTER || x0 > GUTTER + this.width) continue;
-      if (path.lane[i] === onLane && x1 - painted < 0.5) continue;
-      const left = Math.max(x0, GUTTER);
-      context.fillRect(left, this.y(path.lane[i]) + this.row - 1, Math.max(Math.min(x1, GUTTER + this.width) - left, 1), 3);
-      [painted, onLane] = [x1, path.lane[i]];
-    }
-  }
-
-  paintSelected(context) {
-    const s = this.selected;
-    if (!s) return;
-    context.strokeStyle = isDark() ? "#ffffff" : "#000000";
-    context.lineWidth = 2;
-    const x0 = Math.max(this.x(s.start), GUTTER), x1 = Math.min(this.x(s.start + s.duration), GUTTER + this.width);
-    context.strokeRect(x0, this.y(s.lane), Math.max(x1 - x0, 2), this.row);
-  }
-
-  paintGutter(context) {
-    context.fillStyle = style("--paper");
-    context.fillRect(0, 0, GUTTER - 4, this.height);
-    context.textBaseline = "middle";
-    context.font = `${Math.min(this.row, 12)}px system-ui, sans-serif`;
-    const last = this.drawing.lanes.length > 1;
-    for (const { lane } of this.lanesInView(1)) {
-      const { rank, name } = this.drawing.lanes[lane];
-      const first = lane === 0 || this.drawing.lanes[lane - 1].rank !== rank;
-      const y = this.y(lane) + this.row / 2;
-      context.fillStyle = style("--ink");
-      if (first && last) context.fillText(`r${rank}`, 6, y);
-      context.fillStyle = style("--soft");
-      context.fillText(name.length > 21 ? `${name.slice(0, 20)}…` : name, last ? 36 : 6, y);
-    }
-  }
-
-  paintRuler(context) {
-    const { begin, end } = this.view;
-    context.fillStyle = style("--paper");
-    context.fillRect(0, 0, GUTTER + this.width, RULER);
-    context.fillStyle = style("--soft");
-    context.font = "11px system-ui, sans-serif";
-    context.textBaseline = "middle";
-    const raw = (end - begin) / Math.max(this.width / 110, 1), power = 10 ** Math.floor(Math.log10(raw));
-    const tick = [1, 2, 5, 10].map((m) => m * power).find((t) => t >= raw);
-    for (let at = Math.ceil(begin / tick) * tick; at < end; at += tick) {
-      context.fillRect(this.x(at), RULER - 5, 1, 5);
-      context.fillText(duration(Math.round(at)), this.x(at) + 3, RULER / 2 - 1);
-    }
-  }
-
   // ---- what is under the pointer
 
   laneAt(y) {
-    const lane = Math.floor((y - RULER - 2 + this.top) / (this.row + GAP));
-    return y > RULER && lane >= 0 && lane < this.drawing.lanes.length ? lane : -1;
+    const row = Math.floor((y - RULER - 2 + this.top) / (this.row + GAP));
+    return y > RULER ? (this.shown[row] ?? -1) : -1;
   }
 
   taskAt(lane, time) {
@@ -288,11 +324,18 @@ export class Timeline {
       const away = Math.max(start - time, time - end, 0);
       if (away <= nearest) [best, nearest] = [i, away];
     }
-    return best === null ? null : this.describe(found, lane, best);
+    return best === null ? null : this.describe(best, found, lane);
   }
 
-  describe({ tasks, names, shift }, lane, i) {
+  // Piece i of the tasks that are given, or of the run that is shown.
+  describe(i, { tasks, names, shift } = { tasks: this.run.tasks, names: this.names, shift: 0 }, lane = this.laneOf(tasks, i)) {
     return { lane, index: i, start: tasks.start[i] + shift, duration: tasks.duration[i], label: this.drawing.labels[tasks.label[i]], name: names[tasks.name[i]] };
+  }
+
+  laneOf(tasks, i) {
+    let lane = 0;
+    while (tasks.offset[lane + 1] <= i) lane++;
+    return lane;
   }
 
   hover(x, y) {
@@ -318,8 +361,19 @@ export class Timeline {
 
   hideTip() { this.tip.hidden = true; }
 
+  // The facts of a task of the run that is shown, as lines.
+  factsOf(task) {
+    const { tasks } = this.run;
+    return tasks?.facts ? this.drawing.facts[tasks.facts[task.index]] : [];
+  }
+
   select(task) {
     this.selected = task;
+    const whole = task && this.run.tasks ? task : null;
+    const choose = (piece) => { const found = this.describe(piece); this.reveal(found, false); };
+    this.panel.hidden = !task;
+    this.panel.replaceChildren(...panel(task, task && this.drawing.lanes[task.lane], { links: whole && this.links, facts: whole ? this.factsOf(task) : [], choose, describe: (i) => this.describe(i) }));
+    this.moved();
     if (task) {
       const { rank, name } = this.drawing.lanes[task.lane];
       this.announcement.textContent = words(task, rank, name);
@@ -337,69 +391,8 @@ export class Timeline {
     const lane = this.selected?.lane ?? this.laneAt(RULER + this.row);
     const [low, high] = [found.tasks.offset[lane], found.tasks.offset[lane + 1]];
     const at = this.selected ? this.selected.index + step : visible(found.tasks, lane, this.view.begin - found.shift, this.view.end)[0];
-    if (at >= low && at < high) this.select(this.describe(found, lane, at));
-  }
-
-  listen() {
-    const { canvas } = this;
-    let drag = null;
-    const place = (e) => { const box = canvas.getBoundingClientRect(); return [e.clientX - box.left, e.clientY - box.top]; };
-    canvas.addEventListener("pointerdown", (e) => {
-      if (e.button) return;
-      canvas.setPointerCapture(e.pointerId);
-      drag = { x: e.clientX, y: e.clientY, view: this.view, top: this.top, moved: false };
-      canvas.classList.add("dragging");
-    });
-    canvas.addEventListener("pointermove", (e) => {
-      if (!drag) return this.hover(...place(e));
-      const dx = e.clientX - drag.x, dy = e.clientY - drag.y;
-      drag.moved ||= Math.abs(dx) + Math.abs(dy) > 4;
-      if (!drag.moved) return;
-      this.hideTip();
-      this.top = Math.min(Math.max(drag.top - dy, 0), this.deepest);
-      const shift = (-dx / this.width) * (drag.view.end - drag.view.begin);
-      this.show(drag.view.begin + shift, drag.view.end + shift);
-    });
-    canvas.addEventListener("pointerup", (e) => {
-      canvas.classList.remove("dragging");
-      if (drag && !drag.moved) {
-        const [x, y] = place(e), lane = this.laneAt(y);
-        const time = this.view.begin + ((x - GUTTER) / this.width) * (this.view.end - this.view.begin);
-        this.select(lane >= 0 && x > GUTTER ? this.taskAt(lane, time) : null);
-      }
-      drag = null;
-    });
-    canvas.addEventListener("pointerleave", () => this.hideTip());
-    canvas.addEventListener("dblclick", (e) => {
-      const s = this.selected;
-      if (s) this.show(s.start - s.duration, s.start + 2 * s.duration);
-      else this.zoom(0.25, (place(e)[0] - GUTTER) / this.width);
-    });
-    canvas.addEventListener("wheel", (e) => {
-      if (e.ctrlKey || e.metaKey) this.zoom(Math.exp(e.deltaY / 300), (place(e)[0] - GUTTER) / this.width);
-      else if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) this.pan((e.deltaX || e.deltaY) / this.width);
-      else if (document.activeElement === canvas && this.deepest > 0) this.scroll(e.deltaY / 40);
-      else return;
-      e.preventDefault();
-    }, { passive: false });
-    const keys = {
-      ArrowLeft: () => this.pan(-0.2), ArrowRight: () => this.pan(0.2), a: () => this.pan(-0.2), d: () => this.pan(0.2),
-      ArrowUp: () => this.scroll(-3), ArrowDown: () => this.scroll(3), "+": () => this.zoom(0.5), "=": () => this.zoom(0.5), w: () => this.zoom(0.5),
-      "-": () => this.zoom(2), s: () => this.zoom(2), Home: () => this.show(0, this.length), n: () => this.neighbour(1), p: () => this.neighbour(-1),
-      Escape: () => this.select(null),
-    };
-    canvas.addEventListener("keydown", (e) => {
-      if (!(e.key in keys) || e.ctrlKey || e.metaKey || e.altKey) return;
-      e.preventDefault();
-      keys[e.key]();
-    });
+    if (at >= low && at < high) this.select(this.describe(at, found, lane));
   }
 }
 
 const words = (task, rank, lane) => `${task.name}\n${task.label}, ${duration(task.duration)} from ${duration(task.start)}\nrank ${rank}, ${lane}`;
-
-// Black or white, whichever is readable on a colour (by the relative luminance of WCAG 2).
-function readable(hex) {
-  const [r, g, b] = [1, 3, 5].map((i) => (parseInt(hex.slice(i, i + 2), 16) / 255) ** 2.2);
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.3 ? "#000000" : "#ffffff";
-}
