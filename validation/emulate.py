@@ -23,13 +23,29 @@ from tools.document import markdown_table, write_section
 
 import lumos
 from lumos.emulate.accelerators import emulated_device
+from lumos.emulate.processes import Launched
 from lumos.emulate.record import Process, Tensor
-from lumos.emulate.run import Launched, records
+from lumos.emulate.run import records
 
 FOLDER = Path(__file__).parent / "emulated"
 SCRIPTS = {
-    "models.py": ("mlp", "cnn", "lstm", "transformer", "checkpointing", "autocast", "gpt2", "llama", "bert", "vit", "t5"),
-    "trainers.py": ("trainer", "lightning"),
+    "models.py": (
+        "mlp",
+        "cnn",
+        "lstm",
+        "transformer",
+        "checkpointing",
+        "autocast",
+        "gpt2",
+        "llama",
+        "bert",
+        "vit",
+        "t5",
+        "gru",
+        "autoencoder",
+        "encoder",
+    ),
+    "trainers.py": ("trainer", "lightning", "accelerate"),
 }
 TARGET = 0.995
 LIMIT_S = 300.0

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.emulate.test_record import a_process
 
-from lumos.emulate.distinct import copies, mesh_dimensions, neighbour, same_work, to_run
+from lumos.emulate.distinct import copies, diagonal, distinct_work, mesh_dimensions, neighbour, same_work, to_run
 from lumos.emulate.record import Group
 
 #: Eight ranks as two pipeline stages of two replicas of two tensor-parallel ranks: rank = 4 x stage + 2 x replica + tensor.
@@ -25,13 +25,16 @@ def groups():
 def test_the_dimensions_are_the_groups_that_were_made_together():
     pp, dp, tp = mesh_dimensions(a_process(rank=0, world=8, groups=groups()))
     assert [[group.ranks for group in each] for each in (pp, dp, tp)] == [STAGES, REPLICAS, TENSORS]
-    assert [neighbour(each) for each in (pp, dp, tp)] == [4, 2, 1]
+    assert [neighbour(each, 0) for each in (pp, dp, tp)] == [4, 2, 1]
+    assert [neighbour(each, 6) for each in (pp, dp, tp)] == [2, 4, 7]
+    assert diagonal([pp, dp, tp]) == 7
 
 
 def test_without_groups_the_job_has_one_dimension_of_all_ranks():
     (everyone,) = mesh_dimensions(a_process(rank=0, world=4, groups=[Group("0", "default_pg", [0, 1, 2, 3], 0)]))
     assert [group.ranks for group in everyone] == [[0, 1, 2, 3]]
-    assert neighbour(everyone) == 1
+    assert neighbour(everyone, 0) == 1
+    assert neighbour(everyone, 3) == 1, "rank 0 is no neighbour to compare with"
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,39 @@ def test_ranks_along_dimensions_that_change_the_work_run(changing, run, of_each)
     needed = to_run([along[place] for place in changing])
     assert needed == run
     assert copies(8, needed, [each for place, each in enumerate(along) if place not in changing]) == of_each
+
+
+class Job:
+    """Eight ranks whose work is named by `work`; which of them were asked to run, in order."""
+
+    def __init__(self, work):
+        self.work, self.asked = work, []
+
+    def __call__(self, ranks):
+        self.asked += [rank for rank in ranks if rank not in self.asked]
+        return [a_process(rank=rank, world=8, calls=[], exchanges=[], operators=[an_operator(self.work(rank))]) for rank in ranks]
+
+
+def an_operator(name):
+    return msgspec.structs.replace(a_process().operators[0], name=name)
+
+
+@pytest.mark.parametrize(
+    ("work", "last_ran", "asked", "of_each"),
+    [
+        (lambda rank: "alike", True, [0, 7], {0: [1, 2, 3, 4, 5, 6, 7]}),
+        (lambda rank: "logs" if rank == 0 else "alike", True, [7, 3, 5, 6], {0: [], 7: [1, 2, 3, 4, 5, 6]}),
+        (lambda rank: f"stage {rank // 4}", False, [7, 3, 5, 6], {0: [1, 2, 3], 7: [4, 5, 6]}),
+        (lambda rank: "logs" if rank == 0 else f"stage {rank // 4}", False, [7, 3, 5, 6], {0: [], 3: [1, 2], 7: [4, 5, 6]}),
+        (lambda rank: f"tensor {rank % 2}", True, [7, 3, 5, 6], {0: [2, 4, 6], 7: [1, 3, 5]}),
+    ],
+    ids=["all alike", "rank 0 logs", "stages differ", "stages differ and rank 0 logs", "tensor ranks differ"],
+)
+def test_few_ranks_run_to_find_what_work_there_is(work, last_ran, asked, of_each):
+    job, along = Job(work), mesh_dimensions(a_process(rank=0, world=8, groups=groups()))
+    found = distinct_work(8, along, job, last_ran)
+    assert found.copies == of_each and found.run == sorted(of_each)
+    assert [rank for rank in job.asked if rank] == [rank for rank in asked if rank]
 
 
 def test_work_is_the_same_where_shapes_calls_and_exchanges_are():

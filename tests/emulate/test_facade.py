@@ -36,11 +36,23 @@ def test_a_script_leaves_the_trace_that_its_device_would_have_left(tmp_path):
     assert [abs(step.replayed_ns / step.measured_ns - 1) < 1e-3 for step in steps] == [True, True]
 
 
-def test_on_the_cpu_the_record_itself_is_written(tmp_path):
+def test_on_the_cpu_an_execution_trace_is_written_whose_benchmark_runs(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace('"cuda"', '"cpu"'))
     found = emulate([sys.executable, str(script)], tmp_path / "out", "cpu")
-    assert [path.rpartition("/")[2] for path in found.files] == ["rank0.record"]
+    assert [path.rpartition("/")[2] for path in found.files] == ["rank0.et.json.gz"]
+    lumos.proxy.generate(tmp_path / "out", tmp_path / "proxy")
+    coverage = lumos.proxy.run(tmp_path / "proxy", repeat=1)["coverage_of_operators"]
+    assert coverage == {"real": 1.0, "stand_in": 0.0, "skipped": 0.0}
+
+
+def test_every_kernel_of_a_trace_is_linked_by_id_with_the_execution_trace_beside_it(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    emulate([sys.executable, str(script)], tmp_path / "out", "h100")
+    linked = lumos.chakra.link(tmp_path / "out" / "rank0.et.json.gz", tmp_path / "out" / "rank0.json.gz")
+    assert linked.by_method == {"id": linked.kernels, "alignment": 0, "enclosing": 0, "none": 0}
+    assert linked.refuted == () and linked.kernels > 5
 
 
 def test_operators_with_kernels_of_the_device_are_not_taken_apart(tmp_path):

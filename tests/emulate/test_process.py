@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from itertools import accumulate
 
 import pytest
 
 from lumos.emulate.accelerators import emulated_device
-from lumos.emulate.record import CallKind, Tensor
-from lumos.emulate.run import Launched, records
+from lumos.emulate.processes import Launched
+from lumos.emulate.record import REGION_PREFIX, CallKind, Tensor
+from lumos.emulate.run import records
 from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 
@@ -21,10 +23,10 @@ from torch import nn
 """
 
 
-def run(folder, body, *, cluster="h100", ranks=1, limit_s=120.0):
+def run(folder, body, *, cluster="h100", ranks=1, warmup=1, limit_s=120.0):
     script = folder / "train.py"
     script.write_text(HEAD + textwrap.dedent(body))
-    return records(Launched([sys.executable, str(script)], emulated_device(cluster), ranks, 1, 1, folder, limit_s))
+    return records(Launched([sys.executable, str(script)], emulated_device(cluster), ranks, 1, warmup, folder, limit_s))
 
 
 def leaves(process):
@@ -66,7 +68,7 @@ def single(tmp_path_factory):
 def test_operators_are_those_of_the_device_in_the_order_of_their_threads(single):
     process, _ = single
     found = leaves(process)
-    order = ["aten::mul", "aten::addmm", "aten::clamp_min", "aten::_fused_rms_norm", "aten::_scaled_dot_product_flash_attention"]
+    order = ["aten::mul", "aten::addmm", "aten::clamp_min", "aten::_fused_rms_norm", "aten::_flash_attention_forward"]
     assert [name for name in found if name in order] == [order[0], order[1], order[2], order[3], order[1], order[4]]
     assert "aten::_foreach_mul_" in found
     backward = {each.thread for each in process.operators if each.name == "MmBackward0" or each.name == "AddmmBackward0"}
@@ -149,7 +151,7 @@ def test_what_cannot_be_emulated_is_named_by_its_line_and_nothing_is_left(tmp_pa
 
 
 def test_a_script_that_never_ends_is_stopped_at_the_limit(tmp_path):
-    with pytest.raises(LumosError, match=r"not done after 8 s, as rank 0: raise --limit"):
+    with pytest.raises(LumosError, match=r"not done after 8 s, as rank 0, at .*train.py:\d+.*raise --limit"):
         run(tmp_path, "while True: pass", limit_s=8.0)
 
 
@@ -162,3 +164,113 @@ def test_a_script_without_enough_steps_says_how_many_it_needs(tmp_path):
         """
     with pytest.raises(LumosError, match="ended after 1 steps of its optimizer, 2 are needed"):
         run(tmp_path, body)
+
+
+def test_a_script_that_only_calls_its_model_for_ever_is_recorded_by_its_calls(tmp_path):
+    body = """
+        model = nn.Linear(8, 4).cuda()
+        with torch.inference_mode():
+            while True:
+                mask = torch.ones(2, 3, device="cuda")
+                if torch.all(mask == 1):  # what is asked of all elements holds
+                    nn.functional.dropout(model(torch.rand(2, 8, device="cuda")), training=False)
+        """
+    (process,) = run(tmp_path, body)
+    assert "aten::addmm" in leaves(process)
+    assert "aten::clone" not in {each.name for each in process.operators}  # dropout gives back what it got
+    assert {"stand-in-all"} <= {each.code for each in process.notes}
+
+
+def test_a_word_of_the_script_that_is_a_launchers_name_starts_no_launcher(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + "model = nn.Linear(8, 4).cuda()\nwhile True: model(torch.rand(2, 8, device='cuda'))\n")
+    (process,) = records(Launched([sys.executable, str(script), "accelerate"], emulated_device("h100"), 1, 1, 1, tmp_path, 120.0))
+    assert "aten::addmm" in leaves(process)
+
+
+def test_kernels_that_call_other_operators_are_leaves_and_what_they_call_is_below_them(tmp_path):
+    body = """
+        words, norm = nn.Embedding(50, 16).cuda(), nn.LayerNorm(16).cuda()
+        optimizer = torch.optim.SGD(words.parameters(), lr=0.1)
+        for _ in range(3):
+            norm(words(torch.zeros(2, 3, dtype=torch.int64, device="cuda"))).sum().backward()
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, body)
+    inside = {}
+    for outer in (each for each in process.operators if each.name in ("aten::index_select", "aten::native_layer_norm")):
+        assert outer.leaf
+        calls = (each for each in process.operators if each.thread == outer.thread and outer.begin < each.begin < outer.end)
+        inside[outer.name] = [each.name.removeprefix("aten::") for each in sorted(calls, key=lambda each: each.begin)]
+    assert inside == {"aten::index_select": ["empty", "resize_"], "aten::native_layer_norm": ["empty", "empty", "empty", "view", "view"]}
+
+
+def test_compiled_functions_and_modules_are_ranges(tmp_path):
+    body = """
+        model = torch.compile(nn.Linear(16, 16).cuda())
+        other = nn.ReLU()
+        other.compile()
+
+        @torch.compile(dynamic=False)
+        def loss_of(x):
+            return x.exp().sum()
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            loss_of(other(model(torch.rand(4, 16, device="cuda")))).backward()
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, body)
+    ranges = {mark.name: mark for mark in process.marks if mark.name.startswith(REGION_PREFIX)}
+    assert sorted(ranges) == [f"{REGION_PREFIX}{number}/0" for number in range(3)]
+    inside = [
+        [each.name for each in process.operators if mark.begin < each.begin and each.end < mark.end and each.leaf]
+        for _, mark in sorted(ranges.items())
+    ]
+    assert [names[-1] for names in inside] == ["aten::addmm", "aten::clamp_min", "aten::sum"]
+    assert "fused-by-rule" in {note.code for note in process.notes}
+
+
+TENSOR_PARALLEL = """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    dist.init_process_group("nccl")
+    model = nn.Sequential(nn.Linear(32, 128, bias=False), nn.SiLU(), nn.Linear(128, 32, bias=False)).cuda()
+    parallelize_module(model, init_device_mesh("cuda", (2,)), {"0": ColwiseParallel(use_local_output=False), "2": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(2):
+        model(torch.rand(64, 32, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["first step", "second step"])
+def half(request, tmp_path_factory):
+    """One step of two layers of which each of two ranks holds a half, and how many steps came before."""
+    process, *_ = run(tmp_path_factory.mktemp("half"), TENSOR_PARALLEL, ranks=2, warmup=request.param)
+    return process, request.param
+
+
+def test_a_rank_works_on_its_part_of_distributed_tensors_alone(half):
+    process, _ = half
+    shapes = {
+        each.name: [tensor.shape for tensor in (*each.inputs, *each.outputs) if isinstance(tensor, Tensor)]
+        for each in process.operators
+        if each.leaf and each.name in ("aten::silu", "aten::silu_backward")
+    }
+    assert shapes == {"aten::silu": [(64, 64)] * 2, "aten::silu_backward": [(64, 64)] * 3}
+    # Forward two, backward one for each weight and one for what lies between the layers: the input needs no gradient.
+    assert [leaves(process).count(name) for name in ("aten::mm", "aten::_fused_adamw_")] == [5, 1]
+
+
+def test_memory_of_distributed_tensors_is_that_of_the_part_and_results_of_collectives_end_with_their_use(half):
+    process, steps_before = half
+    weight, batch, between, scalar = 4 * 64 * 32, 4 * 64 * 32, 4 * 64 * 64, 4
+    state = 2 * (2 * weight + scalar) if steps_before else 0  # AdamW: two moments and a count for each weight
+    # Most of it as the backward pass begins: the batch, what SiLU was given and gave, the first gradient of a weight, the gradient of
+    # what SiLU gave, the loss and its gradient. What the ranks added up is gone by then.
+    assert max(accumulate(each.bytes for each in process.allocations)) == (
+        2 * weight + state + batch + 2 * between + weight + between + 2 * scalar
+    )

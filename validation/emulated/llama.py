@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections import defaultdict
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -20,7 +21,14 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
 from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
@@ -133,7 +141,7 @@ def tensor_parallel(model: Llama, mesh: DeviceMesh, size: int) -> None:
     outer = {
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
         "norm": SequenceParallel(),
-        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
     }
     inner = {
         "attention_norm": SequenceParallel(),
@@ -164,11 +172,17 @@ def selective() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of a batch, in fp32."""
+    return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+
 def main() -> None:
     """Train for ever."""
     parser = argparse.ArgumentParser()
     for name, size in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=size)
+    parser.add_argument("--compile", action="store_true")
     sizes = parser.parse_args()
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -180,7 +194,10 @@ def main() -> None:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for name, layer in model.layers.named_children():
         model.layers.register_module(name, checkpoint_wrapper(layer, context_fn=selective, preserve_rng_state=False))
+    loss_of = torch.compile(cross_entropy) if sizes.compile else cross_entropy
     for layer in model.layers.values():
+        if sizes.compile:
+            layer.compile()
         fully_shard(layer, mesh=mesh["dp"], mp_policy=policy)
     fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
     model.to_empty(device="cuda")
@@ -188,9 +205,10 @@ def main() -> None:
     while True:
         tokens, labels = (torch.randint(0, sizes.vocab, (sizes.batch, sizes.seq), device="cuda") for _ in range(2))
         logits = model(tokens)
-        loss = functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        del logits
-        loss.backward()
+        with loss_parallel() if sizes.tp > 1 else nullcontext():
+            loss = loss_of(logits, labels)
+            del logits
+            loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad()

@@ -38,6 +38,38 @@ class Recurrent(nn.Module):
         return self.head(self.network(self.words(tokens))[0])
 
 
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.network = nn.GRU(WIDTH, 96, bidirectional=True)
+        self.head = nn.Linear(192, WORDS)
+
+    def forward(self, tokens):
+        return self.head(self.network(self.words(tokens).transpose(0, 1))[0].transpose(0, 1))
+
+
+class Autoencoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Sequential(nn.Conv2d(3, 16, 4, 2, 1), nn.GroupNorm(4, 16), nn.SiLU(), nn.MaxPool2d(2))
+        self.up = nn.Sequential(nn.ConvTranspose2d(16, 8, 4, 2, 1), nn.Tanh(), nn.Upsample(scale_factor=2), nn.Conv2d(8, 10, 1))
+
+    def forward(self, images):
+        return self.up(self.down(images)).amax((2, 3))
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(WORDS, WIDTH)
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 4, 128, batch_first=True), 2)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, tokens):
+        return self.head(self.layers(self.words(tokens), mask=nn.Transformer.generate_square_subsequent_mask(TOKENS), is_causal=True))
+
+
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
@@ -84,6 +116,9 @@ OWN = {
     "cnn": (Convolutions, images_and_classes),
     "lstm": (Recurrent, words),
     "transformer": (Transformer, words),
+    "gru": (Gated, words),
+    "autoencoder": (Autoencoder, images_and_classes),
+    "encoder": (Encoder, words),
     "checkpointing": (lambda: Transformer(recompute=True), words),
     "autocast": (Transformer, words),
 }

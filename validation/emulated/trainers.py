@@ -1,4 +1,4 @@
-"""Train through a framework: `python trainers.py trainer|lightning`. What a user would write, without anything of Lumos."""
+"""Train through a framework: `python trainers.py trainer|lightning|accelerate`. What a user would write, without anything of Lumos."""
 
 from __future__ import annotations
 
@@ -52,5 +52,22 @@ def lightning():
     lightning.Trainer(max_epochs=1, **options).fit(Model(), DataLoader(data, batch_size=8))
 
 
+def accelerated():
+    import accelerate
+
+    launcher = accelerate.Accelerator(gradient_accumulation_steps=2)
+    model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4))
+    data = DataLoader(TensorDataset(torch.randn(64, 32), torch.randint(0, 4, (64,))), batch_size=8, shuffle=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model, optimizer, data = launcher.prepare(model, optimizer, data)
+    for given, wanted in data:
+        with launcher.accumulate(model):
+            loss = nn.functional.cross_entropy(model(given), wanted)
+            launcher.backward(loss)
+            launcher.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 if __name__ == "__main__":
-    {"trainer": trainer, "lightning": lightning}[sys.argv[1]]()
+    {"trainer": trainer, "lightning": lightning, "accelerate": accelerated}[sys.argv[1]]()

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from lumos.cli import new_app
-from lumos.cli.output import Json, console, next_command, progress, write_json
+from lumos.cli.output import Json, console, next_command, write_json
+from lumos.cli.progress import progress
 from lumos.units import count
 
 app = new_app()
@@ -71,7 +72,14 @@ def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: i
     from lumos.emulate.facade import emulate
 
     found = emulate(
-        command, output, cluster, ranks=ranks, steps=steps, warmup=warmup, limit_s=limit, progress=progress("emulating other ranks")
+        command,
+        output,
+        cluster,
+        ranks=ranks,
+        steps=steps,
+        warmup=warmup,
+        limit_s=limit,
+        progress=progress("emulating other ranks", "ranks"),
     )
     if json:
         write_json(found)
@@ -91,4 +99,5 @@ def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: i
         out.print(
             f"note: {len(priced)} prices have wider intervals than usual, beyond what was measured on this accelerator; --json lists them"
         )
-    out.print(next_command("diagnose", (output,)), markup=False, soft_wrap=True)
+    following = ("diagnose", (output,)) if found.span_ns is not None else ("proxy", ("generate", found.files[0]))
+    out.print(next_command(*following), markup=False, soft_wrap=True)

@@ -7,8 +7,9 @@
             train(batch)
             p.step()
 
-As a callback of a framework: `lumos.collect.lightning("out/")`, `lumos.collect.hugging_face("out/")`. Without changing the
-script: `lumos.collect.run(["torchrun", …, "train.py"], "out/")`, or `lumos collect -- torchrun … train.py`.
+As a callback of a framework: `lumos.collect.lightning("out/")`, `lumos.collect.hugging_face("out/")`. Before any other loop:
+`lumos.collect.on_optimizer_steps("out/")`. Without changing the script: `lumos.collect.run(["torchrun", …, "train.py"], "out/")`, or
+`lumos collect -- torchrun … train.py`.
 
 This package imports nothing of Lumos but its errors, so that it can be dropped into any training environment. torch is
 imported when a recording starts, not before.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from lumos.collect.callbacks import hugging_face, lightning
 from lumos.collect.command import Recorded, run
+from lumos.collect.hook import on_optimizer_steps
 from lumos.collect.window import Recording, profile
 
-__all__ = ["Recorded", "Recording", "hugging_face", "lightning", "profile", "run"]
+__all__ = ["Recorded", "Recording", "hugging_face", "lightning", "on_optimizer_steps", "profile", "run"]

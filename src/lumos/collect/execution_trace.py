@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ class ExecutionTraceFile:
         observer.register_callback(str(self._plain))
         observer.start()
         self._observer = observer
+
+    def discard(self) -> None:
+        """Stop observing, and leave no file, whatever torch raises."""
+        observer, self._observer = self._observer, None
+        with suppress(Exception):
+            observer.stop()
+            observer.unregister_callback()
+        self._plain.unlink(missing_ok=True)
 
     def close(self) -> Path:
         """Stop observing, and return the file that was written. Raises whatever torch raises, and OSError."""

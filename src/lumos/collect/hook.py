@@ -1,13 +1,14 @@
-"""Recording without changing the script: every optimizer step ends a training step.
+"""Recording without changing the training loop: every optimizer step ends a training step.
 
-`lumos collect` starts the command with its settings in the environment; `startup/sitecustomize.py` calls `install` in
-each process that loads torch's optimizers. Only the steps of the optimizer that steps first count, so that a script with
-several optimizers has one training step for a step of each.
+A script calls `on_optimizer_steps` before it trains, whatever framework then runs the loop. Or `lumos collect` starts the command with
+its settings in the environment, and `startup/sitecustomize.py` calls `install` in each process that loads torch's optimizers. Only the
+steps of the optimizer that steps first count, so that a script with several optimizers has one training step for a step of each.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import sys
@@ -17,6 +18,17 @@ from lumos.collect.window import Recording, profile
 
 #: The environment variable that carries the settings, as JSON: the arguments of `profile`.
 VARIABLE = "LUMOS_COLLECT"
+
+
+def on_optimizer_steps(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, *, wait: int = 5, **options: Any) -> None:
+    """Record the training that this process does later: `lumos.collect.on_optimizer_steps("out/")` anywhere before the loop.
+
+    For frameworks without callbacks, or without a callback here. Arguments as for `profile`. A step is a step of the optimizer that
+    steps first. Raises UsageError for impossible numbers, and LumosError where torch is not installed.
+    """
+    settings = {"folder": os.fspath(folder), "steps": steps, "warmup": warmup, "wait": wait, **options}
+    profile(**settings)  # refuses now what would fail in the loop
+    importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(OptimizerSteps(settings))
 
 
 def install(optimizer_module: Any) -> None:

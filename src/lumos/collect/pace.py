@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 
 #: The least number of steps without the profiler to compare with recorded ones. The first of a loop does not count, because it is
 #: never representative.
 _ENOUGH = 3
+
+
+#: Standard deviation of the median of n normally distributed values, times √n, in units of theirs: √(π/2), for large n.
+_OF_MEDIAN = math.sqrt(math.pi / 2)
 
 
 class Pace:
@@ -51,3 +56,14 @@ class Pace:
             return None
         traced, untraced = self.medians()
         return traced / untraced - 1
+
+    @property
+    def noise(self) -> float | None:
+        """The standard error of `overhead`, from how much steps of either kind differ; None where there is one of a kind, or none.
+
+        An overhead of less than about twice its noise cannot be told from none.
+        """
+        if min(len(self._traced), len(self._untraced)) < 2:
+            return None
+        variances = [statistics.variance(seconds) / len(seconds) for seconds in (self._traced, self._untraced)]
+        return _OF_MEDIAN * math.sqrt(sum(variances)) / statistics.median(self._untraced)

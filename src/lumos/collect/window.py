@@ -24,14 +24,13 @@ from lumos.collect.execution_trace import ExecutionTraceFile
 from lumos.collect.pace import Pace
 from lumos.collect.torch_features import experimental_config
 from lumos.errors import LumosError, UsageError
+from lumos.extras import install
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 #: Settings of glibc that change how large tensors are allocated, and therefore how long operators take on a CPU.
 _MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
-
-INSTALL_TORCH = "pip install 'lumos-trace[torch]'"
 
 
 def profile(
@@ -64,7 +63,7 @@ class Recording:
 
     path, execution_trace_path: the files written, None until then. failure: why there is no file, None as long as nothing failed.
     overhead: how much longer recorded steps take, as a fraction; None until enough steps without the profiler have run, before
-    the window (`wait`) or after it.
+    the window (`wait`) or after it. overhead_noise: its standard error; None as long as `overhead` is, or with one recorded step.
     """
 
     def __init__(
@@ -75,6 +74,7 @@ class Recording:
         self.execution_trace_path: Path | None = None
         self.failure: str | None = None
         self.overhead: float | None = None
+        self.overhead_noise: float | None = None
         self._steps, self._warmup, self._wait = steps, warmup, wait
         self._memory, self._align = memory, align
         self._torch = _import_torch()
@@ -122,16 +122,23 @@ class Recording:
         self._pace.begin()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        recorded = max(0, self._done - self._wait - self._warmup)
-        if self._profiler is not None and recorded < self._steps:
-            if self._observer is not None and self._observer.is_open:
-                self._done = self._wait + self._warmup + 1
-                self._observe()
-            self._close()
-            self._say(
-                f"the loop ended after {self._done} steps, inside the recording of {self._wait + self._warmup + self._steps}: "
-                f"{recorded} of {self._steps} steps are whole in the trace"
-            )
+        if self._profiler is None or self._recorded >= self._steps:
+            return
+        if self._observer is not None and self._observer.is_open:
+            self._observer.discard()
+        self._close()
+        needed = self._wait + self._warmup + self._steps
+        if self._recorded:
+            whole = f"{self._recorded} of {self._steps} steps are whole in the trace"
+            self._say(f"the loop ended after {self._done} steps, inside the recording of {needed}: {whole}")
+        elif self.failure is None:
+            self.failure = f"the loop ended after {self._done} steps, before a whole step was recorded; it takes {needed}"
+            self._say(f"no trace of rank {self.rank}: {self.failure}: lower wait or warmup, or run more steps")
+
+    @property
+    def _recorded(self) -> int:
+        """The whole steps of the window that have ended."""
+        return max(0, self._done - self._wait - self._warmup)
 
     def _new_profiler(self) -> Any:
         profiler = self._torch.profiler
@@ -187,10 +194,12 @@ class Recording:
             self._say(f"no execution trace of rank {self.rank}, the training goes on: {type(error).__name__}: {error}")
 
     def _report_pace(self) -> None:
-        self.overhead = self._pace.overhead
+        self.overhead, self.overhead_noise = self._pace.overhead, self._pace.noise
         if self.overhead is not None and self.path is not None and self.rank == 0:
             traced, untraced = self._pace.medians()
-            self._say(f"steps took {traced * 1e3:.1f} ms while recorded and {untraced * 1e3:.1f} ms otherwise ({self.overhead:+.1%})")
+            noise = "noise unknown" if self.overhead_noise is None else f"± {self.overhead_noise:.1%}"
+            times = f"{traced * 1e3:.1f} ms while recorded and {untraced * 1e3:.1f} ms otherwise"
+            self._say(f"steps took {times} ({self.overhead:+.1%}, {noise})")
 
     def _close(self) -> None:
         self._advance("__exit__", None, None, None)
@@ -208,7 +217,9 @@ class Recording:
                 self.failure += f" (and stopping: {type(again).__name__}: {again})"
 
     def _write(self, profiler: Any) -> None:
-        """Write the trace under a temporary name first, so that a rank<R>.json.gz is always complete."""
+        """Write the trace, unless it has no whole step; under a temporary name first, so that a rank<R>.json.gz is always complete."""
+        if not self._recorded:
+            return
         began = time.perf_counter()
         final = self.folder / f"rank{self.rank}.json.gz"
         plain, packed = final.with_name(f".{final.name}.json"), final.with_name(f".{final.name}.partial")
@@ -235,7 +246,7 @@ def _import_torch() -> Any:
         importlib.import_module("torch.profiler")
     except ModuleNotFoundError as error:
         raise LumosError(
-            f"lumos.collect records with the PyTorch profiler, and torch is not installed ({error}): {INSTALL_TORCH}"
+            f"lumos.collect records with the PyTorch profiler, and torch is not installed ({error}): {install('torch')}"
         ) from error
     return torch
 

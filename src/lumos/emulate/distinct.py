@@ -1,12 +1,13 @@
 """Which ranks of a job do work of their own, and which do the same as another.
 
-Rank 0 runs first. The process groups that it made are the dimensions in which ranks differ. For each dimension one other rank runs:
-where it does what rank 0 does, all ranks along that dimension are copies of one; where it does not, they all run.
+The process groups that rank 0 made are the dimensions in which ranks differ. Where the last rank, which is elsewhere along all of them,
+does what rank 0 does, they all do. Else the dimensions are tried one by one, away from rank 0, since that one often writes the log: where
+a neighbour along a dimension does the same, all ranks along it are copies of one; where it does not, they all run.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumos.emulate.record import Argument, Group, Process, Tensor
 
@@ -30,15 +31,74 @@ def mesh_dimensions(process: Process) -> list[GroupsAlong]:
     return [*smaller, [everyone]]
 
 
-def neighbour(dimension: GroupsAlong, rank: int = 0) -> int | None:
-    """The next rank along a dimension; None where `rank` is in none of its groups."""
-    group = next((each for each in dimension if rank in each.ranks), None)
-    return None if group is None else group.ranks[(group.ranks.index(rank) + 1) % len(group.ranks)]
+class RankWork(NamedTuple):
+    """Ranks that ran, in order, and for each the others that do the same."""
+
+    run: list[int]
+    copies: dict[int, list[int]]
 
 
-def to_run(changing: Sequence[GroupsAlong]) -> list[int]:
-    """The ranks that must run: those reached from rank 0 along the dimensions that change the work."""
-    found, waiting = {0}, [0]
+def distinct_work(world: int, along: Sequence[GroupsAlong], ran: Callable[[Sequence[int]], Sequence[Process]], last_ran: bool) -> RankWork:
+    """Which of the job's ranks do work of their own. along: its dimensions. ran: runs ranks that have not run, and gives their records.
+    last_ran: the last rank has run."""
+
+    def same(one: int, other: int) -> bool:
+        return same_work(*ran([one, other]))
+
+    last = world - 1
+    if last_ran and apart(along, 0, last) and same(0, last):
+        return RankWork([0], copies(world, [0], along))
+    start = last if last_ran else diagonal(along)
+    beside = [neighbour(each, start) for each in along]
+    ran([start, *(rank for rank in beside if rank is not None)])
+    changing = [each for each, rank in zip(along, beside, strict=True) if rank is None or not same(start, rank)]
+    needed = to_run(changing, start)
+    ran(needed)
+    alike = copies(world, needed, [each for each in along if each not in changing])
+    return RankWork(*_with_first(needed, alike, same))
+
+
+def _with_first(needed: list[int], alike: dict[int, list[int]], same: Callable[[int, int], bool]) -> tuple[list[int], dict[int, list[int]]]:
+    """Let rank 0, which ran first, stand for the ranks that do the same, or for itself alone."""
+    if 0 in alike:
+        return needed, alike
+    leader = next(rank for rank, others in alike.items() if 0 in others)
+    others = [rank for rank in alike[leader] if rank]
+    if same(0, leader):
+        changed = {0: sorted([leader, *others])} | {rank: found for rank, found in alike.items() if rank != leader}
+    else:
+        changed = {0: []} | alike | {leader: others}
+    return sorted(changed), changed
+
+
+def apart(along: Sequence[GroupsAlong], one: int, other: int) -> bool:
+    """Whether two ranks are at different places along every dimension."""
+    return all(None not in places and places[0] != places[1] for places in ((_place(each, one), _place(each, other)) for each in along))
+
+
+def _place(dimension: GroupsAlong, rank: int) -> int | None:
+    return next((each.ranks.index(rank) for each in dimension if rank in each.ranks), None)
+
+
+def diagonal(along: Sequence[GroupsAlong]) -> int:
+    """The rank that is one on from rank 0 along every dimension."""
+    rank = 0
+    for each in along:
+        group = next((group.ranks for group in each if rank in group.ranks), [rank])
+        rank = group[(group.index(rank) + 1) % len(group)]
+    return rank
+
+
+def neighbour(dimension: GroupsAlong, rank: int) -> int | None:
+    """The next rank along a dimension that is not rank 0; None where there is none."""
+    group = next((each.ranks for each in dimension if rank in each.ranks), [rank])
+    place = group.index(rank)
+    return next((other for other in (*group[place + 1 :], *group[:place]) if other), None)
+
+
+def to_run(changing: Sequence[GroupsAlong], start: int = 0) -> list[int]:
+    """The ranks that must run: those reached from one of them along the dimensions that change the work."""
+    found, waiting = {start}, [start]
     while waiting:
         rank = waiting.pop()
         for dimension in changing:
@@ -50,13 +110,14 @@ def to_run(changing: Sequence[GroupsAlong]) -> list[int]:
 
 
 def copies(world: int, run: Iterable[int], unchanging: Sequence[GroupsAlong]) -> dict[int, list[int]]:
-    """For each rank that ran, the others that do the same. Ranks that no dimension leads to are copies of rank 0."""
+    """For each rank that ran, the others that do the same. Ranks that no dimension leads to are copies of the first."""
     part = _copies(world, unchanging)
     leader = {part[rank]: rank for rank in sorted(run, reverse=True)}
-    found: dict[int, list[int]] = {rank: [] for rank in run}
+    found: dict[int, list[int]] = {rank: [] for rank in sorted(run)}
+    first = min(found)
     for rank in range(world):
         if rank not in found:
-            found[leader.get(part[rank], 0)].append(rank)
+            found[leader.get(part[rank], first)].append(rank)
     return found
 
 

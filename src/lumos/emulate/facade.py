@@ -11,9 +11,11 @@ from lumos.cost.cluster import load_cluster
 from lumos.diagnostics import Diagnostic
 from lumos.emulate.accelerators import emulated_device
 from lumos.emulate.device.files import write_traces
-from lumos.emulate.record import write_record
-from lumos.emulate.run import Launched, records
+from lumos.emulate.execution_trace.nodes import NodeSheet, execution_trace_name, own_meetings
+from lumos.emulate.processes import Launched, leaving_when_told
+from lumos.emulate.run import records
 from lumos.errors import UsageError
+from lumos.output_files import check_only_own, new_folder
 
 if TYPE_CHECKING:
     import os
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 class Emulated(NamedTuple):
     """What an emulated job left. ranks: of the job. distinct: those that did work of their own and ran; the others are copies.
     operators: of the recorded steps, over the distinct ranks. peak_bytes: the most memory that a rank had allocated. span_ns: from the
-    first recorded work to the last, None for "cpu", whose work is not priced. files: the traces by rank; for "cpu" the records."""
+    first recorded work to the last, None for "cpu", whose work is not priced. files: the traces by rank, which have their execution
+    traces beside them; for "cpu" the execution traces of the distinct ranks alone."""
 
     ranks: int
     distinct: list[int]
@@ -62,9 +65,10 @@ def emulate(
     device = emulated_device(cluster)
     if not device.is_cpu:
         load_cluster(cluster).check_size(ranks)
-    with tempfile.TemporaryDirectory(prefix="lumos-emulate-") as work:
-        found = records(Launched(command, device, ranks, steps, warmup, Path(work), limit_s), progress)
-    files, span, more = _records(folder, found) if device.is_cpu else _traces(folder, found, cluster)
+    with leaving_when_told():
+        with tempfile.TemporaryDirectory(prefix="lumos-emulate-") as work:
+            found = records(Launched(command, device, ranks, steps, warmup, Path(work), limit_s), progress)
+        files, span, more = _execution_traces(folder, found) if device.is_cpu else _traces(folder, found, cluster)
     return Emulated(
         ranks,
         [each.rank for each in found],
@@ -81,12 +85,13 @@ def _traces(folder: str | os.PathLike[str], found: Sequence[Process], cluster: s
     return list(written.files), written.span_ns, written.diagnostics
 
 
-def _records(folder: str | os.PathLike[str], found: Sequence[Process]) -> tuple[list[str], None, Sequence[Diagnostic]]:
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    for each in found:
-        write_record(each, target / f"rank{each.rank}.record")
-    return [str(target / f"rank{each.rank}.record") for each in found], None, ()
+def _execution_traces(folder: str | os.PathLike[str], found: Sequence[Process]) -> tuple[list[str], None, Sequence[Diagnostic]]:
+    names = [execution_trace_name(each.rank) for each in found]
+    check_only_own(folder, "*.json*", names)
+    with new_folder(folder) as draft:
+        for each, name in zip(found, names, strict=True):
+            NodeSheet(each).write(draft / name, each.groups, own_meetings(each))
+    return [str(Path(folder) / name) for name in names], None, ()
 
 
 def most_allocated(process: Process) -> int:

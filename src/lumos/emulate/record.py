@@ -47,9 +47,10 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """A call of an operator. name: as a profiler shows it ("aten::mm", "autograd::engine::evaluate_function: MmBackward0").
 
     thread: an index of `Process.threads`. inputs: the values in the order of the operator's schema, defaults included; outputs:
-    its results. sequence: the number that a forward operator shares with its node of the backward pass, -1 without.
-    forward_thread: of a backward operator the thread of its forward one, -1 otherwise. stream: the current stream of its device.
-    leaf: it is the innermost operator, the one that reaches a kernel (or, for a view, none), rather than one that only calls others.
+    its results, empty where an operator that it calls gives them. sequence: the number that a forward operator shares with its node
+    of the backward pass, -1 without. forward_thread: of a backward operator the thread of its forward one, -1 otherwise. stream: the
+    current stream of its device.
+    leaf: it is the operator that reaches a kernel (or, for a view, none), rather than one that only calls others.
     """
 
     name: str
@@ -65,8 +66,13 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     leaf: bool = False
 
 
+#: How the name of a compiled function's range begins, as torch's profiler writes it.
+REGION_PREFIX = "Torch-Compiled Region: "
+
+
 class Mark(msgspec.Struct, frozen=True):
-    """A named range: "ProfilerStep#3", an annotation of the script or of a framework, or a module."""
+    """A named range: "ProfilerStep#3", an annotation of the script or of a framework, a module ("nn.Module: Linear_0"), or
+    a call of a compiled function."""
 
     name: str
     thread: int
@@ -167,7 +173,8 @@ class Assumption(msgspec.Struct, frozen=True):
 
 class Process(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one process. accelerator: the name of a cluster, or "cpu". threads: their names, the main thread first.
-    copies: other ranks that do the same work, with the groups of the same `made` that they are members of."""
+    copies: other ranks that do the same work, with the groups of the same `made` that they are members of. schemas: of the operators, as
+    torch writes them, by `signature`."""
 
     rank: int
     world: int
@@ -183,7 +190,13 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     streams: list[Stream] = []
     copies: list[int] = []
     notes: list[Assumption] = []
+    schemas: dict[str, str] = {}
     version: int = _VERSION
+
+
+def signature(operator: Operator) -> str:
+    """What an operator is called together with its overload: "aten::add.Tensor"."""
+    return f"{operator.name}.{operator.overload}" if operator.overload else operator.name
 
 
 def write_record(process: Process, path: Path) -> None:

@@ -46,10 +46,15 @@ _SCALAR_TYPES = {
 }
 
 
+def cpp_type(dtype: str) -> str:
+    """A type as the profiler and the execution trace name it, by its name in torch."""
+    return _CPP.get(dtype, dtype)
+
+
 def operator_arguments(operator: Operator, number: int) -> str:
-    """The members of the JSON object of an operator's row. number: of the row, which device work refers to."""
+    """The members of the JSON object of an operator's row. number: of the row, which device work and the execution trace refer to."""
     inputs = operator.inputs
-    out: dict[str, Any] = {"External id": number, "Record function id": 0}
+    out: dict[str, Any] = {"External id": number, "Record function id": number}
     if operator.sequence >= 0:
         out["Sequence number"] = operator.sequence
         out["Fwd thread id"] = max(0, operator.forward_thread)
@@ -84,7 +89,7 @@ def _layout(argument: Argument, what: str) -> list[Any]:
 
 def _type(argument: Argument) -> str:
     if isinstance(argument, Tensor):
-        return _CPP.get(argument.dtype, argument.dtype)
+        return cpp_type(argument.dtype)
     if _tensors(argument):
         return "TensorList"
     if isinstance(argument, list):

@@ -30,7 +30,7 @@ _COPIES: dict[str, tuple[int, int | None]] = {
 }
 
 
-def copied(name: str, operator: Operator) -> list[Launch] | None:
+def copy_kernels(name: str, operator: Operator) -> list[Launch] | None:
     """What a copying operator of this base name launches; None where it is none."""
     if name not in _COPIES:
         return None

@@ -1,4 +1,4 @@
-"""Write the traces of an emulated job: one file a rank, in Kineto's form, from the records of its processes.
+"""Write the traces of an emulated job: one file a rank in Kineto's form and its execution trace, from the records of its processes.
 
 The work of every rank is priced and simulated together, so that waiting for other ranks emerges. Each rank has a file of its own,
 copies too: a file takes about as much as a recorded one, some 50 bytes an operator, and every verb then answers for the whole job. Where
@@ -19,6 +19,7 @@ from lumos.emulate.device.issue import issued
 from lumos.emulate.device.kernels import Kernels
 from lumos.emulate.device.ranks import all_ranks
 from lumos.emulate.device.rows import DEVICE, Sheet
+from lumos.emulate.execution_trace.nodes import Meeting, NodeSheet, execution_trace_name
 from lumos.errors import LumosError
 from lumos.graph.joined.one_job import EMULATED
 from lumos.output_files import check_only_own, new_folder
@@ -41,8 +42,8 @@ _LEVEL = 1
 
 
 class WrittenTraces(NamedTuple):
-    """What was written. files: paths, by rank. ranks: of the job. span_ns: from the first work of any rank to the last.
-    diagnostics: what was priced without being known."""
+    """What was written. files: paths, by rank; the execution trace of each is beside it. ranks: of the job. span_ns: from the first work
+    of any rank to the last. diagnostics: what was priced without being known."""
 
     files: tuple[str, ...]
     ranks: int
@@ -66,10 +67,12 @@ def write_traces(folder: str | os.PathLike[str], processes: Sequence[Process], c
     timeline = simulate(job.graph)
     chosen, left_out = _chosen(job)
     names = [_name(rank) for rank in chosen]
-    check_only_own(folder, "*.json*", names)
+    check_only_own(folder, "*.json*", [*names, *map(execution_trace_name, chosen)])
     with new_folder(folder) as draft:
         for program in range(len(programs)):
-            _write(draft, job, program, [rank for rank in chosen if job.of[rank] == program], timeline, cluster)
+            ranks = [rank for rank in chosen if job.of[rank] == program]
+            _write(draft, job, program, ranks, timeline, cluster)
+            _write_execution_traces(draft, job, program, ranks)
     span = int(timeline.end.max(initial=0) - timeline.start.min(initial=0))
     found = (*_unknown(kernels), *pricer.diagnostics, *left_out)
     return WrittenTraces(tuple(str(Path(folder) / name) for name in names), len(job.of), span, tuple(dict.fromkeys(found)))
@@ -105,6 +108,15 @@ def _write(folder: Path, job: Ranks, program: int, ranks: Sequence[int], timelin
             for row in sheet.exchanges(start, end, job.facts[rank], device):
                 file.write(b",\n" + row.encode())
             file.write(footer(rank))
+
+
+def _write_execution_traces(folder: Path, job: Ranks, program: int, ranks: Sequence[int]) -> None:
+    """The execution traces of the ranks that run one program, which differ in their groups and peers."""
+    tasks, process = job.programs[program].tasks, job.programs[program].process
+    sheet = NodeSheet(process)
+    for rank in ranks:
+        meetings = {tasks[number].exchange: Meeting(fact.group, fact.peer) for number, fact in job.facts[rank].items()}
+        sheet.write(folder / execution_trace_name(rank), [group for group in process.groups if rank in group.ranks], meetings)
 
 
 def _name(rank: int) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.blocks.work import Fixed
 from lumos.emulate.device.communication import exchange_work, stream_of
 from lumos.emulate.device.copies import host_copy_ns
+from lumos.emulate.device.fusion import launched
 from lumos.emulate.device.host import HostClass
 from lumos.emulate.device.launch import DeviceEngine
 from lumos.emulate.device.program import DeviceProgram, Span, Threads
@@ -67,7 +68,8 @@ class _Walk:
     """The state of a process between two moments."""
 
     def __init__(self, process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> None:
-        self.process, self.kernels, self.host, self.cluster = process, kernels, host, cluster
+        self.process, self.host, self.cluster = process, host, cluster
+        self.launches, self.regions = launched(process, kernels)
         self.program = DeviceProgram(process)
         self.threads = Threads(self.program)
         self.groups = {group.name: group.ranks for group in process.groups}
@@ -110,12 +112,15 @@ class _Walk:
     def _operator_begins(self, i: int) -> None:
         operator, thread = self.process.operators[i], self.threads.current
         inner = self.threads.operators[thread]
-        if not inner:
+        fused, launches = i in self.regions, self.launches[i]
+        if not inner and not fused:
             self.threads.spend(self.host[HostClass.ENGINE if operator.name.startswith(_ENGINE) else HostClass.PYTHON])
         inner.append(i)
         self.begun[What.OPERATOR_BEGINS, i] = self.threads.here()
-        launches = self.kernels(operator)
-        self.threads.spend(self.host[_class_of(operator.name, operator.leaf, bool(launches))])
+        if fused:  # compiled code calls one operator or kernel for each launch, and nothing around it
+            self.threads.spend(len(launches) * self.host[HostClass.LEAF])
+        else:
+            self.threads.spend(self.host[_class_of(operator.name, operator.leaf, bool(launches))])
         self.fetched.pop(thread, None)
         for launch in launches:
             self.threads.flush(operator.name)

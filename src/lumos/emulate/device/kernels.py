@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.emulate.device.attention import fused_attention
-from lumos.emulate.device.copies import copied
+from lumos.emulate.device.copies import copy_kernels
 from lumos.emulate.device.launch import tensors_of
 from lumos.emulate.device.products import product_kernels
 from lumos.emulate.device.tensor_lists import of_lists
@@ -46,7 +46,7 @@ class Kernels:
         for priced in (product_kernels, fused_attention):
             if (found := priced(name, operator, self.accelerator)) is not None:
                 return found
-        for moved in (copied, of_lists, table_kernels):
+        for moved in (copy_kernels, of_lists, table_kernels):
             if (found := moved(name, operator)) is not None:
                 return found
         found = unlisted(name, operator)

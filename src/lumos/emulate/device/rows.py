@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lumos.emulate.device.arguments import operator_arguments, type_word
 from lumos.emulate.device.ranks import stream_numbers
+from lumos.emulate.execution_trace.nodes import record_ids
 from lumos.graph.table import Kind
 from lumos.report.export.kineto_rows import (
     ORIGIN,
@@ -25,7 +26,7 @@ from lumos.report.export.kineto_rows import (
     stream_sync,
     stream_wait,
 )
-from lumos.vocabulary import CollectiveKind, DType
+from lumos.vocabulary import MODULE_PREFIX, CollectiveKind, DType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +74,8 @@ class Sheet:
             task = self.program.tasks[number]
             said = stated(fact)
             span = at.span(self.program.exchanges[task.exchange])
-            yield complete("cpu_op", "record_param_comms", *span, said, thread=THREAD + fact.exchange.thread)
+            identity = f'"Record function id":{record_ids(self.program.process)[2] + task.exchange}'
+            yield complete("cpu_op", "record_param_comms", *span, f"{identity},{said}", thread=THREAD + fact.exchange.thread)
             kernel = nccl_kernel(fact.exchange.kind, DType.parse(fact.exchange.dtype))
             yield from self._device_work(task, kernel, start[number], end[number], device, f",{said}")
 
@@ -84,9 +86,8 @@ class Sheet:
             yield complete("cpu_op", operator.name, *at.span(span), self.arguments[i], thread=THREAD + operator.thread)
         for i, span in self.program.marks.items():
             mark = process.marks[i]
-            yield complete(
-                "user_annotation", mark.name, *at.span(span), f'"External id":{len(self.arguments) + i + 1}', thread=THREAD + mark.thread
-            )
+            category, key = ("python_function", "Python id") if mark.name.startswith(MODULE_PREFIX) else ("user_annotation", "External id")
+            yield complete(category, mark.name, *at.span(span), f'"{key}":{len(self.arguments) + i + 1}', thread=THREAD + mark.thread)
 
     def _backward_flows(self, at: _Times) -> Iterator[str]:
         """The arrow from each forward operator to its node of the backward pass, which have a number in common."""

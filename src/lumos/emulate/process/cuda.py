@@ -14,6 +14,8 @@ from lumos.emulate.process.streams import Streams, functions
 from lumos.emulate.record import CallKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lumos.emulate.process.settings import Device, EmulationSettings
 
 
@@ -28,6 +30,18 @@ class Generator(torch.Generator):  # type: ignore[misc]
     @property
     def device(self) -> Any:
         return self.shown
+
+    def set_state(self, state: Any) -> Any:
+        """Take a state; one without data, such as another rank would have sent, changes nothing."""
+        return self if isinstance(state, FakeTensor) else super().set_state(state)
+
+
+def _unless_without_data(set_state: Callable[[Any], None]) -> Callable[[Any], None]:
+    def set_rng_state(state: Any) -> None:
+        if not isinstance(state, FakeTensor):
+            set_state(state)
+
+    return set_rng_state
 
 
 def pretend(settings: EmulationSettings, streams: Streams, in_use: Any) -> None:
@@ -44,6 +58,7 @@ def pretend(settings: EmulationSettings, streams: Streams, in_use: Any) -> None:
     for name, answer in (answers | _current(here)).items():
         setattr(torch.cuda, name, answer)
     torch.Generator = Generator
+    torch.set_rng_state = torch.random.set_rng_state = _unless_without_data(torch.set_rng_state)
     torch.cuda.default_generators = tuple(Generator("cuda") for _ in range(count))
     torch.accelerator.current_stream = torch.cuda.current_stream
     torch.accelerator.set_stream = torch.cuda.set_stream

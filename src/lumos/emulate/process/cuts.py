@@ -14,18 +14,23 @@ import shutil
 import socket
 import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lumos.emulate.process.loading import when_loaded
+from lumos.emulate.process.own_files import may_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lumos.emulate.process.journal import Journal
 
+#: Functions of the operating system that change a file or a folder, the first argument, or two.
+_CHANGING = (
+    "mkdir", "makedirs", "remove", "unlink", "rename", "replace", "rmdir", "truncate", "symlink", "link", "chmod", "utime",
+)  # fmt: skip
+_NOT_WRITTEN = ("not-written", "files that the script writes are not written")
 _LONGEST_SLEEP = 0.01  # seconds; not none at all, so that a thread that waits in a loop leaves the processor to others
 
 
@@ -42,8 +47,10 @@ class Cuts:
         self._saving()
         sleep = time.sleep
         self._replace(time, "sleep", lambda seconds: sleep(min(seconds, _LONGEST_SLEEP)))
-        self._replace(socket.socket, "connect", self._refuse)
-        self._replace(socket.socket, "connect_ex", self._refuse)
+        for name in ("connect", "connect_ex", "sendto", "sendmsg"):
+            self._replace(socket.socket, name, _refuse)
+        for name in ("getaddrinfo", "gethostbyname"):
+            self._replace(socket, name, _of_this_machine(getattr(socket, name)))
 
     def give_back(self) -> None:
         """Let them do again what they did."""
@@ -55,19 +62,30 @@ class Cuts:
         setattr(owner, name, value)
 
     def _files(self) -> None:
-        opened = io.open
+        opened, opened_low = io.open, os.open
 
         def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if set(mode) & set("wax+") and not isinstance(file, int) and not _is_temporary(file):
-                self._journal.assume("not-written", "files that the script writes are not written")
-                return opened(os.devnull, mode.replace("x", "w"), *args, **kwargs)
+            if set(mode) & set("wax+") and "opener" not in kwargs and not may_change(file):
+                self._journal.assume(*_NOT_WRITTEN)
+                with tempfile.NamedTemporaryFile(prefix="lumos-swallowed-") as swallowed:  # what is written can be read again, and is lost
+                    return opened(swallowed.name, mode.replace("x", "w"), *args, **kwargs)
             return opened(file, mode, *args, **kwargs)
+
+        def open_low(file: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+            # A lock says nothing, and a file without a name is opened by its folder.
+            is_kept = os.fsdecode(file).endswith(".lock") or os.path.isdir(file)  # noqa: PTH112
+            if flags & (os.O_WRONLY | os.O_RDWR) and not is_kept and not may_change(file):
+                self._journal.assume(*_NOT_WRITTEN)
+                return opened_low(os.devnull, os.O_RDWR)
+            return opened_low(file, flags, *args, **kwargs)
 
         for owner in (builtins, io):
             self._replace(owner, "open", open_)
-        changing = {os: ("mkdir", "makedirs", "remove", "unlink", "rename", "replace", "rmdir", "truncate"), shutil: ("rmtree", "move")}
-        for owner, name in [(owner, name) for owner, names in changing.items() for name in names]:
-            self._replace(owner, name, _unless_temporary(getattr(owner, name)))
+        self._replace(os, "open", open_low)
+        for name in _CHANGING:
+            self._replace(os, name, _unless_others(getattr(os, name)))
+        for name in ("rmtree", "move"):
+            self._replace(shutil, name, _unless_others(getattr(shutil, name)))
 
     def _saving(self) -> None:
         """Checkpoints, which torch and safetensors write without Python's files."""
@@ -83,38 +101,47 @@ class Cuts:
         }
         for module, names in savers.items():
             when_loaded(module, functools.partial(self._replace_all, names=names, value=nothing))
+        when_loaded("transformers.trainer", lambda loaded: self._replace(loaded.Trainer, "_save_checkpoint", nothing))
+        when_loaded("transformers.modeling_utils", lambda loaded: self._replace(loaded.PreTrainedModel, "save_pretrained", nothing))
 
     def _replace_all(self, owner: Any, names: tuple[str, ...], value: Any) -> None:
         for name in names:
             self._replace(owner, name, value)
 
-    def _refuse(self, _: Any, address: Any) -> None:
-        raise ConnectionRefusedError(f"an emulated script makes no connection ({address})")
+
+def _refuse(_: Any, *given: Any) -> None:
+    raise ConnectionRefusedError(f"an emulated script makes no connection ({given[-1]})")
 
 
-def _is_temporary(file: Any) -> bool:
-    if not isinstance(file, (str, bytes, os.PathLike)):
-        return True
-    path = Path(os.fsdecode(file)).absolute()
-    return path.is_relative_to(tempfile.gettempdir()) or path.is_relative_to("/dev") or path.is_relative_to("/proc")
+def _of_this_machine(look_up: Callable[..., Any]) -> Callable[..., Any]:
+    """Addresses of this machine, and numbers, are known without asking another."""
+    own = {None, "", "localhost", socket.gethostname()}
+
+    def cut(host: Any, *args: Any, **kwargs: Any) -> Any:
+        name = host.decode() if isinstance(host, bytes) else host
+        if name not in own and not set(name) <= set("0123456789abcdef.:%"):
+            raise socket.gaierror(socket.EAI_NONAME, f"an emulated script makes no connection ({name})")
+        return look_up(host, *args, **kwargs)
+
+    return cut
 
 
-def _unless_temporary(function: Callable[..., Any]) -> Callable[..., Any]:
+def _unless_others(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function where all paths that it is given are the script's own, else one that does nothing.
+
+    Names in an open folder follow from a call for that folder.
+    """
+
     def cut(file: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(file, *args, **kwargs) if _is_temporary(file) else None
+        paths = [file, *(each for each in args[:1] if isinstance(each, (str, bytes, os.PathLike)))]
+        is_own = kwargs.get("dir_fd") is not None or all(map(may_change, paths))
+        return function(file, *args, **kwargs) if is_own else None
 
     return cut
 
 
 def torch_parts(journal: Journal) -> None:
-    """Compilers and profilers of the script's own, which would meet the emulation's."""
-
-    def compile_(model: Any = None, **options: Any) -> Any:
-        journal.assume("not-compiled", "torch.compile is left out: operators run one by one, and fused kernels are not known")
-        return (lambda later: compile_(later, **options)) if model is None else model
-
-    torch.compile = compile_
-    torch.nn.Module.compile = lambda *_, **__: None
+    """Profilers of the script's own, which would meet the emulation's."""
     torch.profiler.profile = _profile_class(journal)
     torch.autograd.profiler.profile = torch.profiler.profile
     for name in ("range_push", "range_pop", "mark"):
@@ -146,6 +173,7 @@ def loaders(journal: Journal, mode: Any) -> None:
     make, following = data.DataLoader.__init__, data._BaseDataLoaderIter.__next__
     hidden: dict[int, bool] = {}
 
+    @functools.wraps(make)
     def init(loader: Any, *args: Any, **kwargs: Any) -> None:
         names = make.__code__.co_varnames[1 : make.__code__.co_argcount]
         given = dict(zip(names, args, strict=False)) | kwargs

@@ -24,15 +24,18 @@ if TYPE_CHECKING:
 #: second prefix says that they are what the operator itself calls.
 CLOSED = "lumos:"
 OPEN = "lumos>"
+#: Around what runs on tensors with data: torch shows an operator twice there that meets a tensor without.
+ASIDE = "lumos|"
 
 
 class OperatorNote(NamedTuple):
-    """An operator that reached the device. Its results are added when it returns."""
+    """An operator that reached the device. Its results are added when it returns. own_kernel: it has one besides what it calls."""
 
     overload: str
     inputs: list[Argument]
     outputs: list[Argument]
     stream: int
+    own_kernel: bool = False
 
 
 class CallNote(NamedTuple):
@@ -82,6 +85,7 @@ class Journal:
 
     def __init__(self) -> None:
         self.recording = False
+        self.reads = 0  # values read from tensors since the last step
         self.entries: dict[int, _Entry] = {}
         self.before: list[AllocationNote] = []
         self.assumed: dict[tuple[str, str], Assumption] = {}
@@ -114,10 +118,21 @@ class Journal:
         else:
             self.assumed[code, message] = Assumption(code, message, known.where, known.count + 1)
 
+    @property
+    def last(self) -> int:
+        """The number of the newest note."""
+        return self._last
+
     def _number(self, entry: _Entry) -> int:
         self._last += 1
         self.entries[self._last] = entry
         return self._last
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Within it, tensors have data."""
+        with _RecordFunctionFast(f"{ASIDE}0") if self.recording else contextlib.nullcontext():
+            yield
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[None]:

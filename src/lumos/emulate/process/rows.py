@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from lumos.emulate import record
 from lumos.emulate.process.journal import (
+    ASIDE,
     CLOSED,
     OPEN,
     AllocationNote,
@@ -18,9 +22,13 @@ from lumos.emulate.process.journal import (
     StepNote,
 )
 from lumos.emulate.process.operators.plain import as_plain
+from lumos.emulate.record import REGION_PREFIX
+from lumos.vocabulary import MODULE_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from lumos.emulate.process.operators.storages import Storages
 
 #: Rows that torch adds where a mode or a subclass of tensors takes an operator over.
 _DISPATCH = frozenset({"PythonDispatchMode", "PythonSubclass"})
@@ -29,13 +37,12 @@ _BACKWARD = "BACKWARD_FUNCTION"
 
 
 class _Row(NamedTuple):
-    """A row that is kept. entry: the number of its note, 0 without."""
+    """A row that is kept. entry: the number of its note, 0 without. event: of the profiler, None for a note's own row."""
 
     name: str
     thread: int
     entry: int
-    fields: Any
-    leaf: bool
+    event: Any = None
 
 
 class Boundary(NamedTuple):
@@ -51,23 +58,29 @@ class _Rows:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self.rows: list[_Row | None] = []
+        self.rows: list[_Row] = []
+        self.noted: list[int] = []  # for each row the newest note when it ended
+        self._newest = 0
         self.boundaries: dict[int, list[Boundary]] = {}
 
-    def add(self, event: Any) -> None:
-        """Keep a row of the profiler's tree and what is below it, except torch's own work on tensors without data."""
+    def add(self, event: Any, aside: bool = False) -> None:
+        """Keep a row of the profiler's tree and what is below it, except torch's own work on tensors without data. aside: within a
+        row of ASIDE."""
         name = event.name
         if name.startswith(CLOSED):
-            self._span(event, _Row(name, event.start_tid, int(name.removeprefix(CLOSED)), None, True), _notes_below(event))
+            self._span(event, _Row(name, event.start_tid, int(name.removeprefix(CLOSED))), _notes_below(event))
         elif name.startswith(OPEN) or name in _DISPATCH:
             for child in event.children:
-                self.add(child)
+                self.add(child, aside)
+        elif name.startswith(ASIDE):
+            for child in event.children:
+                self.add(child, True)
+        elif aside and (again := _again(event)) is not None:
+            self.add(again, aside)
         else:
             kept = [child for child in event.children if child.name in _DISPATCH]
             entry, closed = self._entry(kept)
-            fields = event.typed[1]
-            row = _Row(name, event.start_tid, entry, fields, closed)
-            self._span(event, row, _notes_below(event) if closed else event.children)
+            self._span(event, _Row(name, event.start_tid, entry, event), _notes_below(event) if closed else event.children, aside)
 
     def _entry(self, dispatched: list[Any]) -> tuple[int, bool]:
         """The number of the note of a row, and whether what is below it is torch's own work: a row of ours below torch's for the mode."""
@@ -79,14 +92,23 @@ class _Rows:
                         return number, prefix == CLOSED
         return 0, False
 
-    def _span(self, event: Any, row: _Row, children: Iterable[Any]) -> None:
+    def _span(self, event: Any, row: _Row, children: Iterable[Any], aside: bool = False) -> None:
         place, mine = len(self.rows), self.boundaries.setdefault(event.start_tid, [])
         self.rows.append(row)
+        self.noted.append(0)
+        self._newest = max(self._newest, row.entry)
         begin = max(event.start_time_ns, mine[-1].time) if mine else event.start_time_ns
         mine.append(Boundary(begin, place, False))
         for child in children:
-            self.add(child)
+            self.add(child, aside)
         mine.append(Boundary(max(event.end_time_ns, mine[-1].time), place, True))
+        self.noted[place] = self._newest
+
+
+def _again(event: Any) -> Any:
+    """The second row of an operator that was called once, which torch hands to the mode of a tensor without data; None where it has one."""
+    handed = (child for each in event.children if each.name == "PythonSubclass" for child in each.children)
+    return next((child for child in handed if child.name == event.name), None)
 
 
 def _notes_below(event: Any) -> Iterator[Any]:
@@ -109,14 +131,14 @@ class _Recorded(NamedTuple):
     allocations: list[record.Allocation]
 
 
-def put_together(events: list[Any], journal: Journal) -> _Recorded:
+def put_together(events: list[Any], journal: Journal, storages: Storages) -> _Recorded:
     """The record's lists. events: the roots of the profiler's tree."""
     rows = _Rows(journal)
     for event in sorted(events, key=lambda each: each.start_time_ns):
         rows.add(event)
     begins, ends = _positions(rows)
-    numbers = {tid: place for place, tid in enumerate(dict.fromkeys(row.thread for row in rows.rows if row is not None))}
-    return _lists(rows, begins, ends, numbers, journal)
+    numbers = {tid: place for place, tid in enumerate(dict.fromkeys(row.thread for row in rows.rows))}
+    return _lists(rows, begins, ends, numbers, journal, storages)
 
 
 def _positions(rows: _Rows) -> tuple[list[int], list[int]]:
@@ -127,7 +149,7 @@ def _positions(rows: _Rows) -> tuple[list[int], list[int]]:
     return begins, ends
 
 
-def _lists(rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, int], journal: Journal) -> _Recorded:
+def _lists(rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, int], journal: Journal, storages: Storages) -> _Recorded:
     found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [])
     found.allocations.extend(record.Allocation(0, each.bytes, each.storage) for each in journal.before)
     forward: dict[int, int] = {}
@@ -135,15 +157,14 @@ def _lists(rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, i
     steps = [(0, 0)]
     parents = _with_children(rows)
     for place, row in enumerate(rows.rows):
-        if row is None:
-            continue
         thread, begin, end = numbers[row.thread], begins[place], ends[place]
         note = journal.entries.get(row.entry)
-        if row.fields is not None:
-            if row.fields.scope.name == _ANNOTATION:
+        if row.event is not None:
+            if row.event.typed[1].scope.name == _ANNOTATION or row.name.startswith((MODULE_PREFIX, REGION_PREFIX)):
                 found.marks.append(record.Mark(row.name, thread, begin, end))
             else:
-                found.operators.append(_operator(row, note, thread, begin, end, forward, place in parents))
+                inputs = note.inputs if isinstance(note, OperatorNote) else _Inputs(storages, rows.noted[place])(row.event.typed[1].inputs)
+                found.operators.append(_operator(row, note, inputs, thread, begin, end, forward, place in parents))
             if isinstance(note, ExchangeNote):
                 exchange_of[row.entry] = len(found.exchanges)
                 found.exchanges.append(record.Exchange(thread=thread, begin=begin, end=end, **note._asdict()))
@@ -172,16 +193,20 @@ def _with_children(rows: _Rows) -> set[int]:
                 stack.pop()
                 continue
             row = rows.rows[each.row]
-            if stack and row is not None and row.fields is not None:
+            if stack and row.event is not None:
                 found.add(stack[-1])
             stack.append(each.row)
     return found
 
 
-def _operator(row: _Row, note: Any, thread: int, begin: int, end: int, forward: dict[int, int], calls_others: bool) -> record.Operator:
-    fields = row.fields
+def _operator(
+    row: _Row, note: Any, inputs: list[record.Argument], thread: int, begin: int, end: int, forward: dict[int, int], calls_others: bool
+) -> record.Operator:
+    fields = row.event.typed[1]
     backward = fields.scope.name == _BACKWARD or row.name.startswith("autograd::engine")
     if fields.sequence_number >= 0 and not backward:
+        if thread == 0:  # numbers count on each thread: the main thread's are meant, not what the backward pass recomputes
+            forward[fields.sequence_number] = thread
         forward.setdefault(fields.sequence_number, thread)
     known = note if isinstance(note, OperatorNote) else None
     return record.Operator(
@@ -189,21 +214,47 @@ def _operator(row: _Row, note: Any, thread: int, begin: int, end: int, forward: 
         thread=thread,
         begin=begin,
         end=end,
-        inputs=known.inputs if known else [_argument(each) for each in fields.inputs],
+        inputs=inputs,
         outputs=known.outputs if known else [],
-        overload=known.overload if known else "",
+        overload=known.overload if known else row.event.overload_name,
         sequence=fields.sequence_number,
         forward_thread=forward.get(fields.sequence_number, -1) if backward else -1,
         stream=known.stream if known else 0,
-        leaf=known is not None and not calls_others,
+        leaf=known is not None and (known.own_kernel or not calls_others),
     )
 
 
-def _argument(value: Any) -> record.Argument:
-    """An input as torch's profiler describes it."""
-    if isinstance(value, (list, tuple)):
-        return [_argument(each) for each in value]  # type: ignore[misc]
-    if hasattr(value, "sizes"):
-        dtype = str(value.dtype).removeprefix("torch.")
-        return record.Tensor(tuple(value.sizes), dtype, tuple(value.strides or ()), 0, value.device.type)
-    return value if isinstance(value, (bool, int, float, str)) else None
+def schemas(operators: Iterable[record.Operator]) -> dict[str, str]:
+    """The schema of each operator that has one, by its signature."""
+    found: dict[str, str] = {}
+    for each in operators:
+        name = record.signature(each)
+        if name not in found and "::" in name:
+            with contextlib.suppress(RuntimeError):  # a row of the engine, or of a kernel without a schema
+                found[name] = str(torch._C._get_schema(each.name, each.overload))
+    return found
+
+
+class _Inputs:
+    """Reads inputs as torch's profiler describes them. It knows the address of a tensor, and so which one it is of those that were noted
+    until then. noted: the newest note."""
+
+    def __init__(self, storages: Storages, noted: int) -> None:
+        self._storages, self._noted = storages, noted
+
+    def __call__(self, values: Iterable[Any]) -> list[record.Argument]:
+        return [self._argument(each) for each in values]
+
+    def _argument(self, value: Any) -> record.Argument:
+        if isinstance(value, (list, tuple)):
+            return [self._single(each) for each in value]
+        return self._single(value)
+
+    def _single(self, value: Any) -> record.Single:
+        if hasattr(value, "sizes"):
+            dtype = str(value.dtype).removeprefix("torch.")
+            known = self._storages.known(int(value.impl_ptr), self._noted) if value.impl_ptr is not None else None
+            if known is not None and (known.shape, known.dtype) == (tuple(value.sizes), dtype):
+                return known
+            return record.Tensor(tuple(value.sizes), dtype, tuple(value.strides or ()), 0, value.device.type)
+        return value if isinstance(value, (bool, int, float, str)) else None

@@ -48,9 +48,12 @@ _REMEDIES = {
     "UnsupportedOperatorException": "nothing says what shape its result has: declare it with torch.library.register_fake",
     "UnsupportedFakeTensorException": "it needs a tensor with data: leave it out while emulating",
     "NotImplementedError": "it runs on a device only: leave it out while emulating, or declare its shape with torch.library.register_fake",
-    "ConnectionRefusedError": "an emulated script makes no connection: have what it loads on this machine",
+    "ConnectionRefusedError": "have what it loads on this machine, or leave it out while emulating",
+    "EndlessReadsError": "a value is 1 here and a truth value False, so a loop that waits for another never ends: bound its rounds",
     "OutOfMemoryError": "it made tensors with data: make them on the device, or smaller",
 }
+#: Words of exceptions that have no class of their own, or another one by the time that they reach the script, and whose remedy they have.
+_WORDS = {"no fake impl": "UnsupportedOperatorException", "makes no connection": "ConnectionRefusedError"}
 _LONGEST = 240  # characters of an exception's text
 
 
@@ -59,5 +62,6 @@ def script_error(error: BaseException, where: str) -> str:
     kind = type(error).__name__
     text = " ".join(str(error).split()).partition(". ")[0]
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    remedy = _REMEDIES.get(kind, "see whether the script runs without --emulate; if it does, leave this out while emulating")
+    known = next((name for words, name in _WORDS.items() if words in text), kind)
+    remedy = _REMEDIES.get(known, "see whether the script runs without --emulate; if it does, leave this out while emulating")
     return f"{where or 'before the first line of the script'}: {kind}: {short}: {remedy}"

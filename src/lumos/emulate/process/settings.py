@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import msgspec
 
 #: The environment variable that carries the settings.
 _VARIABLE = "LUMOS_EMULATE"
+
+#: Exit status of a process whose script ended before enough steps, and of one that would have waited longer for another than it may.
+TOO_FEW_STEPS, WAITS = 3, 4
+
+#: The signal that asks a process for the line of the script that it is at.
+WHERE = signal.SIGUSR1
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -29,7 +36,8 @@ class Device(msgspec.Struct, frozen=True):
 class EmulationSettings(msgspec.Struct, frozen=True):
     """How to emulate one process. steps: to record. warmup: steps before them. file: where its record is written.
 
-    by_forward: the script has no optimizer, so that a call of its outermost module is a step.
+    by_forward: the script has no optimizer, so that a call of its outermost module is a step. patience_s: how long it waits for what
+    processes of other ranks say.
     """
 
     device: Device
@@ -39,6 +47,7 @@ class EmulationSettings(msgspec.Struct, frozen=True):
     warmup: int
     file: str
     by_forward: bool = False
+    patience_s: float = 300.0
 
     def environment(self) -> dict[str, str]:
         """The variables that a launcher would set for this rank, and the settings."""

@@ -14,15 +14,16 @@ import torch
 from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, _ExperimentalConfig
 
 from lumos.emulate import record
-from lumos.emulate.process import cuda, cuts, steps
+from lumos.emulate.process import compiled, cuda, cuts, modules, steps
+from lumos.emulate.process.endings import Endings, leave
 from lumos.emulate.process.journal import Journal, StepNote
-from lumos.emulate.process.operators import attention, recurrent, tensors
+from lumos.emulate.process.operators import attention, recurrent, sharded, tensors
 from lumos.emulate.process.operators.mode import Emulation
 from lumos.emulate.process.operators.storages import Storages
 from lumos.emulate.process.ranks import groups, launcher, pipelines
-from lumos.emulate.process.rows import put_together
+from lumos.emulate.process.rows import put_together, schemas
 from lumos.emulate.process.script import line_of_error, script_error
-from lumos.emulate.process.settings import EmulationSettings
+from lumos.emulate.process.settings import TOO_FEW_STEPS, WAITS, EmulationSettings
 from lumos.emulate.process.streams import Streams
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ def begin() -> None:
         launcher.install(settings)
         return
     process = _Emulation(settings)
-    sys.excepthook = process.fail
     atexit.register(process.ended_early)
     process.open()
 
@@ -53,8 +53,11 @@ class _Emulation:
         self._mode = Emulation(self._journal, self._storages, self._streams, "cpu" if device.is_cpu else "cuda")
         self._groups = groups.Groups(settings)
         self._cuts = cuts.Cuts(self._journal)
+        self._endings = Endings(self.ended_early, self.fail, self._say)
         self._done = 0
-        self._config = ProfilerConfig(ProfilerState.KINETO, True, False, False, False, False, _ExperimentalConfig())
+        self._config = ProfilerConfig(
+            ProfilerState.KINETO, True, False, False, False, False, _ExperimentalConfig(capture_overload_names=True)
+        )
         self._kept: list[Any] = []
 
     def open(self) -> None:
@@ -67,13 +70,19 @@ class _Emulation:
             self._kept.append(library)
         logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what it cannot run is tried and done otherwise
         tensors.install(self._journal, self._mode)
+        sharded.install(self._mode.hidden)
+        self._storages.follow_sizes()
+        self._endings.install()
         cuts.torch_parts(self._journal)
         cuts.loaders(self._journal, self._mode)
         self._cuts.install()
         if self._settings.world > 1:
             self._groups.install(self._mode.exchanges)
             pipelines.install(self._settings, self._journal)
-        steps.install(self.step, self._settings.by_forward)
+        compiled.install(self._journal)
+        modules.install(self._journal)
+        launcher.start_here(self._settings)
+        steps.install(self.step, self._settings.by_forward, self.ended_early)
         self._mode.__enter__()
         if self._settings.warmup == 0:
             self._start()
@@ -81,6 +90,7 @@ class _Emulation:
     def step(self) -> None:
         """A step has ended."""
         self._done += 1
+        self._journal.reads = 0
         if self._journal.recording:
             self._journal.add(StepNote(self._done - 1))
         if self._done == self._settings.warmup:
@@ -100,36 +110,30 @@ class _Emulation:
         with _silent():
             events = torch.autograd._disable_profiler().experimental_event_tree()
         self._cuts.give_back()
-        settings, lists = self._settings, put_together(events, self._journal)
+        settings, lists = self._settings, put_together(events, self._journal, self._storages)
         record.write_record(
             record.Process(
                 rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__),
                 groups=self._groups.made, streams=[record.Stream(i, p) for i, p in enumerate(self._streams.priorities) if i],
-                notes=list(self._journal.assumed.values()), **lists._asdict(),
+                notes=list(self._journal.assumed.values()), schemas=schemas(lists.operators), **lists._asdict(),
             ),
             Path(settings.file),
         )  # fmt: skip
-        self._leave(0)
-
-    def _leave(self, status: int) -> None:
-        """End the process here, so that nothing after the recorded steps is done for nothing, and nothing is saved."""
-        sys.stdout.flush()
-        (sys.__stderr__ or sys.stderr).flush()
-        os._exit(status)
+        leave(0)
 
     def fail(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """The script raised an exception: say which of its lines, and what it met."""
         del kind
         self._say(script_error(error, line_of_error(trace)))
-        self._leave(1)
+        leave(WAITS if isinstance(error, pipelines.StageWaitsError) else 1)
 
     def ended_early(self) -> None:
         """The script ended before enough steps."""
-        if Path(self._settings.file).exists():  # of a process that this one started
+        if not self._endings.is_here or Path(self._settings.file).exists():  # of a process that this one started
             return
         needed = self._settings.warmup + self._settings.steps
-        self._say(f"the script ended after {self._done} steps of its optimizer, {needed} are needed")
-        self._leave(3)
+        self._say(self._endings.too_early(self._done, needed, self._journal))
+        leave(TOO_FEW_STEPS)
 
     def _say(self, message: str) -> None:
         self._cuts.give_back()

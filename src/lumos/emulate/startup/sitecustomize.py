@@ -20,7 +20,6 @@ class _WhenTorchLoads:
     def find_spec(self, name: str, path: Any = None, _target: Any = None) -> Any:
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.loader is None:
             return spec
@@ -28,6 +27,7 @@ class _WhenTorchLoads:
         run = loader.exec_module
 
         def exec_module(module: Any) -> None:
+            sys.meta_path.remove(self)  # not before: who only asks whether torch is there, finds it and does not load it
             run(module)
             from lumos.emulate.process.start import begin
 

@@ -29,11 +29,15 @@ _OWN_KERNEL = frozenset({
 })  # fmt: skip
 
 
+#: The same on the host, where a library has the kernel.
+_OWN_KERNEL_OF_HOST = frozenset({"convolution_backward"})
+
+
 def follows(func: Any, device: str) -> bool:
     """Whether an operator's implementation for `device` ("cpu", "cuda") calls other operators rather than a kernel."""
     if func.namespace == "_c10d_functional":
         return True  # they call c10d
-    if func.namespace != "aten":
+    if func.namespace != "aten" or (device == "cpu" and _name(func) in _OWN_KERNEL_OF_HOST):
         return False
     return _name(func) in _declared("CPU" if device == "cpu" else "CUDA")
 

@@ -68,6 +68,7 @@ def _declare_kernels() -> None:
     library = torch.library.Library("aten", "IMPL", "CUDA")
     for name in kernels_instead("CUDA"):
         library.impl(name, never)
+    library.impl("record_stream", lambda *_: None)  # which FSDP calls on plain tensors too
     _KEPT.append(library)
 
 

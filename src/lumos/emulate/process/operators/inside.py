@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lumos.emulate.process.operators import inside_device
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,6 +29,11 @@ def of(func: Any, device: str) -> Callable[..., Any] | None:
     if device == "cuda":
         return _ON_DEVICE.get(str(func))
     return _ON_HOST.get(str(func)) or (_promote if _base(func) in _ITERATED else None)
+
+
+def has_own_kernel(func: Any, device: str) -> bool:
+    """Whether an operator of a device launches a kernel of its own besides what it calls."""
+    return device == "cuda" and str(func) in inside_device.BESIDE_KERNEL
 
 
 def _base(func: Any) -> str:
@@ -176,17 +183,21 @@ def _where(_: Hidden, __: Any, one: Any, *___: Any) -> None:
 
 
 def _cat(hidden: Hidden, tensors: Any, dim: int = 0) -> None:
-    """cat_out_cpu: inputs of one dense type go in one pass, others through a slice of the result each."""
+    """cat_out_cpu: inputs of one type go in one pass where they lie one after the other and are floats, or follow each other in the
+    result; else through one slice of the result where they are alike, and a slice each where they are not."""
     filled = [each for each in tensors if each.numel()]
-    serial = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-    if len(filled) == len(tensors) and all(each.is_contiguous() and each.dtype in serial for each in filled):
-        return
     if not filled:
+        return
+    one_type = len({each.dtype for each in filled}) == 1
+    serial = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+    if one_type and all(each.is_contiguous() for each in filled) and (filled[0].dtype in serial or dim % filled[0].dim() == 0):
         return
     shape = list(filled[0].shape)
     shape[dim] = sum(each.shape[dim] for each in filled)
-    result, offset = hidden(lambda: filled[0].new_empty(shape)), 0
-    for each in filled:
+    kind = functools.reduce(torch.promote_types, (each.dtype for each in filled))
+    result, offset = hidden(lambda: filled[0].new_empty(shape, dtype=kind)), 0
+    alike = one_type and len({(each.shape, each.stride()) for each in filled}) == 1
+    for each in filled[:1] if alike else filled:
         result.narrow(dim, offset, each.shape[dim])
         offset += each.shape[dim]
 
@@ -212,7 +223,7 @@ def _recurrent_layer_backward(hidden: Hidden, *given: Any) -> None:
     _, _, _, bias, other_bias, state, cell, _, _, _, *gradients = given
     for gradient, like in zip(gradients[:3], (None, state, cell), strict=False):
         if gradient is None:
-            torch.zeros_like(like)
+            torch.zeros_like(like, memory_format=torch.contiguous_format)
         elif not gradient.is_contiguous():
             gradient.contiguous()
     hidden(lambda: bias).add(other_bias)
@@ -254,16 +265,22 @@ def _convolution_backward(hidden: Hidden, grad: Any, given: Any, weight: Any, bi
 
 
 def _batch_norm(_: Hidden, given: Any, *__: Any) -> None:
-    torch.empty_like(given)
+    _alike(given)
     for _place in range(6):
         torch.empty(0, dtype=given.dtype)
 
 
 def _batch_norm_backward(_: Hidden, __: Any, given: Any, *___: Any) -> None:
-    torch.empty_like(given)
+    _alike(given)
     for _place in range(2):
         torch.empty(0, dtype=given.dtype)
-    torch.empty_like(given)
+    _alike(given)
+
+
+def _alike(tensor: Any) -> Any:
+    """A tensor of the same shape in the memory format that suits it, which is named and so not read off the strides."""
+    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
+    return torch.empty_like(tensor, memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
 def _isnan(_: Hidden, tensor: Any) -> None:
@@ -325,4 +342,12 @@ _ON_HOST: dict[str, Callable[..., Any]] = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _flash_backward,
 }
 
-_ON_DEVICE: dict[str, Callable[..., Any]] = {"aten.zero_.default": _zero_, "aten.isnan.default": _isnan, "aten.relu.default": _relu}
+_ON_DEVICE: dict[str, Callable[..., Any]] = (
+    inside_device.BESIDE_KERNEL
+    | inside_device.INSTEAD
+    | {
+        "aten.zero_.default": _zero_,
+        "aten.isnan.default": _isnan,
+        "aten.relu.default": _relu,
+    }
+)

@@ -53,8 +53,9 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if func.namespace == "c10d":
             return self.exchanges.run(func, args, kwargs)
         if self.kind != "cpu" and real.can_run(self, func, args, kwargs):
-            with self.journal.around(self._note(func, args, kwargs), opened=True), torch._C._AutoDispatchBelowAutograd():
-                return func(*args, **kwargs)
+            note = self._note(func, args, kwargs)
+            with self.journal.around(note, opened=True), torch._C._AutoDispatchBelowAutograd():
+                return self._returned(note, real.run(func, args, kwargs))
         args, kwargs = self._without_data(args), {name: self._without_data((each,))[0] for name, each in kwargs.items()}
         if not self.journal.recording:
             return self._quietly(func, types, args, kwargs)
@@ -65,7 +66,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
     def _without_data(self, given: Any) -> tuple[Any, ...]:
         """Arguments, with a tensor without data in place of each that has data."""
         return tuple(
-            self.from_tensor(each) if type(each) in (torch.Tensor, torch.nn.Parameter)
+            values.know(self.from_tensor(each), each) if type(each) in (torch.Tensor, torch.nn.Parameter)
             else list(self._without_data(each)) if isinstance(each, (list, tuple)) and each and isinstance(each[0], torch.Tensor)
             else each for each in given
         )  # fmt: skip
@@ -75,6 +76,8 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if attention.chooses(func, self.kind):
             with self:
                 return attention.run(func, args, kwargs)
+        if func.namespace == "_c10d_functional":
+            return self._by_parts(func, types, args, kwargs)  # by torch's rules for shapes, a wait would make a tensor of its own
         out = self._result(func, types, args, kwargs)
         for each in out if isinstance(out, (list, tuple)) else (out,):
             if isinstance(each, torch.Tensor):
@@ -87,38 +90,49 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
 
     def _follow(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator by the operators that it calls."""
-        with self.journal.around(self._note(func, args, kwargs), opened=True):
-            if attention.chooses(func, self.kind):
-                with self:
-                    return attention.run(func, args, kwargs)
-            try:
-                with self, torch._C._AutoDispatchBelowAutograd():
-                    if _is_implicit(func):
-                        return func.decompose(*args, **kwargs)
-                    out = func._op_dk(getattr(DispatchKey, implementation(func)), *args, **kwargs)
-            except (RuntimeError, NotImplementedError):
-                out = None  # it reads data after all
-            if out is None or any(type(each) is torch.Tensor for each in (out if isinstance(out, (list, tuple)) else (out,))):
-                with self.journal.closed():
-                    return self._result(func, types, args, kwargs)
-            return out
+        note = self._note(func, args, kwargs)
+        with self.journal.around(note, opened=True):
+            return self._returned(note, self._by_parts(func, types, args, kwargs))
+
+    def _by_parts(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if attention.chooses(func, self.kind):
+            with self:
+                return attention.run(func, args, kwargs)
+        try:
+            with self, torch._C._AutoDispatchBelowAutograd():
+                if _is_implicit(func):
+                    return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+                out = func._op_dk(getattr(DispatchKey, implementation(func)), *args, **kwargs)
+        except (RuntimeError, NotImplementedError):
+            out = None  # it reads data after all
+        if out is None or any(type(each) is torch.Tensor for each in (out if isinstance(out, (list, tuple)) else (out,))):
+            with self.journal.closed():
+                return self._result(func, types, args, kwargs)
+        values.pass_on(func, args, out)
+        return out
 
     def _leaf(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator that reaches a kernel of its own."""
         note = self._note(func, args, kwargs)
         if self.exchanges.has_pending:
             self.exchanges.touch(set(_storages(note.inputs)))
-        calls = inside.of(func, _device_of(args, self.kind))
+        device = _device_of(args, self.kind)
+        calls = inside.of(func, device)
         if calls is not None:
+            note = note._replace(own_kernel=inside.has_own_kernel(func, device))
             with self.journal.around(note, opened=True):
                 with self, torch._C._AutoDispatchBelowAutograd():
-                    calls(self._hidden, *args, **kwargs)
+                    calls(self.hidden, *args, **kwargs)
                 with self.journal.closed():
                     out = self._result(func, types, args, kwargs)
         else:
             with self.journal.around(note):
                 out = self._result(func, types, args, kwargs)
         values.note_read(func, args, self.streams)
+        return self._returned(note, out)
+
+    def _returned(self, note: OperatorNote, out: Any) -> Any:
+        """The result of an operator, which is noted."""
         note.outputs.extend(self.storages.as_argument(each) for each in (out if isinstance(out, tuple) else (out,)))
         return out
 
@@ -134,7 +148,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
     @contextlib.contextmanager
     def aside(self, hidden: bool) -> Iterator[None]:
         """Within it, tensors have data. hidden: what runs is not this process's work in a real run."""
-        with unset_fake_temporarily(), self.journal.closed() if hidden else contextlib.nullcontext():
+        with unset_fake_temporarily(), self.journal.closed() if hidden else self.journal.aside():
             yield
 
     def batch_of(self, batch: Any) -> Any:
@@ -144,7 +158,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         with self.journal.closed():
             return tree_map_only(torch.Tensor, lambda each: self.from_tensor(each) if type(each) is torch.Tensor else each, batch)
 
-    def _hidden(self, function: Callable[[], Any]) -> Any:
+    def hidden(self, function: Callable[[], Any]) -> Any:
         """The result of a function whose operators are not part of the record."""
         with self.journal.closed(), self._closed():
             return function()

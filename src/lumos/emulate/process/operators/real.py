@@ -35,6 +35,17 @@ def can_run(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
     return _is_small(mode, func, args, kwargs)
 
 
+def run(func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of an operator on tensors with data. Pinned memory is ordinary memory that says it is pinned: a build of torch for CPUs
+    has no other."""
+    if func in values.PINNED:
+        return values.STAND_INS[func](None, func, args, kwargs)
+    out = func(*args, **{name: value for name, value in kwargs.items() if name != "pin_memory"})
+    if kwargs.get("pin_memory"):
+        values.pin(out)
+    return out
+
+
 def _is_small(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
     """Whether the results are, which an operator on tensors without data tells; one that cannot tell depends on data and is run."""
     shapes = [each.shape for each in _tensors((*args, *kwargs.values()))]

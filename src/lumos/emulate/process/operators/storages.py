@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from lumos.emulate.process.journal import AllocationNote, Journal
 from lumos.emulate.record import Argument, Single, Tensor
+
+
+class _Described(NamedTuple):
+    """A tensor as it was when the journal's newest note had this number."""
+
+    number: int
+    tensor: Tensor
 
 
 class Storages:
@@ -17,8 +24,10 @@ class Storages:
     def __init__(self, journal: Journal, device: str) -> None:
         self._journal, self._device = journal, device
         self._known: dict[int, tuple[int, Any]] = {}  # by address: number, and the weak reference that tells when it ends
+        self._sizes: dict[int, int] = {}  # by number: bytes now, of those whose memory counts
         self._count = 0
         self.in_use = self.peak = 0
+        self._described: dict[int, list[_Described]] = {}  # by the address of the tensor, which torch uses again
 
     def number_of(self, tensor: Any) -> int:
         """The number of a tensor's storage; a storage seen for the first time counts as allocated now. 0 where it has none."""
@@ -32,15 +41,31 @@ class Storages:
 
     def _enter(self, storage: Any, address: int, device: str) -> int:
         self._count += 1
-        number, size = self._count, int(storage.nbytes()) if device == self._device else 0
+        number = self._count
+        if device == self._device:
+            self._sizes[number] = int(storage.nbytes())
 
         def leave(_: Any) -> None:
             self._known.pop(address, None)
-            self._take(-size, number)
+            self._take(-self._sizes.pop(number, 0), number)
 
         self._known[address] = number, weakref.ref(storage, leave)
-        self._take(size, number)
+        self._take(self._sizes.get(number, 0), number)
         return number
+
+    def follow_sizes(self) -> None:
+        """Keep account of storages whose size changes, as FSDP's do when it gives parameters back and gathers them again."""
+        resize = torch.UntypedStorage.resize_
+
+        def resized(storage: Any, size: int) -> Any:
+            out = resize(storage, size)
+            number, _ = self._known.get(int(storage._cdata), (0, None))
+            if number in self._sizes:
+                before, self._sizes[number] = self._sizes[number], int(storage.nbytes())
+                self._take(self._sizes[number] - before, number)
+            return out
+
+        torch.UntypedStorage.resize_ = resized
 
     def _take(self, size: int, number: int) -> None:
         if size:
@@ -68,4 +93,14 @@ class Storages:
         if not number:
             return Tensor(tuple(int(size) for size in tensor.shape), dtype, (), 0, tensor.device.type)
         shape, stride = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
-        return Tensor(shape, dtype, stride, number, tensor.device.type, int(tensor.storage_offset()))
+        described = Tensor(shape, dtype, stride, number, tensor.device.type, int(tensor.storage_offset()))
+        if self._journal.recording:
+            known = self._described.setdefault(int(tensor._cdata), [])
+            if not known or known[-1].tensor != described:
+                known.append(_Described(self._journal.last, described))
+        return described
+
+    def known(self, address: int, number: int) -> Tensor | None:
+        """The tensor at an address when the journal's newest note had this number, None where none was described there."""
+        there = self._described.get(address, [])
+        return next((each.tensor for each in reversed(there) if each.number <= number), there[0].tensor if there else None)

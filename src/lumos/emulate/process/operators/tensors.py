@@ -25,16 +25,27 @@ def _parameters(mode: Any) -> None:
     """Parameters never have data, and one that is moved to the device stays the same object, so that what shares it still does."""
     swap, make = torch.utils.swap_tensors, torch.nn.Parameter.__new__
 
+    data = torch.Tensor.data
+
+    def put(tensor: Any, other: Any) -> None:
+        data.__set__(tensor, other)
+        if isinstance(other, FakeTensor):
+            tensor.fake_device = other.fake_device
+
     def swap_tensors(one: Any, other: Any) -> None:
         if isinstance(one, FakeTensor) and isinstance(other, FakeTensor):
-            one.data = other
-            one.fake_device = other.fake_device
+            if one.is_meta == other.is_meta:
+                one.data = other
+            else:  # which torch's own function refuses, since the mode has weak references to both
+                torch._C._swap_tensor_impl(one, other)
+                one.__dict__, other.__dict__ = other.__dict__, one.__dict__
         else:
             swap(one, other)
 
     def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         return make(cls, mode.from_tensor(data) if type(data) is torch.Tensor else data, requires_grad)
 
+    FakeTensor.data = property(data.__get__, put)
     torch.utils.swap_tensors = swap_tensors
     torch.nn.Parameter.__new__ = parameter
 
@@ -46,10 +57,12 @@ def _arrays(journal: Journal) -> None:
     def as_array(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(tensor, FakeTensor):
             return numpy(tensor, *args, **kwargs)
-        journal.assume("stand-in-array", "an array made from a tensor is full of ones: tensors have no data here")
         library: Any = importlib.import_module("numpy")
+        known = getattr(tensor, "stand_in", None)
+        if known is None:
+            journal.assume("stand-in-array", "an array made from a tensor is full of ones: tensors have no data here")
         name = str(tensor.dtype).removeprefix("torch.").replace("bfloat16", "float32")
-        return library.broadcast_to(library.ones((), dtype=name), tuple(tensor.shape))
+        return library.broadcast_to(library.full((), 1 if known is None else known, dtype=name), tuple(tensor.shape))
 
     def formatted(tensor: Any, specification: str) -> str:
         if isinstance(tensor, FakeTensor) and tensor.dim() == 0:

@@ -1,16 +1,18 @@
 """Stand-ins for values that a script reads from tensors, which have none here.
 
-A number is 1, a truth value is False (no loss is ever nan), a selection takes every element: so that a loop runs as it does where
-nothing is unusual. Each is noted with the line of the script that reads it.
+A number is 1, a truth value is False (no loss is ever nan) except where it says that something holds of all elements (no text is padded),
+a selection takes every element: so that a loop runs as it does where nothing is unusual. Each is noted with the line of the script that
+reads it.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lumos.emulate.process.operators import recurrent
+from lumos.emulate.process.operators import recurrent, routing
 from lumos.emulate.record import CallKind
 
 if TYPE_CHECKING:
@@ -30,29 +32,86 @@ def note_read(func: Any, args: Any, streams: Streams) -> None:
         streams.call(CallKind.READ_VALUE, stream=streams.current, size=args[0].element_size())
 
 
+#: Values that a script may read between two steps. A loop that waits for a value other than its stand-in would read for ever.
+_MOST_READS = 20_000
+
+#: Operators about pinned memory, which is ordinary memory here.
+PINNED = frozenset({aten._pin_memory.default, aten.is_pinned.default})
+
 #: Operators whose result stands for the same value as their first argument.
-_PASS_ON = frozenset({aten.all.default, aten.any.default, aten._to_copy.default, aten.view.default, aten.detach.default})
+_PASS_ON = frozenset({
+    aten.all.default, aten.any.default, aten._to_copy.default, aten.view.default, aten.detach.default, aten.clone.default,
+    aten.squeeze.default,
+    aten.unsqueeze.default, aten.reshape.default, aten.alias.default,
+})  # fmt: skip
+#: Operators that say whether something holds of all elements.
+_ALL = frozenset({aten.all.default, aten.all.dim, aten.all.dims})
 _NOT = frozenset({aten.logical_not.default, aten.bitwise_not.default})
+#: Operators that make a single value that they are told, or that follows from one that is known and a number.
+_MADE: dict[Any, Callable[[Any], Any]] = {
+    aten.zeros.default: lambda _: 0,
+    aten.ones.default: lambda _: 1,
+    aten.full.default: lambda args: args[1],
+}
+_COMPARED = {
+    aten.eq.Scalar: operator.eq, aten.ne.Scalar: operator.ne, aten.lt.Scalar: operator.lt,
+    aten.le.Scalar: operator.le, aten.gt.Scalar: operator.gt, aten.ge.Scalar: operator.ge,
+}  # fmt: skip
+
+
+def know(tensor: Any, source: Any) -> Any:
+    """A tensor without data that takes the place of `source`, which has data: a single value stays known. Returns the tensor."""
+    if source.numel() == 1 and not source.requires_grad and source.device.type == "cpu":
+        tensor.stand_in = source.item()
+    return tensor
 
 
 def pass_on(func: Any, args: Any, out: Any) -> None:
-    """Let a known stand-in survive the operators between where it arises and where the script reads it."""
+    """Let a known value survive the operators between where it arises and where the script reads it."""
+    routing.follow(func, args, out)
+    first: Any = args[0] if args else None
     if func is aten._amp_foreach_non_finite_check_and_unscale_.default:
         args[1].stand_in = 0.0  # no gradient is infinite
-    elif args and isinstance(args[0], torch.Tensor) and hasattr(args[0], "stand_in") and isinstance(out, torch.Tensor):
-        if func in _PASS_ON:
-            out.stand_in = args[0].stand_in
-        elif func in _NOT:
-            out.stand_in = not args[0].stand_in
+    elif func in _MADE and out.numel() == 1:
+        out.stand_in = _MADE[func](args)
+    elif func is aten.copy_.default and hasattr(args[1], "stand_in") and first.numel() == 1:
+        first.stand_in = args[1].stand_in
+    elif isinstance(first, torch.Tensor) and hasattr(first, "stand_in"):
+        if func._schema.is_mutable:
+            del first.stand_in
+        elif isinstance(out, torch.Tensor):
+            _follow(func, args, out)
+    elif func in _ALL or (func in _PASS_ON and getattr(first, "holds", False)):
+        out.holds = True
+
+
+def _follow(func: Any, args: Any, out: Any) -> None:
+    known = args[0].stand_in
+    if func in _PASS_ON:
+        out.stand_in = known
+    elif func in _NOT:
+        out.stand_in = not known
+    elif func in _COMPARED:
+        out.stand_in = _COMPARED[func](known, args[1])
+
+
+class EndlessReadsError(RuntimeError):
+    """The script reads values in a loop that does not end."""
 
 
 def _item(mode: Any, _: Any, args: Any, __: Any) -> Any:
     (tensor,) = args
+    mode.journal.reads += 1
+    if mode.journal.reads > _MOST_READS:
+        raise EndlessReadsError(f"{_MOST_READS:,} values were read from tensors without a step of the optimizer")
     constant = getattr(tensor, "constant", None)
     if constant is not None:
         return constant.item()
     if hasattr(tensor, "stand_in"):
         return tensor.stand_in
+    if getattr(tensor, "holds", False):
+        mode.journal.assume("stand-in-all", "what a script asks of all elements of a tensor holds: tensors have no data here")
+        return True
     mode.journal.assume("stand-in-value", "a value read from a tensor is 1, and a truth value False: tensors have no data here")
     if tensor.dtype == torch.bool:
         return False
@@ -67,6 +126,10 @@ def _equal(mode: Any, _: Any, __: Any, ___: Any) -> bool:
 
 
 def _selected(mode: Any, mask: Any) -> int:
+    if hasattr(mask, "share"):
+        mode.journal.assume("balanced-experts", "experts get equal shares of the tokens: tensors have no data here to route them by")
+        share: float = mask.share
+        return round(int(mask.numel()) * share)
     mode.journal.assume("stand-in-selection", "a selection by values takes every element")
     return int(mask.numel())
 
@@ -143,12 +206,25 @@ def _rms_norm_backward(mode: Any, _: Any, args: Any, __: Any) -> Any:
         return torch.empty_like(tensor), torch.empty_like(weight) if weight is not None and wanted[1] else None
 
 
-def _same(_: Any, __: Any, args: Any, ___: Any) -> Any:
-    return args[0]
+def _grouped_mm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """The device multiplies groups in other types than bfloat16 one after the other, which torch's rule for shapes does not know."""
+    one, other, *rest = args
+    if one.dtype == torch.bfloat16:
+        return mode.dispatch(func, (), args, kwargs)
+    with mode:
+        return func(one.bfloat16(), other.bfloat16(), *rest, **kwargs).to(one.dtype)
+
+
+def pin(tensor: Any) -> Any:
+    """Let a tensor of the host say that its memory is pinned; returns it."""
+    tensor.pinned = True
+    return tensor
 
 
 STAND_INS: dict[Any, Callable[[Any, Any, Any, Any], Any]] = {
     aten._local_scalar_dense.default: _item,
+    aten.item.default: _item,
+    aten.is_nonzero.default: lambda *given: bool(_item(*given)),
     aten.equal.default: _equal,
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
@@ -160,6 +236,8 @@ STAND_INS: dict[Any, Callable[[Any, Any, Any, Any], Any]] = {
     aten._fused_rms_norm.default: _rms_norm,
     aten._fused_rms_norm_backward.default: _rms_norm_backward,
     aten.mkldnn_convolution.default: _host_convolution,
-    aten._pin_memory.default: _same,
-    aten.is_pinned.default: lambda *_: False,
+    aten._grouped_mm.default: _grouped_mm,
+    aten.record_stream.default: lambda *_: None,
+    aten._pin_memory.default: lambda _, __, args, ___: pin(args[0]),
+    aten.is_pinned.default: lambda _, __, args, ___: getattr(args[0], "pinned", False),
 }

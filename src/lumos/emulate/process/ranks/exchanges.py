@@ -6,6 +6,7 @@ collectives, DDP's reducer or FSDP.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -152,13 +153,15 @@ def _work_class() -> Any:
             def __init__(self, wait: Any, pend: Any, number: int, tensors: list[Any]) -> None:
                 super().__init__()
                 self._wait, self._pend, self._number, self._tensors = wait, pend, number, tensors
+                self._results = [weakref.ref(each) for each in tensors]
 
             def wait(self, *_: Any, **__: Any) -> bool:
-                self._wait(self._number)
+                self.synchronize()
                 return True
 
             def synchronize(self) -> None:
                 self._wait(self._number)
+                self._tensors = []  # from here on only the caller keeps their memory
 
             def is_completed(self) -> bool:
                 return True
@@ -167,12 +170,13 @@ def _work_class() -> Any:
                 return True
 
             def result(self) -> Any:
-                return self._tensors
+                return [tensor for tensor in (each() for each in self._results) if tensor is not None]
 
             def get_future(self) -> Any:
                 self._pend(self._number)
                 future: Any = torch.futures.Future()
-                future.set_result(self._tensors)
+                future.set_result(self.result())
+                self._tensors = []
                 return future
 
         _WORK = Done

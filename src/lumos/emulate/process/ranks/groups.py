@@ -6,6 +6,7 @@ Objects that ranks would tell each other are this rank's own, as in a job whose 
 from __future__ import annotations
 
 import importlib
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +35,7 @@ class Groups:
             "get_backend": lambda *_, **__: shown,
             "is_nccl_available": lambda: True,
             "batch_isend_irecv": _batch(exchanges),
+            "all_reduce": _known_sums(c10d.all_reduce),
             **_objects(self._settings),
         }
         for name, answer in answers.items():
@@ -87,6 +89,19 @@ def _batch(exchanges: Exchanges) -> Any:
 
 def _sends(operation: Any) -> bool:
     return "send" in operation.op.__name__
+
+
+def _known_sums(all_reduce: Any) -> Any:
+    """All ranks bring what this one brings, so that the sum of a known number is known: by it scripts agree to stop or to go on."""
+
+    def with_sum(tensor: Any, op: Any = torch.distributed.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        known = getattr(tensor, "stand_in", None)
+        work = all_reduce(tensor, op, group, async_op)
+        if known is not None:
+            tensor.stand_in = known * torch.distributed.get_world_size(group) if op == torch.distributed.ReduceOp.SUM else known
+        return work
+
+    return with_sum
 
 
 def _objects(settings: EmulationSettings) -> dict[str, Any]:
@@ -145,6 +160,9 @@ class _Silent:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
+
+    def _get_ddp_logging_data(self) -> Any:
+        return types.SimpleNamespace(strs_map={}, ints_map={})
 
     def __getattr__(self, _: str) -> Any:
         return lambda *_, **__: None

@@ -8,6 +8,7 @@ output for its input, and says so.
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from pathlib import Path
@@ -20,44 +21,47 @@ if TYPE_CHECKING:
     from lumos.emulate.process.journal import Journal
     from lumos.emulate.process.settings import EmulationSettings
 
-_PATIENCE_S = 300.0  # for the process that runs the stage before, beside this one
 _PAUSE_S = 0.05
+
+
+class StageWaitsError(LumosError):
+    """A stage has waited for the one before it as long as it may."""
 
 
 def install(settings: EmulationSettings, journal: Journal) -> None:
     """Let the stages of torch.distributed.pipelining leave each other messages."""
-    mail = Mail(Path(settings.file).parent / "mail", settings.rank)
+    mail = Mail(Path(settings.file).parent / "mail", settings.patience_s)
     when_loaded("torch.distributed.pipelining.stage", lambda module: _stages(module, mail, journal))
     when_loaded("torch.distributed.pipelining.schedules", _schedules)
 
 
 class Mail:
-    """What ranks leave for each other: a file for each message."""
+    """What stages leave for each other: a file for each message. The ranks of a stage all say the same."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._folder, self._rank = folder, rank
+    def __init__(self, folder: Path, patience_s: float) -> None:
+        self._folder, self._patience = folder, patience_s
         self._sleep = time.sleep
         self._counts: dict[tuple[int, int], int] = {}
         self.last: Any = None
 
-    def send(self, message: Any, receiver: int) -> None:
-        """Leave a message for another rank."""
+    def send(self, message: Any, sender: int, receiver: int) -> None:
+        """Leave a message of one stage for another."""
         self.last = message
         self._folder.mkdir(exist_ok=True)
-        file = self._file(self._rank, receiver)
-        partial = file.with_suffix(".partial")
+        file = self._file(sender, receiver)
+        partial = file.with_suffix(f".{os.getpid()}")
         partial.write_bytes(pickle.dumps(message))
         partial.replace(file)
 
-    def receive(self, sender: int) -> Any:
-        """The next message from another rank; None where it has left none although this rank cannot run after it."""
-        file = self._file(sender, self._rank)
+    def receive(self, sender: int, receiver: int) -> Any:
+        """The next message of one stage for another; None where it has left none although this rank cannot run after it."""
+        file = self._file(sender, receiver)
         waited = 0.0
         while not file.exists():
             if self.last is not None:
                 return None
-            if waited > _PATIENCE_S:
-                raise LumosError(f"this pipeline stage waits for the shapes that rank {sender} sends, which never came: emulate all stages")
+            if waited >= self._patience:
+                raise StageWaitsError(f"pipeline stage {receiver} waits for the shapes that stage {sender} sends, which never came")
             self._sleep(_PAUSE_S)
             waited += _PAUSE_S
         return pickle.loads(file.read_bytes())
@@ -70,12 +74,12 @@ class Mail:
 def _stages(module: Any, mail: Mail, journal: Journal) -> None:
     def send(stage: Any, message: Any, receiver: int) -> None:
         if receiver > stage.stage_index:
-            mail.send(message, stage._resolve_peer_global_rank(receiver))
+            mail.send(message, stage.stage_index, receiver)
 
     def receive(stage: Any, sender: int) -> Any:
         if sender > stage.stage_index:
             return module._StageBackwardMeta(backward_metas=module._derive_grad_metas(stage._stage_meta.outputs))
-        message = mail.receive(stage._resolve_peer_global_rank(sender))
+        message = mail.receive(sender, stage.stage_index)
         if message is None:
             journal.assume("stage-input", "the input of a later pipeline stage of a rank has the shapes of its earlier stage's output")
             return mail.last
