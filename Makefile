@@ -1,16 +1,19 @@
 # Each target sets up what it needs in a virtual environment of the project's own.
 #   make demo      diagnose a recorded job with an injected fault, replay it, predict Llama 3 405B on 16,384 GPUs, write a report
 #   make test      lint, types and tests, in at most four minutes on two cores
-#   make test-all  the same with the optional libraries (torch, Ray, plotly, ...) installed, slow tests and more examples of each property
+#   make test-all  the same with the optional libraries (torch, Ray, plotly, ...) installed, slow tests, more examples of each property,
+#                  the lowest and the newest packages, and a short share of the fuzzers
 #   make test-lowest, make test-newest  the tests of the command line with the lowest and the newest packages allowed (part of test-all)
+#   make docs      the documentation as a site, in build/site (part of test-all)
 #   make mutants   put faults into a copy of the code, one at a time, and write which ones the tests notice
+#   make fuzz      mutate traces, graphs and every kind of input for an hour; `make test-all` runs a short share of it
 #   make sanitize  fuzz the native code under the address and undefined-behaviour sanitizers
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard native/*)
 
-.PHONY: demo test test-all test-lowest test-newest mutants sanitize lint clean
+.PHONY: demo test test-all test-lowest test-newest docs mutants fuzz fuzz-short sanitize lint clean
 
 demo: $(VENV)/.report
 	@$(BIN)/python -m tools.demo
@@ -21,8 +24,12 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 test: $(VENV)/.dev lint
 	$(PYTEST)
 
-test-all: $(VENV)/.all lint test-lowest test-newest
+test-all: $(VENV)/.all lint docs test-lowest test-newest fuzz-short
 	$(PYTEST) -m '' --hypothesis-profile=thorough
+
+# Every link, anchor and name of the reference must lead somewhere.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # The tests of the command line with the lowest and with the newest versions that pyproject.toml allows, each in an environment of its
 # own. Warnings of packages about each other are no errors there.
@@ -37,6 +44,21 @@ test-newest: $(VENV)/bin/python
 	@test -x $(VENV)-newest/bin/python || $(PYTHON) -m venv $(VENV)-newest
 	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager '.[report,arrow]' pytest hypothesis
 	PYTHONPATH= $(VENV)-newest/bin/python -m pytest $(LIMITS_TESTS)
+
+# Bytes of mutated traces for the scanner, values of legal JSON in random places of every kind of input for the verbs, and random graphs for
+# the simulator. SEED chooses others.
+BYTES ?= 1e8
+SECONDS ?= 1800
+SEED ?= 0
+FUZZED ?= $(wildcard examples/*/rank0.json.gz tests/data/*.json)
+fuzz: $(VENV)/.dev
+	$(BIN)/python tools/fuzz_scan.py --bytes $(BYTES) --seed $(SEED) $(FUZZED)
+	$(BIN)/python -m tools.fuzz_verbs --seconds $(SECONDS) --seed $(SEED)
+	$(BIN)/python -m pytest -q tests/property/test_engine.py tests/property/test_slack.py --hypothesis-profile=fuzz
+
+fuzz-short: $(VENV)/.dev
+	$(BIN)/python tools/fuzz_scan.py --bytes 2e7 --seed $(SEED) $(FUZZED)
+	$(BIN)/python -m tools.fuzz_verbs --seconds 120 --seed $(SEED)
 
 mutants: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check cmake nanobind
@@ -56,6 +78,7 @@ $(VENV)/bin/python:
 $(VENV)/.installed: $(VENV)/bin/python $(NATIVE)
 	@echo 'int main() { if constexpr (true) return 0; }' | $${CXX:-c++} -std=c++17 -x c++ -fsyntax-only - 2>/dev/null || \
 	  { echo "Lumos needs a C++17 compiler: install one (Debian: apt install g++) or name it with CXX=..."; exit 1; }
+	@echo "Installing Lumos into $(VENV) and compiling its native code, once: about a minute on two cores."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
@@ -67,7 +90,11 @@ $(VENV)/.dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-$(VENV)/.all: $(VENV)/.dev
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+$(VENV)/.all: $(VENV)/.dev $(VENV)/.docs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[report,serve,arrow,chakra]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch>=2.1' --index-url https://download.pytorch.org/whl/cpu \
 	  || echo "no CPU build of torch to be had here: its tests will be skipped"
@@ -78,16 +105,14 @@ $(VENV)/.all: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) $(VENV)-lowest $(VENV)-newest build
 
-# A build of its own with the sanitizers, and the fuzzer over it: BYTES of mutated traces.
-BYTES ?= 1e8
+# A build of its own with the sanitizers, the fuzzers over it, and the tests that call the native modules.
 SANITIZED := .venv-sanitize
-FUZZED ?= $(wildcard examples/*/rank0.json.gz tests/data/*.json)
+LOADED = LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0
 sanitize: $(VENV)/bin/python
 	@test -x $(SANITIZED)/bin/python || $(PYTHON) -m venv $(SANITIZED)
 	$(SANITIZED)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --config-settings=cmake.define.LUMOS_SANITIZE=ON --config-settings=build-dir=build/sanitize '.[dev]'
-	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	  PYTHONPATH= $(SANITIZED)/bin/python tools/fuzz_scan.py --bytes $(BYTES) $(FUZZED)
-	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	  $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider tests/property tests/simulate \
+	$(LOADED) PYTHONPATH= $(SANITIZED)/bin/python tools/fuzz_scan.py --bytes $(BYTES) --seed $(SEED) $(FUZZED)
+	$(LOADED) $(SANITIZED)/bin/python -m tools.fuzz_verbs --seconds $(SECONDS) --seed $(SEED) $(FUZZED)
+	$(LOADED) $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider tests/property tests/simulate \
 	  tests/plan/test_schedules.py tests/search/test_coarse.py tests/trace/test_kineto.py

@@ -20,6 +20,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Examples have no deadline, because their time depends on what else the machine does. In CI the examples are always the same.
 settings.register_profile("quick", deadline=None, max_examples=50, derandomize="CI" in os.environ, print_blob=True)
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=400)
+#: A dozen properties of random graphs then see more than 10^5 of them.
+settings.register_profile("fuzz", settings.get_profile("quick"), max_examples=10_000, derandomize=False)
 settings.load_profile("quick")
 
 #: Two stages, two microbatches, 1F1B: passes of 10 and 20 ms, transfers of 1 ms; the step takes 93 ms.

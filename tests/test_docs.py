@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples" / "gpt-2rank-cpu"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 #: A training script of a few steps, for pages that record one.
 TRAIN = """
@@ -50,6 +50,10 @@ class Block(NamedTuple):
         return not self.note.startswith("not run")
 
 
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [Block(m["code"], text.count("\n", 0, m.start("code")), m["note"] or "") for m in _BLOCK.finditer(text)]
@@ -62,7 +66,7 @@ def test_every_page_with_a_console_has_python_that_runs():
         assert any(block.runs for block in blocks(page)), f"{page.name} shows the command line and no Python that runs"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(b.runs for b in blocks(page))], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES if any(b.runs for b in blocks(page))], ids=named)
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     for name in ("traces", "out", "before", "after"):
         (tmp_path / name).symlink_to(EXAMPLE)
@@ -80,7 +84,7 @@ def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
         exec(compile("\n" * block.line + block.code, str(page), "exec"), names)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_python_that_is_not_run_is_python(page):
     for block in blocks(page):
         compile(block.code, str(page), "exec")

@@ -168,8 +168,8 @@ def run_script(folder: Path) -> None:
 
 
 def test_a_users_script_runs(tmp_path, monkeypatch):
-    pytest.importorskip("plotly", reason="plotly is not installed (pip install lumos-trace[report])")
-    pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install lumos-trace[arrow])")
+    pytest.importorskip("plotly", reason="plotly is not installed (pip install -e '.[report]')")
+    pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install -e '.[arrow]')")
     monkeypatch.chdir(tmp_path)
     run_script(tmp_path)
 
@@ -183,7 +183,7 @@ def test_a_users_script_names_every_public_function():
 
 
 def test_a_users_script_passes_strict_type_checks():
-    pytest.importorskip("mypy", reason="mypy is not installed (pip install lumos-trace[dev])")
+    pytest.importorskip("mypy", reason="mypy is not installed (pip install -e '.[dev]')")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", str(SCRIPT)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, "MYPYPATH": "src"})
     assert done.returncode == 0, done.stdout + done.stderr
@@ -191,7 +191,7 @@ def test_a_users_script_passes_strict_type_checks():
 
 def test_wrong_types_are_seen_by_type_checkers(tmp_path):
     """That the script above passes its type checks proves nothing if everything is Any."""
-    pytest.importorskip("mypy", reason="mypy is not installed (pip install lumos-trace[dev])")
+    pytest.importorskip("mypy", reason="mypy is not installed (pip install -e '.[dev]')")
     wrong = {
         'lumos.whatif("a", tp="two")': "typeddict|arg-type",
         'lumos.whatif("a", layer=8)': "call-arg|Unexpected",

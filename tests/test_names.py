@@ -12,8 +12,8 @@ SOURCE = ROOT / "src" / "lumos"
 #: What several modules define because they do the same for different things: readers of trace files, builders of graphs from them,
 #: the runs of `lumos.collect` and `lumos.proxy`, the exports of `lumos` and `lumos.chakra`, and modules that put themselves into torch.
 SHARED = {"read", "sniff", "build", "run", "export", "install"}
-#: A stand-alone program that users copy, and the verbs of the command line, which import nothing of each other: their names are their own.
-APART = {SOURCE / "proxy" / "benchmark.py", *(SOURCE / "cli").glob("*.py")}
+#: A program that users copy as one file, and the verbs of the command line, which import nothing of each other: their names are their own.
+APART = {*(SOURCE / "proxy" / "benchmark").glob("*.py"), *(SOURCE / "cli").glob("*.py")}
 
 
 def public_names(path: Path) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -11,16 +12,64 @@ from tools.document import ROOT
 from tools.session import recorded, sessions, timeless
 
 SESSIONS = sessions()
+COMPARED = [session for session in SESSIONS if not session.measured]
+MEASURED = [session for session in SESSIONS if session.measured]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_the_readme_and_the_page_of_diagnose_have_sessions():
-    assert {"README.md", "diagnose.md", "inspect.md"} <= {session.page.name for session in SESSIONS}
+def named(session):
+    return f"{session.page.name} {session.name}"
 
 
-@pytest.mark.parametrize("session", SESSIONS, ids=lambda session: f"{session.page.name} {session.name}")
+def test_every_console_of_a_page_is_a_session_or_says_why_not():
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        marks = re.findall(r"(?:<!-- (session[\w-]*|not run: [^\n]+) -->\n)?```console$", text, re.MULTILINE)
+        assert all(marks), f"{page.name}: a console block without <!-- session… --> or <!-- not run: … --> before it"
+        names = [mark for mark in marks if mark.startswith("session")]
+        assert names == [session.name for session in SESSIONS if session.page == page], f"{page.name}: a session that does not end"
+        assert len(names) == len(set(names)), f"{page.name}: two sessions of one name"
+
+
+def test_most_consoles_are_sessions():
+    assert len(SESSIONS) > 25
+
+
+@pytest.mark.parametrize("session", [s for s in COMPARED if s.folder == ROOT], ids=named)
 def test_a_session_is_what_its_commands_print(session):
     assert session.commands
     assert timeless(recorded(session.commands)) == timeless(session.text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("session", [s for s in COMPARED if s.name.startswith("session-traces")], ids=named)
+def test_a_session_on_public_traces_is_what_its_commands_print(session):
+    if session.folder is None:
+        pytest.skip("LUMOS_TRACES names no folder of public traces")
+    assert timeless(recorded(session.commands, session.folder)) == timeless(session.text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("session", MEASURED, ids=named)
+def test_the_commands_of_a_measured_session_run(session):
+    pytest.importorskip("torch", reason="torch is not installed (pip install -e '.[torch]')")
+    assert recorded(session.commands).count("$ lumos ") == len(session.commands)
+
+
+def test_a_command_that_fails_without_a_message_of_lumos_is_an_error():
+    with pytest.raises(subprocess.CalledProcessError):
+        recorded(["no-such-command-of-this-machine"])
+    assert recorded(["lumos replay no-such-folder"]).startswith("$ lumos replay no-such-folder\nlumos: ")
+
+
+def test_the_readme_names_each_verb_once_in_its_table():
+    from lumos.cli import VERBS
+
+    table = re.search(r"^\| verb \|.*?\n\n", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert table is not None
+    cells = [line.split("|")[1] for line in table[0].splitlines()[2:] if line]
+    shown = [word for cell in cells for word in re.findall(r"`(?:lumos )?([\w-]+)`", cell)]
+    assert sorted(shown) == sorted(VERBS)
 
 
 def test_how_long_something_took_is_no_part_of_a_session():

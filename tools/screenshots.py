@@ -54,6 +54,7 @@ def main() -> int:
             time.sleep(0.3)
             page.screenshot(IMAGES / "timeline-zoomed.png", "#timeline .timeline")
             page.screenshot(IMAGES / "stragglers.png", "#stragglers")
+            _waits(page)
         with _explorer(EXAMPLE) as url:
             _bench(page, url)
     return 0
@@ -63,6 +64,23 @@ def _report(page: Page, file: Path, job: Path) -> None:
     write_report(str(file), document(ReportedJob.of(read(str(job)))))
     page.open(file.as_uri())
     time.sleep(0.5)
+
+
+def _waits(page: Page) -> None:
+    """A kernel that waited for its launch and that another stream waits for: what the page says of it, dark and on a phone."""
+    page.prefer("dark")
+    page.run(
+        "(() => { const t = window.lumos.timeline, links = t.links, stream = (i) => t.drawing.lanes[links.laneOf[i]].kind === 'stream';"
+        " for (let i = 0; i < t.run.tasks.start.length; i++) if (stream(i) && links.before(i).length > 1 && links.after(i).length > 1) {"
+        " const task = t.describe(i); t.reveal(task, false); t.show(task.start - 4e5, task.start + 6e5); return; } })()"
+    )
+    time.sleep(0.3)
+    page.screenshot(IMAGES / "waits-dark.png", "#timeline")
+    page.prefer("light")
+    page.resize(390, 844)
+    time.sleep(0.5)
+    page.screenshot(IMAGES / "waits-phone.png", "#timeline")
+    page.resize(1180, 860)
 
 
 @contextmanager

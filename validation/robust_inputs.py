@@ -224,6 +224,9 @@ def _size_cases() -> Iterator[Case]:
         yield Case(f"a kernel of a day, {verb[0]}", _trace(_long_kernel(1), *verb), 0)
     yield Case("a kernel of four days", _trace(_long_kernel(4), "replay", "PATH", "--perfetto", "OUT/replay.json"), 0)
     yield Case("2,000 streams", _trace(_streams(2000), "replay", "PATH"), 0)
+    yield Case("40,000 streams", _trace(_streams(40_000), "replay", "PATH"), 1, "streams")
+    yield Case("empty nodes", _bytes("a.0.et", lambda text: b"\x07\n\x050.0.4" + b"\0" * 10**7), 1, "is empty")
+    yield Case("short nodes", _bytes("a.0.et", lambda text: b"\x07\n\x050.0.4" + b"\x02\x08\x01" * (2 << 20)), 1, "this short")
     yield Case("a model of 4 layers", _model(), 0)
     yield Case("10^6 layers", _model(num_hidden_layers=10**6), 1, "layers")
     yield Case("a hidden size of 10^30", _model(hidden_size=10**30), 1, "hidden")
@@ -236,7 +239,7 @@ def _size_cases() -> Iterator[Case]:
         yield Case(f"accelerator.{text}", _cluster(f"[accelerator]\n{text}"), 1, text.split(" ")[0])
     yield Case("more GPUs than a cluster has", _predict("--gpus", "1000000000"), 1, "1000000000")
     for words, said in (
-        (("--seq", "999999999999"), "seq"),
+        (("--seq", "999999999"), "seq_len"),
         (("--micro-batch", "1000000000"), "micro_batch"),
         (("--lora-rank", "1000000000"), "lora_rank"),
         (("--tp", "0"), "tp"),

@@ -42,13 +42,20 @@ def words(command, trace, out):
 
 
 @pytest.fixture
-def full_disk(monkeypatch):
-    """No file may grow beyond FULL_BYTES, as on a disk with hardly any space left. Python would leave cut-off bytecode behind."""
+def on_a_full_disk(lumos, monkeypatch):
+    """`lumos` where no file may grow beyond FULL_BYTES, as on a disk with hardly any space left. Python would leave cut-off bytecode
+    behind. The limit ends with the call: what the test runner itself writes to may be a longer file."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    def run(*words):
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, limits[1]))
+        try:
+            return lumos(*words)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    return run
 
 
 @pytest.mark.parametrize("verb", FILES)
@@ -88,21 +95,21 @@ def test_a_trace_that_a_folder_holds_is_an_input_and_a_report_is_none(lumos, tra
 
 
 @pytest.mark.parametrize("verb", [verb for verb in FILES if verb not in ("calibrate", "save-model")])  # theirs are too small
-def test_a_full_disk_leaves_the_old_file(lumos, trace, full_disk_after, verb, tmp_path):
-    path = full_disk_after(trace)
+def test_a_full_disk_leaves_the_old_file(on_a_full_disk, trace, verb, tmp_path):
+    path = trace()
     out = tmp_path / "out" / "old.json"
     out.parent.mkdir()
     out.write_text("old")
-    done = lumos(*words(FILES[verb], path, out))
+    done = on_a_full_disk(*words(FILES[verb], path, out))
     assert (done.status, done.out) == (1, ""), done.err
     assert "cannot be written" in done.err and "Traceback" not in done.err
     assert (out.read_text(), listed(out.parent)) == ("old", ["old.json"])
 
 
 @pytest.mark.parametrize("verb", FOLDERS)
-def test_a_full_disk_leaves_no_part_of_a_folder(lumos, trace, full_disk_after, verb, tmp_path):
-    path = full_disk_after(trace)
-    done = lumos(*words(FOLDERS[verb], path, tmp_path / "out"))
+def test_a_full_disk_leaves_no_part_of_a_folder(on_a_full_disk, trace, verb, tmp_path):
+    path = trace()
+    done = on_a_full_disk(*words(FOLDERS[verb], path, tmp_path / "out"))
     assert (done.status, done.out) == (1, ""), done.err
     assert "cannot be written" in done.err and "Traceback" not in done.err
     assert listed(tmp_path) == [path.name]
@@ -110,27 +117,14 @@ def test_a_full_disk_leaves_no_part_of_a_folder(lumos, trace, full_disk_after, v
 
 @pytest.mark.parametrize("option", ["--perfetto", "--kineto", "--chakra", "--parquet", "--plot"])
 @pytest.mark.parametrize("verb", PREDICTED)
-def test_a_full_disk_leaves_what_was_predicted_before(lumos, request, verb, option, tmp_path):
-    if verb == "predict" and option in ("--parquet", "--plot"):
+def test_a_full_disk_leaves_what_was_predicted_before(on_a_full_disk, verb, option, tmp_path):
+    if verb == "predict" and option == "--parquet":
         pytest.skip("predict has no such option")
     out = tmp_path / "old.json"
     if option in ("--perfetto", "--parquet", "--plot"):
         out.write_text("old")
-    request.getfixturevalue("full_disk")
-    done = lumos(*PREDICTED[verb], option, out)
+    done = on_a_full_disk(*PREDICTED[verb], option, out)
     assert (done.status, done.out) == (1, ""), done.err
     assert "cannot be written" in done.err and "Traceback" not in done.err
     assert listed(tmp_path) == (["old.json"] if out.exists() else [])
     assert not out.exists() or out.read_text() == "old"
-
-
-@pytest.fixture
-def full_disk_after(request):
-    """Write a trace, then let the disk be full."""
-
-    def write(trace):
-        path = trace()
-        request.getfixturevalue("full_disk")
-        return path
-
-    return write

@@ -27,6 +27,39 @@ def test_the_text_names_the_fastest_plan_and_what_was_searched(lumos):
     assert "fastest: " in done.out and "proved slower" in done.out
 
 
+def test_equal_plans_are_named_with_what_would_tell_them_apart(lumos):
+    words = (*SMALL, "--micro-batch", "1", "--cp", "1", "--zero", "1", "--refine", 3)
+    found = lumos("search", *words, "--json").json
+    first, second, _ = found["best"]
+    assert first["against_first"] is None
+    against = second["against_first"]
+    assert against["equal"] is (second["step_time_low_s"] <= first["step_time_high_s"]) is True
+    assert against["difference_s"] == pytest.approx(second["step_time_s"] - first["step_time_s"])
+    assert found["safest"] in range(3)
+    assert "Equal as far as is known" in lumos("search", *words).out
+
+
+def test_limits_that_people_have(lumos):
+    found = lumos("search", *FEW, "--reserve-gb", 30, "--proved", "--tp", "1..4", "--mixed-with", "a100-80gb", "--json").json
+    assert found["cluster"] == "h100+a100-80gb"
+    for best in found["best"]:
+        assert best["memory"]["peak_bytes"] <= 50e9 and best["schedule"] in ("1f1b", "interleaved") and best["tp"] <= 4
+        assert "mixed-nodes" in [note["code"] for note in best["diagnostics"]]
+    for plan in found["pareto"]:
+        assert plan["peak_bytes"] <= 50e9
+
+
+def test_money_energy_and_goodput_of_a_cluster_file(lumos, tmp_path):
+    path = tmp_path / "mine.toml"
+    lines = ("price_per_hour = 2.5", "power_w = 1300", "mtbf_hours = 50000", "checkpoint_s = 30", "restart_s = 600")
+    path.write_text("\n".join(('based_on = "h100"', "[operation]", *lines)))
+    words = ("--cluster", path, *SMALL[:2], *SMALL[4:], *FEW[len(SMALL) :])
+    operating = lumos("search", *words, "--json").json["best"][0]["operating"]
+    assert 0.9 < operating["goodput"] < 1 and operating["dollars_per_trillion_tokens"] > operating["kwh_per_trillion_tokens"]
+    printed = " ".join(lumos("search", *words).out.split())
+    assert "goodput" in printed and "dollars" in printed and "with host, network and cooling" in printed
+
+
 def test_a_sweep_has_a_row_for_every_value(lumos):
     found = lumos("search", *FEW, "--sweep", "gpus=8..16", "--json").json
     assert found["sweep"] == "gpus"
@@ -101,7 +134,8 @@ def test_tables_and_plots(lumos, tmp_path):
     pytest.importorskip("plotly", reason="plotly is not installed (extra `report`)")
     assert lumos("search", *FEW, "--plot", tmp_path / "front.html").status == 0
     assert lumos("search", *FEW, "--sweep", "gpus=8,16", "--plot", tmp_path / "sweep.html").status == 0
-    assert "front" in (tmp_path / "front.html").read_text()
+    front = (tmp_path / "front.html").read_text()
+    assert all(word in front for word in ("front", "memory: 80 GB", "simulated in full", "%{text}"))
     assert "best plan over gpus" in (tmp_path / "sweep.html").read_text()
 
 
@@ -111,6 +145,9 @@ def test_tables_and_plots(lumos, tmp_path):
         ((*FEW, "--require", "memory.peak < 1"), 2, "key 'memory.peak' is not known"),
         ((*FEW, "--require", "exit()"), 2, "not allowed"),
         ((*FEW, "--schedule", "1f1d"), 2, "did you mean '1f1b'"),
+        ((*FEW, "--tp", "4..2"), 2, "4 is more than 2"),
+        ((*FEW, "--proved", "--schedule", "dualpipe"), 2, "leave out --proved"),
+        ((*FEW, "--reserve-gb", "90"), 2, "less than there is"),
         ((*FEW, "--tp", "two"), 2, "not a whole number"),
         ((*FEW, "--objective", "speed"), 2, "objective"),
         ((*FEW, "--engine", "dask"), 2, "local, ray"),
@@ -127,7 +164,9 @@ def test_explain_splits_the_difference(lumos):
     found = lumos("explain", *SMALL, "tp=2,pp=2", "tp=8", "--json").json
     difference = found["b"]["step_time_s"] - found["a"]["step_time_s"]
     assert sum(found["difference_s"].values()) == pytest.approx(difference, rel=1e-6)
-    assert "is faster by" in lumos("explain", *SMALL, "tp=2,pp=2", "tp=8").out
+    assert found["against_faster"]["difference_s"] == pytest.approx(abs(difference))
+    printed = lumos("explain", *SMALL, "tp=2,pp=2,zero=2", "tp=8").out
+    assert "is faster by" in printed and "peak memory: A " in printed and "A only: zero 2 keeps a part" in printed
 
 
 def test_explain_refuses_an_unknown_key(lumos):

@@ -1,11 +1,11 @@
-"""Write what every verb writes: one JSON object or text for people, and progress where there is a terminal."""
+"""Write what every verb writes: one JSON object, or text for people."""
 
 from __future__ import annotations
 
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,7 +26,6 @@ __all__ = [
     "console",
     "next_command",
     "plain",
-    "progress",
     "write_json",
 ]
 
@@ -45,9 +44,6 @@ Repair = Annotated[bool, typer.Option("--repair", help="Read files that are not 
 Perfetto = Annotated[str | None, typer.Option(metavar="FILE", help="Write the job as a trace for ui.perfetto.dev.", show_default=False)]
 Chakra = Annotated[str | None, typer.Option(metavar="DIR", help="Write the job as a Chakra set, a file per rank.", show_default=False)]
 Kineto = Annotated[str | None, typer.Option(metavar="DIR", help="Write the job as profiler files, one per rank.", show_default=False)]
-
-#: No progress is shown for the first so many seconds.
-PATIENCE_S = 1.0
 
 
 def write_json(value: Any) -> None:
@@ -86,18 +82,3 @@ class Clock:
         now = time.perf_counter()
         self._last, elapsed = now, now - self._last
         return elapsed
-
-
-def progress(what: str) -> Callable[[int, int], None] | None:
-    """A callback (done, total) that shows a percentage on standard error; None where that is not a terminal."""
-    if not sys.stderr.isatty():
-        return None
-    began = time.monotonic()
-
-    def show(done: int, total: int) -> None:
-        if time.monotonic() - began > PATIENCE_S and total:
-            end = "\r\x1b[K" if done >= total else ""
-            sys.stderr.write(f"\r{what} {done / total:4.0%}{end}")
-            sys.stderr.flush()
-
-    return show

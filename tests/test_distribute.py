@@ -1,0 +1,87 @@
+"""Work on a Ray cluster: what a failure of the cluster, and one of the work, becomes. A small stand-in takes Ray's place."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from lumos.distribute import Workers
+from lumos.errors import LumosError, TraceError
+
+
+class RayError(Exception):
+    pass
+
+
+class RayTaskError(RayError):
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__("the worker's traceback")
+        self.cause = cause
+
+
+class ObjectStoreFullError(RayError):
+    pass
+
+
+@pytest.fixture
+def workers(monkeypatch):
+    """Workers of a cluster whose tasks run when their result is asked for. `cancelled` lists the tasks that were cancelled."""
+    cancelled = []
+
+    def get(reference):
+        function, shared, item = reference
+        try:
+            return function(shared, item)
+        except RayError:
+            raise
+        except Exception as error:
+            raise RayTaskError(error) from error
+
+    ray = SimpleNamespace(
+        is_initialized=lambda: True,
+        put=lambda value: value,
+        get=get,
+        remote=lambda **_: lambda function: SimpleNamespace(remote=lambda shared, item: (function, shared, item)),
+        cancel=lambda reference: cancelled.append(reference[2]),
+        exceptions=SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError),
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    made = Workers()
+    return SimpleNamespace(map=made.map, put=made.put, ray=ray, cancelled=cancelled)
+
+
+def test_results_come_in_the_order_of_the_items(workers):
+    assert list(workers.map(lambda shared, item: shared * item, workers.put(2), [3, 1, 2])) == [6, 2, 4]
+    assert workers.cancelled == []
+
+
+@pytest.mark.parametrize(("raised", "expected"), [(TraceError("a file"), TraceError), (MemoryError(), MemoryError)])
+def test_the_error_of_the_work_is_raised_and_the_rest_cancelled(workers, raised, expected):
+    def work(shared, item):
+        if item == 2:
+            raise raised
+        return item
+
+    results = workers.map(work, None, [1, 2, 3])
+    assert next(results) == 1
+    with pytest.raises(expected):
+        next(results)
+    assert workers.cancelled == [2, 3]
+
+
+def test_a_cluster_that_fails_is_one_message(workers):
+    def full(*_):
+        raise ObjectStoreFullError("no room\nfor 5 GB")
+
+    with pytest.raises(LumosError, match=r"the Ray cluster could not do the work \(ObjectStoreFullError: no room\).*--engine ray"):
+        list(workers.map(full, None, [1]))
+    workers.ray.put = full
+    with pytest.raises(LumosError, match="ObjectStoreFullError"):
+        workers.put(1)
+
+
+def test_a_fault_in_the_work_stays_a_fault(workers):
+    with pytest.raises(RayTaskError):
+        list(workers.map(lambda shared, item: item[0], None, [1]))
