@@ -51,7 +51,7 @@ ORDER = (
     ("chakra", "diagnose", "proxy", "search"),
     ("report",),
     ("emulate",),
-    ("serve",),
+    ("serve", "startup"),
     ("cli",),
 )
 PLACE = {part: place for place, parts in enumerate(ORDER) for part in parts}

@@ -82,6 +82,16 @@ def test_a_sitecustomize_of_the_environment_still_runs(tmp_path: Path) -> None:
     assert done.stdout.split() == ["theirs", "main"]
 
 
+def test_asking_whether_torch_is_there_does_not_lose_the_recording(tmp_path: Path) -> None:
+    (tmp_path / "torch" / "optim").mkdir(parents=True)
+    for name in ("__init__", "optim/__init__", "optim/optimizer"):
+        (tmp_path / "torch" / f"{name}.py").touch()
+    made = environment(tmp_path, SETTINGS) | {"PYTHONPATH": environment(tmp_path, SETTINGS)["PYTHONPATH"] + os.pathsep + str(tmp_path)}
+    code = "import importlib.util; importlib.util.find_spec('torch.optim.optimizer'); import torch.optim.optimizer"
+    done = subprocess.run([sys.executable, "-c", code], env=made, capture_output=True, text=True, check=True)
+    assert "not recording" in done.stderr  # this torch has no optimizers, so the hook that was reached says so
+
+
 def test_without_torch_nothing_of_lumos_is_loaded_and_nothing_is_said(tmp_path: Path) -> None:
     code = "import sys; print(*[m for m in sys.modules if m.startswith('lumos.')])"
     done = subprocess.run([sys.executable, "-c", code], env=environment(tmp_path, SETTINGS), capture_output=True, text=True, check=True)

@@ -61,13 +61,14 @@ def run(
 
 def environment(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
     """The environment in which Python processes record themselves."""
-    startup = str(Path(__file__).parent / "startup")
+    return {**os.environ, VARIABLE: json.dumps({"folder": str(folder), **settings}), "PYTHONPATH": startup_path()}
+
+
+def startup_path() -> str:
+    """The PYTHONPATH with which every Python process of a command first runs `startup/sitecustomize.py`."""
+    startup = str(Path(__file__).parents[1] / "startup")
     rest = os.environ.get("PYTHONPATH")
-    return {
-        **os.environ,
-        VARIABLE: json.dumps({"folder": str(folder), **settings}),
-        "PYTHONPATH": startup + (os.pathsep + rest if rest else ""),
-    }
+    return startup + (os.pathsep + rest if rest else "")
 
 
 def _files(folder: Path) -> dict[Path, int]:

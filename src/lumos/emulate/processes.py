@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumos.collect.command import startup_path
 from lumos.emulate.process.settings import WHERE
 from lumos.errors import LumosError
 
@@ -81,9 +82,7 @@ class Processes:
             raise
 
     def _start(self, settings: EmulationSettings) -> subprocess.Popen[bytes]:
-        startup = str(Path(__file__).parent / "startup")
-        rest = os.environ.get("PYTHONPATH")
-        variables = {**os.environ, **settings.environment(), "PYTHONPATH": startup + (os.pathsep + rest if rest else "")}
+        variables = {**os.environ, **settings.environment(), "PYTHONPATH": startup_path()}
         said = sys.stderr.fileno() if settings.rank == 0 else subprocess.DEVNULL
         with self._lock:
             if self._ended:
