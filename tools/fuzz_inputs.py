@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from validation.robust_inputs import recording
 
-from lumos.trace.chakra_json import parse_json
-from lumos.trace.chakra_wire import encode_metadata, encode_node, frame
+from lumos.trace.chakra.json_form import parse_json
+from lumos.trace.chakra.protobuf import frame
+from lumos.trace.chakra.wire import encode_metadata, encode_node
 
 #: Values of legal JSON, of every type and at the ends of every range.
 VALUES: tuple[Any, ...] = (

@@ -15,7 +15,7 @@ from lumos.chakra.build import graph
 from lumos.chakra.links import Dimension, Links, Topology
 from lumos.chakra.network import Implementation, Network
 from lumos.simulate import simulate
-from lumos.trace.chakra_wire import CollectiveType
+from lumos.trace.chakra.schema import CollectiveType
 
 _KINDS = {
     "all-reduce": CollectiveType.ALL_REDUCE,

@@ -32,6 +32,8 @@ from lumos.trace.table import Category, Job
         ("aten::convolution_backward", [[2, 64, 16, 16], [2, 3, 32, 32], [64, 3, 3, 3]], [], None),
         ("aten::mm", [[8, 4], [5, 2]], [], None),
         ("aten::mm", [[], []], [], None),
+        ("aten::mm", [[8, [4]], [4, 2]], [], None),
+        ("aten::_scaled_dot_product_flash_attention", [[2, 3, [5], 7]] * 3, [], None),
         ("aten::relu", [[8, 4]], [], None),
         ("aten::_scaled_dot_product_flash_attention", [[2, 3, 5, 7]] * 3, ["", "", "", "0.", "False"], 4 * 2 * 3 * 5 * 5 * 7),
         ("aten::_scaled_dot_product_flash_attention", [[2, 3, 5, 7]] * 3, ["", "", "", "0.", "True"], 2 * 2 * 3 * 5 * 5 * 7),

@@ -14,8 +14,10 @@ from tests.chakra import two_stages
 
 from lumos.chakra.export import export_graph
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
-from lumos.trace.chakra_et import stream
-from lumos.trace.chakra_wire import Attribute, ChakraNode, Metadata, encode_metadata, encode_node, frame
+from lumos.trace.chakra.et import stream
+from lumos.trace.chakra.protobuf import frame
+from lumos.trace.chakra.schema import Attribute, ChakraNode, Metadata
+from lumos.trace.chakra.wire import encode_metadata, encode_node
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from lumos.chakra.lower import LEAST_BYTES, lower, reduced
 from lumos.errors import GraphError
 from lumos.graph.edges import distinct
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
-from lumos.trace.chakra_wire import CollectiveType, NodeType
+from lumos.trace.chakra.schema import CollectiveType, NodeType
 
 
 def one_collective(kind: str = "all-reduce", nbytes: int = 1000, ranks: int = 2, *, joined: bool = True) -> Graph:

@@ -14,7 +14,7 @@ from lumos.chakra.links import GIB, Dimension, Links, Topology
 from lumos.chakra.network import Implementation, Network
 from lumos.chakra.system_files import read_network
 from lumos.errors import LumosError
-from lumos.trace.chakra_wire import CollectiveType
+from lumos.trace.chakra.schema import CollectiveType
 
 ORACLE = Path(os.environ.get("LUMOS_CHAKRA") or "absent")
 needs_oracle = pytest.mark.skipif(not ORACLE.is_dir(), reason="LUMOS_CHAKRA is not set: the simulator's answers are not here")

@@ -15,7 +15,9 @@ from lumos.chakra.check.check import check_set
 from lumos.cli import main
 from lumos.errors import LumosError
 from lumos.simulate import simulate
-from lumos.trace.chakra_wire import Attribute, ChakraNode, Metadata, NodeType, encode_metadata, encode_node, frame
+from lumos.trace.chakra.protobuf import frame
+from lumos.trace.chakra.schema import Attribute, ChakraNode, Metadata, NodeType
+from lumos.trace.chakra.wire import encode_metadata, encode_node
 
 #: One byte takes 1 ns over a hop without latency; chunks of a collective go one after the other.
 NETWORK = f"topology: [ FullyConnected ]\nnpus_count: [ 2 ]\nbandwidth: [ {1e9 / 2**30!r} ]\nlatency: [ 0 ]\n"

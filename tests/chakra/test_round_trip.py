@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ from lumos.chakra.export import export_graph
 from lumos.chakra.forms.coarse import coarse
 from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
-from lumos.chakra.write import encode_rank
+from lumos.chakra.write import encode_ranks
 from lumos.errors import GraphError, LumosError, TraceError, UsageError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.simulate import simulate
-from lumos.trace.chakra_et import stream
+from lumos.trace.chakra.et import stream
 
 
 @st.composite
@@ -197,12 +198,11 @@ def test_public_jobs_come_back_with_the_same_step(traces: Path, tmp_path: Path) 
 def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lumos.chakra import write
 
-    def fails(workload: object, rank: int, exact_ns: bool, more: object) -> object:
-        if rank == 1:
-            raise OSError(28, "No space left on device")
-        return encode_rank(workload, rank, exact_ns, more)  # type: ignore[arg-type]
+    def fails(*given: object) -> Iterator[Iterator[bytes]]:
+        yield next(encode_ranks(*given))  # type: ignore[arg-type]
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(write, "encode_rank", fails)
+    monkeypatch.setattr(write, "encode_ranks", fails)
     with pytest.raises(LumosError, match="No space left"):
         export_graph(jobs_of_two(), tmp_path / "set")
     assert list(tmp_path.iterdir()) == []
@@ -249,7 +249,9 @@ def test_import_names_a_message_without_a_receiver(stages: Path, rewrite: object
 
 
 def test_control_dependencies_that_contradict_are_reported(tmp_path: Path) -> None:
-    from lumos.trace.chakra_wire import ChakraNode, Metadata, encode_metadata, encode_node, frame
+    from lumos.trace.chakra.protobuf import frame
+    from lumos.trace.chakra.schema import ChakraNode, Metadata
+    from lumos.trace.chakra.wire import encode_metadata, encode_node
 
     nodes = [ChakraNode(1, "a", ctrl_deps=(2,), duration_micros=3), ChakraNode(2, "b", data_deps=(1,), duration_micros=4)]
     (tmp_path / "job.0.et").write_bytes(b"".join(map(frame, [encode_metadata(Metadata()), *map(encode_node, nodes)])))
@@ -259,7 +261,9 @@ def test_control_dependencies_that_contradict_are_reported(tmp_path: Path) -> No
 
 
 def test_compute_without_a_duration_is_costed(tmp_path: Path) -> None:
-    from lumos.trace.chakra_wire import Attribute, ChakraNode, Metadata, encode_metadata, encode_node, frame
+    from lumos.trace.chakra.protobuf import frame
+    from lumos.trace.chakra.schema import Attribute, ChakraNode, Metadata
+    from lumos.trace.chakra.wire import encode_metadata, encode_node
 
     facts = (Attribute("num_ops", "int64", 9_000_000), Attribute("tensor_size", "uint64", 16))
     (tmp_path / "job.0.et").write_bytes(b"".join(map(frame, [encode_metadata(Metadata()), encode_node(ChakraNode(1, "k", attrs=facts))])))

@@ -16,7 +16,7 @@ from lumos.chakra.network import durations
 from lumos.chakra.play import play
 from lumos.chakra.system_files import network_of
 from lumos.simulate import simulate
-from lumos.trace.chakra_et import stream
+from lumos.trace.chakra.et import stream
 
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lumos.trace.chakra_wire import Attribute
+from lumos.trace.chakra.schema import Attribute
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 

@@ -95,9 +95,10 @@ def test_an_execution_trace_alone_runs_with_its_own_data_flow(executed: Write) -
         node(6, "triton_poi_0", inputs=(c,), kernel_backend="triton"),
     )
     result = run_benchmark(make(path), options=FAST)
-    assert result["operators"] == {"real": 3, "stand_in": 0, "skipped": 1}
+    assert result["operators"] == {"real": 3, "stand_in": 1, "skipped": 0}
     assert (result["recorded_step_ns"], result["error"]) == (None, None)
-    assert outcomes(result)["triton_poi_0"] == ("skipped", "a kernel that no operator of the dispatcher launched")
+    reason = "a kernel that no operator of the dispatcher launched; a copy of as many bytes as its tensors have runs instead"
+    assert outcomes(result)["triton_poi_0"] == ("stand_in", reason)
 
 
 def test_hostile_names_stay_data(kineto: Write) -> None:
@@ -212,9 +213,12 @@ def test_every_kind_of_transfer_runs_between_two_processes(kineto: Write) -> Non
     assert [(rank["operators"]["real"], outcomes(rank)) for rank in result["ranks"]] == [(9, {}), (9, {})]
 
 
-@pytest.mark.parametrize("processes", [3, 2])
-def test_unequal_parts_run_with_all_ranks_and_with_fewer(kineto: Write, processes: int) -> None:
-    """Rank r of three sends 3, 6 and 9 elements to each; of the parts only the totals are recorded. Rank 1 also sends to rank 2."""
+@pytest.mark.parametrize("processes", [3, 2, 6])
+def test_unequal_parts_run_with_all_ranks_with_fewer_and_with_more(kineto: Write, processes: int) -> None:
+    """Rank r of three sends 3, 6 and 9 elements to each; of the parts only the totals are recorded. Rank 1 also sends to rank 2.
+
+    Six processes run every rank twice: the parts go to all six, the message stays within each copy of the job.
+    """
     for rank in range(3):
         facts = {"Collective name": "all_to_allv", "dtype": "Float", "In msg nelems": 9 * (rank + 1), "Out msg nelems": 18, "Group size": 3}
         rows = [operator("record_param_comms", 0, 50, **facts)]
@@ -226,8 +230,24 @@ def test_unequal_parts_run_with_all_ranks_and_with_fewer(kineto: Write, processe
     _, notes = generate_program([str(path.parent)], path.parent / "proxy")
     assert [note.code for note in notes] == ["splits-filled"]
     result = run_benchmark(path.parent / "proxy", processes, options=FAST)
-    assert [rank["operators"]["real"] for rank in result["ranks"]] == ([2, 3, 3] if processes == 3 else [2, 2])
-    assert [rank["operators"]["stand_in"] for rank in result["ranks"]] == ([0, 0, 0] if processes == 3 else [0, 1])
+    assert [rank["operators"]["real"] for rank in result["ranks"]] == ([2, 2] if processes == 2 else [2, 3, 3] * (processes // 3))
+    assert [rank["operators"]["stand_in"] for rank in result["ranks"]] == ([0, 1] if processes == 2 else [0] * processes)
+    sent = [rank["bandwidth"]["transfers_bytes"] for rank in result["ranks"]]
+    assert processes == 2 or sent[0] == 4 * 9  # as recorded, for each copy of the job
+    assert (result["error"] is None) == (processes == 6 or result["recorded_step_ns"] is None)
+
+
+def test_the_groups_of_a_part_of_the_ranks_are_repeated_for_more_processes(kineto: Write) -> None:
+    """Ranks 0 and 1 of two, each pair a group of its own by name: with four processes there are two such pairs."""
+    groups = [{"pg_name": "0", "ranks": [0, 1, 2, 3]}, {"pg_name": "1", "ranks": [0, 1]}, {"pg_name": "2", "ranks": [2, 3]}]
+    for rank in range(4):
+        facts = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 8, "Out msg nelems": 8, "Group size": 2}
+        rows = [operator("record_param_comms", 0, 50, **facts, **{"Process Group Name": str(1 + rank // 2)})]
+        header = {"backend": "gloo", "rank": rank, "world_size": 4, "pg_config": groups}
+        path = kineto(*rows, mm(2000, 10), name=f"rank{rank}.json", distributedInfo=header)
+    generate_program([str(path.parent)], path.parent / "proxy")
+    result = run_benchmark(path.parent / "proxy", 8, options=FAST)
+    assert [rank["operators"] for rank in result["ranks"]] == [{"real": 2, "stand_in": 0, "skipped": 0}] * 8
 
 
 def test_bytes_that_operators_move_are_counted_and_views_move_none(kineto: Write) -> None:

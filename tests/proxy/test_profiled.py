@@ -133,3 +133,23 @@ def test_threads_of_the_recording_and_its_allocator_are_taken_over_as_numbers_on
     malloc = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1; rm", "PATH": "1"}
     rank = program(kineto(mm(0, 10), lumos_collect={"threads": 2, "malloc": malloc}))
     assert (rank.threads, rank.malloc) == (2, {"MALLOC_MMAP_THRESHOLD_": "65536"})
+
+
+def test_objects_that_ranks_exchange_have_the_type_that_the_moving_thread_says(kineto: Write) -> None:
+    """A list of tensors is printed without its type; 38 bytes of a pickled object would count as 38 floats."""
+    broadcast = operator("c10d::broadcast_", 0, 20, inputs=[("TensorList", [[38]], ""), ("", [], ""), ("Scalar", [], "0")])
+    gather = operator("c10d::allgather_", 30, 20, inputs=[("", [], ""), ("TensorList", [[1]], ""), ("", [], "")])
+    moved = {"cat": "user_annotation"}
+    path = kineto(
+        broadcast,
+        operator("gloo:broadcast", 5, 10, tid=2, inputs=[("unsigned char", [38], "")]) | moved,
+        gather,
+        operator("gloo:all_gather", 35, 40, tid=2, inputs=[("long int", [1], "")]) | moved,
+        mm(90, 5),
+        distributedInfo={"backend": "gloo", "rank": 0, "world_size": 2},
+    )
+    found = [o.collective for o in program(path).walk() if o.collective is not None]
+    assert [(c.kind, c.dtype, c.elements_in, c.end_ns) for c in found] == [
+        ("broadcast", "uint8", 38, 15_000),
+        ("all-gather", "int64", 1, 75_000),
+    ]

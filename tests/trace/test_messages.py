@@ -9,7 +9,7 @@ import pytest
 
 from lumos.errors import TraceError
 from lumos.trace import read
-from lumos.trace.chakra_companions import Companion, companion_of
+from lumos.trace.chakra.companions import Companion, companion_of
 
 ROW = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
 TEXT = json.dumps({"schemaVersion": 1, "traceEvents": [ROW] * 20})

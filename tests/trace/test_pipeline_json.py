@@ -65,6 +65,7 @@ def test_interleaved_lists_say_microbatch_and_chunk(folder):
         (lambda i: i.update(fwd_start=[12.0, 11.0]), "fwd number 0 ends before it starts"),
         (lambda i: i.update(wgrad_start=[1.0]), "weight gradients"),
         (lambda i: i.update(fwd_minibatch=[1]), "fwd_minibatch must list 2 whole numbers"),
+        (lambda i: i.update(fwd_chunk=[0, 1]), "fwd_chunk has 1, but vp_size is 1"),
         (lambda i: i.update(fwd_chunk=[0, 2**70]), r"fwd_chunk must list 2 whole numbers below 2\^31"),
     ],
 )

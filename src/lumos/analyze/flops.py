@@ -136,7 +136,11 @@ def _integers(text: str) -> list[int]:
 
 
 def operator_flops(name: str, shapes: list[_Shape], inputs: list[str]) -> float | None:
-    """Operations of one call by its input shapes and values; None where the operator or its shapes are not known."""
+    """Operations of one call by its input shapes and values; None where the operator or its shapes are not known.
+
+    An input that is a list of tensors has a list of shapes, which tells nothing about the operators that are counted.
+    """
+    shapes = [shape if all(isinstance(size, int) for size in shape) else [] for shape in shapes]
     if name in _PRODUCTS:
         a, b = _PRODUCTS[name]
         return _product(shapes[a], shapes[b]) if len(shapes) > b else None

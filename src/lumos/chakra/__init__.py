@@ -12,10 +12,11 @@ from lumos.reexport import reexport
 if TYPE_CHECKING:
     from lumos.chakra.check.check import Checked
     from lumos.chakra.export import Exported
-    from lumos.chakra.facade import Imported, Synthetic, check, export, import_, link, link_ranks, priced, stat, synthesize
+    from lumos.chakra.facade import Imported, check, export, import_, link, link_ranks, priced, stat
     from lumos.chakra.link.link import Linked
     from lumos.chakra.link.linked_job import LinkedJob
     from lumos.chakra.stat import Stat
+    from lumos.chakra.synthesize.facade import Synthetic, synthesize
 
 __all__ = [
     "Checked",
@@ -42,7 +43,6 @@ reexport(
         "lumos.chakra.export": ("Exported",),
         "lumos.chakra.facade": (
             "Imported",
-            "Synthetic",
             "check",
             "export",
             "import_",
@@ -50,10 +50,10 @@ reexport(
             "link_ranks",
             "priced",
             "stat",
-            "synthesize",
         ),
         "lumos.chakra.link.link": ("Linked",),
         "lumos.chakra.link.linked_job": ("LinkedJob",),
         "lumos.chakra.stat": ("Stat",),
+        "lumos.chakra.synthesize.facade": ("Synthetic", "synthesize"),
     },
 )

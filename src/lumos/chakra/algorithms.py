@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.trace.chakra_wire import CollectiveType
+from lumos.trace.chakra.schema import CollectiveType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

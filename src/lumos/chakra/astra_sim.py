@@ -17,7 +17,7 @@ from lumos.chakra.links import GIB, Dimension
 from lumos.chakra.network import assumed_network
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Kind
-from lumos.trace.chakra_wire import NodeType
+from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT
 from lumos.vocabulary import DType
 

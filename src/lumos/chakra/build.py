@@ -24,7 +24,7 @@ from lumos.graph.edges import distinct
 from lumos.graph.evidence import NEVER_MEASURED
 from lumos.graph.lists import end_to_end, list_of, offsets
 from lumos.graph.table import Collectives, Dependency, Evidence, Graph, Kind, Processor
-from lumos.trace.chakra_wire import NodeType
+from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job
 from lumos.vocabulary import Grade
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.trace.chakra_wire import CollectiveType
+from lumos.trace.chakra.schema import CollectiveType
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:

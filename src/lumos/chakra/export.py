@@ -17,7 +17,7 @@ from lumos.chakra.write import GROUPS_FILE, file_name, write_set
 from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
 from lumos.result import Shown
-from lumos.trace.chakra_wire import NodeType
+from lumos.trace.chakra.schema import NodeType
 
 if TYPE_CHECKING:
     from pathlib import Path

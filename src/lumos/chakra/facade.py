@@ -1,4 +1,4 @@
-"""The verbs of `lumos chakra` as functions: `lumos.chakra.export`, `check`, `import_`, `link`, `synthesize` and `stat`.
+"""The verbs of `lumos chakra` as functions: `lumos.chakra.export`, `check`, `import_`, `link` and `stat`.
 
     lumos.chakra.export("traces/", "set", astra_sim=True, cluster="h100")
     lumos.chakra.check("set").ok
@@ -8,13 +8,11 @@ Jobs are given as for `lumos.read`. `export` also takes a graph, whether measure
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from lumos.analyze.loop.steps import JobTime, members, step_times
-from lumos.chakra.build import graph_of
 from lumos.chakra.check.check import Checked
 from lumos.chakra.check.check import check_set as check_folder
 from lumos.chakra.export import Exported, Form
@@ -29,27 +27,23 @@ from lumos.chakra.lower import lower
 from lumos.chakra.reprice import priced_job
 from lumos.chakra.stat import Stat
 from lumos.chakra.stat import stat_workload as stat_workload
-from lumos.chakra.synthesize.membership import Likeness, distances, likeness
-from lumos.chakra.synthesize.model import learn, load, save
-from lumos.chakra.synthesize.sample import sample
 from lumos.chakra.work.of_job import amounts_of, recorded_on
 from lumos.cost.cluster import Cluster, load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Graph
-from lumos.output_files import check_outputs
-from lumos.result import Shown, by_field, plain
+from lumos.result import Shown, plain
 from lumos.simulate import Timeline, simulate
-from lumos.trace.chakra_companions import Companion
-from lumos.trace.chakra_et import FORMAT
+from lumos.trace.chakra.companions import Companion
+from lumos.trace.chakra.et import FORMAT
 from lumos.trace.execution_trace import read as read_execution_trace
 from lumos.trace.source import Source, as_job, keep_inputs
-from lumos.trace.table import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import os
 
     from lumos.chakra.workload import Workload
+    from lumos.trace.table import Job
 
 
 def export(
@@ -222,71 +216,6 @@ def import_(source: Source, *, output: str | os.PathLike[str] | None = None, as_
 
 def _time(timeline: Timeline) -> JobTime:
     return step_times(timeline, members(timeline.graph)).headline
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Synthetic(Shown):
-    """A sampled set. symbols: how many symbols the model has. step_time_ns: of the typical step of the sample, simulated.
-    source_step_time_ns: the same of each set that was learned from. likeness: what the sample reveals of its source; None where there
-    were several, or structure or speeds were changed. held_out: the distances of the distributions (`Likeness.ks`) from a set of the same
-    family that was not learned from; None without one."""
-
-    exported: Exported
-    symbols: int
-    step_time_ns: int
-    source_step_time_ns: tuple[int, ...]
-    likeness: Likeness | None
-    held_out: dict[str, float] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The keys of `lumos chakra synthesize --json`."""
-        fields = by_field(self)
-        return {**fields.pop("exported"), **fields}
-
-
-def synthesize(
-    sets: Source | Sequence[Source] = (),
-    *,
-    output: str | os.PathLike[str],
-    model: str | os.PathLike[str] | None = None,
-    save_model: str | os.PathLike[str] | None = None,
-    seed: int = 0,
-    ranks: int | None = None,
-    layers: int | None = None,
-    scale: Mapping[str, float] | None = None,
-    held_out: Source | None = None,
-    astra_sim: bool = False,
-    cluster: str | None = None,
-) -> Synthetic:
-    """Sample a new set into the folder `output`: one without the names and times of its source, or with other ranks, layers and speeds.
-
-    sets: the sets or jobs to learn from; or model: a file that save_model wrote. seed: the same seed gives the same set. ranks: a
-    multiple of the source's ranks. layers: how often the repeating part of every rank repeats. scale: factors for "compute", "host",
-    "communication" and "size". held_out: a set to compare the sample's distributions with, which must not be among those that were
-    learned from. astra_sim, cluster: as for `export`. Raises UsageError where these contradict each other.
-    """
-    listed = (sets,) if isinstance(sets, (str, os.PathLike, Job)) else tuple(sets)
-    if (model is None) == (not listed):
-        raise UsageError("give either sets to learn from, or a saved model with --model")
-    for source in listed:
-        keep_inputs(source, output, save_model)
-    check_outputs([output, save_model], [] if model is None else [model])
-    described = _cluster(cluster)
-    sources = [workload(source) for source in listed]
-    learned = load(Path(model)) if model is not None else learn(sources)
-    if save_model is not None:
-        save(learned, Path(save_model))
-    graph = sample(learned, seed, ranks=ranks, layers=layers, scale=scale)
-    exported = export_graph(graph, Path(output), exact_ns=True, astra_sim=astra_sim, cluster=described)
-    like_source = len(sources) == 1 and ranks is None and layers is None and not scale
-    return Synthetic(
-        exported=exported,
-        symbols=len(learned.symbols),
-        step_time_ns=_time(simulate(graph)).step_time_ns,
-        source_step_time_ns=tuple(_time(simulate(graph_of(s))).step_time_ns for s in sources),
-        likeness=likeness(sources[0], lower(graph)) if like_source else None,
-        held_out=None if held_out is None else distances(workload(held_out), lower(graph)),
-    )
 
 
 def stat(source: Source) -> Stat:

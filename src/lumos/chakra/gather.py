@@ -23,7 +23,7 @@ from lumos.errors import TraceError
 from lumos.graph.edges import distinct
 from lumos.graph.lists import Lists, list_of, offsets
 from lumos.graph.table import Kind, Step
-from lumos.trace.chakra_wire import ChakraNode, NodeType
+from lumos.trace.chakra.schema import ChakraNode, NodeType
 from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job, ProcessGroup, Trace
 from lumos.vocabulary import CollectiveKind
 

@@ -9,9 +9,9 @@ import msgspec
 from lumos.chakra.write import GROUPS_FILE
 from lumos.errors import UsageError
 from lumos.output_files import new_folder
-from lumos.trace.chakra_et import FORMAT
-from lumos.trace.chakra_json import dump
-from lumos.trace.chakra_wire import Metadata
+from lumos.trace.chakra.et import FORMAT
+from lumos.trace.chakra.json_form import dump
+from lumos.trace.chakra.schema import Metadata
 
 if TYPE_CHECKING:
     from pathlib import Path

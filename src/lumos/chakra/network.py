@@ -23,7 +23,7 @@ from lumos.chakra.algorithms import Algorithm, Endpoint, after, direct, double_b
 from lumos.chakra.links import Dimension, Links
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
-from lumos.trace.chakra_wire import CollectiveType, NodeType
+from lumos.trace.chakra.schema import CollectiveType, NodeType
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.lists import grouped, list_of
-from lumos.trace.chakra_wire import NodeType
+from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:

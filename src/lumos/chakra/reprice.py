@@ -18,8 +18,8 @@ from lumos.chakra.simulated import of_roofline
 from lumos.chakra.system_files import read_network
 from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
-from lumos.trace.chakra_companions import Companion, companions
-from lumos.trace.chakra_et import FORMAT
+from lumos.trace.chakra.companions import Companion, companions
+from lumos.trace.chakra.et import FORMAT
 from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy as np
 from lumos.chakra.network import durations
 from lumos.chakra.play import play
 from lumos.diagnostics import Diagnostic
-from lumos.trace.chakra_wire import NodeType
+from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:

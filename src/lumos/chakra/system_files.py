@@ -11,8 +11,8 @@ from lumos.chakra.algorithms import Algorithm
 from lumos.chakra.links import Dimension, Links, Topology
 from lumos.chakra.network import Implementation, Network
 from lumos.errors import LumosError
-from lumos.trace.chakra_companions import Companion, companions
-from lumos.trace.chakra_wire import CollectiveType
+from lumos.trace.chakra.companions import Companion, companions
+from lumos.trace.chakra.schema import CollectiveType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

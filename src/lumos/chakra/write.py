@@ -12,6 +12,7 @@ Files appear only once all of them are complete.
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,17 +20,10 @@ import numpy as np
 
 from lumos.graph.table import Kind
 from lumos.output_files import check_only_own, new_folder
-from lumos.trace.chakra_wire import (
-    Attribute,
-    Metadata,
-    NodeType,
-    encode_io,
-    encode_metadata,
-    encode_once,
-    encoded_attribute_field,
-    frame,
-    varint,
-)
+from lumos.trace.chakra.attributes import encode_once
+from lumos.trace.chakra.protobuf import frame, varint, varints
+from lumos.trace.chakra.schema import Attribute, Metadata, NodeType
+from lumos.trace.chakra.wire import encode_io, encode_metadata, encoded_attribute_field
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:
@@ -70,68 +64,70 @@ def write_set(
 ) -> None:
     """Write `job.R.et` for every rank, groups.json and the `extra` files (name: text) to `folder`.
 
-    more: for each rank what `encode_rank` may add to its nodes. Writes all files or none. LumosError where the folder cannot be written,
+    more: for each rank what `encode_ranks` may add to its nodes. Writes all files or none. LumosError where the folder cannot be written,
     UsageError where it holds another set.
     """
     check_only_own(folder, "*.et", map(file_name, range(len(workload.ranks))))
     with new_folder(folder) as draft:
-        for rank in range(len(workload.ranks)):
+        for rank, frames in enumerate(encode_ranks(workload, exact_ns, more)):
             with (draft / file_name(rank)).open("wb") as file:
-                file.writelines(encode_rank(workload, rank, exact_ns, None if more is None else more[rank]))
+                file.writelines(frames)
         groups = {str(i): list(ranks) for i, ranks in enumerate(workload.groups, 1)}
         (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
         for name, text in (extra or {}).items():
             (draft / name).write_text(text)
 
 
-def encode_rank(workload: Workload, rank: int, exact_ns: bool = False, more: Mapping[int, bytes] | None = None) -> Iterator[bytes]:
-    """The frames of one rank's file. more: encoded fields to add to nodes, by their number in the rank (from 0)."""
-    yield frame(encode_metadata(_metadata(workload, rank, exact_ns)))
+def encode_ranks(
+    workload: Workload, exact_ns: bool = False, more: Sequence[Mapping[int, bytes]] | None = None
+) -> Iterator[Iterator[bytes]]:
+    """The frames of each rank's file. more: for each rank encoded fields to add to nodes, by their number in the rank (from 0)."""
+    timed = _timed(workload)
+    for rank in range(len(workload.ranks)):
+        yield _frames(workload, rank, timed, exact_ns, {} if more is None else more[rank])
+
+
+def _frames(workload: Workload, rank: int, timed: Sequence[Attribute], exact_ns: bool, more: Mapping[int, bytes]) -> Iterator[bytes]:
+    """The frames of one rank's file: its metadata, then its nodes, numbered from 1."""
+    yield frame(encode_metadata(_metadata(workload, rank, timed, exact_ns)))
     low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
     here = slice(low, high)
     end = workload.start[here] + np.maximum(workload.duration[here], 0)
     start_us = _microseconds(workload.start[here])
     duration_us = np.where(workload.duration[here] == ABSENT, 0, _microseconds(end) - start_us)
-    offsets = workload.dep_offset[low : high + 1].tolist()
-    deps = (workload.dep[offsets[0] : offsets[-1]] - (low - 1)).tolist()
     comm = _communication_fields(workload, rank, low, high)
-    names, kinds, types = workload.names, [k.name.lower() for k in Kind], workload.type[here].tolist()
+    names, kinds = workload.names, [k.name.lower() for k in Kind]
     columns = zip(
-        types,
-        workload.on_cpu[here].tolist(),
+        varints(np.arange(1, high - low + 1)),
+        workload.type[here].tolist(),
         workload.name[here].tolist(),
-        workload.kind[here].tolist(),
+        _dependency_fields(workload, low, high),
+        _optional(b"\x30", start_us),
+        _optional(b"\x38", duration_us),
+        workload.on_cpu[here].tolist(),
         workload.queue[here].tolist(),
-        start_us.tolist(),
-        duration_us.tolist(),
+        workload.kind[here].tolist(),
         strict=True,
     )
-    exact = _exact_fields(workload, here, exact_ns)
-    work = None if exact_ns else _work_fields(workload, here)
-    tensors = _tensor_fields(workload, here)
-    first = offsets[0]
-    for i, (kind, cpu, name, task, queue, start, duration) in enumerate(columns):
-        edges = b"".join(map(varint, deps[offsets[i] - first : offsets[i + 1] - first]))
-        parts = [
-            b"\x08",
-            varint(i + 1),
-            _name_field(kind, names[name]),
-            b"\x2a" + varint(len(edges)) + edges if edges else b"",
-            b"\x30" + varint(start) if start else b"",
-            b"\x38" + varint(duration) if duration else b"",
-            _common_fields(cpu, queue, kinds[task]),
-            comm.get(i, b""),
-        ]
-        if exact is not None:
-            parts.append(exact[i])
-        if work is not None:
-            parts.append(work[i])
-        if tensors is not None:
-            parts.append(tensors[i])
-        if more is not None:
-            parts.append(more.get(i, b""))
-        message = b"".join(parts)
+    per_node = (_exact_fields(workload, here, exact_ns), None if exact_ns else _work_fields(workload, here), _tensor_fields(workload, here))
+    known = [fields for fields in per_node if fields is not None]
+    for i, (number, kind, name, deps, start, duration, cpu, queue, task) in enumerate(columns):
+        static = _name_field(kind, names[name]), deps, start, duration, _common_fields(cpu, queue, kinds[task]), comm.get(i, b"")
+        message = b"".join((b"\x08", number, *static, *(fields[i] for fields in known), more.get(i, b"")))
         yield varint(len(message)) + message
+
+
+def _dependency_fields(workload: Workload, low: int, high: int) -> list[bytes]:
+    """Per node of the rank low:high the encoded numbers of the nodes that it depends on."""
+    offsets = workload.dep_offset[low : high + 1] - workload.dep_offset[low]
+    edges = varints(workload.dep[workload.dep_offset[low] : workload.dep_offset[high]] - (low - 1))
+    joined = [b"".join(edges[a:b]) for a, b in pairwise(offsets.tolist())]
+    return [b"\x2a" + varint(len(numbers)) + numbers if numbers else b"" for numbers in joined]
+
+
+def _optional(key: bytes, values: Int64) -> list[bytes]:
+    """Per value its encoded field; nothing for 0, the default."""
+    return [key + data if data != b"\x00" else b"" for data in varints(values)]
 
 
 def _microseconds(ns: Int64) -> Int64:
@@ -139,7 +135,16 @@ def _microseconds(ns: Int64) -> Int64:
     return rounded
 
 
-def _metadata(workload: Workload, rank: int, exact_ns: bool) -> Metadata:
+def _timed(workload: Workload) -> tuple[Attribute, ...]:
+    """What says of a set that a duration of 0 us means a short one, not an unknown one."""
+    facts = (
+        ("communication_timed", workload.duration[workload.communication.node]),
+        ("compute_timed", workload.duration[workload.type == NodeType.COMP]),
+    )
+    return tuple(Attribute(name, "bool", True) for name, duration in facts if (duration > 0).any())
+
+
+def _metadata(workload: Workload, rank: int, timed: Sequence[Attribute], exact_ns: bool) -> Metadata:
     steps = [
         (step.name, step.start, step.end) if exact_ns else _rounded_mark(step)
         for step in workload.steps
@@ -147,10 +152,7 @@ def _metadata(workload: Workload, rank: int, exact_ns: bool) -> Metadata:
     ]
     attrs = [Attribute("producer", "string", "lumos"), Attribute("rank", "int64", int(workload.ranks[rank]))]
     attrs.append(Attribute("world_size", "int64", len(workload.ranks)))
-    if (workload.duration[workload.communication.node] > 0).any():  # a duration of 0 us then means a short one, not an unknown one
-        attrs.append(Attribute("communication_timed", "bool", True))
-    if (workload.duration[workload.type == NodeType.COMP] > 0).any():
-        attrs.append(Attribute("compute_timed", "bool", True))
+    attrs += timed
     if steps:
         attrs.append(Attribute("steps", "string", msgspec.json.encode(steps).decode()))
         attrs += [Attribute("steps_alone", "bool", True)] if workload.steps_alone else []

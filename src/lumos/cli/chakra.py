@@ -200,6 +200,16 @@ def synthesize_(
     scale: Annotated[
         list[str] | None, typer.Option(metavar="WHAT=F", help="Multiply compute, host, communication or size by F; repeatable.")
     ] = None,
+    facts: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=N,N,…", help="What tells sets of a family apart: tp, dp, pp, layers or any other, one for each SET."),
+    ] = None,
+    at: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=N", help="That of the new set; drawn from the known ones otherwise.")
+    ] = None,
+    hide_structure: Annotated[
+        bool, typer.Option("--hide-structure", help="Write blocks that are cut at random instead of operators.")
+    ] = False,
     held_out: Annotated[
         Path | None, typer.Option("--held-out", metavar="SET", help="A set that was not learned from: compare the distributions with it.")
     ] = None,
@@ -208,7 +218,7 @@ def synthesize_(
     json: Json = False,
 ) -> None:
     """Sample a new set without the names and times of its source, or with other ranks, layers and speeds."""
-    from lumos.chakra.facade import synthesize
+    from lumos.chakra.synthesize.facade import synthesize
     from lumos.trace import read
 
     found = synthesize(
@@ -220,6 +230,9 @@ def synthesize_(
         ranks=ranks,
         layers=layers,
         scale=_factors(scale or []),
+        facts=_numbers(facts or [], "--facts"),
+        at={key: numbers[0] for key, numbers in _numbers(at or [], "--set", most=1).items()},
+        hide_structure=hide_structure,
         held_out=held_out,
         astra_sim=astra_sim,
         cluster=cluster,
@@ -230,6 +243,22 @@ def synthesize_(
     from lumos.report.text.chakra import print_synthetic
 
     print_synthetic(console(), found)
+
+
+def _numbers(texts: list[str], option: str, most: int | None = None) -> dict[str, list[int]]:
+    """The numbers of KEY=N,N,…. UsageError where a text is not of this form, or has more numbers than `most`."""
+    from lumos.errors import UsageError
+
+    out = {}
+    for text in texts:
+        key, equals, listed = text.partition("=")
+        numbers = listed.split(",")
+        if not (key and equals and all(n.strip().isdecimal() for n in numbers)) or len(numbers) > (most or len(numbers)):
+            raise UsageError(
+                f"{option} {text!r}: write {'KEY=N' if most == 1 else 'KEY=N,N,… with a number for each set'}, for instance tp=2"
+            )
+        out[key.strip()] = [int(n) for n in numbers]
+    return out
 
 
 def _factors(texts: list[str]) -> dict[str, float]:

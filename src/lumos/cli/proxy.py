@@ -20,6 +20,10 @@ def generate(
         list[str] | None, typer.Option(metavar="FILE", help="The execution trace of a rank, in the order of the ranks; repeatable.")
     ] = None,
     step: Annotated[str | None, typer.Option(metavar="NAME", help="The step, by its name in the trace (default: the typical one).")] = None,
+    steps: Annotated[int, typer.Option(metavar="N", help="Take so many representative steps, by their times.")] = 1,
+    then: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="Another recording, whose step runs after that of PATH; repeatable.")
+    ] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Only operators of these names; repeatable.")] = None,
     blocks: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Only operators inside ranges of these names (modules, labels); repeatable.")
@@ -37,6 +41,8 @@ def generate(
         output,
         execution_trace=execution_trace or (),
         step=step,
+        steps=steps,
+        then=then or (),
         only=only or (),
         blocks=blocks or (),
         obfuscate=obfuscate,
@@ -94,11 +100,15 @@ def _print_run(result: dict[str, Any]) -> None:
     from lumos.units import duration
 
     out = console()
-    where = f"{result['device']}, torch {result['torch']}, {len(result['ranks'])} of its ranks"
+    processes, ranks = len(result["ranks"]), result["recorded_ranks"]
+    run_by = f"{processes} of its {ranks} ranks" if processes <= ranks else f"{processes} processes for its {ranks} ranks"
+    where = f"{result['device']}, torch {result['torch']}, {run_by}"
     recorded = f", {duration(result['recorded_step_ns'])} recorded" if result["recorded_step_ns"] else ""
     error = f": {percent(result['error'], signed=True)}" if result["error"] is not None else ""
     out.print(f"Step {duration(result['replayed_step_ns'])}{recorded}{error}", highlight=False)
     out.print(f"Here: {where}", highlight=False)
+    if processes > ranks:
+        out.print("Scaled up: groups of all ranks span all processes, each other one is repeated; parts keep their size.", highlight=False)
     shares = ", ".join(f"{percent(v)} {k.replace('_', ' ')}" for k, v in result["coverage"].items() if v is not None)
     memory = result["memory"]
     less = " tensors share storage;" if memory["shared"] else ""

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from lumos.proxy.elements import contiguous, torch_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from lumos.trace.table import Trace
 
 _INTEGER = re.compile(r"-?\d+\Z")
 _FLOAT = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\Z")
@@ -120,3 +122,14 @@ def map_tensors(arguments: list[Any], each: Callable[[int, TensorSpec], Any]) ->
         return argument
 
     return [one(position, argument) for position, argument in enumerate(arguments)]
+
+
+def recorded_arguments(trace: Trace, key: Sequence[int]) -> list[Any] | None:
+    """The arguments of an operator, None where they are unknown. key: types, shapes, strides and plain values, as indices of strings."""
+    types, dims, strides, concrete = (trace.strings[i] if i >= 0 else None for i in key)
+    if types is None or dims is None:
+        return None
+    try:
+        return read_arguments(types, dims, strides, concrete)
+    except UnreadableArgumentsError:
+        return None

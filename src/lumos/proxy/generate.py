@@ -19,6 +19,7 @@ from lumos.graph.build import build
 from lumos.graph.steps import steps
 from lumos.output_files import new_folder
 from lumos.proxy import choose
+from lumos.proxy.compose import composed
 from lumos.proxy.executed import executed_rank, lend_arguments
 from lumos.proxy.joined import joined
 from lumos.proxy.profiled import profiled_rank
@@ -28,6 +29,7 @@ from lumos.simulate.timeline import measured
 from lumos.trace import execution_trace, read
 from lumos.trace.blocks import head
 from lumos.trace.read import EXECUTION_TRACE
+from lumos.units import count
 
 if TYPE_CHECKING:
     import os
@@ -45,27 +47,29 @@ def generate_program(
     *,
     execution_traces: Sequence[str] = (),
     step: str | None = None,
+    steps: int = 1,
+    then: Sequence[str] = (),
     only: Sequence[str] = (),
     blocks: Sequence[str] = (),
     obfuscate: bool = False,
     max_memory_bytes: int = 0,
     repair: bool = False,
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
-    """Write a benchmark of one step of a job into `folder`. Returns the program, and diagnostics.
+    """Write a benchmark of one step of a job, or of several, into `folder`. Returns the program, and diagnostics.
 
     paths: profiler files or folders, or one execution trace alone (a folder that holds nothing else counts). execution_traces: one for
-    each rank, in the order of ranks. step: as for `from_job`. only, blocks: globs of operators, and of ranges around operators.
+    each rank, in the order of ranks. step: as for `from_job`. steps: how many representative steps to take of each recording. then: other
+    recordings, whose steps run after those of the first. only, blocks: globs of operators, and of ranges around operators.
     obfuscate: hash names that are not PyTorch's own. max_memory_bytes: limit for the benchmark's tensors, 0 for none. repair: as for
     `read`. Raises TraceError where a file cannot be read or the step has no operators, UsageError where the options cannot be met.
     """
-    alone = only_execution_trace(paths[0]) if len(paths) == 1 and not execution_traces else None
-    if alone is not None:
-        if blocks:
-            raise UsageError("--blocks needs a profiler's trace: an execution trace alone does not say what ran inside a range")
-        program, notes = from_execution_trace(execution_trace.read(alone), step=step)
-    else:
-        job = read(*paths, repair=repair)
-        program, notes = from_job(job, step, executed_by_rank(job, paths, execution_traces), blocks)
+    if steps < 1 or (steps > 1 and step is not None):
+        raise UsageError(f"--steps {steps}: at least 1, and not with --step, which names one")
+    parts, notes = _parts(paths, execution_traces, step, steps, blocks, repair)
+    for other in then:
+        more, found = _parts([other], (), step, steps, blocks, repair)
+        parts, notes = [*parts, *more], (*notes, *found)
+    program = composed(parts)
     notes = (*notes, *fill_splits(program))
     program.max_memory_bytes = max_memory_bytes
     if only:
@@ -76,6 +80,34 @@ def generate_program(
         raise TraceError(f"{paths[0]}: the step holds no operators, so there is nothing to run; record with the CPU activity on")
     write_program(program, folder)
     return program, notes
+
+
+def _parts(
+    paths: Sequence[str], execution_traces: Sequence[str], step: str | None, steps: int, blocks: Sequence[str], repair: bool
+) -> tuple[list[Program], tuple[Diagnostic, ...]]:
+    """The program of each step that is taken of one recording, and diagnostics."""
+    alone = only_execution_trace(paths[0]) if len(paths) == 1 and not execution_traces else None
+    if alone is not None:
+        if blocks or steps > 1:
+            raise UsageError("--blocks and --steps need a profiler's trace: an execution trace alone does not say when what ran")
+        program, notes = from_execution_trace(execution_trace.read(alone), step=step)
+        return [program], notes
+    job = read(*paths, repair=repair)
+    executed = executed_by_rank(job, paths, execution_traces)
+    names = [step] if steps == 1 else representative_steps(build(job), steps)
+    found = [from_job(job, name, executed, blocks) for name in names]
+    return [program for program, _ in found], tuple(dict.fromkeys(note for _, notes in found for note in notes))
+
+
+def representative_steps(graph: Graph, wanted: int) -> list[str]:
+    """The names of so many steps, in the order in which they ran: of the steps that count, ordered by their time and cut into so many equal
+    parts, the middle one of each part. UsageError where fewer count."""
+    owners = members(graph)
+    counted = sorted(step_times(measured(graph), owners).counted, key=lambda time: time.length_ns)
+    if wanted > len(counted):
+        raise UsageError(f"--steps {wanted}: the recording has {count(len(counted), 'step')} that count")
+    chosen = {counted[(2 * part + 1) * len(counted) // (2 * wanted)].name for part in range(wanted)}
+    return [step.name for step in owners.job if step.name in chosen]
 
 
 def executed_by_rank(job: Job, paths: Sequence[str], named: Sequence[str]) -> dict[int, ExecutionTrace]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -11,20 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.errors import UsageError
-from lumos.graph.joined.collectives import is_cpu_collective, issuers
 from lumos.graph.lists import list_of
 from lumos.graph.table import DEVICE_KINDS, Dependency, Graph, Kind, Step
-from lumos.proxy.arguments import TensorSpec, UnreadableArgumentsError, map_tensors, read_arguments
+from lumos.proxy.arguments import TensorSpec, map_tensors, recorded_arguments
 from lumos.proxy.choose import keep
-from lumos.proxy.elements import torch_name
 from lumos.proxy.indices import Arguments, bounds
 from lumos.proxy.pool import TensorPool
-from lumos.proxy.program import OUTPUT_FIRST, RankProgram, RecordedCollective, RecordedOperator
-from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
-from lumos.vocabulary import CollectiveKind
+from lumos.proxy.program import RankProgram, RecordedOperator
+from lumos.proxy.transfers import give_transfers
+from lumos.trace.table import DEVICE_WORK, Category, Int64, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lumos.analyze.loop.steps import StepTime
 
@@ -39,9 +36,6 @@ _TO_COPY_DEVICE = 3
 
 #: Settings of glibc that a recording can name and a benchmark then uses.
 _MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_ARENA_MAX", "MALLOC_MMAP_MAX_")
-
-#: Operators that give a transfer to a process group. NCCL's own row about the transfer is inside them.
-_COLLECTIVE = re.compile(r"(c10d|_c10d_functional)::|record_param_comms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +60,7 @@ def profiled_rank(
     rows = step_operators(trace, step)
     on_accelerator = bool(trace.is_any(*DEVICE_WORK).any())
     _device_work(trace, graph, step, rows)
-    _collectives(trace, step, rows, groups)
+    give_transfers(trace, step, rows.of_row, groups)
     _waits(trace, graph, step, rows)
     _backward(trace, rows)
     pool = TensorPool()
@@ -222,48 +216,6 @@ class _Enclosing:
         return None
 
 
-def _collectives(trace: Trace, step: Step, rows: StepRows, groups: Mapping[str, int]) -> None:
-    """Give every operator that issues a transfer the description of that transfer, with its end where it ran on a CPU."""
-    end_ns: dict[int, int] = {}
-    on_cpu = np.flatnonzero(is_cpu_collective(trace)).astype(np.int32)
-    if len(on_cpu):
-        for row, issuer in zip(on_cpu.tolist(), issuers(trace, on_cpu).tolist(), strict=True):
-            end_ns[issuer] = int(trace.start[row] + trace.duration[row]) - step.start
-    for row, operator in rows.of_row.items():
-        if _COLLECTIVE.match(operator.name):
-            operator.collective = _collective(trace, row, operator, groups, end_ns.get(row, -1))
-    for operator in rows.of_row.values():  # the row inside the operator says more than the operator's own: move it up
-        inner = [c for c in operator.walk() if c is not operator and c.collective is not None]
-        if operator.name.startswith(("c10d::", "_c10d_functional::")) and inner:
-            best = next((c.collective for c in inner if c.collective and c.collective.elements_in), None)
-            operator.collective = best or operator.collective
-            for one in inner:
-                one.collective = None
-
-
-def _collective(trace: Trace, row: int, operator: RecordedOperator, groups: Mapping[str, int], end_ns: int) -> RecordedCollective | None:
-    named = _text(trace, row, "Collective name") or operator.name
-    kind = CollectiveKind.in_name(named)
-    if kind is CollectiveKind.UNKNOWN:
-        return None
-    target, spec = _output_and_input(trace, row, operator.name)
-    dtype = (torch_name(_text(trace, row, "dtype") or "") if _text(trace, row, "dtype") else None) or (spec.dtype if spec else "float32")
-    read, written = (int(np.prod(one.shape)) if one else 0 for one in (spec, target))
-    elements_in, elements_out = _integer(trace, row, "In msg nelems"), _integer(trace, row, "Out msg nelems")
-    name = _text(trace, row, "Process Group Name")
-    return RecordedCollective(
-        kind=kind,
-        dtype=dtype,
-        elements_in=read if elements_in == ABSENT else elements_in,
-        elements_out=written if elements_out == ABSENT else elements_out,
-        group=groups.get(name or "", groups.get("", -1)),
-        peer=max(_integer(trace, row, "Src Rank"), _integer(trace, row, "Dst Rank")),
-        splits_in=_sizes(_text(trace, row, "In split size")),
-        splits_out=_sizes(_text(trace, row, "Out split size")),
-        end_ns=end_ns,
-    )
-
-
 def _waits(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
     """Fill `Operator.after`: the operators whose transfer or device work an operator, or its device work, waited for."""
     number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
@@ -312,7 +264,7 @@ def _arguments(trace: Trace, rows: StepRows, pool: TensorPool, on_accelerator: b
     for row, operator in rows.of_row.items():
         key = tuple(int(texts[k][row]) for k in texts)
         if key not in read:
-            read[key] = _read(trace, key)
+            read[key] = recorded_arguments(trace, key)
         arguments = read[key]
         if arguments is None:
             continue
@@ -349,54 +301,3 @@ def _on_host(operator: RecordedOperator, copies: Mapping[int, str]) -> int:
         return -1
     source = {"aten::copy_": 1, "aten::_to_copy": 0}[operator.name]
     return {"H": source, "D": 0 if operator.name == "aten::copy_" else -1}.get(_direction(operator, copies), -1)
-
-
-def _read(trace: Trace, key: Sequence[int]) -> list[Any] | None:
-    types, dims, strides, concrete = (trace.strings[i] if i >= 0 else None for i in key)
-    if types is None or dims is None:
-        return None
-    try:
-        return read_arguments(types, dims, strides, concrete)
-    except UnreadableArgumentsError:
-        return None
-
-
-def _output_and_input(trace: Trace, row: int, name: str) -> tuple[TensorSpec | None, TensorSpec | None]:
-    """What a transfer writes and what it reads: one tensor for both, except where an operator takes first the one, then the other."""
-    arguments = _read(trace, [int(trace.dense(k)[row]) for k in ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")])
-    found = list(_tensors(arguments)) if arguments else []
-    if name.endswith(OUTPUT_FIRST) and len(found) > 1:
-        return found[0], found[1]
-    return (found[0], found[0]) if found else (None, None)
-
-
-def _tensors(value: Any) -> Iterator[TensorSpec]:
-    if isinstance(value, TensorSpec):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _text(trace: Trace, row: int, key: str) -> str | None:
-    column = trace.args.get(key)
-    if column is None or column.kind != "string":
-        return None
-    at = int(np.searchsorted(column.rows, row))
-    return trace.strings[int(column.values[at])] if at < len(column.rows) and column.rows[at] == row else None
-
-
-def _integer(trace: Trace, row: int, key: str) -> int:
-    column = trace.args.get(key)
-    if column is None:
-        return ABSENT
-    at = int(np.searchsorted(column.rows, row))
-    return int(column.values[at]) if at < len(column.rows) and column.rows[at] == row else ABSENT
-
-
-def _sizes(text: str | None) -> tuple[int, ...]:
-    try:
-        value = json.loads(text) if text else []
-    except ValueError:
-        return ()
-    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else ()

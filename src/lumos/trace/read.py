@@ -14,8 +14,9 @@ from lumos.diagnostics import Diagnostic
 from lumos.distribute import Workers
 from lumos.errors import TraceError, UsageError
 from lumos.extras import install
-from lumos.trace import chakra_et, chakra_json, kineto, pipeline_json, straggler_parquet
+from lumos.trace import kineto, pipeline_json, straggler_parquet
 from lumos.trace.blocks import ZSTD_MAGIC, Progress, head
+from lumos.trace.chakra import et, json_form
 from lumos.trace.collectives import process_groups
 from lumos.trace.operations import is_operations, recorded_plan
 from lumos.trace.reader import NotATraceError, Reader, ReadFile
@@ -79,9 +80,9 @@ READERS: tuple[Reader, ...] = (
     Reader("pipeline passes of one rank", pipeline_json.sniff, pipeline_json.read),
     Reader("the sizes of a job (config.json)", pipeline_json.sniff_config, None, "give the pp_rank_N.json beside it", is_companion=True),
     EXECUTION_TRACE,
-    Reader("Chakra", chakra_et.sniff, chakra_et.read),
-    Reader("Chakra as JSON", chakra_json.sniff, chakra_json.read),
-    Reader("what a Chakra set is run with", chakra_et.is_companion, None, "give the set's .et files, or their folder", is_companion=True),
+    Reader("Chakra", et.sniff, et.read),
+    Reader("Chakra as JSON", json_form.sniff, json_form.read),
+    Reader("what a Chakra set is run with", et.is_companion, None, "give the set's .et files, or their folder", is_companion=True),
     Reader("Kineto", kineto.sniff, kineto.read, repair=partial(kineto.read, repair=True)),
 )
 

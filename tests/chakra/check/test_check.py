@@ -14,8 +14,10 @@ from tests.chakra import conftest as made
 from lumos.chakra.check.check import check_set
 from lumos.chakra.check.rules import RULES
 from lumos.errors import LumosError
-from lumos.trace.chakra_companions import Companion
-from lumos.trace.chakra_wire import Attribute, ChakraNode, Metadata, NodeType, encode_metadata, encode_node, frame, read_varint, varint
+from lumos.trace.chakra.companions import Companion
+from lumos.trace.chakra.protobuf import frame, read_varint, varint
+from lumos.trace.chakra.schema import Attribute, ChakraNode, Metadata, NodeType
+from lumos.trace.chakra.wire import encode_metadata, encode_node
 
 Nodes = dict[int, ChakraNode]
 

@@ -19,7 +19,7 @@ from lumos.chakra.link.linked_file import write_linked
 from lumos.errors import LumosError
 from lumos.sequences import align_names
 from lumos.simulate import simulate
-from lumos.trace.chakra_et import stream
+from lumos.trace.chakra.et import stream
 from lumos.trace.execution_trace import ExecutionTrace, read
 from lumos.trace.table import Category, Trace
 

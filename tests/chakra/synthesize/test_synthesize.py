@@ -25,7 +25,7 @@ from lumos.chakra.synthesize.sample import sample
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.simulate import simulate
-from lumos.trace.chakra_wire import NodeType
+from lumos.trace.chakra.schema import NodeType
 
 
 def layered(layers: int = 6, ranks: int = 4, seed: int = 1) -> Graph:

@@ -17,8 +17,8 @@ from lumos.chakra.gather import gather
 from lumos.chakra.work.amounts import Amounts
 from lumos.chakra.work.of_job import amounts_of
 from lumos.chakra.work.predicted import predicted_work
-from lumos.trace.chakra_et import stream
-from lumos.trace.chakra_wire import Attribute
+from lumos.trace.chakra.et import stream
+from lumos.trace.chakra.schema import Attribute
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
 #: A product of [8, 4] by [4, 2] in two kernels of 30 and 10 us, a sum of two tensors of 64 floats, and an operator without shapes.

@@ -184,8 +184,10 @@ def step_names(graph: Graph) -> tuple[str, ...]:
 
 def is_operation_level(graph: Graph) -> bool:
     """Whether the tasks of a measured graph are whole operations whose data dependencies are known: a recording of operations, or a Chakra
-    set. `Graph.steps_alone` says less: that steps have no common clock, as in a recording of operations, but not in every Chakra set."""
-    return graph.measured_start is not None and bool((graph.pred_kind == Dependency.DATA).any())
+    set that does not say which call launched what. `Graph.steps_alone` says less: that steps have no common clock, as in a recording of
+    operations, but not in every Chakra set."""
+    has_data, has_calls = bool((graph.pred_kind == Dependency.DATA).any()), bool((graph.kind == Kind.LAUNCH).any())
+    return graph.measured_start is not None and has_data and not has_calls
 
 
 def _job(steps: tuple[Step, ...], previous: Int32) -> tuple[JobStep, ...]:

@@ -21,7 +21,7 @@ import numpy as np
 from lumos.analyze.waiting.causes import DeviceCauses, device_causes
 from lumos.analyze.waiting.slack import slack
 from lumos.graph.lists import list_of
-from lumos.graph.table import Kind
+from lumos.graph.table import Dependency, Kind
 from lumos.intervals import Union, union
 
 if TYPE_CHECKING:
@@ -162,12 +162,17 @@ def _spare(timeline: Timeline, owners: Members, ready: Int64) -> Int64:
 
 
 def _ready(timeline: Timeline) -> Int64:
-    """When the last predecessor of each task ended, int64[n] ns, -1 without any. A launch delay counts with its duration, not
-    with its recorded end."""
+    """When the last predecessor of each task, and the task before it on its stream, had ended, int64[n] ns, -1 without any. A launch delay
+    counts with its duration, not with its recorded end."""
     graph = timeline.graph
     successor = list_of(graph.pred_offset)
     ended = np.where(graph.kind == Kind.HOST, timeline.start + graph.duration, timeline.end)
     out = np.full(len(graph), -1, np.int64)
     used = ~np.isin(graph.pred_kind, list(graph.ignored))
     np.maximum.at(out, successor[used], ended[graph.pred[used]])
+    if Dependency.STREAM_ORDER not in graph.ignored:
+        order = np.lexsort((timeline.start, graph.processor))
+        follows = np.flatnonzero(graph.processor[order[1:]] == graph.processor[order[:-1]]) + 1
+        task, before = order[follows], order[follows - 1]
+        out[task] = np.maximum(out[task], ended[before])
     return out

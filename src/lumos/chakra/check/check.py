@@ -16,8 +16,8 @@ from lumos.chakra.files import rank_files
 from lumos.chakra.gather import group_members
 from lumos.errors import LumosError
 from lumos.result import Shown
-from lumos.trace.chakra_companions import Companion, companions
-from lumos.trace.chakra_wire import NodeType
+from lumos.trace.chakra.companions import Companion, companions
+from lumos.trace.chakra.schema import NodeType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,8 +15,8 @@ from lumos.chakra.check.rules import Violation
 from lumos.chakra.gather import gather
 from lumos.chakra.network import durations
 from lumos.chakra.play import Played, play
-from lumos.trace.chakra_et import trace_of
-from lumos.trace.chakra_wire import Metadata
+from lumos.trace.chakra.et import trace_of
+from lumos.trace.chakra.schema import Metadata
 from lumos.trace.table import ABSENT, Job, ProcessGroup
 
 if TYPE_CHECKING:

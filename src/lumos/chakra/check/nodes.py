@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from lumos.chakra.check.rules import Violation
 from lumos.errors import TraceError
-from lumos.trace.chakra_et import KNOWN_VERSIONS, stream
-from lumos.trace.chakra_wire import Attribute, ChakraNode, CollectiveType, NodeType
+from lumos.trace.chakra.et import KNOWN_VERSIONS, stream
+from lumos.trace.chakra.schema import Attribute, ChakraNode, CollectiveType, NodeType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

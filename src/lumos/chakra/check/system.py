@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lumos.chakra.check.rules import Violation
 from lumos.chakra.system_files import IMPLEMENTATIONS, read_network
 from lumos.errors import LumosError
-from lumos.trace.chakra_companions import Companion
+from lumos.trace.chakra.companions import Companion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

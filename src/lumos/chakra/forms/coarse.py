@@ -16,7 +16,7 @@ import numpy as np
 from lumos.graph.edges import distinct
 from lumos.graph.lists import list_of, offsets
 from lumos.graph.table import Kind
-from lumos.trace.chakra_wire import NodeType
+from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:

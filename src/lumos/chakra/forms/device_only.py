@@ -17,7 +17,7 @@ from lumos.errors import UsageError
 from lumos.graph.edges import distinct
 from lumos.graph.lists import offsets
 from lumos.graph.table import Kind
-from lumos.trace.chakra_wire import NodeType
+from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:

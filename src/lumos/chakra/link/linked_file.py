@@ -13,10 +13,13 @@ import numpy as np
 
 from lumos.chakra.lower import lower
 from lumos.chakra.work.recorded import recorded_work
-from lumos.chakra.write import encode_rank
+from lumos.chakra.write import encode_ranks
 from lumos.graph.build import rank_graph
 from lumos.output_files import new_file
-from lumos.trace.chakra_wire import Attribute, IOInfo, encode_io, encode_once, varint
+from lumos.trace.chakra.attributes import encode_once
+from lumos.trace.chakra.protobuf import varint
+from lumos.trace.chakra.schema import Attribute, IOInfo
+from lumos.trace.chakra.wire import encode_io
 from lumos.trace.table import ABSENT, Job
 
 if TYPE_CHECKING:
@@ -41,7 +44,7 @@ def write_linked(path: Path, observed: ExecutionTrace, trace: Trace, linked: Lin
     assert workload.event is not None
     more = fields_of(observed, linked, workload.event)
     with new_file(path) as file:
-        file.writelines(encode_rank(workload, 0, more=more))
+        file.writelines(next(encode_ranks(workload, more=[more])))
     return len(workload)
 
 

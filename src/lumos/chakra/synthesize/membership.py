@@ -16,7 +16,7 @@ import numpy as np
 from lumos.chakra.synthesize.model import RUN_LENGTH, symbols_of
 from lumos.chakra.synthesize.program_order import in_program_order
 from lumos.chakra.synthesize.sample import SIZE_SHIFT
-from lumos.trace.chakra_wire import NodeType
+from lumos.trace.chakra.schema import NodeType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,11 +81,11 @@ def likeness(source: Workload, sample: Workload, seed: int = 0) -> Likeness:
 
 def _shared_structure(source: Workload, sample: Workload) -> float:
     """The share of the sample's runs of nodes whose structure the source has too."""
-    known, drawn = _structures(source), _structures(sample)
+    known, drawn = structure_runs(source), structure_runs(sample)
     return len(drawn & known) / max(len(drawn), 1)
 
 
-def _structures(workload: Workload) -> set[tuple[object, ...]]:
+def structure_runs(workload: Workload) -> set[tuple[object, ...]]:
     """The distinct runs of STRUCTURE nodes of every rank, each node as its type, its place and how far back its dependencies are."""
     bounds, deps = workload.dep_offset.tolist(), workload.dep.tolist()
     places = zip(workload.type.tolist(), workload.on_cpu.tolist(), strict=True)
@@ -136,13 +136,17 @@ def _nearer(candidate: Int64, truth: Int64, permuted: Int64) -> float:
     return float((one < two)[decided].mean()) if decided.any() else 0.5
 
 
-def distances(source: Workload, sample: Workload) -> dict[str, float]:
-    """The distances of the distributions of two workloads, as `Likeness.ks`; neither need be the source of the other."""
+def distances(source: Workload, sample: Workload, tolerance: float = 0.0) -> dict[str, float]:
+    """The distances of the distributions of two workloads, as `Likeness.ks`; neither need be the source of the other.
+
+    tolerance: durations that differ by this share at most count as equal. Where an operator always takes the same time, as in a predicted
+    set, the distance without it is the share of all operators whose times are not hit exactly.
+    """
     out = {}
     for name, mask in (("host", _class(source, "host")), ("compute", _class(source, "compute")), ("communication", _class(source, "comm"))):
         other = _class(sample, {"communication": "comm"}.get(name, name))
         if mask.any() and other.any():
-            out[name] = kolmogorov_smirnov(_us(source.duration[mask]), _us(sample.duration[other]))
+            out[name] = kolmogorov_smirnov(_us(source.duration[mask]), _us(sample.duration[other]), tolerance)
     if len(source.communication) and len(sample.communication):
         out["size"] = kolmogorov_smirnov(source.communication.size, sample.communication.size, SIZE_SHIFT)
     out["dependencies"] = kolmogorov_smirnov(np.diff(source.dep_offset), np.diff(sample.dep_offset))

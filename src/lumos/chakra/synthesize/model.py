@@ -15,6 +15,7 @@ nodes have one symbol per operator.
 from __future__ import annotations
 
 import lzma
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -22,17 +23,19 @@ import msgspec
 import numpy as np
 
 from lumos.chakra.synthesize.program_order import in_program_order
+from lumos.chakra.synthesize.trends import Exponents, exponents, factor, mean_durations, mean_sizes, middle, node_operators, varied
 from lumos.errors import LumosError, UsageError
 from lumos.graph.lists import grouped
 from lumos.output_files import new_file
 from lumos.trace.table import ABSENT, Int32, Int64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from lumos.chakra.synthesize.trends import OperatorKey
     from lumos.chakra.workload import Workload
 
 #: How many consecutive durations identify a place in a trace.
@@ -42,17 +45,20 @@ POINTS = 33
 #: Durations below SHORT ns have one symbol per operator; those above the share LONG of the set's time the narrowest symbols.
 SHORT, LONG = 16_000, 0.01
 
-_FORMAT = "lumos-chakra-model-1"
+_FORMAT = "lumos-chakra-model-2"
 
 
 class Symbol(msgspec.Struct, frozen=True):
-    """An operator at one order of magnitude. quantiles: ns at equal steps of probability."""
+    """An operator at one order of magnitude. quantiles: ns at equal steps of probability. time, size: the exponents with which its
+    durations and sizes follow the facts that vary in the family; () where the model is of no family."""
 
     type: int
     on_cpu: bool
     kind: int
     label: int
     quantiles: tuple[int, ...]
+    time: Exponents = ()
+    size: Exponents = ()
 
 
 class SetProgram(msgspec.Struct, frozen=True):
@@ -81,33 +87,48 @@ class SetStructure(msgspec.Struct, frozen=True):
 
 class SetModel(msgspec.Struct, frozen=True):
     """What was learned. kinds: the kinds of communication, as in `Communication.kinds`. short_runs: uint32 hashes, ascending,
-    of the runs in the sources whose durations are so short that a sample might draw the same ones by chance."""
+    of the runs in the sources whose durations are so short that a sample might draw the same ones by chance. facts: what is known of the
+    set of each structure where they are of one family; the quantiles are then those of a set with the middle of all facts."""
 
     format: str
     symbols: tuple[Symbol, ...]
     structures: tuple[SetStructure, ...]
     kinds: tuple[str, ...]
     short_runs: bytes = b""
+    facts: tuple[dict[str, int], ...] = ()
 
 
-def learn(workloads: Sequence[Workload]) -> SetModel:
-    """The model of one or many workloads. UsageError where one has no durations."""
+def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()) -> SetModel:
+    """The model of one or many workloads. facts: of each workload, with the same keys, where they are of one family; durations are then
+    pooled without what follows from the facts. UsageError where a workload has no durations."""
     symbols: dict[tuple[int, ...], int] = {}
     labels: dict[str, int] = {}
     pools: list[list[Int64]] = []
     kinds: dict[str, int] = {}
     structures = []
-    for given in workloads:
+    times, sizes = ({}, {}) if not facts else (exponents([means(w) for w in workloads], facts) for means in (mean_durations, mean_sizes))
+    for i, given in enumerate(workloads):
         if not len(given) or (given.duration == ABSENT).any():
             raise UsageError("a set without durations has nothing to learn from; export it from a measured or predicted job")
         workload = in_program_order(given)
-        symbol = _symbols(workload, symbols, labels, pools)
+        symbol = _symbols(_at_the_middle(workload, times, facts, i) if facts else workload, symbols, labels, pools)
         structures.append(_structure(workload, symbol, kinds))
-    table = [
-        Symbol(key[0], bool(key[1]), key[2], key[3], _quantiles(np.concatenate(pool))) for key, pool in zip(symbols, pools, strict=True)
-    ]
+    names = list(labels)
+    table = []
+    for (kind, cpu, task, label, *_), pool in zip(symbols, pools, strict=True):
+        operator = names[label], bool(cpu), kind
+        quantiles = _quantiles(np.concatenate(pool))
+        table.append(Symbol(kind, bool(cpu), task, label, quantiles, times.get(operator, ()), sizes.get(operator, ())))
     short = np.unique(np.concatenate([run_hashes(w)[1] for w in workloads]))
-    return SetModel(_FORMAT, tuple(table), tuple(structures), tuple(kinds), short.astype("<u4").tobytes())
+    return SetModel(_FORMAT, tuple(table), tuple(structures), tuple(kinds), short.astype("<u4").tobytes(), tuple(map(dict, facts)))
+
+
+def _at_the_middle(workload: Workload, times: Mapping[OperatorKey, Exponents], facts: Sequence[Mapping[str, int]], number: int) -> Workload:
+    """The workload with the durations that it would have with the middle of all facts, instead of those of its own set."""
+    keys, to = varied(facts), middle(facts)
+    nodes = node_operators(workload, np.arange(len(workload)))
+    by = {operator: factor(times[operator], keys, to, facts[number]) if operator in times else 1.0 for operator in set(nodes)}
+    return replace(workload, duration=np.rint(workload.duration * np.array([by[operator] for operator in nodes])).astype(np.int64))
 
 
 def run_hashes(workload: Workload) -> tuple[Int64, NDArray[np.uint32]]:

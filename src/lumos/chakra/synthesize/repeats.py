@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _LEAST = 3
 #: A longer unit is preferred only where it covers this many times as much of the sequence.
 MUCH = 1.25
+#: A layer has so many nodes at least in each pass over it.
+LAYER_NODES = 8
 
 
 class RepeatedRegion(NamedTuple):
@@ -36,6 +38,23 @@ def regions(labels: Int64) -> list[RepeatedRegion]:
         if total > MUCH * covered:
             best, covered = found, total
     return best
+
+
+def layer_regions(labels: Int64, layers: int) -> list[RepeatedRegion]:
+    """The stretches that may be passes over so many layers, in order; each has a unit of its own, the shortest that repeats.
+
+    labels: one per node of a rank. Passes differ (a backward pass runs other nodes than a forward pass), and what repeats around them,
+    such as microbatches, has longer units. What repeats within a layer is too short to be a pass.
+    """
+    taken = np.zeros(len(labels), bool)
+    out = []
+    for period in range(1, len(labels) // _LEAST + 1):
+        for found in _of_period(labels, period):
+            whole = slice(found.start, found.start + found.period * found.times)
+            if found.period * found.times >= LAYER_NODES * layers and not taken[whole].any():
+                taken[whole] = True
+                out.append(found)
+    return sorted(out)
 
 
 def _of_period(labels: Int64, period: int) -> list[RepeatedRegion]:

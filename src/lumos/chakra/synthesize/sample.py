@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.chakra.build import graph_of
 from lumos.chakra.lower import lower
+from lumos.chakra.synthesize.layers import with_layers
 from lumos.chakra.synthesize.model import RUN_LENGTH, SetModel, SetProgram, SetStructure, run_hashes
-from lumos.chakra.synthesize.repeats import regions
 from lumos.chakra.workload import Communication, Workload
 from lumos.errors import GraphError, UsageError
 from lumos.graph.edges import distinct
@@ -20,11 +20,13 @@ from lumos.graph.steps import MARK
 from lumos.graph.table import Graph, Step
 from lumos.model.transformer import MOST_LAYERS
 from lumos.simulate import simulate
-from lumos.trace.chakra_wire import NodeType
+from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from numpy.typing import NDArray
 
 #: What `--scale` changes.
 SCALES = ("compute", "host", "communication", "size")
@@ -51,36 +53,62 @@ def sample(
     unknown = sorted(set(scale or ()) - set(SCALES))
     if unknown or not all(0 < factor < np.inf for factor in (scale or {}).values()):
         raise UsageError(f"--scale {unknown[0] if unknown else ''}: give one of {', '.join(SCALES)} and a factor above 0")
-    if seed < 0:
-        raise UsageError(f"--seed {seed}: give a number of 0 or more")
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     structure = model.structures[int(rng.integers(len(model.structures)))]
     if layers is not None and layers > MOST_LAYERS:
         raise UsageError(f"--layers {layers}: at most {MOST_LAYERS:,}, as of any model")
     if layers is not None:
-        structure = _with_layers(model, structure, layers)
+        structure = with_layers(model, structure, layers)
     world = len(structure.of_rank)
     if ranks is not None and (ranks < world or ranks % world):
         raise UsageError(f"--ranks {ranks}: the source has {world} ranks; give a multiple of it")
     replicas = (ranks or world) // world
+    try:
+        return graph_of_structure(model, structure, rng, replicas=replicas, scale=scale)
+    except GraphError as error:
+        if layers is None:
+            raise
+        raise UsageError(f"--layers {layers}: the ranks repeat different parts, so their communication would not meet ({error})") from None
+
+
+def generator(seed: int) -> np.random.Generator:
+    """The random numbers of a seed. UsageError where it is negative."""
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: give a number of 0 or more")
+    return np.random.default_rng(seed)
+
+
+class Growth(NamedTuple):
+    """By how much the durations and the sizes of each symbol differ from those of the model, float64[symbols]."""
+
+    time: NDArray[np.float64]
+    size: NDArray[np.float64]
+
+
+def graph_of_structure(
+    model: SetModel,
+    structure: SetStructure,
+    rng: np.random.Generator,
+    *,
+    replicas: int = 1,
+    scale: Mapping[str, float] | None = None,
+    growth: Growth | None = None,
+) -> Graph:
+    """A graph of a structure with durations and sizes drawn from the model. GraphError where it has no schedule."""
     nodes = replicas * sum(len(structure.programs[p].symbol) for p in structure.of_rank)
     if nodes > MOST_NODES:
         raise UsageError(
             f"the set would have {nodes:,} nodes, more than the {MOST_NODES:,} that are sampled; give fewer --ranks or --layers"
         )
-    workload = _workload(model, structure, replicas, rng, scale or {})
-    try:
-        found = graph_of(workload)
-        simulate(found)
-    except GraphError as error:
-        if layers is None:
-            raise
-        raise UsageError(f"--layers {layers}: the ranks repeat different parts, so their communication would not meet ({error})") from None
+    none = np.ones(len(model.symbols))
+    workload = _workload(model, structure, replicas, rng, scale or {}, growth or Growth(none, none))
+    found = graph_of(workload)
+    simulate(found)
     graph = _without_runs(replace(found, event=np.arange(len(workload), dtype=np.int32)), model)
     timeline = simulate(graph)
     marked = _steps([structure.programs[p] for p in structure.of_rank] * replicas, workload.rank_offset, timeline.start)
-    none = np.full(len(graph), ABSENT, np.int32)
-    return replace(graph, event=none, measured_start=timeline.start, measured_end=timeline.end, steps=marked)
+    absent = np.full(len(graph), ABSENT, np.int32)
+    return replace(graph, event=absent, measured_start=timeline.start, measured_end=timeline.end, steps=marked)
 
 
 def _without_runs(graph: Graph, model: SetModel) -> Graph:
@@ -112,14 +140,16 @@ def _steps(programs: list[SetProgram], offset: Int64, start: Int64) -> tuple[Ste
     )
 
 
-def _workload(model: SetModel, structure: SetStructure, replicas: int, rng: np.random.Generator, scale: Mapping[str, float]) -> Workload:
+def _workload(
+    model: SetModel, structure: SetStructure, replicas: int, rng: np.random.Generator, scale: Mapping[str, float], growth: Growth
+) -> Workload:
     programs = [structure.programs[p] for p in structure.of_rank] * replicas
     world = len(structure.of_rank)
     offset = offsets([len(p.symbol) for p in programs])
     symbol = np.concatenate([np.array(p.symbol, np.int64) for p in programs])
     groups, group_of, grown = _groups(structure, replicas)
-    facts, order = _communication(model, programs, offset, world, group_of, rng, scale.get("size", 1.0))
-    duration = _durations(model, symbol, rng, scale)
+    facts, order = _communication(model, programs, offset, world, group_of, rng, growth.size * scale.get("size", 1.0))
+    duration = _durations(model, symbol, rng, scale, growth)
     if replicas > 1:
         _grow(duration, facts, groups, grown, replicas)
     dep_offset, dep = _dependencies(programs, offset)
@@ -154,7 +184,7 @@ def _labels(model: SetModel, rng: np.random.Generator) -> tuple[tuple[str, ...],
     return tuple(f"op{i}" for i in range(len(labels))), np.array([number[s.label] for s in model.symbols])
 
 
-def _durations(model: SetModel, symbol: Int64, rng: np.random.Generator, scale: Mapping[str, float]) -> Int64:
+def _durations(model: SetModel, symbol: Int64, rng: np.random.Generator, scale: Mapping[str, float], growth: Growth) -> Int64:
     """A duration for every node: the n nodes of a symbol get one value from each n-th part of its distribution."""
     out = np.zeros(len(symbol), np.float64)
     bounds, order = grouped(symbol, len(model.symbols))
@@ -166,7 +196,7 @@ def _durations(model: SetModel, symbol: Int64, rng: np.random.Generator, scale: 
         points = np.array(s.quantiles, np.float64)
         what = "communication" if s.type != NodeType.COMP else "host" if s.on_cpu else "compute"
         shift = 1 + JITTER * (2 * rng.random(len(nodes)) - 1)
-        out[nodes] = np.interp(probability, np.linspace(0, 1, len(points)), points) * shift * scale.get(what, 1.0)
+        out[nodes] = np.interp(probability, np.linspace(0, 1, len(points)), points) * shift * scale.get(what, 1.0) * growth.time[i]
     return np.rint(out).astype(np.int64)
 
 
@@ -189,23 +219,25 @@ def _communication(
     world: int,
     group_of: list[list[int]],
     rng: np.random.Generator,
-    scale: float,
+    scale: NDArray[np.float64],
 ) -> tuple[Communication, Int64]:
     """The communication of all ranks; and as start of every node its position in its rank, which says no more than the order."""
     rows = []
     factor: dict[int, float] = {}
+    of_all: dict[tuple[object, ...], float] = {}  # what one transfer is scaled by on all of its ranks, whose symbols may differ
     tags: dict[tuple[int, int], dict[int, list[int]]] = {}
     for rank, program in enumerate(programs):
         replica, local = divmod(rank, world)
         for node, comm_type, size, group, peer, tag, kind in program.comm:
             by = factor.setdefault(size, 1 + SIZE_SHIFT * (2 * rng.random() - 1))
-            changed = max(round(size * by * scale / 4) * 4, 4)
             other = replica * world + local + peer if group < 0 else ABSENT
             sends = model.symbols[program.symbol[node]].type == NodeType.SEND
+            pair = (rank, other) if sends else (other, rank)
             if group < 0:
-                pair = (rank, other) if sends else (other, rank)
                 tag = _tag(tags.setdefault(pair, {}), tag, sends)
             own_group = group_of[replica][group] if group >= 0 else ABSENT
+            meeting = (pair, size) if group < 0 else (own_group, kind, size)
+            changed = max(round(size * by * of_all.setdefault(meeting, float(scale[program.symbol[node]])) / 4) * 4, 4)
             rows.append((int(offset[rank]) + node, comm_type, changed, own_group, other, tag, kind))
     table = np.array(rows, np.int64).reshape(len(rows), 7)
     facts = Communication(
@@ -259,72 +291,3 @@ def _grow(duration: Int64, facts: Communication, groups: tuple[tuple[int, ...], 
             n = len(groups[group])
             before = n // replicas
             duration[facts.node[i]] = round(int(duration[facts.node[i]]) * ((n - 1) / n) / ((before - 1) / before))
-
-
-def _with_layers(model: SetModel, structure: SetStructure, layers: int) -> SetStructure:
-    """The structure with its repeating parts repeated `layers` times. UsageError where no rank has any."""
-    if layers < 1:
-        raise UsageError(f"--layers {layers}: at least one")
-    changed = [_program_with_layers(model, p, layers) for p in structure.programs]
-    if all(p is None for p in changed):
-        raise UsageError("--layers: no part of what the ranks run repeats three times or more; the source has no layers to count")
-    programs = tuple(new or old for new, old in zip(changed, structure.programs, strict=True))
-    return SetStructure(programs, structure.of_rank, structure.groups)
-
-
-def _program_with_layers(model: SetModel, program: SetProgram, layers: int) -> SetProgram | None:
-    """The program with every region of layers `layers` units long; None where nothing repeats.
-
-    With enough communication the layers are found by its pattern, because the nodes between differ by noise; otherwise by
-    the symbols of all nodes.
-    """
-    by_comm = len(program.comm) >= 6
-    if by_comm:
-        keys: list[tuple[int, ...]] = [(c[1], c[2], c[3], c[4], c[6]) for c in program.comm]
-        cuts = [0, *(c[0] + 1 for c in program.comm)]
-    else:
-        keys = [(s,) for s in program.symbol]
-        cuts = list(range(len(program.symbol) + 1))
-    index: dict[tuple[int, ...], int] = {}
-    repeating = regions(np.array([index.setdefault(k, len(index)) for k in keys], np.int64))
-    if not repeating:
-        return None
-    order: list[int] = []
-    at = 0
-    for region in repeating:
-        begin, end = cuts[region.start], cuts[region.start + region.period * region.times]
-        order += range(at, begin)
-        for unit in range(layers):
-            first = region.start + region.period * (unit % region.times)
-            order += range(cuts[first], cuts[first + region.period])
-        at = end
-    order += range(at, len(program.symbol))
-    rows = {c[0]: c for c in program.comm}
-    return SetProgram(
-        symbol=tuple(program.symbol[i] for i in order),
-        queue=tuple(program.queue[i] for i in order),
-        release=tuple(program.release[i] for i in order),
-        deps=_deps_of(program, model, order),
-        comm=tuple((place, *rows[i][1:]) for place, i in enumerate(order) if i in rows),
-    )
-
-
-def _deps_of(program: SetProgram, model: SetModel, order: list[int]) -> tuple[tuple[int, ...], ...]:
-    """The dependencies of nodes that are copied in this order, as distances back.
-
-    A node depends on the copies of what it depended on, where these stand as far before it as the originals did. Where a part
-    was left out or came again between them, it depends on the last node before it on the same thread or stream instead.
-    """
-    lane = [(model.symbols[s].on_cpu, queue) for s, queue in zip(program.symbol, program.queue, strict=True)]
-    last: dict[tuple[bool, int], int] = {}
-    out = []
-    for place, node in enumerate(order):
-        found = set()
-        for back in program.deps[node]:
-            if back <= place and order[place - back] == node - back:
-                found.add(back)
-            elif lane[node - back] in last:
-                found.add(place - last[lane[node - back]])
-        out.append(tuple(sorted(found)))
-        last[lane[node]] = place
-    return tuple(out)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Sequence
 
-    from lumos.trace.chakra_wire import IOInfo
+    from lumos.trace.chakra.schema import IOInfo
     from lumos.vocabulary import DType
 
 

@@ -15,7 +15,7 @@ from lumos.chakra.work.recorded import recorded_work
 from lumos.cost.from_trace import cluster_of
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
-from lumos.trace.chakra_et import FORMAT
+from lumos.trace.chakra.et import FORMAT
 from lumos.trace.table import ABSENT
 from lumos.vocabulary import DType
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from lumos.blocks.work import Attention, Gemm, GroupedGemm, Traffic, Work, flops
 from lumos.chakra.work.amounts import Amounts, Tensors, main_type
-from lumos.trace.chakra_wire import IOInfo
+from lumos.trace.chakra.schema import IOInfo
 from lumos.trace.table import ABSENT
 from lumos.vocabulary import Direction, DType
 

@@ -19,7 +19,7 @@ from lumos.analyze.flops import COUNTED, counted_operators
 from lumos.chakra.work.amounts import Amounts, Tensors, main_type
 from lumos.cost.operators import OperatorTime, Shape, device_work_of, elements
 from lumos.cost.traffic import traffic
-from lumos.trace.chakra_wire import IOInfo
+from lumos.trace.chakra.schema import IOInfo
 from lumos.trace.table import ABSENT, Category, Int64
 from lumos.vocabulary import DType
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from lumos.proxy.benchmark.memory import Memory, tensors
-from lumos.proxy.benchmark.recording import Node, Ref
+from lumos.proxy.benchmark.recording import Node, Ref, slots
 from lumos.proxy.benchmark.schemas import NotRunnable, bind, is_composite
 from lumos.proxy.benchmark.transfers import Transfers
 from lumos.proxy.benchmark.usage import moved
@@ -40,6 +40,7 @@ class Item:
         self.own = False  # whether it is only the device work of the node itself, not of the operators that it called
         self.zero = False  # whether it returns new memory, in which integers must be set to zero
         self.moved = 0  # bytes that it reads and writes
+        self.bytes = 0  # of a stand-in for an operator of unknown duration: bytes of its tensors, which it moves instead
         self.elapsed = 0  # CPU time over all measured repetitions, ns
 
     def refs(self) -> Iterator[int]:
@@ -54,6 +55,7 @@ class Program:
 
     def __init__(self, trace: dict[str, Any], rank: dict[str, Any], device: torch.device, mode: str) -> None:
         self.rank, self.device, self.mode = rank, device, mode
+        self.world_size: int = trace["world_size"]
         self.roots: list[Node] = []
         count = 0
         for raw in rank["operators"]:
@@ -90,7 +92,15 @@ class Program:
                 return self.with_own(node, parts) if parts or whole is None else [whole]
         if whole is not None:
             return [whole]
-        return [Item(node, "stand-in")] if node.is_operator or node.device_ns or node.kernel else []
+        return [self.in_place_of(node)] if node.is_operator or node.device_ns or node.kernel else []
+
+    def in_place_of(self, node: Node) -> Item:
+        """What runs for a node that cannot: a spin of its time or, where that is unknown, a copy of as many bytes as its tensors have."""
+        item = Item(node, "stand-in")
+        if node.start < 0 and not node.duration and not node.device_total:
+            item.bytes = sum(self.memory.nbytes(slot) for slot in {*slots(node.inputs or []), *(node.outputs or ())})
+            node.reason += "; a copy of as many bytes as its tensors have runs instead" if item.bytes else ""
+        return item
 
     def with_own(self, node: Node, parts: list[Item]) -> list[Item]:
         """The items for what a node called, and a spin for device work that the node launched itself."""
@@ -246,7 +256,7 @@ class Program:
             return parts
         text = str(error).strip().splitlines()
         node.reason = f"it failed here: {type(error).__name__}: {text[0][:120] if text else ''}"
-        return [Item(node, "stand-in")]
+        return [self.in_place_of(node)]
 
     def call(self, item: Item) -> Any:
         assert item.function is not None

@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from lumos.proxy.benchmark.device import cuda
 from lumos.proxy.benchmark.usage import held, sent
@@ -27,8 +28,8 @@ def covered(program: Program) -> dict[str, Any]:
             continue
         weight = item.node.device_ns if item.own else max(item.node.duration, item.node.device_total)
         outcome = "real" if item.role != "stand-in" else "stand_in"
-        if outcome == "stand_in" and not weight and item.node.start < 0:
-            outcome = "skipped"  # no duration is known, so there is nothing to spin for
+        if outcome == "stand_in" and not weight and item.node.start < 0 and not item.bytes:
+            outcome = "skipped"  # neither its duration nor its tensors are known, so there is nothing to do in its place
         count[outcome] += 1
         spent[outcome] += weight
         if outcome != "real":
@@ -95,9 +96,11 @@ def report(program: Program, times: list[int], cpu_share: float, plan: dict[str,
     recorded = program.rank["recorded_ns"] if program.rank["recorded_ns"] > 0 else None
     replayed = int(statistics.median(times))
     same_device = program.rank["on_accelerator"] == (program.device.type == "cuda")
-    comparable = recorded is not None and same_device and program.mode == "full" and plan["scale"] == 1
+    scaled_up = dist.is_initialized() and dist.get_world_size() > program.world_size
+    comparable = recorded is not None and same_device and program.mode == "full" and plan["scale"] == 1 and not scaled_up
     return {
         "rank": program.rank["rank"],
+        "recorded_ranks": program.world_size,
         "device": cuda.get_device_name() if program.device.type == "cuda" else "cpu",
         "torch": torch.__version__,
         "mode": program.mode,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from lumos.proxy.benchmark.device import calibrate, cuda, spin_until
 
 if TYPE_CHECKING:
@@ -45,8 +47,12 @@ class Runner:
         return lambda: function(*positional, **named)
 
     def stand_in(self, item: Item) -> Callable[[], Any]:
-        """A spin of the measured duration, on the device for the work that was launched, and on the CPU."""
+        """A spin of the measured duration, on the device for the work that was launched, and on the CPU; or a copy."""
         node = item.node
+        if item.bytes:
+            source = torch.zeros(max(item.bytes // 2, 1), dtype=torch.uint8, device=self.program.device)  # half is read, half is written
+            target = torch.empty_like(source)
+            return lambda: target.copy_(source)
         device_ns = node.device_ns if item.own else node.device_total
         on_cpu = node.duration if node.collective is None and not item.own else 0
         if not self.on_gpu:

@@ -58,17 +58,26 @@ class Transfers:
         self.device = device
         self.recorded_world = trace["world_size"]
         world = dist.get_world_size()
-        self.own_ranks = trace["own_ranks"] and [rank["rank"] for rank in trace["ranks"][:world]] == list(range(world))
+        own = [rank["rank"] for rank in trace["ranks"][:world]]
+        whole = own == list(range(self.recorded_world))
+        self.own_ranks = trace["own_ranks"] and (own == list(range(world)) or (whole and world % self.recorded_world == 0))
+        self.copies = -(-world // self.recorded_world) if whole else 1  # how often the job runs where there are more processes than ranks
         self.groups = [self.group(ranks, world) for ranks in trace["groups"]]
         self.sizes = [len(ranks) or trace["world_size"] for ranks in trace["groups"]]
         self.buffers: dict[Any, torch.Tensor] = {}
 
     def group(self, ranks: list[int], world: int) -> Any:
-        """A group's ranks that have a process (process p runs rank p); None where these are fewer than two."""
+        """A group's ranks that have a process; None where these are fewer than two. Process p runs rank p, or where there are more
+        processes than ranks, rank p modulo their number: a group of all ranks then spans all processes, each other group is repeated."""
         if len(ranks) in (0, self.recorded_world):
             return dist.group.WORLD
-        present = [rank for rank in ranks if rank < world]
-        return dist.new_group(present) if len(present) > 1 else None
+        mine = None
+        for copy in range(self.copies):  # every process makes every group, as torch.distributed asks for
+            first = copy * self.recorded_world
+            present = [first + rank for rank in ranks if first + rank < world]
+            made = dist.new_group(present) if len(present) > 1 else None
+            mine = made if dist.get_rank() in present or mine is None else mine
+        return mine
 
     def bind(self, c: dict[str, Any]) -> Callable[[], Any]:
         if c["kind"] not in CALLS:
@@ -77,12 +86,14 @@ class Transfers:
         if group is None:
             raise NotRunnable("fewer than two ranks of its group have a process")
         size, peer = dist.get_world_size(group), max(c["peer"], 0)
+        if group is dist.group.WORLD and c["kind"] in ("send", "receive"):  # messages stay within a copy of the job
+            peer += dist.get_rank() // self.recorded_world * self.recorded_world
         if size < 0:
             raise NotRunnable("its group does not hold this process's rank")
         if peer >= size:
             raise NotRunnable("its peer has no process")
         recorded = self.sizes[c["group"]] if c["group"] >= 0 else self.recorded_world
-        if c["splits_in"] and (size > recorded or not self.own_ranks):
+        if c["splits_in"] and (not self.own_ranks or (size > recorded and size % recorded)):
             raise NotRunnable("its parts are of unequal size, and the ranks that they are for do not run")
         dtype = getattr(torch, c["dtype"])
         ins, outs = c["elements_in"], c["elements_out"]
@@ -90,7 +101,8 @@ class Transfers:
             outs = max(ins, 1) * size
         if c["kind"] == "reduce-scatter":
             ins = max(outs, 1) * size
-        splits_in, splits_out = c["splits_in"][:size], c["splits_out"][:size]
+        times = max(size // recorded, 1)  # of a group that spans several copies of the job, each part goes to the rank of every copy
+        splits_in, splits_out = (c["splits_in"] * times)[:size], (c["splits_out"] * times)[:size]
         if c["kind"] == "all-to-all":  # the parts for and from ranks that have a process
             ins = sum(splits_in) if splits_in else max(ins // recorded, 1) * size
             outs = sum(splits_out) if splits_in else max(outs // recorded, 1) * size

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from lumos.chakra.check.check import Checked
     from lumos.chakra.export import Exported
-    from lumos.chakra.facade import Imported, Synthetic
+    from lumos.chakra.facade import Imported
     from lumos.chakra.link.linked_job import LinkedJob
     from lumos.chakra.simulated import SimulatorTimes
     from lumos.chakra.stat import Stat
+    from lumos.chakra.synthesize.facade import Synthetic
 
 
 def print_exported(console: Console, result: Exported) -> None:
@@ -115,6 +116,8 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
     found = result.exported
     text = f"{found.folder}: {count(found.ranks, 'rank')}, {count(found.nodes, 'node')} from {result.symbols:,} symbols"
     console.print(Text(text, style="bold"))
+    if result.facts is not None:
+        paragraph(console, ", ".join(f"{key} {value}" for key, value in result.facts.items()))
     sources = ", ".join(duration(ns) for ns in result.source_step_time_ns)
     paragraph(console, f"{duration(result.step_time_ns)} a step, simulated" + (f" (source: {sources})" if sources else ""))
     like = result.likeness
@@ -129,9 +132,25 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
         ]
         table(console, ("", "this set", "by chance"), rows)
         _print_distances(console, "its source", like.ks)
-    if result.held_out is not None:
-        _print_distances(console, "the set held out", result.held_out)
+    told = result.disclosure
+    if told is not None:
+        heading(console, "What it reveals of the set that gave its structure")
+        rows = [
+            ("told among those learned from", percent(told.told, decimals=0), percent(told.chance, decimals=0)),
+            ("structure (runs of 16 nodes)", percent(told.structure, decimals=1), "–"),
+        ]
+        table(console, ("", "this set", "by chance"), rows)
+    if result.held_out is not None and result.held_out_within_5_percent is not None:
+        _print_held_out(console, result, result.held_out, result.held_out_within_5_percent)
     print_diagnostics(console, found.diagnostics)
+
+
+def _print_held_out(console: Console, result: Synthetic, exact: Mapping[str, float], near: Mapping[str, float]) -> None:
+    """The set that was held out: its step, and the distances from it."""
+    step = result.held_out_step_time_ns or 0
+    change = f" ({percent(result.step_time_ns / step - 1, signed=True)})" if step else ""
+    heading(console, f"Against the set held out, whose step takes {duration(step)}{change}")
+    table(console, ("Kolmogorov–Smirnov", "exact", "within 5 %"), [(name, f"{exact[name]:.3f}", f"{near[name]:.3f}") for name in exact])
 
 
 def _print_distances(console: Console, other: str, distances: Mapping[str, float]) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from lumos.errors import TraceError
 from lumos.trace.blocks import unpacked_blocks
-from lumos.trace.chakra_et import check_lengths, trace_of
-from lumos.trace.chakra_wire import ATTRIBUTE_KINDS, Attribute, ChakraNode, IOInfo, Metadata, NodeType
+from lumos.trace.chakra.attributes import ATTRIBUTE_KINDS
+from lumos.trace.chakra.et import check_lengths, trace_of
+from lumos.trace.chakra.schema import Attribute, ChakraNode, IOInfo, Metadata, NodeType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -11,9 +11,11 @@ import pytest
 
 import lumos
 from lumos.errors import TraceError
-from lumos.trace import chakra_json
-from lumos.trace.chakra_et import sniff, stream
-from lumos.trace.chakra_wire import Attribute, ChakraNode, IOInfo, Metadata, encode_metadata, encode_node, frame, varint
+from lumos.trace.chakra import json_form
+from lumos.trace.chakra.et import sniff, stream
+from lumos.trace.chakra.protobuf import frame, varint
+from lumos.trace.chakra.schema import Attribute, ChakraNode, IOInfo, Metadata
+from lumos.trace.chakra.wire import encode_metadata, encode_node
 from lumos.trace.table import Category
 
 GPU, CPU = (Attribute("is_cpu_op", "bool", value) for value in (False, True))
@@ -101,7 +103,7 @@ def test_the_files_beside_a_set_are_no_oddity(tmp_path: Path) -> None:
 
 def test_json_has_all_that_the_binary_has(tmp_path: Path) -> None:
     path = tmp_path / "job.0.json"
-    path.write_text("\n".join(chakra_json.dump(METADATA, NODES)))
+    path.write_text("\n".join(json_form.dump(METADATA, NODES)))
     (trace,) = lumos.read(path).traces
     assert trace.metadata["chakra"] == NODES
     assert trace.metadata["chakraAttributes"] == METADATA.attrs
@@ -111,7 +113,7 @@ def test_json_of_protobuf_reads_it_as_its_own(tmp_path: Path) -> None:
     """Chakra's jsonizer writes protobuf's JSON: 64-bit integers as text, enumerations by name."""
     text = '{"version": "0.0.4"}{\n "id": "4", "type": "COMM_COLL_NODE", "dataDeps": ["1"], "durationMicros": "9",'
     text += ' "attr": [{"name": "comm_size", "int64Val": "64"}, {"name": "involved_dim", "boolList": {"values": [true]}}]}'
-    metadata, (node,) = chakra_json.parse_json(text)
+    metadata, (node,) = json_form.parse_json(text)
     assert metadata.version == "0.0.4"
     assert (node.id, node.type, node.data_deps, node.duration_micros) == (4, 7, (1,), 9)
     assert node.attrs == (Attribute("comm_size", "int64", 64), Attribute("involved_dim", "bool_list", (True,)))
@@ -120,7 +122,7 @@ def test_json_of_protobuf_reads_it_as_its_own(tmp_path: Path) -> None:
 def test_an_attribute_without_a_value_is_kept_in_both_forms(tmp_path: Path) -> None:
     """Some producers name an attribute and leave its value out: it counts as absent, and is written as it was read."""
     empty = ChakraNode(1, "k", attrs=(Attribute("num_ops", "", ""), Attribute("is_cpu_op", "", "")))
-    (tmp_path / "a.0.json").write_text("\n".join(chakra_json.dump(METADATA, [empty])))
+    (tmp_path / "a.0.json").write_text("\n".join(json_form.dump(METADATA, [empty])))
     (tmp_path / "b.1.et").write_bytes(frame(encode_metadata(METADATA)) + frame(encode_node(empty)))
     for path in tmp_path.iterdir():
         (trace,) = lumos.read(path).traces
@@ -176,7 +178,7 @@ def test_an_empty_node_is_refused(tmp_path: Path) -> None:
 
 
 def test_more_nodes_than_their_bytes_can_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lumos.trace.chakra_et._MANY_NODES", 50)
+    monkeypatch.setattr("lumos.trace.chakra.et._MANY_NODES", 50)
     short = [ChakraNode(i + 1, type=4) for i in range(100)]  # five bytes each
     (tmp_path / "a.0.et").write_bytes(data(short[:50]))
     assert len(lumos.read(tmp_path / "a.0.et").traces[0]) == 50
@@ -206,9 +208,9 @@ def test_more_nodes_than_their_bytes_can_hold_are_refused(tmp_path: Path, monkey
 )
 def test_a_field_of_another_type_or_size_is_refused(change: dict[str, object]) -> None:
     good = {"id": "1", "type": "COMP_NODE", "attr": [{"name": "stream", "int64Val": str(-(2**63))}], "inputs": {"values": "[1]"}}
-    assert chakra_json.parse_json('{"version": ""}' + json.dumps(good))[1][0].value("stream") == -(2**63)
+    assert json_form.parse_json('{"version": ""}' + json.dumps(good))[1][0].value("stream") == -(2**63)
     with pytest.raises(TraceError, match="the text: node 1 is not as Chakra writes it"):
-        chakra_json.parse_json('{"version": ""}' + json.dumps({**good, **change}))
+        json_form.parse_json('{"version": ""}' + json.dumps({**good, **change}))
 
 
 @pytest.mark.parametrize("name", ["num_ops", "comm_size", "stream", "start_ns"])

@@ -9,28 +9,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.trace.chakra_wire import (
-    ATTRIBUTE_KINDS,
-    MAX_MESSAGE,
-    Attribute,
-    ChakraNode,
-    IOInfo,
-    Metadata,
-    WireError,
-    decode_attribute,
-    decode_metadata,
-    decode_node,
-    encode_attribute,
-    encode_metadata,
-    encode_node,
-    frame,
-    messages,
-    varint,
-)
+from lumos.trace.chakra.attributes import ATTRIBUTE_KINDS, decode_attribute, encode_attribute
+from lumos.trace.chakra.protobuf import MAX_MESSAGE, WireError, frame, framed_messages, varint, varints
+from lumos.trace.chakra.schema import Attribute, ChakraNode, IOInfo, Metadata
+from lumos.trace.chakra.wire import decode_metadata, decode_node, encode_metadata, encode_node
 
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _ids = st.integers(0, 2**64 - 1)
@@ -167,22 +154,27 @@ def test_frames_are_found_however_the_bytes_are_cut() -> None:
     data = b"".join(map(frame, sent))
     for size in (1, 7, 64, 100_000):
         blocks = [data[i : i + size] for i in range(0, len(data), size)] if size > 1 else [data[i : i + 1] for i in range(len(data))]
-        found = list(messages(blocks))
+        found = list(framed_messages(blocks))
         assert [message for _, message in found] == sent
     assert [offset for offset, _ in found] == [0, 1, 3, 305]
 
 
 def test_a_frame_that_claims_two_gigabytes_is_refused_before_it_is_read() -> None:
     with pytest.raises(WireError, match=f"claims {2 << 30} bytes.*{MAX_MESSAGE}"):
-        list(messages([varint(2 << 30) + b"x"]))
+        list(framed_messages([varint(2 << 30) + b"x"]))
 
 
 @pytest.mark.parametrize("data", [frame(b"abc")[:-1], b"\x80", frame(b"ok") + b"\x05ab"])
 def test_a_cut_off_frame_is_an_error(data: bytes) -> None:
     with pytest.raises(WireError, match="cut off"):
-        list(messages([data]))
+        list(framed_messages([data]))
 
 
 def test_attributes_decode_to_the_last_value_of_the_oneof() -> None:
     data = encode_attribute(Attribute("x", "int64", 5)) + varint(3 << 3 | 1) + struct.pack("<d", 2.5)
     assert decode_attribute(data) == Attribute("x", "double", 2.5)
+
+
+@given(st.lists(st.integers(0, 2**63 - 1)))
+def test_many_varints_at_once_are_those_of_each_value(values: list[int]) -> None:
+    assert varints(np.array(values, np.int64)) == [varint(value) for value in values]

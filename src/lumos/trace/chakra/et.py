@@ -17,8 +17,10 @@ import numpy as np
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.trace.blocks import unpacked_blocks
-from lumos.trace.chakra_companions import Companion, companion_of, companions
-from lumos.trace.chakra_wire import ChakraNode, Metadata, NodeType, WireError, decode_metadata, decode_node, messages, read_varint
+from lumos.trace.chakra.companions import Companion, companion_of, companions
+from lumos.trace.chakra.protobuf import WireError, framed_messages, read_varint
+from lumos.trace.chakra.schema import ChakraNode, Metadata, NodeType
+from lumos.trace.chakra.wire import decode_metadata, decode_node
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
 
 if TYPE_CHECKING:
@@ -87,7 +89,7 @@ def stream(path: Path, progress: Callable[[int], None] | None = None) -> tuple[M
 
 def _frames(path: Path, progress: Callable[[int], None] | None) -> Iterator[tuple[int, bytes]]:
     try:
-        yield from messages(unpacked_blocks(path, progress))
+        yield from framed_messages(unpacked_blocks(path, progress))
     except WireError as error:
         raise TraceError(f"{path}: {error}; write or copy it again") from None
 

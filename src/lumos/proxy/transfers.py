@@ -1,0 +1,117 @@
+"""The transfers of a profiled step: what each operator that issues one sends, to whom, and when it ended."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lumos.graph.joined.collectives import is_cpu_collective, issuers
+from lumos.proxy.arguments import TensorSpec, recorded_arguments
+from lumos.proxy.elements import torch_name
+from lumos.proxy.program import OUTPUT_FIRST, RecordedCollective, RecordedOperator
+from lumos.trace.table import ABSENT, Trace
+from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from lumos.graph.table import Step
+
+#: Operators that give a transfer to a process group. NCCL's own row about the transfer is inside them.
+_COLLECTIVE = re.compile(r"(c10d|_c10d_functional)::|record_param_comms")
+
+
+def give_transfers(trace: Trace, step: Step, of_row: Mapping[int, RecordedOperator], groups: Mapping[str, int]) -> None:
+    """Give every operator that issues a transfer the description of that transfer, with its end and its type where it ran on a CPU: an
+    operator that takes a list of tensors does not say of which type they are, the row of the thread that moves the bytes does."""
+    end_ns: dict[int, int] = {}
+    moved_by: dict[int, int] = {}
+    on_cpu = np.flatnonzero(is_cpu_collective(trace)).astype(np.int32)
+    if len(on_cpu):
+        for row, issuer in zip(on_cpu.tolist(), issuers(trace, on_cpu).tolist(), strict=True):
+            end_ns[issuer] = int(trace.start[row] + trace.duration[row]) - step.start
+            moved_by[issuer] = row
+    for row, operator in of_row.items():
+        if _COLLECTIVE.match(operator.name):
+            operator.collective = _collective(trace, row, operator, groups, moved_by.get(row, row), end_ns.get(row, -1))
+    for operator in of_row.values():  # the row inside the operator says more than the operator's own: move it up
+        inner = [c for c in operator.walk() if c is not operator and c.collective is not None]
+        if operator.name.startswith(("c10d::", "_c10d_functional::")) and inner:
+            best = next((c.collective for c in inner if c.collective and c.collective.elements_in), None)
+            operator.collective = best or operator.collective
+            for one in inner:
+                one.collective = None
+
+
+def _collective(
+    trace: Trace, row: int, operator: RecordedOperator, groups: Mapping[str, int], moved_by: int, end_ns: int
+) -> RecordedCollective | None:
+    """The transfer that an operator in `row` issues. moved_by: the row that says of which type its tensors are."""
+    named = _text(trace, row, "Collective name") or operator.name
+    kind = CollectiveKind.in_name(named)
+    if kind is CollectiveKind.UNKNOWN:
+        return None
+    target, spec = _output_and_input(trace, row, operator.name)
+    stated = _text(trace, row, "dtype")
+    carried = _output_and_input(trace, moved_by, "")[1] or spec
+    dtype = (torch_name(stated) if stated else None) or (carried.dtype if carried else "float32")
+    read, written = (int(np.prod(one.shape)) if one else 0 for one in (spec, target))
+    elements_in, elements_out = _integer(trace, row, "In msg nelems"), _integer(trace, row, "Out msg nelems")
+    name = _text(trace, row, "Process Group Name")
+    return RecordedCollective(
+        kind=kind,
+        dtype=dtype,
+        elements_in=read if elements_in == ABSENT else elements_in,
+        elements_out=written if elements_out == ABSENT else elements_out,
+        group=groups.get(name or "", groups.get("", -1)),
+        peer=max(_integer(trace, row, "Src Rank"), _integer(trace, row, "Dst Rank")),
+        splits_in=_sizes(_text(trace, row, "In split size")),
+        splits_out=_sizes(_text(trace, row, "Out split size")),
+        end_ns=end_ns,
+    )
+
+
+def _output_and_input(trace: Trace, row: int, name: str) -> tuple[TensorSpec | None, TensorSpec | None]:
+    """What a transfer writes and what it reads: one tensor for both, except where an operator takes first the one, then the other."""
+    arguments = recorded_arguments(
+        trace, [int(trace.dense(k)[row]) for k in ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")]
+    )
+    found = list(_tensors(arguments)) if arguments else []
+    if name.endswith(OUTPUT_FIRST) and len(found) > 1:
+        return found[0], found[1]
+    return (found[0], found[0]) if found else (None, None)
+
+
+def _tensors(value: Any) -> Iterator[TensorSpec]:
+    if isinstance(value, TensorSpec):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _text(trace: Trace, row: int, key: str) -> str | None:
+    column = trace.args.get(key)
+    if column is None or column.kind != "string":
+        return None
+    at = int(np.searchsorted(column.rows, row))
+    return trace.strings[int(column.values[at])] if at < len(column.rows) and column.rows[at] == row else None
+
+
+def _integer(trace: Trace, row: int, key: str) -> int:
+    column = trace.args.get(key)
+    if column is None:
+        return ABSENT
+    at = int(np.searchsorted(column.rows, row))
+    return int(column.values[at]) if at < len(column.rows) and column.rows[at] == row else ABSENT
+
+
+def _sizes(text: str | None) -> tuple[int, ...]:
+    try:
+        value = json.loads(text) if text else []
+    except ValueError:
+        return ()
+    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else ()
