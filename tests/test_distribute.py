@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lumos.distribute import Workers
+from lumos.distribute import Workers, connected
 from lumos.errors import LumosError, TraceError
 
 
@@ -26,7 +26,7 @@ class ObjectStoreFullError(RayError):
 
 
 @pytest.fixture
-def workers(monkeypatch):
+def workers():
     """Workers of a cluster whose tasks run when their result is asked for. `cancelled` lists the tasks that were cancelled."""
     cancelled = []
 
@@ -47,8 +47,7 @@ def workers(monkeypatch):
         cancel=lambda reference: cancelled.append(reference[2]),
         exceptions=SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError),
     )
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    made = Workers()
+    made = Workers(ray)
     return SimpleNamespace(map=made.map, put=made.put, ray=ray, cancelled=cancelled)
 
 
@@ -85,3 +84,47 @@ def test_a_cluster_that_fails_is_one_message(workers):
 def test_a_fault_in_the_work_stays_a_fault(workers):
     with pytest.raises(RayTaskError):
         list(workers.map(lambda shared, item: item[0], None, [1]))
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """A Ray that tells what happens to its cluster on standard output, as the real one does. `open`: whether it is connected."""
+
+    def init(**words):
+        if words["address"] == "nowhere":
+            raise ConnectionError("no answer")
+        module.open = True
+
+    def get(reference):
+        print("(raylet) a worker died")
+        return reference
+
+    module = SimpleNamespace(open=False, init=init, get=get, exceptions=SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError))
+    module.is_initialized = lambda: module.open
+    module.shutdown = lambda: setattr(module, "open", False)
+    module.remote = lambda **_: lambda function: SimpleNamespace(remote=lambda shared, item: item)
+    monkeypatch.setitem(sys.modules, "ray", module)
+    return module
+
+
+def test_what_ray_tells_never_stands_in_the_answer(ray, capsys):
+    with connected() as workers:
+        answer = list(workers.map(lambda shared, item: item, None, [1, 2]))
+    print(answer)
+    out, err = capsys.readouterr()
+    assert out == "[1, 2]\n" and err == "(raylet) a worker died\n" * 2
+
+
+def test_a_connection_ends_with_its_use_unless_it_was_there_before(ray):
+    with connected():
+        assert ray.open
+    assert not ray.open
+    ray.open = True
+    with connected():
+        pass
+    assert ray.open
+
+
+def test_no_cluster_is_one_message(ray):
+    with pytest.raises(LumosError, match="no Ray cluster answers at nowhere"), connected("nowhere"):
+        pass

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumos.errors import LumosError
@@ -16,23 +19,42 @@ RETRIES = 8
 T = TypeVar("T")
 
 
-class Workers:
+@contextmanager
+def connected(address: str | None = None) -> Iterator[Workers]:
     """The workers of a Ray cluster: the cluster that is connected already, else the one at `address`, else one of this machine.
 
-    Raises LumosError where Ray is not installed or no cluster answers at `address`.
+    Ray tells on standard output what happens to the cluster. Within the context that goes to standard error, since standard output
+    is for the answer; a connection that was made here ends with it. Raises LumosError where Ray is not installed or no cluster answers at
+    `address`.
     """
-
-    def __init__(self, address: str | None = None) -> None:
+    try:
+        import ray
+    except ImportError as error:
+        raise LumosError(f"--engine ray needs Ray, which is not installed: {install('distributed')}") from error
+    with redirect_stdout(sys.stderr):
+        connects = not ray.is_initialized()
+        if connects:
+            _connect(ray, address)
         try:
-            import ray
-        except ImportError as error:
-            raise LumosError(f"--engine ray needs Ray, which is not installed: {install('distributed')}") from error
-        self._ray: Any = ray
-        if not ray.is_initialized():
-            try:
-                ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
-            except ConnectionError as error:
-                raise LumosError(f"no Ray cluster answers at {address or 'this machine'} ({error}); start one: ray start --head") from error
+            yield Workers(ray)
+        finally:
+            if connects:
+                ray.shutdown()
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    dashboard = None if address else False
+    try:
+        ray.init(address=address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError as error:
+        raise LumosError(f"no Ray cluster answers at {address or 'this machine'} ({error}); start one: ray start --head") from error
+
+
+class Workers:
+    """The workers of the Ray cluster to which the module `ray` is connected."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
 
     @property
     def count(self) -> int:

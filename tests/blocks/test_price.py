@@ -71,6 +71,13 @@ def test_kernels_nobody_measured_fall_back_and_say_so():
     assert any(d.code == "attention-kernel" for d in pricer.diagnostics)
 
 
+def test_a_kernel_that_a_device_cannot_run_is_another_and_says_so():
+    pricer = Pricer(load_cluster("b200"), PLAIN)
+    wanted, known = pricer([FLASH._replace(kernel="fa3"), FLASH._replace(kernel="flash")])
+    assert wanted == known
+    assert any("fa3 is not written for b200" in d.message for d in pricer.diagnostics)
+
+
 def test_uneven_experts_take_longer():
     even = GroupedGemm(512, 8, 4096, 4096, "bf16", skew=1.0)
     assert times(even._replace(skew=1.5))[0] >= times(even)[0]

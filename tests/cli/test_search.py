@@ -60,6 +60,54 @@ def test_money_energy_and_goodput_of_a_cluster_file(lumos, tmp_path):
     assert "goodput" in printed and "dollars" in printed and "with host, network and cooling" in printed
 
 
+def words_of(done):
+    """What was printed, without line breaks."""
+    return " ".join(done.out.split())
+
+
+def test_the_text_says_what_limits_the_plans(lumos):
+    printed = words_of(lumos("search", *FEW, "--reserve-gb", 30, "--mixed-with", "a100-80gb"))
+    assert "need more than 50 GB (30 GB are reserved)" in printed
+    assert "nodes of several kinds (h100, a100-80gb)" in printed
+
+
+def test_a_search_without_an_answer_says_what_was_tried(lumos):
+    """Conditions on sizes are checked on all plans, those on a step on the fastest. Without room, the least that is needed is named."""
+    assert "fit 80 GB and break a condition" in words_of(lumos("search", *FEW, "--require", "tp > 64"))
+    slow = (*FEW[:-1], 1, "--require", "step_time_s < 0.001")
+    assert "none of the 20 plans that were simulated in full meets the conditions" in words_of(lumos("search", *slow))
+    found = lumos("search", *slow, "--json").json
+    assert found["simulated"] == 20 and found["best"] == []
+    small = lumos("search", *FEW, "--reserve-gb", 79, "--json").json
+    assert small["infeasible"] == small["plans"] and small["least_bytes"] > 1e9
+    least = f"the one that needs least takes {small['least_bytes'] / 1e9:.1f} GB"
+    assert least in words_of(lumos("search", *FEW, "--reserve-gb", 79))
+
+
+def test_equal_plans_that_no_single_part_tells_apart_are_named(lumos):
+    words = (*SMALL, "--tp", "8", "--pp", "1", "--cp", "1", "--zero", "0", "--refine", 3)
+    found = lumos("search", *words, "--json").json
+    undecided = [str(i + 1) for i, plan in enumerate(found["best"]) if plan["against_first"] and plan["against_first"]["measure"] is None]
+    assert undecided
+    named = f"plan{'s' if len(undecided) > 1 else ''} {', '.join(undecided)}"
+    assert f"no single part decides about {named}; measure a few steps of each" in words_of(lumos("search", *words))
+
+
+def test_a_sweep_by_cost_shows_what_each_value_costs(lumos, tmp_path):
+    """More devices of a job fail more often, so tokens cost more the less of the time is kept."""
+    path = tmp_path / "mine.toml"
+    operation = ("price_per_hour = 2.5", "power_w = 1300", "mtbf_hours = 500", "checkpoint_s = 30", "restart_s = 600")
+    path.write_text("\n".join(('based_on = "h100"', "[operation]", *operation)))
+    words = (*SMALL[:2], "--cluster", path, *SMALL[4:], *FEW[len(SMALL) :], "--sweep", "gpus=8,16", "--objective")
+    found = lumos("search", *words, "cost", "--json").json
+    dollars = {row["gpus"]: row["best"][0]["operating"]["dollars_per_trillion_tokens"] for row in found["rows"]}
+    assert found["best_value"] == min(dollars, key=lambda gpus: dollars[gpus])
+    printed = lumos("search", *words, "energy").out
+    assert all(word in printed for word in ("goodput", "dollars", "kWh", f"{dollars[8]:,.0f}"))
+    refused = lumos("search", *FEW, "--sweep", "gpus=8,16", "--objective", "cost")
+    assert refused.status == 2 and "needs price_per_hour" in " ".join(refused.err.split())
+
+
 def test_a_sweep_has_a_row_for_every_value(lumos):
     found = lumos("search", *FEW, "--sweep", "gpus=8..16", "--json").json
     assert found["sweep"] == "gpus"
@@ -131,12 +179,12 @@ def test_tables_and_plots(lumos, tmp_path):
     swept = lumos("search", *FEW, "--sweep", "gpus=8,16", "--parquet", tmp_path / "sweep.parquet", "--json").json
     rows = parquet.read_table(tmp_path / "sweep.parquet")["gpus"].to_pylist()
     assert [rows.count(gpus) for gpus in (8, 16)] == [row["evaluated"] for row in swept["rows"]]
-    pytest.importorskip("plotly", reason="plotly is not installed (extra `report`)")
     assert lumos("search", *FEW, "--plot", tmp_path / "front.html").status == 0
     assert lumos("search", *FEW, "--sweep", "gpus=8,16", "--plot", tmp_path / "sweep.html").status == 0
     front = (tmp_path / "front.html").read_text()
     assert all(word in front for word in ("front", "memory: 80 GB", "simulated in full", "%{text}"))
-    assert "best plan over gpus" in (tmp_path / "sweep.html").read_text()
+    sweep = (tmp_path / "sweep.html").read_text()
+    assert "best plan over gpus" in sweep and "tozero" in sweep  # a rate that hardly changes is drawn so
 
 
 @pytest.mark.parametrize(
@@ -172,3 +220,57 @@ def test_explain_splits_the_difference(lumos):
 def test_explain_refuses_an_unknown_key(lumos):
     done = lumos("explain", *SMALL, "tpp=2", "tp=8")
     assert done.status == 2 and "did you mean 'tp'" in done.err
+
+
+PIPELINE = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 16, "--global-batch", 32, "--seq", 4096)
+
+
+def test_a_switch_holds_for_both_plans_or_for_the_one_that_names_it(lumos):
+    """ZeRO 2 in a pipeline reduces gradients once a step instead of after every microbatch; plan B has ZeRO 1, where nothing changes."""
+    plans = "tp=2,pp=2,zero=2", "tp=2,pp=2,zero=1"
+    plain = lumos("explain", *PIPELINE, *plans, "--json").json
+    switched = lumos("explain", *PIPELINE, *plans, "--switch", "grad-reduce=step", "--json").json
+    in_the_plan = lumos("explain", *PIPELINE, f"{plans[0]},grad_reduce=step", plans[1], "--json").json
+    assert switched["a"]["step_time_s"] < plain["a"]["step_time_s"]
+    assert switched["b"]["step_time_s"] == plain["b"]["step_time_s"]
+    assert in_the_plan["a"]["step_time_s"] == switched["a"]["step_time_s"]
+    predicted = lumos("predict", *PIPELINE, *("--tp", 2, "--pp", 2, "--zero", 2), "--switch", "grad_reduce=step", "--blocks", "--json").json
+    assert predicted["step_time_s"] == switched["a"]["step_time_s"]
+
+
+def test_a_switch_holds_for_every_plan_of_a_search(lumos):
+    words = (*PIPELINE, "--tp", 2, "--pp", 2, "--zero", 2, "--cp", 1, "--micro-batch", 1, "--schedule", "1f1b", "--refine", 1, "--json")
+    each, once = lumos("search", *words).json["best"], lumos("search", *words, "--switch", "grad_reduce=step").json["best"]
+    assert once[0]["step_time_s"] < each[0]["step_time_s"]
+    assert "reduced-each-step" in [note["code"] for note in once[0]["diagnostics"]]
+
+
+def test_a_search_asks_what_its_framework_leaves_open(lumos):
+    """Intervals cover the other answers, as those of a prediction do, except where the answer was given."""
+    words = (*PIPELINE, "--tp", 2, "--pp", 1, "--zero", 1, "--cp", 1, "--micro-batch", 1, "--refine", 1, "--framework", "generic", "--json")
+    best = lumos("search", *words).json["best"][0]
+    assert "unknown-attention" in [u["code"] for u in best["unknowns"]]
+    answered = lumos("search", *words, "--switch", "attention=fa2").json["best"][0]
+    assert "unknown-attention" not in [u["code"] for u in answered["unknowns"]]
+    assert answered["step_time_low_s"] > best["step_time_low_s"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("explain", *PIPELINE, "tp=2", "tp=4", "--switch", "grad_reduce"), "is not KEY=VALUE"),
+        (("explain", *PIPELINE, "tp=2", "tp=4", "--switch", "grad_reduse=step"), "did you mean 'grad_reduce'"),
+        (("explain", *PIPELINE, "tp=2,grad_reduce=daily", "tp=4"), "daily"),
+        (("search", *PIPELINE, "--switch", "zero=2"), "give the values to search as --zero"),
+    ],
+)
+def test_refused_switches(lumos, words, reason):
+    done = lumos(*words)
+    assert done.status == 2
+    assert reason in " ".join(done.err.split()) and "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("words", [("--framework", "nemo"), ("--precision", "fp8"), ("--model", "llama3-8b")])
+def test_what_traces_say_cannot_be_given_too(lumos, measured, words):
+    done = searched(lumos, measured, *words)
+    assert done.status == 2 and f"leave out {words[0]}" in " ".join(done.err.split())

@@ -100,6 +100,14 @@ def test_every_kernel_of_its_own_fit_answers() -> None:
     assert attention(4, 8192, 16, 128, device()).time == attention(4, 8192, 16, 128, device(), kernel="fa3").time
 
 
+def test_a_kernel_of_another_generation_is_not_the_best_known() -> None:
+    """FlashAttention 3 was measured on H100, whose coefficients stand for Blackwell too, and is not written for Blackwell."""
+    for name in ("b200", "gb300"):
+        best = attention(4, 8192, 16, 128, device(name)).time
+        assert best == attention(4, 8192, 16, 128, device(name), kernel="cudnn").time
+        assert best != attention(4, 8192, 16, 128, device(name), kernel="fa3").time
+
+
 def test_no_tokens_take_no_time() -> None:
     assert np.all(attention([0, 1], [4, 0], 4, 64, device()).time == 0)
 

@@ -7,8 +7,9 @@ import pytest
 
 from lumos.cost.attention import attention
 from lumos.cost.cluster import load_cluster
+from lumos.cost.coefficients import shipped_coefficients
 from lumos.cost.gemm import gemm
-from lumos.cost.power import held_clock, measured_relative
+from lumos.cost.power import attention_clock, held_clock, measured_relative
 from lumos.vocabulary import DType
 
 
@@ -44,6 +45,16 @@ def test_a_vendors_statement_of_what_is_reached_is_kept_to():
     n = 16384
     mi325x = float(gemm(n, n, n, accelerator("mi325x"), "fp8", cast=False, in_step=True).time) * 1e-9
     assert 2 * n**3 / mi325x == pytest.approx(1.519e15, rel=0.02)
+
+
+def test_attention_runs_at_the_clock_that_power_leaves():
+    """AMD states 708 of 1,307.4 TFLOP/s in 16 bit for the MI300X (750 W), 843 for the MI325X (1,000 W)."""
+    sustained = shipped_coefficients()["gemm"]["generic"]["bf16"].values["sustained"]
+    assert attention_clock(accelerator("mi300x")) == pytest.approx(708 / 1307.4 / sustained)
+    assert attention_clock(accelerator("mi325x")) == pytest.approx(843 / 1307.4 / sustained)
+    assert attention_clock(accelerator("mi300x")) < attention_clock(accelerator("mi325x")) < 1
+    assert attention_clock(accelerator("h100")) == 1.0  # its attention was measured
+    assert attention_clock(accelerator("h100-96gb")) == held_clock(accelerator("h100-96gb"))
 
 
 def test_faster_exponentials_shorten_attention():

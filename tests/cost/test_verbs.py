@@ -136,7 +136,6 @@ def test_calibrate_refuses_a_mixture(tmp_path: Path) -> None:
 
 
 def test_the_curve_is_one_file_that_needs_no_network(tmp_path: Path) -> None:
-    pytest.importorskip("plotly", reason="plotly is not installed")
     run(*ALL_REDUCE, "--plot", str(tmp_path / "curve.html"))
     text = (tmp_path / "curve.html").read_text(encoding="utf-8")
     assert "all_reduce over 8 ranks of h100" in text

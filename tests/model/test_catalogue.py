@@ -20,6 +20,11 @@ def test_unknown_name_lists_the_nearest():
         load_model("llama3-71b")
 
 
+def test_a_name_longer_than_any_file_s_is_an_unknown_one():
+    with pytest.raises(LumosError, match=r"^model '\[{100}' is not known"):
+        load_model("[" * 5000)
+
+
 LLAMA = {
     "model_type": "llama",
     "num_hidden_layers": 32,

@@ -20,7 +20,7 @@ ROWS = [
 
 def test_coefficients_that_made_the_data_are_found():
     p = problem(ROWS)
-    truth = msgspec.structs.replace(PRIOR, gemm=1.1, host=1.3)
+    truth = msgspec.structs.replace(PRIOR, gemm=1.1, collective=1.3)
     p.measured = predicted(p, truth)
     found = fit(p, PRIOR)
     assert np.abs(predicted(p, found) / p.measured - 1).max() < 0.03
@@ -42,6 +42,13 @@ def test_a_source_left_out_has_no_say():
     without = fit(p, PRIOR, leave_out="b", start=start)
     assert without.gemm == pytest.approx(PRIOR.gemm, abs=0.01)
     assert predicted(p, fit(p, PRIOR, start=start))[odd].sum() > predicted(p, PRIOR)[odd].sum()
+
+
+def test_the_cost_of_launches_is_not_fitted():
+    """It belongs to a framework and its host: a source whose host is slow must not slow every other one."""
+    p = problem(ROWS)
+    p.measured = predicted(p, msgspec.structs.replace(PRIOR, host=1.5))
+    assert fit(p, PRIOR).host == PRIOR.host == shipped_step_coefficients().host == 1.0
 
 
 def test_coefficients_are_few():

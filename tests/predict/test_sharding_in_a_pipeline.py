@@ -62,16 +62,39 @@ def test_how_often_a_pipeline_reduces_sharded_gradients(pp, vpp, microbatches, g
 
 
 def test_gradients_that_wait_for_their_reduction_are_whole():
-    """Of 8 microbatches in 2 stages of 2 virtual ones: none, one virtual stage's half, or all; of 2 microbatches, one half in any case."""
+    """Of 8 microbatches in 2 stages of 2 virtual ones: two layers, each a bucket, or one virtual stage's half, or all."""
 
     def gradients(grad_reduce, microbatches=8, zero=2):
         plan = Plan(2048, 64 * microbatches, pp=2, vpp=2, dp=64, zero=zero, schedule="interleaved")
         return stage_memory(PlannedJob(MODEL, plan, reducing(grad_reduce), CLUSTER), 1).gradients_bytes
 
     whole = gradients("step", zero=1)
-    assert gradients("microbatch") == pytest.approx(whole / 64, rel=1e-6)
+    layer = 4 * MODEL.layer_parameters(False).total
+    assert gradients("microbatch") == pytest.approx(whole / 64 + 2 * layer, rel=1e-6)
     assert gradients("group") == gradients("step", 2) == pytest.approx(whole / 64 + whole * 63 / 64 / 2, rel=1e-6)
     assert gradients("step") == whole
+
+
+def buckets(zero: int) -> list[tuple[set[int], int]]:
+    """Of every bucket of layers whose gradients the last stage reduces: the items that its backward pass waits for, and the item of its
+    reduction."""
+    layout = arrange(MODEL, Plan(2048, 8, pp=2, dp=2, zero=zero), reducing("microbatch"), 8)
+    items = layout.stages[1]
+    reductions = [i for i, item in enumerate(items) if layout.blocks[item.block].name == "gradient reduction"]
+    return [(set(items[i - 1].waits), i) for i in reductions]
+
+
+def test_gradients_of_two_buckets_are_whole_at_a_time():
+    """4 microbatches reduce 16 layers each. A layer waits for the reduction of the layer before the previous one; where gradients are
+    kept whole, for none."""
+    found = buckets(2)
+    assert len(found) == 4 * 16
+    every = {reduction for _, reduction in found}
+    for (_, second_last), (waits, _) in zip(found, found[2:], strict=False):
+        assert waits & every == {second_last}
+    once = buckets(1)
+    assert len(once) == 16
+    assert not any(waits & {reduction for _, reduction in once} for waits, _ in once)
 
 
 def test_an_unknown_framework_covers_every_way_to_reduce():

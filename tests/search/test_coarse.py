@@ -37,7 +37,8 @@ def ranks(values):
 
 @pytest.mark.parametrize(("name", "framework"), [("small", "megatron-core"), ("mixture", "megatron-core"), ("small", "nemo")])
 def test_agrees_with_the_full_simulation(name, framework, request):
-    plans = sample(replace(request.getfixturevalue(name), framework=framework_profile(framework)), 50, Space(schedule=SCHEDULES))
+    every = Space(zero=(0, 1, 2, 3), schedule=SCHEDULES)
+    plans = sample(replace(request.getfixturevalue(name), framework=framework_profile(framework)), 50, every)
     coarse, full, _ = both(plans)
     error = np.abs(coarse / full - 1)
     assert np.median(error) < 0.002
@@ -46,13 +47,39 @@ def test_agrees_with_the_full_simulation(name, framework, request):
     assert np.corrcoef(ranks(coarse), ranks(full))[0, 1] > 0.98
 
 
-@pytest.mark.parametrize("grad_reduce", ["group", "step"])
-def test_gradients_that_are_reduced_together(small, grad_reduce):
-    problem = replace(small, framework=replace(small.framework, grad_reduce=grad_reduce), global_batch=64)
+@pytest.mark.parametrize(("grad_reduce", "host_us"), [("group", 9.0), ("step", 9.0), ("group", 40.0), ("microbatch", 40.0)])
+def test_gradients_that_are_reduced_together(small, grad_reduce, host_us):
+    """Also where the host is the limit, whose launches then take longer than the reductions."""
+    problem = replace(small, framework=replace(small.framework, grad_reduce=grad_reduce, host_us=host_us), global_batch=64)
     space = Space(zero=(2,), pp=(2, 4), vpp=(1, 2, 4), tp=(1, 2), schedule=("1f1b", "interleaved"))
     coarse, full, _ = both(sample(problem, 16, space))
     assert np.median(np.abs(coarse / full - 1)) < 0.002
     assert np.max(np.abs(coarse / full - 1)) < 0.03
+
+
+def test_the_last_passes_of_a_group_are_slowed_one_after_the_other(small):
+    """On its way back, the last microbatch meets the reductions of every virtual stage."""
+    problem = replace(small, framework=replace(small.framework, grad_reduce="group"), global_batch=64)
+    sizes = Space(zero=(2,), pp=(4, 8), vpp=(4, 8), tp=(1, 2), cp=(1, 2), micro_batch=(1,), recompute=("none",))
+    coarse, full, _ = both(enumerate_plans(problem, sizes))
+    assert np.max(np.abs(coarse / full - 1)) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("batch", "least", "space"),
+    [
+        (64, -0.04, Space(zero=(2,), cp=(4, 8), pp=(2, 4), micro_batch=(1,))),
+        (32, -0.005, Space(zero=(2,), cp=(2, 4, 8), pp=(2, 4, 8), micro_batch=(1, 2), schedule=("zero-bubble",))),
+    ],
+)
+def test_passes_that_wait_for_reductions(small, batch, least, space):
+    """Short passes, whose gradients take longer to reduce than to compute. A stage has room for those of two buckets; the reductions of a
+    step follow each other; and those of the weight gradients that a zero-bubble schedule leaves to the end run alone."""
+    coarse, full, _ = both(sample(replace(small, global_batch=batch), 40, space))
+    error = coarse / full - 1
+    assert np.median(np.abs(error)) < 0.002
+    assert np.min(error) > least
+    assert np.max(error) < 0.01
 
 
 @pytest.mark.parametrize("framework", ["megatron-core", "megatron-2021", "fsdp2", "generic"])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lumos.distribute import Workers
 from lumos.errors import UsageError
-from lumos.search.engine import Local, Ray, engine_of, layer_blocks
+from lumos.search.engine import Local, Ray, engines, layer_blocks
 from lumos.search.prices import Prices
 from lumos.search.search import search_keys, search_problem
 from lumos.search.space import Space, enumerate_plans
@@ -24,9 +25,9 @@ def test_threads_do_not_change_the_answer(small):
     assert without_clock(one) == without_clock(three)
 
 
-def test_an_unknown_engine_is_refused(small):
-    with pytest.raises(UsageError, match="local, ray"):
-        engine_of("dask", small)
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(UsageError, match="local, ray"), engines("dask"):
+        pass
 
 
 def test_blocks_hold_every_row_once_and_have_equal_work(small):
@@ -60,7 +61,7 @@ def test_a_lost_node_changes_nothing(small):
         lost = cluster.add_node(num_cpus=1)
         cluster.add_node(num_cpus=1)
         ray.init(address=cluster.address, log_to_driver=False)
-        engine = Ray(small)
+        engine = Ray(small, Workers(ray))
         found = np.zeros(len(plans))
         for done, (some, seconds) in enumerate(engine.times(plans, columns, rows)):
             found[some] = seconds

@@ -9,6 +9,8 @@ import pytest
 
 from lumos.errors import UsageError
 from lumos.plan.plan import PlanError, check_plan
+from lumos.plan.profiles import framework_profile
+from lumos.predict.predict import predict_job
 from lumos.search.settings import proved_only, space_of
 from lumos.search.space import PLAN_COLUMNS, SCHEDULES, Space, divisors, enumerate_plans
 
@@ -55,7 +57,9 @@ def test_no_plan_that_the_rules_allow_is_missing(small):
             ep=1,
             recompute="none",
         )
-        changes_nothing = (zero > 0 and plan.dp * cp == 1) or (sequence and tp == 1) or (pp == 1 and schedule != "1f1b")
+        changes_nothing = (
+            (zero > 0 and plan.dp * cp == 1) or (sequence and tp == 1) or (pp == 1 and schedule != "1f1b") or (zero == 3 and pp > 1)
+        )
         try:
             check_plan(plan, small.model)
         except PlanError:
@@ -85,10 +89,43 @@ def test_a_range_of_values_keeps_the_limits_of_the_space(small):
 
 
 def test_only_schedules_that_were_compared_with_measured_runs(small):
-    assert proved_only(Space()).schedule == ("1f1b", "interleaved")
-    assert proved_only(Space(schedule=("1f1b", "dualpipe"))).schedule == ("1f1b",)
+    every = tuple(SCHEDULES)
+    assert proved_only(Space(), every).schedule == ("gpipe", "1f1b", "interleaved")
+    assert proved_only(Space(), ("1f1b",)).schedule == ("1f1b",)
+    assert proved_only(Space(schedule=("1f1b", "dualpipe")), every).schedule == ("1f1b",)
     with pytest.raises(UsageError, match="leave out --proved"):
-        proved_only(Space(schedule=("dualpipe",)))
+        proved_only(Space(schedule=("dualpipe",)), every)
+
+
+@pytest.mark.parametrize(
+    ("framework", "schedules"),
+    [
+        ("megatron-core", {"1f1b", "interleaved"}),
+        ("megatron-bridge", {"1f1b", "interleaved"}),  # as the profile that it is like
+        ("deepspeed", {"1f1b"}),
+        ("hai-llm", {"1f1b", "interleaved", "zero-bubble", "dualpipe"}),
+        ("generic", {"1f1b", "interleaved", "zero-bubble", "dualpipe"}),
+    ],
+)
+def test_schedules_are_those_that_the_framework_has(small, framework, schedules):
+    problem = replace(small, framework=framework_profile(framework))
+    sizes = Space(tp=(2,), pp=(2,), micro_batch=(1,))
+    assert {SCHEDULES[i] for i in enumerate_plans(problem, sizes)["schedule"]} == schedules
+    named = enumerate_plans(problem, replace(sizes, schedule=("dualpipe",)))
+    assert {SCHEDULES[i] for i in named["schedule"]} == {"dualpipe"}
+
+
+def test_of_zero_1_and_3_in_a_pipeline_one_is_listed_where_they_are_the_same(small):
+    """Megatron Core gathers the parameters that a sharded optimizer updated during the first passes, as ZeRO 3 does in a pipeline; FSDP2 is
+    ZeRO 3; where parameters are gathered after the optimizer, the two differ."""
+    sizes = Space(tp=(2,), pp=(2,), micro_batch=(1,), cp=(1,))
+    steps = [predict_job(small.job(replace(enumerate_plans(small, sizes).plan(0), zero=zero)), coarse=True) for zero in (1, 3)]
+    assert steps[0].time == steps[1].time and steps[0].memory.peak_bytes == steps[1].memory.peak_bytes
+    assert set(enumerate_plans(small, sizes)["zero"].tolist()) == {0, 1, 2}
+    assert set(enumerate_plans(small, replace(sizes, zero=(3,)))["zero"].tolist()) == {3}
+    assert set(enumerate_plans(small, replace(sizes, pp=(1,)))["zero"].tolist()) == {0, 1, 2, 3}
+    for framework, listed in ((framework_profile("fsdp2"), {0, 2, 3}), (replace(small.framework, gather_overlap=False), {0, 1, 2, 3})):
+        assert set(enumerate_plans(replace(small, framework=framework), sizes)["zero"].tolist()) == listed
 
 
 def test_steps_too_long_to_simulate_are_not_listed(small):

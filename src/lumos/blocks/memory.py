@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lumos.blocks.parameters import owned_parameters, stage_parameters
+from lumos.blocks.parameters import bucket_parameters, owned_parameters, stage_parameters
 from lumos.blocks.share import Share
-from lumos.plan.gradients import whole_parts
+from lumos.plan.gradients import BUCKETS, whole_parts
 from lumos.plan.plan import layers_of_chunks
 from lumos.plan.schedules import Pass, schedule
 from lumos.vocabulary import AttentionKernel, DType, Loss, Recompute, Selective
@@ -65,8 +65,9 @@ def stage_memory(job: PlannedJob, stage: int) -> Memory:
             parameters, gradients = owned * _FP32 + held.total * width, held.total * framework.gradient_bytes
     else:
         parameters = held.total * width
-        parts = whole_parts(plan, framework)
-        gradients = (owned + (-(-(held.total - owned) // parts) if parts else 0)) * framework.gradient_bytes
+        parts, others = whole_parts(plan, framework), held.total - owned
+        whole = -(-others // parts) if parts else min(others, BUCKETS * bucket_parameters(share))
+        gradients = (owned + whole) * framework.gradient_bytes
         optimizer = owned * ADAM_STATES
     activations = activation_bytes(share, stage, chunks)
     peak = parameters + gradients + optimizer + activations + (0 if plan.lora_rank else weight_gradients(share, stage))

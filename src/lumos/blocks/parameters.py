@@ -87,6 +87,14 @@ def owned_parameters(share: Share, held: RankParameters[int]) -> int:
     return sharded_parameters(held, plan.shards, max(1, min(copies, plan.shards)))
 
 
+def bucket_parameters(share: Share) -> int:
+    """The parameters of the largest bucket in which gradients are reduced, of one rank."""
+    model, plan = share.model, share.plan
+    most = -(-model.layers // (plan.pp * plan.vpp))
+    kinds = {model.is_mixture(i) for i in range(model.layers)}
+    return max((bucket_layers(share, kind, most) * layer_parameters(model, kind, plan.tp, plan.ep).total for kind in kinds), default=0)
+
+
 def bucket_layers(share: Share, mixture: bool, most: int) -> int:
     """How many layers' gradients are reduced together: as many as fill a bucket, from 1 to `most`."""
     each = layer_parameters(share.model, mixture, share.plan.tp, share.plan.ep).total * share.framework.reduce_bytes

@@ -21,7 +21,7 @@ from lumos.cost.collective import collective
 from lumos.cost.estimate import Bound, Estimate
 from lumos.cost.gemm import gemm, grouped_gemm
 from lumos.cost.memory_bound import moved
-from lumos.cost.power import held_clock
+from lumos.cost.power import attention_clock, held_clock
 from lumos.diagnostics import Diagnostic
 from lumos.vocabulary import AttentionKernel, DType
 
@@ -104,7 +104,7 @@ class Pricer:
             kernel = self._kernel(asked)
             estimate = attention(
                 batch, queries, heads, head_dim, a, first.dtype, kv_heads=kv_heads, value_dim=value_dim, kv_len=keys, causal=first.causal,
-                direction=first.direction, kernel=kernel, clock=min(1.0, held_clock(a)),
+                direction=first.direction, kernel=kernel, clock=attention_clock(a),
             )  # fmt: skip
             return estimate.scaled(c.attention * slower)
         if isinstance(first, Traffic):
@@ -121,12 +121,15 @@ class Pricer:
         return Estimate(time, time, time, np.full(len(time), Bound.HOST, np.uint8), time, np.zeros(len(time), bool))
 
     def _kernel(self, asked: AttentionKernel) -> AttentionKernel:
-        """The attention kernel `asked` if it has coefficients (of this device, of one in `fitted_as`, or generic); else the best known."""
+        """The attention kernel `asked` if it exists for the device and has coefficients (of it, of one in `fitted_as`, or generic); else
+        the best known."""
         sets = fitted().get("attention", {})
         a = self.cluster.accelerator
-        if asked is AttentionKernel.FLASH or any(asked in sets.get(name, {}) for name in (a.name, *a.fitted_as, GENERIC)):
+        exists = not a.attention_kernels or asked in a.attention_kernels
+        if asked is AttentionKernel.FLASH or (exists and any(asked in sets.get(name, {}) for name in (a.name, *a.fitted_as, GENERIC))):
             return asked
-        note = f"attention: {asked} was not measured on {a.name}: its best known flash kernel instead"
+        why = "was not measured on" if exists else "is not written for"
+        note = f"attention: {asked} {why} {a.name}: its best known flash kernel instead"
         self.diagnostics[Diagnostic("attention-kernel", note)] = None
         return AttentionKernel.FLASH
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lumos.choices import one_or_other
-from lumos.cli.output import Chakra, Json, Kineto, Perfetto, console, write_json
+from lumos.cli.output import Chakra, Json, Kineto, Perfetto, Switch, console, write_json
 from lumos.vocabulary import Precision, Recompute, Schedule
 
 Count = Annotated[int | None, typer.Option(min=1, show_default=False)]
@@ -44,7 +44,7 @@ def command(
         typer.Option(min=0, help="Mean tokens of the documents that are packed into a sequence (0: one document).", show_default=False),
     ] = None,
     framework: Annotated[str | None, typer.Option(help="Profile: megatron-core, nemo, fsdp, …", show_default=False)] = None,
-    switch: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set a switch of the profile; repeatable.")] = None,
+    switch: Switch = None,
     blocks: Annotated[
         bool | None, typer.Option("--blocks/--kernels", help="Simulate whole blocks, or every kernel.", show_default=False)
     ] = None,
@@ -64,7 +64,7 @@ def command(
     given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.errors import UsageError
     from lumos.output_files import check_outputs
-    from lumos.plan.words import JobWords
+    from lumos.plan.words import JobWords, switches_of
     from lumos.predict.facade import predict
 
     if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
@@ -72,7 +72,7 @@ def command(
     words = {key: value for key, value in given.items() if key in JobWords.__optional_keys__}
     check_outputs((perfetto, chakra, kineto, plot), () if file is None else (file,))
     coarse = False if any((perfetto, chakra, kineto)) else blocks
-    prediction = predict(file, blocks=coarse, switches=_switches(switch or []), **words)
+    prediction = predict(file, blocks=coarse, switches=switches_of(switch or ()), **words)
     if plot is not None:
         from lumos.report.plots.predict import plot_prediction
 
@@ -94,15 +94,3 @@ def command(
     print_prediction(console(), prediction)
     if plot is not None:
         paragraph(console(), f"drawn in {plot}")
-
-
-def _switches(words: list[str]) -> dict[str, str]:
-    from lumos.errors import UsageError
-
-    out = {}
-    for word in words:
-        key, sign, value = word.partition("=")
-        if not sign:
-            raise UsageError(f"--switch {word!r} is not KEY=VALUE")
-        out[key.replace("-", "_")] = value
-    return out

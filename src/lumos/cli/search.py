@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from lumos.choices import one_or_other
-from lumos.cli.output import Chakra, Json, Kineto, Perfetto, console, write_json
+from lumos.cli.output import Chakra, Json, Kineto, Perfetto, Switch, console, write_json
 from lumos.cli.progress import progress, stages
 from lumos.vocabulary import Precision
 
@@ -39,8 +39,9 @@ def command(
     recompute: Values = None,
     schedule: Values = None,
     sequence_parallel: Annotated[bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", show_default=False)] = None,
-    precision: Annotated[str, typer.Option(help=one_or_other(Precision))] = "bf16",
-    framework: Annotated[str, typer.Option(help="Profile: megatron-core, nemo, fsdp, …")] = "megatron-core",
+    precision: Annotated[str | None, typer.Option(help=one_or_other(Precision), show_default="bf16")] = None,
+    framework: Annotated[str | None, typer.Option(help="Profile: megatron-core, nemo, fsdp, …", show_default="megatron-core")] = None,
+    switch: Switch = None,
     refine: Annotated[int, typer.Option(min=1, help="Plans that are simulated in full.")] = 10,
     require: Annotated[list[str] | None, typer.Option(metavar="EXPR", help="A condition: 'memory.peak_bytes < 70e9'; repeatable.")] = None,
     reserve_gb: Annotated[float, typer.Option(min=0.0, help="Memory of each device that plans may not use, GB.")] = 0.0,
@@ -49,7 +50,7 @@ def command(
         list[str] | None, typer.Option(metavar="CLUSTER", help="Nodes of this kind are part of the job too; repeatable.")
     ] = None,
     objective: Annotated[
-        str, typer.Option(help="What the best of a sweep is: step-time, or tokens (per second and device).")
+        str, typer.Option(help="What the best of a sweep is: step-time, tokens (per second and device), cost or energy (per token).")
     ] = "step-time",
     sweep: Annotated[str | None, typer.Option(metavar="KEY=A..B", help="Search once for each value: gpus=256..16384, seq=….")] = None,
     prune: Annotated[bool, typer.Option("--prune/--no-prune", help="Leave out plans that are proved slower.")] = True,
@@ -66,6 +67,7 @@ def command(
     given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.choices import check_choice
     from lumos.errors import UsageError
+    from lumos.plan.words import switches_of
     from lumos.search.facade import SearchWords, Swept, search
     from lumos.search.settings import sweep_of
     from lumos.search.sweep import OBJECTIVES, best_value
@@ -78,6 +80,8 @@ def command(
     keep_inputs(paths or (), parquet, plot, *files.values())
     check_choice(objective, OBJECTIVES, "an objective")
     words = {key: value for key, value in given.items() if key in SearchWords.__optional_keys__}
+    if switch:
+        words["switches"] = switches_of(switch)
     words["progress"] = stages("plans")
     job = read(*paths, progress=progress("reading", "bytes")) if paths else None
     key = "" if sweep is None else sweep_of(sweep)[0]

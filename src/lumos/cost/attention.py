@@ -96,9 +96,9 @@ def attention(
 
     kv_heads: heads of K and V (GQA, MQA; default: heads). value_dim: head size of V where it differs from that of Q and
     K (MLA: head_dim 192, value_dim 128). kv_len: number of keys where it differs from that of queries; a causal mask is then
-    aligned at the last query, which sees all keys. kernel: "flash" (the first of `KERNELS` that was measured on the accelerator),
-    or one of `KERNELS`. Raises UsageError for bad sizes, kernel, direction or dtype, LumosError where the accelerator lacks a
-    number.
+    aligned at the last query, which sees all keys. kernel: one of `KERNELS`, or "flash": the first of the accelerator's own
+    `attention_kernels`, else of `KERNELS`, that was measured on it or on a relative. Raises UsageError for bad sizes, kernel, direction
+    or dtype, LumosError where the accelerator lacks a number.
     """
     directions = directions_of(direction)
     if kernel != AttentionKernel.FLASH and kernel not in KERNELS:
@@ -106,7 +106,7 @@ def attention(
     if not 0 < clock <= 1:
         raise UsageError(f"attention: clock is a fraction of the boost clock in (0, 1], not {clock:g}")
     s = shape_of(batch, seq_len, heads, head_dim, kv_heads, value_dim, kv_len)
-    variants = (AttentionKernel.FLASH, *KERNELS) if kernel == AttentionKernel.FLASH else (kernel,)
+    variants = (AttentionKernel.FLASH, *(accelerator.attention_kernels or KERNELS)) if kernel == AttentionKernel.FLASH else (kernel,)
     fitted, notes = find("attention", accelerator, variants, book)
     coefficients = AttentionCoefficients(**fitted.values)  # type: ignore[arg-type]
     seconds, bound, roof = attention_seconds(s, causal, directions, accelerator, dtype_of(dtype), coefficients, clock)

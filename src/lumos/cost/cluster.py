@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from lumos.errors import LumosError, UsageError
-from lumos.vocabulary import DType
+from lumos.vocabulary import AttentionKernel, DType
 
 CLUSTER_FOLDER = Path(__file__).parent / "data"
 
@@ -73,6 +73,8 @@ class Accelerator(_Table, frozen=True):
     launch_latency_s: float | None = None
     #: accelerators whose fitted coefficients are used where there are none for this one, the most similar first
     fitted_as: tuple[str, ...] = ()
+    #: flash attention kernels that are written for it, the fastest first, where not all that were measured on `fitted_as` are
+    attention_kernels: tuple[AttentionKernel, ...] = ()
 
     def peak(self, dtype: str) -> float:
         """Dense peak FLOP/s of `dtype`. Raises UsageError that lists the device's dtypes where it is none of them."""
@@ -80,7 +82,7 @@ class Accelerator(_Table, frozen=True):
         if not self.peak_flops:
             self.require("peak_flops")
         if name not in self.peak_flops:
-            raise UsageError(f"{self.name} has no {name} rate; it has {', '.join(self.peak_flops)}")
+            raise UsageError(f"{self.name} has no {name} rate; it has {', '.join(self.peak_flops)} (--precision)")
         return self.peak_flops[name]
 
 

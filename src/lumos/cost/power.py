@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.cost.cluster import load_cluster
-from lumos.cost.coefficients import shipped_coefficients
+from lumos.cost.coefficients import GENERIC, shipped_coefficients
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
@@ -40,6 +40,20 @@ def held_clock(accelerator: Accelerator, dtype: DType = DType.BF16) -> float:
         return 1.0
     own, other = _power_per_flop(accelerator), _power_per_flop(load_cluster(relative).accelerator)
     return 1.0 if own is None or other is None else float((own / other) ** CLOCK_EXPONENT)
+
+
+def attention_clock(accelerator: Accelerator) -> float:
+    """The clock at which a device computes attention / that of the devices whose attention was measured; at most 1.
+
+    Where the vendor says what long multiplications reach in 16 bit, it is their share of the peak over that of the measured devices:
+    what limits the clock of the one limits the clock of the other. Otherwise as `held_clock`."""
+    if accelerator.name in shipped_coefficients().get("attention", {}):
+        return 1.0
+    if DType.BF16 not in accelerator.achievable_flops:
+        return min(1.0, held_clock(accelerator))
+    measured = shipped_coefficients()["gemm"][GENERIC][DType.BF16].values["sustained"]
+    assert isinstance(measured, float)
+    return min(1.0, accelerator.achievable_flops[DType.BF16] / accelerator.peak(DType.BF16) / measured)
 
 
 def _power_per_flop(accelerator: Accelerator) -> float | None:

@@ -21,6 +21,8 @@ from lumos.model.transformer import Model
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+#: The longest name of a file, in characters, that systems look up.
+_LONGEST_NAME = 255
 _DATA = Path(__file__).parent / "data" / "models.toml"
 
 
@@ -34,7 +36,7 @@ def load_model(name: str) -> Model:
 
     Raises LumosError for an unknown name (with the valid names and the nearest of them), or for a bad file.
     """
-    if name.endswith(".json") or "/" in name or Path(name).is_dir():
+    if name.endswith(".json") or "/" in name or (len(name) <= _LONGEST_NAME and Path(name).is_dir()):
         from lumos.model.hugging_face import read_config
 
         return read_config(Path(name))
@@ -43,7 +45,8 @@ def load_model(name: str) -> Model:
         return model
     near = difflib.get_close_matches(plain_name(name), _spellings(), 1, 0.5)
     hint = f"; nearest: {_spellings()[near[0]]}" if near else ""
-    raise LumosError(f"model {name!r} is not known{hint}; valid: {', '.join(model_names())}, or the path of a Hugging Face config.json")
+    valid = f"{', '.join(model_names())}, or the path of a Hugging Face config.json"
+    raise LumosError(f"model {name[:100]!r} is not known{hint}; valid: {valid}")
 
 
 def find_model(name: str) -> Model | None:

@@ -113,6 +113,8 @@ class Framework:
 
 #: The type of each switch: int, float, bool (on or off) or an enum.
 SWITCHES: dict[str, type] = {key: kind for key, kind in get_type_hints(Framework).items() if key != "name"}
+#: The switches that are defaults: what the framework does if a plan leaves it open.
+DEFAULTS = ("zero", "sequence_parallel", "recompute", "precision")
 #: The least value of a numeric switch, if it is not 0.
 _LEAST = {"expert_skew": 1, "gradient_bytes": 1, "reduce_bytes": 1, "bucket_bytes": 1}
 

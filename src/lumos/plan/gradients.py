@@ -2,7 +2,8 @@
 
 Without a pipeline they are reduced after every microbatch. In a pipeline it depends on the framework (its switch `grad_reduce`):
 
-* after every microbatch: nothing is whole for longer than a pass, and there is one exchange for each microbatch;
+* after every microbatch: the gradients of two buckets are whole at a time, that which is computed and that which is reduced, and
+  there is one exchange for each microbatch;
 * after each group of microbatches that a virtual stage runs one after the other: only one virtual stage's gradients are whole at a
   time. An interleaved schedule runs groups of as many microbatches as it has stages (Narayanan et al. 2021, arXiv:2104.04473,
   section 2.2); in other schedules all microbatches are one group;
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from lumos.plan.plan import Plan
 
 
+#: How many buckets of gradients are whole at a time where every microbatch reduces them. DeepSpeed fills one of two buffers while it
+#: reduces the other (runtime/zero/stage_1_and_2.py, `ipg_index`), and Megatron-FSDP bounds the queue of reductions by the gradients of
+#: two modules (megatron_fsdp.py, `suggested_RS_queue_capacity`).
+BUCKETS = 2
+
+
 def gradient_reduction(plan: Plan, framework: Framework) -> GradientReduction:
     """How often the plan reduces gradients; once a step where nothing makes it reduce them more often."""
     if not plan.shards_gradients or plan.dp * plan.cp == 1 or plan.lora_rank:
@@ -41,7 +48,7 @@ def group_size(plan: Plan) -> int:
 
 
 def whole_parts(plan: Plan, framework: Framework) -> int:
-    """Into how many parts a rank's gradients fall of which one is whole at a time; 0: none is, 1: all of them are."""
+    """Into how many parts a rank's gradients fall of which one is whole at a time. 1: all of them are; 0: only `BUCKETS` buckets."""
     if not plan.shards_gradients:
         return 1
     if plan.pp == 1 or framework.grad_reduce is GradientReduction.MICROBATCH:

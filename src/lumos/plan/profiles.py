@@ -15,6 +15,7 @@ import msgspec
 
 from lumos.errors import LumosError, UsageError
 from lumos.plan.framework import SWITCHES, Framework
+from lumos.vocabulary import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,6 +54,13 @@ class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answers: dict[str, _Values]
 
 
+class _Schedules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The pipeline schedules that a framework has, and where that is said."""
+
+    value: tuple[Schedule, ...]
+    source: Annotated[str, msgspec.Meta(min_length=1)]
+
+
 class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Values that differ from the defaults."""
 
@@ -60,6 +68,7 @@ class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str
     values: _Values
     like: str | None = None  # the profile whose values it has where it states none
+    schedules: _Schedules | None = None
     version: tuple[_Version, ...] = ()
     question: tuple[_Question, ...] = ()
 
@@ -131,6 +140,20 @@ def framework_profile(name: str) -> Framework:
     near = get_close_matches(name.lower(), known, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise UsageError(f"framework {name!r} is not known{hint}; valid: {', '.join(known)}")
+
+
+@cache
+def framework_schedules(name: str) -> tuple[Schedule, ...]:
+    """The pipeline schedules that a search lists for the profile of that name: those that the framework has.
+
+    Where that is not known, all but GPipe, which holds the activations of every microbatch and is never faster than 1F1B.
+    """
+    each = next((each for each in _file().profile if each.name == name), None)
+    while each is not None and each.schedules is None and each.like is not None:
+        each = _profile(each.like)
+    if each is None or each.schedules is None:
+        return tuple(schedule for schedule in Schedule if schedule is not Schedule.GPIPE)
+    return each.schedules.value
 
 
 class Question(NamedTuple):

@@ -11,7 +11,7 @@ from lumos.errors import UsageError
 from lumos.plan.configuration import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 class PlanWords(TypedDict, total=False):
@@ -65,6 +65,17 @@ def with_words(settings: Settings, words: JobWords, where: str) -> Settings:
         return msgspec.convert({**msgspec.to_builtins(settings), **given}, Settings)
     except msgspec.ValidationError as error:
         raise UsageError(f"{where}: {error}") from error
+
+
+def switches_of(words: Iterable[str]) -> dict[str, str]:
+    """Switches from words KEY=VALUE, as the option `--switch` has them. Raises UsageError for a word that is none."""
+    out = {}
+    for word in words:
+        key, sign, value = word.partition("=")
+        if not sign:
+            raise UsageError(f"--switch {word!r} is not KEY=VALUE")
+        out[key.strip().replace("-", "_")] = value.strip()
+    return out
 
 
 def switch_text(value: object) -> str:

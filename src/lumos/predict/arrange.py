@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from lumos.blocks import outer_layers
-from lumos.blocks.block import Block, Builder, Op
+from lumos.blocks.block import Block, Builder
 from lumos.blocks.layer import LayerWork
-from lumos.blocks.parameters import RankParameters, bucket_layers, layer_parameters, stage_parameters
+from lumos.blocks.parameters import RankParameters, stage_parameters
 from lumos.blocks.share import Share
-from lumos.blocks.work import Collective, Contention, RankStream
+from lumos.blocks.work import RankStream
 from lumos.plan.gradients import gradient_reduction, reducing_passes
 from lumos.plan.plan import Plan, check_plan, layer_count, layers_of_chunks, outer_parts
 from lumos.plan.schedules import Action, Pass, holds_sender, schedule
+from lumos.predict.chain import Chain
 from lumos.predict.cuda_graphs import captured
-from lumos.predict.layout import Blocks, Item, Layout
-from lumos.vocabulary import GradientReduction, Phase, Recompute, Schedule
+from lumos.predict.exchanges import StageExchanges
+from lumos.predict.layout import Blocks, Item, LayerRun, Layout, equal_layers
+from lumos.vocabulary import Phase, Recompute, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lumos.model import Model
     from lumos.plan.framework import Framework
-
-#: Host time of launching a contention task, ns. No such launch exists, but every task of a stream needs one.
-CONTENTION_LAUNCH = 1000
 
 
 def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: int) -> Layout:
@@ -42,14 +41,6 @@ def arrange(model: Model, plan: Plan, framework: Framework, devices_per_node: in
 
 
 @dataclass(slots=True)
-class _Run:
-    """Consecutive layers of a chunk that do the same work. mixture: they have experts."""
-
-    layers: range
-    mixture: bool
-
-
-@dataclass(slots=True)
 class Stage:
     """Lists the items of one pipeline stage in the order of their launch."""
 
@@ -58,25 +49,26 @@ class Stage:
     blocks: Blocks
     stage: int
     chunks: list[list[range]]
-    placed: list[Item] = field(default_factory=list)
-    tail: int = -1  # the last item of the compute chain
-    tail_before_pass: int = -1  # what the tail was before the latest pass
-    pending: list[int] = field(default_factory=list)  # gradient exchanges that the optimizer waits for
-    runs: dict[int, list[_Run]] = field(default_factory=dict)  # equal layers of each chunk
-    gathered: dict[int, int] = field(default_factory=dict)  # layer → the item that gathers its parameters, until it has been waited for
-    host_blocked: bool = False  # the host also waits for what the next item of the chain waits for
-    extra_waits: tuple[int, ...] = ()  # what the next item of the chain waits for besides the tail
+    chain: Chain = field(init=False)
+    exchanges: StageExchanges = field(init=False)
+    runs: list[list[LayerRun]] = field(init=False)  # equal layers of each chunk
+    tail_before_pass: int = -1  # what the tail of the chain was before the latest pass
+
+    def __post_init__(self) -> None:
+        self.chain = Chain(self.blocks)
+        self.exchanges = StageExchanges(self.share, self.chain)
+        self.runs = [equal_layers(self.share.model, layers) for layers in self.chunks[self.stage]]
 
     # ---------------------------------------------------------------- the step
 
     def items(self) -> list[Item]:
         self._begin()
         for action, final in self._actions():
-            before = self.tail
+            before = self.chain.tail
             self._pass(action, final)
             self.tail_before_pass = before
         self._finish()
-        return self.placed
+        return self.chain.placed
 
     def runs_of_blocks(self) -> Counter[int]:
         """How often `items` runs each block, by number of the block.
@@ -84,236 +76,38 @@ class Stage:
         The blocks of a pass depend on its kind, on its chunk and on whether it completes gradients, but not on
         its microbatch, so passes that agree in these are listed once and counted.
         """
+        placed = self.chain.placed
         self._begin()
         kinds = Counter((action.step, action.chunk, final) for action, final in self._actions())
-        times = [1] * len(self.placed)
+        times = [1] * len(placed)
         for (step, chunk, final), count in kinds.items():
             self._pass(Action(step, 0, chunk), final)
-            times += [count] * (len(self.placed) - len(times))
+            times += [count] * (len(placed) - len(times))
         self._finish()
-        times += [1] * (len(self.placed) - len(times))
+        times += [1] * (len(placed) - len(times))
         total: Counter[int] = Counter()
-        for item, count in zip(self.placed, times, strict=True):
+        for item, count in zip(placed, times, strict=True):
             total[item.block] += item.repeat * count
         return total
-
-    def _begin(self) -> None:
-        begin = Builder("step begin", 0, round(1000 * self.share.framework.step_us)).build()
-        self._place(begin, phase=Phase.SYNC)
-        self._begin_parameters()
 
     def _actions(self) -> Iterator[tuple[Action, bool]]:
         """The passes of the stage in order, each with whether it completes gradients that are reduced then."""
         plan = self.share.plan
         actions = schedule(plan.schedule, self.stage, plan.pp, plan.microbatches, plan.vpp)
-        complete = reducing_passes(actions, self._reduction_of_parts())
+        complete = reducing_passes(actions, gradient_reduction(plan, self.share.framework))
         for i, action in enumerate(actions):
             yield action, i in complete
 
-    def _pass(self, action: Action, final: bool) -> None:
-        if action.step is Pass.FORWARD:
-            self._forward(action)
-        elif not self.share.plan.forward_only:
-            self._backward(action, final)
-
-    # ---------------------------------------------------------------- passes
-
-    def _forward(self, action: Action) -> None:
-        chunk = self._position(action.chunk)
-        first, last = chunk == 0, chunk == self._chunk_count - 1
-        if not first:
-            self._receive(f"f{chunk}.{action.microbatch}", RankStream.RECEIVE_FORWARD, "receive forward", action)
-        if first:
-            self._chain(self._outer_block(outer_layers.embedding_forward), Phase.FORWARD, action)
-        for run in self._runs(action.chunk):
-            block = self.blocks.of_pass((Pass.FORWARD, run.mixture), partial(self.work.forward, run.mixture))
-            self._layers(block, run, Phase.FORWARD, action)
-        if last:
-            self._chain(self._outer_block(outer_layers.head_forward), Phase.FORWARD, action)
-        else:
-            self._send(f"f{chunk + 1}.{action.microbatch}", RankStream.SEND_FORWARD, "send forward", action)
-
-    def _backward(self, action: Action, final: bool) -> None:
-        plan = self.share.plan
-        chunk = self._position(action.chunk)
-        first, last = chunk == 0, chunk == self._chunk_count - 1
-        overlaps = self._reduces_often() or (self._overlaps() and plan.lora_rank == 0)
-        exchange = action.step is not Pass.INPUT and (plan.gathers_each or (final and overlaps))
-        if action.step is Pass.WEIGHT:
-            self._weights(action, exchange)
-            return
-        if not last:
-            self._receive(f"b{chunk}.{action.microbatch}", RankStream.RECEIVE_BACKWARD, "receive backward", action)
-        else:
-            self._chain(self._outer_block(outer_layers.head_backward), Phase.BACKWARD, action)
-        for run in reversed(self._runs(action.chunk)):
-            self._backward_layers(run, action, exchange)
-        if first and plan.lora_rank == 0:
-            self._chain(self._outer_block(outer_layers.embedding_backward), Phase.BACKWARD, action)
-            if exchange and (self.share.framework.dp_overlap or self._reduces_often()):
-                self._reduce(self._outer_parameters(), action, "embedding gradients")
-        if not first:
-            self._send(f"b{chunk - 1}.{action.microbatch}", RankStream.SEND_BACKWARD, "send backward", action)
-
-    def _weights(self, action: Action, exchange: bool) -> None:
-        """The delayed weight gradients of a split backward pass. Their exchange can only follow them."""
-        for run in reversed(self._runs(action.chunk)):
-            block = self.blocks.of_pass((Pass.WEIGHT, run.mixture), partial(self.work.weights, run.mixture))
-            if exchange:
-                self._bucketed_backward(block, run, action)
-            else:
-                self._layers(block, run, Phase.BACKWARD, action)
-        reduced = self.share.framework.dp_overlap or self._reduces_often()
-        if exchange and self._position(action.chunk) == 0 and reduced:
-            self._reduce(self._outer_parameters(), action, "embedding gradients")
-
-    def _backward_layers(self, run: _Run, action: Action, exchange: bool) -> None:
-        plan = self.share.plan
-        recomputed = self._recomputed(run)
-        splits: list[tuple[range, bool]] = []
-        middle = run.layers.stop - recomputed
-        if recomputed:
-            splits.append((range(middle, run.layers.stop), True))
-        if middle > run.layers.start:
-            splits.append((range(run.layers.start, middle), False))
-        for layers, recompute in splits:
-            step = self.work.inputs if action.step is Pass.INPUT else self.work.backward
-            key = (action.step, run.mixture, recompute)
-            block = self.blocks.of_pass(key, partial(step, run.mixture, recompute))
-            part = _Run(layers, run.mixture)
-            if plan.gathers_each:
-                self._sharded_backward(block, part, action)
-            elif exchange:
-                self._bucketed_backward(block, part, action)
-            else:
-                self._layers(block, part, Phase.BACKWARD, action)
-
-    def _recomputed(self, run: _Run) -> int:
-        """How many layers of the run are recomputed (Megatron's "block" method)."""
-        plan = self.share.plan
-        if plan.recompute is not Recompute.FULL:
-            return 0
-        if plan.recompute_layers < 0:
-            return len(run.layers)
-        return min(len(run.layers), plan.recompute_layers)
-
-    # ---------------------------------------------------------------- sharded parameters (zero 3)
-
-    def _layers(self, block: Block, run: _Run, phase: Phase, action: Action) -> None:
-        plan = self.share.plan
-        if phase is Phase.FORWARD and plan.gathers_each and plan.shards > 1:
-            self._sharded_forward(block, run, action)
-        elif phase is Phase.FORWARD and any(layer in self.gathered for layer in run.layers):
-            for layer in run.layers:
-                self._wait_for(self.gathered.pop(layer, None))
-                self._chain(block, phase, action, layer=layer)
-        else:
-            self._chain(block, phase, action, repeat=len(run.layers), layer=run.layers.start)
-
-    def _sharded_forward(self, block: Block, run: _Run, action: Action) -> None:
-        """Each layer's parameters are gathered while the previous layer runs; at most two layers' parameters are held at a time."""
-        gather = self._gather(run.mixture, RankStream.DATA)
-        slowed = self._slowed(block, gather)
-        before = [self.tail, self.tail]
-        ready = self._place(gather, (before[0],), Phase.SYNC, action, run.layers.start)
-        for layer in run.layers:
-            this = ready
-            if layer + 1 < run.layers.stop:
-                ready = self._place(gather, (before[0],), Phase.SYNC, action, layer + 1)
-            self._wait_for(this)
-            before = [before[1], self._chain(slowed, Phase.FORWARD, action, layer=layer)]
-
-    def _sharded_backward(self, block: Block, run: _Run, action: Action) -> None:
-        plan = self.share.plan
-        gather = self._gather(run.mixture, RankStream.DATA)
-        reduce = self._reduction(run.mixture, 1)
-        again = plan.reshard and plan.shards > 1
-        slowed = self._slowed(block, *([gather] if again else []), reduce)
-        before = [self.tail, self.tail]
-        ready = self._place(gather, (before[0],), Phase.SYNC, action, run.layers[-1]) if again else -1
-        for layer in reversed(run.layers):
-            this = ready
-            if again and layer > run.layers.start:
-                ready = self._place(gather, (before[0],), Phase.SYNC, action, layer - 1)
-            self._wait_for(this if again else None)
-            before = [before[1], self._chain(slowed, Phase.BACKWARD, action, layer=layer)]
-            self.pending.append(self._place(reduce, (self.tail,), Phase.SYNC, action, layer))
-
-    # ---------------------------------------------------------------- gradients exchanged during the last backward pass
-
-    def _overlaps(self) -> bool:
-        plan = self.share.plan
-        return self.share.framework.dp_overlap and plan.dp * plan.cp > 1
-
-    def _reduction_of_parts(self) -> GradientReduction:
-        return gradient_reduction(self.share.plan, self.share.framework)
-
-    def _reduces_often(self) -> bool:
-        """Whether gradients are reduced more often than once a step, because a rank keeps only its part of them."""
-        return self._reduction_of_parts() is not GradientReduction.STEP
-
-    def _bucketed_backward(self, block: Block, run: _Run, action: Action) -> None:
-        """Gradients are reduced in buckets of whole layers, each as soon as the last layer of the bucket has run."""
-        size = bucket_layers(self.share, run.mixture, most=len(run.layers))
-        left = list(reversed(run.layers))
-        slow = self._slowed(block, self._reduction(run.mixture, 1))
-        while left:
-            part, left = left[:size], left[size:]
-            self._chain(slow, Phase.BACKWARD, action, repeat=len(part), layer=part[-1])
-            self.pending.append(self._place(self._reduction(run.mixture, len(part)), (self.tail,), Phase.SYNC, action, part[-1]))
-
-    def _reduction(self, mixture: bool, layers: int) -> Block:
-        """The exchange of the gradients of `layers` layers: dense parts over all replicas, experts over the replicas of experts."""
-        dense, experts = self._layer_parameters(mixture)
-        width = self.share.framework.reduce_bytes * layers
-        return self.blocks.make(
-            ("reduce", mixture, layers), lambda: outer_layers.reduce_gradients(self.share, dense * width, experts * width)
-        )
-
-    def _gather(self, mixture: bool, lane: RankStream) -> Block:
-        """The gather of one layer's parameters."""
-        dense, experts = self._layer_parameters(mixture)
-        width = self.share.parameter_bytes
-        return self.blocks.make(
-            ("gather", mixture, lane), lambda: outer_layers.gather_parameters(self.share, dense * width, experts * width, lane)
-        )
-
-    def _reduce(self, parameters: int, action: Action | None, name: str) -> None:
-        block = outer_layers.reduce_gradients(self.share, parameters * self.share.framework.reduce_bytes, 0, name)
-        if block.ops:
-            self.pending.append(self._place(block, (self.tail,), Phase.SYNC, action))
-
-    def _slowed(self, block: Block, *exchanges: Block) -> Block:
-        """The block, longer by what its compute loses to the exchanges that run at the same time."""
-        return self.blocks.make(("slowed", id(block), *map(id, exchanges)), lambda: self._with_contention(block, exchanges))
-
-    def _with_contention(self, block: Block, exchanges: tuple[Block, ...]) -> Block:
-        lost = [Contention(op.work) for other in exchanges for op in other.ops if isinstance(op.work, Collective)]
-        if not lost:
-            return block
-        b = Builder(block.name, CONTENTION_LAUNCH)
-        for work in lost:
-            b.add("contention", work)
-        extra = b.build()
-        ops = (*block.ops, *_renumbered(extra, len(block.ops), block.last_ops))
-        return Block(block.name, ops, (len(ops) - 1,), block.before)
-
-    # ---------------------------------------------------------------- begin and end of the step
-
-    def _begin_parameters(self) -> None:
-        """With overlap, the parameters that a sharded optimizer updated are gathered during the first forward pass. Without it,
-        `_finish` gathers them at the end of the step. A stage of sharded parameters always gathers them first."""
-        plan = self.share.plan
-        overlaps = self.share.framework.gather_overlap if plan.zero in (1, 2) else plan.zero == 3 and not plan.gathers_each
-        if not overlaps or plan.lora_rank or plan.dp * plan.cp == 1:
-            return
-        for chunk in range(len(self.chunks[self.stage])):
-            for run in self._runs(chunk):
-                gather = self._gather(run.mixture, RankStream.GATHER)
-                if not gather.ops:
-                    continue
-                for layer in run.layers:
-                    self.gathered[layer] = self._place(gather, (), Phase.SYNC, None, layer)
+    def _begin(self) -> None:
+        """Begin the step. With overlap, the parameters that a sharded optimizer updated are gathered during the first forward pass.
+        Without it, `_finish` gathers them at the end of the step. A stage of sharded parameters always gathers them first."""
+        plan, framework = self.share.plan, self.share.framework
+        self.chain.beside(Builder("step begin", 0, round(1000 * framework.step_us)).build())
+        overlaps = framework.gather_overlap if plan.zero in (1, 2) else plan.zero == 3 and not plan.gathers_each
+        if overlaps and plan.lora_rank == 0 and plan.dp * plan.cp > 1:
+            for runs in self.runs:
+                for run in runs:
+                    self.exchanges.gather_before(run)
 
     def _finish(self) -> None:
         plan, framework = self.share.plan, self.share.framework
@@ -321,42 +115,107 @@ class Stage:
             return
         held = self._trained_parameters()
         data = plan.dp * plan.cp
-        if data > 1 and not (plan.gathers_each or self._reduces_often() or framework.dp_overlap):
-            width = framework.reduce_bytes
-            block = outer_layers.reduce_gradients(self.share, held.dense * width, held.experts * width)
-            if block.ops:
-                self.pending.append(self._place(block, (self.tail,), Phase.SYNC))
-        elif (
-            data > 1
-            and outer_parts(plan.schedule, plan.pp, self.stage).last
-            and (plan.pp > 1 or plan.gathers_each or self._reduces_often() or framework.dp_overlap)
-            and not self.share.model.tied
-            and plan.lora_rank == 0
-        ):
-            self._reduce(self._head_parameters(), None, "head gradients")
+        if data > 1 and not (plan.gathers_each or self.exchanges.reduces_often or framework.dp_overlap):
+            self.exchanges.reduce(held)
+        elif data > 1 and outer_parts(plan.schedule, plan.pp, self.stage).last and not self.share.model.tied and plan.lora_rank == 0:
+            self.exchanges.reduce(self._outer_part(self.share.model.head_parameters), "head gradients")
         if self.share.model.tied and plan.pp > 1 and plan.lora_rank == 0 and self.stage in (0, plan.pp - 1):
-            block = outer_layers.tied_gradients(self.share)
-            self.pending.append(self._place(block, (self.tail, *self.pending), Phase.SYNC, transfer="tied"))
-        self._wait_for(*self.pending)
-        optimizer = outer_layers.optimizer(self.share, held, layer_count(self.chunks[self.stage]))
-        self._chain(optimizer, Phase.OPTIMIZER, host_waits=True)
+            self.exchanges.reduce_tied()
+        self.chain.wait_for(*self.exchanges.pending, host=True)
+        self.chain.then(outer_layers.optimizer(self.share, held, layer_count(self.chunks[self.stage])), Phase.OPTIMIZER)
         if plan.zero in (1, 2) and data > 1 and not framework.gather_overlap:
-            width = self.share.parameter_bytes
-            gather = outer_layers.gather_parameters(self.share, held.dense * width, held.experts * width)
-            if gather.ops:
-                self._place(gather, (self.tail,), Phase.SYNC)
+            self.exchanges.gather_after(held)
+
+    # ---------------------------------------------------------------- passes
+
+    def _pass(self, action: Action, final: bool) -> None:
+        if action.step is Pass.FORWARD:
+            self._forward(action)
+        elif not self.share.plan.forward_only:
+            self._backward(action, final)
+
+    def _forward(self, action: Action) -> None:
+        chunk = self._position(action.chunk)
+        first, last = chunk == 0, chunk == self._chunk_count - 1
+        if not first:
+            self._receive(f"f{chunk}.{action.microbatch}", RankStream.RECEIVE_FORWARD, "receive forward", action)
+        if first:
+            self._outer(outer_layers.embedding_forward, Phase.FORWARD, action)
+        for run in self.runs[action.chunk]:
+            block = self.blocks.of_pass((Pass.FORWARD, run.mixture), partial(self.work.forward, run.mixture))
+            self.exchanges.forward(block, run, action)
+        if last:
+            self._outer(outer_layers.head_forward, Phase.FORWARD, action)
+        else:
+            self._send(f"f{chunk + 1}.{action.microbatch}", RankStream.SEND_FORWARD, "send forward", action)
+
+    def _backward(self, action: Action, final: bool) -> None:
+        plan = self.share.plan
+        chunk = self._position(action.chunk)
+        first, last = chunk == 0, chunk == self._chunk_count - 1
+        exchange = action.step is not Pass.INPUT and (plan.gathers_each or (final and self.exchanges.overlaps))
+        if action.step is Pass.WEIGHT:
+            self._weights(action, exchange)
+            return
+        if not last:
+            self._receive(f"b{chunk}.{action.microbatch}", RankStream.RECEIVE_BACKWARD, "receive backward", action)
+        else:
+            self._outer(outer_layers.head_backward, Phase.BACKWARD, action)
+        for run in reversed(self.runs[action.chunk]):
+            self._backward_layers(run, action, exchange)
+        if first and plan.lora_rank == 0:
+            self._outer(outer_layers.embedding_backward, Phase.BACKWARD, action)
+            self._reduce_embedding(action, exchange)
+        if not first:
+            self._send(f"b{chunk - 1}.{action.microbatch}", RankStream.SEND_BACKWARD, "send backward", action)
+
+    def _weights(self, action: Action, exchange: bool) -> None:
+        """The delayed weight gradients of a split backward pass. Their exchange can only follow them."""
+        for run in reversed(self.runs[action.chunk]):
+            block = self.blocks.of_pass((Pass.WEIGHT, run.mixture), partial(self.work.weights, run.mixture))
+            if exchange:
+                self.exchanges.bucketed_backward(block, run, action)
+            else:
+                self._layers(block, run.layers, action)
+        if self._position(action.chunk) == 0:
+            self._reduce_embedding(action, exchange)
+
+    def _reduce_embedding(self, action: Action, exchange: bool) -> None:
+        if exchange and (self.share.framework.dp_overlap or self.exchanges.reduces_often):
+            self.exchanges.reduce(self._outer_part(self.share.model.embedding_parameters), "embedding gradients", action)
+
+    def _backward_layers(self, run: LayerRun, action: Action, exchange: bool) -> None:
+        """The backward pass over a run; of its layers, those that are recomputed come last along the model."""
+        middle = run.layers.stop - self._recomputed(run)
+        for layers, recompute in ((range(middle, run.layers.stop), True), (range(run.layers.start, middle), False)):
+            if not layers:
+                continue
+            step = self.work.inputs if action.step is Pass.INPUT else self.work.backward
+            block = self.blocks.of_pass((action.step, run.mixture, recompute), partial(step, run.mixture, recompute))
+            part = LayerRun(layers, run.mixture)
+            if self.share.plan.gathers_each:
+                self.exchanges.sharded_backward(block, part, action)
+            elif exchange:
+                self.exchanges.bucketed_backward(block, part, action)
+            else:
+                self._layers(block, layers, action)
+
+    def _layers(self, block: Block, layers: range, action: Action) -> None:
+        """A backward pass over layers whose gradients are not reduced yet."""
+        self.chain.then(block, Phase.BACKWARD, action, repeat=len(layers), layer=layers.start)
+
+    def _recomputed(self, run: LayerRun) -> int:
+        """How many layers of the run are recomputed (Megatron's "block" method)."""
+        plan = self.share.plan
+        if plan.recompute is not Recompute.FULL:
+            return 0
+        return len(run.layers) if plan.recompute_layers < 0 else min(len(run.layers), plan.recompute_layers)
 
     # ---------------------------------------------------------------- parameters
 
-    def _layer_parameters(self, mixture: bool) -> RankParameters[int]:
-        return layer_parameters(self.share.model, mixture, self.share.plan.tp, self.share.plan.ep)
-
-    def _outer_parameters(self) -> int:
-        model = self.share.model
-        return -(-model.embedding_parameters // self.share.plan.tp)
-
-    def _head_parameters(self) -> int:
-        return -(-self.share.model.head_parameters // self.share.plan.tp)
+    def _outer_part(self, parameters: int) -> RankParameters[int]:
+        """A rank's part of the parameters of the embedding or of the head."""
+        return RankParameters(-(-parameters // self.share.plan.tp), 0)
 
     def _trained_parameters(self) -> RankParameters[int]:
         """The parameters of the stage that are trained: all of them, or only the adapters of its layers."""
@@ -366,7 +225,7 @@ class Stage:
         width = model.hidden + (model.heads + 2 * model.kv_heads) * model.head_dim // plan.tp
         return RankParameters(layer_count(self.chunks[self.stage]) * plan.lora_rank * width, 0)
 
-    # ---------------------------------------------------------------- items
+    # ---------------------------------------------------------------- parts of the model
 
     @property
     def _chunk_count(self) -> int:
@@ -378,77 +237,28 @@ class Stage:
             return self.share.plan.pp - 1 - self.stage
         return chunk * self.share.plan.pp + self.stage
 
-    def _runs(self, chunk: int) -> list[_Run]:
-        if chunk not in self.runs:
-            self.runs[chunk] = self._runs_of(chunk)
-        return self.runs[chunk]
-
-    def _runs_of(self, chunk: int) -> list[_Run]:
-        runs: list[_Run] = []
-        model = self.share.model
-        for layer in self.chunks[self.stage][chunk]:
-            mixture = model.is_mixture(layer)
-            if runs and runs[-1].mixture == mixture:
-                runs[-1] = _Run(range(runs[-1].layers.start, layer + 1), mixture)
-            else:
-                runs.append(_Run(range(layer, layer + 1), mixture))
-        return runs
-
-    def _wait_for(self, *items: int | None) -> None:
-        self.extra_waits += tuple(i for i in items if i is not None and i >= 0)
-
-    def _chain(
-        self, block: Block, phase: Phase, action: Action | None = None, repeat: int = 1, layer: int = -1, host_waits: bool = False
-    ) -> int:
-        waits = (*((self.tail,) if self.tail >= 0 else ()), *self.extra_waits)
-        self.extra_waits = ()
-        host_waits, self.host_blocked = host_waits or self.host_blocked, False
-        self.tail = self._place(block, waits, phase, action, layer, repeat, host_waits)
-        return self.tail
-
-    def _place(
-        self,
-        block: Block,
-        waits: tuple[int, ...] = (),
-        phase: Phase = Phase.SYNC,
-        action: Action | None = None,
-        layer: int = -1,
-        repeat: int = 1,
-        host_waits: bool = False,
-        transfer: str = "",
-    ) -> int:
-        microbatch = action.microbatch if action else -1
-        waits = tuple(dict.fromkeys(w for w in waits if w >= 0))
-        self.placed.append(Item(self.blocks.number(block), waits, repeat, host_waits, transfer, phase, layer, microbatch))
-        return len(self.placed) - 1
-
-    def _outer_block(self, maker: Callable[[Share, LayerWork], Block]) -> Block:
+    def _outer(self, maker: Callable[[Share, LayerWork], Block], phase: Phase, action: Action) -> None:
         """The block of the embedding or of the head that `maker` makes."""
-        return self.blocks.of_pass(maker.__name__, lambda: maker(self.share, self.work))
+        self.chain.then(self.blocks.of_pass(maker.__name__, lambda: maker(self.share, self.work)), phase, action)
 
-    def _transfer(self, name: str, lane: RankStream) -> Block:
-        return self.blocks.of_pass((name, lane), lambda: outer_layers.transfer(self.share, name, lane))
+    # ---------------------------------------------------------------- transfers
+
+    def _transfer(self, name: str, lane: RankStream, action: Action) -> Block:
+        """A transfer's block. With DualPipe, the pipeline that runs from the last device to the first has its own lanes."""
+        up = self.share.plan.schedule is Schedule.DUALPIPE and action.chunk == 1
+        own = RankStream(lane + RankStream.RECEIVE_FORWARD_UP - RankStream.RECEIVE_FORWARD) if up else lane
+        return self.blocks.of_pass((name, own), lambda: outer_layers.transfer(self.share, name, own))
 
     def _receive(self, key: str, lane: RankStream, name: str, action: Action) -> None:
-        posted = self.tail_before_pass if self.share.framework.p2p_overlap else self.tail
-        item = self._place(self._transfer(name, self._lane(lane, action)), (posted,), Phase.SYNC, action, transfer=key)
-        self._wait_for(item)
-        self.host_blocked = self.share.framework.transfer_blocks
+        framework = self.share.framework
+        posted = self.tail_before_pass if framework.p2p_overlap else self.chain.tail
+        item = self.chain.beside(self._transfer(name, lane, action), (posted,), Phase.SYNC, action, transfer=key)
+        self.chain.wait_for(item, host=framework.transfer_blocks)
         if outer_layers.scattered(self.share):
-            self._chain(self.blocks.of_pass("received", lambda: outer_layers.gather_received(self.share)), Phase.SYNC, action)
-
-    def _lane(self, lane: RankStream, action: Action) -> RankStream:
-        """The lane of a transfer. With DualPipe, the pipeline that runs from the last device to the first has its own lanes."""
-        up = self.share.plan.schedule is Schedule.DUALPIPE and action.chunk == 1
-        return RankStream(lane + RankStream.RECEIVE_FORWARD_UP - RankStream.RECEIVE_FORWARD) if up else lane
+            self.chain.then(self.blocks.of_pass("received", lambda: outer_layers.gather_received(self.share)), Phase.SYNC, action)
 
     def _send(self, key: str, lane: RankStream, name: str, action: Action) -> None:
-        item = self._place(self._transfer(name, self._lane(lane, action)), (self.tail,), Phase.SYNC, action, transfer=key)
+        item = self.chain.beside(self._transfer(name, lane, action), (self.chain.tail,), Phase.SYNC, action, transfer=key)
         plan = self.share.plan
         if holds_sender(plan.schedule, plan.vpp, self.share.framework.p2p_overlap):
-            self._wait_for(item)
-
-
-def _renumbered(block: Block, base: int, waits: tuple[int, ...] = ()) -> tuple[Op, ...]:
-    """The block's ops, renumbered to follow `base` others. Those that wait for no op wait for `waits`."""
-    return tuple(replace(op, after=tuple(a + base for a in op.after) if op.after else waits) for op in block.ops)
+            self.chain.wait_for(item)

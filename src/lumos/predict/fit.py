@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 _Float64 = NDArray[np.float64]
 
-#: The coefficients that are fitted: standard deviation of the prior, lower and upper bound.
+#: The coefficients that are fitted: standard deviation of the prior, lower and upper bound. `host` is not among them: what a launch
+#: costs belongs to a framework's profile and to its host, and only one source of the tables is bound by it, which would set it for all.
 FITTED_COEFFICIENTS = {
     "gemm": (0.05, 0.8, 1.3),
     "attention": (0.08, 0.7, 1.4),
     "traffic": (0.15, 0.7, 1.8),
     "collective": (0.2, 0.8, 2.0),
-    "host": (0.2, 0.5, 2.0),
     "contention": (0.2, 0.0, 1.0),
     "step": (0.5, 0.2, 4.0),
 }

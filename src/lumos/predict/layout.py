@@ -7,7 +7,8 @@ pipeline stage, and collectives are priced for their whole groups.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.result import Described
 from lumos.units import count
@@ -64,6 +65,22 @@ class Layout(Described):
     def work(self, stage: int) -> list[Work]:
         """The work of one stage in the order of its launches."""
         return [op.work for item in self.stages[stage] for _ in range(item.repeat) for op in self.blocks[item.block].ops]
+
+
+class LayerRun(NamedTuple):
+    """Consecutive layers that do the same work. mixture: they have experts."""
+
+    layers: range
+    mixture: bool
+
+
+def equal_layers(model: Model, layers: range) -> list[LayerRun]:
+    """The layers in runs that do the same work."""
+    runs = []
+    for mixture, group in groupby(layers, key=model.is_mixture):
+        members = list(group)
+        runs.append(LayerRun(range(members[0], members[-1] + 1), mixture))
+    return runs
 
 
 class Blocks:

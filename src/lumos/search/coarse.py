@@ -4,22 +4,22 @@ Plans that run their passes in the same order are timed together (`native/pipeli
 microbatches are timed as the pipeline needs to reach its steady state; the rest is added at the pace of its last rounds.
 
 Compared with the full simulation, two effects are missing: a host that is late for single passes, unless it waits for transfers (a
-host that is the limit during the whole step is included); and with ZeRO 2 and 3 the part of a pass's exchanges that delays the next
-pass.
+host that is the limit during the whole step is included); and with ZeRO 2 and 3 how the exchanges of single passes delay the passes after
+them: of ZeRO 2 it is known how long they delay a stage's passes on average.
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lumos import _pipeline
 from lumos.native import check_enum
+from lumos.search.reductions import Reduced, reduction_group
 from lumos.search.structure import chunk_layers, passes, structures
-from lumos.vocabulary import GradientReduction
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -46,6 +46,10 @@ check_enum(_pipeline, PassKind)
 _PRICES = ("forward", "backward", "inputs", "weights", "backward", "weights")
 
 
+#: The kinds that leave no gradients to reduce.
+_UNREDUCED = (PassKind.FORWARD, PassKind.INPUT)
+
+
 def coarse_step_times(plans: Plans, columns: Columns, coefficients: StepCoefficients) -> Floats:
     """Seconds of every plan's step, float64[n]."""
     table = _table(plans, columns, coefficients)
@@ -62,25 +66,26 @@ def _table(plans: Plans, c: Columns, coefficients: StepCoefficients) -> Floats:
     data = plans["dp"] * plans["cp"] > 1
     gathers_parameters = data & (plans["zero"] == 3) & (plans["pp"] == 1)  # for every pass
     gathers_once = data & (plans["zero"] == 3) & (plans["pp"] > 1)  # a stage of a pipeline
-    reduces_last = gathers_once | (data & (plans["zero"] < 2)) | ((plans["zero"] == 2) & (_reduction_group(plans) == 0))
+    reduces_last = gathers_once | (data & (plans["zero"] < 2)) | ((plans["zero"] == 2) & (reduction_group(plans) == 0))
+    reduced = Reduced.of(plans, c)
+    lines = _lines(plans, c, reduced)
     split = data & np.isin(plans["zero"], (1, 2))
-    transfers = 2 * plans["vpp"] * (plans["pp"] > 1) * 1000 * framework.transfer_us
     parts: dict[str, list[NDArray[Any]]] = {
-        "length": _lengths(plans, c, data, gathers_parameters),
-        "host": [getattr(c, f"{name}_host") for name in _PRICES],
+        "length": _lengths(c, reduced, gathers_parameters, framework.dp_overlap),
+        "host": lines.layers,
         **_late(plans, c),
         "ends": [c.embedding, c.head],
-        "ends_host": [c.ends_host],
+        "ends_host": [lines.ends],
         "transfer": [c.transfer],
         "gather": [np.where(((split & framework.gather_overlap) | gathers_once)[:, None], c.gather, 0.0)],
         "gradients": [c.reduction],
         "bucket": [c.bucket],
         "outer_gradients": [c.outer_reduction[:, 0], np.zeros(n) if plans.problem.model.tied else c.outer_reduction[:, 1]],
-        "late_gradients": [np.where(reduces_last[:, None], c.final_reduction, 0.0)],
+        "late_gradients": [np.where(reduces_last[:, None], c.final_reduction, 0.0) + reduced.left(plans, c)],
         "optimizer": [c.optimizer],
         "late_gather": [c.final_gather],
         "tied": [c.tied],
-        "launches": [transfers],
+        "launches": [lines.rest],
         "microbatches": [plans.microbatches],
         "beside": [gathers_parameters | (data & framework.dp_overlap)],
         "begin": [np.full(n, 1000 * framework.step_us * coefficients.step)],
@@ -89,6 +94,37 @@ def _table(plans: Plans, c: Columns, coefficients: StepCoefficients) -> Floats:
     *first, width = accumulate((part.shape[1] for part in stacked), initial=0)
     assert (dict(zip(parts, first, strict=True)), width) == (_pipeline.COLUMNS, _pipeline.WIDTH)
     return np.ascontiguousarray(np.concatenate(stacked, axis=1))
+
+
+class _Lines(NamedTuple):
+    """Work of a stage beside its passes, one after the other: by kind of pass of a layer, with the embedding and the head, and the rest of
+    one microbatch's. The step cannot end before all of it was done."""
+
+    layers: list[Floats]
+    ends: Floats
+    rest: Floats
+
+
+def _lines(plans: Plans, c: Columns, reduced: Reduced) -> _Lines:
+    """The launches of the host; or the reductions of every microbatch, where they take longer. Those of the first stage begin when the
+    first microbatch has come back through the pipeline, where it waits for the reductions of each stage."""
+    transfers = 2 * plans["vpp"] * (plans["pp"] > 1) * 1000 * plans.problem.framework.transfer_us
+    host = [getattr(c, f"{name}_host") for name in _PRICES]
+    reductions = [reduced.reduction * reduced.share * (kind not in _UNREDUCED) for kind in PassKind]
+    model, parts = plans.problem.model, plans["pp"] * plans["vpp"]
+    most = int(2 * model.mixture_layers > model.layers)  # the kind of most layers
+    backward = np.maximum(c.backward, c.reduction)[:, most]
+    first = model.layers * (c.forward[:, most] + (plans["pp"] - 1) / parts * backward)
+    one = reduced.share[:, 0] * c.outer_reduction[:, 0]
+    held = model.layers / plans["pp"]  # layers of a stage
+    line = held * reductions[PassKind.BACKWARD][:, most] + one + first / plans.microbatches
+    launches = held * (c.forward_host + c.backward_host)[:, most] + c.ends_host.max(axis=1) + transfers
+    longer = reduced.plans[:, 0] & (line > launches)
+    return _Lines(
+        [np.where(longer[:, None], reduction, own) for reduction, own in zip(reductions, host, strict=True)],
+        np.where(longer[:, None], np.column_stack([one, np.zeros(len(plans))]), c.ends_host),
+        np.where(longer, first / plans.microbatches, transfers),
+    )
 
 
 def _late(plans: Plans, c: Columns) -> dict[str, list[NDArray[Any]]]:
@@ -106,41 +142,21 @@ def _late(plans: Plans, c: Columns) -> dict[str, list[NDArray[Any]]]:
     }
 
 
-def _reduction_group(plans: Plans) -> NDArray[np.int64]:
-    """How many microbatches are reduced together where gradients are sharded (ZeRO 2), by plan; 0: all of the step's."""
-    often = plans.problem.framework.grad_reduce
-    one_by_one = (plans["pp"] == 1) | (often is GradientReduction.MICROBATCH)
-    grouped = (often is GradientReduction.GROUP) & (plans["vpp"] > 1) & (plans.microbatches > plans["pp"])
-    return np.where(one_by_one, 1, np.where(grouped, plans["pp"], 0))
-
-
-def _lengths(plans: Plans, c: Columns, data: np.ndarray, gathers_parameters: np.ndarray) -> list[Floats]:
-    """Lengths of the passes of one layer, by kind. data: plans with data parallelism. gathers_parameters: plans whose parameters are
-    gathered for every pass."""
-    framework = plans.problem.framework
-    slowed, slowed_by_gather = np.where(data[:, None], c.slowdown[:, :2], 0.0), c.slowdown[:, 2:]
-    group = _reduction_group(plans)[:, None]
-    reduced = data[:, None] & (plans["zero"] == 2)[:, None] & (group > 0)  # after every group of microbatches, beside the next layers
+def _lengths(c: Columns, reduced: Reduced, gathers_parameters: NDArray[np.bool_], overlap: bool) -> list[Floats]:
+    """Lengths of the passes of one layer, by kind. gathers_parameters: plans whose parameters are gathered for every pass. overlap: whether
+    gradients are reduced during the last passes."""
+    slowed, slowed_by_gather = reduced.slowed, c.slowdown[:, 2:]
     sharded = gathers_parameters[:, None]
-
-    # a pipeline of one stage holds the embedding, which every microbatch reduces too; of several, the others hide it
-    whole = np.where(plans["pp"] == 1, c.outer_reduction[:, 0] / plans.problem.model.layers, 0.0)
-    reduction = c.reduction + whole[:, None]
-
-    def with_reduction(backward: Floats, beside: Floats, other_passes: Floats) -> Floats:
-        """The pass of a layer: if each group of microbatches reduces its gradients, so long that they are reduced before the next
-        group's, for which they have its other passes too; else slowed by what runs beside it."""
-        share = 1 / np.maximum(group, 1)
-        return np.asarray(np.where(reduced, np.maximum(backward + slowed * share, reduction * share - other_passes), backward + beside))
-
-    last = slowed if framework.dp_overlap else np.zeros_like(slowed)
-    none = np.zeros_like(slowed)
+    last = np.where(reduced.plans | overlap, slowed, 0.0)  # the last microbatch's passes, which always reduce
+    each = reduced.plans & reduced.each
     gathered = np.maximum(c.backward + slowed + slowed_by_gather, c.gather + c.reduction)
+    backward = reduced.passes(c.backward)
+    weights = reduced.passes(c.weights)
     return [
         np.where(sharded, np.maximum(c.forward + slowed_by_gather, c.gather), c.forward),
-        np.where(sharded, gathered, with_reduction(c.backward, none, c.forward)),
+        np.where(sharded, gathered, backward),
         c.inputs,
-        with_reduction(c.weights, none, c.forward + c.inputs),
-        np.where(sharded, gathered, with_reduction(c.backward, last, c.forward)),
-        with_reduction(c.weights, last, c.forward + c.inputs),
+        weights,
+        np.where(sharded, gathered, np.where(each, backward, c.backward + last)),
+        np.where(each, weights, c.weights + last),
     ]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from lumos.blocks.price import Pricer
-from lumos.distribute import Workers
+from lumos.distribute import Workers, connected
 from lumos.errors import UsageError
 from lumos.predict.predict import predict_job, result
 from lumos.search.coarse import coarse_step_times
@@ -22,7 +23,7 @@ from lumos.search.structure import structures
 from lumos.search.time_parts import StepParts, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lumos.blocks.memory import Memory
     from lumos.plan.job import PlannedJob
@@ -108,9 +109,9 @@ class Local:
 class Ray:
     """Runs tasks on a Ray cluster. The plans, their columns and the prices are put into its object store once."""
 
-    def __init__(self, problem: Problem, address: str | None = None, pricer: Pricer | None = None) -> None:
+    def __init__(self, problem: Problem, workers: Workers, pricer: Pricer | None = None) -> None:
         self.pricer = pricer or Pricer(problem.cluster)
-        self._workers = Workers(address)
+        self._workers = workers
         self._stored: tuple[Plans, Any] | None = None
 
     def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
@@ -134,10 +135,17 @@ def _simulated(table: tuple[Plans, Pricer], row: int) -> Simulated:
     return simulated(plans.problem.job(plans.plan(row)), pricer)
 
 
-def engine_of(name: str, problem: Problem, address: str | None = None, pricer: Pricer | None = None) -> Engine:
-    """The engine of that name. Raises UsageError for an unknown one."""
-    if name == "local":
-        return Local(problem, pricer=pricer)
-    if name == "ray":
-        return Ray(problem, address, pricer=pricer)
-    raise UsageError(f"engine {name!r} is not known; valid: {', '.join(SEARCH_ENGINES)}")
+@contextmanager
+def engines(name: str, address: str | None = None) -> Iterator[Callable[[Problem, Pricer | None], Engine]]:
+    """What makes the engine of that name for a problem and, where there are some, its prices; engines on Ray share one connection.
+
+    address: of a running Ray cluster. Raises UsageError for an unknown name, LumosError where no cluster answers.
+    """
+    match name:
+        case "local":
+            yield lambda problem, pricer: Local(problem, pricer=pricer)
+        case "ray":
+            with connected(address) as workers:
+                yield lambda problem, pricer: Ray(problem, workers, pricer)
+        case _:
+            raise UsageError(f"engine {name!r} is not known; valid: {', '.join(SEARCH_ENGINES)}")

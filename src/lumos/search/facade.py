@@ -20,18 +20,18 @@ from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from, read_settings
-from lumos.plan.words import JobWords, PlanWords, with_words
+from lumos.plan.words import JobWords, PlanWords, switch_text, with_words
 from lumos.predict.predict import Prediction, predict_job, result
 from lumos.result import Rows, Shown, plain
 from lumos.search.constraints import parse_constraint
-from lumos.search.engine import engine_of
+from lumos.search.engine import engines
 from lumos.search.explain import Explanation
 from lumos.search.explain import explain_predictions as difference_of
 from lumos.search.measured import problem_of_traces
 from lumos.search.mixed import mixed_problem
 from lumos.search.search import Found, _Report, plan_keys
 from lumos.search.search import search_problem as search_problem
-from lumos.search.settings import problem_of, proved_only, settings_of, space_of, sweep_of
+from lumos.search.settings import problem_of, proved_only, settings_of, space_of, sweep_of, switched
 from lumos.search.sweep import sweep_sizes as sweep_problem
 from lumos.trace.source import Source, as_job
 
@@ -63,6 +63,7 @@ class SearchWords(SpaceWords, total=False):
     """What is searched and how.
 
     model, cluster, gpus, global_batch, seq: the job; for traces, the cluster on which they ran, and sizes in place of the measured ones.
+    switches: single switches of the framework's profile, by name, in every plan.
     refine: how many plans are simulated in full (10). require: conditions, such as "memory.peak_bytes < 70e9". reserve_gb: memory of each
     device that plans may not use. proved: only schedules that were compared with measured runs. mixed_with: clusters whose nodes are part
     of the job too. prune: skip plans whose lower bound is too slow (True). engine: "local", or "ray" for a Ray cluster, that at
@@ -76,6 +77,7 @@ class SearchWords(SpaceWords, total=False):
     seq: int
     precision: str
     framework: str
+    switches: Mapping[str, object]
     refine: int
     require: Words
     reserve_gb: float
@@ -117,18 +119,22 @@ def search(
     conditions = [parse_constraint(text) for text in _listed(words.get("require", ()))]
     given = cast("dict[str, object]", dict(words))
     space = space_of({key: _text(given[key]) for key in SpaceWords.__optional_keys__ & given.keys()})
-    if words.get("proved", False):
-        space = proved_only(space)
     problem, pricer, grounds = _problem(job, words)
+    if words.get("proved", False):
+        space = proved_only(space, problem.schedules)
+    problem = switched(problem, {key: switch_text(value) for key, value in words.get("switches", {}).items()})
     problem = replace(problem, reserved_bytes=1e9 * words.get("reserve_gb", 0.0))
     key, values = ("gpus", (problem.gpus,)) if sweep is None else sweep_of(sweep if isinstance(sweep, str) else _sweep_text(sweep))
 
-    def run(p: Problem) -> Found:
-        engine = engine_of(words.get("engine", "local"), p, words.get("ray_address"), pricer)
-        found = search_problem(p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), conditions, engine)
-        return replace(found, trust=grounds)
+    with engines(words.get("engine", "local"), words.get("ray_address")) as engine_of:
 
-    rows = sweep_problem(problem, key, values, run)
+        def run(p: Problem) -> Found:
+            found = search_problem(
+                p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), conditions, engine_of(p, pricer)
+            )
+            return replace(found, trust=grounds)
+
+        rows = sweep_problem(problem, key, values, run)
     return rows[0][1] if sweep is None else Rows(Swept(value, found) for value, found in rows)
 
 
@@ -141,8 +147,9 @@ def _problem(job: Source | None, words: SearchWords) -> tuple[Problem, Pricer | 
         return mixed_problem(problem_of(words.get("model"), words.get("cluster"), *sizes, *named), others), None, None
     if others:
         raise UsageError("--mixed-with and traces exclude each other: measured blocks have the pace of the nodes that ran them")
-    if "model" in words:
-        raise UsageError("--model and traces exclude each other: the traces say which model ran")
+    for word in ("model", "framework", "precision"):
+        if word in words:
+            raise UsageError(f"--{word} and traces exclude each other: the traces say which {word} ran; leave out --{word}")
     read = as_job(job)
     graph = build(read)
     problem, pricer = problem_of_traces(read, graph, words.get("cluster"))

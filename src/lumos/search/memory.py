@@ -29,7 +29,7 @@ def peak_bytes(plans: Plans) -> Ints:
         dense, mixture = chunk_layers(part, 0)
         peak = np.zeros(len(part), np.int64)
         for stage, moments in _worst(structure, dense, mixture):
-            static = _static(part, structure, stage, dense[stage], mixture[stage])
+            static = _static(part, structure, stage, dense[stage], mixture[stage], columns["buckets"])
             peak = np.maximum(peak, static + _activations(part, structure, stage, dense[stage], mixture[stage], moments, columns))
         out[rows] = peak
     return out
@@ -54,8 +54,8 @@ def _parameters(plans: Plans, structure: PipelineStructure, stage: int, dense: I
     return held_parameters(model, layers, ends, structure.stages, plans["tp"], plans["ep"])
 
 
-def _static(plans: Plans, structure: PipelineStructure, stage: int, dense: Ints, mixture: Ints) -> Ints:
-    """Bytes of the parameters, gradients and optimizer states of one rank of a stage, by plan."""
+def _static(plans: Plans, structure: PipelineStructure, stage: int, dense: Ints, mixture: Ints, buckets: Ints) -> Ints:
+    """Bytes of the parameters, gradients and optimizer states of one rank of a stage, by plan. buckets: of `memory_columns`."""
     problem = plans.problem
     model, width = problem.model, problem.precision.activation_bytes
     held = _parameters(plans, structure, stage, dense, mixture)
@@ -67,22 +67,23 @@ def _static(plans: Plans, structure: PipelineStructure, stage: int, dense: Ints,
     piped = (zero == 3) & (plans["pp"] > 1)  # a stage keeps its parameters whole, and its gradients until the last microbatch
     shown = np.where(piped, held.total, 2 * whole)
     parameters = np.where(zero == 3, owned * _FP32 + width * shown, held.total * width)
-    kept = np.where(zero == 2, owned + _whole_gradients(plans, held.total - owned), held.total)
+    kept = np.where(zero == 2, owned + _whole_gradients(plans, held.total - owned, buckets), held.total)
     gradients = np.where((zero == 3) & ~piped, owned * _FP32 + width * whole, kept * problem.framework.gradient_bytes)
     optimizer = owned * np.where(zero == 3, ADAM_STATES - _FP32, ADAM_STATES)
     return np.asarray(parameters + gradients + optimizer)
 
 
-def _whole_gradients(plans: Plans, of_others: Ints) -> Ints:
+def _whole_gradients(plans: Plans, of_others: Ints, buckets: Ints) -> Ints:
     """Of the gradients that a rank does not keep, as many as are whole at a time while it shards gradients (ZeRO 2), by plan.
 
-    of_others: the number of those gradients. As `lumos.plan.gradients.whole_parts` counts them.
+    of_others: the number of those gradients. buckets: that of the buckets that are reduced at a time. As `lumos.plan.gradients.whole_parts`
+    counts them.
     """
     often = plans.problem.framework.grad_reduce
     vpp, pp = plans["vpp"], plans["pp"]
     apart = (often is GradientReduction.GROUP) | (vpp == 1) | (plans.microbatches <= pp)
     whole = -(-of_others // np.where(apart, vpp, 1))
-    return np.where((pp == 1) | (often is GradientReduction.MICROBATCH), 0, whole)
+    return np.where((pp == 1) | (often is GradientReduction.MICROBATCH), np.minimum(of_others, buckets), whole)
 
 
 def _activations(

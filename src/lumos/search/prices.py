@@ -16,9 +16,10 @@ from lumos.blocks import outer_layers
 from lumos.blocks.block import NO_WORK, Block, Builder, collapse
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.memory import layer_activations, logits_bytes, weight_gradients
-from lumos.blocks.parameters import bucket_layers, layer_parameters, stage_parameters
+from lumos.blocks.parameters import bucket_layers, bucket_parameters, layer_parameters, stage_parameters
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, RankStream, Work
+from lumos.plan.gradients import BUCKETS
 from lumos.plan.plan import Plan, layer_count, layers_of_chunks
 from lumos.predict.assemble import with_host_factors
 from lumos.search.space import SCHEDULES, Plans
@@ -310,7 +311,8 @@ def _tail_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence
 
 def memory_columns(plans: Plans) -> dict[str, _Ints]:
     """Bytes of one microbatch, by plan. `layer`: activations of a layer, by (dense, mixture). `input`: the part of them that full
-    recomputation saves. `logits`. `weights`: weight gradients that are being exchanged, by (not the last stage, the last)."""
+    recomputation saves. `logits`. `weights`: weight gradients that are being exchanged, by (not the last stage, the last). `buckets`: the
+    number of gradients in the buckets that are reduced at a time."""
     rows, inverse = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"))
     problem = plans.problem
     node = problem.cluster.node.devices
@@ -322,4 +324,7 @@ def memory_columns(plans: Plans) -> dict[str, _Ints]:
         table["input"].append(share.activation_bytes * share.residual_tokens * problem.model.hidden)
         table["logits"].append(logits_bytes(share))
         table["weights"].append([weight_gradients(share, -1), weight_gradients(share, plan.pp - 1)])
-    return {name: np.array(column, np.int64)[inverse] for name, column in table.items()}
+    columns = {name: np.array(column, np.int64)[inverse] for name, column in table.items()}
+    rows, inverse = _keys(plans, ("tp", "ep"), plans["pp"] * plans["vpp"])
+    shares = [Share(problem.model, plans.plan(row), problem.framework, node) for row in rows.tolist()]
+    return columns | {"buckets": np.array([BUCKETS * bucket_parameters(share) for share in shares], np.int64)[inverse]}

@@ -91,8 +91,10 @@ def _told(values: Ints, logs: Floats) -> float:
 class Found(Shown):
     """The result of a search.
 
-    plans: all that were listed. infeasible: those that need more memory than there is. excluded: those that break a condition on plan or
-    memory. pruned: those whose lower bound proves them slower. evaluated: those that were timed. best: simulated in full, best first.
+    plans: all that were listed. infeasible: those that need more memory than there is. least_bytes: peak memory of the plan that needs
+    least, None where there is no plan. excluded: those that break a condition on plan or memory. pruned: those whose lower bound proves
+    them slower. evaluated: those that were timed. simulated: those simulated in full. best: those of them that meet the conditions, best
+    first.
     complete: False where the search was interrupted. trust: how far the recording that the search started from can be trusted; None where
     there is none. pricer: what the plans were timed with.
     """
@@ -100,9 +102,11 @@ class Found(Shown):
     problem: Problem
     plans: int
     infeasible: int
+    least_bytes: int | None
     excluded: int
     pruned: int
     evaluated: int
+    simulated: int
     seconds_s: float
     best: tuple[Simulated, ...]
     candidates: Candidates
@@ -167,6 +171,7 @@ def search_problem(
     capacity = problem.capacity
     fits = np.flatnonzero(peak <= capacity) if capacity is not None else np.arange(len(everything))
     meeting = _meeting(everything, peak, fits, require)
+    least = int(peak.min()) if len(peak) else None
     plans, peak = everything.take(meeting), peak[meeting]
     full = _Full(engine, refine, require, tell)
     seconds = np.full(len(plans), np.inf)
@@ -201,9 +206,11 @@ def search_problem(
         problem=problem,
         plans=len(everything),
         infeasible=len(everything) - len(fits),
+        least_bytes=least,
         excluded=len(fits) - len(plans),
         pruned=len(plans) - len(timed) if complete else 0,
         evaluated=len(timed),
+        simulated=full.simulated,
         seconds_s=time.perf_counter() - began,
         best=tuple(full.accepted()),
         candidates=Candidates(plans.take(timed), seconds[timed], peak[timed]),
@@ -236,6 +243,11 @@ class _Full:
         self._engine, self._wanted, self._require, self._tell = engine, wanted, require, tell
         self._known: dict[int, Simulated] = {}
         self._accepted: dict[int, bool] = {}
+
+    @property
+    def simulated(self) -> int:
+        """How many plans were simulated."""
+        return len(self._known)
 
     def accepted(self) -> list[Simulated]:
         """The plans that meet the conditions, best first."""
@@ -292,8 +304,10 @@ def search_keys(found: Found) -> dict[str, Any]:
         "plans": found.plans,
         "evaluated": found.evaluated,
         "infeasible": found.infeasible,
+        "least_bytes": found.least_bytes,
         "excluded": found.excluded,
         "pruned": found.pruned,
+        "simulated": found.simulated,
         "seconds_s": found.seconds_s,
         "complete": found.complete,
         **({} if found.trust is None else {"trust": plain(found.trust)}),

@@ -12,16 +12,19 @@ from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.model import load_model
 from lumos.plan.configuration import Settings
+from lumos.plan.framework import DEFAULTS, SWITCHES, with_switches
 from lumos.plan.profiles import framework_profile
 from lumos.predict.predict import UNPROVED_SCHEDULES
-from lumos.search.space import PLAN_COLUMNS, SEARCHED_SCHEDULES, Problem, Space
-from lumos.vocabulary import Precision, one_of
+from lumos.search.space import PLAN_COLUMNS, Problem, Space
+from lumos.vocabulary import Precision, Schedule, one_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 #: The sizes that can be swept.
 SWEPT = ("gpus", "global_batch", "seq")
+#: What a plan in one line may set besides switches.
+_SETTINGS = tuple(key for key in Settings.__struct_fields__ if key != "switches")
 #: The choices of a plan that are whole numbers.
 _SIZES = tuple(key for key in PLAN_COLUMNS if key not in ("sequence_parallel", "recompute", "schedule"))
 
@@ -39,6 +42,18 @@ def problem_of(
     loaded.check_size(gpus)
     known = one_of(Precision, precision, "precision")
     return Problem(load_model(model), framework_profile(framework), loaded, gpus, global_batch, seq, known)
+
+
+def switched(problem: Problem, switches: Mapping[str, str]) -> Problem:
+    """The problem with switches of its framework's profile set from text, in every plan. Raises UsageError for an unknown switch, a value
+    that it cannot have, and for defaults of a plan, which a search chooses itself."""
+    for key in switches:
+        if key in DEFAULTS:
+            option = key.replace("_", "-")
+            raise UsageError(
+                f"--switch {key} is a default of the profile, which a search replaces; give the values to search as --{option}"
+            )
+    return replace(problem, framework=with_switches(problem.framework, switches), stated=(*problem.stated, *switches))
 
 
 def sweep_of(text: str) -> tuple[str, tuple[int, ...]]:
@@ -75,9 +90,10 @@ def space_of(options: Mapping[str, object]) -> Space:
     return Space(**values)  # type: ignore[arg-type]
 
 
-def proved_only(space: Space) -> Space:
-    """The space without schedules that no measured run has proved. Raises UsageError where none is left."""
-    named = space.schedule or SEARCHED_SCHEDULES
+def proved_only(space: Space, schedules: Sequence[Schedule]) -> Space:
+    """The space without schedules that no measured run has proved. schedules: those that are searched unless others are named. Raises
+    UsageError where none is left."""
+    named = space.schedule or schedules
     proved = tuple(schedule for schedule in named if schedule not in UNPROVED_SCHEDULES)
     if not proved:
         raise UsageError(f"no measured run of {', '.join(named)} is known, so nothing is left to search; leave out --proved")
@@ -113,15 +129,20 @@ def _known(key: str, word: str, valid: tuple[str, ...]) -> str:
 
 
 def settings_of(text: str) -> Settings:
-    """Parse KEY=VALUE,KEY=VALUE into settings. Raises UsageError for an unknown key or a wrong value."""
-    values: dict[str, str] = {}
+    """Parse KEY=VALUE,KEY=VALUE into settings. A key that is no setting but a switch of the framework's profile sets that switch. Raises
+    UsageError for an unknown key or a wrong value."""
+    values: dict[str, object] = {}
+    switches: dict[str, str] = {}
     for word in text.split(","):
         key, sign, value = word.strip().partition("=")
         key = key.replace("-", "_")
         if not sign:
             raise UsageError(f"plan {text!r}: {word!r} is not KEY=VALUE")
-        values[_known("key", key, Settings.__struct_fields__)] = value
+        if key in SWITCHES and key not in _SETTINGS:
+            switches[key] = value
+        else:
+            values[_known("key", key, _SETTINGS)] = value
     try:
-        return msgspec.convert(values, Settings, strict=False)
+        return msgspec.convert(values | {"switches": switches}, Settings, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"plan {text!r}: {error}") from error

@@ -1,10 +1,11 @@
 """The plans of a model on a cluster: every combination of sizes and choices that the rules of `plan.plan` allow.
 
 Choices that make no difference are listed once: with one replica ZeRO is 0, with one tensor rank there is no sequence
-parallelism, with one stage the schedule is 1F1B. The space adds limits of its own: tensor groups stay inside a node, a context
-part has at least `SHORTEST_PART` tokens, a microbatch has at most `MOST_SEQUENCES` sequences, and virtual stages divide the
-layers evenly (embedding, head or both may count as a layer). A limit does not apply to a choice whose values are named one by one;
-a range of values keeps it.
+parallelism, with one stage the schedule is 1F1B. ZeRO 1 and 3 are the same in a pipeline whose framework gathers updated parameters
+during the first passes; of the two, the framework's own is listed, else 1. Schedules are those that the framework has. The space
+adds limits of its own: tensor groups stay inside a node, a context part has at least `SHORTEST_PART` tokens, a microbatch has at
+most `MOST_SEQUENCES` sequences, and virtual stages divide the layers evenly (embedding, head or both may count as a layer). A limit
+does not apply to a choice whose values are named one by one; a range of values keeps it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 from lumos.errors import UsageError
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import MOST_PASSES, Plan
+from lumos.plan.profiles import framework_schedules
+from lumos.plan.unknowns import with_unknowns
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
 if TYPE_CHECKING:
@@ -32,8 +35,6 @@ if TYPE_CHECKING:
 SHORTEST_PART = 512
 #: The most sequences in a microbatch.
 MOST_SEQUENCES = 16
-#: GPipe holds the activations of every microbatch and is never faster than 1F1B, so it is searched only where it is named.
-SEARCHED_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZERO_BUBBLE, Schedule.DUALPIPE)
 
 #: The columns `schedule` and `recompute` hold positions in these.
 SCHEDULES = tuple(Schedule)
@@ -45,8 +46,8 @@ Ints = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What all plans of a search share. gpus: devices. global_batch: sequences of a step. seq_len: tokens of a sequence.
-    reserved_bytes: memory of each device that a plan may not use (library buffers, fragments, other processes). Raises UsageError where
-    nothing is left.
+    reserved_bytes: memory of each device that a plan may not use (library buffers, fragments, other processes). stated: switches of the
+    framework's profile that were given, so that they are not open. Raises UsageError where no memory is left.
     """
 
     model: Model
@@ -58,6 +59,7 @@ class Problem:
     precision: Precision = Precision.BF16
     assumed: tuple[Diagnostic, ...] = ()
     reserved_bytes: float = 0.0
+    stated: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "precision", one_of(Precision, self.precision, "precision"))
@@ -72,8 +74,14 @@ class Problem:
         memory = self.cluster.accelerator.memory_bytes
         return None if memory is None else memory - self.reserved_bytes
 
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """The schedules that are searched unless others are named."""
+        return framework_schedules(self.framework.name)
+
     def job(self, plan: Plan) -> PlannedJob:
-        return PlannedJob(self.model, plan, self.framework, self.cluster, self.assumed)
+        """The job with that plan, and what it leaves open."""
+        return with_unknowns(PlannedJob(self.model, plan, self.framework, self.cluster, self.assumed), self.stated)
 
 
 #: Values that a size may take: named one by one, or all from one to another.
@@ -151,7 +159,7 @@ def divisors(n: int) -> list[int]:
 def _rows(problem: Problem, space: Space) -> Iterator[tuple[int, ...]]:
     for tp, pp, cp, dp in _shapes(problem, space):
         data = dp * cp
-        zeros = _zeros(space, data)
+        zeros = _zeros(problem.framework, space, pp, data)
         sequences = _sequence(problem, space, tp, cp)
         recomputes = _recomputes(problem.framework, space)
         experts = list(_expert_sizes(problem.model, space, data))
@@ -159,7 +167,7 @@ def _rows(problem: Problem, space: Space) -> Iterator[tuple[int, ...]]:
             if not _allowed(micro_batch, space.micro_batch, micro_batch <= MOST_SEQUENCES):
                 continue
             microbatches = problem.global_batch // (dp * micro_batch)
-            for schedule, vpp in _schedules(problem.model, space, pp, microbatches):
+            for schedule, vpp in _schedules(problem, space, pp, microbatches):
                 if 2 * microbatches * pp * vpp > MOST_PASSES:
                     continue
                 for ep in experts:
@@ -195,10 +203,12 @@ def _allowed(value: int, named: AllowedSizes, within: bool = True) -> bool:
     return value in named if named else within
 
 
-def _zeros(space: Space, data: int) -> list[int]:
+def _zeros(framework: Framework, space: Space, pp: int, data: int) -> list[int]:
     if data == 1:
         return [0] if not space.zero or 0 in space.zero else list(space.zero[:1])
-    return [z for z in (0, 1, 2, 3) if _allowed(z, space.zero)]
+    same = pp > 1 and framework.gather_overlap  # a stage gathers sharded parameters once a step, beside the first passes
+    double = (1 if framework.zero == 3 else 3) if same else -1
+    return [z for z in (0, 1, 2, 3) if _allowed(z, space.zero, z != double)]
 
 
 def _sequence(problem: Problem, space: Space, tp: int, cp: int) -> list[bool]:
@@ -224,9 +234,9 @@ def _expert_sizes(model: Model, space: Space, data: int) -> Iterator[int]:
             yield ep
 
 
-def _schedules(model: Model, space: Space, pp: int, microbatches: int) -> Iterator[tuple[int, int]]:
+def _schedules(problem: Problem, space: Space, pp: int, microbatches: int) -> Iterator[tuple[int, int]]:
     """Every pair of a schedule and a number of virtual stages that can be used."""
-    named = space.schedule or SEARCHED_SCHEDULES
+    model, named = problem.model, space.schedule or problem.schedules
     if pp == 1:
         if (not space.vpp or 1 in space.vpp) and (not space.schedule or (Schedule.ONE_F_ONE_B in named or Schedule.INTERLEAVED in named)):
             yield SCHEDULES.index(Schedule.ONE_F_ONE_B), 1

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumos.errors import UsageError
+from lumos.predict.operating import Operating, operating
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lumos.search.search import Found
     from lumos.search.space import Problem
 
-OBJECTIVES = ("step-time", "tokens")
+#: What the best value of a sweep has least or most of: the step's time, tokens per second and device, and dollars or kWh for a trillion
+#: tokens, with failures.
+OBJECTIVES = ("step-time", "tokens", "cost", "energy")
 
 
 def with_value(problem: Problem, key: str, value: int) -> Problem:
@@ -34,10 +39,27 @@ def sweep_sizes(problem: Problem, key: str, values: Sequence[int], run: Callable
 
 
 def best_value(rows: Sequence[tuple[int, Found]], objective: str) -> int | None:
-    """The value whose best plan has the least step time, or the most tokens a second and device."""
-    scored = [(value, found.best[0]) for value, found in rows if found.best]
-    if not scored:
-        return None
+    """The value whose best plan is the best by the objective; None where no value has a plan. Raises UsageError where the cluster's file
+    does not say what the objective needs."""
+    scored = [(value, _score(found, objective)) for value, found in rows if found.best]
+    return min(scored, key=lambda row: row[1])[0] if scored else None
+
+
+def operating_of(found: Found) -> Operating:
+    """What the best plan costs to run."""
+    return operating(found.problem.cluster, found.problem.gpus, found.best[0].tokens_per_s_per_gpu)
+
+
+def _score(found: Found, objective: str) -> float:
+    """The best plan by the objective, the less the better."""
+    best = found.best[0]
+    if objective == "step-time":
+        return best.time.time_s
     if objective == "tokens":
-        return max(scored, key=lambda row: row[1].tokens_per_s_per_gpu)[0]
-    return min(scored, key=lambda row: row[1].time.time_s)[0]
+        return -best.tokens_per_s_per_gpu
+    costs = operating_of(found)
+    value = costs.dollars_per_trillion_tokens if objective == "cost" else costs.kwh_per_trillion_tokens
+    if value is None:
+        key, cluster = "price_per_hour" if objective == "cost" else "power_w", found.problem.cluster.name
+        raise UsageError(f"--objective {objective} needs {key} in the table `operation` of a cluster's file; {cluster} has none")
+    return value

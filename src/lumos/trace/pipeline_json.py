@@ -124,6 +124,8 @@ def _passes(where: str, prefix: str, iteration: Mapping[str, Any], plan: Recorde
     else:
         numbers = list(range(count)) if microbatch is None else [m - 1 for m in microbatch]
         chunks = [0] * count if chunk is None else chunk
+    if max(chunks, default=0) >= plan.chunks:
+        raise TraceError(f"{where}: {prefix}_chunk has {max(chunks)}, but vp_size is {plan.chunks}: chunks count from 0; record it again")
     return list(zip(start.tolist(), (end - start).tolist(), numbers, chunks, range(count), strict=True))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lumos.diagnostics import Diagnostic
-from lumos.distribute import Workers
+from lumos.distribute import connected
 from lumos.errors import TraceError, UsageError
 from lumos.extras import install
 from lumos.trace import kineto, pipeline_json, straggler_parquet
@@ -256,11 +256,11 @@ def _in_threads(files: list[_File], repair: bool, progress: Progress | None) -> 
 def _on_cluster(files: list[_File], repair: bool, progress: Progress | None, address: str | None) -> Iterator[_Contents]:
     """The contents of all files, in their order, read by the workers of a Ray cluster. What a lost worker was reading is read again."""
     shared = _Shared(progress, sum(file.size for file in files))
-    workers = Workers(address)
     absolute = [replace(file, path=file.path.absolute()) for file in files]
-    for file, contents in zip(files, workers.map(_read_one, workers.put(repair), absolute), strict=True):
-        shared.of(file.path)(file.size)
-        yield contents if isinstance(contents, NotATraceError) else tuple(replace(trace, path=str(file.path)) for trace in contents)
+    with connected(address) as workers:
+        for file, contents in zip(files, workers.map(_read_one, workers.put(repair), absolute), strict=True):
+            shared.of(file.path)(file.size)
+            yield contents if isinstance(contents, NotATraceError) else tuple(replace(trace, path=str(file.path)) for trace in contents)
 
 
 def _traces(files: Iterator[_Contents], diagnostics: list[Diagnostic]) -> list[Trace]:

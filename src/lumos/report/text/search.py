@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.predict.operating import operating
+from lumos.predict.operating import Operating, operating
 from lumos.report.text.format import heading, paragraph, print_trust, sentence, table
 from lumos.report.text.predict import operating_lines
+from lumos.search.sweep import operating_of
 from lumos.units import count
 from lumos.vocabulary import Recompute, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
 
@@ -20,6 +21,14 @@ if TYPE_CHECKING:
     from lumos.search.explain import Against
     from lumos.search.facade import Explained
     from lumos.search.search import Found
+
+
+#: Columns of a sweep over what the best plans cost to run, for a trillion tokens; shown where the cluster's file says what they take.
+_COSTS: dict[str, Callable[[Operating], str]] = {
+    "goodput": lambda o: "" if o.goodput is None else f"{o.goodput:.1%}",
+    "dollars": lambda o: "" if o.dollars_per_trillion_tokens is None else f"{o.dollars_per_trillion_tokens:,.0f}",
+    "kWh": lambda o: "" if not o.whole_power or o.kwh_per_trillion_tokens is None else f"{o.kwh_per_trillion_tokens:,.0f}",
+}
 
 
 def print_found(out: Console, found: Found) -> None:
@@ -32,7 +41,7 @@ def print_found(out: Console, found: Found) -> None:
     if found.trust is not None:
         print_trust(out, found.trust)
     if not found.best:
-        out.print(_why_none(found))
+        sentence(out, _why_none(found))
         return
     best = found.best[0]
     sentence(
@@ -42,10 +51,12 @@ def print_found(out: Console, found: Found) -> None:
     )
     paragraph(
         out,
-        f"{count(found.plans, 'plan')}: {found.infeasible:,} need more memory, {found.excluded:,} break a condition, "
+        f"{count(found.plans, 'plan')}: {found.infeasible:,} need more than {_capacity(found)}, {found.excluded:,} break a condition, "
         f"{found.pruned:,} are proved slower, "
-        f"{found.evaluated:,} timed, {len(found.best)} simulated in full, in {found.seconds_s:.1f} s",
+        f"{found.evaluated:,} timed, {found.simulated} simulated in full, in {found.seconds_s:.1f} s",
     )
+    for note in p.assumed:
+        paragraph(out, note.message)
     table(out, ("plan", "step s", "+ %", "tok/s/GPU", "MFU", "peak GB"), [_row(q, best) for q in found.best], whole=True)
     for line in operating_lines(operating(p.cluster, p.gpus, best.tokens_per_s_per_gpu)):
         paragraph(out, line)
@@ -66,6 +77,7 @@ def _print_equal(out: Console, found: Found) -> None:
             out, f"least to lose, by the upper end of the interval: {plan_words(safest.job.plan)} (at most {safest.time.high_s:.4g} s)"
         )
     measured: dict[str, tuple[str, list[str]]] = {}
+    undecided = [str(i + 1) for i in equal if (a := against[i]) is not None and a.measure is None]
     for i in equal:
         a = against[i]
         if a is not None and a.decides is not None and a.measure is not None:
@@ -73,6 +85,8 @@ def _print_equal(out: Console, found: Found) -> None:
             measured.setdefault(a.measure, (a.decides, []))[1].append(f"{i + 1}{tie}")
     for measure, (decides, plans) in measured.items():
         paragraph(out, f"• {decides} decides about {_listed_plans(plans)}; measure {measure}")
+    if undecided:
+        paragraph(out, f"• no single part decides about {_listed_plans(undecided)}; measure a few steps of each")
 
 
 def _listed_plans(plans: Sequence[str]) -> str:
@@ -84,9 +98,24 @@ def _why_none(found: Found) -> str:
         return "no plan keeps the rules"
     if not found.complete:
         return f"none of the {count(found.evaluated, 'plan')} that were timed is known to meet the conditions"
-    if found.infeasible == found.plans:
-        return f"no plan of {count(found.plans, 'plan')} fits the memory"
-    return f"no plan of {count(found.plans, 'plan')} meets the conditions ({found.infeasible:,} of them do not fit the memory)"
+    if found.infeasible == found.plans and found.least_bytes is not None:
+        return (
+            f"none of {count(found.plans, 'plan')} fits {_capacity(found)}: the one that needs least takes"
+            f" {found.least_bytes / 1e9:.1f} GB; with more devices or shorter sequences plans need less"
+        )
+    if not found.simulated:
+        broken = f"{found.excluded:,} fit {_capacity(found)} and break a condition"
+        return f"none of {count(found.plans, 'plan')} meets the conditions: {broken}, {found.infeasible:,} do not fit"
+    return (
+        f"none of the {count(found.simulated, 'plan')} that were simulated in full meets the conditions. They are the fastest, by the"
+        f" coarse form, of {found.evaluated:,} that were timed; only conditions on the plan and its peak memory are checked on all"
+    )
+
+
+def _capacity(found: Found) -> str:
+    """The memory that a plan may use."""
+    reserved = f" ({found.problem.reserved_bytes / 1e9:g} GB are reserved)" if found.problem.reserved_bytes else ""
+    return "the memory" if found.problem.capacity is None else f"{found.problem.capacity / 1e9:g} GB{reserved}"
 
 
 def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best: int | None) -> None:
@@ -95,14 +124,21 @@ def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best:
     out.print(f"{p.model.name} on {p.cluster.name}: the best plan for every {key}; best of all: {best}")
     if (trust := rows[0][1].trust) is not None:
         print_trust(out, trust)
+    for note in p.assumed:
+        paragraph(out, note.message)
+    costs = [operating_of(found) if found.best else None for _, found in rows]
+    shown = [name for name, text in _COSTS.items() if any(c is not None and text(c) for c in costs)]
     lines = []
-    for value, found in rows:
-        if found.best:
+    for (value, found), cost in zip(rows, costs, strict=True):
+        if found.best and cost is not None:
             q = found.best[0]
-            lines.append((f"{value:,}", *_row(q, q)[:2], *_row(q, q)[3:]))
+            plan, step, _, rate, used, peak = _row(q, q)
+            lines.append((f"{value:,}", plan, step, rate, *([] if shown else [used]), peak, *(_COSTS[name](cost) or "–" for name in shown)))
         else:
-            lines.append((f"{value:,}", "no plan fits", "–", "–", "–", "–"))
-    table(out, (key, "plan", "step s", "tok/s/GPU", "MFU", "peak GB"), lines, left=(1,), whole=True)
+            lines.append((f"{value:,}", "no plan fits", *["–"] * (3 + max(1, len(shown)))))
+    table(out, (key, "plan", "step s", "tok/s/GPU", *([] if shown else ["MFU"]), "peak GB", *shown), lines, left=(1,), whole=True)
+    if shown:
+        paragraph(out, "dollars, kWh: for a trillion tokens whose progress is kept")
 
 
 def print_explanation(out: Console, explained: Explained) -> None:
