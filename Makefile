@@ -1,7 +1,7 @@
 # Each target sets up what it needs in a virtual environment of the project's own.
 #   make demo      diagnose a recorded job with an injected fault, replay it, predict Llama 3 405B on 16,384 GPUs, write a report
 #   make test      lint, types and tests, in at most four minutes on two cores
-#   make test-all  the same with the optional libraries (torch, Ray, plotly, ...) installed, slow tests, more examples of each property,
+#   make test-all  the same with the optional libraries (torch, Ray, pyarrow, ...) installed, slow tests, more examples of each property,
 #                  the lowest and the newest packages, and a short share of the fuzzers
 #   make test-lowest, make test-newest  the tests of the command line with the lowest and the newest packages allowed (part of test-all)
 #   make docs      the documentation as a site, in build/site (part of test-all)
@@ -15,7 +15,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(wildcard native/*)
 
 .PHONY: demo test test-all test-lowest test-newest docs mutants fuzz fuzz-short sanitize lint clean
 
-demo: $(VENV)/.report
+demo: $(VENV)/.installed
 	@$(BIN)/python -m tools.demo
 
 # One worker a core; a worker takes tests that stand together, so that what a file's tests share is seldom made twice.
@@ -37,12 +37,12 @@ LIMITS_TESTS := -q -p no:cacheprovider -W default tests/cli tests/model tests/pl
 test-lowest: $(VENV)/bin/python
 	@test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
 	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check . pytest hypothesis \
-	  $$($(BIN)/python -m tools.lowest report arrow)
+	  $$($(BIN)/python -m tools.lowest arrow)
 	PYTHONPATH= $(VENV)-lowest/bin/python -m pytest $(LIMITS_TESTS)
 
 test-newest: $(VENV)/bin/python
 	@test -x $(VENV)-newest/bin/python || $(PYTHON) -m venv $(VENV)-newest
-	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager '.[report,arrow]' pytest hypothesis
+	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager '.[arrow]' pytest hypothesis
 	PYTHONPATH= $(VENV)-newest/bin/python -m pytest $(LIMITS_TESTS)
 
 # Bytes of mutated traces for the scanner, values of legal JSON in random places of every kind of input for the verbs, and random graphs for
@@ -82,10 +82,6 @@ $(VENV)/.installed: $(VENV)/bin/python $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-$(VENV)/.report: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[report]'
-	@touch $@
-
 $(VENV)/.dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
@@ -95,7 +91,7 @@ $(VENV)/.docs: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.all: $(VENV)/.dev $(VENV)/.docs
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[report,serve,arrow,chakra]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[serve,arrow,chakra]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'torch>=2.1' --index-url https://download.pytorch.org/whl/cpu \
 	  || echo "no CPU build of torch to be had here: its tests will be skipped"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[distributed]' \

@@ -27,7 +27,7 @@ def test_a_checkout_is_named_by_its_folder(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "pyproject.toml").touch()
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(origin(folder)))
-    assert extras.install("report", "serve") == f"pip install '{folder}[report,serve]'"
+    assert extras.install("serve", "arrow") == f"pip install '{folder}[serve,arrow]'"
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(origin(folder, dir_info={"editable": True})))
     assert extras.install("torch") == f"pip install -e '{folder}[torch]'"
 

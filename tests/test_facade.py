@@ -168,7 +168,6 @@ def run_script(folder: Path) -> None:
 
 
 def test_a_users_script_runs(tmp_path, monkeypatch):
-    pytest.importorskip("plotly", reason="plotly is not installed (pip install -e '.[report]')")
     pytest.importorskip("pyarrow", reason="pyarrow is not installed (pip install -e '.[arrow]')")
     monkeypatch.chdir(tmp_path)
     run_script(tmp_path)

@@ -3,7 +3,7 @@
     LUMOS_TRACES=... python -m tools.screenshots
 
 The timeline and the stragglers show the public recording of DLRM on eight GPUs (facebookresearch/param, MIT); the rest jobs in
-examples/. Needs Chromium and the extras report and serve.
+examples/. Needs Chromium and the extra serve.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def install(*extras: str) -> str:
     """The command that adds these extras to this installation.
 
     A copy that was installed from a checkout is named by its folder, because an index of packages need not have it. For example
-    `pip install -e '/home/me/lumos[report,serve]'`.
+    `pip install -e '/home/me/lumos[serve,arrow]'`.
     """
     words = f"[{','.join(extras)}]"
     folder, editable = _checkout()

@@ -3,8 +3,9 @@
 Two ranks of a job, or an execution trace and a profiler file of one run, hold the same calls in the same order, but each may hold
 calls that the other lacks: one rank does more work, the profiler records more steps, the observer more labels. So the longer
 sequence is first narrowed to the stretch that the shorter one covers. Runs of equal names vote for the offset of that stretch. The
-longest common subsequence is then taken within it, the leftmost of several, so that matches stay together. It is exact; each row of
-its table is a Python integer, whose operations handle 30 names at a time.
+longest common subsequence is then taken within it, the leftmost of several, so that matches stay together. It is exact. Sequences that
+differ in few places are compared along their equal runs (Myers 1986), which takes as long as there are differences. Others fill a
+table, each row of which is a Python integer, whose operations handle 30 names at a time.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ _RUN = 12
 _WHOLE = 0.99
 #: The most bits that the table of the subsequence may hold (256 MB); longer sequences are cut in two.
 MOST_BITS = 1 << 31
+#: Sequences with more differences than this, and than one in `_RARE` entries, fill the table: the time along runs grows with their square.
+_FEW, _RARE = 128, 256
+
+#: How far the last entries of two sequences can be aligned with a number of differences: for each diagonal (entries of `a` minus entries
+#: of `b`) the most entries of `a`.
+Reach = dict[int, int]
 
 
 def align_names(a: Names, b: Names) -> Int64:
@@ -53,9 +60,14 @@ def align_names(a: Names, b: Names) -> Int64:
 
 def _equal(a: Names, b: Names) -> int:
     """Length of the common prefix."""
-    n = min(len(a), len(b))
-    differs = np.flatnonzero(a[:n] != b[:n])
-    return int(differs[0]) if len(differs) else n
+    n, length, block = min(len(a), len(b)), 0, 64
+    while length < n:
+        end = min(length + block, n)
+        differs = np.flatnonzero(a[length:end] != b[length:end])
+        if len(differs):
+            return length + int(differs[0])
+        length, block = end, 4 * block
+    return n
 
 
 def _stretch(a: Names, b: Names) -> tuple[int, int]:
@@ -91,16 +103,60 @@ def _offset(part: Names, b: Names) -> int | None:
 
 
 def _subsequence(a: Names, b: Names, partner: Int64, shift: int) -> None:
-    """Write the leftmost longest common subsequence into `partner`, with `shift` added to positions in `b`.
-
-    Uses the bit-parallel recurrence of Hyyrö (2004), from the last entries to the first, so that the walk back through the
-    table goes left to right.
-    """
+    """Write the leftmost longest common subsequence into `partner`, with `shift` added to positions in `b`."""
     if not len(a) or not len(b):
         return
-    if len(a) * len(b) > MOST_BITS:
+    reached = _along_runs(a, b, min(_FEW, (len(a) + len(b)) // _RARE))
+    if reached:
+        _walk_runs(a, b, reached, partner, shift)
+    elif len(a) * len(b) > MOST_BITS:
         _divide(a, b, partner, shift)
-        return
+    else:
+        _walk_table(a, b, partner, shift)
+
+
+def _along_runs(a: Names, b: Names, most: int) -> list[Reach]:
+    """How far the last entries align with 0, 1, 2, … differences, up to the number with which all do; empty where that is above `most`."""
+    n, m = len(a), len(b)
+    if abs(n - m) > most:
+        return []
+    backwards_a, backwards_b = a[::-1], b[::-1]
+    reached: list[Reach] = []
+    for differences in range(most + 1):
+        before, reach = (reached[-1] if reached else {1: 0}), {}
+        for diagonal in range(-differences, differences + 1, 2):
+            # One entry more of b, or of a, than with one difference less.
+            x = max(before.get(diagonal + 1, -1), before[diagonal - 1] + 1 if diagonal - 1 in before else -1)
+            x = min(x, n, m + diagonal)
+            if x >= max(0, diagonal):
+                reach[diagonal] = x + _equal(backwards_a[x:], backwards_b[x - diagonal :])
+        reached.append(reach)
+        if reach.get(n - m) == n:
+            return reached
+    return []
+
+
+def _walk_runs(a: Names, b: Names, reached: list[Reach], partner: Int64, shift: int) -> None:
+    """Write the leftmost longest common subsequence, whose differences `_along_runs` counted. An entry of `a` that adds nothing is passed
+    over, as in `_walk_table`: without it, the entries that are left align with one difference less."""
+    x, y, left = len(a), len(b), len(reached) - 1
+    while x and y:
+        i, j = len(a) - x, len(b) - y
+        passed = reached[left - 1].get(x - y - 1, -1) if left else -1
+        if passed >= x - 1:
+            x, left = x - 1, left - 1
+            continue
+        run = min(_equal(a[i:], b[j:]), x - 1 - passed)
+        if run:
+            partner[i : i + run] = np.arange(shift + j, shift + j + run)
+            x, y = x - run, y - run
+        else:
+            y, left = y - 1, left - 1
+
+
+def _walk_table(a: Names, b: Names, partner: Int64, shift: int) -> None:
+    """Write the leftmost longest common subsequence by the bit-parallel recurrence of Hyyrö (2004), from the last entries to the first, so
+    that the walk back through the table goes left to right."""
     n = len(a)
     masks: dict[int, int] = {}
     for i, name in enumerate(a[::-1].tolist()):

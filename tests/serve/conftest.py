@@ -53,8 +53,8 @@ class Served(NamedTuple):
 @pytest.fixture(scope="session")
 def serve():
     """Serve paths on a free port of the loopback address; all servers end with the tests."""
-    for package in ("fastapi", "uvicorn", "jinja2", "plotly"):
-        pytest.importorskip(package, reason=f"{package} is not installed (pip install -e '.[report,serve]')")
+    for package in ("fastapi", "uvicorn"):
+        pytest.importorskip(package, reason=f"{package} is not installed (pip install -e '.[serve]')")
     import uvicorn
 
     from lumos.cli.serve import listen

@@ -119,6 +119,7 @@ def test_a_change_of_the_plan_is_answered_in_the_background(explorer, graph):
     assert found["state"] == "done"
     assert found["answer"]["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
     assert found["answer"]["command"].endswith("--set layers=8")
+    assert found["answer"]["interval"]["prices_s"] > 0
 
 
 def test_every_change_is_in_its_command_line():

@@ -58,7 +58,7 @@ def test_what_a_form_can_send_changes_nothing(explorer, kind):
         "/static/%2e%2e%2f%2e%2e%2f%2e%2e%2fetc%2fpasswd",
         "/../../../../etc/passwd",
         "/static//etc/passwd",
-        "/static/page.html.j2",
+        "/static/page.html",
         "/static/..\\html.py",
         "/etc/passwd",
     ],

@@ -39,11 +39,9 @@ def command(
 
         from lumos.serve.app import application
     except ImportError as error:
-        raise LumosError(f"the explorer needs {error.name}, which is not installed: {install('report', 'serve')}") from error
-    from lumos.report.page.html import plotly_source
+        raise LumosError(f"the explorer needs {error.name}, which is not installed: {install('serve')}") from error
     from lumos.serve.session import Session
 
-    plotly_source()
     listener = listen(port)
     number = listener.getsockname()[1]
     token = secrets.token_urlsafe(24)

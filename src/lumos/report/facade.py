@@ -54,7 +54,7 @@ def report(
     job: what `lumos.read` takes or returned. step: the step whose timeline is shown, by its name or the number after its #; by default
     the typical one, of median time. force: answer the changes, and compare ranks, also where the recording cannot give a sound
     answer. changes: as for `lumos.whatif`; with any, the changed job is shown next to the recorded one. Raises
-    UsageError for an unknown step or change, LumosError where the file cannot be written or plotly and jinja2 are not installed.
+    UsageError for an unknown step or change, LumosError where the file cannot be written.
     """
     keep_inputs(job, output)
     recording = ReportedJob.of(as_job(job, repair=repair), force=force)

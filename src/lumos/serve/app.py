@@ -153,13 +153,11 @@ def _errors(app: FastAPI) -> None:
 def _pages(app: FastAPI, imports: str, entries: dict[str, str]) -> None:
     @app.get("/", include_in_schema=False)
     def explorer() -> Response:
-        text = page(kind="explorer", title="Lumos explorer", headline="…", imports=imports, entry=entries["explorer"], data=[])
-        return HTMLResponse(text)
+        return HTMLResponse(page("explorer", "…", imports, entries["explorer"], title="Lumos explorer"))
 
     @app.get("/api", include_in_schema=False)
     def api() -> Response:
-        text = page(kind="API", title="Lumos explorer: API", headline="The explorer's API", imports=imports, entry=entries["api"], data=[])
-        return HTMLResponse(text)
+        return HTMLResponse(page("API", "The explorer's API", imports, entries["api"], title="Lumos explorer: API"))
 
     @app.get("/static/plotly.min.js", include_in_schema=False)
     def plotly() -> Response:

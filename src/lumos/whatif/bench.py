@@ -18,7 +18,7 @@ from lumos.analyze.loop.steps import Members, StepTimes, members, step_times
 from lumos.analyze.trust import Trust, trust
 from lumos.errors import UsageError
 from lumos.simulate import Frozen, Timeline, freeze
-from lumos.whatif.answer import Contribution, LoopFigures, Parts, contributions
+from lumos.whatif.answer import Answer, Contribution, LoopFigures, Parts, contributions
 from lumos.whatif.certainty.noise import measured_step, noise_unknown, replay_error, spread, step_spread, step_times_of
 from lumos.whatif.certainty.trusted import widening
 from lumos.whatif.certainty.unmeasured import gap_bounds
@@ -45,13 +45,15 @@ class StepOutcome(NamedTuple):
 class IntervalCauses(NamedTuple):
     """Why an interval is as wide as it is. replay_error, step_spread: as fractions of the step; together they make its half-width.
     few_steps: whether there are too few steps to see their spread, so that a fixed one stands for it. unknown_s: how much it is wider at
-    each end by what the recording does not show. gaps_s: how much by pauses of a device that were not measured."""
+    each end by what the recording does not show. gaps_s: how much by pauses of a device that were not measured. prices_s: how much by
+    what work costs that was scaled or modelled instead of measured."""
 
     replay_error: float
     step_spread: float
     few_steps: bool
     unknown_s: float
     gaps_s: float
+    prices_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,17 @@ class Bench:
         least, most = (1e-9 * bound for bound in gap_bounds(changed))
         error = replay_error(self._measured, step_times(self.base, self.owners))
         return IntervalCauses(error, step_spread(self._measured), bool(noise_unknown(self._measured)), by, most - least)
+
+    def causes_of(self, found: Answer) -> IntervalCauses:
+        """What the interval of an answer of `lumos whatif` about this job consists of."""
+        base, changed = found.base, found.outcome
+        by = widening(found.trust, base.step_time_s, changed.step_time_s)
+        half = base.step_time_high_s / base.step_time_s - 1 if base.step_time_s else 0.0
+        most = (changed.step_time_high_s - by) / (1 + half)
+        least = (changed.step_time_low_s + by) / (1 - half) if half < 1 else 0.0
+        error = replay_error(self._measured, step_times(self.base, self.owners))
+        few = bool(noise_unknown(self._measured))
+        return IntervalCauses(error, step_spread(self._measured), few, by, 0.0, max(most - least, 0.0))
 
     def moved(self, job: Graph, step: str) -> tuple[Contribution, ...]:
         """What differs on the critical path of a step, the largest difference first; the differences sum to the step's."""

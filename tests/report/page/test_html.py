@@ -1,13 +1,12 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from html import unescape
+from importlib.resources import files
 
 import pytest
-
-pytest.importorskip("plotly", reason="plotly is not installed (pip install -e '.[report]')")
-pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install -e '.[report]')")
 
 import lumos
 from lumos.errors import LumosError
@@ -55,8 +54,8 @@ def test_a_folder_that_is_not_there(trace, tmp_path):
         html.write_report(str(tmp_path / "nowhere" / "report.html"), report(trace()))
 
 
-def test_without_plotly_the_remedy_is_named(monkeypatch):
-    html.plotly_source.cache_clear()
-    monkeypatch.setattr(html, "find_spec", lambda name: None)
-    with pytest.raises(LumosError, match=r"plotly.*not installed: pip install .*\[report\]'"):
-        html.plotly_source()
+def test_the_charts_library_is_the_published_one_with_its_licence():
+    folder = files("lumos.report.page") / "static" / "plotly"
+    assert hashlib.sha512((folder / "plotly-cartesian.min.js").read_bytes()).hexdigest() in (folder / "README.md").read_text()
+    assert "MIT License" in (folder / "LICENSE").read_text()
+    assert "Licensed under the MIT license" in html.plotly_source()[:300]

@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("plotly", reason="plotly is not installed (pip install -e '.[report]')")
-pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install -e '.[report]')")
-
 import lumos
 from lumos.report.page.document import ReportedJob, document
 from lumos.report.page.html import write_report
@@ -240,6 +237,16 @@ def test_ranks_that_are_alike_are_shown_once_on_demand(page, opened, ahead):
     page.run(f"{timeline}.group(true)")
     assert page.run(ranks) == [0, 3]
     page.run("new Promise(requestAnimationFrame)")
+    assert page.errors == []
+
+
+def test_of_many_ranks_the_stragglers_show_those_furthest_off(page, opened, ahead):
+    """Of 130 ranks, rank 77 works longer."""
+    opened(*ahead(*[(40, 40) if rank == 77 else (30, 30) for rank in range(130)]))
+    ranks = page.run("document.querySelector('#stragglers .js-plotly-plot').data[0].y")
+    assert len(ranks) == 64
+    assert "rank 77" in ranks
+    assert "The 64 of 130 ranks that are furthest off" in page.run("document.getElementById('stragglers').textContent")
     assert page.errors == []
 
 

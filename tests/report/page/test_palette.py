@@ -8,8 +8,6 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install -e '.[report]')")
-
 from lumos.report.page.html import static
 
 #: The least contrast of graphics (WCAG 2.2, 1.4.11).

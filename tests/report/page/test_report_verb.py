@@ -5,9 +5,6 @@ import sys
 
 import pytest
 
-pytest.importorskip("plotly", reason="plotly is not installed (pip install -e '.[report]')")
-pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install -e '.[report]')")
-
 
 @pytest.fixture
 def lumos(monkeypatch, capfd):

@@ -6,9 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-pytest.importorskip("plotly", reason="plotly is not installed (pip install -e '.[report]')")
-pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install -e '.[report]')")
-
 import lumos
 from lumos.graph.table import Kind
 from lumos.predict.passes import stage_passes

@@ -4,11 +4,6 @@ import json
 import re
 from types import SimpleNamespace
 
-import pytest
-
-pytest.importorskip("plotly", reason="plotly is not installed (pip install -e '.[report]')")
-pytest.importorskip("jinja2", reason="jinja2 is not installed (pip install -e '.[report]')")
-
 from lumos.report.plots.validate import write_plot
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from lumos.plan.configuration import Settings, job_from
 from lumos.predict.predict import predict_job
 from lumos.report.export.kineto import write_kineto
 from lumos.trace import read
-from lumos.whatif.plan.identify import Identification
+from lumos.whatif.plan.identify import Identification, _alike
 from lumos.whatif.plan.planned import with_settings
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes, answer_changes
@@ -109,3 +110,10 @@ def test_lower_precision_is_faster(tmp_path):
     plan = Identification(traces, graph)
     step = {word: answer_changes(traces, graph, Changes({"precision": word}), plan).outcome.step_time_s for word in ("fp32", "bf16", "fp8")}
     assert step["fp8"] < step["bf16"] < step["fp32"]
+
+
+def test_ranks_that_launched_the_same_work_are_compared_once():
+    """Of four ranks in two stages, the first and the third are alike; the fourth launched one multiplication more."""
+    short, long = Counter({("gemm", 8): 2}), Counter({("gemm", 8): 3})
+    groups = _alike([short, short, Counter(short), long], [0, 1, 0, 1])
+    assert [(each.stage, each.ranks, each.work["gemm", 8]) for each in groups] == [(0, 2, 2), (1, 1, 2), (1, 1, 3)]

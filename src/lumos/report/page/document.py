@@ -192,7 +192,7 @@ def _what_if(recording: ReportedJob, changes: Changes, changed: Graph | None, st
 def structural_what_if(recording: ReportedJob, changes: Changes) -> dict[str, Any]:
     """The answer to changes of more than durations. LumosError where the evidence is unsound and not forced."""
     found = answer_changes(recording.job, recording.graph, changes, recording.plan, trust=recording.trust, force=recording.force)
-    return as_json(found)
+    return {**as_json(found), "interval": plain(recording.bench.causes_of(found))}
 
 
 def as_json(found: Answer) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Write a report as one HTML file that needs no network.
 
-The file contains the document (`report.page.document`) as JSON, the browser's modules, the style sheet, and plotly.js,
-compressed. Text from traces is part of the JSON, and the modules show it as text. In the file, `<`, `>` and `&` of the
-JSON are written as escapes, so that no name can end its element. A content security policy allows only the page's own
-scripts, by their digests, and no connection.
+The file contains the document (`report.page.document`) as JSON, the browser's modules, the style sheet, and plotly.js
+(`static/plotly/`: the bundle of charts with two axes), compressed. Text from traces is part of the JSON, and the modules show it as
+text. In the file, `<`, `>` and `&` of the JSON are written as escapes, so that no name can end its element. A content security policy
+allows only the page's own scripts, by their digests, and no connection.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import base64
 import gzip
 import hashlib
 from functools import cache
+from html import escape
 from importlib.resources import files
-from importlib.util import find_spec
-from pathlib import Path
+from string import Template
 from typing import TYPE_CHECKING, Any
 
-from lumos.errors import LumosError
-from lumos.extras import install
 from lumos.output_files import new_file
 
 if TYPE_CHECKING:
@@ -47,7 +45,7 @@ MODULES = (
 
 
 def write_report(path: str, document: Mapping[str, Any]) -> None:
-    """Write the report of a document to `path`. LumosError where it cannot be written, or plotly or jinja2 is not installed."""
+    """Write the report of a document to `path`. LumosError where it cannot be written."""
     _write(path, report_page(document))
 
 
@@ -59,9 +57,9 @@ def report_page(document: Mapping[str, Any]) -> str:
 def write_figure_page(path: str, title: str, figure: Mapping[str, Any]) -> None:
     """Write one plotly figure ({"data", "layout"}, as values that JSON can hold) as a page that looks like a report.
 
-    LumosError where it cannot be written, or plotly or jinja2 is not installed.
+    LumosError where it cannot be written.
     """
-    _write(path, _offline_page("figure", title, "figure_page.js", json_text(figure), evaluates=True))
+    _write(path, _offline_page("figure", title, "figure_page.js", json_text(figure)))
 
 
 def _write(path: str, text: str) -> None:
@@ -69,40 +67,51 @@ def _write(path: str, text: str) -> None:
         file.write(text.encode())
 
 
-def _offline_page(kind: str, headline: str, start: str, data: str, *, evaluates: bool = False) -> str:
-    """A page that contains everything it needs. evaluates: allow its charts to compile code, as plotly's WebGL traces do."""
-    entry, plotly = static(start), plotly_source()
+def _offline_page(kind: str, headline: str, start: str, data: str) -> str:
+    """A page that contains everything it needs."""
+    entry = static(start)
     imports = json_text({"imports": {f"lumos/{name}": _data_url(static(name)) for name in MODULES}})
-    digests = " ".join(_digest(text) for text in (imports, entry, plotly))
-    evaluation = " 'unsafe-eval'" if evaluates else ""
+    digests = " ".join(_digest(text) for text in (imports, entry, plotly_source()))
     policy = (
-        f"default-src 'none'; script-src {digests} data:{evaluation}; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {digests} data:; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    packed = base64.b64encode(gzip.compress(plotly.encode(), 9, mtime=0)).decode()
     return page(
-        kind=kind,
-        title=headline,
-        headline=headline,
-        policy=policy,
-        css=static("page.css"),
-        imports=imports,
-        data=[("data", "application/json", data), ("plotly", "text/plain", packed)],
-        entry=entry,
+        kind,
+        headline,
+        imports,
+        entry,
+        policy=f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
+        style=f"<style>{static('page.css')}</style>",
+        data=_element("data", "application/json", data) + _element("plotly", "text/plain", _packed_plotly()),
     )
 
 
-def page(**values: Any) -> str:
-    """The HTML of a page: the template with these values."""
+def page(
+    kind: str,
+    headline: str,
+    imports: str,
+    entry: str,
+    *,
+    title: str = "",
+    policy: str = "",
+    style: str = '<link rel="stylesheet" href="static/page.css">',
+    data: str = "",
+) -> str:
+    """The HTML of a page.
+
+    kind, headline, title: texts; the title is the headline where it is not named. imports: its import map, and entry: the module that
+    starts it. policy, style, data: elements of HTML, in which every text is escaped already.
+    """
     from importlib.metadata import version
 
-    try:
-        from jinja2 import Environment
-    except ImportError as error:
-        raise _missing("jinja2") from error
-    template = Environment(autoescape=True).from_string(static("page.html.j2"))
-    filled: str = template.render(version=version("lumos-trace"), **values)
-    return filled
+    texts = {"kind": kind, "headline": headline, "title": title or headline, "version": version("lumos-trace")}
+    escaped = {name: escape(text) for name, text in texts.items()}
+    return Template(static("page.html")).substitute(escaped, imports=imports, entry=entry, policy=policy, style=style, data=data)
+
+
+def _element(name: str, kind: str, text: str) -> str:
+    return f'<script type="{kind}" id="{name}">{text}</script>\n'
 
 
 @cache
@@ -111,13 +120,14 @@ def static(name: str) -> str:
     return (files(__package__) / "static" / name).read_text(encoding="utf-8")
 
 
-@cache
 def plotly_source() -> str:
-    """The plotly.js that the plotly package contains. LumosError where plotly is not installed."""
-    package = find_spec("plotly")
-    if package is None or package.origin is None:
-        raise _missing("plotly")
-    return (Path(package.origin).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    """The plotly.js that draws the charts."""
+    return static("plotly/plotly-cartesian.min.js")
+
+
+@cache
+def _packed_plotly() -> str:
+    return base64.b64encode(gzip.compress(plotly_source().encode(), 9, mtime=0)).decode()
 
 
 def json_text(value: Any) -> str:
@@ -133,7 +143,3 @@ def _data_url(source: str) -> str:
 
 def _digest(source: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
-
-
-def _missing(package: str) -> LumosError:
-    return LumosError(f"reports need {package}, which is not installed: {install('report')}")

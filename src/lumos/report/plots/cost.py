@@ -1,4 +1,4 @@
-"""Plot cost models and errors as single HTML files. Plotly is loaded when one is drawn."""
+"""Plot cost models and their errors as single HTML files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.errors import LumosError
-from lumos.extras import install
+from lumos.report.plots.figure import stacked, write_figure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.cost.estimate import Estimate
+
+_DASHES = {"high": "dot", "time": "solid", "low": "dot", "roofline": "dash"}
 
 
 def powers_around(centre: int, octaves: int = 5, per_octave: int = 8) -> NDArray[np.float64]:
@@ -22,59 +23,26 @@ def powers_around(centre: int, octaves: int = 5, per_octave: int = 8) -> NDArray
 
 
 def cost_curve(path: str, sizes: NDArray[np.float64], estimate: Estimate, title: str, axis: str) -> None:
-    """Write `path`: time with its interval and roofline, and fraction of peak, over `sizes`.
-
-    Raises LumosError where plotly is not installed or the file cannot be written.
-    """
-    graph, subplots = _plotly()
-    figure = subplots.make_subplots(rows=2, cols=1, shared_xaxes=True, subplot_titles=(title, "fraction of peak"))
-    dashes = {"high": "dot", "time": "solid", "low": "dot", "roofline": "dash"}
-    for name, dash in dashes.items():
-        values = getattr(estimate, name)
-        figure.add_trace(graph.Scatter(x=sizes, y=values / 1e3, name=name, mode="lines", line={"dash": dash}), row=1, col=1)
-    figure.add_trace(graph.Scatter(x=sizes, y=estimate.fraction_of_peak, name="fraction of peak", mode="lines"), row=2, col=1)
-    figure.update_xaxes(type="log", title=axis)
-    figure.update_yaxes(type="log", title="µs", row=1, col=1)
-    write_figure(figure, path)
+    """Write `path`: time with its interval and roofline, and fraction of peak, over `sizes`. LumosError where it cannot be written."""
+    x = sizes.tolist()
+    line = {"type": "scatter", "mode": "lines", "x": x}
+    times = {name: (getattr(estimate, name) / 1e3).tolist() for name in _DASHES}
+    traces: list[dict[str, Any]] = [{**line, "y": y, "name": name, "line": {"dash": _DASHES[name]}} for name, y in times.items()]
+    share = np.broadcast_to(estimate.fraction_of_peak, sizes.shape).tolist()
+    traces.append({**line, "y": share, "name": "fraction of peak", "xaxis": "x2", "yaxis": "y2"})
+    layout = stacked(("time, with its 80 % interval and roofline", "fraction of peak"), (1, 1), 0.12)
+    layout["xaxis"] |= {"type": "log", "matches": "x2", "showticklabels": False}
+    layout["xaxis2"] |= {"type": "log", "title": {"text": axis}}
+    layout["yaxis"] |= {"type": "log", "title": {"text": "µs"}}
+    write_figure(path, title, traces, layout)
 
 
 def scatter(path: str, groups: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]], title: str, axis: str) -> None:
-    """Write `path`: the signed error over a quantity, with one colour for each group."""
-    graph, _ = _plotly()
-    figure = graph.Figure(layout={"title": title})
-    for name, (x, y) in groups.items():
-        figure.add_trace(graph.Scattergl(x=x, y=y, name=name, mode="markers", marker={"size": 4}))
-    figure.update_xaxes(type="log", title=axis)
-    figure.update_yaxes(title="(modelled − measured) / measured", range=[-1, 1])
-    write_figure(figure, path)
-
-
-def write_figure(figure: Any, path: str) -> None:
-    """Write a figure as one HTML file that needs no network and looks like a report. LumosError where it cannot be written."""
-    import json
-
-    from lumos.report.page.html import write_figure_page
-
-    drawn = json.loads(figure.to_json())
-    layout = drawn["layout"]
-    texts = [layout.get("title", {}).get("text"), *(a.get("text") for a in layout.get("annotations", []))]
-    write_figure_page(path, next((text for text in texts if text), "Lumos"), {"data": drawn["data"], "layout": layout})
-
-
-def plotly_graph() -> Any:
-    """The module plotly.graph_objects. LumosError where plotly is not installed."""
-    return _plotly()[0]
-
-
-def plotly_subplots() -> Any:
-    """The module plotly.subplots. LumosError where plotly is not installed."""
-    return _plotly()[1]
-
-
-def _plotly() -> tuple[Any, Any]:
-    try:
-        import plotly.graph_objects as graph
-        from plotly import subplots
-    except ImportError as error:
-        raise LumosError(f"plots need plotly, which is not installed: {install('report')}") from error
-    return graph, subplots
+    """Write `path`: the signed error over a quantity, with one colour for each group. LumosError where it cannot be written."""
+    points = {"type": "scatter", "mode": "markers", "marker": {"size": 4}}
+    traces = [{**points, "x": x.tolist(), "y": y.tolist(), "name": name} for name, (x, y) in groups.items()]
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": axis}},
+        "yaxis": {"title": {"text": "(modelled − measured) / measured"}, "range": [-1, 1]},
+    }
+    write_figure(path, title, traces, layout)

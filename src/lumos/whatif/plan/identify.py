@@ -55,10 +55,10 @@ def identify(traces: Traces, graph: Graph, owners: Members, cluster: Cluster) ->
     """Identify the job of `traces`, whose joined graph is `graph`. Raises LumosError that names what is missing."""
     work = tuple(measured_work(graph, owners, i, t) for i, t in enumerate(traces.traces))
     counts, stages = counts_of(traces, work)
-    seen = [Counter(m.signature for m in rank) for rank in work]
+    seen = _alike([Counter(m.signature for m in rank) for rank in work], stages)
     expected = _Expected(cluster)
     weights = _Weights(work, graph)
-    scored = [(_agreement(expected(job), seen, stages, weights), job) for job in _candidates(counts, cluster)]
+    scored = [(_agreement(expected(job), seen, weights), job) for job in _candidates(counts, cluster)]
     if not scored:
         raise LumosError("the trace's plan does not fit together; its ranks, shapes and groups contradict each other")
     most = max(score.heavy for score, _ in scored)
@@ -142,21 +142,36 @@ def _class(signature: Signature) -> Signature:
     return signature[:3] if signature[0] == "collective" else signature[:1]
 
 
-def _agreement(
-    expected: Sequence[Counter[Signature]], seen: Sequence[Counter[Signature]], stages: Sequence[int], weights: _Weights
-) -> _Agreement:
-    """How far the expected and the measured work agree. expected: by stage. seen: by rank. stages: of the ranks."""
+class _Alike(NamedTuple):
+    """Ranks that launched the same work. stage: their pipeline stage. work: how often each of them launched each signature."""
+
+    stage: int
+    work: Counter[Signature]
+    ranks: int
+
+
+def _alike(seen: Sequence[Counter[Signature]], stages: Sequence[int]) -> list[_Alike]:
+    """The ranks by stage and work: those that hold the same part of the model, on other data, are alike. seen, stages: by rank."""
+    found: dict[tuple[int, frozenset[tuple[Signature, int]]], list[Counter[Signature]]] = {}
+    for stage, work in zip(stages, seen, strict=True):
+        found.setdefault((stage, frozenset(work.items())), []).append(work)
+    return [_Alike(stage, of_ranks[0], len(of_ranks)) for (stage, _), of_ranks in found.items()]
+
+
+def _agreement(expected: Sequence[Counter[Signature]], seen: Sequence[_Alike], weights: _Weights) -> _Agreement:
+    """How far the expected and the measured work agree. expected: by stage. seen: all ranks, those with the same work together."""
     both = total = 0
     heavy_both = heavy_total = 0.0
-    for rank, stage in zip(seen, stages, strict=True):
+    for stage, work, ranks in seen:
         if stage >= len(expected):
             return _Agreement(0.0, 0.0)
-        shared = rank & expected[stage]
-        both += shared.total()
-        total += max(rank.total(), expected[stage].total())
-        mine, theirs = weights.of(rank), weights.of(expected[stage])
-        heavy_both += min(weights.of(shared) + weights.similar(rank - shared, expected[stage] - shared), mine, theirs)
-        heavy_total += max(mine, theirs)
+        shared = work & expected[stage]
+        both += ranks * shared.total()
+        total += ranks * max(work.total(), expected[stage].total())
+        mine, theirs = weights.of(work), weights.of(expected[stage])
+        agreeing = weights.of(shared) + weights.similar(work - shared, expected[stage] - shared)
+        heavy_both += ranks * min(agreeing, mine, theirs)
+        heavy_total += ranks * max(mine, theirs)
     return _Agreement(round(heavy_both / heavy_total, 6) if heavy_total else 0.0, round(both / total, 6) if total else 0.0)
 
 

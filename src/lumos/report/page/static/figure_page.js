@@ -8,6 +8,5 @@ import { themeButton } from "lumos/report.js";
 document.getElementById("theme").append(themeButton());
 const drawing = el("div");
 document.getElementById("parts").append(drawing);
-const { template, title, ...layout } = data.layout;
-await chart(drawing, data.data, { height: 720, hovermode: "closest", ...layout });
+await chart(drawing, data.data, { height: 720, hovermode: "closest", ...data.layout });
 document.documentElement.dataset.state = "ready";

@@ -231,6 +231,16 @@ export function findings(doc, node) {
     ...(lacks.length ? [folded("What the recording does not show", diagnosticList(lacks))] : []));
 }
 
+// Of more ranks than a drawing has rows for, those that are furthest off; a row of less than a few pixels shows no rank.
+const MOST_ROWS = 128, FURTHEST = 64;
+
+function rowsShown(number, off) {
+  const all = Array.from({ length: number }, (_, r) => r);
+  if (number <= MOST_ROWS) return all;
+  const away = all.map((r) => Math.max(...off.map((values) => Math.abs(values[r]))));
+  return all.sort((a, b) => away[b] - away[a]).slice(0, FURTHEST).sort((a, b) => a - b);
+}
+
 export function stragglers(doc, node) {
   const found = doc.stragglers;
   const { measured: run, ranks } = doc.classes;
@@ -239,11 +249,11 @@ export function stragglers(doc, node) {
   if (run.waiting_ns.some(Boolean)) columns.push({ label: "waiting", times: run.waiting_ns });
   const off = columns.map(({ times }) => { const m = median(times); return times.map((t) => ms(t - m)); });
   const most = Math.max(...off.flat().map(Math.abs), 1e-9);
-  const drawing = el("div"), z = ranks.map((_, r) => columns.map((_, c) => off[c][r]));
+  const drawing = el("div"), shown = rowsShown(ranks.length, off), z = shown.map((r) => columns.map((_, c) => off[c][r]));
   node.append(tiles([
     [found.steps > 1 ? "mean step" : "step", duration(found.measured_step_ns), found.steps > 1 ? `measured, over ${count(found.steps, "step")}` : "measured"], ["ideal step", duration(found.ideal_step_ns), "if equal work took equal time"], ["slowdown", found.slowdown.toFixed(3)],
     ["worst rank", `${[...found.by_rank].sort((a, b) => b.worth_ns - a.worth_ns)[0].rank}`, `fixing it is worth ${duration(Math.max(...found.by_rank.map((r) => r.worth_ns)))} a step`],
-  ]), drawing,
+  ]), ...(shown.length < ranks.length ? [el("p", { class: "hint" }, `The ${shown.length} of ${ranks.length} ranks that are furthest off the median in a class of work or in waiting; "By rank" has all.`)] : []), drawing,
   ...(found.findings.length ? [table("Causes", [{ title: "cause", text: true }, { title: "rank" }, { title: "what", text: true }, { title: "worst at", text: true }, { title: "longer than ideal" }, { title: "slowdown" }, { title: "worth a step" }],
     found.findings.map((f) => [f.cause.replace("-", " "), `${f.where.rank}`, short(f.name, 60), atTask(doc, f.where, f.where.rank, `${duration(f.where.start_ns)} of ${f.where.step}`), duration(f.excess_ns), f.slowdown.toFixed(3), duration(f.worth_ns, true)]))] : []),
   folded("By rank", table("Ranks", [{ title: "rank" }, { title: "work" }, { title: "ideal" }, { title: "slowdown" }, { title: "worth a step" }],
@@ -252,10 +262,10 @@ export function stragglers(doc, node) {
     found.by_class.map((c) => [c.name, duration(c.work_ns), duration(c.ideal_work_ns), c.slowdown.toFixed(3), duration(c.worth_ns, true)]))),
   ...(found.diagnostics.length ? [diagnosticList(found.diagnostics)] : []));
   return chart(drawing, [{
-    type: "heatmap", z, x: columns.map((c) => plain(c.label)), y: ranks.map((r) => `rank ${r}`), zmin: -most, zmax: most, zmid: 0, xgap: 1, ygap: ranks.length > 64 ? 0 : 1,
+    type: "heatmap", z, x: columns.map((c) => plain(c.label)), y: shown.map((r) => `rank ${ranks[r]}`), zmin: -most, zmax: most, zmid: 0, xgap: 1, ygap: shown.length > 64 ? 0 : 1,
     colorscale: [[0, "#0072b2"], [0.5, "#f4f4f4"], [1, "#d55e00"]], colorbar: { title: { text: "ms off" }, thickness: 12, len: 1, nticks: 5 },
     hovertemplate: "%{y}, %{x}<br>%{z:+.3f} ms off the median rank<extra></extra>",
-  }], { height: Math.max(250, Math.min(120 + 22 * ranks.length, 760)), yaxis: { autorange: "reversed", type: "category" }, xaxis: { side: "top", type: "category", tickangle: -35 }, margin: { l: 70, r: 16, t: 120, b: 16 } });
+  }], { height: Math.max(250, Math.min(120 + 22 * shown.length, 760)), yaxis: { autorange: "reversed", type: "category" }, xaxis: { side: "top", type: "category", tickangle: -35 }, margin: { l: 70, r: 16, t: 120, b: 16 } });
 }
 
 // Why an interval is as wide as it is, as words to append; none where that is not known.
@@ -266,6 +276,7 @@ function intervalCauses(causes) {
     `the replay is up to ${percent(causes.replay_error)} off`,
     causes.few_steps ? `${differ} for steps that differ, as there are too few to see by how much` : `the recorded steps differ by ${differ}`,
     causes.unknown_s ? `${seconds(causes.unknown_s)} at each end for what the recording does not show` : null,
+    causes.prices_s ? `${seconds(causes.prices_s)} for what work costs that was scaled or modelled` : null,
     causes.gaps_s ? `${seconds(causes.gaps_s)} for pauses of the device that were not measured` : null,
   ];
   return ` (${words.filter(Boolean).join("; ")})`;
