@@ -4,8 +4,9 @@
 
 writes src/lumos/emulate/device/data/host.toml. In a recording of PyTorch's eager mode a thread runs operators inside operators, and
 the runtime calls that they make. Every moment between two launches belongs to one class: a runtime call; the own time of an operator
-that launches, of one that neither launches nor calls others (a view), of one that calls others, of a node of the backward pass; the time
-between two operators, in which Python runs, or on the backward thread the engine.
+that launches, of one that neither launches nor calls others (a view), of one that calls others, of which some launch or none, of a node of
+the backward pass; the time between two operators, in which Python runs, or on the backward thread the engine. Where neither of the two
+launches, as in work on the host or in a line of views, that time is a class of its own: a framework's own code lies around launches.
 
 A class has one value in each recording: the mean of its own times without the tenth at either end, since means add up to the time from
 launch to launch and what lies outside are waits. The value that is written is the median over the recordings, the spread their first
@@ -60,52 +61,78 @@ class Own(NamedTuple):
 
 
 class _Open:
-    """A row whose end lies ahead: how much of it others took, and what they were."""
+    """A row whose end lies ahead: how much of it others took, and what they were. launches: it has launched something, or one that it
+    called has. before: ns since the row before on its thread ended, -1 where it is not an outermost one with a row before; after_launch:
+    that row had launched something."""
 
-    def __init__(self, row: int, start: int, end: int) -> None:
-        self.row, self.start, self.end = row, start, end
-        self.inner, self.operators, self.calls = 0, 0, 0
+    def __init__(self, start: int, end: int, name: str, before: int = -1, after_launch: bool = False) -> None:
+        self.start, self.end, self.name, self.before, self.after_launch = start, end, name, before, after_launch
+        self.inner, self.operators, self.calls, self.launches = 0, 0, 0, False
+
+    def closed(self) -> Iterator[Own]:
+        """Its own time, and the time before it."""
+        node = self.name.startswith(_NODES) or "Backward" in self.name
+        outer = HostClass.OUTER if self.launches else HostClass.QUIET_OUTER
+        inside = outer if self.operators else HostClass.LEAF if self.calls else HostClass.VIEW
+        yield Own(HostClass.NODE if node else inside, max(0, self.end - self.start - self.inner), self.start)
+        if self.before >= 0:
+            python = HostClass.PYTHON if self.launches or self.after_launch else HostClass.QUIET_PYTHON
+            yield Own(HostClass.ENGINE if self.name.startswith("autograd::engine") else python, self.before, self.start - self.before)
+
+
+class _Thread:
+    """The rows of one thread that are open, and the outermost one before them."""
+
+    def __init__(self) -> None:
+        self.open: list[_Open] = []
+        self.last: _Open | None = None
+
+    def close(self, until: int) -> Iterator[Own]:
+        """Close the rows that end until then."""
+        while self.open and self.open[-1].end <= until:
+            done = self.open.pop()
+            if self.open:
+                self.open[-1].launches |= done.launches
+            else:
+                self.last = done
+            yield from done.closed()
+
+    def begin(self, start: int, end: int, name: str) -> None:
+        """An operator begins."""
+        before, after_launch = -1, False
+        if self.open:
+            self.open[-1].inner += end - start
+            self.open[-1].operators += 1
+        elif self.last is not None:
+            before, after_launch = max(0, start - self.last.end), self.last.launches
+        self.open.append(_Open(start, end, name, before, after_launch))
+
+    def call(self, ns: int, launches: bool) -> None:
+        """A call of the runtime."""
+        if self.open:
+            self.open[-1].inner += ns
+            self.open[-1].calls += launches
+            self.open[-1].launches |= launches
 
 
 def stretches(trace: Trace) -> Iterator[Own]:
     """The own times of a recording's rows, and the times between operators, thread by thread."""
     operator, call = trace.is_any(Category.OPERATOR), trace.is_any(Category.RUNTIME)
     rows = np.flatnonzero(operator | call)
-    order = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
-    names = [trace.strings[i] for i in trace.name[order].tolist()]
-    lane, before = -1, 0
-    open_rows: list[tuple[_Open, str]] = []
-    for row, name in zip(order.tolist(), names, strict=True):
-        start = int(trace.start[row])
-        while open_rows and (int(trace.lane[row]) != lane or open_rows[-1][0].end <= start):
-            yield from _closed(*open_rows.pop())
-        if int(trace.lane[row]) != lane:
-            lane, before = int(trace.lane[row]), 0
-        now = _Open(row, start, start + int(trace.duration[row]))
+    threads: dict[int, _Thread] = defaultdict(_Thread)
+    for row in rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))].tolist():
+        thread, start, ns = threads[int(trace.lane[row])], int(trace.start[row]), int(trace.duration[row])
+        name = trace.strings[trace.name[row]]
+        yield from thread.close(start)
         if call[row]:
             kind = next((kind for kind, words in _CALLS if any(word in name for word in words)), None)
-            if open_rows:
-                open_rows[-1][0].inner += now.end - start
-                open_rows[-1][0].calls += kind in (HostClass.LAUNCH, HostClass.COPY)
+            thread.call(ns, kind in (HostClass.LAUNCH, HostClass.COPY))
             if kind is not None:
-                yield Own(kind, now.end - start, start)
-            continue
-        if open_rows:
-            open_rows[-1][0].inner += now.end - start
-            open_rows[-1][0].operators += 1
-        elif before:
-            yield Own(HostClass.ENGINE if name.startswith("autograd::engine") else HostClass.PYTHON, max(0, start - before), before)
-        if not open_rows:
-            before = now.end
-        open_rows.append((now, name))
-    for left in reversed(open_rows):
-        yield from _closed(*left)
-
-
-def _closed(done: _Open, name: str) -> Iterator[Own]:
-    node = name.startswith(_NODES) or "Backward" in name
-    inside = HostClass.OUTER if done.operators else HostClass.LEAF if done.calls else HostClass.VIEW
-    yield Own(HostClass.NODE if node else inside, max(0, done.end - done.start - done.inner), done.start)
+                yield Own(kind, ns, start)
+        else:
+            thread.begin(start, start + ns, name)
+    for thread in threads.values():
+        yield from thread.close(2**63)
 
 
 def trimmed(values: list[int]) -> float:

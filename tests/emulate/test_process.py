@@ -40,6 +40,8 @@ def single(tmp_path_factory):
     body = f"""
         assert torch.cuda.is_available() and torch.cuda.device_count() == 1
         assert torch.cuda.get_device_capability() == (9, 0) and torch.cuda.get_device_properties(0).multi_processor_count == 132
+        for few, many in ((10, 1 << 21), (11, 1 << 22), (10, 1 << 21)):  # what is small on the host has data, also where it is made again
+            assert type(torch.arange(few)) is torch.Tensor and type(torch.arange(many)) is not torch.Tensor
         shared = nn.Linear(64, 64)
         model = nn.Sequential(shared, nn.ReLU(), nn.RMSNorm(64), shared).to("cuda")
         assert len(list(model.parameters())) == 3  # the layer is still one after it has moved
@@ -113,8 +115,8 @@ def test_nothing_is_saved_and_every_assumption_names_its_line(single):
     process, folder = single
     assert not (folder.parent / "saved.pt").exists()
     notes = {each.code: each.where for each in process.notes}
-    assert notes["not-saved"].endswith("train.py:25")
-    assert notes["stand-in-value"].endswith("train.py:20")
+    assert notes["not-saved"].endswith("train.py:27")
+    assert notes["stand-in-value"].endswith("train.py:22")
 
 
 def test_ranks_that_do_the_same_are_copies_and_exchanges_name_their_group(tmp_path):

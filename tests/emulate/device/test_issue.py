@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lumos.emulate.record import CallKind, Group
+from lumos.emulate.record import CallKind, Group, Tensor
 from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Kind
 from lumos.vocabulary import CollectiveKind
@@ -47,7 +47,30 @@ def test_a_view_takes_little_and_launches_nothing(drawn):
     record = drawn()
     record.operator("aten::view")
     record.operator("aten::t")
-    assert host(record.program()) == [(Kind.OPERATOR, 2 * (12_000 + 1_000))]
+    assert host(record.program()) == [(Kind.OPERATOR, 2 * (1_200 + 1_000))]
+
+
+def test_work_that_launches_nothing_takes_less_python_and_less_of_its_own(drawn):
+    record = drawn()
+    on_host = {"inputs": [Tensor((8,), "float32", (1,), 4, "cpu")], "outputs": [Tensor((8,), "float32", (1,), 5, "cpu")]}
+    record.operator("aten::to", leaf=False, inside=[lambda: record.operator("aten::copy_", leaf=False, **on_host)])
+    record.operator("aten::add", **on_host)
+    record.operator()
+    record.operator("aten::add", **on_host)
+    # Python, an operator that calls another, and that one; Python and an operator; then Python around a launch, on either side of it.
+    quiet = 1_200 + 400 + 1_000 + 1_200 + 1_000
+    assert host(record.program()) == [
+        (Kind.OPERATOR, quiet + 12_000 + 10_000),
+        (Kind.LAUNCH, 3_000),
+        (Kind.OPERATOR, 12_000 + 1_000),
+    ]
+
+
+def test_an_operator_that_communicates_is_not_quiet(drawn):
+    record = drawn(world=2, groups=[WORLD])
+    record.operator("_c10d_functional::all_reduce", leaf=False, inside=[lambda: record.exchange()])
+    spent = [ns for kind, ns in host(record.program()) if kind == Kind.OPERATOR]
+    assert spent[0] == 12_000 + 10_000 + 10_000
 
 
 def test_the_backward_thread_goes_on_where_the_main_thread_stopped_and_the_reverse(drawn):

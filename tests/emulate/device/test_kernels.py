@@ -177,6 +177,22 @@ def test_an_unknown_operator_passes_over_what_it_touches_and_is_named():
     a = tensor(4, 8)
     assert works("mine::rotate", a, outputs=[tensor(4, 8)], kernels=kernels) == [Traffic(128, 1, STRIDED)]
     assert kernels.unknown == {"mine::rotate": 1}
+    # One that returns nothing writes into what it is given.
+    assert works("mine::rotate_into", a, tensor(4, 8), outputs=[None], kernels=kernels) == [Traffic(128, 1, STRIDED)]
+
+
+def test_fsdp_joins_gradients_into_memory_that_it_is_given():
+    gradients, joined = [tensor(4, 8), tensor(8)], tensor(40, dtype="float32")
+    kernels = Kernels(H100)
+    assert works("fsdp::chunk_cat", gradients, 0, 8, joined, outputs=[None], kernels=kernels) == [Traffic(2 * 40 + 4 * 40, 1, POINTWISE)]
+    assert not kernels.unknown
+
+
+def test_a_copy_runs_as_element_wise_work_does_where_rows_of_a_cache_line_stay_rows():
+    whole, rows, columns = tensor(8, 128), tensor(8, 64, stride=(128, 1)), tensor(8, 64, stride=(1, 8))
+    for part, kind in ((rows, POINTWISE), (columns, STRIDED), (tensor(8, 32, stride=(64, 1)), STRIDED)):
+        size = 2 * (whole.shape[0] * whole.shape[1] + 2 * part.shape[0] * part.shape[1])
+        assert works("aten::cat", [part, part], 1, outputs=[whole]) == [Traffic(size, 1, kind)]
 
 
 @pytest.mark.parametrize(("tensors", "sizes", "expected"), [(100, 65_536, 2), (1, 65_536 * 320 * 3, 3), (0, 0, 0)])

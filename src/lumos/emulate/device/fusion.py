@@ -3,9 +3,10 @@
 A script's compiled functions run operator by operator here, inside ranges that say so. This follows what TorchInductor does with
 their graph (torch/_inductor/scheduler.py): an element-wise operator, a reduction, a normalisation or a copy is not run where it stands, but
 as part of the kernel that is first needed by an operator which cannot be fused (a multiplication, attention, …) or by the end of
-the range. Such a kernel reads what others made and writes what others need, and nothing in between reaches memory. The backward
-pass of a range makes intermediate values again from what was kept, as the partitioner of AOTAutograd does, rather than have
-the forward pass write them.
+the range. A collective needs what it sends. Such a kernel reads what others made and writes what others need, and nothing in between
+reaches memory. The backward pass of a range makes intermediate values again from what was kept, as the partitioner of AOTAutograd does,
+rather than have the forward pass write them; and a kernel makes values again that are cheap to make rather than read them. Operators on
+complex numbers are left alone (torch/_inductor/lowering.py: they fall back to those of ATen).
 
 Limits: kernels that only share what they read stay apart, a reduction of long rows reads its input once, and breaks of the
 graph inside a range are not seen.
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.blocks.work import Traffic
 from lumos.cost.memory_bound import NORMALISATION, POINTWISE, REDUCTION, STRIDED
-from lumos.emulate.device.launch import DeviceEngine, Launch, nbytes, results_of, tensors_of
-from lumos.emulate.record import REGION_PREFIX
+from lumos.emulate.device.launch import DeviceEngine, Launch, in_lines, nbytes, results_of, tensors_of
+from lumos.emulate.device.needed import unneeded
+from lumos.emulate.device.regions import Region, compiled, gives_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from lumos.emulate.record import Operator, Process
+    from lumos.emulate.record import Operator, Process, Tensor
 
 #: Classes of kernels that are fused, the one that a kernel of several takes first.
 _CLASSES = (NORMALISATION, REDUCTION, POINTWISE, STRIDED)
@@ -33,13 +35,11 @@ _NAMES = {NORMALISATION: "triton_per_fused", REDUCTION: "triton_red_fused", POIN
 _WORDS = 4
 #: Operators that write their first tensor without reading it.
 _OVERWRITE = ("copy", "fill", "zero")
-
-
-class Region(NamedTuple):
-    """A call of a compiled function: the place of its mark, and whether it is the backward pass of that call."""
-
-    mark: int
-    backward: bool
+#: A value of element-wise work that reads so many tensors at most is made again where it is read (realize_reads_threshold in
+#: torch/_inductor/config.py).
+_READS = 4
+#: Stands among the readers of a storage for a collective or message.
+_EXCHANGE = -1
 
 
 class _Piece(NamedTuple):
@@ -51,6 +51,17 @@ class _Piece(NamedTuple):
     writes: dict[int, int]
 
 
+class _Made(NamedTuple):
+    """Of memory that a kernel makes: bytes of each storage that it is made from, and whether that takes a reduction."""
+
+    sources: dict[int, int]
+    reduced: bool
+
+    @property
+    def is_cheap(self) -> bool:
+        return not self.reduced and len(self.sources) <= _READS
+
+
 def launched(process: Process, kernels: Callable[[Operator], list[Launch]]) -> tuple[list[list[Launch]], dict[int, Region]]:
     """What each operator of a process launches, and the region of those that were compiled, by their index."""
     regions = compiled(process)
@@ -58,83 +69,52 @@ def launched(process: Process, kernels: Callable[[Operator], list[Launch]]) -> t
     return (_Fusion(process, own, regions).run() if regions else own), regions
 
 
-def compiled(process: Process) -> dict[int, Region]:
-    """The region of every operator that belongs to a compiled range, or to the backward pass of one."""
-    found: dict[int, Region] = {}
-    marks = [(i, mark) for i, mark in enumerate(process.marks) if mark.name.startswith(REGION_PREFIX)]
-    if not marks:
-        return found
-    forward: dict[tuple[int, int], int] = {}
-    for i, operator, place in _inside(process, [(mark.thread, mark.begin, mark.end, i) for i, mark in marks]):
-        found[i] = Region(place, False)
-        if operator.sequence >= 0 and operator.forward_thread < 0:
-            forward.setdefault((operator.thread, operator.sequence), place)
-    nodes = [
-        (each.thread, each.begin, each.end, forward[each.forward_thread, each.sequence])
-        for each in process.operators
-        if each.forward_thread >= 0 and (each.forward_thread, each.sequence) in forward
-    ]
-    for i, _, place in _inside(process, nodes):
-        found.setdefault(i, Region(place, True))
-    return found
-
-
-def _inside(process: Process, spans: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, Operator, int]]:
-    """The operators in spans of threads, with what the innermost span of each carries. spans: thread, begin, end, and that."""
-    every = [(thread, begin, -end, -1, place) for thread, begin, end, place in spans]
-    every += [(each.thread, each.begin, -each.end, i, -1) for i, each in enumerate(process.operators)]
-    found: list[tuple[int, Operator, int]] = []
-    open_: list[tuple[int, int, int]] = []  # thread, end, and what the span carries
-    for thread, begin, end, i, place in sorted(every):
-        while open_ and (open_[-1][0] != thread or open_[-1][1] < begin):
-            open_.pop()
-        if i < 0:
-            open_.append((thread, -end, place))
-        elif open_:
-            found.append((i, process.operators[i], open_[-1][2]))
-    return found
-
-
 class _Fusion:
-    """Goes through the operators in their order, and keeps what is to be fused until it is needed."""
+    """Goes through the operators and exchanges in their order, and keeps what is to be fused until it is needed."""
 
     def __init__(self, process: Process, own: Sequence[list[Launch]], regions: dict[int, Region]) -> None:
-        self.operators, self.regions = process.operators, regions
-        self.out = [list(each) for each in own]
-        self.order = sorted(range(len(process.operators)), key=lambda i: process.operators[i].begin)
-        self.pieces = {i: piece for i in regions if (piece := _piece(process.operators[i], own[i])) is not None}
+        self.process, self.regions = process, regions
+        working = {i for i, operator in enumerate(process.operators) if operator.leaf and own[i]}
+        dropped = unneeded(process, working, regions)
+        self.out = [[] if i in dropped else list(each) for i, each in enumerate(own)]
+        self.pieces = {i: piece for i in regions if (piece := _piece(process.operators[i], self.out[i])) is not None}
+        self.reads = {i: {tensor.storage for tensor in tensors_of(process.operators[i].inputs)} for i in working - dropped}
         self.readers: dict[int, list[int]] = defaultdict(list)
-        for i, operator in enumerate(process.operators):
-            for storage in {tensor.storage for tensor in tensors_of(operator.inputs)} if operator.leaf and own[i] else ():
+        for i, storages in self.reads.items():
+            for storage in storages:
                 self.readers[storage].append(i)
+        for exchange in process.exchanges:
+            for storage in exchange.storages:
+                self.readers[storage].append(_EXCHANGE)
+        self.given_back = gives_back(process)
         self.waiting: dict[int, _Piece] = {}
         self.makers: dict[int, list[int]] = defaultdict(list)
         self.sources: dict[int, dict[int, int]] = {}  # of a storage that was never written: what it is made from again, with bytes
 
     def run(self) -> list[list[Launch]]:
-        region, last = None, -1
-        for i in self.order:
-            if self.regions.get(i) != region:
-                if self.waiting:
-                    self.out[last] += self._kernels(set(self.waiting))
-                region = self.regions.get(i)
-            if region is not None:
-                self._step(i)
+        operators = self.process.operators
+        moments = [(operator.begin, i, self.reads.get(i, set())) for i, operator in enumerate(operators)]
+        moments += [(exchange.begin, _EXCHANGE, set(exchange.storages)) for exchange in self.process.exchanges]
+        moments.sort(key=lambda moment: moment[0])
+        ends = {self.regions[i]: i for _, i, _ in moments if i in self.regions}
+        last = -1  # the operator of a region that came last
+        for _, i, reads in moments:
+            if i in self.pieces:
+                self._wait(i)
+            elif self.waiting and (needed := self._needed(reads)):
+                at = i if i in self.regions else last
+                self.out[at] = [*self._kernels(needed), *self.out[at]] if at == i else [*self.out[at], *self._kernels(needed)]
+            if i in self.regions:
                 last = i
-        if self.waiting:
-            self.out[last] += self._kernels(set(self.waiting))
+                if ends[self.regions[i]] == i:
+                    self.out[i] += self._kernels({each for each in self.waiting if self.regions[each] == self.regions[i]})
         return self.out
 
-    def _step(self, i: int) -> None:
-        piece = self.pieces.get(i)
-        if piece is not None:
-            self.out[i] = []
-            self.waiting[i] = piece
-            for storage in piece.writes:
-                self.makers[storage].append(i)
-        elif self.out[i]:
-            touched = {tensor.storage for tensor in tensors_of(self.operators[i].inputs)}
-            self.out[i] = [*self._kernels(self._needed(touched)), *self.out[i]]
+    def _wait(self, i: int) -> None:
+        self.out[i] = []
+        self.waiting[i] = self.pieces[i]
+        for storage in self.pieces[i].writes:
+            self.makers[storage].append(i)
 
     def _needed(self, storages: set[int]) -> set[int]:
         """The waiting operators that make these storages, or what they are made from."""
@@ -154,7 +134,7 @@ class _Fusion:
     def _groups(self, chosen: set[int]) -> list[list[int]]:
         of: dict[int, list[int]] = {}
         groups: list[list[int]] = []
-        for i in sorted(chosen, key=lambda one: self.operators[one].begin):
+        for i in sorted(chosen, key=lambda one: self.process.operators[one].begin):
             piece = self.waiting[i]
             joined = [of[storage] for storage in (*piece.reads, *piece.writes) if storage in of]
             mine = joined[0] if joined else []
@@ -171,34 +151,37 @@ class _Fusion:
 
     def _kernel(self, group: list[int]) -> Launch | None:
         pieces = [self.waiting.pop(i) for i in group]
-        made: dict[int, int] = {}
+        sizes: dict[int, int] = {}
+        made: dict[int, _Made] = {}
         reads: dict[int, int] = {}
         for piece in pieces:
+            own, reduced = dict[int, int](), piece.kernel_class in (NORMALISATION, REDUCTION)
             for storage, size in piece.reads.items():
-                if storage not in made:
-                    for source, bytes_ in self.sources.get(storage, {storage: size}).items():
-                        reads[source] = max(reads.get(source, 0), bytes_)
-            made |= piece.writes
+                sources, reduced_before = made.get(storage, _Made(self.sources.get(storage, {storage: size}), False))
+                _add(own, sources)
+                reduced |= reduced_before
+            _add(reads, own)
+            sizes |= piece.writes
+            made |= dict.fromkeys(piece.writes, _Made(own, reduced))
         members, here = set(group), self.regions[group[0]]
-        written = {storage: size for storage, size in made.items() if self._is_kept(storage, members, here)}
-        for storage in made.keys() - written.keys():
-            self.sources[storage] = reads
-        size = sum(reads.values()) + sum(written.values())
+        written = [storage for storage, found in made.items() if self._is_kept(storage, members, here, found.is_cheap)]
+        self.sources |= {storage: found.sources for storage, found in made.items() if storage not in written}
+        size = sum(reads.values()) + sum(sizes[storage] for storage in written)
         if not written or not size:
             return None
         kernel_class = min((piece.kernel_class for piece in pieces), key=_CLASSES.index)
         words = "_".join(list(dict.fromkeys(piece.name for piece in pieces))[:_WORDS])
         return Launch(f"{_NAMES[kernel_class]}_{words}", Traffic(size, 1, kernel_class))
 
-    def _is_kept(self, storage: int, group: set[int], here: Region) -> bool:
-        """Whether an operator outside of the group reads it, other than one that the backward pass of the same range fuses. What nobody
-        reads is a result of the script's, such as the loss."""
+    def _is_kept(self, storage: int, group: set[int], here: Region, cheap: bool) -> bool:
+        """Whether an operator outside of the group reads it, other than one that makes it again: a fused one of the backward pass of the
+        same range, or, where it is cheap to make, of the same pass. What nobody reads is a result of the script's, such as the loss,
+        where the script has it still."""
         readers = self.readers.get(storage, [])
-        others = [i for i in readers if i not in group]
-        if here.backward or not readers:
-            return bool(others) or not readers
-        again = Region(here.mark, True)
-        return any(i not in self.pieces or self.regions[i] != again for i in others)
+        if not readers:
+            return self.given_back(here, storage)
+        again = {Region(here.mark, True)} - {here} | ({here} if cheap else set())
+        return any(i not in group and (i not in self.pieces or self.regions[i] not in again) for i in readers)
 
 
 def _piece(operator: Operator, launches: Sequence[Launch]) -> _Piece | None:
@@ -206,10 +189,26 @@ def _piece(operator: Operator, launches: Sequence[Launch]) -> _Piece | None:
     traffic = [launch.work for launch in launches if isinstance(launch.work, Traffic) and launch.engine is not DeviceEngine.FILL]
     fusable = len(traffic) == len(launches) > 0 and all(work.kernel_class in _CLASSES for work in traffic)
     name = operator.name.rpartition("::")[2].strip("_")
-    if not fusable or name.startswith("foreach"):
+    inputs, results = list(tensors_of(operator.inputs)), results_of(operator)
+    if not fusable or name.startswith("foreach") or any(tensor.dtype.startswith("complex") for tensor in (*inputs, *results)):
         return None
-    inputs = list(tensors_of(operator.inputs))
     if operator.name.endswith("_") and name in _OVERWRITE:
         inputs = inputs[1:]
-    reads, writes = ({tensor.storage: nbytes(tensor) for tensor in tensors} for tensors in (inputs, results_of(operator)))
-    return _Piece(name, min((work.kernel_class for work in traffic), key=_CLASSES.index), reads, writes)
+    kernel_class = min((work.kernel_class for work in traffic), key=_CLASSES.index)
+    if kernel_class == STRIDED and in_lines((*inputs, *results)):
+        kernel_class = POINTWISE
+    return _Piece(name, kernel_class, _by_storage(inputs), _by_storage(results))
+
+
+def _add(reads: dict[int, int], more: dict[int, int]) -> None:
+    """Add what is read to what is read already: a kernel reads each storage once."""
+    for storage, size in more.items():
+        reads[storage] = max(reads.get(storage, 0), size)
+
+
+def _by_storage(tensors: Sequence[Tensor]) -> dict[int, int]:
+    """Bytes of each storage that the tensors show: different parts of it add up, and the same part counts once."""
+    found: dict[int, int] = defaultdict(int)
+    for tensor in dict.fromkeys(tensors):
+        found[tensor.storage] += nbytes(tensor)
+    return dict(found)

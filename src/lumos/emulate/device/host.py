@@ -4,8 +4,8 @@ An operator of eager mode takes its dispatch, then its launch call. `data/host.t
 recordings on different hosts (`tools/fit_host.py` writes it); the launch call is the accelerator's own where its cluster file has one.
 Hosts differ far more than devices do, so the interval of a time is wide.
 
-Limits: the work of Python between two operators is the same everywhere; a loader's, a logger's or an optimizer's loop over its parameters,
-which asks the device for nothing, is not seen.
+Limits: the work of Python between two operators is the same around all launches, and the same where there are none; what asks for no
+operator, such as a logger's work, a loader's that decodes images or an optimizer's loop over its parameters, is not seen.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ import tomllib
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence, Sized
 
     from lumos.cost.cluster import Accelerator
+    from lumos.emulate.record import Process
 
+#: Beginnings of the names of the backward pass' nodes: the engine's row, and the row of the node inside it.
+_ENGINE, _NODE = "autograd::engine", "Backward"
 _FILE = Path(__file__).parent / "data" / "host.toml"
 
 
@@ -31,13 +34,49 @@ class HostClass(StrEnum):
 
     LEAF = "leaf"  # own time of an operator that launches, without the launch call
     VIEW = "view"  # an operator that neither launches nor calls others
-    OUTER = "outer"  # own time of an operator that calls others
+    OUTER = "outer"  # own time of an operator that calls others, of which some launch
+    QUIET_OUTER = "quiet-outer"  # the same where none launches
     NODE = "node"  # own time of a node of the backward pass
     ENGINE = "engine"  # between two nodes of the backward pass
     PYTHON = "python"  # between two operators of the script
+    QUIET_PYTHON = "quiet-python"  # the same where neither of them launches
     LAUNCH = "launch"  # the call that launches a kernel
     COPY = "copy"  # the call that starts a copy or a fill
     EVENT = "event"  # recording an event, or making a stream wait for one
+
+
+class OperatorTree(NamedTuple):
+    """Of the operators of a process, by their index: those that launch or communicate, themselves or by one that they call, and those that
+    call others."""
+
+    launching: set[int]
+    calling: set[int]
+
+    @classmethod
+    def of(cls, process: Process, launches: Sequence[Sized]) -> OperatorTree:
+        """launches: what each operator launches itself."""
+        rows = [(each.thread, each.begin, -each.end, i) for i, each in enumerate(process.operators)]
+        rows += [(each.thread, each.begin, -each.end, -1) for each in process.exchanges]
+        tree = cls(set(), set())
+        around: list[int] = []
+        for thread, begin, _, i in sorted(rows):
+            while around and (process.operators[around[-1]].thread != thread or process.operators[around[-1]].end < begin):
+                around.pop()
+            if i >= 0:
+                tree.calling.update(around[-1:])
+                around.append(i)
+            if i < 0 or launches[i]:
+                tree.launching.update(around)
+        return tree
+
+
+def class_of(i: int, name: str, tree: OperatorTree) -> HostClass:
+    """The class of the own time of operator `i`, which is called `name`."""
+    if name.startswith(_ENGINE) or (_NODE in name and "::" not in name) or "AccumulateGrad" in name:
+        return HostClass.NODE
+    if i in tree.calling:
+        return HostClass.OUTER if i in tree.launching else HostClass.QUIET_OUTER
+    return HostClass.LEAF if i in tree.launching else HostClass.VIEW
 
 
 class HostTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from lumos.blocks.work import Fixed
 from lumos.emulate.device.communication import exchange_work, stream_of
 from lumos.emulate.device.copies import host_copy_ns
 from lumos.emulate.device.fusion import launched
-from lumos.emulate.device.host import HostClass
+from lumos.emulate.device.host import HostClass, OperatorTree, class_of
 from lumos.emulate.device.launch import DeviceEngine
 from lumos.emulate.device.program import DeviceProgram, Span, Threads
 from lumos.emulate.device.streams import MarkedEvent
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _KINDS = {DeviceEngine.KERNEL: Kind.KERNEL, DeviceEngine.COPY: Kind.MEMCPY, DeviceEngine.FILL: Kind.MEMSET}
 _CALLS = {DeviceEngine.KERNEL: "cudaLaunchKernel", DeviceEngine.COPY: "cudaMemcpyAsync", DeviceEngine.FILL: "cudaMemsetAsync"}
-#: Beginnings of the names of the backward pass' nodes: the engine's row, and the row of the node inside it.
-_ENGINE, _NODE = "autograd::engine", "Backward"
+#: The beginning of the names of the rows of the backward pass' engine.
+_ENGINE = "autograd::engine"
 _NOTHING = MarkedEvent((), -1, -1)
 
 
@@ -70,6 +70,8 @@ class _Walk:
     def __init__(self, process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> None:
         self.process, self.host, self.cluster = process, host, cluster
         self.launches, self.regions = launched(process, kernels)
+        self.tree = OperatorTree.of(process, self.launches)
+        self.outermost: dict[int, int] = {}  # by thread: the last operator that no other called
         self.program = DeviceProgram(process)
         self.threads = Threads(self.program)
         self.groups = {group.name: group.ranks for group in process.groups}
@@ -114,13 +116,15 @@ class _Walk:
         inner = self.threads.operators[thread]
         fused, launches = i in self.regions, self.launches[i]
         if not inner and not fused:
-            self.threads.spend(self.host[HostClass.ENGINE if operator.name.startswith(_ENGINE) else HostClass.PYTHON])
+            self.threads.spend(self.host[HostClass.ENGINE if operator.name.startswith(_ENGINE) else self._python(i, thread)])
+        if not inner:
+            self.outermost[thread] = i
         inner.append(i)
         self.begun[What.OPERATOR_BEGINS, i] = self.threads.here()
         if fused:  # compiled code calls one operator or kernel for each launch, and nothing around it
             self.threads.spend(len(launches) * self.host[HostClass.LEAF])
         else:
-            self.threads.spend(self.host[_class_of(operator.name, operator.leaf, bool(launches))])
+            self.threads.spend(self.host[class_of(i, operator.name, self.tree)])
         self.fetched.pop(thread, None)
         for launch in launches:
             self.threads.flush(operator.name)
@@ -129,6 +133,11 @@ class _Walk:
             task = self.threads.issue(call, self.threads.stream(operator.stream), _KINDS[launch.engine], launch.name, launch.work)
             if "DtoH" in launch.name:
                 self.fetched[thread] = task
+
+    def _python(self, i: int, thread: int) -> HostClass:
+        """The class of the time before an operator that no other called: a framework's own code lies around launches."""
+        quiet = i not in self.tree.launching and self.outermost.get(thread, -1) not in self.tree.launching
+        return HostClass.QUIET_PYTHON if quiet else HostClass.PYTHON
 
     def _operator_ends(self, i: int) -> None:
         self.threads.operators[self.threads.current].remove(i)
@@ -214,11 +223,3 @@ def moments(process: Process) -> Iterator[Moment]:
         yield Moment(mark.end, What.MARK_ENDS, mark.thread, i)
     yield from (Moment(call.position, What.CALL, call.thread, i) for i, call in enumerate(process.calls))
     yield from (Moment(allocation.position, What.ALLOCATION, -1, i) for i, allocation in enumerate(process.allocations))
-
-
-def _class_of(name: str, leaf: bool, launches: bool) -> HostClass:
-    if name.startswith(_ENGINE) or (_NODE in name and "::" not in name) or "AccumulateGrad" in name:
-        return HostClass.NODE
-    if not leaf:
-        return HostClass.OUTER
-    return HostClass.LEAF if launches else HostClass.VIEW

@@ -13,11 +13,13 @@ from lumos.emulate.record import Tensor
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lumos.blocks.work import Work
     from lumos.emulate.record import Argument, Operator
 
+#: Bytes of a cache line of the device.
+_LINE = 128
 #: Bytes of an element of a type that no part of Lumos knows, such as a quantised one of a user's own kernel.
 _UNKNOWN_BYTES = 4
 
@@ -107,3 +109,21 @@ def same_layout(one: Tensor, other: Tensor) -> bool:
 def _steps(tensor: Tensor) -> tuple[int, ...]:
     """The strides of the dimensions that have more than one element; those of others mean nothing."""
     return tuple(step for step, size in zip(tensor.stride, tensor.shape, strict=True) if size != 1)
+
+
+def in_lines(tensors: Iterable[Tensor]) -> bool:
+    """Whether a cache line or more of each tensor lies beside each other when the elements are visited in the order of the shape, so that
+    copying them takes as long as element-wise work does. True where the strides are not known."""
+    return all(_run(tensor) * width(tensor.dtype) >= min(_LINE, nbytes(tensor)) for tensor in tensors)
+
+
+def _run(tensor: Tensor) -> int:
+    """Elements that lie beside each other, from the innermost dimension on."""
+    if len(tensor.stride) != len(tensor.shape):
+        return shown_elements(tensor)
+    elements = 1
+    for size, step in zip(reversed(tensor.shape), reversed(tensor.stride), strict=True):
+        if size != 1 and step != elements:
+            break
+        elements *= size
+    return elements

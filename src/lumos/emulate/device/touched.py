@@ -16,7 +16,7 @@ import msgspec
 
 from lumos.blocks.work import Traffic
 from lumos.cost.memory_bound import POINTWISE, REDUCTION, STRIDED
-from lumos.emulate.device.launch import Launch, nbytes, results_of, same_layout, shown_elements, tensors_of
+from lumos.emulate.device.launch import Launch, in_lines, nbytes, results_of, same_layout, shown_elements, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,13 +28,15 @@ _TERM = re.compile(r"(?:(?P<factor>\d+) )?(?P<side>in|out)(?:(?P<all>\*)|(?P<fir
 
 
 class TableEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kernel_class": "class"}):
-    """One kernel of the listed operators; none where `kernel` is empty. reads, writes: terms as the file explains them."""
+    """One kernel of the listed operators; none where `kernel` is empty. reads, writes: terms as the file explains them. copies: it only
+    copies, and is as fast as element-wise work where rows stay rows."""
 
     operators: tuple[str, ...]
     kernel: str = ""
     kernel_class: str = POINTWISE
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    copies: bool = False
 
 
 @cache
@@ -64,10 +66,12 @@ def table_kernels(name: str, operator: Operator) -> list[Launch] | None:
 
 
 def unlisted(name: str, operator: Operator) -> list[Launch]:
-    """One pass over everything that the operator is given and gives back, each piece of memory once; nothing for a view."""
+    """One pass over everything that the operator is given and gives back, each piece of memory once; nothing for a view. One that returns
+    nothing writes into what it is given."""
     inputs, outputs = list(tensors_of(operator.inputs)), results_of(operator)
     given = {tensor.storage for tensor in inputs}
-    if operator.outputs and not operator.name.endswith("_") and all(tensor.storage in given for tensor in outputs):
+    returns = any(each is not None for each in operator.outputs)
+    if returns and not operator.name.endswith("_") and all(tensor.storage in given for tensor in outputs):
         return []
     size = sum(map(nbytes, inputs)) + sum(map(nbytes, outputs))
     return [Launch(f"{name}_kernel", Traffic(size, 1, STRIDED))] if size else []
@@ -80,6 +84,8 @@ def _launch(entry: TableEntry, name: str, inputs: Sequence[Tensor], outputs: Seq
     kernel_class = entry.kernel_class
     if kernel_class == POINTWISE and entry.reads and not _contiguous(inputs, outputs):
         kernel_class = STRIDED
+    if entry.copies and in_lines((*inputs, *outputs)):
+        kernel_class = POINTWISE
     return Launch(f"{entry.kernel} [{name}]", Traffic(size, 1, kernel_class))
 
 
@@ -93,7 +99,8 @@ def _bytes(term: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> in
 
 
 def _contiguous(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-    """Whether every tensor of more than one element has the first result's shape and layout, so that one pass over memory does."""
-    if not outputs:
-        return True
-    return all(same_layout(tensor, outputs[0]) for tensor in (*inputs, *outputs[1:]) if shown_elements(tensor) > 1 or len(tensor.shape) > 1)
+    """Whether all tensors of more than one element have one shape and layout, so that one pass over memory does."""
+    tensors = [tensor for tensor in inputs if shown_elements(tensor) > 1 or len(tensor.shape) > 1]
+    known = [tensor for tensor in (*outputs, *tensors) if len(tensor.stride) == len(tensor.shape)]
+    first = next(iter(known or outputs), None)
+    return first is None or all(same_layout(tensor, first) for tensor in (*tensors, *outputs))

@@ -180,7 +180,8 @@ def _lists(rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, i
     found.marks.extend(
         record.Mark(f"ProfilerStep#{number}", 0, before + 1, end) for (_, before), (number, end) in itertools.pairwise(steps)
     )
-    return found._replace(operators=as_plain(found.operators))
+    freed = {each.storage: each.position for each in found.allocations if each.bytes < 0}
+    return found._replace(operators=as_plain(found.operators, freed))
 
 
 def _with_children(rows: _Rows) -> set[int]:

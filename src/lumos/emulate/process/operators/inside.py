@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lumos.emulate.process.operators import inside_device
+from lumos.emulate.process.operators import inside_device, inside_images
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +29,12 @@ def of(func: Any, device: str) -> Callable[..., Any] | None:
     if device == "cuda":
         return _ON_DEVICE.get(str(func))
     return _ON_HOST.get(str(func)) or (_promote if _base(func) in _ITERATED else None)
+
+
+def beyond(func: Any, hidden: Hidden, args: Any, out: Any) -> None:
+    """Call what an operator of the host calls after the point where it needs data, so that it could not be followed further."""
+    if str(func) == "aten._convolution.default" and args[6]:
+        inside_images.transposed(hidden, out, args[3])
 
 
 def has_own_kernel(func: Any, device: str) -> bool:
@@ -115,7 +121,39 @@ def _reduced(hidden: Hidden, tensor: Any, dims: Any, keep: bool) -> Any:
 
 
 def _sum(hidden: Hidden, tensor: Any, dims: Any = None, keep: bool = False, *_: Any, **__: Any) -> None:
+    made = _reduced(hidden, tensor, dims, keep)
+    _as_wide_integers(tensor)
+    made.fill_(0)
+
+
+def _as_wide_integers(tensor: Any, *_: Any, **__: Any) -> None:
+    """Integers and truth values are added up in 64 bits."""
+    if not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.dtype != torch.int64:
+        tensor.to(torch.int64)
+
+
+def _cumsum(_: Hidden, tensor: Any, *__: Any, **___: Any) -> None:
+    _as_wide_integers(tensor)
+
+
+def _divide(hidden: Hidden, one: Any, other: Any) -> None:
+    """True division of integers is one of floats."""
+    operands = [each if isinstance(each, torch.Tensor) else hidden(functools.partial(_number, each)) for each in (one, other)]
+    if any(each.dtype.is_floating_point or each.dtype.is_complex for each in operands):
+        _promote(hidden, one, other)
+        return
+    for each in operands:
+        each.to(torch.get_default_dtype())
+
+
+def _largest(hidden: Hidden, tensor: Any, dims: Any = (), keep: bool = False) -> None:
     _reduced(hidden, tensor, dims, keep).fill_(0)
+
+
+def _fused_optimizer(_: Hidden, *given: Any, **__: Any) -> None:
+    """Each parameter's count of steps is read: the last of the six lists of tensors."""
+    for each in given[5]:
+        each.item()
 
 
 def _norm(hidden: Hidden, tensor: Any, _: Any = 2, dims: Any = None, keep: bool = False, *__: Any, **___: Any) -> None:
@@ -194,7 +232,7 @@ def _cat(hidden: Hidden, tensors: Any, dim: int = 0) -> None:
         return
     shape = list(filled[0].shape)
     shape[dim] = sum(each.shape[dim] for each in filled)
-    kind = functools.reduce(torch.promote_types, (each.dtype for each in filled))
+    kind = hidden(lambda: functools.reduce(torch.promote_types, (each.dtype for each in filled)))
     result, offset = hidden(lambda: filled[0].new_empty(shape, dtype=kind)), 0
     alike = one_type and len({(each.shape, each.stride()) for each in filled}) == 1
     for each in filled[:1] if alike else filled:
@@ -236,53 +274,6 @@ def _clamp(_: Hidden, tensor: Any, *__: Any) -> None:
     tensor.to(tensor.dtype)
 
 
-def _from_onednn(hidden: Hidden, shape: Any, like: Any) -> None:
-    """mkldnn_to_dense: a tensor of oneDNN's layout, made as an ordinary one."""
-    torch.empty(0, dtype=like.dtype)
-    made = hidden(lambda: like.new_empty(shape))
-    torch.ops.aten.as_strided_(made, made.shape, made.stride())
-    torch.ops.aten.resize_(made, made.shape)
-
-
-def _convolution(hidden: Hidden, given: Any, weight: Any, bias: Any, padding: Any, stride: Any, dilation: Any, groups: int) -> None:
-    none = [0] * len(stride)
-    result = hidden(lambda: torch.ops.aten.convolution(given, weight, bias, stride, padding, dilation, False, none, groups))
-    torch.empty(0, dtype=given.dtype)
-    _from_onednn(hidden, result.shape, given)
-
-
-def _convolution_backward(hidden: Hidden, grad: Any, given: Any, weight: Any, biases: Any, *rest: Any) -> None:
-    wanted = rest[-1]
-    if not grad.is_contiguous():
-        grad.contiguous()
-    if wanted[0]:
-        torch.empty(0, dtype=given.dtype)
-        _from_onednn(hidden, given.shape, given)
-    if wanted[2]:
-        _from_onednn(hidden, biases, given)
-    if wanted[1]:
-        _from_onednn(hidden, weight.shape, given)
-
-
-def _batch_norm(_: Hidden, given: Any, *__: Any) -> None:
-    _alike(given)
-    for _place in range(6):
-        torch.empty(0, dtype=given.dtype)
-
-
-def _batch_norm_backward(_: Hidden, __: Any, given: Any, *___: Any) -> None:
-    _alike(given)
-    for _place in range(2):
-        torch.empty(0, dtype=given.dtype)
-    _alike(given)
-
-
-def _alike(tensor: Any) -> Any:
-    """A tensor of the same shape in the memory format that suits it, which is named and so not read off the strides."""
-    last = tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-    return torch.empty_like(tensor, memory_format=torch.channels_last if last else torch.contiguous_format)
-
-
 def _isnan(_: Hidden, tensor: Any) -> None:
     tensor.ne(tensor)
 
@@ -309,7 +300,7 @@ def _flash_backward(_: Hidden, grad: Any, query: Any, key: Any, value: Any, out:
         each.transpose(1, 2)
 
 
-_ON_HOST: dict[str, Callable[..., Any]] = {
+_ON_HOST: dict[str, Callable[..., Any]] = inside_images.ON_HOST | {
     "aten.zero_.default": _zero_,
     "aten.addmm.default": _addmm,
     "aten.mm.default": _mm,
@@ -317,6 +308,13 @@ _ON_HOST: dict[str, Callable[..., Any]] = {
     "aten.sum.dim_IntList": _sum,
     "aten.sum.IntList_out": _sum,
     "aten.linalg_vector_norm.default": _norm,
+    "aten.sum.default": _sum,
+    "aten.cumsum.default": _cumsum,
+    "aten._fused_adam_.default": _fused_optimizer,
+    "aten._fused_adamw_.default": _fused_optimizer,
+    "aten.div.Tensor": _divide,
+    "aten.amax.default": _largest,
+    "aten.amin.default": _largest,
     "aten.all.dim": _all,
     "aten.all.default": _all,
     "aten.mean.dim": _mean,
@@ -330,10 +328,6 @@ _ON_HOST: dict[str, Callable[..., Any]] = {
     "aten.cat.default": _cat,
     "aten.arange.start_out": _arange,
     "aten.clamp.default": _clamp,
-    "aten.mkldnn_convolution.default": _convolution,
-    "aten.convolution_backward.default": _convolution_backward,
-    "aten.native_batch_norm.default": _batch_norm,
-    "aten.native_batch_norm_backward.default": _batch_norm_backward,
     "aten.isnan.default": _isnan,
     "aten.relu.default": _relu,
     "aten.mkldnn_rnn_layer.default": _recurrent_layer,

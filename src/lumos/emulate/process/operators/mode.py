@@ -38,6 +38,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         self.journal, self.storages, self.streams, self.kind = journal, storages, streams, device
         self.exchanges = Exchanges(journal, storages, streams)
         self._inside = False
+        self._largest: dict[tuple[Any, ...], int] = {}  # elements of the largest result, by operator and shapes: a mesh is made often
 
     def __deepcopy__(self, _: Any) -> Emulation:
         return self  # a copy of a tensor is in the same mode
@@ -107,7 +108,11 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             out = None  # it reads data after all
         if out is None or any(type(each) is torch.Tensor for each in (out if isinstance(out, (list, tuple)) else (out,))):
             with self.journal.closed():
-                return self._result(func, types, args, kwargs)
+                out = self._result(func, types, args, kwargs)
+            if self.journal.recording and _device_of(args, self.kind) == "cpu":
+                with self, torch._C._AutoDispatchBelowAutograd():
+                    inside.beyond(func, self.hidden, args, out)
+            return out
         values.pass_on(func, args, out)
         return out
 
@@ -167,13 +172,16 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         """Elements of the largest tensor that an operator on tensors with data would make; 0 where only the data tell."""
         if any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments):
             return 0  # it writes into tensors that are there
-        with self.journal.closed(), self._closed():
-            try:
-                out = self.dispatch(func, (), args, kwargs)
-            except (RuntimeError, NotImplementedError):
-                return 0
-        found = out if isinstance(out, (list, tuple)) else (out,)
-        return max((each.numel() for each in found if isinstance(each, torch.Tensor)), default=0)
+        asked = (func, _shapes(args), _shapes(kwargs.items()))
+        if asked not in self._largest:
+            with self.journal.closed(), self._closed():
+                try:
+                    out = self.dispatch(func, (), args, kwargs)
+                except (RuntimeError, NotImplementedError):
+                    out = None
+            found = out if isinstance(out, (list, tuple)) else (out,)
+            self._largest[asked] = max((each.numel() for each in found if isinstance(each, torch.Tensor)), default=0)
+        return self._largest[asked]
 
     @contextlib.contextmanager
     def _closed(self) -> Iterator[None]:
@@ -197,6 +205,17 @@ def _storages(arguments: Iterable[Argument]) -> Iterator[int]:
             yield each.storage
         elif isinstance(each, list):
             yield from _storages(each)
+
+
+def _shapes(values_given: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments, with the shape and type of each tensor in its place: all that the shapes of results follow from. What is neither a
+    number nor a tensor, such as an element type, stands as its text."""
+    return tuple(
+        (each.dtype, tuple(each.shape)) if isinstance(each, torch.Tensor)
+        else _shapes(each) if isinstance(each, (list, tuple))
+        else (type(each), each) if isinstance(each, (bool, int, float)) else str(each)
+        for each in values_given
+    )  # fmt: skip
 
 
 def _is_plain(kind: Any) -> bool:

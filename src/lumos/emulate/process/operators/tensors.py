@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from lumos.emulate.process.loading import when_loaded
+
 if TYPE_CHECKING:
     from lumos.emulate.process.journal import Journal
 
@@ -16,6 +18,8 @@ def install(journal: Journal, mode: Any) -> None:
     """Teach them. mode: the mode that the script runs in."""
     importlib.import_module("torch.utils._foreach_utils")._foreach_supported_types.append(FakeTensor)
     importlib.import_module("torch.optim.optimizer")._foreach_supported_types.append(FakeTensor)
+    # transformers makes masks that need no value where it meets tensors without data; a real run reads the values.
+    when_loaded("transformers.utils.import_utils", lambda loaded: setattr(loaded, "is_fake_tensor", lambda _: False))
     _parameters(mode)
     _arrays(journal)
     _finite()
