@@ -176,3 +176,13 @@ def test_a_send_on_a_cpu_thread_goes_to_the_rank_that_its_operator_states(draw, 
     assert meetings(graph) == [[0, 1]]
     assert (graph.duration[graph.rendezvous_task] == 35 * US).all()
     assert np.unique(graph.collectives.nbytes).tolist() == [400]
+
+
+def test_a_kernel_that_states_what_the_row_around_its_launch_states_carries_one_message(draw, trace):
+    """Recent profilers note a message twice: in the row around the launch, and in the kernel's own."""
+    said = stated("send", 1)
+    drawing = draw(0, 2).op("record_param_comms", 0, 20, **said).launch((5, 5), (12, 50), 9, KERNEL, **said)
+    found = rank_graph(trace(drawing)).collectives
+    assert [found.kinds[k] for k in found.kind] == ["send"]
+    assert found.nbytes.tolist() == [4000]
+    assert found.peer.tolist() == [1]

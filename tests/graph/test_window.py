@@ -87,3 +87,14 @@ def test_launches_that_load_the_code_of_their_kernels_are_no_full_queue(draw, tr
     for i in range(60):  # every other launch is the first of its kernel
         drawing.launch((60 * i, 4 if i % 2 else 50), (9000 + 100 * i, 100), 7, "k" if i % 2 else f"k{i}")
     assert rank_graph(trace(drawing)).queue_depth is None
+
+
+def test_a_device_whose_work_from_before_the_recording_holds_up_a_copy_alone_has_no_launches_to_compare(draw, trace):
+    drawing = draw().copy((0, 5), (5000, 50), "Memcpy HtoD (Pinned -> Device)", 1000)
+    correlation = drawing.correlate()
+    drawing.call("cudaLaunchKernel", 10, 5, correlation=correlation).row(
+        "kernel", "k", 5020, 10, pid=1, tid=7, device=1, stream=7, correlation=correlation
+    )
+    graph = rank_graph(trace(drawing))
+    held_up = graph.release_task[graph.on_device[graph.release_task]]
+    assert [graph.names[i] for i in graph.name[held_up]] == ["Memcpy HtoD (Pinned -> Device)", "k"] and graph.queue_depth is None

@@ -56,6 +56,24 @@ def test_an_optimizer_does_not_grow_with_the_tokens():
     assert LONGER.operator(update, True, of_weights=True) == update
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("aten::addmm", ((128,), (32, 128), (128, 128))),
+        ("aten::mm", ((128, 32), (32, 128))),
+        ("aten::linear", ((4, 8, 128), (128, 128))),
+    ],
+)
+def test_a_square_matrix_is_of_the_feed_forward_part_where_attention_has_none(name, shapes):
+    """Half of the heads on each of two ranks, and half of a feed-forward part twice as wide as the model: on a rank it is as wide."""
+    part = Sizes(micro_batch=4, seq=8, hidden=128, heads=4, kv_heads=4, head_dim=16, ffn=128, vocab=1000)
+    wider = Resize(part, part._replace(ffn=256))
+    after = wider.operator(op(name, *shapes), True)
+    assert operator_work(after) == 2 * operator_work(op(name, *shapes))
+    assert sorted(wider.weight((128, 128), True)) == [128, 256]
+    assert wider.operator(op("aten::mm", (32, 128), (128, 64)), True).shapes == ((32, 128), (128, 64))
+
+
 def test_attention_grows_by_arithmetic_only_as_far_as_arithmetic_takes_its_time():
     queries = (4, 4, 64, 64)
     before = op(ATTENTION, queries, queries, queries)

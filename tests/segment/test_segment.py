@@ -71,16 +71,37 @@ def row(name, start, duration, number, thread=1):
 
 
 @pytest.mark.parametrize(
-    ("inside", "number", "phase"),
-    [("torch::autograd::CppNode<Lookup>", 7, Phase.BACKWARD), ("aten::linear", 9, Phase.RECOMPUTE)],
+    ("inside", "number", "later", "phase"),
+    [
+        ("torch::autograd::CppNode<Lookup>", 7, 9, Phase.BACKWARD),
+        ("aten::linear", 9, 6, Phase.RECOMPUTE),
+        ("FlashAttnFunc", 9, 9, Phase.RECOMPUTE),
+        ("NestedRedistribute", 9, 6, Phase.BACKWARD),
+    ],
 )
-def test_an_operator_with_its_own_number_inside_a_node_is_recomputed(tmp_path, inside, number, phase):
+def test_an_operator_with_its_own_number_inside_a_node_is_recomputed_and_a_function_if_its_node_follows(
+    tmp_path, inside, number, later, phase
+):
     node = "autograd::engine::evaluate_function: torch::autograd::CppNode<Lookup>"
-    rows = [row("aten::embedding", 0, 10, 7), row(node, 20, 30, 7, 2), row(inside, 25, 20, number, 2)]
+    after = "autograd::engine::evaluate_function: MmBackward0"
+    rows = [row("aten::embedding", 0, 10, 7), row(node, 20, 30, 7, 2), row(inside, 25, 20, number, 2), row(after, 60, 10, later, 2)]
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"traceEvents": rows}))
     found = units(read(str(path)).traces[0])
-    assert [int(p) for p in found.phase] == [Phase.FORWARD, phase]
+    assert [int(p) for p in found.phase] == [Phase.FORWARD, phase, Phase.BACKWARD]
+
+
+def test_of_two_that_have_the_same_number_the_later_one_is_recomputed(tmp_path):
+    """Two nodes: the first calls a function that has the number which the second's recomputed function then takes."""
+    node = "autograd::engine::evaluate_function: MulBackward0"
+    rows = [row("aten::mul", 0, 10, 7), row("aten::mul", 10, 10, 8)]
+    rows += [row(node, 20, 30, 8, 2), row("NestedRedistribute", 25, 20, 9, 2)]
+    rows += [row(node, 60, 30, 7, 2), row("Attention", 65, 20, 9, 2)]
+    rows += [row("autograd::engine::evaluate_function: AddmmBackward0", 100, 10, 9, 2)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    found = units(read(str(path)).traces[0])
+    assert [int(p) for p in found.phase[2:]] == [Phase.BACKWARD, Phase.RECOMPUTE, Phase.BACKWARD]
 
 
 def test_two_layers_and_unlike_layers_are_read_with_less_confidence(tmp_path):

@@ -22,10 +22,10 @@ def rows(at, end, *named):
         yield {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": at + depth, "dur": end - 2 * depth, "args": args}
 
 
-def recording(tmp_path, attended):
-    """A layer as DTensor runs it. attended: the rows of its attention."""
+def recording(tmp_path, attended, parts=PARTS):
+    """A layer as DTensor runs it, forward and, where parts are given, the gradients of its inputs. attended: the rows of its attention."""
     events, at = [], 0
-    for name, (n, k) in PARTS.items():
+    for name, (n, k) in parts.items():
         wn, wk = WHOLE[name]
         events += rows(
             at,
@@ -38,6 +38,10 @@ def recording(tmp_path, attended):
         if name == "values":
             events += rows(at, 20, *attended)
             at += 40
+    for n, k in parts.values() if parts is not PARTS else ():
+        node = "autograd::engine::evaluate_function: MmBackward0"
+        events += rows(at, 20, (node, []), ("aten::mm", [[TOKENS, n], [n, k]]))
+        at += 40
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"traceEvents": events}))
     return read(str(path)).traces[0]
@@ -53,6 +57,13 @@ def test_sizes_are_those_of_the_rows_that_launch(tmp_path, stem):
     )
     assert (found.micro_batch, found.seq, found.hidden) == (2, 8, 64)
     assert (found.heads, found.kv_heads, found.head_dim, found.ffn) == (2, 1, 16, 128)
+
+
+def test_a_feed_forward_part_as_wide_as_the_model_is_not_taken_for_the_keys(tmp_path):
+    """The gradient of the keys' input multiplies by a matrix that leads from their width to the model's, as a feed-forward part's does."""
+    parts = PARTS | {"up": (64, 64), "down": (64, 64)}
+    found = sizes(recording(tmp_path, [("aten::_scaled_dot_product_flash_attention", [[2, 2, 8, 16]] * 3)], parts))
+    assert (found.hidden, found.kv_heads, found.ffn) == (64, 1, 64)
 
 
 def test_only_the_innermost_operators_of_attention_have_positions_first():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,3 +74,20 @@ def test_the_causes_of_an_interval_make_up_its_width(bench):
     assert (causes.unknown_s, causes.gaps_s) == (0, 0)
     half = (causes.replay_error**2 + causes.step_spread**2) ** 0.5
     assert found.step_time_high_s / found.step_time_s - 1 == pytest.approx(max(half, 0.001), rel=1e-6)
+
+
+def test_what_the_interval_of_a_changed_plan_consists_of(bench):
+    """A base of 10 s, 10 % either way; the changed step between 7.2 and 13.2 s. Without those 10 % it is between 8 and 12 s, which is what
+    the costs of its work leave open. With 1 % of the base unknown, each end lies another 0.1 s out."""
+    base, changed = step_of(10, 9, 11), step_of(10.5, 7.2, 13.2)
+    causes = bench.causes_of(SimpleNamespace(base=base, outcome=changed, trust=SimpleNamespace(unknown=0.0)))
+    assert causes.prices_s == pytest.approx(4)
+    assert (causes.unknown_s, causes.gaps_s) == (0, 0)
+    assert causes[:3] == bench.interval_causes(bench.graph, bench.typical)[:3]
+    changed = step_of(10.5, 7.1, 13.3)
+    causes = bench.causes_of(SimpleNamespace(base=base, outcome=changed, trust=SimpleNamespace(unknown=0.01)))
+    assert (causes.unknown_s, causes.prices_s) == (pytest.approx(0.1), pytest.approx(4))
+
+
+def step_of(time, low, high):
+    return SimpleNamespace(step_time_s=time, step_time_low_s=low, step_time_high_s=high)

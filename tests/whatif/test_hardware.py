@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective import collective
+from lumos.cost.gemm import gemm
 from lumos.graph.build import build
 from lumos.graph.table import Kind
 from lumos.segment.segment import segment
 from lumos.trace import read
-from lumos.vocabulary import CollectiveKind
+from lumos.vocabulary import CollectiveKind, DType
 from lumos.whatif.hardware import network, on_cluster, on_host
 from lumos.whatif.layout.measured_layout import measured_layout
 
@@ -47,3 +49,26 @@ def test_the_cpu_of_another_host_takes_longer_or_is_unknown():
     assert np.array_equal(unknown.factor, np.ones(len(graph)))
     assert np.array_equal(unknown.low, np.where(works, 0.85, 1.0)) and np.array_equal(unknown.high, np.where(works, 1.15, 1.0))
     assert [d.code for d in unknown.diagnostics] == ["host-unknown"]
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+@pytest.mark.parametrize(("kernel", "dtype"), [("sm80_xmma_gemm_f32f32_tf32f32", DType.TF32), ("ampere_sgemm_128x64_tn", DType.FP32)])
+def test_a_product_in_fp32_moves_at_the_rate_that_its_kernel_works_at(tmp_path, kernel, dtype, shapes):
+    """A large product is bound by arithmetic. Without shapes a kernel in fp32 counts as the type that gains least from the new device."""
+    sizes = [4096, 4096], [4096, 4096]
+    given = {"Input Dims": sizes, "Input type": ["float", "float"], "Concrete Inputs": ["", ""]} if shapes else {}
+    rows = [
+        {"cat": "cpu_op", "name": "aten::mm", "tid": 1, "ts": 0, "dur": 20, "args": given},
+        {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 1, "ts": 5, "dur": 5, "args": {"correlation": 1}},
+        {"cat": "kernel", "name": kernel, "tid": 7, "ts": 12, "dur": 900, "args": {"stream": 7, "device": 0, "correlation": 1}},
+    ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [{"ph": "X", "pid": 1, **row} for row in rows]}))
+    job = read(str(path))
+    graph = build(job)
+    old, new = load_cluster("a100"), load_cluster("b200")
+    found = on_cluster(measured_layout(segment(graph, job)), job, old, new, "b200")
+    before, after = (int(gemm(4096, 4096, 4096, c.accelerator, dtype, cast=False).time) for c in (old, new))
+    peaks = {d: old.accelerator.peak_flops[d] / new.accelerator.peak_flops[d] for d in (DType.TF32, DType.BF16, DType.FP32)}
+    expected = after / before if shapes else peaks[DType.TF32] if dtype is DType.TF32 else max(peaks[DType.BF16], peaks[DType.FP32])
+    assert found.factor[graph.kind == Kind.KERNEL].tolist() == pytest.approx([expected])

@@ -43,11 +43,14 @@ KINDS = {
     "c10d::_reduce_scatter_base_": Kind(
         "_reduce_scatter_base", "ncclDevKernel_ReduceScatter_Sum_{}_RING_LL", 1, lambda n, _: n[1], lambda n, _: n[0]
     ),
+    "c10d::broadcast_": Kind("broadcast", "ncclDevKernel_Broadcast_RING_LL", 1, lambda n, _: n[0], lambda n, _: n[0]),
     "_c10d_functional::reduce_scatter_tensor": Kind(
         "_reduce_scatter_base", "ncclDevKernel_ReduceScatter_Sum_{}_RING_LL", 1, lambda n, _: n[0], lambda n, ranks: n[0] // ranks
     ),
 }
 WAIT = "_c10d_functional::wait_tensor"
+#: The kernel of messages.
+MESSAGE = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,31 @@ def transfer(node: Node, ranks: int) -> Transfer:
     return Transfer(kind, name, us, facts)
 
 
+@dataclass(frozen=True)
+class Posted:
+    """One side of a message. us: what its transfer takes, alone."""
+
+    sends: bool
+    us: float
+    facts: dict[str, Any]
+
+
+def posted(node: Node, ranks: int, other: int) -> Posted:
+    """The message of an operator in a group of that many ranks, to or from the rank `other`."""
+    sends = node.name == "c10d::send"
+    tensors = node.lists[0]
+    count, dtype = tensors.elements, tensors.dtype
+    amount = count * SIZES[dtype]
+    rate = next(rate for limit, rate in RATES if amount <= limit)
+    us = (3.5e-6 + HOP + amount / (LINK * rate)) * 1e6 * factor("message", BY_NAME) * factor(f"message {amount}", BY_BYTES)
+    name = "send" if sends else "recv"
+    facts = {"Collective name": name, "In msg nelems": count, "Out msg nelems": count, "Group size": ranks, "dtype": TYPES[dtype]}
+    return Posted(sends, us, {**facts, "Dst Rank" if sends else "Src Rank": other})
+
+
 def is_asynchronous(node: Node) -> bool:
     """Whether the script goes on and waits later; functional collectives always do."""
     return node.name.startswith("_c10d_functional::") or "True" in node.concrete
 
 
-__all__ = ["KINDS", "WAIT", "Transfer", "is_asynchronous", "transfer"]
+__all__ = ["KINDS", "MESSAGE", "WAIT", "Posted", "Transfer", "is_asynchronous", "posted", "transfer"]

@@ -10,15 +10,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from validation.foreign.exchanges import KINDS, WAIT, is_asynchronous, transfer
+from validation.foreign.exchanges import KINDS, MESSAGE, WAIT, is_asynchronous, posted, transfer
 from validation.foreign.kernels import launched
-from validation.foreign.nodes import AUTOGRAD, COMPUTE, MARK, Node
+from validation.foreign.nodes import AUTOGRAD, AWAIT, COMPUTE, MARK, MESSAGES, Node
 from validation.foreign.prices import BY_LAUNCH, Priced, Work, factor, price
 from validation.program import (
     Action,
     Collective,
     Give,
     Kernel,
+    Message,
     Operator,
     Pause,
     Rank,
@@ -96,17 +97,12 @@ def rank_of(nodes: list[Node], ways: Ways, place: Place) -> Recorded:
     out = Recorded(Rank(()))
     writer = _Writer(out, ways, place)
     main: list[Action] = []
-    backward: list[Action] = []
     for i, node in enumerate(nodes):
-        if node.name == "backward":
-            main += [Pause(25), Give(f"backward {i}"), Take(f"gradients {i}")]
-            backward += [Take(f"backward {i}"), Pause(15), *writer.actions(node.children, 0.4), *writer.awaited(), Give(f"gradients {i}")]
-        else:
-            main += writer.actions([node], PYTHON)
+        main += writer.backward(node, str(i)) if node.name == "backward" else writer.actions([node], PYTHON)
     if ways.reads_loss:
         main += writer.loss()
     main.append(Pause(END * ways.host))
-    threads: tuple[Thread, ...] = (tuple(main), tuple(backward)) if backward else (tuple(main),)
+    threads: tuple[Thread, ...] = (tuple(main), tuple(writer.autograd)) if writer.autograd else (tuple(main),)
     out.rank = Rank(threads)
     return out
 
@@ -120,6 +116,8 @@ class _Writer:
         self.stream = COMPUTE
         self.links: dict[str, int] = {}  # the stream of each group's asynchronous collectives
         self.pending: list[str] = []  # the events of collectives that nothing has waited for yet
+        self.posted: set[str] = set()  # the events of messages
+        self.autograd: list[Action] = []  # what the autograd thread does
 
     def actions(self, nodes: Iterable[Node], python_us: float) -> Iterator[Action]:
         for node in nodes:
@@ -140,6 +138,12 @@ class _Writer:
             return
         if node.name in KINDS:
             yield from self.exchanged(node)
+            return
+        if node.name == "backward":
+            yield from self.backward(node, f"in {len(self.out.rows)}")
+            return
+        if node.name.startswith((MESSAGES, AWAIT)):
+            yield from self.messages(node) if node.children else self.arrived(node.name.removeprefix(AWAIT).strip())
             return
         if node.name == WAIT:
             yield Operator(self.row(node), self.host(node.name, PLAIN))
@@ -185,6 +189,8 @@ class _Writer:
                 yield Record(event, int(stream))
             case ["wait", stream, event]:
                 yield WaitEvent(int(stream), event)
+            case ["arrived"]:
+                yield from self.awaited()
             case ["synchronise", event]:
                 yield SynchroniseEvent(event)
 
@@ -211,6 +217,56 @@ class _Writer:
             self.pending.append(event)
         for number in (stated, outer):
             yield Operator(number, self.host(node.name, AFTER))
+
+    def backward(self, node: Node, name: str) -> list[Action]:
+        """A backward pass, which the autograd thread runs, while the other waits."""
+        done = [*self.actions(node.children, 0.4), *self.awaited()]
+        self.autograd += [Take(f"backward {name}"), Pause(15), *done, Give(f"gradients {name}")]
+        return [Pause(25), Give(f"backward {name}"), Take(f"gradients {name}")]
+
+    def messages(self, node: Node) -> Iterator[Action]:
+        """Messages: each by a kernel on the stream of its two ranks, or sends and receives together by one on the stream of the group."""
+        number, sides = node.name.removeprefix(MESSAGES).strip(), {child.name for child in node.children}
+        group = self.place.groups[node.children[0].group]
+        ranks = {"Process Group Name": group.name, "Process Group Description": group.description}
+        found: list[tuple[Message, float]] = []
+        streams: list[int] = []
+        for child in node.children:
+            other = group.ranks[child.peer]
+            what = posted(child, len(group.ranks), other)
+            found.append((Message(what.sends, other), what.us))
+            facts = {**what.facts, **ranks, "Process Group Ranks": str(list(group.ranks))}
+            outer, stated = self.row(child), self.row(Node("record_param_comms", {**child.facts, **facts}))
+            yield Operator(outer, self.host(child.name, LAUNCHING))
+            yield Operator(stated, self.host("record_param_comms", PLAIN))
+            if len(sides) == 1:
+                streams.append(self.links.setdefault(f"{sorted((self.number, other))}", LINKS + 4 * len(self.links)))
+                yield from self.sent(stated, facts, found[-1:], streams[-1])
+            for row in (stated, outer):
+                yield Operator(row, self.host(child.name, AFTER))
+        if len(sides) > 1:
+            streams.append(self.links.setdefault(group.name, LINKS + 4 * len(self.links)))
+            together = self.row(Node("nccl:coalesced", {}, annotation=True))
+            yield Operator(together, self.host("coalesced", PLAIN))
+            yield from self.sent(together, {}, found, streams[-1])
+            yield Operator(together, self.host("coalesced", AFTER))
+        for i, stream in enumerate(streams):
+            self.posted.add(f"messages {number} {i}")
+            yield Record(f"messages {number} {i}", stream)
+
+    def sent(self, row: str, facts: dict[str, Any], messages: list[tuple[Message, float]], stream: int) -> Iterator[Action]:
+        """The kernel of messages, which follows what computes."""
+        yield Wait(stream, self.stream)
+        priced = Priced(MESSAGE, max(us for _, us in messages), 24)
+        kernel = self.launch(int(row), priced, facts, stream=stream, meets=tuple(message for message, _ in messages))
+        yield Operator(row, self.host("messages", 1.0), kernel, self.host("launch", CALL), "cudaLaunchKernelExC")
+
+    def arrived(self, number: str) -> Iterator[Action]:
+        """The stream in use waits for messages that were issued together."""
+        i = 0
+        while f"messages {number} {i}" in self.posted:
+            yield WaitEvent(self.stream, f"messages {number} {i}")
+            i += 1
 
     def awaited(self) -> Iterator[Action]:
         """The stream in use waits for the collectives that are under way."""
@@ -259,7 +315,7 @@ class _Writer:
         facts: dict[str, Any],
         work: Work | None = None,
         stream: int | None = None,
-        meets: tuple[Collective, ...] = (),
+        meets: tuple[Collective | Message, ...] = (),
     ) -> Kernel:
         number = len(self.out.launches)
         self.out.launches.append(Launch(row, self.out.rows[row].name, priced, facts, work))

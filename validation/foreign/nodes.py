@@ -11,6 +11,8 @@ AUTOGRAD = "autograd::engine::evaluate_function"
 LISTS = ("aten::_foreach_", "aten::_fused_")
 #: How the names of ranges begin that stand for what a script does with streams, and the number of the stream on which it computes.
 MARK, COMPUTE = "stream: ", 7
+#: How the names of ranges begin around messages that are issued together, and where they are waited for; their number follows.
+MESSAGES, AWAIT = "messages", "await messages"
 
 
 class TensorList(NamedTuple):
@@ -30,7 +32,7 @@ class Node:
     """One row of the profiler and those inside it. reached: whether it reached the device. annotation: whether it is a named range.
 
     lists: of an operator on lists of tensors, those lists; the profiler notes the shapes of short lists only. group: of a collective, what
-    describes its process group.
+    describes its process group. peer: of a message, the position of the other rank in it, -1 for none.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Node:
     children: list[Node] = field(default_factory=list)
     lists: list[TensorList] = field(default_factory=list)
     group: str = ""
+    peer: int = -1
 
     @property
     def dims(self) -> list[Any]:

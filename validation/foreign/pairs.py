@@ -13,6 +13,7 @@ from validation.foreign.job import Job
 #: What the words of `--set` mean to a job where they do not say it in its own.
 MEANS: dict[str, dict[str, tuple[str, str | bool]]] = {
     "recompute": {"full": ("recompute", True), "none": ("recompute", False)},
+    "schedule": {order: ("schedule", order) for order in ("1f1b", "gpipe", "interleaved")},
     "precision": {"bf16": ("precision", "amp"), "tf32": ("precision", "tf32"), "fp32": ("precision", "fp32")},
 }
 
@@ -142,6 +143,41 @@ BASES: dict[str, Job] = {
     "BERT, tf32, FSDP2 of 4": Job(
         "bert", _sizes("layers 4 hidden 1024 heads 16 ffn 4096 micro_batch 8 seq 512"), precision="tf32", clip=False, dp=4, zero=3
     ),
+    "GPT-2, bf16, ZeRO-2 of 4": Job(
+        "gpt2",
+        _sizes("layers 6 hidden 1024 heads 16 ffn 4096 micro_batch 4 seq 1024"),
+        precision="bf16",
+        clip=False,
+        dp=4,
+        zero=2,
+    ),
+    "Llama, bf16, pipeline of 2": Job(
+        "llama",
+        _sizes("layers 6 hidden 2048 heads 16 kv_heads 4 ffn 5632 micro_batch 1 seq 1024"),
+        4,
+        precision="bf16",
+        clip=False,
+        pp=2,
+    ),
+    "GPT-2, bf16, GPipe of 4": Job(
+        "gpt2",
+        _sizes("layers 8 hidden 1536 heads 16 ffn 6144 micro_batch 2 seq 1024"),
+        4,
+        precision="bf16",
+        clip=False,
+        pp=4,
+        schedule="gpipe",
+    ),
+    "Llama, bf16, interleaved of 2": Job(
+        "llama",
+        _sizes("layers 8 hidden 2048 heads 16 kv_heads 8 ffn 5632 micro_batch 2 seq 1024"),
+        4,
+        precision="bf16",
+        clip=False,
+        pp=2,
+        vpp=2,
+        schedule="interleaved",
+    ),
     "LSTM, tf32": Job("lstm", _sizes("layers 2 hidden 1024 micro_batch 64 seq 35"), precision="tf32"),
     "DLRM, tf32": Job(
         "dlrm", _sizes("tables 8 width 64 width_of_towers 1024 micro_batch 4096"), precision="tf32", clip=False, reads_loss=True
@@ -172,7 +208,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "nn.Transformer, tf32": ("layers=6", "micro_batch=32", "seq=256", "microbatches=2", "precision=bf16"),
     "LSTM, tf32": ("micro_batch=128", "micro_batch=32", "hidden=2048", "layers=4", "seq=70", "microbatches=2"),
     "DLRM, tf32": ("micro_batch=8192", "micro_batch=2048", "microbatches=2"),
-    "GPT-2, amp, DDP of 4": ("dp=2", "dp=8", "layers=12", "micro_batch=8", "seq=512", "microbatches=2", "zero=3"),
+    "GPT-2, amp, DDP of 4": ("dp=2", "dp=8", "layers=12", "micro_batch=8", "seq=512", "microbatches=2", "zero=3", "zero=1", "zero=2"),
     "ResNet-50, tf32, DDP of 4": ("dp=8", "micro_batch=48", "microbatches=2"),
     "BERT, tf32, DDP of 2, 2 microbatches": ("dp=4", "layers=8", "microbatches=4", "seq=512"),
     "Llama, bf16, FSDP2 of 4": ("dp=8", "dp=2", "layers=8", "micro_batch=4", "seq=2048", "recompute=full"),
@@ -182,8 +218,31 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "Llama, bf16, FSDP2 of 2, tensor 2": ("tp=4", "dp=4", "layers=8", "micro_batch=4"),
     "Llama, bf16, one rank": ("tp=2", "tp=4", "tp=8", "tp=2,layers=2,micro_batch=4"),
     "BERT, tf32, one rank": ("tp=2", "tp=4", "tp=2,micro_batch=16"),
-    "Llama, bf16, DDP of 4": ("zero=3", "zero=3,layers=8", "zero=3,micro_batch=1"),
-    "BERT, tf32, FSDP2 of 4": ("zero=0", "zero=0,layers=8", "zero=0,micro_batch=2"),
+    "GPT-2, bf16, ZeRO-2 of 4": ("zero=0", "zero=3", "zero=1", "dp=8", "layers=12"),
+    "Llama, bf16, pipeline of 2": (
+        "pp=3",
+        "microbatches=8",
+        "microbatches=2",
+        "vpp=3",
+        "schedule=gpipe",
+        "layers=12",
+        "micro_batch=2",
+        "pp=3,microbatches=6",
+        "pp=3,schedule=gpipe",
+        "vpp=3,microbatches=8",
+    ),
+    "GPT-2, bf16, GPipe of 4": ("schedule=1f1b", "pp=2", "microbatches=6", "microbatches=8", "pp=2,schedule=1f1b", "seq=512"),
+    "Llama, bf16, interleaved of 2": ("microbatches=2", "vpp=1,schedule=1f1b", "vpp=1,schedule=gpipe", "vpp=4"),
+    "Llama, bf16, DDP of 4": (
+        "zero=1",
+        "zero=1,layers=8",
+        "zero=2",
+        "zero=2,micro_batch=1",
+        "zero=3",
+        "zero=3,layers=8",
+        "zero=3,micro_batch=1",
+    ),
+    "BERT, tf32, FSDP2 of 4": ("zero=2", "zero=1", "zero=0", "zero=0,layers=8", "zero=0,micro_batch=2"),
 }
 
 PAIRS = tuple(Pair(base, change) for base, changes in CHANGES.items() for change in changes)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from math import prod
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -16,23 +17,25 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from validation.foreign.job import Job
+from validation.foreign.streams import note
 
 #: Bytes of DDP's first bucket and of the others (torch.distributed, `_DEFAULT_FIRST_BUCKET_BYTES` and `bucket_cap_mb`).
 BUCKETS = [1 << 20, 25 << 20]
 
 
 @contextmanager
-def process_group(job: Job) -> Iterator[None]:
-    """The process group of all ranks of a job, of which this is the first; none for one rank."""
+def process_group(job: Job, rank: int = 0) -> Iterator[None]:
+    """The process group of all ranks of a job, of which this is the one of that number; none for one rank."""
     if not job.mesh:
         yield
         return
-    dist.init_process_group("fake", rank=0, world_size=job.dp * job.tp, store=FakeStore())
+    dist.init_process_group("fake", rank=rank, world_size=prod(job.mesh.values()), store=FakeStore())
     try:
         yield
     finally:
@@ -50,7 +53,7 @@ def distributed(module: nn.Module, job: Job) -> nn.Module:
         tensor_parallel(module, mesh["tp"], job)
     if job.dp == 1:
         return module
-    return sharded(module, mesh["dp"]) if job.zero == 3 else replicated(module)
+    return sharded(module, mesh["dp"], reshard=job.zero == 3) if job.zero > 1 else replicated(module)
 
 
 def tensor_parallel(module: nn.Module, mesh: DeviceMesh, job: Job) -> None:
@@ -78,13 +81,14 @@ def tensor_parallel(module: nn.Module, mesh: DeviceMesh, job: Job) -> None:
         parallelize_module(module, mesh, outer)
 
 
-def sharded(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """FSDP2: every layer a group of its own, everything else one more."""
+def sharded(module: nn.Module, mesh: DeviceMesh, *, reshard: bool) -> nn.Module:
+    """FSDP2: every layer a group of its own, everything else one more. reshard: whether gathered parameters are freed after a layer's
+    forward pass."""
     with unset_fake_temporarily():  # it computes with the numbers of ranks, which are no fakes; the parameters are
         for part in list(module.modules()):
             if isinstance(part, nn.ModuleList):
                 for layer in part:
-                    fully_shard(layer, mesh=mesh)
+                    fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
         fully_shard(module, mesh=mesh)
     return module
 
@@ -145,6 +149,22 @@ def postponed(module: nn.Module) -> AbstractContextManager[None]:
 @contextmanager
 def _at_once() -> Iterator[None]:
     yield
+
+
+def optimizer_of(module: nn.Module, job: Job) -> torch.optim.Optimizer:
+    """The optimizer of the module on this rank: of all its parameters or, where replicas share the update, of a part of them."""
+    how: dict[str, Any] = {"lr": 1e-4, "fused": job.fused, "foreach": not job.fused}
+    if job.zero != 1:
+        return torch.optim.AdamW(parameter_groups(module.parameters()), **how)
+    return _Noted(list(module.parameters()), torch.optim.AdamW, **how)
+
+
+class _Noted(ZeroRedundancyOptimizer):
+    """The optimizer, whose wait for the updated parameters leaves a note."""
+
+    def _sync_params(self) -> None:
+        super()._sync_params()
+        note("arrived")
 
 
 def parameter_groups(parameters: Iterable[Tensor]) -> list[dict[str, list[Tensor]]]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from validation.foreign.job import Job
 from validation.foreign.kineto import write
 from validation.foreign.loop import Group, Launch, Place, Recorded, Ways, rank_of
+from validation.foreign.nodes import Node
 from validation.foreign.operators import operators
 from validation.foreign.pairs import BASES, PAIRS, Pair, folder_of
 from validation.foreign.parallel import process_group
@@ -38,11 +39,16 @@ STEPS, RECORDED = 6, 3
 
 def ranks_of(job: Job) -> list[Recorded]:
     """What every rank of a job does in a step."""
-    with process_group(job):
-        found = operators(partial(fake_step, job))
-    recorded = next(node for node in found if node.name == "recorded")
     ways = Ways(job.precision == "tf32", job.reads_loss, job.host)
-    return [rank_of(recorded.children, ways, place) for place in places(job.mesh)]
+    of_stage = [_recorded_step(job, first) for first in range(0, prod(job.mesh.values()), job.ranks_of_stage)]
+    return [rank_of(of_stage[place.number // job.ranks_of_stage], ways, place) for place in places(job.mesh)]
+
+
+def _recorded_step(job: Job, rank: int) -> list[Node]:
+    """The operators of a step of one rank."""
+    with process_group(job, rank):
+        found = operators(partial(fake_step, job, rank // job.ranks_of_stage))
+    return next(node for node in found if node.name == "recorded").children
 
 
 def places(mesh: Mapping[str, int]) -> list[Place]:
@@ -154,5 +160,5 @@ def _pair(pair: Pair, folder: Path) -> dict[str, float]:
         write(of_base, base, recording, RECORDED, [place.groups for place in places(BASES[pair.base].mesh)])
     target = ranks_of(pair.target)
     of_target = ran(target)
-    alike = ran([proportional(t, base[min(i, len(base) - 1)]) for i, t in enumerate(target)])
+    alike = ran([proportional(t, base[i * len(base) // len(target)]) for i, t in enumerate(target)])
     return {"base_ms": period_ms(of_base), "target_ms": period_ms(of_target), "proportional_ms": period_ms(alike)}

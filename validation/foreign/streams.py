@@ -17,7 +17,8 @@ from torch.profiler import record_function
 from validation.foreign.nodes import COMPUTE, MARK
 
 
-def _note(text: str) -> None:
+def note(text: str) -> None:
+    """Leave a note among the operators."""
     with record_function(MARK + text):
         pass
 
@@ -43,12 +44,12 @@ class _Streams:
     @contextmanager
     def use(self, stream: _Stream | None) -> Iterator[None]:
         before, self.current = self.current, stream or self.current
-        _note(f"use {self.current.number}")
+        note(f"use {self.current.number}")
         try:
             yield
         finally:
             self.current = before
-            _note(f"use {before.number}")
+            note(f"use {before.number}")
 
 
 class _Stream:
@@ -59,7 +60,7 @@ class _Stream:
         self.wait_event(other.record_event())
 
     def wait_event(self, event: _Event) -> None:
-        _note(f"wait {self.number} {event.number}")
+        note(f"wait {self.number} {event.number}")
 
     def record_event(self, event: _Event | None = None) -> _Event:
         event = event or self.owner.new_event()
@@ -72,7 +73,7 @@ class _Event:
         self.owner, self.number = owner, number
 
     def record(self, stream: _Stream | None = None) -> None:
-        _note(f"record {(stream or self.owner.current).number} {self.number}")
+        note(f"record {(stream or self.owner.current).number} {self.number}")
 
     def wait(self, stream: _Stream | None = None) -> None:
         (stream or self.owner.current).wait_event(self)
@@ -81,7 +82,7 @@ class _Event:
         return True
 
     def synchronize(self) -> None:
-        _note(f"synchronise {self.number}")
+        note(f"synchronise {self.number}")
 
 
 @contextmanager

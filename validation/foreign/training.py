@@ -12,11 +12,14 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.profiler import record_function
 from validation.foreign.job import Job
 from validation.foreign.models import MODELS, Batch, Model
-from validation.foreign.parallel import distributed, parameter_groups, postponed
+from validation.foreign.parallel import distributed, optimizer_of, postponed
+from validation.foreign.pipeline import chunks_of, pipeline_step
 
 
-def fake_step(job: Job) -> Callable[[], None]:
-    """A step of the job, to be called on fake tensors, among which it is made."""
+def fake_step(job: Job, stage: int = 0) -> Callable[[], None]:
+    """A step of the job's first rank, or of the first of a stage, to be called on fake tensors, among which it is made."""
+    if job.pp > 1:
+        return pipeline_step(job, stage, chunks_of(job, stage, to_fake))
     with unset_fake_temporarily(), torch.device("meta"):
         model = MODELS[job.family](**job.sizes)
         model.module.to(torch.bfloat16 if job.precision == "bf16" else torch.float32)
@@ -29,8 +32,7 @@ def step_of(job: Job, model: Model) -> Callable[[], None]:
     if job.recompute:
         cast(Any, model.module).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     wrapped = distributed(model.module.train(), job)
-    groups = parameter_groups(wrapped.parameters())
-    optimizer = torch.optim.AdamW(groups, lr=1e-4, fused=job.fused, foreach=not job.fused)
+    optimizer = optimizer_of(wrapped, job)
 
     def batch() -> Batch:
         dtype = torch.bfloat16 if job.precision == "bf16" else torch.float32

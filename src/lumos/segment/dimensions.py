@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.segment.batch import batch, batched, batched_product
+from lumos.analyze.attribution import innermost
+from lumos.cost.operators import elements
+from lumos.segment.batch import batch, batched, batched_product, convolution_work, is_recurrent
 from lumos.segment.products import ShapedOperator, factors, multiplying, product
+from lumos.segment.units import NODE
 from lumos.trace.table import Category, Int64, Trace
 
 if TYPE_CHECKING:
@@ -25,6 +28,12 @@ if TYPE_CHECKING:
     from lumos.segment.products import FactorPlaces
 
 _ATTENTION = re.compile(r"aten::(_scaled_dot_product|scaled_dot_product|_?flash_attention|_efficient_attention|_cudnn_attention)")
+
+#: Operators that models apply to activations and their gradients, not to weights, even where a tensor has the shape of one.
+_OF_ACTIVATIONS = re.compile(
+    r"aten::((relu6?|leaky_relu|threshold|gelu|silu|elu|tanh|sigmoid|hardtanh|hardswish|mish|softplus|dropout|native_dropout|sum)_?"
+    r"|\w+_backward(_data)?)$"
+)
 
 #: Tokens from which a number of elements that is a multiple of them is taken to hold a value, or several, for each.
 _FLAT = 64
@@ -123,12 +132,12 @@ def sizes(trace: Trace) -> Sizes:
     tables: Counter[tuple[Shape, Shape]] = Counter()
     products: Counter[tuple[int, int, int]] = Counter()
     shapes = Shapes(trace)
-    for o, count in shapes.counted():
+    for o, count in shapes.counted(_forward(trace, shapes.rows())):
         if is_attention(o.name) and "backward" not in o.name and len(o.shapes) > 1 and len(o.shapes[0]) == 4:
             q, k = o.shapes[0], o.shapes[1]
             heads, length = (2, 1) if positions_first(o.name) else (1, 2)
             attention[q[0], q[length], q[heads], k[heads], q[3]] += count
-    for o, count in shapes.counted(shapes.own()):
+    for o, count in shapes.counted(_forward(trace, shapes.own())):
         found = product(o)
         if found is not None:
             products[found.m, found.n, found.k] += count
@@ -136,7 +145,28 @@ def sizes(trace: Trace) -> Sizes:
             tables[o.shapes[0], o.shapes[1]] += count
     shown = _sizes(attention, tables, products)
     shown = shown._replace(ffn=_of_experts(shapes, shown.hidden) or shown.ffn)
-    return shown if shown.micro_batch else shown._replace(micro_batch=batch(shapes.counted()))
+    if not shown.micro_batch:
+        shown = shown._replace(micro_batch=batch(shapes.counted()))
+    plain = not attention and not tables and not any(convolution_work(o) or is_recurrent(o.name) for o, _ in shapes.counted())
+    return shown._replace(hidden=_width(products, shown.micro_batch)) if plain else shown
+
+
+def _width(products: Counter[tuple[int, int, int]], rows: int) -> int:
+    """The width of a model of linear layers alone: that of most of the results that the next layer takes in; 0 where none is."""
+    forward = {(n, k): c for (m, n, k), c in products.items() if m == rows}
+    taken = {k for _, k in forward}
+    widths: Counter[int] = Counter()
+    for (n, _), count in forward.items():
+        widths[n] += count if n in taken else 0
+    found = widths.most_common(2)
+    return found[0][0] if found and found[0][1] and (len(found) < 2 or found[1][1] < found[0][1]) else 0
+
+
+def _forward(trace: Trace, rows: Int64) -> Int64:
+    """Those of rows that are in no node of a backward pass, whose multiplications have the sizes of others; all, if all are in one."""
+    nodes = np.flatnonzero(trace.is_any(Category.OPERATOR) & trace.named(NODE.match))
+    outside = rows[innermost(trace, nodes, rows) < 0]
+    return outside if len(outside) else rows
 
 
 def _of_experts(shapes: Shapes, hidden: int) -> int:
@@ -169,6 +199,8 @@ def _sizes(
     up = {n for n, k in forward if k == hidden}
     inner = [x for n, x in forward if n == hidden and x not in attended - {vocab} and (x in up or 2 * x in up)]
     ffn = max(inner, key=lambda x: forward[hidden, x], default=0)
+    if not ffn and heads * head_dim not in (0, hidden) and forward[hidden, hidden]:
+        ffn = hidden  # as wide as the model, which no matrix of the attention is on both sides
     calls = attention.most_common(1)[0][1] if attention else 0
     kv = _keys(forward, hidden, heads, head_dim, ffn, calls) if kv == heads else kv
     if not vocab and hidden:
@@ -206,7 +238,7 @@ class Resize:
             shapes = tuple(self._attended(s) if len(s) > 2 else s for s in o.shapes)
         else:
             scores = "softmax" in o.name or "masked_fill" in o.name
-            shapes = tuple(self(s, in_layer, scores) for s in o.shapes)
+            shapes = tuple(self(s, in_layer, scores, activation=self._pointwise(o)) for s in o.shapes)
         return o._replace(shapes=shapes)
 
     def weight(self, shape: Shape, in_layer: bool) -> Shape:
@@ -214,12 +246,15 @@ class Resize:
         features = self._inside if in_layer else self._outside
         rest = tuple(features.get(x, x) for x in shape)
         old = self.old
+        if in_layer and self.square and shape == (old.hidden, old.ffn):
+            return self.new.hidden, self.new.ffn
         if not in_layer and len(shape) == 2 and shape[0] == old.seq and shape[1] == old.hidden and old.seq not in (old.hidden, old.vocab):
             return self.new.seq, rest[1]
         return rest
 
-    def __call__(self, shape: Shape, in_layer: bool, scores: bool = False) -> Shape:
-        """The new shape of an activation. scores: its last two dimensions are sequences (attention's scores)."""
+    def __call__(self, shape: Shape, in_layer: bool, scores: bool = False, activation: bool = False) -> Shape:
+        """The new shape of an activation. scores: its last two dimensions are sequences (attention's scores). activation: it is no weight,
+        even if it has the shape of one."""
         if not shape:
             return shape
         old, new, n = self.old, self.new, len(shape)
@@ -227,7 +262,7 @@ class Resize:
         rest = tuple(features.get(x, x) for x in shape)
         b, s, tokens = old.micro_batch, old.seq, old.micro_batch * old.seq
         if not s:
-            return self._batched_only(shape)
+            return rest if shape in self.weights and not activation else self._without_sequence(shape, rest)
         if n >= 2 and shape[:2] == (b, s):
             return (new.micro_batch, new.seq, *self._split(shape[2:], rest[2:]))
         if n >= 2 and shape[:2] == (s, b) and n == 3:
@@ -253,6 +288,17 @@ class Resize:
             return (shape[0] // tokens * new.micro_batch * new.seq,)
         return rest if rest != shape else self._batched_only(shape)
 
+    def _pointwise(self, o: ShapedOperator) -> bool:
+        """Whether an operator works on activations alone: it is one that does, and all of its tensors that have a size are alike."""
+        return bool(_OF_ACTIVATIONS.match(o.name)) and len({s for s in o.shapes if s and elements(s) > 1}) == 1
+
+    def _without_sequence(self, shape: Shape, rest: Shape) -> Shape:
+        """The new shape of an activation of a model without sequences: its batch, and other dimensions as in `rest`, its new features."""
+        batch_of = self.old.micro_batch
+        shown = batched(shape, batch_of, self.new.micro_batch, frozenset())
+        first = shown[:1] if batch_of and shape[0] % batch_of == 0 else rest[:1]
+        return (*first, *(y if y != x else z for x, y, z in zip(shape[1:], shown[1:], rest[1:], strict=True)))
+
     def _batched_only(self, shape: Shape) -> Shape:
         return batched(shape, self.old.micro_batch, self.new.micro_batch, self.weights)
 
@@ -264,23 +310,40 @@ class Resize:
         if len(b) != 2:
             return self._batched(o, in_layer, first, second)
         out = [self.weight(s, in_layer) for s in o.shapes]
+        square = in_layer and self.square
         if len(a) > 2:
             out[first] = self(a, in_layer)
+            if square and b == (self.old.hidden, self.old.hidden):
+                wide = self.new.hidden, self.new.ffn
+                out[second] = wide[::-1] if transposed else wide
             return tuple(out)
         tokens, new_tokens = self.old.micro_batch * self.old.seq, self.new.micro_batch * self.new.seq
+        if not self.old.seq and self.old.hidden != self.new.hidden:
+            tokens, new_tokens = self.old.micro_batch, self.new.micro_batch
         rows, depth, columns = a[0], a[1], b[0] if transposed else b[1]
         if not tokens or tokens not in (rows, depth, columns):
             resized = tuple(self.weight(s, in_layer) for s in o.shapes)
             return batched_product(o._replace(shapes=resized), self.old.micro_batch, self.new.micro_batch, self.weights)
         m, k, n = out[first][0], out[first][1], out[second][0] if transposed else out[second][1]
         if rows == tokens:
-            m = new_tokens
+            m, k, n = new_tokens, *self._both(square, (depth, columns), (k, n))
         elif columns == tokens:
-            n = new_tokens
+            m, k, n = *self._both(square, (rows, depth), (m, k)), new_tokens
         else:
+            m, n = self._both(square, (rows, columns), (m, n))
             k = new_tokens
         out[first], out[second] = (m, k), (n, k) if transposed else (k, n)
         return tuple(out)
+
+    @property
+    def square(self) -> bool:
+        """Whether the feed-forward part is as wide as the model, and nothing else in a layer: a matrix of two such dimensions is its."""
+        old = self.old
+        return 0 < old.hidden == old.ffn != old.heads * old.head_dim > 0
+
+    def _both(self, square: bool, were: Shape, are: Shape) -> Shape:
+        """The two features of a multiplication, in either order where both are those of a square matrix."""
+        return (self.new.hidden, self.new.ffn) if square and were == (self.old.hidden, self.old.ffn) else are
 
     def _batched(self, o: ShapedOperator, in_layer: bool, first: int, second: int) -> tuple[Shape, ...]:
         """New shapes of a multiplication per head: the scores, or their product with the values. Where sequence and head width are
@@ -329,5 +392,6 @@ def _features(old: Sizes, new: Sizes) -> dict[str, list[tuple[int, int]]]:
         (old.heads * old.head_dim, new.heads * new.head_dim),
         (old.kv_heads * old.head_dim, new.kv_heads * new.head_dim),
         (2 * old.ffn, 2 * new.ffn),
+        (0 if old.ffn else 4 * old.hidden, 4 * new.hidden),  # the four gates of an LSTM, side by side
     ]
     return {"layer": layer, "outer": [(old.vocab, new.vocab), (old.hidden, new.hidden)]}

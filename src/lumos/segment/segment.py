@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from lumos.trace.table import Int32, Int64, Job, Trace
 
+#: How backward passes were found where autograd links each of their nodes to the forward operator that recorded it.
+LINKS = "forward-backward links"
+
 
 class Label(NamedTuple):
     """What a block is. layer: -1 outside the layers, where `part` names the block ("embedding", "head", …)."""
@@ -208,7 +211,7 @@ def _backward(
     at = np.minimum(np.searchsorted(number, wanted), max(len(number) - 1, 0))
     linked = (wanted >= 0) & (number[at] == wanted) if len(number) else np.zeros(len(mine), bool)
     if linked.any():
-        evidence["backward"] = "forward-backward links"
+        evidence["backward"] = LINKS
         _follow(u, mine, linked, unit[at] if len(number) else at, labels)
         return
     as_backward = np.where(u.phase == Phase.RECOMPUTE, np.uint8(Phase.BACKWARD), u.phase)

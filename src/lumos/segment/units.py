@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,8 +70,10 @@ def units(trace: Trace) -> Units:
     around = np.where(is_node, own, around)
     update = _around(trace, rows, _UPDATE, Category.ANNOTATION, Category.OPERATOR) >= 0
     in_node = node >= 0
-    # The function of a C++ node carries its node's number; an operator with a new number inside a node is a recomputed forward pass.
-    phase = _phases(in_node, (own >= 0) & ~is_node & (own != around), update) if in_node.any() else _named_phases(trace, rows, update)
+    # The function of a C++ node carries its node's number; operators with new numbers inside a node may be a recomputed forward pass.
+    recorded = (own >= 0) & ~is_node & (own != around)
+    recorded[in_node] = _recomputed(recorded, trace.named(lambda name: "::" in name)[rows], node, own, around)[in_node]
+    phase = _phases(in_node, recorded, update) if in_node.any() else _named_phases(trace, rows, update)
     return Units(rows, _symbols(trace, rows), node, phase, np.where(phase == Phase.BACKWARD, around, own), False)
 
 
@@ -122,6 +124,30 @@ def _around(trace: Trace, rows: Int64, pattern: re.Pattern[str], *categories: Ca
 
     candidates = np.flatnonzero(trace.is_any(*categories) & trace.named(pattern.match))
     return innermost(trace, candidates, rows)
+
+
+def _recomputed(recorded: NDArray[np.bool_], dispatched: NDArray[np.bool_], node: Int64, own: Int64, around: Int64) -> NDArray[np.bool_]:
+    """Which of the units that have numbers of their own inside nodes are a recomputed forward pass.
+
+    PyTorch gives its operators numbers only where they are recorded for a backward pass, so a node that holds such operators recomputes. A
+    custom function that a node calls (as PyTorch's DTensor does) always has a number, the next one that autograd would give. It is
+    recomputed only if a later node of the same backward pass carries that number, and no node in between holds units with it.
+
+    recorded: the unit has a number that is not of the node around it. dispatched: it is an operator of PyTorch. node: that node, -1 none.
+    own, around: the numbers of both.
+    """
+    out = np.zeros(len(own), bool)
+    coming: set[int] = set()
+    for inside, same in groupby(np.flatnonzero(recorded | (node >= 0))[::-1].tolist(), key=node.__getitem__):
+        places = np.array(list(same), np.int64)
+        if inside < 0:  # a forward pass
+            coming.clear()
+            continue
+        mine = places[recorded[places]]
+        claimed = coming.intersection(own[mine].tolist())
+        out[mine] = bool(claimed) or dispatched[mine].any()
+        coming = (coming - claimed) | set(around[places].tolist())
+    return out
 
 
 def _phases(in_node: NDArray[np.bool_], recorded: NDArray[np.bool_], update: NDArray[np.bool_]) -> NDArray[np.uint8]:

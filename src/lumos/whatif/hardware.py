@@ -23,6 +23,7 @@ from lumos.segment.dimensions import Shapes
 from lumos.trace.table import ABSENT, Job
 from lumos.vocabulary import CollectiveKind, DType
 from lumos.whatif.durations import number
+from lumos.whatif.layout.precision import rounds_to_tf32
 from lumos.whatif.layout.rescale import modelled, operator_rows
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from lumos.cost.cluster import Accelerator, Cluster
     from lumos.graph.table import Graph
+    from lumos.segment.products import ShapedOperator
     from lumos.simulate.durations import Mask
     from lumos.whatif.layout.measured_layout import MeasuredLayout
 
@@ -98,6 +100,19 @@ def on_cluster(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, des
     )
 
 
+def check_links_matter(before: MeasuredLayout, after: MeasuredLayout) -> None:
+    """Raise LumosError where other links gave no exchange another time. before, after: the layout without them and with them."""
+    if not np.array_equal(before.factor, after.factor):
+        return
+    facts = before.segmentation.graph.collectives
+    what = (
+        "the recording has no exchange between ranks"
+        if facts is None or not len(facts.task)
+        else "no exchange of the recording takes another time, as none crosses what changes; lumos inspect says what they are"
+    )
+    raise LumosError(f"{after.changes[-1]}: nothing changes, since {what}")
+
+
 def on_host(layout: MeasuredLayout, factor: float | None) -> MeasuredLayout:
     """The layout with the CPU's work on another host. factor: how much longer it takes; None where that is not known."""
     work = host_work(layout.segmentation.graph)
@@ -126,12 +141,15 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     owners = members(graph)
     done = np.zeros(len(graph), bool)
+    in_tf32 = np.array([rounds_to_tf32(name) for name in graph.names], bool)[graph.name]
     for position, trace in enumerate(job.traces):
         shapes = Shapes(trace)
         known: dict[object, tuple[float, float] | None] = {}
         tasks, rows = operator_rows(segmentation, position, trace, owners)
         for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
             o = shapes[row]
+            if o is not None and in_tf32[task]:
+                o = _in_tf32(o)
             if o not in known:
                 known[o] = None
                 before, after = (modelled(o, a) if o is not None else None for a in (old, new))
@@ -141,19 +159,25 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
             if ratio is not None:
                 _apply(columns, np.array([task]), *ratio)
                 done[task] = True
-    rest = np.flatnonzero(owners.on_device & ~done & (graph.kind != Kind.COLLECTIVE))
-    arithmetic = bound_by_arithmetic(graph)[rest]
-    flops = max(
-        (
-            old.peak_flops[d] / new.peak_flops[d]
-            for d in (DType.BF16, DType.FP16, DType.FP32)
-            if d in old.peak_flops and d in new.peak_flops
-        ),
-        default=1.0,
-    )
+    rest = owners.on_device & ~done & (graph.kind != Kind.COLLECTIVE)
+    arithmetic = rest & bound_by_arithmetic(graph)
     memory = float(old.require("memory_bytes_per_s")) / float(new.require("memory_bytes_per_s"))
-    _apply(columns, rest[arithmetic], flops, 1 + DATASHEET_INTERVAL)
-    _apply(columns, rest[~arithmetic], memory, 1 + DATASHEET_INTERVAL)
+    for of_kind, longer in (
+        (arithmetic & in_tf32, _rates(old, new, (DType.TF32,))),
+        (arithmetic & ~in_tf32, _rates(old, new, (DType.BF16, DType.FP16, DType.FP32))),
+        (rest & ~arithmetic, memory),
+    ):
+        _apply(columns, np.flatnonzero(of_kind), longer, 1 + DATASHEET_INTERVAL)
+
+
+def _in_tf32(o: ShapedOperator) -> ShapedOperator:
+    """An operator on tensors in fp32 whose kernel multiplies in tf32."""
+    return o._replace(dtypes=tuple(DType.TF32 if DType.parse(name) is DType.FP32 else name for name in o.dtypes))
+
+
+def _rates(old: Accelerator, new: Accelerator, dtypes: Iterable[DType]) -> float:
+    """How much longer arithmetic takes on the new accelerator, by the peak rates; of several types, for the one that gains least."""
+    return max((old.peak_flops[d] / new.peak_flops[d] for d in dtypes if d in old.peak_flops and d in new.peak_flops), default=1.0)
 
 
 def _apply(columns: tuple[np.ndarray, ...], tasks: np.ndarray, ratio: float, spread: float) -> None:

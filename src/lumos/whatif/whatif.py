@@ -30,24 +30,28 @@ from lumos.units import count
 from lumos.vocabulary import DType, Phase, Recompute
 from lumos.whatif.answer import Answer, Changed, StepWork, answer, planned_answer, unchanged_tasks
 from lumos.whatif.certainty.noise import measured_step, noise_unknown, spread, step_times_of
+from lumos.whatif.certainty.peak import above_peak_rate
 from lumos.whatif.certainty.possible import check_microbatches, check_size
+from lumos.whatif.certainty.reproduced import as_far_as_reproduced
 from lumos.whatif.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, together, up_to_base, widened, with_evidence
 from lumos.whatif.certainty.unmeasured import loader_evidence
 from lumos.whatif.durations import Durations, check_altered, meant_operators
-from lumos.whatif.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work, on_cluster, on_host
-from lumos.whatif.layout.accumulate import accumulation_ns
+from lumos.whatif.hardware import HOST_INTERVAL, HOST_UNKNOWN, check_links_matter, host_work, on_cluster, on_host
+from lumos.whatif.layout.accumulate import accumulation_ns, operator_ns
 from lumos.whatif.layout.activations import exchanged, stream_ratio
 from lumos.whatif.layout.capture import capture, wants_graphs
 from lumos.whatif.layout.change import layers, microbatches, pipeline_stages, recompute
 from lumos.whatif.layout.exchange import replicas
 from lumos.whatif.layout.measured_layout import MeasuredLayout, measured_layout
 from lumos.whatif.layout.number_format import in_precision
+from lumos.whatif.layout.pipeline.recut import as_recorded_cut, recut_as
+from lumos.whatif.layout.pipeline.stages import pipelined, wanted_pipeline
 from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.layout.placed import add_work
 from lumos.whatif.layout.replicated import replicate
-from lumos.whatif.layout.resize import SIZE_KEYS, resize
-from lumos.whatif.layout.sharded import gathers_once, sharded
-from lumos.whatif.layout.stages import pipelined, wanted_pipeline
+from lumos.whatif.layout.resize import SIZE_KEYS, resize, sizes_of_rank
+from lumos.whatif.layout.sharding.exchanged import gathers_once
+from lumos.whatif.layout.sharding.sharded import sharded
 from lumos.whatif.layout.tensor import tensor_parallel
 from lumos.whatif.machine import Machine, has_device
 from lumos.whatif.plan.identify import ENOUGH_AGREEMENT, Identification, Identified
@@ -89,8 +93,8 @@ class Changes:
             raise UsageError(f"--host-factor {self.host_factor:g}: a factor must be above 0")
 
     def moves_from(self, measured: Cluster) -> bool:
-        """Whether the job is to run on another machine than it was measured on."""
-        return self.cluster is not None and load_cluster(self.cluster) != measured
+        """Whether the job is to run on another machine than it was measured on: on another cluster, or beside a host that is described."""
+        return self.cluster is not None and (self.host_factor is not None or load_cluster(self.cluster) != measured)
 
     def machine(self, job: Job, graph: Graph) -> Machine:
         """Where the job was recorded and where it is to run."""
@@ -119,7 +123,7 @@ def answer_changes(
     unseen = loader_evidence(job, graph, found.base.step_time_s, found.outcome.step_time_s)
     same_shapes = not set(changes.settings) & {*SIZE_KEYS, "tp", "precision"}
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
-    found = replace(found, diagnostics=notes, recorded=job if same_shapes else None)
+    found = replace(found, diagnostics=notes, recorded=(found.recorded or job) if same_shapes else None)
     return widened(up_to_base(found) if unseen else found, with_evidence(together(grounds, found.trust), unseen))
 
 
@@ -128,7 +132,10 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
         check_altered(graph, altered, job, changes.durations)
-        return answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat)
+        found = answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat)
+        known = changes.machine(job, graph).known
+        impossible = above_peak_rate(graph, altered, job, known.accelerator if known is not None else None, found.base.step_time_s)
+        return replace(found, trust=with_evidence(found.trust, impossible))
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
     graphs, machine = wants_graphs(changes.settings, graph), changes.machine(job, graph)
@@ -142,8 +149,11 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
     counted = {"layers": segmentation.layers, "microbatches": 1 + max(p.label.microbatch for p in segmentation.pieces)}
     check_size(len(graph), counts(changes.settings), counted)
     check_size(len(graph), counts(changes.settings), {"pp": 1})
-    layout = changed_layout(measured_layout(segmentation), job, changes)
-    job = replace(job, traces=job.traces * (len(layout.ranks) // len(job.traces)))  # the stages of a new pipeline share a recording
+    measured = measured_layout(segmentation)
+    resized = {key: value for key, value in counts(changes.settings).items() if key in SIZE_KEYS}
+    layout = changed_layout(measured, job, changes)
+    same = as_recorded_cut(segmentation, job, changes.settings)
+    new = replace(job, traces=tuple(job.traces[rank] for rank in layout.recorded) or job.traces)  # stages may share a recording
     placed = assemble_pieces(layout)
     modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
     if graphs:
@@ -151,12 +161,14 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         modelled |= launches
         layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
     if machine.alone and counts(changes.settings).get("dp", 1) > 1:
-        replicated = replicate(placed, layout, job.traces[0], counts(changes.settings)["dp"], machine.link("dp"))
+        link = machine.link("dp")
+        replicated = replicate(placed, layout, job.traces[0], counts(changes.settings)["dp"], link, machine.accelerator)
         placed, layout = replicated.placed, replicated.layout
+    launching = _launching(measured, job, layout) if has_device(graph) and same is None else ()
     for assumed in layout.assumed:
-        placed = add_work(placed, tuple(assumed(placed)))
+        placed = add_work(placed, tuple(assumed(placed)), launching)
     modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
-    altered = changes.durations.apply(placed.graph, job, (layout.segmentation.graph, placed.source))
+    altered = changes.durations.apply(placed.graph, new, (layout.segmentation.graph, placed.source))
     factor = altered.duration / np.maximum(placed.graph.duration, 1)
     changed = Changed(
         graph=altered,
@@ -168,12 +180,27 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         changes=(*layout.changes, *changes.durations.described()),
         diagnostics=(*layout.diagnostics, *_plan_not_followed(identified)),
     )
-    found = as_far_as_reached(answer(graph, changed, *_work(segmentation, job, changes, layout.shared), repeat=changes.repeat))
+    found = as_far_as_reached(
+        answer(
+            graph, changed, *_work(segmentation, job, changes, sizes_of_rank(measured, job, resized), layout.shared), repeat=changes.repeat
+        )
+    )
     if {"layers", "recompute"} & set(changes.settings):
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
         found = less_sure(found, "layers-uncertain", how, segmentation.confidence)
+    found = replace(found, recorded=new)
+    if same is not None:
+        found = as_far_as_reproduced(found, graph, same, repeat=changes.repeat)
     added_s = 1e-9 * accumulation_ns(layout)
     return _possible(found, changes, 1 + max(p.label.microbatch for p in segmentation.pieces), added_s)
+
+
+def _launching(measured: MeasuredLayout, job: Job, layout: MeasuredLayout) -> tuple[float, ...]:
+    """What an operator that launches one kernel takes the CPU of every rank of the layout, ns. measured: the layout before the change."""
+    if not layout.assumed:
+        return ()
+    each = [operator_ns(measured, position, trace) for position, trace in enumerate(job.traces)]
+    return tuple(each[i] for i in layout.recorded or range(len(layout.ranks)))
 
 
 def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
@@ -202,7 +229,7 @@ def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None
     world = max((t.world_size or 0 for t in job.traces), default=0)
     facts = graph.collectives
     transfers = facts is not None and any(facts.kinds[k].is_transfer for k in set(facts.kind.tolist()))
-    changed = [key for key in ("layers", "microbatches", "tp") if key in settings]
+    changed = [key for key in ("layers", "microbatches", "tp", "pp", "vpp", "schedule") if key in settings]
     if transfers and world > len(job.traces) and changed:
         raise LumosError(
             f"--set {changed[0]}: the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show"
@@ -297,7 +324,8 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     settings = changes.settings
     wanted, machine = counts(settings), changes.machine(job, layout.segmentation.graph)
     resized = {key: wanted[key] for key in SIZE_KEYS if key in wanted}
-    needs_costs = bool(resized) or bool({"microbatches", "tp", "zero", "precision"} & set(settings))
+    stages = pipeline_stages(layout.segmentation.graph, job)
+    needs_costs = bool(resized) or bool({"tp", "zero", "precision"} & set(settings)) or ("microbatches" in settings and stages == 1)
     accelerator = machine.accelerator if needs_costs else None
     if resized:
         layout = resize(layout, job, accelerator, **resized)
@@ -314,7 +342,10 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
         )
     if changes.cluster or changes.network:
         old = machine.recorded
-        layout = on_cluster(layout, job, old, machine.target(old) or old, ", ".join(_hardware_words(changes)))
+        before, new = layout, machine.target(old) or old
+        layout = on_cluster(before, job, old, new, ", ".join(_hardware_words(changes)))
+        if new != old and not (changes.cluster or settings):
+            check_links_matter(before, layout)
         if changes.moves_from(old):
             layout = on_host(layout, changes.host_factor)
     if "precision" in settings:
@@ -323,22 +354,24 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
         layout = recompute(layout, Recompute(settings["recompute"]), gathers_once(layout, job))
     if "layers" in wanted:
         layout = layers(layout, job, wanted["layers"])
+    if stages > 1:
+        return recut_as(layout, job, settings, stages)
     if "microbatches" in wanted:
         layout = microbatches(layout, job, accelerator, wanted["microbatches"])
-    pipeline = wanted_pipeline(settings, pipeline_stages(layout.segmentation.graph, job))
+    pipeline = wanted_pipeline(settings)
     if pipeline is not None:
         layout = pipelined(layout, job, pipeline, machine.link("pp"), stream_ratio(job, resized))
     return layout
 
 
-def _work(segmentation: Segmentation, job: Job, changes: Changes, shared: float) -> tuple[StepWork, StepWork]:
-    """The work of a step of the first rank, before and after the change; unknown where shapes or the backward pass are missing. shared: by
-    how many ranks the work is shared that one did."""
+def _work(segmentation: Segmentation, job: Job, changes: Changes, resized: Mapping[str, int], shared: float) -> tuple[StepWork, StepWork]:
+    """The work of a step of the first rank, before and after the change; unknown where shapes or the backward pass are missing. resized:
+    its new sizes. shared: by how many ranks the work is shared that one did."""
     old = sizes(job.traces[0])
     if not old.micro_batch or not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
         return StepWork(), StepWork()
     settings = counts(changes.settings)
-    new = old._replace(**{key: settings[key] for key in SIZE_KEYS if key in settings})
+    new = old._replace(**resized)
     measured_microbatches = 1 + max(p.label.microbatch for p in segmentation.pieces)
     accelerator = None
     if has_device(segmentation.graph):

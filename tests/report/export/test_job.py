@@ -11,6 +11,7 @@ import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.errors import LumosError, UsageError
 from lumos.predict.ranks import MOST_TASKS
+from lumos.report.export.kineto_changed import write_changed
 from lumos.simulate import simulate
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
@@ -63,6 +64,16 @@ def test_a_changed_device_job_is_written_with_what_its_work_waits_for(tmp_path, 
     again = lumos.whatif(tmp_path / "traces", scale={"*nccl*": 20.0}).outcome.step_time_s
     assert both > 1.2 * answer.outcome.step_time_s
     assert again == pytest.approx(both, rel=0.001)
+
+
+def test_a_thread_without_work_is_no_fault(tmp_path, pipeline):
+    answer = lumos.whatif(pipeline, scale={"gemm*": 2.0})
+    timeline = answer.timeline
+    graph = timeline.graph
+    idle = next(p for p in graph.processors if not p.is_stream)
+    wider = replace(timeline, graph=replace(graph, processors=(*graph.processors, replace(idle, name="idle", lane=10_000))))
+    write_changed(str(tmp_path / "traces"), wider)
+    assert replayed_s(tmp_path / "traces") == pytest.approx(answer.outcome.step_time_s, rel=0.001)
 
 
 def test_the_best_plan_of_a_search_is_written(tmp_path):

@@ -42,12 +42,7 @@ def predicted(name):
     return predict_job(PlannedJob(model, plan, framework_profile(framework), load_cluster("h100")), coarse=False)
 
 
-#: Where a message of an interleaved pipeline ends while the host waits for another on the same stream, the files let the host wait for
-#: both: the replayed step is 0.19 % longer than the predicted one.
-LONGER = pytest.mark.xfail(reason="the files let the host wait for two messages where the predicted job waits for one", strict=True)
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=LONGER) if name == "interleaved" else name for name in JOBS])
+@pytest.mark.parametrize("name", JOBS)
 def test_replay_of_the_files_gives_the_predicted_step(tmp_path, name):
     prediction = predicted(name)
     written = write_kineto(str(tmp_path), prediction)

@@ -54,6 +54,8 @@ def on_blocks(monkeypatch):
         ("recompute=full", 0.01),
         ("seq=4096", 0.03),
         ("micro_batch=2", 0.03),
+        ("ffn=32768", 0.03),
+        ("dp=4", 0.03),
         ("tp=4", 0.03),
         ("tp=1", 0.03),
     ],
@@ -110,6 +112,14 @@ def test_a_recording_of_one_rank_a_layer_is_shared_by_two(tmp_path, tensor, on_b
     recorded = answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["tp=2"])), force=True).base
     assert recorded.step_time_s < answer.outcome.step_time_s < (recorded.step_time_s + answer.base.step_time_s) / 2
     assert any(r.code == "split-assumed" for r in answer.trust.reasons)
+
+
+def test_sizes_are_those_of_the_model_of_which_ranks_hold_a_part(tensor, on_blocks):
+    answer = answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["ffn=16384"])), force=True)
+    assert answer.changes == ("ffn = 16384 (measured: 16384)",)
+    assert answer.outcome.step_time_s == answer.base.step_time_s
+    with pytest.raises(LumosError, match="ffn=1001: the 2 tensor-parallel ranks of the recording cannot share it equally"):
+        answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["ffn=1001"])), force=True)
 
 
 def test_heads_that_cannot_be_shared_are_named(tensor, on_blocks):

@@ -17,6 +17,7 @@ from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
 from lumos.whatif.durations import Durations
+from lumos.whatif.layout.accumulate import accumulation
 from lumos.whatif.layout.change import copied, layers, microbatches, recompute
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.place import assemble_pieces
@@ -96,6 +97,31 @@ def test_only_the_last_microbatch_exchanges_gradients():
     more = assemble_pieces(microbatches(layout, job, None, 3))
     assert len(more.graph.collectives.task) == len(graph.collectives.task)
     assert 2.5 < step(microbatches(layout, job, None, 3)) / step(layout) < 3.0
+
+
+def test_each_layer_adds_its_gradients_once_however_many_pieces_its_backward_pass_has():
+    """Outside the layers the backward pass has two, of the head and of the embedding."""
+    job, _, layout = base()
+    twice = microbatches(layout, job, None, 2)
+    added = accumulation(layout, 0, job.traces[0], None)
+    extra = [(layout.pieces[i.piece].label.layer, i.extra) for i in twice.ranks[0] if layout.pieces[i.piece].step == 1]
+    assert sorted((layer, more) for layer, more in extra if more.cpu) == sorted(added.items())
+
+
+def test_of_repeated_microbatches_all_but_the_first_add_their_gradients():
+    """Two recorded steps, without their updates, as two microbatches of one: the first of them is repeated, and adds its gradients then."""
+    job, _, layout = base()
+    pieces = [replace(p, step=p.step // 2, label=p.label._replace(microbatch=p.step % 2)) if p.step >= 0 else p for p in layout.pieces]
+    ranks = [
+        tuple(i for i in items if pieces[i.piece].label.phase <= Phase.BACKWARD and pieces[i.piece].step == 0) for items in layout.ranks
+    ]
+    kept = {i.piece for items in ranks for i in items}
+    pieces = [p if i in kept else replace(p, label=p.label._replace(phase=Phase.OTHER)) for i, p in enumerate(pieces)]
+    two = replace(layout, ranks=tuple(ranks), segmentation=replace(layout.segmentation, pieces=tuple(pieces)))
+    added = sum(extra.cpu for extra in accumulation(layout, 0, job.traces[0], None).values())
+    more = [sum(i.extra.cpu for i in microbatches(two, job, None, count).ranks[0]) for count in (2, 3, 4)]
+    assert added > 0
+    assert more == [0, added, 2 * added]
 
 
 def test_unequal_forward_and_backward_passes_are_refused():

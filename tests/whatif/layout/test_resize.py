@@ -52,6 +52,41 @@ def test_a_convolution_takes_four_times_as_long_for_four_times_the_batch(tmp_pat
     assert not [d for d in answer.diagnostics if d.code == "not-reached"]
 
 
+def test_activations_with_the_shape_of_a_weight_grow_with_the_batch(tmp_path):
+    """A batch of 4096 rows through 4096 columns: a function of the result has the shape of the weight, and is none."""
+    width = 4096
+    layer = ("aten::addmm", [[width], [width, width], [width, width]], 10)
+    for name in ("aten::relu", "aten::threshold_backward"):
+        answer = ask(recording(tmp_path, layer, (name, [[width, width]], 10_000)), f"micro_batch={2 * width}")
+        # twice the bytes take twice the 10 ms, but for the fixed time of a kernel
+        assert answer.outcome.step_time_s - answer.base.step_time_s == pytest.approx(10_000e-6, rel=0.05)
+
+
+def test_the_width_of_linear_layers_alone_is_that_which_most_of_them_pass_on(tmp_path):
+    """100 inputs, three layers from 512 to 512, 10 outputs, for 64 rows: the width is 512. An optimizer over a list without shapes follows
+    the weights: 100 and 10 times the width and three times its square are 843,000 numbers, and with twice the width 3,259,000."""
+    layers = [("aten::addmm", [[n], [64, k], [k, n]], 10) for k, n in ((100, 512), (512, 512), (512, 512), (512, 512), (512, 10))]
+    found = recording(tmp_path, *layers, ("aten::_foreach_adam_", [[], []], 100_000))
+    answer = ask(found, "hidden=1024")
+    assert answer.outcome.step_time_s / answer.base.step_time_s == pytest.approx(3_259 / 843, rel=0.01)
+
+
+def test_the_width_may_equal_the_batch(tmp_path):
+    """Rows, columns and depth of 4096: twice the width makes the multiplication four and its function two times as long."""
+    size = 4096
+    layer = ("aten::addmm", [[size], [size, size], [size, size]], 10_000)
+    found = recording(tmp_path, layer, layer, ("aten::relu", [[size, size]], 10_000))
+    answer = ask(found, f"hidden={2 * size}")
+    assert answer.outcome.step_time_s / answer.base.step_time_s == pytest.approx((2 * 4 + 2) / 3, rel=0.05)
+
+
+def test_copies_of_weights_do_not_grow_with_the_batch(tmp_path):
+    layer = ("aten::addmm", [[256], [256, 256], [256, 256]], 10_000)
+    cast = ("aten::copy_", [[256, 256], [256, 256]], 50_000)
+    answer = ask(recording(tmp_path, layer, cast), "micro_batch=512")
+    assert answer.outcome.step_time_s - answer.base.step_time_s < 15_000e-6
+
+
 def test_the_measured_batch_again_is_the_same_step(tmp_path):
     answer = ask(recording(tmp_path, CONVOLUTION), "micro_batch=16")
     assert answer.outcome.step_time_s == answer.base.step_time_s
@@ -89,6 +124,6 @@ def test_shapes_that_were_not_recorded_are_asked_for(tmp_path):
 def test_a_change_that_reaches_no_task_is_no_answer(tmp_path):
     """The convolution shows the batch, but all time is that of a kernel whose shapes do not."""
     found = recording(tmp_path, (*CONVOLUTION[:2], 0), ("other::impl", [[7]], 10_000))
-    with pytest.raises(LumosError, match="--set micro_batch = 64: no task changed"):
+    with pytest.raises(LumosError, match=r"--set micro_batch = 64 \(measured: 16\): no task changed"):
         ask(found, "micro_batch=64")
     assert ask(found, "micro_batch=16").outcome.step_time_s == ask(found, "micro_batch=16").base.step_time_s

@@ -86,6 +86,10 @@ def test_every_layer_sums_the_stream_after_attention_and_feed_forward_in_both_pa
     stream = int(collective(CollectiveKind.ALL_REDUCE, 2, TOKENS * 512 * 2, load_cluster("h100")).time)
     assert {a.times.best for a in found} == {stream}
     check_graph(add_work(placed, found).graph)
+    launched = add_work(placed, found, [1000.0])  # an operator takes 1 us of the CPU, calling an exchange eight times that
+    before, after = (p.graph.duration[: len(placed.source)] for p in (placed, launched))
+    assert sorted(after[before != after] - before[before != after]) == [8000] * len(found)
+    assert not placed.graph.on_device[before != after].any()
 
 
 def test_what_some_plans_leave_whole_widens_the_interval(tmp_path):

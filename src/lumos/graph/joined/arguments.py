@@ -34,6 +34,22 @@ def _first_input_bytes(dims: str, types: str) -> int:
     return sum(int(np.prod(shape, dtype=np.int64)) for shape in first) * dtype.bytes
 
 
+def shape_elements(trace: Trace, row: int) -> int:
+    """Elements of a row's first input that is a tensor or a list of tensors, from its shapes and types; ABSENT where it has none."""
+    dims, types = (text(trace, row, key) for key in SHAPES)
+    return ABSENT if dims is None or types is None else _first_tensor_elements(dims, types)
+
+
+@lru_cache(maxsize=4096)
+def _first_tensor_elements(dims: str, types: str) -> int:
+    for shape, name in zip(json.loads(dims), json.loads(types), strict=False):
+        tensors = shape if shape and isinstance(shape[0], list) else [shape]
+        if name == "TensorList" or DType.parse(str(name)) is not None:
+            whole = all(isinstance(size, int) for one in tensors for size in one)
+            return sum(int(np.prod(one, dtype=np.int64)) for one in tensors) if whole else ABSENT
+    return ABSENT
+
+
 def integer(trace: Trace, row: int, key: str) -> int:
     """Argument `key` of a row as a whole number; ABSENT where the row lacks it or has none."""
     value = text(trace, row, key)

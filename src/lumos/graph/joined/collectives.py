@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.enclosing import Ranges
-from lumos.graph.joined.arguments import SHAPES, column_of, integer, shape_bytes
+from lumos.graph.joined.arguments import SHAPES, column_of, integer, shape_elements
 from lumos.graph.joined.messages import (
     SIDES,
     Message,
@@ -73,15 +73,16 @@ def is_issuing(trace: Trace) -> NDArray[np.bool_]:
 def issuers(trace: Trace, rows: Int32) -> Int32:
     """The `c10d::` operator that issued each CPU collective in `rows`; ABSENT without one.
 
-    The k-th collective of a kind and size was issued by the k-th operator of that kind and size before it.
+    The k-th collective of a kind and number of elements was issued by the k-th such operator before it. An operator that takes a list of
+    tensors does not say of which type they are.
     """
     operators = np.flatnonzero(is_issuing(trace))
     queues: dict[tuple[CollectiveKind, int], list[int]] = {}
     operators = operators[np.argsort(trace.start[operators], kind="stable")]
-    for row, fact in zip(operators.tolist(), _kinds_and_bytes(trace, operators), strict=True):
+    for row, fact in zip(operators.tolist(), _kinds_and_elements(trace, operators), strict=True):
         queues.setdefault(fact, []).append(row)
     out = np.full(len(rows), ABSENT, np.int32)
-    facts = _kinds_and_bytes(trace, rows)
+    facts = _kinds_and_elements(trace, rows)
     for i in np.argsort(trace.start[rows], kind="stable").tolist():
         queue = queues.get(facts[i])
         if queue and trace.start[queue[0]] <= trace.start[rows[i]]:
@@ -89,18 +90,18 @@ def issuers(trace: Trace, rows: Int32) -> Int32:
     return out
 
 
-def _kinds_and_bytes(trace: Trace, rows: Int32 | Int64) -> list[tuple[CollectiveKind, int]]:
+def _kinds_and_elements(trace: Trace, rows: Int32 | Int64) -> list[tuple[CollectiveKind, int]]:
     """What rows have in common with those of their issuers: found once for all rows with the same name, shapes and types."""
     number = numbered(trace.name[rows], *(column_of(trace, rows, key) for key in SHAPES))
     _, first = np.unique(number, return_index=True)
-    facts = [_kind_and_bytes(trace, int(row)) for row in rows[first]]
+    facts = [_kind_and_elements(trace, int(row)) for row in rows[first]]
     return [facts[i] for i in number.tolist()]
 
 
-def _kind_and_bytes(trace: Trace, row: int) -> tuple[CollectiveKind, int]:
+def _kind_and_elements(trace: Trace, row: int) -> tuple[CollectiveKind, int]:
     """What a row and the row of its issuer have in common. A barrier moves nothing, whatever tensor its issuer has."""
     kind = CollectiveKind.in_name(trace.strings[trace.name[row]])
-    return kind, ABSENT if kind is CollectiveKind.BARRIER else shape_bytes(trace, row)
+    return kind, ABSENT if kind is CollectiveKind.BARRIER else shape_elements(trace, row)
 
 
 def collectives(trace: Trace, task: Int64, rows: Int32, calls: Int32) -> Collectives | None:

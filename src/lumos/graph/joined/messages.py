@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.graph.enclosing import Ranges
 from lumos.graph.joined.arguments import integer, shape_bytes, text
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 from lumos.vocabulary import CollectiveKind, DType
@@ -46,8 +47,10 @@ def coalesced_rows(trace: Trace, calls: Int32, source: Int64) -> list[list[int]]
     if stated is None:
         return out
     rows = stated.rows[trace.named(lambda name: name == "record_param_comms")[stated.rows]]
-    waiting = np.setdiff1d(rows, source)
     launched = np.flatnonzero(calls >= 0)
+    at = calls[launched]
+    holding = Ranges(trace, rows).at(trace.lane[at], trace.start[at])  # also where the kernel's own row states the facts
+    waiting = np.setdiff1d(rows, np.union1d(source, holding))
     for lane in np.unique(trace.lane[waiting]):
         own = waiting[trace.lane[waiting] == lane]
         own = own[np.argsort(trace.start[own], kind="stable")]

@@ -76,7 +76,7 @@ def stalled_at_begin(trace: Trace, work: DeviceWork, held_up: Int64) -> Int64:
     took = trace.duration[call]
     device = np.array([number for number, _ in work.streams], np.int64)[work.stream]
     out = [none]
-    for number in np.unique(device[held_up]).tolist():
+    for number in np.intersect1d(device[held_up], device[kernels]).tolist():
         begins = int(work.start[device == number].min())
         here = device[kernels] == number
         long = took > STALLED * np.percentile(took[here], 10)

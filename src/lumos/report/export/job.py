@@ -47,7 +47,7 @@ def export(result: Result, *, perfetto: _Path = None, chakra: _Path = None, kine
     if kineto is not None and isinstance(job, Prediction):
         write_kineto(os.fspath(kineto), job)
     elif kineto is not None:
-        write_changed(os.fspath(kineto), job.timeline)
+        write_changed(os.fspath(kineto), job.timeline, job.recorded if isinstance(job, Answer) else None)
 
 
 def _write_chakra(job: Answer | Prediction, folder: Path) -> None:

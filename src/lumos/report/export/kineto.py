@@ -29,6 +29,7 @@ from lumos.report.export.kineto_rows import (
     PROCESS,
     THREAD,
     complete,
+    event_sync,
     flow,
     footer,
     header,
@@ -141,6 +142,9 @@ class _Writer:
                     waits[task].append(before)
                     recorded.add(before)
         launched = {before: task for task, before in enumerate(launch) if before >= 0}
+        awaited = {task: self._last_awaited(before, streams) for task, before in syncs.items()}
+        events = _overtaken(awaited, launched, streams)
+        recorded |= events
         sequence: dict[str, int] = defaultdict(int)
         record_id: dict[int, int] = {}
         external = 0
@@ -154,15 +158,17 @@ class _Writer:
                 continue
             start, end = self.start[task], self.end[task]
             external += 1
-            awaited = {streams[b]: max(self.end[c] for c in syncs[task] if streams[c] == streams[b]) for b in syncs.get(task, ())}
-            for stream, until in sorted(awaited.items(), key=lambda pair: pair[1]):
-                # The CPU waits for the work that was issued to the stream, then goes on.
+            for stream, before in awaited.get(task, {}).items():
+                # The CPU waits for the work that was issued to the stream, or for an event behind a part of it, then goes on.
                 correlation += 1
-                back = max(clock, until)
-                yield self._complete(
-                    "cuda_runtime", "cudaStreamSynchronize", clock, back, f'"External id":{external},"correlation":{correlation}'
-                )
-                yield stream_sync(stream, clock + self.shift, back + self.shift, correlation, self.device)
+                back = max(clock, self.end[before])
+                call = "cudaEventSynchronize" if before in events else "cudaStreamSynchronize"
+                yield self._complete("cuda_runtime", call, clock, back, f'"External id":{external},"correlation":{correlation}')
+                window = clock + self.shift, back + self.shift
+                if before in events:
+                    yield event_sync(stream, record_id[before], *window, correlation, self.device)
+                else:
+                    yield stream_sync(stream, *window, correlation, self.device)
                 clock = back
             clock = max(clock, end)
             device = launched.get(task)
@@ -197,6 +203,11 @@ class _Writer:
         yield self._complete(
             "Trace", "PyTorch Profiler (0)", first, max(self.end), '"Op count":0', process='"Spans"', thread='"PyTorch Profiler"'
         )
+
+    def _last_awaited(self, before: list[int], streams: list[int]) -> dict[int, int]:
+        """The last to end of the device tasks `before` on each stream, by their ends. streams: of every task of the rank."""
+        last = {streams[task]: task for task in sorted(before, key=self.end.__getitem__)}
+        return dict(sorted(last.items(), key=lambda pair: self.end[pair[1]]))
 
     def _work(self, task: int) -> Work | None:
         return self.works[self.folded[task]]
@@ -263,6 +274,22 @@ class _Writer:
 
     def _flow(self, phase: str, number: int, process: int, thread: int, at: int) -> str:
         return flow(phase, number, process, thread, at + self.shift)
+
+
+def _overtaken(awaited: dict[int, dict[int, int]], launched: dict[int, int], streams: list[int]) -> set[int]:
+    """The device tasks that the CPU waits for when their stream has more work already: only an event can say how far it waits.
+
+    awaited: for a CPU task, the device task that it waits for on each stream. launched: for a CPU task, the device task that it launches.
+    streams: of every task of the rank, below 0 on the CPU.
+    """
+    last: dict[int, int] = {}
+    found: set[int] = set()
+    for task, stream in enumerate(streams):
+        if stream < 0:
+            found.update(before for on, before in awaited.get(task, {}).items() if last.get(on) != before)
+            if task in launched:
+                last[streams[launched[task]]] = launched[task]
+    return found
 
 
 def _operator(work: Work | None, name: str) -> str:

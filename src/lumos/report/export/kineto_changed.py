@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 from collections import defaultdict
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +20,7 @@ from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.output_files import check_only_own, new_folder
 from lumos.report.export.kineto import CALL
+from lumos.report.export.kineto_nested import NestedRow, Nesting, OpenOperators
 from lumos.report.export.kineto_rows import (
     BASE,
     ORIGIN,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumos.simulate.timeline import Timeline
+    from lumos.trace.table import Job
 
 _CATEGORY = {Kind.KERNEL: "kernel", Kind.COLLECTIVE: "kernel", Kind.MEMCPY: "gpu_memcpy", Kind.MEMSET: "gpu_memset"}
 #: The argument of rows that belong to no operator.
@@ -56,8 +58,10 @@ class _Meeting(NamedTuple):
     number: int
 
 
-def write_changed(folder: str, timeline: Timeline) -> list[str]:
+def write_changed(folder: str, timeline: Timeline, recorded: Job | None = None) -> list[str]:
     """Write one file per rank of a changed job, as it ran in `timeline`, to a folder, which is created if it is absent; returns the paths.
+
+    recorded: the traces whose rows the graph's `event` names, where the work still has their shapes: then operators are nested as there.
 
     Raises LumosError for a recording of whole operations, whose steps have no common clock, and where the folder cannot be written;
     UsageError where it holds other traces.
@@ -72,7 +76,9 @@ def write_changed(folder: str, timeline: Timeline) -> list[str]:
     with new_folder(folder) as draft:
         for rank, name in zip(timeline.graph.ranks, names, strict=True):
             with gzip.open(draft / name, "wb", compresslevel=4) as file:
-                sheet = _Sheet(timeline, rank, meetings)
+                position = timeline.graph.ranks.index(rank)
+                nesting = Nesting(recorded.traces[position]) if recorded is not None and position < len(recorded.traces) else None
+                sheet = _Sheet(timeline, rank, meetings, nesting)
                 file.write(_header(rank, timeline.graph, meetings))
                 file.write(",\n".join(sheet.rows()).encode())
                 file.write(footer(rank))
@@ -84,8 +90,7 @@ def _meetings(graph: Graph) -> dict[int, _Meeting]:
     ranks, offset = graph.rank_of_task, graph.rendezvous_offset
     sets = [graph.rendezvous_task[offset[i] : offset[i + 1]].tolist() for i in range(len(offset) - 1)]
     together = {task for one in sets for task in one}
-    facts = graph.collectives
-    sets += [[task] for task in ([] if facts is None else facts.task.tolist()) if task not in together]
+    sets += [[task] for task in np.flatnonzero(graph.kind == Kind.COLLECTIVE).tolist() if task not in together]
     counted: dict[tuple[int, ...], int] = defaultdict(int)
     out: dict[int, _Meeting] = {}
     for members in sorted(sets, key=min):
@@ -112,8 +117,8 @@ def _header(rank: int, graph: Graph, meetings: dict[int, _Meeting]) -> bytes:
 class _Sheet:
     """The rows of one rank."""
 
-    def __init__(self, timeline: Timeline, rank: int, meetings: dict[int, _Meeting]) -> None:
-        self.graph, self.rank, self.meetings = timeline.graph, rank, meetings
+    def __init__(self, timeline: Timeline, rank: int, meetings: dict[int, _Meeting], nesting: Nesting | None) -> None:
+        self.graph, self.rank, self.meetings, self.nesting = timeline.graph, rank, meetings, nesting
         self.start, self.end = (timeline.start + ORIGIN).tolist(), (timeline.end + ORIGIN).tolist()
         self.tasks: list[int] = np.flatnonzero(self.graph.rank_of_task == rank).tolist()
         self.fresh = count(len(self.graph) + 1)
@@ -126,6 +131,8 @@ class _Sheet:
         self.returns: dict[int, list[int]] = defaultdict(list)
         self.launch: dict[int, int] = {}
         self._sort_dependencies()
+        #: The ids of added work, which no call of the recording launched: it has one of its own behind that of the work beside it.
+        self.added = {d: next(self.fresh) for work in self.work.values() if len(work) > 1 for d in work if self.graph.event[d] < 0}
         #: The ids of the calls that record an event behind device work.
         awaited = sorted({b for found in (self.awaits, self.returns) for before in found.values() for b in before})
         self.record = {before: next(self.fresh) for before in awaited}
@@ -159,15 +166,41 @@ class _Sheet:
             thread = THREAD + lane.get(step.lane, min(threads))
             yield complete("user_annotation", step.name, step.start + ORIGIN, step.end + ORIGIN, _NO_ID, thread=thread)
         for thread, tasks in threads.items():
-            for task, following in zip(tasks, [*tasks[1:], -1], strict=True):
-                yield from self._on_thread(task, following, THREAD + thread)
+            around = OpenOperators(self.nesting) if self.nesting is not None else None
+            for task, following in pairwise([*tasks, -1]):
+                nested = around is not None and self._nests(task)
+                if around is not None:
+                    yield from self._operators(around, task, THREAD + thread)
+                yield from self._on_thread(task, following, THREAD + thread, flat=not nested)
+            if around is not None:
+                yield from self._written(around.pause(), THREAD + thread)
         for task in device:
             yield from self._on_device(task)
         first, last = min(self.start[t] for t in self.tasks), max(self.end[t] for t in self.tasks)
         yield complete("Trace", "PyTorch Profiler (0)", first, last, '"Op count":0', '"Spans"', '"PyTorch Profiler"')
 
-    def _on_thread(self, task: int, following: int, thread: int) -> Iterator[str]:
-        """The rows of a task of a thread. following: the next task there, -1 without one."""
+    def _nests(self, task: int) -> bool:
+        """Whether the recording shows what was around a task: its row is of the work that the task does."""
+        row, name = int(self.graph.event[task]), self.graph.names[self.graph.name[task]]
+        kinds = (Kind.OPERATOR, Kind.LAUNCH, Kind.RUNTIME, Kind.SYNC)
+        return self.nesting is not None and row >= 0 and self.graph.kind[task] in kinds and self.nesting.name(row) == name
+
+    def _operators(self, around: OpenOperators, task: int, thread: int) -> Iterator[str]:
+        """The operators that end before a task of a thread."""
+        if self.graph.kind[task] == Kind.RETURN:
+            around.longer(self.end[task])
+        elif self._nests(task):
+            yield from self._written(around.piece(int(self.graph.event[task]), self.start[task], self.end[task]), thread)
+        else:
+            yield from self._written(around.pause(), thread)
+
+    def _written(self, operators: Iterator[NestedRow], thread: int) -> Iterator[str]:
+        for row, begin, end in operators:
+            assert self.nesting is not None
+            yield complete("cpu_op", self.nesting.name(row), begin, end, _NO_ID + self.nesting.inputs(row), thread=thread)
+
+    def _on_thread(self, task: int, following: int, thread: int, *, flat: bool) -> Iterator[str]:
+        """The rows of a task of a thread. following: the next task there, -1 without one. flat: whether an operator is a row of its own."""
         kind, begin, end, name = self.graph.kind[task], self.start[task], self.end[task], self.graph.names[self.graph.name[task]]
         if kind == Kind.COLLECTIVE:
             shown = name if name.startswith(_ON_CPU) else f"gloo:{self._kind(task).value.replace('-', '_')}"
@@ -177,25 +210,35 @@ class _Sheet:
             yield from self._calls(task, name, begin, end if back < 0 else self.end[back], thread)
             if back >= 0:
                 yield from self._awaited(task, back)
-        elif kind not in (Kind.HOST, Kind.RETURN):
+        elif flat and kind not in (Kind.HOST, Kind.RETURN):
             yield complete("cpu_op", name, begin, end, _NO_ID, thread=thread)
 
     def _calls(self, task: int, name: str, begin: int, end: int, thread: int) -> Iterator[str]:
-        """A call, with those around it by which the work that it launches waits for other streams and is waited for."""
-        work = self.work[task]
-        for device, before in ((d, b) for d in work for b in self.awaits[d]):
-            number, stop = next(self.fresh), min(begin + CALL, end)
-            yield complete("cuda_runtime", "cudaStreamWaitEvent", begin, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
-            yield stream_wait(self._stream(device), self._stream(before), self.record[before], begin, number, self._device(device))
-            begin = stop
-        recorded = [self.record[d] for d in work if d in self.record]
-        stop = max(begin, end - CALL * len(recorded))
-        yield complete("cuda_runtime", name, begin, stop, f'{_NO_ID},"correlation":{task + 1}', thread=thread)
-        if work:
-            yield flow("s", task + 1, PROCESS, thread, begin)
-        for number in recorded:
-            begin, stop = stop, min(stop + CALL, end)
-            yield complete("cuda_runtime", "cudaEventRecord", begin, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
+        """A call, with those around it by which the work that it launches waits for other streams and is waited for. Added work that the
+        call's own work waits for is launched before that, and other added work behind it."""
+        own = [d for d in self.work[task] if d not in self.added]
+        early = [d for d in self.work[task] if d in self.added and any(d in self.awaits[w] for w in own)]
+        late = [d for d in self.work[task] if d in self.added and d not in early]
+        groups = [*([d] for d in early), own, *([d] for d in late)]
+        rest = max(end - begin - CALL * sum(len(self.awaits[d]) + (d in self.record) for group in groups for d in group), 0)
+        at = begin
+        for work in groups:
+            for device, before in ((d, b) for d in work for b in self.awaits[d]):
+                number, stop = next(self.fresh), min(at + CALL, end)
+                yield complete("cuda_runtime", "cudaStreamWaitEvent", at, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
+                yield stream_wait(self._stream(device), self._stream(before), self.record[before], at, number, self._device(device))
+                at = stop
+            number = task + 1 if work is own else self.added[work[0]]
+            stop = min(at + rest, end) if work is own else at
+            shown = name if work is own else "cudaLaunchKernelExC"
+            yield complete("cuda_runtime", shown, at, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
+            if work:
+                yield flow("s", number, PROCESS, thread, at)
+            at = stop
+            for number in (self.record[d] for d in work if d in self.record):
+                stop = min(at + CALL, end)
+                yield complete("cuda_runtime", "cudaEventRecord", at, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
+                at = stop
 
     def _awaited(self, call: int, back: int) -> Iterator[str]:
         """What the return of a call waited for."""
@@ -210,7 +253,7 @@ class _Sheet:
     def _on_device(self, task: int) -> Iterator[str]:
         """The row of device work."""
         kind, begin, end, name = Kind(self.graph.kind[task]), self.start[task], self.end[task], self.graph.names[self.graph.name[task]]
-        device, stream, number = self._device(task), self._stream(task), self.launch.get(task, -1) + 1
+        device, stream, number = self._device(task), self._stream(task), self.added.get(task, self.launch.get(task, -1) + 1)
         args = f'{_NO_ID},"device":{device},"context":1,"stream":{stream},"correlation":{number or next(self.fresh)}'
         if kind == Kind.COLLECTIVE:
             args += f",{self._stated(task)}"
@@ -234,8 +277,11 @@ class _Sheet:
         )
 
     def _kind(self, task: int) -> CollectiveKind:
+        """The kind of a collective; of an added one its name says it."""
         facts = self.graph.collectives
-        return CollectiveKind.UNKNOWN if facts is None or task not in self.fact else facts.kinds[int(facts.kind[self.fact[task]])]
+        if facts is None or task not in self.fact:
+            return CollectiveKind.in_name(self.graph.names[self.graph.name[task]])
+        return facts.kinds[int(facts.kind[self.fact[task]])]
 
     def _stream(self, task: int) -> int:
         return self.graph.processors[int(self.graph.processor[task])].stream

@@ -5,6 +5,7 @@ Times are ns and begin at `ORIGIN` after the base of the clock; a file has them 
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +55,8 @@ def nccl_kernel(kind: CollectiveKind, dtype: DType | None = DType.BF16) -> str:
 
 @lru_cache(maxsize=65_536)  # a job repeats the same few names
 def quoted(text: str) -> str:
-    """The text as a JSON string."""
-    return msgspec.json.encode(text).decode()
+    """The text as a JSON string, in plain characters: a name may contain half a surrogate pair, which UTF-8 cannot."""
+    return json.dumps(text)
 
 
 def microseconds(ns: int) -> str:
@@ -96,6 +97,15 @@ def stream_sync(stream: int, start: int, end: int, correlation: int, device: obj
     """The row that says that a call waited for all work of a stream."""
     args = f'"stream":{stream},"correlation":{correlation},"device":{device},"context":1'
     return complete("cuda_sync", "Stream Sync", start, end, args, device, stream)
+
+
+def event_sync(source: int, record: int, start: int, end: int, correlation: int, device: object) -> str:
+    """The row that says that a call waited for the event that the call with correlation id `record` recorded on stream `source`."""
+    args = (
+        f'"stream":-1,"correlation":{correlation},"device":{device},"context":1,"wait_on_stream":{source}'
+        f',"wait_on_cuda_event_record_corr_id":{record},"wait_on_cuda_event_id":{record}'
+    )
+    return complete("cuda_sync", "Event Sync", start, end, args, device, -1)
 
 
 def header(

@@ -36,17 +36,20 @@ PASSES = 3
 LARGE = 16_384
 
 
-def accumulation(layout: MeasuredLayout, position: int, trace: Trace, accelerator: Accelerator | None) -> dict[int, Extra]:
-    """What adding the gradients of one microbatch to those of the earlier ones takes, by layer (-1: outside the layers)."""
+def accumulation(
+    layout: MeasuredLayout, position: int, trace: Trace, accelerator: Accelerator | None, passes: int = PASSES
+) -> dict[int, Extra]:
+    """What adding the gradients of one microbatch to those of the earlier ones takes, by layer (-1: outside the layers). passes: how often
+    each is read or written; a copy does so twice."""
     total: dict[int, Extra] = defaultdict(Extra)
     each = operator_ns(layout, position, trace) if accelerator is not None else 0.0
     rate = _add_rate(trace) if accelerator is None else 0.0
     for gradient in _gathered(layout, position, trace):
         n = elements(gradient.shape)
         if accelerator is None:
-            total[gradient.layer] += Extra(cpu=round(rate * n))
+            total[gradient.layer] += Extra(cpu=round(rate * n * passes / PASSES))
         else:
-            time = int(moved(PASSES * gradient.width * n, accelerator, "pointwise").time)
+            time = int(moved(passes * gradient.width * n, accelerator, "pointwise").time)
             total[gradient.layer] += Extra(round(each), time)
     return dict(total)
 

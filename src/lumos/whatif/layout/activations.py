@@ -8,6 +8,7 @@ bytes do not follow the batch.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 WIDTHS = (2, 4)
 #: Share by which gathered weights may be more than those of the layer, so that all ranks have equally many.
 PADDED = 0.02
+#: How tensor-parallel ranks exchange the residual stream.
+_OF_STREAM = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 #: Sizes on which the bytes of the residual stream depend.
 STREAM_KEYS = ("micro_batch", "seq", "hidden")
 
@@ -81,6 +84,29 @@ def gathered(layout: MeasuredLayout, position: int, by_layer: Mapping[int, int])
     sizes_of = np.array([width * count for count in set(by_layer.values()) if count for width in WIDTHS] or [1], np.float64)
     same = (np.abs(values[:, None] / sizes_of[None, :] - 1) < PADDED).any(axis=1)
     return np.sort(facts.task[mine & same]).astype(np.int64)
+
+
+def measured_ranks(layout: MeasuredLayout, rows: Int64) -> int:
+    """The usual size of the groups that exchange the residual stream; 0 where none does. rows: of `of_stream`."""
+    facts = layout.segmentation.graph.collectives
+    if facts is None or facts.size is None:
+        return 0
+    sizes = Counter(int(facts.size[row]) for row in rows.tolist() if facts.kinds[facts.kind[row]] in _OF_STREAM and facts.size[row] > 1)
+    return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def in_embedding(layout: MeasuredLayout, rows: Int64) -> bool:
+    """Whether the ranks exchange the residual stream before the first layer, because they share the vocabulary too."""
+    facts, segmentation = layout.segmentation.graph.collectives, layout.segmentation
+    if facts is None:
+        return False
+    parts = {segmentation.pieces[p].label.name for p in np.unique(segmentation.piece[facts.task[rows]]).tolist()}
+    return "embedding" in parts
+
+
+def shared_keys(*, vocabulary: bool) -> tuple[str, ...]:
+    """The sizes of a model of which tensor-parallel ranks hold a part each. vocabulary: whether they share that, too."""
+    return ("heads", "kv_heads", "ffn", *(("vocab",) if vocabulary else ()))
 
 
 def stream_ratio(job: Job, wanted: Mapping[str, int]) -> float:

@@ -28,8 +28,7 @@ from lumos.vocabulary import DType, Phase
 from lumos.whatif.layout.accumulate import operator_ns
 from lumos.whatif.layout.measured_layout import NOTHING, Extra
 from lumos.whatif.layout.precision import Ratio, has_rate, heavy_ratio, type_of
-from lumos.whatif.layout.rescale import KERNEL_FLOOR, operator_rows
-from lumos.whatif.layout.resize import multiply
+from lumos.whatif.layout.rescale import KERNEL_FLOOR, multiply, operator_rows
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator

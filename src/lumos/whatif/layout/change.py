@@ -7,6 +7,7 @@ operators cost, and `exchange` what changed collectives and more replicas cost.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
@@ -20,7 +21,8 @@ from lumos.segment.weights import weights
 from lumos.vocabulary import Phase, Recompute
 from lumos.whatif.layout.accumulate import accumulation
 from lumos.whatif.layout.measured_layout import NOTHING, Extra
-from lumos.whatif.layout.resize import multiply
+from lumos.whatif.layout.rescale import multiply
+from lumos.whatif.ranges import inside
 from lumos.whatif.settings import SETTINGS, Way
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from lumos.segment.segment import Label
     from lumos.trace.table import Job
     from lumos.whatif.layout.measured_layout import Instance, MeasuredLayout
+
+#: What DistributedDataParallel calls its copies of gradients into buckets and back, which it makes where it exchanges them.
+_BUCKETS = re.compile(r"torch(\.|::)distributed(\.ddp\.|::)reducer::")
 
 # ---------------------------------------------------------------- layers
 
@@ -175,7 +180,9 @@ def microbatches(layout: MeasuredLayout, job: Job, accelerator: Accelerator | No
             out += _repeated(layout, of_step, measured, count, added[position]) if passes else of_step
         ranks.append(tuple(out))
     change = f"microbatches = {count} (measured: {measured})"
-    return replace(layout, ranks=tuple(ranks), changes=(*layout.changes, change))
+    copies = inside(segmentation.graph, job, _BUCKETS.match)
+    last = layout.last | set(np.flatnonzero(copies).tolist())
+    return replace(layout, ranks=tuple(ranks), last=last, changes=(*layout.changes, change))
 
 
 def _paired(layout: MeasuredLayout) -> int:
@@ -214,24 +221,33 @@ def _repeated(layout: MeasuredLayout, of_step: list[Instance], measured: int, co
     early = [by_microbatch[m] for m in range(measured - 1)] or [[replace(i, inner=True) for i in by_microbatch[0]]]
     out: list[Instance] = []
     for m in range(count):
-        source = by_microbatch[measured - 1] if m == count - 1 else early[min(m, len(early) - 1)]
-        accumulates = measured == 1 and m > 0
-        out += [_accumulating(layout, i, added) if accumulates else i for i in source]
+        number = measured - 1 if m == count - 1 else min(m, len(early) - 1)
+        source = by_microbatch[number] if m == count - 1 else early[number]
+        out += _accumulating(layout, source, added) if number == 0 and m > 0 else source  # the first one had nothing to add to
     return out
 
 
-def _accumulating(layout: MeasuredLayout, item: Instance, added: dict[int, Extra]) -> Instance:
-    label = layout.pieces[item.piece].label
-    if label.phase != Phase.BACKWARD or item.thread_of >= 0:
-        return item
-    return replace(item, extra=item.extra + added.get(label.layer if label.layer >= 0 else -1, NOTHING))
+def _accumulating(layout: MeasuredLayout, items: list[Instance], added: dict[int, Extra]) -> list[Instance]:
+    """The instances of a microbatch, of which each layer adds its gradients at the end of its backward pass."""
+    graph = layout.segmentation.graph
+    works = graph.kind == (Kind.KERNEL if graph.on_device.any() else Kind.OPERATOR)
+    working = set(np.unique(layout.segmentation.piece[works]).tolist())
+    out = list(items)
+    last: dict[int, int] = {}
+    for i, item in enumerate(items):
+        label = layout.pieces[item.piece].label
+        if label.phase == Phase.BACKWARD and item.thread_of < 0 and item.piece in working:
+            last[label.layer] = i
+    for layer, i in last.items():
+        out[i] = replace(out[i], extra=out[i].extra + added.get(layer, NOTHING))
+    return out
 
 
 # ---------------------------------------------------------------- recomputation
 
 
 def recompute(layout: MeasuredLayout, wanted: str, once: frozenset[int] = frozenset()) -> MeasuredLayout:
-    """The layout with or without recomputation. once: tasks of the forward passes that are not repeated (`sharded.gathers_once`).
+    """The layout with or without recomputation. once: tasks of the forward passes that are not repeated (`sharding.gathers_once`).
 
     "full": every layer's forward pass runs again before its backward pass, on the thread of the backward pass. "none": a measured
     recomputation is left out. Raises LumosError where the trace has no backward pass or no layers, or where no layer has its forward

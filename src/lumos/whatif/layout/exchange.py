@@ -20,6 +20,8 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Kind
 from lumos.trace.table import ABSENT, Int32, Int64, Job
 from lumos.vocabulary import CollectiveKind, Phase
+from lumos.whatif.layout.activations import measured_ranks, of_stream
+from lumos.whatif.layout.sharding.exchanged import updates_of_parts
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Cluster
@@ -36,7 +38,9 @@ NO_LINK = (
 def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | None) -> MeasuredLayout:
     """The layout with `count` data-parallel replicas; new replicas do the same work as the measured ones.
 
-    Collectives over the whole job are taken for the data-parallel ones. A job of one process shows when gradients are exchanged
+    Collectives over the whole job are taken for the data-parallel ones; where tensor-parallel ranks share the layers, those of other groups
+    of as many ranks as the job has replicas then. Where replicas share their parameters, each updates a part, as large as there are few.
+    A job of one process shows when gradients are exchanged
     and how many bytes, but not how long that takes: `cluster` then describes the link between the processes. Raises LumosError
     where a link is needed and `cluster` is None, and where the trace does not show which collectives exchange gradients.
     """
@@ -50,9 +54,16 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
         raise LumosError(
             "--set dp: the trace has no collectives, so it does not show when gradients are exchanged; record under DistributedDataParallel"
         )
-    chosen = _exchanges(layout, facts, world)
+    stream = of_stream(layout, job)
+    ranks = measured_ranks(layout, stream)
+    if ranks and ranks < world:
+        world //= ranks
+        chosen = _exchanges(layout, facts, world)
+        chosen = chosen[~np.isin(facts.group[chosen], facts.group[stream])]
+    else:
+        chosen = _exchanges(layout, facts, world)
     if not len(chosen):
-        raise LumosError(f"--set dp: no collective of all {world} ranks with a known size in the trace")
+        raise LumosError(f"--set dp: no collective of the {world} replicas with a known size in the trace")
     if count == world:
         return replace(layout, changes=(*layout.changes, f"dp = {count} (as measured)"))
     if cluster is None:
@@ -81,6 +92,9 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
                 notes["waiting-kept"] = Diagnostic("waiting-kept", text)
         for column, ratio in zip(columns, ratios, strict=True):
             column[task] *= ratio
+    updates = updates_of_parts(layout, job)
+    for column in columns:
+        column[updates] *= world / count
     change = f"dp = {count} (measured: {world})"
     return replace(
         layout,

@@ -61,7 +61,9 @@ class MeasuredLayout:
     multiplied; low, high: the same at the ends of its 80 % interval. modelled: tasks whose new duration comes from a model alone.
     awaited: (task, the task that must not begin before it ends), for waits that were too short to show in the trace. assumed: each gives
     the work that is added once the pieces are placed, such as exchanges that the recording does not have. shared: how many ranks do what
-    one recorded rank did, each a part of it (tensor-parallel ranks, stages). once: tasks that recomputation does not repeat.
+    one recorded rank did, each a part of it (tensor-parallel ranks, stages). once: tasks that recomputation does not repeat. last: tasks of
+    which only the last microbatch of a step has its like. recorded: of which recorded rank, by position, each is a copy; () where all are
+    the recorded ones. dropped: tasks that no instance runs.
     """
 
     segmentation: Segmentation
@@ -74,6 +76,9 @@ class MeasuredLayout:
     assumed: tuple[Assumed, ...] = ()
     shared: float = 1.0
     once: frozenset[int] = frozenset()
+    last: frozenset[int] = frozenset()
+    recorded: tuple[int, ...] = ()
+    dropped: frozenset[int] = frozenset()
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
 

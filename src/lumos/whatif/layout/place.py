@@ -96,6 +96,7 @@ class _Copies:
         begin, order = grouped(piece, len(layout.pieces))
         self.instances = [(rank, i) for rank, items in enumerate(layout.ranks) for i in items]
         left_out = _left_out(layout)
+        left_out[list(layout.last)] = True
         recomputed = left_out.copy()
         recomputed[list(layout.once)] = True
         self.place_in_piece = np.empty(len(base), np.int64)
@@ -111,10 +112,10 @@ class _Copies:
             self.start[number + 1] = self.start[number] + len(tasks)
         flat = np.concatenate(parts) if parts else np.empty(0, np.int64)
         instance = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
-        present = np.ones(len(flat), bool)
+        present = ~np.isin(flat, np.fromiter(layout.dropped, np.int64, len(layout.dropped)))
         for number, missing in enumerate(absent):
             if missing is not None:
-                present[self.start[number] : self.start[number + 1]] = ~missing
+                present[self.start[number] : self.start[number + 1]] &= ~missing
         processor = _threads(layout, owners, flat, instance, self.instances)
         device = owners.on_device[flat]
         rank = np.array([r for r, _ in self.instances], np.int64)[instance]

@@ -31,8 +31,8 @@ from lumos.segment.products import product
 from lumos.segment.weights import gradients
 from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase
-from lumos.whatif.layout.rescale import KERNEL_FLOOR, modelled, operator_rows, recurrent_ns
-from lumos.whatif.layout.resize import multiply
+from lumos.whatif.layout.recurrent import recurrent_ns
+from lumos.whatif.layout.rescale import KERNEL_FLOOR, modelled, multiply, operator_rows
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator
@@ -72,9 +72,14 @@ def computing(layout: MeasuredLayout, job: Job) -> DType | None:
             o = shapes[row]
             dtype = type_of(o) if o is not None and has_rate(o) else None
             if dtype is not None:
-                on_tensor_cores = dtype is DType.FP32 and bool(_TF32.search(graph.names[graph.name[task]]))
-                spent[DType.TF32 if on_tensor_cores else dtype] += int(graph.duration[task])
+                rounded = dtype is DType.FP32 and rounds_to_tf32(graph.names[graph.name[task]])
+                spent[DType.TF32 if rounded else dtype] += int(graph.duration[task])
     return spent.most_common(1)[0][0] if spent else None
+
+
+def rounds_to_tf32(kernel: str) -> bool:
+    """Whether a kernel of tensors in fp32 multiplies in tf32, by its name."""
+    return bool(_TF32.search(kernel))
 
 
 def type_of(o: ShapedOperator) -> DType | None:

@@ -3,8 +3,9 @@
 The recording shows no exchange, so all of it is assumed: gradients have the sizes and types that autograd gathers or, where the trace
 does not show these, those of the weights that the multiplications read; they are gathered into buckets in the order of the backward pass
 of the last microbatch; a bucket is exchanged as soon as the layers that fill it have run, one after the other on a stream of their own,
-beside the rest of the backward pass; what follows the backward pass waits for the last. The exchange takes the time of the model of an
-all-reduce over the stated or usual link. New replicas do the same work at the same time, and the exchange takes nothing from the work
+beside the rest of the backward pass; what follows the backward pass waits for the last, after which the gradients are copied back. The
+exchange takes the time of the model of an all-reduce over the stated or usual link, a copy that of the memory that it moves, and on the
+CPU that of an operator with one kernel. New replicas do the same work at the same time, and the exchange takes nothing from the work
 beside it.
 """
 
@@ -12,30 +13,37 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from lumos.cost.collective import collective
 from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
+from lumos.graph.table import Kind
 from lumos.segment.dimensions import Resize, Shapes, sizes
 from lumos.segment.weights import gradients, weights
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, DType, Phase
-from lumos.whatif.layout.placed import AddedTimes, Addition, add_work, added_work, times_of
+from lumos.whatif.layout.accumulate import accumulation, operator_ns
+from lumos.whatif.layout.measured_layout import NOTHING, Extra
+from lumos.whatif.layout.placed import AddedTimes, Addition, add_work, added_work, longer, roughly, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumos.cost.cluster import Cluster
-    from lumos.trace.table import Trace
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.trace.table import Int8, Int64, Trace
     from lumos.whatif.layout.measured_layout import MeasuredLayout
     from lumos.whatif.layout.placed import Placed
 
 #: Bytes of gradients that DistributedDataParallel exchanges at once, the first time and later (torch 2: bucket_cap_mb=25 and a first
 #: bucket of 1 MiB).
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
+#: In place of a layer: what comes before all layers in a backward pass.
+HEAD = -2
 
 
 class Bucket(NamedTuple):
@@ -54,19 +62,23 @@ class Replicated(NamedTuple):
     layout: MeasuredLayout
 
 
-def replicate(placed: Placed, layout: MeasuredLayout, trace: Trace, replicas: int, cluster: Cluster) -> Replicated:
-    """The placed job of one process as one of `replicas`.
+def replicate(
+    placed: Placed, layout: MeasuredLayout, trace: Trace, replicas: int, cluster: Cluster, accelerator: Accelerator | None
+) -> Replicated:
+    """The placed job of one process as one of `replicas`. accelerator: on which it ran; None for a CPU.
 
     Raises LumosError where the recording does not show the weights or the backward pass.
     """
-    buckets = list(buckets_of(layout, gradient_bytes(layout, trace)))
+    buckets = list(buckets_of(layout, ready_bytes(layout, trace)))
     if not buckets:
         raise LumosError(
             f"--set dp: {trace.path} shows no backward pass with the shapes of its weights, so it is not known how many gradients its"
             " replicas would exchange; record a training step with record_shapes=True"
         )
     times = [collective(CollectiveKind.ALL_REDUCE, replicas, b.nbytes, cluster) for b in buckets]
-    added = add_work(placed, list(_exchanges(placed, buckets, [times_of(t) for t in times])))
+    each = operator_ns(layout, 0, trace) if accelerator is not None else 0.0
+    copied = longer(placed, _copies(placed, layout, trace, accelerator))
+    added = add_work(copied, list(_exchanges(placed, buckets, [times_of(t) for t in times])), [each])
     steps = sum(b.last for b in buckets)
     megabytes = sum(b.nbytes for b in buckets) / steps / 1e6
     text = (
@@ -99,9 +111,53 @@ def gradient_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> d
     return {layer: each * n for layer, n in weights(layout.segmentation, position, trace, same).items() if n}
 
 
-def buckets_of(layout: MeasuredLayout, gradients: dict[int, int], position: int = 0) -> Iterator[Bucket]:
-    """The exchanges of every step of the rank at a position, in order. The gradients of a layer are ready after the last of its pieces,
-    those outside the layers at the end of the backward pass."""
+def ready_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> dict[int, int]:
+    """The same, with those that are gathered before any layer's (an output layer's own) under HEAD."""
+    total = gradient_bytes(layout, trace, position)
+    found = gradients(layout.segmentation, position, trace)
+    if any(gradient.layer >= 0 for gradient in found):
+        first = takewhile(lambda gradient: gradient.layer < 0, found)
+        total[HEAD] = sum(gradient.width * elements(gradient.shape) for gradient in first)
+        total[-1] = total.get(-1, 0) - total[HEAD]
+    return total
+
+
+def _copies(placed: Placed, layout: MeasuredLayout, trace: Trace, accelerator: Accelerator | None) -> dict[int, AddedTimes]:
+    """What copying the gradients into the buckets and back adds to tasks of the placed job: to the last ones of the layer whose gradients
+    they are, and for the way back to the last operator of the backward pass and to the first kernel after it."""
+    of_layer = accumulation(layout, 0, trace, accelerator, passes=2)
+    of_instance, kind = placed.instance, placed.graph.kind
+    more: Counter[int] = Counter()
+    for step in _steps(layout):
+        back = Extra()
+        for instance, layers in step.ready.items():
+            extra = sum((of_layer.get(layer, NOTHING) for layer in layers.elements()), NOTHING)
+            back += extra
+            _lengthen(more, np.flatnonzero(of_instance == instance), kind, extra)
+        _lengthen(more, np.flatnonzero(of_instance == step.end), kind, Extra(cpu=back.cpu))
+        following = np.flatnonzero((of_instance == step.end + 1) & (kind == Kind.KERNEL))[:1]
+        _lengthen(more, following, kind, Extra(device=back.device))
+    return {task: roughly(ns) for task, ns in more.items()}
+
+
+def _lengthen(more: Counter[int], tasks: Int64, kind: Int8, extra: Extra) -> None:
+    """Add the extra time to that of the last operator and of the last kernel among tasks, in place."""
+    for of_kind, ns in ((Kind.OPERATOR, extra.cpu), (Kind.KERNEL, extra.device)):
+        for task in tasks[kind[tasks] == of_kind][-1:].tolist():
+            more[task] += ns
+
+
+class _Step(NamedTuple):
+    """The end of a step's backward pass. ready: the instances after which gradients are ready, and the layers whose they are (-1: outside
+    the layers, HEAD: before them), each as often as it is repeated there. end: the last instance."""
+
+    ready: dict[int, Counter[int]]
+    end: int
+
+
+def _steps(layout: MeasuredLayout, position: int = 0) -> Iterator[_Step]:
+    """The ends of the backward passes of the rank at a position. The gradients of a layer are ready after the last of its pieces, those
+    outside the layers where the layers begin or at the end of the backward pass."""
     first = sum(map(len, layout.ranks[:position]))
     items = [(number, item, layout.pieces[item.piece]) for number, item in enumerate(layout.ranks[position], first)]
     backward = [e for e in items if e[2].label.phase == Phase.BACKWARD and not e[1].inner and e[1].thread_of < 0]
@@ -109,13 +165,25 @@ def buckets_of(layout: MeasuredLayout, gradients: dict[int, int], position: int 
         of_step = list(group)
         last_pass = [e for e in of_step if e[2].label.microbatch == of_step[-1][2].label.microbatch]
         runs = [list(run) for _, run in groupby(last_pass, key=lambda e: e[2].label.layer)]
-        ready: dict[int, int] = defaultdict(int)
+        ready: dict[int, Counter[int]] = defaultdict(Counter)
         for run in runs:
-            if run[0][2].label.layer >= 0:
-                repeats = Counter(item.piece for _, item, _ in run).most_common(1)[0][1]
-                ready[run[-1][0]] += gradients.get(run[0][2].label.layer, 0) * repeats
-        ready[last_pass[-1][0]] += gradients.get(-1, 0)
-        yield from _filled(ready, last_pass[-1][0])
+            layer = run[0][2].label.layer
+            if layer >= 0:
+                ready[run[-1][0]][layer] += Counter(item.piece for _, item, _ in run).most_common(1)[0][1]
+        if runs[0][0][2].label.layer < 0:
+            ready[runs[0][-1][0]][HEAD] += 1
+        end = last_pass[-1][0]
+        ready[end][-1] += 1
+        yield _Step(ready, end)
+
+
+def buckets_of(layout: MeasuredLayout, gradients: dict[int, int], position: int = 0) -> Iterator[Bucket]:
+    """The exchanges of every step of the rank at a position, in order. gradients: their bytes by layer."""
+    for step in _steps(layout, position):
+        nbytes = {
+            instance: sum(times * gradients.get(layer, 0) for layer, times in layers.items()) for instance, layers in step.ready.items()
+        }
+        yield from _filled(nbytes, step.end)
 
 
 def _filled(ready: dict[int, int], end: int) -> Iterator[Bucket]:

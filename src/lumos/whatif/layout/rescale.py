@@ -36,10 +36,13 @@ from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lumos.analyze.loop.steps import Members
     from lumos.cost.estimate import Estimate
     from lumos.cost.operators import Shape
     from lumos.segment.segment import Segmentation
+    from lumos.whatif.layout.measured_layout import Factors
 
 #: Half-width of the 80 % interval of a CPU operator that is scaled by a factor of four or more, as a fraction.
 CPU_INTERVAL = 0.15
@@ -116,30 +119,35 @@ class Rescale:
         if new == o:
             return UNCHANGED
         if self.core is not None:
-            whole = _factor(self.core.ratio(o, new), CPU_INTERVAL, self.core.fixed)
+            whole = factor_within(self.core.ratio(o, new), CPU_INTERVAL, self.core.fixed)
             return whole if product(o) is None else _between(whole, o, new)
         if self.accelerator is not None:
             before, after = (modelled(each, self.accelerator, s) for each, s in ((o, self.resize.old), (new, self.resize.new)))
             if before is not None and after is not None and int(before.time) > 0:
                 ratio = int(after.time) / int(before.time)
                 spread = max(int(after.high) / max(int(after.time), 1) - 1, 0.0)
-                return _factor(ratio, spread, 0.0)
-            earlier, later = recurrent_ns(o, self.accelerator), recurrent_ns(new, self.accelerator)
-            if earlier and later:
-                return _factor(later / earlier, CPU_INTERVAL, 0.0)
-        return _factor(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
+                return factor_within(ratio, spread, 0.0)
+        return factor_within(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
 
     def around(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
         """The factor of an autograd node on a CPU whose largest inner operator is `o`."""
         new = self.resize.operator(o, in_layer, of_weights)
         if new == o or self.core is None:
             return UNCHANGED
-        return _factor(touched(new) / max(touched(o), 1), CPU_INTERVAL, self.core.node_fixed)
+        return factor_within(touched(new) / max(touched(o), 1), CPU_INTERVAL, self.core.node_fixed)
 
 
-def _factor(ratio: float, spread: float, fixed: float) -> Factor:
+def factor_within(ratio: float, spread: float, fixed: float) -> Factor:
+    """The factor `ratio` with an interval that is the wider the more changes, up to `spread` at a factor of four."""
     half_width = spread * min(1.0, abs(log(ratio)) / WHOLE_INTERVAL) if ratio > 0 else spread
     return Factor(ratio, ratio / (1 + half_width), ratio * (1 + half_width), fixed)
+
+
+def multiply(columns: Sequence[Factors], tasks: Int64, duration: Int64, ratios: Sequence[float], fixed: float) -> None:
+    """Multiply the factors of tasks in place; `fixed` ns of their durations do not change."""
+    fixed_share = np.minimum(fixed / np.maximum(duration[tasks], 1), 1.0)
+    for column, ratio in zip(columns, ratios, strict=True):
+        column[tasks] *= fixed_share + (1 - fixed_share) * ratio
 
 
 def _between(whole: Factor, old: ShapedOperator, new: ShapedOperator) -> Factor:
@@ -182,11 +190,11 @@ def modelled(o: ShapedOperator, accelerator: Accelerator, known: Sizes = UNKNOWN
     sizes = product(o)
     if sizes is not None:
         m, n, k, batch = sizes
-        dtype = _dtype(o, accelerator)
+        dtype = dtype_on(o, accelerator)
         return None if dtype is None else gemm(m, n, k, accelerator, dtype, batch=batch, cast=False)
     if is_attention(o.name):
         tensors = [s for s in o.shapes if len(s) == 4]
-        dtype = _dtype(o, accelerator)
+        dtype = dtype_on(o, accelerator)
         if dtype is None or len(tensors) < 2:
             return None
         backward = "backward" in o.name
@@ -217,27 +225,8 @@ def _heads_and_length(name: str, query: Shape, known: Sizes) -> tuple[int, int]:
     return fit[0] if len(fit) == 1 else by_name
 
 
-def recurrent_ns(o: ShapedOperator, accelerator: Accelerator) -> float:
-    """The modelled time of the multiplications of a recurrent layer, ns; 0 where the operator is none or does not show them.
-
-    Every step multiplies the hidden state, a row for each sequence of the batch, by the same weights in kernels of its own. So these take
-    time in proportion to the steps, and hardly more for a batch that fits into the tiles of a multiplication. The inputs of all steps are
-    multiplied at once. So are, in the backward pass, their gradients and those of both weights.
-    """
-    dtype = _dtype(o, accelerator)
-    if not is_recurrent(o.name) or dtype is None or len(o.shapes[0]) != 3:
-        return 0.0
-    leading = o.shapes[0][:2]
-    rows = next((s[-2] for s in o.shapes[1:] if len(s) > 1 and s[-2] in leading), 0)
-    weight = next((s for s in o.shapes[1:] if len(s) == 2 and s[0] not in leading), None)
-    if not rows or weight is None:
-        return 0.0
-    tokens = leading[0] * leading[1]
-    one_step, at_once = (int(gemm(m, *weight, accelerator, dtype, cast=False).time) for m in (rows, tokens))
-    return float(tokens // rows * one_step + (3 if "backward" in o.name else 1) * at_once)
-
-
-def _dtype(o: ShapedOperator, accelerator: Accelerator) -> str | None:
+def dtype_on(o: ShapedOperator, accelerator: Accelerator) -> str | None:
+    """The type of an operator's first input that an accelerator multiplies in; None where there is none."""
     for name in o.dtypes:
         if name:
             try:

@@ -20,13 +20,14 @@ from lumos.segment.batch import shapes_of_weights
 from lumos.segment.dimensions import Resize, Shapes, Sizes, sizes
 from lumos.segment.weights import weights
 from lumos.vocabulary import Phase
-from lumos.whatif.layout.activations import gathered, in_forward
+from lumos.whatif.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
 from lumos.whatif.layout.reach import not_reached, unchanged_work, widen
-from lumos.whatif.layout.rescale import VIEWS, Factor, Rescale, core_of, largest_inside, operator_rows
+from lumos.whatif.layout.recurrent import resize_recurrent
+from lumos.whatif.layout.rescale import VIEWS, Factor, Rescale, core_of, largest_inside, multiply, operator_rows
 from lumos.whatif.settings import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lumos.cost.cluster import Accelerator
     from lumos.cost.operators import Shape
@@ -42,12 +43,29 @@ SIZE_KEYS = tuple(key for key in SETTINGS if key in Sizes._fields)
 def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **wanted: int) -> MeasuredLayout:
     """The layout with other sizes of each rank: any of SIZE_KEYS. accelerator: of the trace; None for a job on CPUs.
 
-    The number of heads stays unless given, so a wider model has wider heads. The feed-forward width and the vocabulary stay, too.
-    Raises LumosError where the trace does not show a size that is to change, UsageError where sizes do not fit together.
+    Sizes are those of the model, of which tensor-parallel ranks hold a part each. The number of heads stays unless given, so a wider
+    model has wider heads. The feed-forward width and the vocabulary stay, too. Raises LumosError where the trace does not show a size that
+    is to change or tensor-parallel ranks cannot share it equally, UsageError where sizes do not fit together.
     """
-    described = tuple(f"{key} = {value}" for key, value in wanted.items())
+    of_rank = sizes_of_rank(layout, job, wanted)
+    old = sizes(job.traces[0])
+    described = tuple(f"{key} = {value} (measured: {getattr(old, key) * value // of_rank[key]})" for key, value in wanted.items())
     sure = not {"micro_batch", "seq"} & set(wanted)
-    return to_sizes(layout, job, accelerator, lambda old, trace: resized(old, wanted, trace), tuple(wanted), described, sure=sure)
+    return to_sizes(layout, job, accelerator, lambda old, trace: resized(old, of_rank, trace), tuple(wanted), described, sure=sure)
+
+
+def sizes_of_rank(layout: MeasuredLayout, job: Job, wanted: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of one rank's part of a model that has the sizes `wanted`: of what tensor-parallel ranks share, each has an equal part.
+
+    Raises LumosError where they cannot share a size equally.
+    """
+    rows = of_stream(layout, job)
+    ranks = measured_ranks(layout, rows) or 1
+    shared = shared_keys(vocabulary=in_embedding(layout, rows)) if ranks > 1 else ()
+    for key, value in wanted.items():
+        if key in shared and value % ranks:
+            raise LumosError(f"--set {key}={value}: the {ranks} tensor-parallel ranks of the recording cannot share it equally")
+    return {key: value // ranks if key in shared else value for key, value in wanted.items()}
 
 
 def to_sizes(
@@ -78,7 +96,10 @@ def to_sizes(
         tasks, rows = operator_rows(segmentation, position, trace, owners)
         rescale = Rescale(change, accelerator, core_of(segmentation, tasks, rows, shapes) if accelerator is None else None)
         shaped = shapes.of_row[rows] >= 0
-        _rescaled(columns, graph, tasks[shaped], shapes, rows[shaped], rescale, in_layer, update)
+        apart = np.zeros(len(tasks), bool)
+        if accelerator is not None:
+            apart = resize_recurrent(columns, graph, owners, tasks, shapes, rows, change, accelerator)
+        _rescaled(columns, graph, tasks[shaped & ~apart], shapes, rows[shaped & ~apart], rescale, in_layer, update)
         if accelerator is None:
             inner = largest_inside(trace, rows[~shaped], shapes)
             _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update)
@@ -167,13 +188,6 @@ def _unknown(key: str, trace: Trace) -> str:
         f"{trace.path}: the shapes of its operators do not show {key} of a model; they show {', '.join(shown) or 'no size'}, which can be"
         " changed"
     )
-
-
-def multiply(columns: Sequence[Factors], tasks: np.ndarray, duration: np.ndarray, ratios: Sequence[float], fixed: float) -> None:
-    """Multiply the factors of tasks in place; `fixed` ns of their durations do not change."""
-    fixed_share = np.minimum(fixed / np.maximum(duration[tasks], 1), 1.0)
-    for column, ratio in zip(columns, ratios, strict=True):
-        column[tasks] *= fixed_share + (1 - fixed_share) * ratio
 
 
 def _rescaled(

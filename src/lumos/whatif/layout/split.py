@@ -30,7 +30,7 @@ from lumos.segment.dimensions import Resize, Shapes, Sizes, sizes
 from lumos.segment.products import factors, product
 from lumos.segment.weights import weights
 from lumos.vocabulary import CollectiveKind, DType, Phase
-from lumos.whatif.layout.placed import AddedTimes, Addition, times_of
+from lumos.whatif.layout.placed import AddedTimes, Addition, next_on_processor, times_of
 from lumos.whatif.layout.rescale import CPU_INTERVAL, operator_rows
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator, Cluster
     from lumos.segment.products import Product
     from lumos.segment.segment import Label
-    from lumos.trace.table import Int64, Job, Trace
+    from lumos.trace.table import Job, Trace
     from lumos.whatif.layout.measured_layout import Factors, MeasuredLayout
     from lumos.whatif.layout.placed import Placed
 
@@ -90,7 +90,7 @@ def split_over_ranks(
     text = (
         f"tp = {ranks}: the recording is of one rank a layer and shows no exchange inside it; assumed are sums of the residual stream"
         f" ({tokens * shown.hidden / 1e6:,.1f} MB) twice in a layer's forward pass and twice in its backward pass, and around the shared"
-        f" embedding and head, over the links of {cluster.name}, and that their launches take the CPU no time"
+        f" embedding and head, over the links of {cluster.name}"
     )
     times = {site.task: _time(site, stream, logits) for site in sites}
     return replace(
@@ -185,16 +185,6 @@ def _exchanges(times: Mapping[int, AddedTimes], recorded: int, placed: Placed) -
     for task in np.flatnonzero(np.isin(source, np.array(sorted(times), np.int64))).tolist():
         waiting = (int(following[task]),) if following[task] >= 0 else ()
         yield Addition(_NAME, int(rank[task]), _LANE, times[int(source[task])], (task,), waiting, int(placed.instance[task]))
-
-
-def next_on_processor(placed: Placed) -> Int64:
-    """For every task the next one on its processor; -1 for the last."""
-    processor = placed.graph.processor
-    order = np.argsort(processor, kind="stable")
-    out = np.full(len(processor), -1, np.int64)
-    same = processor[order[1:]] == processor[order[:-1]]
-    out[order[:-1][same]] = order[1:][same]
-    return out
 
 
 def _sites(places: Sequence[_Place], shown: Sizes) -> Iterator[_Site]:

@@ -8,7 +8,6 @@ job that was recorded without such ranks shows no exchange; where its layers wou
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
-from lumos.whatif.layout.activations import exchanged, of_stream
+from lumos.whatif.layout.activations import exchanged, in_embedding, measured_ranks, of_stream, shared_keys
 from lumos.whatif.layout.reach import unchanged_work
 from lumos.whatif.layout.resize import to_sizes
 from lumos.whatif.layout.split import split_over_ranks
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from lumos.segment.dimensions import Sizes
     from lumos.trace.table import Int64, Job, Trace
     from lumos.whatif.layout.measured_layout import MeasuredLayout
-
-#: How tensor-parallel ranks exchange the residual stream.
-_KINDS = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 
 def tensor_parallel(
@@ -45,7 +41,7 @@ def tensor_parallel(
     described = (f"tp = {count} (measured: {measured})",)
     if cluster is None and count != measured:
         raise LumosError("--set tp: the links between the ranks are not known; describe them with --base-cluster FILE.toml or NAME")
-    embedding = _in_embedding(layout, rows)
+    embedding = in_embedding(layout, rows)
 
     def share(old: Sizes, trace: Trace) -> Sizes:
         return _shared(old, measured, count, embedding, trace)
@@ -79,28 +75,10 @@ def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, ratio: float, *,
     return replace(after, factor=factor)
 
 
-def measured_ranks(layout: MeasuredLayout, rows: Int64) -> int:
-    """The usual size of the groups that exchange the residual stream; 0 where none does. rows: of `activations.of_stream`."""
-    facts = layout.segmentation.graph.collectives
-    if facts is None or facts.size is None:
-        return 0
-    sizes = Counter(int(facts.size[row]) for row in rows.tolist() if facts.kinds[facts.kind[row]] in _KINDS and facts.size[row] > 1)
-    return sizes.most_common(1)[0][0] if sizes else 0
-
-
-def _in_embedding(layout: MeasuredLayout, rows: Int64) -> bool:
-    """Whether the ranks exchange the residual stream before the first layer, because they share the vocabulary too."""
-    facts, segmentation = layout.segmentation.graph.collectives, layout.segmentation
-    if facts is None:
-        return False
-    parts = {segmentation.pieces[p].label.name for p in np.unique(segmentation.piece[facts.task[rows]]).tolist()}
-    return "embedding" in parts
-
-
 def _shared(old: Sizes, measured: int, count: int, vocabulary: bool, trace: Trace) -> Sizes:
     """The sizes of one rank's part among `count`. Raises LumosError where a size is unknown or cannot be shared."""
     new = {}
-    for key in ("heads", "kv_heads", "ffn", *(["vocab"] if vocabulary else [])):
+    for key in shared_keys(vocabulary=vocabulary):
         whole = getattr(old, key) * measured
         if not whole and key in ("heads", "ffn"):
             raise LumosError(f"--set tp: the shapes in {trace.path} do not show its {key}, which tensor-parallel ranks share")

@@ -4,14 +4,13 @@ Every stage is a copy of the recorded rank that runs some of the layers: as many
 the first and the last. The passes of the step's microbatches run in the order of the schedule. A pass begins when the activations, or their
 gradients, have come from the stage that has them, which takes the time of the model of a transfer between two ranks over the stated or
 usual link. Its 80 % interval reaches from nothing, for one that is hidden, to twice that, for one that holds its sender as long as its
-receiver. Nothing else waits for a message, and its launch takes the CPU no time. An optimizer that updates all weights at once takes the
+receiver. Nothing else waits for a message. An optimizer that updates all weights at once takes the
 share of its time that the stage has of the weights.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
@@ -21,65 +20,25 @@ import numpy as np
 from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.graph.table import Kind
-from lumos.plan.schedules import Pass, schedule
+from lumos.plan.schedules import Pass
 from lumos.segment.dimensions import Resize, sizes
 from lumos.segment.weights import weights
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, Phase, Schedule
 from lumos.whatif.layout.change import whole_updates
-from lumos.whatif.layout.multiplied import multiplied
-from lumos.whatif.layout.placed import AddedTimes, Addition, times_of
+from lumos.whatif.layout.pipeline.messages import PassRun, messages
+from lumos.whatif.layout.pipeline.multiplied import multiplied
+from lumos.whatif.layout.pipeline.recorded import Pipeline
+from lumos.whatif.layout.placed import AddedTimes, times_of
 from lumos.whatif.layout.split import stream_bytes
 from lumos.whatif.settings import counts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from lumos.cost.cluster import Cluster
-    from lumos.trace.table import Int64, Job
+    from lumos.trace.table import Job
     from lumos.whatif.layout.measured_layout import Instance, MeasuredLayout
-    from lumos.whatif.layout.placed import Placed
-
-#: The orders of passes that can be arranged of whole backward passes.
-STAGE_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED)
-
-
-@dataclass(frozen=True, slots=True)
-class Pipeline:
-    """A pipeline: stages, chunks of each, and the order of their passes. Raises UsageError where the three do not fit together."""
-
-    stages: int
-    chunks: int
-    order: Schedule
-
-    def __post_init__(self) -> None:
-        if (self.chunks > 1) != (self.order is Schedule.INTERLEAVED):
-            raise UsageError(f"schedule {self.order} cannot be used with vpp={self.chunks}: several chunks need the interleaved one")
-        if self.order not in STAGE_SCHEDULES:
-            raise LumosError(
-                f"--set schedule={self.order}: the recording shows backward passes as a whole; valid are {', '.join(STAGE_SCHEDULES)}"
-            )
-
-    @property
-    def places(self) -> int:
-        """The chunks of all stages."""
-        return self.stages * self.chunks
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A pass of one microbatch over one chunk. place: the chunk's among all, in the order of the forward pass. first, last: instances of
-    the layout, numbered through over its ranks."""
-
-    rank: int
-    replica: int
-    step: int
-    backward: bool
-    microbatch: int
-    place: int
-    first: int
-    last: int
 
 
 def pipelined(layout: MeasuredLayout, job: Job, pipeline: Pipeline, cluster: Cluster, ratio: float) -> MeasuredLayout:
@@ -91,7 +50,7 @@ def pipelined(layout: MeasuredLayout, job: Job, pipeline: Pipeline, cluster: Clu
     _Stage(layout, pipeline, 0, recorded, 0).arranged(layout.ranks[0])  # what cannot be cut is said before anything is copied
     whole = multiplied(layout, pipeline.stages)
     ranks: list[tuple[Instance, ...]] = []
-    runs: list[_Run] = []
+    runs: list[PassRun] = []
     edges: tuple[int, ...] = ()
     for position, items in enumerate(whole.ranks):
         stage = _Stage(whole, pipeline, position, recorded, sum(map(len, ranks)))
@@ -109,36 +68,30 @@ def pipelined(layout: MeasuredLayout, job: Job, pipeline: Pipeline, cluster: Clu
     layers = ", ".join(str(high - low) for low, high in pairwise(edges))
     text = (
         f"pp = {pipeline.stages}: the recording is of no pipeline and shows no transfer; assumed are {layers} layers in its"
-        f" {counted(pipeline.places, 'chunk')}, messages of {nbytes / 1e6:,.1f} MB over the links of {cluster.name}, and that their"
-        " launches take the CPU no time"
+        f" {counted(pipeline.places, 'chunk')}, messages of {nbytes / 1e6:,.1f} MB over the links of {cluster.name}"
     )
     words = [f"pp = {pipeline.stages} (measured: 1)"]
     words += [f"vpp = {pipeline.chunks}"] if pipeline.chunks > 1 else []
     out = _shared_updates(replace(whole, ranks=tuple(ranks)), job, pipeline, edges)
     return replace(
         out,
-        assumed=(*out.assumed, partial(_transfers, tuple(runs), pipeline.places, time)),
+        assumed=(*out.assumed, partial(messages, tuple(runs), pipeline.places, time)),
         shared=out.shared * pipeline.stages,
         changes=(*out.changes, *words, f"schedule = {pipeline.order}"),
         diagnostics=(*out.diagnostics, Diagnostic("stages-assumed", text)),
     )
 
 
-def wanted_pipeline(settings: Mapping[str, str], stages: int) -> Pipeline | None:
-    """The pipeline that the settings ask for; None where they ask for none. stages: of the recording's own pipeline.
+def wanted_pipeline(settings: Mapping[str, str]) -> Pipeline | None:
+    """The pipeline that the settings ask for of a job without one; None where they ask for none.
 
-    Raises LumosError where the recording has a pipeline already, whose stages no block can leave.
+    Raises LumosError where they ask for chunks or an order, but for no stages.
     """
     asked = [key for key in ("pp", "vpp", "schedule") if key in settings]
     numbers = counts(settings)
-    wanted = numbers.get("pp", stages)
-    if not asked or (wanted == stages == 1 and numbers.get("vpp", 1) == 1 and "schedule" not in settings):
+    wanted = numbers.get("pp", 1)
+    if not asked or (wanted == 1 and numbers.get("vpp", 1) == 1 and "schedule" not in settings):
         return None
-    if stages > 1:
-        raise LumosError(
-            f"--set {asked[0]}: the recording is of a pipeline of {stages} stages, whose plan it does not show well enough to cut it anew;"
-            " ask lumos predict, or record the job without a pipeline (pp = 1), or its passes (pp_vis)"
-        )
     if wanted == 1:
         raise LumosError(f"--set {asked[0]}: the job has no pipeline; ask for one with --set pp=N as well")
     chunks = numbers.get("vpp", 1)
@@ -153,7 +106,7 @@ class _Stage:
     def __init__(self, layout: MeasuredLayout, pipeline: Pipeline, rank: int, recorded: int, first: int) -> None:
         self.layout, self.pipeline, self.rank, self.number = layout, pipeline, rank, first
         self.stage, self.replica = divmod(rank, recorded)
-        self.runs: list[_Run] = []
+        self.runs: list[PassRun] = []
         self.edges: tuple[int, ...] = ()
 
     def arranged(self, items: Sequence[Instance]) -> tuple[Instance, ...]:
@@ -181,13 +134,15 @@ class _Stage:
             )
         chunked = {False: [self._chunks(p, False) for p in forward], True: [self._chunks(p, True) for p in backward]}
         out = list(rest[False])
-        for action in schedule(self.pipeline.order, self.stage, self.pipeline.stages, len(forward), self.pipeline.chunks):
+        for action in self.pipeline.actions(self.stage, len(forward)):
             is_backward, place = action.step is not Pass.FORWARD, action.chunk * self.pipeline.stages + self.stage
             mine = chunked[is_backward][action.microbatch][place]
             first = self.number + before + len(out)
             out += mine
             if mine:
-                self.runs.append(_Run(self.rank, self.replica, step, is_backward, action.microbatch, place, first, first + len(mine) - 1))
+                self.runs.append(
+                    PassRun(self.rank, self.replica, step, is_backward, action.microbatch, place, first, first + len(mine) - 1)
+                )
         return [*out, *rest[True]]
 
     def _pass(self, item: Instance) -> tuple[bool, int] | None:
@@ -244,37 +199,3 @@ def _shared_updates(layout: MeasuredLayout, job: Job, pipeline: Pipeline, edges:
         for column in columns:
             column[whole_updates(layout, position)] *= (inner * own + outer * ends) / (inner + outer)
     return replace(layout, factor=columns[0], low=columns[1], high=columns[2])
-
-
-def _transfers(runs: Sequence[_Run], places: int, time: AddedTimes, placed: Placed) -> Iterator[Addition]:
-    """A send and a receive between every two passes of a microbatch over neighbouring chunks, each rank's in the order of its passes."""
-    first, last = _ends(placed)
-    known = {(r.replica, r.step, r.backward, r.microbatch, r.place): i for i, r in enumerate(runs)}
-    meetings: dict[tuple[int, int], int] = defaultdict(lambda: len(meetings))
-    for i, run in enumerate(runs):
-        ahead = -1 if run.backward else 1
-        for sends, place in ((False, run.place - ahead), (True, run.place + ahead)):
-            other = known.get((run.replica, run.step, run.backward, run.microbatch, place)) if 0 <= place < places else None
-            if other is None or runs[other].rank == run.rank:
-                continue
-            what = "gradients" if run.backward else "activations"
-            name = f"{'send' if sends else 'receive'} of {what} (assumed)"
-            meets = meetings[(i, other) if sends else (other, i)]
-            tasks = [t for t in (last if sends else first)[run.first : run.last + 1].tolist() if t >= 0]
-            if not tasks:
-                raise LumosError("--set pp: a pass of the recording has no work on its device, so its stages cannot be told")
-            task = tasks[-1] if sends else tasks[0]
-            after, before = ((task,), ()) if sends else ((), (task,))
-            yield Addition(name, run.rank, name, time, after, before, run.last if sends else run.first, meets=meets)
-
-
-def _ends(placed: Placed) -> tuple[Int64, Int64]:
-    """The first and the last task of every instance that computes, on the device where the job has one; -1 for none."""
-    graph = placed.graph
-    works = np.flatnonzero(graph.kind == (Kind.KERNEL if graph.on_device.any() else Kind.OPERATOR))
-    works = works[placed.source[works] >= 0]
-    instances = placed.instance[works]
-    length = int(placed.instance.max(initial=-1)) + 1
-    first, last = np.full(length, -1, np.int64), np.full(length, -1, np.int64)
-    first[instances[::-1]], last[instances] = works[::-1], works
-    return first, last

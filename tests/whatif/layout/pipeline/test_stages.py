@@ -12,7 +12,7 @@ from lumos.graph.check import check_graph
 from lumos.segment.segment import segment
 from lumos.vocabulary import CollectiveKind
 from lumos.whatif.layout.measured_layout import measured_layout
-from lumos.whatif.layout.multiplied import multiplied
+from lumos.whatif.layout.pipeline.multiplied import multiplied
 from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes, answer_changes

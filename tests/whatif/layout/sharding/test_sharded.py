@@ -11,10 +11,14 @@ from lumos.cost.collective import collective
 from lumos.cost.memory_bound import moved
 from lumos.errors import LumosError
 from lumos.graph.build import build
+from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
+from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.layout.sharding.exchanged import updates_of_parts
+from lumos.whatif.layout.sharding.updates import largest_part
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import Changes, answer_changes, changed_layout
 
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"
 #: Two layers of 2048 by 2048 with a bias, in fp32.
@@ -29,29 +33,33 @@ REDUCED = {
     "Process Group Ranks": "[0, 1]",
 }
 GATHERED = REDUCED | {"Collective name": "_allgather_base", "In msg nelems": BYTES // 8, "Out msg nelems": BYTES // 4}
+SENT = REDUCED | {"Collective name": "broadcast"}
 H100 = load_cluster("h100")
 
 
-def replicas(tmp_path, *, exchange=True, gathers=False):
+def replicas(tmp_path, *, exchange=True, gathers=False, again=True, sends=False):
     """A step of two replicas: two linear layers of 1 ms forward and 2 ms backward, a copy of the gradients of 1 ms by DDP's reducer, their
-    exchange of 3 ms, and 0.5 ms of optimizer, all on one stream. gathers: also gathers of 0.7 ms before each layer's passes."""
+    exchange of 3 ms, and 0.5 ms of optimizer, all on one stream. gathers: also gathers of 0.7 ms before each layer's passes; again: before
+    the backward ones, too. sends: also broadcasts of 0.4 ms after the optimizer."""
     work = [("aten::linear", 1000, i, {"Input Dims": [[16, 2048], [2048, 2048], [2048]], "Input type": ["float"] * 3}) for i in (10, 11)]
     work += [(NODE, 2000, 11, {}), (NODE, 2000, 10, {})]
     if gathers:
         forward, backward = [("fsdp::all_gather", 700, -1, GATHERED)] * 2, [("c10d::gather", 700, one[2], GATHERED) for one in work[2:]]
         work = [each for pair in zip([*forward, *backward], work, strict=True) for each in pair]
+        work = work if again else [each for each in work if each[0] != "c10d::gather"]
     if exchange:
         work += [("torch::distributed::reducer::mul_out", 1000, -1, {}), ("c10d::allreduce_", 3000, -1, REDUCED)]
     work += [("aten::add_", 500, -1, {})]
+    work += [("c10d::broadcast_", 400, -1, SENT)] if sends else []
     events, free = [], 1000
     for i, (name, us, number, facts) in enumerate(work, 1):
         at, ids = 1000 + 10 * i, {"External id": i}
-        thread = 1 if name in ("aten::linear", "aten::add_", "fsdp::all_gather") else 2
+        thread = 1 if name in ("aten::linear", "aten::add_", "fsdp::all_gather", "c10d::broadcast_") else 2
         seq = {"Sequence number": number} if number >= 0 else {}
         call, shown = {**ids, "correlation": i}, facts if "Input Dims" in facts else {}
         inside = {} if "Input Dims" in facts else facts
         free = max(free, at + 5)
-        reduces = "AllReduce_Sum_f32" if inside is REDUCED else "AllGather"
+        reduces = {"allreduce": "AllReduce_Sum_f32", "broadcast": "Broadcast"}.get(inside.get("Collective name"), "AllGather")
         kernel = f"ncclDevKernel_{reduces}_RING_LL" if inside else f"kernel of {name}"
         rows = [("cpu_op", name, thread, at, 8, {**ids, **shown, **seq}), ("cuda_runtime", "cudaLaunchKernel", thread, at + 1, 3, call)]
         if thread == 2 and name != NODE:
@@ -62,7 +70,7 @@ def replicas(tmp_path, *, exchange=True, gathers=False):
         free += us
     last = 1000 + 10 * len(work)
     mark = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 1}
-    events.append({**mark, "name": "Optimizer.step#SGD.step", "ts": last - 0.5, "dur": 9})
+    events.append({**mark, "name": "Optimizer.step#SGD.step", "ts": last - 0.5 - 10 * sends, "dur": 9 + 10 * sends})
     for rank in range(2):
         text = {
             "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
@@ -107,11 +115,66 @@ def test_the_same_stage_is_the_recorded_job(tmp_path):
     assert answer.outcome.step_time_s == answer.base.step_time_s
 
 
-def test_other_stages_are_refused_with_the_reason(tmp_path):
-    with pytest.raises(LumosError, match="--set zero=2: what ZeRO stages 1 and 2 exchange, and when, differs between frameworks"):
-        step(replicas(tmp_path), "zero=2")
+def test_a_part_of_the_update_and_then_broadcasts(tmp_path):
+    """Each replica updates one of the two layers, and gets the other; gradients are exchanged as they were."""
+    answer = step(replicas(tmp_path), "zero=1")
+    sent = 2 * exchange(CollectiveKind.BROADCAST)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(10_500_000 - 250_000 + sent, abs=50_000)
+    assert answer.changes == ("zero = 1 (measured: 0)",)
+    assert answer.trust.grade.value == "limited"
+
+
+def test_parameters_that_stay_are_gathered_once(tmp_path):
+    """As with zero = 3, but the backward pass gathers nothing, and so copies nothing into place."""
+    answer = step(replicas(tmp_path), "zero=2")
+    copy = int(moved(2 * BYTES, H100.accelerator, "pointwise").time)
+    gather, scatter = exchange(CollectiveKind.ALL_GATHER), exchange(CollectiveKind.REDUCE_SCATTER)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(6_250_000 + gather + 4 * copy + scatter, abs=50_000)
+
+
+def test_recorded_gathers_of_the_backward_pass_go(tmp_path):
+    """Two of four gathers of 0.7 ms."""
+    answer = step(replicas(tmp_path, gathers=True), "zero=2")
+    assert answer.changes == ("zero = 2 (measured: 3)",)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(13_300_000 - 1_400_000, abs=50_000)
+
+
+def test_gathers_of_the_backward_pass_come(tmp_path):
+    """The gathers are hidden behind the passes before them; the copies of two layers into place are not."""
+    answer = step(replicas(tmp_path, gathers=True, again=False), "zero=3")
+    copy = int(moved(2 * BYTES, H100.accelerator, "pointwise").time)
+    assert answer.changes == ("zero = 3 (measured: 2)",)
+    assert 1e9 * answer.base.step_time_s == pytest.approx(11_900_000, abs=50_000)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(11_900_000 + 2 * copy, abs=50_000)
+
+
+def test_a_recorded_part_of_the_update_becomes_the_whole(tmp_path):
+    """Without the broadcasts of 0.4 ms; twice the update of 0.5 ms."""
+    answer = step(replicas(tmp_path, sends=True), "zero=0")
+    assert answer.changes == ("zero = 0 (measured: 1)",)
+    assert 1e9 * answer.base.step_time_s == pytest.approx(10_900_000, abs=50_000)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(11_000_000, abs=50_000)
+
+
+@pytest.mark.parametrize(("parameters", "share"), [([3, 3, 2, 2, 2], 7 / 12), ([8, 1, 1, 1, 1], 8 / 12), ([5], 1.0), ([], 1.0)])
+def test_parts_are_of_whole_parameters(parameters, share):
+    """The largest first, each to the one of two replicas that has less."""
+    assert largest_part(parameters, 2) == pytest.approx(share)
 
 
 def test_without_an_exchange_there_is_nothing_to_share(tmp_path):
     with pytest.raises(LumosError, match="--set zero=3: the recording shows no replicas"):
         step(replicas(tmp_path, exchange=False), "zero=3")
+
+
+def test_of_twice_the_replicas_that_share_parameters_each_updates_half(tmp_path):
+    """The optimizer's 0.5 ms become 0.25 ms; exchanges and gathers become longer, by less than the group grows."""
+    job, graph = replicas(tmp_path, gathers=True)
+    layout = measured_layout(segment(graph, job))
+    updates = updates_of_parts(layout, job)
+    assert graph.duration[updates].tolist() == [500_000, 500_000]
+    wider = changed_layout(layout, job, Changes(parse_settings(["dp=4"])))
+    assert wider.factor[updates].tolist() == [0.5, 0.5]
+    (tmp_path / "whole").mkdir()
+    whole = replicas(tmp_path / "whole")
+    assert not len(updates_of_parts(measured_layout(segment(whole[1], whole[0])), whole[0]))

@@ -1,0 +1,11 @@
+"""Replicas that share more or less of their states than they did.
+
+exchanged     what the recorded replicas exchange by
+gathers       gathers of parameters and scatters of gradients, as FSDP2 makes them
+updates       each replica's part of the update, and the exchange of what it updated
+sharded       from one stage of ZeRO to another
+"""
+
+from __future__ import annotations
+
+__all__: tuple[str, ...] = ()

@@ -1,0 +1,148 @@
+"""Gathers of parameters and scatters of gradients, as PyTorch's FSDP2 makes them for every layer, and the copies around them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.cost.collective import collective
+from lumos.cost.memory_bound import moved
+from lumos.graph.table import Kind
+from lumos.vocabulary import CollectiveKind, Phase
+from lumos.whatif.layout.placed import AddedTimes, Addition, times_of
+from lumos.whatif.layout.replicated import gradient_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.trace.table import Job
+    from lumos.whatif.layout.measured_layout import Instance, MeasuredLayout
+    from lumos.whatif.layout.placed import Placed
+
+
+class Unit(NamedTuple):
+    """What the exchanges of one layer, or of all that is outside (-1), take."""
+
+    gather: AddedTimes
+    unpack: AddedTimes
+    pack: AddedTimes
+    scatter: AddedTimes
+
+
+def units_of(layout: MeasuredLayout, job: Job, replicas: int, accelerator: Accelerator, cluster: Cluster) -> list[dict[int, Unit]]:
+    """What the exchanges of every layer take, by position of the rank."""
+    out = []
+    for position, trace in enumerate(job.traces):
+        units = {}
+        for layer, nbytes in gradient_bytes(layout, trace, position).items():
+            copied = times_of(moved(2 * nbytes, accelerator, "pointwise"))
+            gather, scatter = (
+                times_of(collective(kind, replicas, nbytes, cluster)) for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+            )
+            units[layer] = Unit(gather, copied, copied, scatter)
+        out.append(units)
+    return out
+
+
+class _Run(NamedTuple):
+    """A pass over one layer, or over what lies before, between or after layers (-1). first, last: its tasks on the device."""
+
+    layer: int
+    phase: Phase
+    inner: bool
+    first: int
+    last: int
+    instance: int
+
+
+class _Additions:
+    """The additions so far, and the rank that they are of. number: of the rank's exchanges, which is the same on all of them."""
+
+    def __init__(self, joined: bool) -> None:
+        self.all: list[Addition] = []
+        self.joined, self.rank, self.number = joined, -1, 0
+
+    def next_rank(self) -> None:
+        self.rank, self.number = self.rank + 1, 0
+
+    def copy(
+        self, name: str, time: AddedTimes, after: tuple[int, ...], before: tuple[int, ...], run: _Run, follows: tuple[int, ...]
+    ) -> int:
+        """Add a copy on the device; returns its position."""
+        self.all.append(
+            Addition(f"copy of {name} (assumed)", self.rank, "assumed copies", time, after, before, run.instance, follows, calls=1)
+        )
+        return len(self.all) - 1
+
+    def exchange(
+        self, name: str, time: AddedTimes, after: tuple[int, ...], before: tuple[int, ...], run: _Run, follows: tuple[int, ...]
+    ) -> int:
+        """Add an exchange between the replicas; returns its position."""
+        meets = self.number if self.joined else -1
+        self.number += 1
+        lane = f"assumed {name.split()[0]}"
+        self.all.append(Addition(f"{name} (assumed)", self.rank, lane, time, after, before, run.instance, follows, meets))
+        return len(self.all) - 1
+
+
+class Added(NamedTuple):
+    """Which exchanges the recording does not have: gathers for forward passes, gathers for backward passes, scatters of gradients."""
+
+    forward: bool
+    backward: bool
+    scatters: bool
+
+
+def gathers(layout: MeasuredLayout, units: list[dict[int, Unit]], added: Added, placed: Placed) -> Iterator[Addition]:
+    """The exchanges of FSDP2 in every step, as far as they are to be added."""
+    out = _Additions(joined=len(layout.ranks) > 1)
+    for rank, runs in enumerate(_runs(layout, placed)):
+        out.next_rank()
+        unpacked: tuple[int, ...] = ()
+        for before, run, following in zip([None, *runs[:-1]], runs, [*runs[1:], None], strict=True):
+            unit = units[rank].get(run.layer)
+            if unit is None or run.phase not in (Phase.FORWARD, Phase.BACKWARD):
+                continue
+            begins = run.phase == Phase.FORWARD and (before is None or before.phase not in (Phase.FORWARD, Phase.BACKWARD))
+            if (added.forward if run.phase == Phase.FORWARD else added.backward) and (run.layer >= 0 or begins):
+                got = out.exchange("all_gather of parameters", unit.gather, (), (run.first,), run, unpacked)
+                after = (before.last,) if before is not None else ()
+                unpacked = (out.copy("parameters", unit.unpack, after, (run.first,), run, (got,)),)
+            ends = following is None or following.phase != Phase.BACKWARD
+            if added.scatters and run.phase == Phase.BACKWARD and not run.inner and (run.layer >= 0 or ends):
+                then = (following.first,) if following is not None else ()
+                packed = out.copy("gradients", unit.pack, (run.last,), then, run, ())
+                out.exchange("reduce_scatter of gradients", unit.scatter, (run.last,), then if ends else (), run, (packed,))
+    return iter(out.all)
+
+
+def _runs(layout: MeasuredLayout, placed: Placed) -> list[list[_Run]]:
+    """The passes over single layers of every rank, in order."""
+    on_device = np.flatnonzero((placed.graph.kind == Kind.KERNEL) & (placed.source >= 0))
+    tasks: dict[int, list[int]] = defaultdict(list)
+    for task, instance in zip(on_device.tolist(), placed.instance[on_device].tolist(), strict=True):
+        tasks[instance].append(task)
+    out, number = [], 0
+    for items in layout.ranks:
+        numbered = list(enumerate(items, number))
+        number += len(items)
+        runs: list[_Run] = []
+        for (_, phase, layer, _, _), group in groupby(numbered, key=lambda e: _key(layout, e[1])):
+            mine = list(group)
+            found = [task for n, _ in mine for task in tasks[n]]
+            if found:
+                runs.append(_Run(layer, Phase(phase), mine[-1][1].inner, found[0], found[-1], mine[-1][0]))
+        out.append(runs)
+    return out
+
+
+def _key(layout: MeasuredLayout, item: Instance) -> tuple[int, int, int, int, bool]:
+    """What the instances of one pass over one layer share: step, phase, layer and microbatch, and whether it runs for the second time."""
+    piece = layout.pieces[item.piece]
+    label = piece.label
+    phase = Phase.BACKWARD if label.phase == Phase.RECOMPUTE else label.phase
+    return piece.step, int(phase), label.layer, label.microbatch, item.thread_of >= 0

@@ -1,0 +1,170 @@
+"""Replicas that share their states in another way than the recorded ones did (ZeRO), as PyTorch does it.
+
+With zero = 3 every layer's parameters are gathered before its forward and its backward pass, while the pass over the layer before still
+computes, copied into place, and freed; its gradients are copied together and scattered, summed, after its backward pass in the last
+microbatch, while the passes go on; what is outside the layers is gathered once, before the forward pass. The optimizer updates a rank's
+part. With zero = 2 the parameters stay after the forward pass, so the backward pass gathers none (FSDP2 without `reshard_after_forward`).
+With zero = 0 the gradients are copied into buckets (`replicated`), exchanged and copied back, and the optimizer updates all weights (DDP).
+With zero = 1 it updates a part, and sends it to the others (`updates`).
+
+Exchanges take the time of the model of a collective over the stated or usual link. They take nothing from the work beside them, and the CPU
+as long as calling exchanges does in public traces (`placed`). The recorded exchanges that the other stage does not have, and the copies
+around them, take no time any more; those that both have stay as they were measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.cost.collective import collective
+from lumos.cost.memory_bound import moved
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError
+from lumos.vocabulary import CollectiveKind
+from lumos.whatif.layout.placed import AddedTimes, Addition, added_work, times_of
+from lumos.whatif.layout.replicated import buckets_of, ready_bytes
+from lumos.whatif.layout.sharding.exchanged import Exchanged
+from lumos.whatif.layout.sharding.gathers import Added, gathers, units_of
+from lumos.whatif.layout.sharding.updates import largest_part, parameters_of, sending, sent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.trace.table import Int64, Job
+    from lumos.whatif.layout.measured_layout import Assumed, Factors, MeasuredLayout
+    from lumos.whatif.layout.placed import Placed
+    from lumos.whatif.layout.replicated import Bucket
+
+#: What is assumed of each stage.
+_EXCHANGES = {
+    0: "buckets of 25 MiB (DDP)",
+    1: "buckets of 25 MiB (DDP), and broadcasts of every updated parameter (ZeroRedundancyOptimizer)",
+    2: "gathers of every layer for its forward pass, and scatters (FSDP2)",
+    3: "gathers and scatters of every layer (FSDP2)",
+}
+
+
+def sharded(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, stage: int, cluster: Cluster | None) -> MeasuredLayout:
+    """The layout of replicas with a stage of ZeRO, 0 to 3, in place of the recorded one.
+
+    Raises LumosError where the recording has no replicas, and where device or links are not known.
+    """
+    found = [Exchanged(layout, job, position) for position in range(len(job.traces))]
+    replicas = max(f.replicas for f in found)
+    if replicas < 2:
+        raise LumosError(
+            f"--set zero={stage}: the recording shows no replicas that exchange gradients or gather parameters in their passes; record two"
+            " of them or more, with record_shapes=True"
+        )
+    measured = max(f.stage for f in found)
+    change = f"zero = {stage} (measured: {measured})"
+    if stage == measured:
+        return replace(layout, changes=(*layout.changes, change))
+    if accelerator is None or cluster is None:
+        raise LumosError(f"--set zero={stage}: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    parameters = [parameters_of(layout, trace, position) for position, trace in enumerate(job.traces)]
+    for each, own in zip(found, parameters, strict=True):
+        for column in columns:
+            column[_gone(each, measured, stage)] = 0.0
+        _share(columns, each.updates, (measured, stage), largest_part(own, replicas), replicas)
+    text = (
+        f"zero = {stage}: the recording shows zero = {measured}; assumed are {_EXCHANGES[stage]} between {replicas} replicas over the links"
+        f" of {cluster.name}, beside the passes"
+    )
+    return replace(
+        layout,
+        factor=columns[0],
+        low=columns[1],
+        high=columns[2],
+        assumed=(
+            *layout.assumed,
+            *_exchanges_of_passes(layout, job, replicas, accelerator, cluster, measured, stage),
+            *([partial(sent, [f.updates for f in found], [sending(own, replicas, cluster) for own in parameters])] if stage == 1 else []),
+        ),
+        changes=(*layout.changes, change),
+        diagnostics=(*layout.diagnostics, Diagnostic("sharding-assumed", text)),
+    )
+
+
+def _gone(found: Exchanged, measured: int, stage: int) -> Int64:
+    """The recorded tasks of a rank that the other stage does not have."""
+    if min(measured, stage) >= 2:  # both gather and scatter
+        return np.union1d(found.again, found.unpacked) if stage == 2 else np.empty(0, np.int64)
+    if max(measured, stage) < 2:  # both exchange whole gradients
+        return found.updated
+    return np.concatenate((found.gathers, found.gradients, found.copies, found.updated))
+
+
+def _share(columns: tuple[Factors, ...], updates: Int64, stages: tuple[int, int], part: float, replicas: int) -> None:
+    """Let the updates of a rank take their share of the time, in place. stages: measured and wanted. part: that of the largest part where
+    parameters are not cut."""
+    best, equal = ({0: 1.0, 1: each, 2: 1 / replicas, 3: 1 / replicas} for each in (part, 1 / replicas))
+    measured, wanted = stages
+    ratios = best[wanted] / best[measured], equal[wanted] / equal[measured]
+    for column, ratio in zip(columns, (ratios[0], min(ratios), max(ratios)), strict=True):
+        column[updates] *= ratio
+
+
+def _exchanges_of_passes(
+    layout: MeasuredLayout, job: Job, replicas: int, accelerator: Accelerator, cluster: Cluster, measured: int, stage: int
+) -> tuple[Assumed, ...]:
+    """What makes the exchanges beside the passes that the recording does not have."""
+    if max(measured, stage) < 2 or (measured, stage) == (3, 2):
+        return ()
+    if stage < 2:
+        return (partial(_reduces, layout, _bucketed(layout, job, replicas, accelerator, cluster)),)
+    added = Added(forward=measured < 2, backward=stage == 3, scatters=measured < 2)
+    return (partial(gathers, layout, units_of(layout, job, replicas, accelerator, cluster), added),)
+
+
+class _Exchange(NamedTuple):
+    """A bucket, what its exchange takes, and what copying it takes, once."""
+
+    bucket: Bucket
+    time: AddedTimes
+    copy: AddedTimes
+
+
+def _bucketed(layout: MeasuredLayout, job: Job, replicas: int, accelerator: Accelerator, cluster: Cluster) -> list[list[_Exchange]]:
+    """The exchanges of DDP, by position of the rank."""
+    return [
+        [
+            _Exchange(
+                bucket,
+                times_of(collective(CollectiveKind.ALL_REDUCE, replicas, bucket.nbytes, cluster)),
+                times_of(moved(2 * bucket.nbytes, accelerator, "pointwise")),
+            )
+            for bucket in buckets_of(layout, ready_bytes(layout, trace, position), position)
+        ]
+        for position, trace in enumerate(job.traces)
+    ]
+
+
+def _reduces(layout: MeasuredLayout, found: list[list[_Exchange]], placed: Placed) -> Iterator[Addition]:
+    """The exchanges of DDP in every step, each between two copies of its bucket, of which the second are after the backward pass."""
+    joined, count = len(layout.ranks) > 1, 0
+    for rank, of_rank in enumerate(found):
+        of_step: list[tuple[int, _Exchange]] = []
+        for number, each in enumerate(of_rank):
+            filling = tuple(added_work(placed, each.bucket.after)[-1:].tolist())
+            following = tuple(added_work(placed, each.bucket.after + 1)[:1].tolist())
+            if not filling or not following:
+                continue
+            meets = number if joined else -1
+            lanes = "assumed copies", "assumed exchange"
+            yield Addition("copy of gradients (assumed)", rank, lanes[0], each.copy, filling, following, each.bucket.after, calls=1)
+            yield Addition("all_reduce of gradients (assumed)", rank, lanes[1], each.time, filling, (), each.bucket.after, (count,), meets)
+            of_step.append((count + 1, each))
+            count += 2
+            if each.bucket.last:
+                for exchange, other in of_step:
+                    name = "copy of reduced gradients (assumed)"
+                    yield Addition(name, rank, lanes[0], other.copy, filling, following, each.bucket.after, (exchange,), calls=1)
+                    count += 1
+                of_step = []

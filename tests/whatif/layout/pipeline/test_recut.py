@@ -1,0 +1,171 @@
+"""A recorded pipeline cut anew: the steps of the changed pipelines follow by hand.
+
+Layers take 10 ms forward and 20 ms backward, messages 50 us, everything else next to nothing. With m microbatches on p stages a step takes
+(m + p − 1) · (F + B) of a stage, and with v chunks each (m + (p − 1) / v) · (F + B).
+"""
+
+from __future__ import annotations
+
+import pytest
+from validation.machine import run
+from validation.machine_trace import write_trace
+from validation.program import Kernel, Message, Operator, Program, Rank, Synchronise, Wait
+
+from lumos.errors import LumosError, UsageError
+from lumos.graph.build import build
+from lumos.trace import read
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.whatif import Changes, answer_changes
+
+#: The passes of each of two stages with four microbatches, as a forward (F) and a backward one (B).
+ONE_F_ONE_B = ("FFBFBFBB", "FBFBFBFB")
+GPIPE = ("FFFFBBBB",) * 2
+#: Two chunks each, by number: two microbatches of the first, two of the second, and so on.
+INTERLEAVED = ("F0 F0 F1 F1 F0 B1 F0 B1 F1 B0 F1 B0 B1 B1 B0 B0", "F0 F0 F1 B1 F1 B1 F0 B0 F0 B0 F1 B1 F1 B1 B0 B0")
+
+
+def kernel(name, us):
+    return Operator(name, 4, Kernel(f"{name} kernel", us), 4)
+
+
+#: What makes a layer long enough to tell forward from recomputed work by names alone.
+SMALL = tuple(kernel(f"aten::{word}", 1) for word in ("view", "add", "mul", "gelu"))
+SMALL_BACKWARD = tuple(kernel(f"{word}_backward", 1) for word in ("gelu", "mul", "add", "view"))
+
+
+def message(sends, peer, backward):
+    """A message on the stream of its direction and side, which first waits for what has been computed."""
+    stream = 20 + 4 * backward + 8 * sends
+    name = "c10d::send" if sends else "c10d::recv_"
+    sent = Operator(name, 4, Kernel("ncclDevKernel_SendRecv", 50, stream, (Message(sends, peer),)), 4)
+    return (Wait(stream, 7), sent) if sends else (Wait(stream, 7), sent, Wait(7, stream))
+
+
+def stage(number, stages, passes, layers, optimizer=10):
+    """What one stage does. passes: each a letter, and the number of its chunk where there are several."""
+    actions, chunks = [], 1 + max(int(each[1:] or 0) for each in passes)
+    for each in passes:
+        backward, chunk = each[0] == "B", int(each[1:] or 0)
+        place, places = chunk * stages + number, chunks * stages
+        first, last = (place == places - 1, place == 0) if backward else (place == 0, place == places - 1)
+        ahead = -1 if backward else 1
+        if not first:
+            actions += message(False, (number - ahead) % stages, backward)
+        ends = {(False, True): "aten::embedding", (False, False): "aten::nll_loss"}
+        if backward:
+            actions += [kernel("nll_loss_backward", 5)] if first else []
+            actions += [kernel("linear_backward", 19990), *SMALL_BACKWARD, kernel("layer_norm_backward", 6)] * layers
+            actions += [kernel("embedding_backward", 5)] if last else []
+        else:
+            actions += [kernel(ends[False, True], 5)] if first else []
+            actions += [kernel("aten::layer_norm", 6), *SMALL, kernel("aten::linear", 9990)] * layers
+            actions += [kernel(ends[False, False], 5)] if last else []
+        if not last:
+            actions += message(True, (number + ahead) % stages, backward)
+    return Rank(((*actions, kernel("sgd_update", optimizer), Synchronise()),))
+
+
+def pipeline(tmp_path, orders, layers=2, ranks=None):
+    """The recording of a pipeline, and its graph."""
+    found = [order.split() if " " in order else list(order) for order in orders]
+    program = Program(tuple(stage(i, len(orders), passes, layers) for i, passes in enumerate(found)))
+    paths = write_trace(run(program, 6), tmp_path, 3)
+    job = read(*paths[:ranks])
+    return job, build(job)
+
+
+def step(found, *words, force=False):
+    return answer_changes(*found, Changes(parse_settings(words)), force=force)
+
+
+def step_ms(found, *words):
+    return 1e3 * step(found, *words).outcome.step_time_s
+
+
+@pytest.mark.parametrize("orders", [ONE_F_ONE_B, GPIPE])
+@pytest.mark.parametrize(
+    ("words", "ms"),
+    [
+        (["microbatches=8"], 9 * 60),
+        (["microbatches=2"], 3 * 60),
+        (["schedule=gpipe"], 5 * 60),
+        (["schedule=1f1b"], 5 * 60),
+        (["pp=4"], 7 * 30),
+        (["pp=4", "microbatches=8"], 11 * 30),
+        (["vpp=2"], 4.5 * 60),
+        (["layers=8"], 5 * 120),
+        (["layers=8", "pp=4"], 7 * 60),
+    ],
+)
+def test_the_step_is_that_of_the_new_pipeline(tmp_path, orders, words, ms):
+    found = pipeline(tmp_path, orders)
+    assert step(found, "pp=2").base.step_time_s == pytest.approx(0.3, rel=0.01)
+    assert step_ms(found, *words) == pytest.approx(ms, rel=0.01)
+
+
+def test_chunks_become_one(tmp_path):
+    """Chunks of two layers: a pass over a stage takes 40 ms forward and 80 ms backward, in whatever chunks."""
+    found = pipeline(tmp_path, INTERLEAVED)
+    assert 1e3 * step(found, "pp=2").base.step_time_s == pytest.approx(4.5 * 120, rel=0.01)
+    assert step_ms(found, "vpp=1") == pytest.approx(5 * 120, rel=0.01)
+    assert step_ms(found, "vpp=1", "pp=4") == pytest.approx(7 * 60, rel=0.01)
+
+
+def test_fewer_stages_have_more_layers_each(tmp_path):
+    found = pipeline(tmp_path, ["FFFFBBBB"] * 4)
+    assert step_ms(found, "pp=2") == pytest.approx(5 * 120, rel=0.01)
+
+
+def test_what_is_asked_as_it_was_recorded_changes_nothing(tmp_path):
+    answer = step(pipeline(tmp_path, ONE_F_ONE_B), "pp=2", "schedule=1f1b", "microbatches=4")
+    assert answer.changes == ("pp = 2 (as measured)",)
+    assert answer.outcome.step_time_s == pytest.approx(answer.base.step_time_s, rel=0.002)
+    assert answer.trust.grade == "sound"
+
+
+def test_new_stages_are_assumed(tmp_path):
+    answer = step(pipeline(tmp_path, ONE_F_ONE_B), "pp=4")
+    said = next(d.message for d in answer.diagnostics if d.code == "stages-assumed")
+    assert "2 chunks on 2 stages; assumed are 1, 1, 1, 1 layers in 4 chunks" in said
+    assert "messages of 50.0 µs, as recorded" in said
+    assert answer.trust.grade == "limited"
+
+
+def test_other_microbatches_need_no_assumption(tmp_path):
+    answer = step(pipeline(tmp_path, ONE_F_ONE_B), "microbatches=8")
+    assert answer.changes == ("microbatches = 8 (measured: 4)",)
+    assert answer.trust.grade == "sound"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "reason"),
+    [
+        (["pp=1"], LumosError, "no recorded stage has both the embedding and the head"),
+        (["pp=8"], UsageError, "4 layers cannot be spread over 8 chunks"),
+        (["vpp=2", "microbatches=3"], UsageError, "an interleaved pipeline of 2 stages needs a multiple of them"),
+        (["schedule=1f1b", "vpp=2"], UsageError, "several chunks need the interleaved one"),
+    ],
+)
+def test_what_no_recorded_stage_can_become_is_refused(tmp_path, words, error, reason):
+    with pytest.raises(error, match=reason):
+        step(pipeline(tmp_path, ONE_F_ONE_B), *words)
+
+
+def test_an_order_that_no_schedule_has_is_refused(tmp_path):
+    """Two backward passes, and then two forward passes, where 1F1B would take turns."""
+    with pytest.raises(LumosError, match="the order of its passes is that of no schedule that Lumos knows"):
+        step(pipeline(tmp_path, ["FFFBBFBB", "FFBBFBFB"]), "microbatches=8")
+
+
+def test_a_pipeline_without_all_its_stages_is_refused(tmp_path):
+    with pytest.raises(LumosError, match="give at least one rank of every pipeline stage"):
+        step(pipeline(tmp_path, ONE_F_ONE_B, ranks=1), "microbatches=8", force=True)
+
+
+def test_the_work_of_every_new_stage_is_that_of_the_trace_it_copies(tmp_path):
+    """Stages 0 and 1 are made of the first recorded rank, 2 and 3 of the second."""
+    found = pipeline(tmp_path, ONE_F_ONE_B)
+    recorded = step(found, "pp=4").recorded
+    first, second = found[0].traces
+    assert [trace is first for trace in recorded.traces] == [True, True, False, False]
+    assert [trace is second for trace in recorded.traces] == [False, False, True, True]
