@@ -97,6 +97,14 @@ def test_a_launch_bound_job_on_another_machine_is_as_uncertain_as_its_host(lumos
     (low, step, high), codes = asked("b200", "--host-factor", "1.2")
     assert step == pytest.approx(1.2, abs=0.02) and low > 1.1 and high < 1.3 and "host-unknown" not in codes
     assert asked("h100")[0][1] == pytest.approx(1) and "host-unknown" not in asked("h100")[1]  # where it was recorded
+    assert asked("h100", "--host-factor", "1.2")[0][1] == pytest.approx(1.2, abs=0.02)  # the same device beside another host
+
+
+def test_other_links_of_a_job_that_exchanges_nothing_are_no_answer(lumos, trace):
+    path = trace(steps=5)
+    done = lumos("whatif", path, "--network", "bandwidth=x2", "--force")
+    assert (done.status, done.out) == (1, "") and "network bandwidth=x2: nothing changes" in done.err
+    assert lumos("whatif", path, "--network", "bandwidth=x1", "--force").status == 0  # the measured value again
 
 
 @pytest.mark.parametrize("words", [("--host-factor", "1.2"), ("--cluster", "h100", "--host-factor", "0")])
