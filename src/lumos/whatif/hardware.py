@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from lumos.simulate.durations import Mask
     from lumos.whatif.layout.measured_layout import MeasuredLayout
 
+    Floats = float | np.ndarray
+
 #: Half-width of the 80 % interval of a kernel that is scaled only by the ratio of two datasheets, as a fraction.
 DATASHEET_INTERVAL = 0.3
 #: Half-width of the 80 % interval of the CPU's work on another machine whose host nobody described, as a fraction: an assumption, about
@@ -140,25 +142,22 @@ def host_work(graph: Graph) -> Mask:
 def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator, columns: tuple[np.ndarray, ...]) -> None:
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     owners = members(graph)
+    ratio, spread = np.ones(len(graph)), np.ones(len(graph))
     done = np.zeros(len(graph), bool)
     in_tf32 = np.array([rounds_to_tf32(name) for name in graph.names], bool)[graph.name]
     for position, trace in enumerate(job.traces):
         shapes = Shapes(trace)
-        known: dict[object, tuple[float, float] | None] = {}
+        known: dict[tuple[ShapedOperator | None, bool], tuple[float, float] | None] = {}
         tasks, rows = operator_rows(segmentation, position, trace, owners)
         for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
-            o = shapes[row]
-            if o is not None and in_tf32[task]:
-                o = _in_tf32(o)
-            if o not in known:
-                known[o] = None
-                before, after = (modelled(o, a) if o is not None else None for a in (old, new))
-                if before is not None and after is not None and int(before.time):
-                    known[o] = int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1)
-            ratio = known[o]
-            if ratio is not None:
-                _apply(columns, np.array([task]), *ratio)
+            o, rounded = shapes[row], bool(in_tf32[task])
+            if (o, rounded) not in known:
+                known[o, rounded] = None if o is None else _change(_in_tf32(o) if rounded else o, old, new)
+            change = known[o, rounded]
+            if change is not None:
+                ratio[task], spread[task] = change
                 done[task] = True
+    _apply(columns, np.flatnonzero(done), ratio[done], spread[done])
     rest = owners.on_device & ~done & (graph.kind != Kind.COLLECTIVE)
     arithmetic = rest & bound_by_arithmetic(graph)
     memory = float(old.require("memory_bytes_per_s")) / float(new.require("memory_bytes_per_s"))
@@ -168,6 +167,14 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
         (rest & ~arithmetic, memory),
     ):
         _apply(columns, np.flatnonzero(of_kind), longer, 1 + DATASHEET_INTERVAL)
+
+
+def _change(o: ShapedOperator, old: Accelerator, new: Accelerator) -> tuple[float, float] | None:
+    """How much longer an operator takes on the new accelerator, and how far its interval spreads; None where no model covers it."""
+    before, after = modelled(o, old), modelled(o, new)
+    if before is None or after is None or not int(before.time):
+        return None
+    return int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1)
 
 
 def _in_tf32(o: ShapedOperator) -> ShapedOperator:
@@ -180,7 +187,7 @@ def _rates(old: Accelerator, new: Accelerator, dtypes: Iterable[DType]) -> float
     return max((old.peak_flops[d] / new.peak_flops[d] for d in dtypes if d in old.peak_flops and d in new.peak_flops), default=1.0)
 
 
-def _apply(columns: tuple[np.ndarray, ...], tasks: np.ndarray, ratio: float, spread: float) -> None:
+def _apply(columns: tuple[np.ndarray, ...], tasks: np.ndarray, ratio: Floats, spread: Floats) -> None:
     for column, r in zip(columns, (ratio, ratio / spread, ratio * spread), strict=True):
         column[tasks] *= r
 
