@@ -1,10 +1,10 @@
 """Hostile inputs × verbs: every command must end as expected, within the time and the memory of a small job.
 
-    python -m validation.robust [--every N] [--write]
+    python -m validation.robust [--every N] [--at-once N] [--write]
 
 Each case of `validation.robust_inputs` runs as a process of its own. A fault is an end other than the expected one: another exit
 status, a message without what it must say, a traceback, more than TIME_S of processor time or MEMORY_MB at the peak. `--every N` runs one
-case in N; `--write` puts the table into docs/limits.md. Exit status 1 where there is a fault.
+case in N, `--at-once N` so many side by side; `--write` puts the table into docs/limits.md. Exit status 1 where there is a fault.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import NamedTuple
@@ -74,13 +75,15 @@ def run(case: Case, folder: Path) -> Outcome:
     return Outcome(case, status, cpu_s, peak * unit / 2**20, ended.stdout.decode(errors="replace"))
 
 
-def run_all(chosen: Iterable[Case]) -> list[Outcome]:
-    """Run the cases one after the other, each in a folder of its own."""
-    out = []
-    for case in chosen:
+def run_all(chosen: Iterable[Case], at_once: int = 1) -> list[Outcome]:
+    """Run the cases, so many at once, each in a folder of its own."""
+
+    def alone(case: Case) -> Outcome:
         with tempfile.TemporaryDirectory() as folder:
-            out.append(run(case, Path(folder)))
-    return out
+            return run(case, Path(folder))
+
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(alone, chosen))
 
 
 def table(outcomes: list[Outcome]) -> str:
@@ -98,9 +101,10 @@ def table(outcomes: list[Outcome]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--every", type=int, default=1, help="run one case in so many")
+    parser.add_argument("--at-once", type=int, default=1, help="run so many at once")
     parser.add_argument("--write", action="store_true", help="write the table into docs/limits.md")
     options = parser.parse_args()
-    outcomes = run_all(list(cases())[:: options.every])
+    outcomes = run_all(list(cases())[:: options.every], options.at_once)
     for outcome in outcomes:
         if outcome.fault:
             print(f"{outcome.case.name}: {outcome.fault}")

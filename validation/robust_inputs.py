@@ -13,6 +13,7 @@ import gzip
 import json
 import lzma
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +31,7 @@ def cases() -> Iterator[Case]:
     """All cases, in a fixed order."""
     yield from _header_cases()
     yield from _row_cases()
+    yield from _digit_cases()
     yield from _file_cases()
     yield from _size_cases()
 
@@ -130,6 +132,34 @@ def _row_cases() -> Iterator[Case]:
             yield Case(f"{category} {key} = {_short(value)}, {verb[0]}", _trace(change, *verb), 0)
 
 
+def _digit_cases() -> Iterator[Case]:
+    """Digits that `int` refuses, and more of them than it reads, where a number is looked for in text."""
+    for text in ("²", "9" * 5000):
+        for key, verb in (
+            ("tid", ("replay", "PATH")),
+            ("pid", ("chakra", "export", "PATH", "-o", "OUT/set")),
+            ("args.Input Dims", ("breakdown", "PATH", "--by", "operator")),
+            ("args.Concrete Inputs", ("proxy", "generate", "PATH", "-o", "OUT/proxy")),
+            ("args.Process Group Name", ("chakra", "export", "PATH", "-o", "OUT/set")),
+            ("args.Process Group Ranks", ("critical-path", "PATH")),
+        ):
+            yield Case(f"{key} = {text[:4]}, {verb[0]}", _trace(partial(_put_in_rows, key=key, text=text), *verb), 0)
+        yield Case(f"base time = {text[:4]}", _trace(partial(_put_in_header, text=text), "inspect", "PATH"), 0)
+
+
+def _put_in_rows(found: dict[str, Any], key: str, text: str) -> None:
+    """The text as a field of every row that has it; in a list, as its first item."""
+    for row in found["traceEvents"]:
+        inner = row["args"] if key.startswith("args.") else row
+        name = key.removeprefix("args.")
+        if name in inner:
+            inner[name] = [text, *inner[name][1:]] if isinstance(inner[name], list) else text
+
+
+def _put_in_header(found: dict[str, Any], text: str) -> None:
+    found["baseTimeNanoseconds"] = text
+
+
 def _short(value: Any) -> str:
     return json.dumps(value)[:24]
 
@@ -146,12 +176,23 @@ def _bytes(name: str, content: Callable[[bytes], bytes], *verb: str) -> Callable
     return write
 
 
+def _zstd_of_blanks(blocks: int) -> bytes:
+    """So many blocks of 128 KiB of blanks: a header for a window of that size, and four bytes a block (RFC 8878, sections 3.1.1.1 and
+    3.1.1.2: the kind that repeats one byte)."""
+    block = (1 << 17 << 3 | 1 << 1).to_bytes(3, "little") + b" "
+    return b"\x28\xb5\x2f\xfd\0\x38" + block * blocks + b"\x01\0\0"
+
+
 def _file_cases() -> Iterator[Case]:
     yield Case("a whole recording", _bytes("rank0.json", lambda text: text), 0)
     yield Case("a packed recording", _bytes("rank0.json.gz", gzip.compress), 0)
     yield Case("bzip2", _bytes("rank0.json.bz2", bz2.compress), 1, "bzip2 -d")
     yield Case("xz", _bytes("rank0.json.xz", lzma.compress), 1, "xz -d")
-    yield Case("zstd", _bytes("rank0.json.zst", lambda text: b"\x28\xb5\x2f\xfd" + text), 1, "zstd -d")
+    yield Case("what only begins as zstd", _bytes("rank0.json.zst", lambda text: b"\x28\xb5\x2f\xfd" + text), 1, "zstd")
+    yield Case("a zstd bomb", _bytes("rank0.json.zst", lambda text: _zstd_of_blanks(10_000)), 1, ".zst")
+    yield Case("a tar archive", _bytes("rank0.json", lambda text: b"rank0.json".ljust(257, b"\0") + b"ustar" + text), 1, "tar -xf")
+    yield Case("7-Zip", _bytes("rank0.json", lambda text: b"7z\xbc\xaf\x27\x1c" + text), 1, "7z x")
+    yield Case("UTF-32", _bytes("rank0.json", lambda text: text.decode().encode("utf-32")), 1, "UTF-32")
     yield Case("UTF-16", _bytes("rank0.json", lambda text: text.decode().encode("utf-16")), 1, "UTF-16")
     yield Case("UTF-16 without a mark", _bytes("rank0.json", lambda text: text.decode().encode("utf-16-le")), 1, "UTF-16")
     yield Case("an empty file", _bytes("rank0.json", lambda text: b""), 1, "is empty")
@@ -167,7 +208,7 @@ def _file_cases() -> Iterator[Case]:
         yield Case(f"cut after 1/{part}, repaired", _bytes("rank0.json", lambda text, part=part: text[: len(text) // part], *cut), 0)
     yield Case("packed and cut", _bytes("rank0.json.gz", lambda text: gzip.compress(text)[:-500]), 1, "cut off")
     yield Case("a bomb", _bytes("rank0.json.gz", lambda text: gzip.compress(b'{"traceEvents":[' + b" " * (80 << 20))), 1, "refused")
-    yield Case("an empty path", lambda folder: ["inspect", ""], 1, "empty path")
+    yield Case("an empty path", lambda folder: ["inspect", ""], 2, "an empty argument")
     yield Case("a folder that is not there", lambda folder: ["inspect", str(folder / "absent")], 1, "absent")
     yield Case("a device", lambda folder: ["inspect", "/dev/null"], 1, "not a file")
 
@@ -219,6 +260,14 @@ def _predict(*words: str) -> Callable[[Path], list[str]]:
     return lambda folder: ["predict", "--model", "llama3-8b", "--cluster", "h100", *_PREDICT, *words]
 
 
+def _search(*words: str) -> Callable[[Path], list[str]]:
+    return lambda folder: ["search", "--model", "llama3-8b", "--cluster", "h100", *_PREDICT, *words]
+
+
+def _unchanged(found: dict[str, Any]) -> None:
+    """A recording as it is: what is wrong is the command."""
+
+
 def _size_cases() -> Iterator[Case]:
     for verb in (("replay", "PATH"), ("breakdown", "PATH"), ("critical-path", "PATH")):
         yield Case(f"a kernel of a day, {verb[0]}", _trace(_long_kernel(1), *verb), 0)
@@ -244,5 +293,23 @@ def _size_cases() -> Iterator[Case]:
         (("--lora-rank", "1000000000"), "lora_rank"),
         (("--tp", "0"), "tp"),
         (("--pp", "7"), "pp"),
+        (("--pp", "35", "--gpus", "35", "--global-batch", "35"), "must not exceed the 32 layers"),
     ):
         yield Case(f"predict {' '.join(words)}", _predict(*words), 2, said)
+    for words, said in (
+        (("--seq", "999999999"), "seq_len"),
+        (("--switch", "host_us=1e300"), "host_us"),
+        (("--switch", "expert_skew=nan"), "expert_skew"),
+        (("--tp", "9" * 5000), "not a whole number"),
+        (("--gpus", "1000000000"), "1000000000"),
+    ):
+        yield Case(f"search {' '.join(words)[:40]}", _search(*words), 1 if words[0] == "--gpus" else 2, said)
+    whatif = ("whatif", "PATH", "--force")
+    for words, said in (
+        (("--set", f"dp={10**40}"), "whole number"),
+        (("--set", "layers=99999"), "16,384"),
+        (("--set", "microbatches=1_0"), "whole number"),
+        (("--rank-slowdown", "²=2"), "RANK=FACTOR"),
+        (("--scale", "gemm*=1e999"), "factor"),
+    ):
+        yield Case(f"whatif {' '.join(words)[:40]}", _trace(_unchanged, *whatif, *words), 2, said)

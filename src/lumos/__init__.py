@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from lumos.analyze.compare import Comparison
     from lumos.analyze.contents import Contents
     from lumos.analyze.critical_path import CriticalPath
+    from lumos.analyze.curves import MemoryUse, Utilization, memory, utilization
     from lumos.analyze.facade import compare, critical_path, inspect
     from lumos.analyze.probes import Probes, probes
     from lumos.analyze.ranks.stragglers import Stragglers, stragglers
@@ -84,6 +85,7 @@ __all__ = [
     "Job",
     "Layout",
     "LumosError",
+    "MemoryUse",
     "Model",
     "Plan",
     "Prediction",
@@ -99,6 +101,7 @@ __all__ = [
     "TraceError",
     "Trust",
     "UsageError",
+    "Utilization",
     "Validation",
     "Written",
     "breakdown",
@@ -117,6 +120,7 @@ __all__ = [
     "load_cluster",
     "load_model",
     "measured",
+    "memory",
     "predict",
     "probes",
     "proxy",
@@ -128,6 +132,7 @@ __all__ = [
     "slack",
     "stragglers",
     "trust",
+    "utilization",
     "validate",
     "whatif",
 ]
@@ -139,6 +144,7 @@ reexport(
         "lumos.analyze.compare": ("Comparison",),
         "lumos.analyze.contents": ("Contents",),
         "lumos.analyze.critical_path": ("CriticalPath",),
+        "lumos.analyze.curves": ("MemoryUse", "Utilization", "memory", "utilization"),
         "lumos.analyze.facade": ("compare", "critical_path", "inspect"),
         "lumos.analyze.probes": ("Probes", "probes"),
         "lumos.analyze.replay": ("ReplayResult", "replay"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from lumos.errors import UsageError
 
@@ -31,6 +33,29 @@ def check_choice(word: str, valid: Iterable[str], what: str) -> str:
     if word not in valid:
         raise UsageError(f"{word!r} is not {what}{suggestion(word, valid)}")
     return word
+
+
+def check_count(value: object, what: str, most: int | None = None) -> int:
+    """The value, if it is a whole number from 1 to `most`; else UsageError."""
+    count = index(value) if isinstance(value, SupportsIndex) else 0
+    if count < 1 or (most is not None and count > most):
+        raise UsageError(f"{what} = {value!r} must be a whole number from 1{f' to {most:,}' if most is not None else ''}")
+    return count
+
+
+def as_number(value: object, what: str) -> float:
+    """The value as a number. Raises UsageError where it is none."""
+    try:
+        return float(value)  # type: ignore[arg-type]  # what it takes is found by trying
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{what} = {value!r} is not a number") from None
+
+
+def as_mapping(value: object, what: str, example: str) -> Mapping[Any, Any]:
+    """The value, if it is a mapping; else UsageError with an example of one."""
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{what} = {value!r} is no mapping; give one, for instance {what}={example}")
+    return value
 
 
 def check_step(word: str, names: Iterable[str]) -> str:

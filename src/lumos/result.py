@@ -1,8 +1,8 @@
 """Results as tables: for notebooks, as JSON, as Arrow or pandas.
 
 A result is a dataclass or a named tuple of plain values, other results, and sequences of these. `Shown` gives it a one-line
-`repr`, a table in a notebook (below a drawing, where the result has a `bar`), and `to_dict`, `to_arrow` and `to_pandas`; `Rows`
-gives the same to a sequence of results.
+`repr`, a table in a notebook (below a drawing, where the result has a `bar` or a `curve`), and `to_dict`, `to_arrow` and `to_pandas`;
+`Rows` gives the same to a sequence of results.
 `Described` gives only the one-line `repr`, to values that are too large for tables (a job, a graph).
 """
 
@@ -13,6 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lumos.bars import Bar, draw_bars
+from lumos.curves import Curve, draw_curves
 from lumos.errors import LumosError
 from lumos.extras import install
 from lumos.units import quantity, shared_unit, with_unit
@@ -24,6 +25,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 #: Largest table in a notebook: rows (of the rest only the number is shown), columns, and characters of a cell.
 MOST_ROWS, MOST_COLUMNS, MOST_TEXT = 24, 24, 100
+#: A longer list in a cell is counted, not written.
+MOST_LISTED = 8
 #: Largest size of all tables of one result in a notebook, in bytes, and of a `repr`, in characters.
 MOST_BYTES, MOST_LINE = 90_000, 200
 
@@ -90,6 +93,10 @@ class Shown(Described):
 
     def bar(self) -> Bar | None:
         """What a notebook draws above the table: a time by its parts. None, unless a type says otherwise: the table alone."""
+        return None
+
+    def curve(self) -> Curve | None:
+        """The same for a result that is a curve over time."""
         return None
 
     def _repr_html_(self) -> str:
@@ -164,8 +171,10 @@ def _without_empty(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drawn(results: Sequence[Any]) -> str:
-    """The bars of results; nothing for results that have none."""
-    return draw_bars([bar for result in results if isinstance(result, Shown) and (bar := result.bar()) is not None])
+    """The bars and the curves of results; nothing for results that have none."""
+    known = [result for result in results if isinstance(result, Shown)]
+    curves = [curve for result in known if (curve := result.curve()) is not None]
+    return draw_bars([bar for result in known if (bar := result.bar()) is not None]) + draw_curves(curves)
 
 
 def _html(title: str, value: Mapping[str, Any], most_bytes: int) -> str:
@@ -248,6 +257,8 @@ def _cell(value: Any) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, (list, tuple)) and len(value) > MOST_LISTED:
+        return f"{len(value):,} values"
     return f"{value:,}" if _is_number(value) else cut(f"{value}", MOST_TEXT)
 
 

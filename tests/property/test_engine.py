@@ -5,11 +5,13 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.property.randomness import randoms
 
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor, Waits
@@ -22,16 +24,15 @@ EDGE_KINDS = (D.HAND_OFF, D.STREAM_WAIT, D.SYNC, D.COPY, D.DATA)
 # ---- random jobs: every edge runs from a lower to a higher id, so only queues and rendezvous can deadlock ----
 
 
-@st.composite
-def jobs(draw: st.DrawFn, fixed_order: bool = False) -> Graph:
+def job(random: Random, fixed_order: bool = False) -> Graph:
     """A job of 1..2 ranks. With `fixed_order`, one whose launches and queues cannot change their order with timing.
 
     Then every thread launches to streams of its own and awaits only these, the launches of a limited queue complete in
     order (one thread, one stream), and nothing shares SMs.
     """
-    ranks = draw(st.integers(1, 2))
-    threads = [draw(st.integers(1, 2)) for _ in range(ranks)]
-    streams = [draw(st.integers(1, 3)) for _ in range(ranks)]
+    ranks = random.randint(1, 2)
+    threads = [random.randint(1, 2) for _ in range(ranks)]
+    streams = [random.randint(1, 3) for _ in range(ranks)]
     processors: list[Processor] = []
     thread_at: dict[int, list[int]] = {}
     stream_at: dict[int, list[int]] = {}
@@ -39,7 +40,7 @@ def jobs(draw: st.DrawFn, fixed_order: bool = False) -> Graph:
         thread_at[r] = list(range(len(processors), len(processors) + threads[r]))
         processors += [Processor(r, False, f"thread {i}") for i in range(threads[r])]
         stream_at[r] = list(range(len(processors), len(processors) + streams[r]))
-        processors += [Processor(r, True, f"stream {i}", device=i % 2 if draw(st.booleans()) else 0, stream=i) for i in range(streams[r])]
+        processors += [Processor(r, True, f"stream {i}", device=i % 2 if random.getrandbits(1) else 0, stream=i) for i in range(streams[r])]
     tasks: list[tuple[int, Kind, int]] = []  # processor, kind, duration
     edges: list[list[tuple[int, int]]] = []
     waits: list[tuple[int, int]] = []
@@ -53,52 +54,52 @@ def jobs(draw: st.DrawFn, fixed_order: bool = False) -> Graph:
 
     def add(processor: int, kind: Kind, duration: int | None = None, launch: int | None = None) -> int:
         task = len(tasks)
-        tasks.append((processor, kind, draw(st.integers(0, 12)) if duration is None else duration))
+        tasks.append((processor, kind, random.randint(0, 12) if duration is None else duration))
         edges.append([] if launch is None else [(launch, D.LAUNCH)])
-        if task and draw(st.integers(0, 5)) == 0:
-            edges[task].append((draw(st.integers(0, task - 1)), draw(st.sampled_from(EDGE_KINDS))))
+        if task and random.randint(0, 5) == 0:
+            edges[task].append((random.randint(0, task - 1), random.choice(EDGE_KINDS)))
         return task
 
     def kernel(stream: int, launch: int | None) -> int:
-        task = add(stream, Kind.KERNEL, duration=draw(st.integers(0, 40)), launch=launch)
-        if not fixed_order and draw(st.booleans()):
-            share = draw(st.sampled_from([1.0, 0.5, 1 / 3, 0.25, 0.7]))
-            occupancy.append((task, share, draw(st.integers(0, tasks[task][2]))))
+        task = add(stream, Kind.KERNEL, duration=random.randint(0, 40), launch=launch)
+        if not fixed_order and random.getrandbits(1):
+            share = random.choice([1.0, 0.5, 1 / 3, 0.25, 0.7])
+            occupancy.append((task, share, random.randint(0, tasks[task][2])))
         return task
 
-    for _ in range(draw(st.integers(1, 20))):
-        r = draw(st.integers(0, ranks - 1))
-        thread = draw(st.sampled_from(thread_at[r]))
+    for _ in range(random.randint(1, 20)):
+        r = random.randint(0, ranks - 1)
+        thread = random.choice(thread_at[r])
         mine = own_streams(r, thread)
-        what = draw(st.sampled_from(["host", "launch", "launch", "launch", "wait", "orphan", "collective"]))
+        what = random.choice(["host", "launch", "launch", "launch", "wait", "orphan", "collective"])
         if what == "host":
             add(thread, Kind.OPERATOR)
         elif what == "launch" and mine:
             launch = add(thread, Kind.LAUNCH)
-            for _ in range(draw(st.integers(1, 2))):
-                kernel(draw(st.sampled_from(mine)), launch)
+            for _ in range(random.randint(1, 2)):
+                kernel(random.choice(mine), launch)
         elif what == "wait" and mine:
-            if draw(st.booleans()):
+            if random.getrandbits(1):
                 add(thread, Kind.SYNC)
             back = add(thread, Kind.RETURN, duration=0)
             whole_rank = not fixed_order or threads[r] == 1
-            waits.append((back, draw(st.sampled_from([*mine, -1] if whole_rank else mine))))
+            waits.append((back, random.choice([*mine, -1] if whole_rank else mine)))
         elif what == "orphan" and mine:
-            kernel(draw(st.sampled_from(mine)), None)
+            kernel(random.choice(mine), None)
         elif what == "collective":
             members = []
             for other in range(ranks):
-                caller = draw(st.sampled_from(thread_at[other]))
+                caller = random.choice(thread_at[other])
                 queues = own_streams(other, caller)
-                members.append(kernel(draw(st.sampled_from(queues)), add(caller, Kind.LAUNCH)) if queues else add(caller, Kind.COLLECTIVE))
+                members.append(kernel(random.choice(queues), add(caller, Kind.LAUNCH)) if queues else add(caller, Kind.COLLECTIVE))
             sets.append(members)
     assume(tasks)
     n = len(tasks)
     depth = [
-        draw(st.integers(1, 3)) if draw(st.booleans()) and (not fixed_order or threads[r] == streams[r] == 1) else 0 for r in range(ranks)
+        random.randint(1, 3) if random.getrandbits(1) and (not fixed_order or threads[r] == streams[r] == 1) else 0 for r in range(ranks)
     ]
-    released = draw(st.lists(st.integers(0, n - 1), max_size=3))
-    lag = np.array([[draw(st.integers(0, 3)) if draw(st.booleans()) else 0 for _ in D] for _ in range(ranks)], np.int64)
+    released = [random.randint(0, n - 1) for _ in range(random.randint(0, 3))]
+    lag = np.array([[random.randint(0, 3) if random.getrandbits(1) else 0 for _ in D] for _ in range(ranks)], np.int64)
     flat = [edge for task in edges for edge in task]
     return Graph(
         ranks=tuple(range(ranks)),
@@ -114,7 +115,7 @@ def jobs(draw: st.DrawFn, fixed_order: bool = False) -> Graph:
         pred_kind=np.array([k for _, k in flat], np.uint8),
         lag=lag,
         release_task=np.array(released, np.int32),
-        release_time=np.array([draw(st.integers(0, 30)) for _ in released], np.int64),
+        release_time=np.array([random.randint(0, 30) for _ in released], np.int64),
         rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
         rendezvous_task=np.array([t for s in sets for t in s], np.int32),
         queue_depth=np.array(depth, np.int32),
@@ -125,6 +126,10 @@ def jobs(draw: st.DrawFn, fixed_order: bool = False) -> Graph:
             np.array([o[2] for o in occupancy], np.int64),
         ),
     )
+
+
+def jobs(fixed_order: bool = False) -> st.SearchStrategy[Graph]:
+    return randoms().map(lambda random: job(random, fixed_order))
 
 
 # ---- the same rules with a heap and dictionaries; the result is None where nothing can run before every task has ended ----
@@ -352,12 +357,12 @@ def run(graph: Graph, durations: np.ndarray[Any, Any] | None = None) -> tuple[li
     return timeline.start.tolist(), timeline.end.tolist()
 
 
-@given(jobs(), st.sets(st.sampled_from(D), max_size=2), st.data())
-def test_the_event_loop_follows_the_rules_as_plain_python_states_them(graph: Graph, ignored: set[Dependency], data: st.DataObject) -> None:
+@given(jobs(), st.sets(st.sampled_from(D), max_size=2), randoms())
+def test_the_event_loop_follows_the_rules_as_plain_python_states_them(graph: Graph, ignored: set[Dependency], random: Random) -> None:
     graph = replace(graph, ignored=frozenset(ignored))
     durations = graph.duration
-    if data.draw(st.booleans()):
-        durations = np.array([data.draw(st.integers(0, 9)) for _ in durations], np.int64)
+    if random.getrandbits(1):
+        durations = np.array([random.randint(0, 9) for _ in durations], np.int64)
     assert run(graph, durations) == Reference(graph, durations.tolist()).run()
 
 
@@ -413,14 +418,14 @@ def test_time_is_conserved_and_no_processor_runs_two_tasks_at_once(graph: Graph)
         assert (end[by_start][:-1] <= start[by_start][1:]).all()
 
 
-@given(jobs(), st.data())
-def test_a_longer_task_never_makes_anything_of_a_frozen_graph_earlier(graph: Graph, data: st.DataObject) -> None:
+@given(jobs(), randoms())
+def test_a_longer_task_never_makes_anything_of_a_frozen_graph_earlier(graph: Graph, random: Random) -> None:
     try:
         frozen = freeze(graph)
     except GraphError:
         assume(False)
     longer = graph.duration.copy()
-    longer[data.draw(st.integers(0, len(graph) - 1))] += data.draw(st.integers(1, 50))
+    longer[random.randint(0, len(graph) - 1)] += random.randint(1, 50)
     before, after = sweep(frozen), sweep(frozen, longer)
     assert (after.start >= before.start).all()
     assert (after.end >= before.end).all()
@@ -436,23 +441,23 @@ def test_half_of_every_time_is_half_of_the_makespan(graph: Graph) -> None:
     assert max(whole[1]) == 2 * max(half[1])
 
 
-@given(jobs(), st.integers(1, 17), st.data())
-def test_configurations_swept_together_give_what_each_gives_alone(graph: Graph, count: int, data: st.DataObject) -> None:
+@given(jobs(), st.integers(1, 17), randoms())
+def test_configurations_swept_together_give_what_each_gives_alone(graph: Graph, count: int, random: Random) -> None:
     try:
         frozen = freeze(graph)
     except GraphError:
         assume(False)
-    seed = data.draw(st.integers(0, 1000))
+    seed = random.randint(0, 1000)
     durations = np.random.default_rng(seed).integers(0, 50, (count, len(graph)))
     alone = [sweep(frozen, row) for row in durations]
     assert sweep_many(frozen, durations, ends=True).tolist() == [t.end.tolist() for t in alone]
     assert sweep_many(frozen, durations).tolist() == [int(t.end.max() - t.start.min()) for t in alone]
 
 
-@given(jobs(fixed_order=True), st.integers(1, 1000), st.data())
-def test_one_late_member_holds_all_of_its_rendezvous(graph: Graph, late: int, data: st.DataObject) -> None:
+@given(jobs(fixed_order=True), st.integers(1, 1000), randoms())
+def test_one_late_member_holds_all_of_its_rendezvous(graph: Graph, late: int, random: Random) -> None:
     assume(len(graph.rendezvous_offset) > 1)
-    chosen = data.draw(st.integers(0, len(graph.rendezvous_offset) - 2))
+    chosen = random.randint(0, len(graph.rendezvous_offset) - 2)
     tasks = graph.rendezvous_task[graph.rendezvous_offset[chosen] : graph.rendezvous_offset[chosen + 1]]
     before = run(graph)
     assume(before is not None)
@@ -468,17 +473,16 @@ def test_one_late_member_holds_all_of_its_rendezvous(graph: Graph, late: int, da
     assert [after[1][t] for t in tasks] == [latest + int(graph.duration[t]) for t in tasks]
 
 
-@given(jobs(fixed_order=True), st.data())
-def test_a_sweep_of_factors_is_a_sweep_of_the_scaled_durations(graph: Graph, data: st.DataObject) -> None:
+@given(jobs(fixed_order=True), randoms())
+def test_a_sweep_of_factors_is_a_sweep_of_the_scaled_durations(graph: Graph, random: Random) -> None:
     try:
         frozen = freeze(graph)
     except GraphError:
         assume(False)
     n = len(graph)
-    group = np.array(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)), np.uint16)
-    mark = np.array(data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n)), np.uint8)
-    factor = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 3.0])
-    factors = np.array(data.draw(st.lists(st.lists(factor, min_size=3, max_size=3), min_size=1, max_size=11)))
+    group = np.array([random.randint(0, 2) for _ in range(n)], np.uint16)
+    mark = np.array([random.randint(0, 3) for _ in range(n)], np.uint8)
+    factors = np.array([[random.choice([0.0, 0.25, 0.5, 1.0, 1.5, 3.0]) for _ in range(3)] for _ in range(random.randint(1, 11))])
     rows = np.rint(graph.duration * factors[:, group]).astype(np.int64)
     for row, (first, last, before, earlier) in zip(rows, zip(*sweep_scaled(frozen, group, factors, mark), strict=True), strict=True):
         alone = sweep(frozen, row)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 from hypothesis import given
-from hypothesis import strategies as st
+from tests.property.randomness import randoms
 
 from lumos.analyze.critical_path import critical_paths
 from lumos.analyze.waiting.slack import UNBOUNDED, slack
@@ -12,10 +14,9 @@ from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
 from lumos.simulate import simulate
 
 
-@st.composite
-def jobs(draw: st.DrawFn) -> Graph:
+def job(random: Random) -> Graph:
     """1 to 3 ranks, each with a thread and two streams, with launches, synchronisations, and collectives of all ranks in one order."""
-    ranks = draw(st.integers(1, 3))
+    ranks = random.randint(1, 3)
     processors = [p for r in range(ranks) for p in (Processor(r, False, "t"), Processor(r, True, "a", 0, 7), Processor(r, True, "b", 0, 8))]
     tasks: list[tuple[int, Kind, int]] = []
     edges: list[tuple[int, int, Dependency]] = []
@@ -23,7 +24,7 @@ def jobs(draw: st.DrawFn) -> Graph:
     sets: list[list[int]] = []
 
     def add(processor: int, kind: Kind, longest: int = 20) -> int:
-        tasks.append((processor, kind, draw(st.integers(0, longest))))
+        tasks.append((processor, kind, random.randint(0, longest)))
         return len(tasks) - 1
 
     def launched(r: int, stream: int, kind: Kind) -> int:
@@ -32,20 +33,20 @@ def jobs(draw: st.DrawFn) -> Graph:
         edges.append((call, task, Dependency.LAUNCH))
         return task
 
-    for _ in range(draw(st.integers(1, 16))):
-        r, stream = draw(st.integers(0, ranks - 1)), draw(st.integers(1, 2))
-        what = draw(st.sampled_from(["host", "kernel", "kernel", "stream wait", "return", "collective"]))
+    for _ in range(random.randint(1, 16)):
+        r, stream = random.randint(0, ranks - 1), random.randint(1, 2)
+        what = random.choice(["host", "kernel", "kernel", "stream wait", "return", "collective"])
         if what == "host":
             add(3 * r, Kind.OPERATOR)
         elif what in ("kernel", "stream wait"):
             others = [t for t, task in enumerate(tasks) if task[0] == 3 * r + 3 - stream]
             task = launched(r, stream, Kind.KERNEL)
             if what == "stream wait" and others:
-                edges.append((draw(st.sampled_from(others)), task, Dependency.STREAM_WAIT))
+                edges.append((random.choice(others), task, Dependency.STREAM_WAIT))
         elif what == "return":
             add(3 * r, Kind.SYNC, 2)
             tasks.append((3 * r, Kind.RETURN, 0))
-            waits.append((len(tasks) - 1, draw(st.sampled_from([3 * r + 1, 3 * r + 2, -1]))))
+            waits.append((len(tasks) - 1, random.choice([3 * r + 1, 3 * r + 2, -1])))
         else:
             sets.append([launched(each, stream, Kind.COLLECTIVE) for each in range(ranks)])
     edges.sort(key=lambda edge: edge[1])
@@ -62,14 +63,14 @@ def jobs(draw: st.DrawFn) -> Graph:
         pred_offset=np.searchsorted([e[1] for e in edges], np.arange(n + 1)).astype(np.int64),
         pred=np.array([e[0] for e in edges], np.int32),
         pred_kind=np.array([e[2] for e in edges], np.uint8),
-        lag=np.array([[draw(st.integers(0, 3)) for _ in Dependency] for _ in range(ranks)], np.int64),
+        lag=np.array([[random.randint(0, 3) for _ in Dependency] for _ in range(ranks)], np.int64),
         waits=Waits(np.array([w[0] for w in waits], np.int32), np.array([w[1] for w in waits], np.int32)),
         rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
         rendezvous_task=np.array([t for s in sets for t in s], np.int32),
     )
 
 
-@given(jobs())
+@given(randoms().map(job))
 def test_a_task_may_take_its_slack_more_and_not_one_ns_beyond(graph):
     timeline = simulate(graph)
     found, last = slack(timeline).slack, timeline.end.max()
@@ -82,7 +83,7 @@ def test_a_task_may_take_its_slack_more_and_not_one_ns_beyond(graph):
             assert (simulate(graph, duration).end.max() > last) == (more > spare)
 
 
-@given(jobs())
+@given(randoms().map(job))
 def test_the_path_covers_the_step_and_has_no_slack(graph):
     timeline = simulate(graph)
     (path,) = critical_paths(timeline)
@@ -96,13 +97,13 @@ def test_the_path_covers_the_step_and_has_no_slack(graph):
             assert after.start_ns - after.delay_ns - after.idle_ns == before.end_ns
 
 
-@given(jobs(), st.data())
-def test_shortening_what_is_not_on_the_path_does_not_shorten_the_step(graph, data):
+@given(randoms().map(job), randoms())
+def test_shortening_what_is_not_on_the_path_does_not_shorten_the_step(graph, random):
     timeline = simulate(graph)
     (path,) = critical_paths(timeline)
     on_path = {task for link in path.links for task in (link.task, link.arrival)}
     duration = graph.duration.copy()
     for task in range(len(graph)):
         if task not in on_path:
-            duration[task] = data.draw(st.integers(0, int(duration[task])))
+            duration[task] = random.randint(0, int(duration[task]))
     assert simulate(graph, duration).end.max() == timeline.end.max()

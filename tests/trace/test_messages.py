@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import lzma
+import re
+import tarfile
 
 import pytest
 
@@ -20,6 +24,33 @@ def test_utf_16_is_named_with_the_command_that_converts_it(tmp_path, encoding):
     path = tmp_path / "rank0.json"
     path.write_bytes(TEXT.encode(encoding))
     with pytest.raises(TraceError, match=r"rank0.json: text in UTF-16; convert it \(iconv -f UTF-16"):
+        read(path)
+
+
+def _tar(text):
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        found = tarfile.TarInfo("rank0.json")
+        found.size = len(text)
+        archive.addfile(found, io.BytesIO(text))
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (TEXT.encode("utf-32"), "iconv -f UTF-32"),
+        (lzma.compress(TEXT.encode(), lzma.FORMAT_ALONE), "xz -d --format=lzma"),
+        (b"7z\xbc\xaf\x27\x1c" + TEXT.encode(), "7z x FILE"),
+        (b"\x1f\x9d\x90" + TEXT.encode(), "uncompress FILE"),
+        (_tar(TEXT.encode()), "tar -xf FILE"),
+        (gzip.compress(_tar(TEXT.encode())), "tar -xf FILE"),
+    ],
+)
+def test_what_must_be_converted_first_is_named_with_the_command(tmp_path, content, said):
+    path = tmp_path / "rank0.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=re.escape(said)):
         read(path)
 
 

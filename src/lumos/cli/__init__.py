@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from lumos.cli.characters import show_any_text
+from lumos.characters import show_any_text, visible
 from lumos.errors import LumosError, UsageError
 
 __all__ = ("VERBS", "load", "main", "new_app")
@@ -73,6 +73,12 @@ class Verbs(TyperGroup):
         with formatter.section("Verbs"):
             formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "" in args[: args.index("--") if "--" in args else None]:
+            ctx.fail("an empty argument (a variable of the shell that is not set?); leave it out, or name what was meant")
+        found: list[str] = super().parse_args(ctx, args)
+        return found
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in VERBS and not args[0].startswith("-"):
             from lumos.choices import suggestion
@@ -90,7 +96,7 @@ class Verbs(TyperGroup):
             sys.stdout.flush()
         except LumosError as error:
             SHOWN.leave()
-            print(f"lumos: {error}", file=sys.stderr)
+            print(f"lumos: {visible(str(error))}", file=sys.stderr)
             ctx.exit(2 if isinstance(error, UsageError) else 1)
         except KeyboardInterrupt:
             SHOWN.leave()
@@ -101,7 +107,7 @@ class Verbs(TyperGroup):
             ctx.exit(BROKEN_PIPE)
         except OSError as error:  # verbs turn errors of their files into a LumosError; what remains is a full disk behind stdout
             _leave_standard_output()
-            place = error.filename or "standard output"
+            place = visible(str(error.filename or "standard output"))
             print(f"lumos: {place}: cannot be written ({error.strerror or error}); free some space or write elsewhere", file=sys.stderr)
             ctx.exit(1)
 

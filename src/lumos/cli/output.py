@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lumos.characters import visible
 from lumos.result import plain
 
 __all__ = [
@@ -60,10 +61,18 @@ def write_json(value: Any) -> None:
 
 
 def console() -> Console:
-    """A console on standard output, as wide as the terminal; without colours where the output is no terminal."""
+    """A console on standard output, as wide as the terminal; without colours where the output is no terminal. Characters of text that
+    a terminal would obey are shown escaped."""
     from rich.console import Console
+    from rich.text import Text
 
     class PipeConsole(Console):
+        def print(self, *objects: Any, **settings: Any) -> None:
+            for text in objects:
+                if isinstance(text, Text):
+                    text.plain = visible(text.plain)
+            super().print(*(visible(text) if isinstance(text, str) else text for text in objects), **settings)
+
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # the group of verbs decides the exit status, not rich
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos._scan import CORRELATION, EXTERNAL_ID, ScanError, Scanned, Scanner, SparseColumn, Texts
+from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.trace import kineto_schema as schema
@@ -260,7 +261,7 @@ def _args(columns: Sequence[SparseColumn], found: _Findings) -> dict[str, Column
 def _add_base(start: Int64, metadata: Mapping[str, Any], found: _Findings) -> None:
     """Add the base time to the starts, in place."""
     base = metadata.get("baseTimeNanoseconds", 0)
-    if isinstance(base, str) and base.strip().isdigit():
+    if isinstance(base, str) and is_whole(base.strip()):
         base = int(base)
     if isinstance(base, float) and base.is_integer():
         base = int(base)

@@ -21,6 +21,7 @@ from lumos.trace.collectives import process_groups
 from lumos.trace.operations import is_operations, recorded_plan
 from lumos.trace.reader import NotATraceError, Reader, ReadFile
 from lumos.trace.table import Job, Trace
+from lumos.trace.to_convert import TO_CONVERT
 from lumos.trace.windows import one_window
 from lumos.units import count
 
@@ -46,23 +47,6 @@ def _advise_zstd(path: Path, *, progress: Callable[[int], None] | None = None) -
     raise NotATraceError(f"{path}: compressed with zstd; to read it as it is: {install('zstd')}; or unpack it (zstd -d FILE)")
 
 
-def _compressed(name: str, magic: bytes, command: str) -> Reader:
-    """The format of files that are compressed in a way that is not unpacked here: gzip and zstd are."""
-    return Reader(f"compressed with {name}", lambda first: first.startswith(magic), None, f"unpack it ({command}) and give what comes out")
-
-
-#: Files that must be unpacked first.
-COMPRESSED = (
-    _compressed("xz", b"\xfd7zXZ\x00", "xz -d FILE"),
-    _compressed("bzip2", b"BZh", "bzip2 -d FILE"),
-    _compressed("zip", b"PK\x03\x04", "unzip FILE"),
-    _compressed("LZ4", b"\x04\x22\x4d\x18", "lz4 -d FILE"),
-)
-
-#: The first bytes of JSON in UTF-16: a byte order mark, or an ASCII character beside a zero byte.
-_UTF16 = (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0[")
-UTF16 = Reader("text in UTF-16", lambda first: first.startswith(_UTF16), None, "convert it (iconv -f UTF-16 -t UTF-8 FILE > NEW)")
-
 #: The most threads and streams of one file. A process has some dozens, a file of many ranks some hundreds; to compare each with every
 #: other takes seconds for these and hours for a hundred times as many.
 LANES_READ = 4096
@@ -72,8 +56,7 @@ READ_ENGINES = ("local", "ray")
 
 #: Tried in this order; the first that takes a file reads it. Kineto comes last because it has no signature.
 READERS: tuple[Reader, ...] = (
-    *COMPRESSED,
-    UTF16,
+    *TO_CONVERT,
     Reader("compressed with zstd", lambda first: first.startswith(ZSTD_MAGIC), _advise_zstd),
     Reader("an operation table (Parquet)", straggler_parquet.sniff, straggler_parquet.read, is_original=True),
     Reader("the sizes of a job (meta.yaml)", straggler_parquet.sniff_meta, None, "give the trace.parquet beside it", is_companion=True),
@@ -107,6 +90,9 @@ def read(
         raise UsageError(f"engine {engine!r} is not known; valid: {', '.join(READ_ENGINES)}")
     if not paths:
         raise TraceError("no trace given; name a file, several files, or a folder with one file per rank")
+    for path in paths:
+        if not isinstance(path, str | os.PathLike):
+            raise UsageError(f"{path!r} is no path; give each file or folder as an argument of its own: read(*paths)")
     if any(not os.fspath(path) for path in paths):
         raise TraceError("an empty path (a variable of the shell that is not set?); name a file or a folder")
     diagnostics: list[Diagnostic] = []
@@ -177,7 +163,7 @@ def _choose(paths: list[Path], diagnostics: list[Diagnostic]) -> Iterator[_File]
                 diagnostics.append(Diagnostic("file-left-out", f"{file}: no reader knows its content; left out"))
             elif reader.read is None:
                 code = "execution-trace-set-aside" if reader is EXECUTION_TRACE else "file-left-out"
-                remedy = f"; {reader.remedy}" if reader in (*COMPRESSED, UTF16) else ""
+                remedy = f"; {reader.remedy}" if reader in TO_CONVERT else ""
                 diagnostics.append(Diagnostic(code, f"{file}: {reader.name}; set aside{remedy}"))
             else:
                 yield _File(file, file.stat().st_size, reader.read, reader.repair, named=False)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
+from lumos.errors import UsageError
 from lumos.output_files import check_outputs
 from lumos.trace.read import read, readable
 from lumos.trace.table import Job
@@ -20,8 +21,11 @@ def as_job(source: Source, *, repair: bool = False) -> Job:
 
 
 def paths_of(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """One path or several, as text."""
-    return (os.fspath(source),) if isinstance(source, (str, os.PathLike)) else tuple(os.fspath(path) for path in source)
+    """One path or several, as text. Raises UsageError where it is neither."""
+    paths = (source,) if isinstance(source, str | os.PathLike) else source
+    if not isinstance(paths, Iterable) or not all(isinstance(path, str | os.PathLike) for path in paths):
+        raise UsageError(f"{source!r} is no job; give a path, several, or a job from lumos.read")
+    return tuple(os.fspath(path) for path in paths)
 
 
 def keep_inputs(source: Source, *outputs: str | os.PathLike[str] | None) -> None:

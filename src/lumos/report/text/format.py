@@ -9,6 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from lumos.characters import PLAIN, visible
 from lumos.units import count, decimals, duration
 from lumos.vocabulary import Basis, Grade
 
@@ -87,7 +88,7 @@ def table(
 
     Rows after the first `most` are only counted.
     """
-    left, shown = set(left), rows[:most]
+    left, shown = set(left), [[visible(cell) for cell in row] for row in rows[:most]]
     widths = _widths(console.width - INDENT, columns, shown, left)
     if widths is None:
         for row in shown:
@@ -107,7 +108,7 @@ def _print_grid(
         justify: Literal["left", "right"] = "left" if i in left else "right"
         grid.add_column(Text(name), justify=justify, no_wrap=not whole, overflow="ellipsis", width=widths[i])
     for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
+        grid.add_row(*(Text(cell) if whole else _fitting(console, cell, width) for cell, width in zip(row, widths, strict=True)))
     console.print(Padding(grid, (0, 0, 0, INDENT), expand=False))
 
 
@@ -117,17 +118,27 @@ def _print_list(console: Console, columns: Sequence[str], row: Sequence[str], le
     for i, (name, cell) in enumerate(zip(columns, row, strict=True)):
         if not cell:
             continue
-        part = Text.assemble((name, "bold"), " " if name else "", cell)
+        title = f"{name} " if name else ""
+        part = Text.assemble((title, "bold"), cell)
         if len(line) > 2 * INDENT and len(line) + INDENT + len(part) > console.width:
             console.print(line)
             line = Text(" " * 2 * INDENT)
         elif line.plain.strip():
             line.append(" " * INDENT)
         if i in left and not whole:
-            part.truncate(console.width - len(line), overflow="ellipsis")
+            part = Text.assemble((title, "bold"), _fitting(console, cell, console.width - len(line) - len(title)))
         line.append_text(part)
     for piece in line.wrap(console, console.width):
         console.print(piece)
+
+
+def _fitting(console: Console, cell: str, width: int) -> Text:
+    """The cell in that width; where it is cut, with the mark for it that the console can show."""
+    text, mark = Text(cell), "…" if console.encoding.lower().startswith("utf") else PLAIN["…"]
+    if text.cell_len > width:
+        text.truncate(max(width - len(mark), 0))
+        text.append(mark)
+    return text
 
 
 def sentence(console: Console, text: str) -> None:

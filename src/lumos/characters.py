@@ -1,13 +1,15 @@
-"""Text for terminals and pipes that cannot show every character.
+"""Text for terminals and pipes that cannot show every character, or that would obey some.
 
 Where standard output is no UTF-8 (LANG=C, an old log viewer), characters that Lumos itself writes become plain ones that mean the same;
-any other, such as one in a name of a trace, is shown escaped.
+any other, such as one in a name of a trace, is shown escaped. So are, everywhere, the characters of names that move the cursor, colour
+what follows or turn the direction of writing: text for people shows what a name is, and JSON has it as it was recorded.
 """
 
 from __future__ import annotations
 
 import codecs
 import io
+import re
 import sys
 
 #: What Lumos writes beside ASCII, and what stands for it.
@@ -15,6 +17,25 @@ PLAIN = {
     "•": "*", "×": "x", "·": ".", "µ": "u", "±": "+-", "≤": "<=", "≥": ">=", "≈": "~", "−": "-", "–": "-", "—": "-", "…": "...",
     "→": "->", "←": "<-", "↔": "<->", "─": "-", "━": "-", "│": "|", "╶": "-", "╴": "-", "╺": "-", "╸": "-", "“": '"', "”": '"', "’": "'",
 }  # fmt: skip
+
+
+#: Control characters but tab and end of line, those that set the direction of writing (Unicode Standard Annex 9, section 2), and halves of
+#: surrogate pairs.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+_WHOLE = re.compile("[0-9]{1,19}")
+
+
+def visible(text: str) -> str:
+    """The text with escapes in place of the characters that a terminal would obey instead of showing."""
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def is_whole(text: str) -> bool:
+    """Whether the text is a whole number of digits 0 to 9, no more than 64 bits hold. `str.isdigit` also holds for digits that `int`
+    refuses (²), and for more of them than it reads."""
+    return _WHOLE.fullmatch(text) is not None
 
 
 def plain_characters(error: UnicodeError) -> tuple[str, int]:
