@@ -18,6 +18,7 @@ import numpy as np
 from lumos.chakra.collectives import EAGER, chakra_kind
 from lumos.chakra.work.amounts import Tensors
 from lumos.chakra.workload import Communication, Workload
+from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.graph.edges import distinct
@@ -49,7 +50,7 @@ def gather(job: Job) -> Workload:
     nodes = [node for r in ranks for node in r.nodes]
     timed = any(bool(t.start.any()) for t in job.traces)
 
-    assumed = {str(n.value("pg_name")) for n in nodes if n.type == NodeType.COLL and not str(n.value("pg_name") or 0).isdigit()}
+    assumed = {str(n.value("pg_name")) for n in nodes if n.type == NodeType.COLL and not is_whole(str(n.value("pg_name") or 0))}
     assumptions = [
         Diagnostic("group-assumed", f"{job.traces[0].path}: group {name!r} is no number of groups.json: taken as all ranks")
         for name in sorted(assumed)
@@ -282,7 +283,7 @@ def _label(node: ChakraNode) -> str:
 
 
 def _named(groups: Sequence[ProcessGroup]) -> dict[str, tuple[int, ...]]:
-    return {str(int(g.name)): g.ranks for g in groups if g.name.isdigit() and g.ranks}
+    return {str(int(g.name)): g.ranks for g in groups if is_whole(g.name) and g.ranks}
 
 
 def _steps(trace: Trace) -> tuple[Step, ...]:
@@ -308,6 +309,6 @@ def folder_of(job: Job) -> Path:
 
 def group_members(name: Any, groups: Mapping[str, tuple[int, ...]], world: int) -> tuple[int, ...] | None:
     """The ranks of a `pg_name`: all where it is absent, no number, or 0; None where the file of groups lacks it."""
-    if name is None or not str(name).isdigit() or int(name) == 0:
+    if name is None or not is_whole(str(name)) or int(name) == 0:
         return tuple(range(world))
     return groups.get(str(int(name)))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lumos.chakra.write import GROUPS_FILE
+from lumos.characters import is_whole
 from lumos.errors import UsageError
 from lumos.output_files import new_folder
 from lumos.trace.chakra.et import FORMAT
@@ -27,5 +28,5 @@ def write_json_files(job: Job, folder: Path) -> None:
         for trace in job.traces:
             metadata = Metadata(str(trace.metadata["chakraVersion"]), trace.metadata["chakraAttributes"])
             (draft / f"job.{trace.rank}.json").write_text("\n".join(dump(metadata, trace.metadata["chakra"])) + "\n")
-        groups = {g.name: list(g.ranks) for g in job.groups if g.name.isdigit() and g.ranks}
+        groups = {g.name: list(g.ranks) for g in job.groups if is_whole(g.name) and g.ranks}
         (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))

@@ -247,13 +247,14 @@ def synthesize_(
 
 def _numbers(texts: list[str], option: str, most: int | None = None) -> dict[str, list[int]]:
     """The numbers of KEY=N,N,…. UsageError where a text is not of this form, or has more numbers than `most`."""
+    from lumos.characters import is_whole
     from lumos.errors import UsageError
 
     out = {}
     for text in texts:
         key, equals, listed = text.partition("=")
         numbers = listed.split(",")
-        if not (key and equals and all(n.strip().isdecimal() for n in numbers)) or len(numbers) > (most or len(numbers)):
+        if not (key and equals and all(is_whole(n.strip()) for n in numbers)) or len(numbers) > (most or len(numbers)):
             raise UsageError(
                 f"{option} {text!r}: write {'KEY=N' if most == 1 else 'KEY=N,N,… with a number for each set'}, for instance tp=2"
             )

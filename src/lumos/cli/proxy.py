@@ -29,6 +29,9 @@ def generate(
         list[str] | None, typer.Option(metavar="GLOB", help="Only operators inside ranges of these names (modules, labels); repeatable.")
     ] = None,
     obfuscate: Annotated[bool, typer.Option("--obfuscate", help="Replace the names that the job's own code defines by hashes.")] = False,
+    kernel_sources: Annotated[
+        bool, typer.Option("--kernel-sources", help="Take the sources of compiled kernels along, which are code of the job.")
+    ] = False,
     max_memory: Annotated[float, typer.Option(metavar="BYTES", help="Bytes that tensors may take (default: what the device has).")] = 0,
     repair: Repair = False,
     json: Json = False,
@@ -46,6 +49,7 @@ def generate(
         only=only or (),
         blocks=blocks or (),
         obfuscate=obfuscate,
+        kernel_sources=kernel_sources,
         max_memory=max_memory,
         repair=repair,
     )
@@ -120,7 +124,7 @@ def _print_run(result: dict[str, Any]) -> None:
         for row in result["not_real"]
     ]
     if rows:
-        table(out, ("not run for real", "outcome", "count", "why"), rows, left=(0, 1, 3))
+        table(out, ("not run for real", "outcome", "count", "why"), rows, left=(0, 1, 3), whole=True)
 
 
 def _print_usage(result: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from lumos.trace.table import Trace
 
-_INTEGER = re.compile(r"-?\d+\Z")
+_INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 _FLOAT = re.compile(r"-?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\Z")
 
 

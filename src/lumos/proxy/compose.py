@@ -29,7 +29,8 @@ def composed(parts: Sequence[Program]) -> Program:
     numbers = [_group_numbers(part.groups, groups) for part in parts]
     ranks = [_in_turn(own, numbers) for own in zip(*(part.ranks for part in parts), strict=True)]
     source = first.source if len({part.source for part in parts}) == 1 else "profiler"
-    return replace(first, ranks=ranks, groups=groups, source=source, max_memory_bytes=0)
+    sources = {file: found for part in parts for file, found in part.sources.items()}
+    return replace(first, ranks=ranks, groups=groups, source=source, max_memory_bytes=0, sources=sources)
 
 
 def _group_numbers(own: Sequence[tuple[int, ...]], groups: list[tuple[int, ...]]) -> dict[int, int]:

@@ -7,13 +7,14 @@ the execution trace and take their arguments from it. Alone, an execution trace 
 from __future__ import annotations
 
 import json
-from bisect import bisect_left
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lumos.errors import UsageError
+from lumos.proxy.compiled import compiled_kernel
 from lumos.proxy.elements import BYTES, INTEGERS, contiguous, extent, torch_name
 from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, Arguments, bounds
+from lumos.proxy.pairing import pair
 from lumos.proxy.program import NON_NEGATIVE, OUTPUT_FIRST, RankProgram, RecordedCollective, RecordedOperator, StandIn, Storage
 from lumos.vocabulary import CollectiveKind
 
@@ -24,13 +25,6 @@ if TYPE_CHECKING:
 
 #: The name of the step of a recording without step marks.
 _WHOLE = "whole trace"
-
-#: Where two sequences of operators differ, they are matched again where so many names in a row agree, at most LOOK_AHEAD operators
-#: further on.
-LOOK_AHEAD, AGREEMENT = 60, 3
-
-#: Where they do not agree within LOOK_AHEAD, they are matched again at so many names in a row that both contain.
-ANCHOR = 12
 
 #: Where c10d::alltoall_base_ takes the elements from each rank and to each rank.
 _OUTPUT_SPLITS, _INPUT_SPLITS = 3, 4
@@ -104,15 +98,17 @@ def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[
     others keep the arguments that the profiler printed. The program is changed in place.
     """
     operators, tensors, _ = _operators(trace, groups, step or program.step)
-    profiled = [o for o in program.walk() if "::" in o.name]
-    executed = [o for root in operators for o in root.walk() if "::" in o.name]
+    every = [o for root in operators for o in root.walk()]
+    compiled = {o.name for o in every if o.compiled is not None}
+    executed = [o for o in every if "::" in o.name or o.name in compiled]
+    profiled = [o for o in program.walk() if "::" in o.name or o.name in compiled]
     first_tensor, first_storage = len(program.tensors), len(program.storages)
     program.tensors += [StandIn(t.dtype, t.shape, t.strides, t.offset, t.storage + first_storage) for t in tensors.tensors]
     program.storages += tensors.storages
     paired = 0
     for one, other in pair([o.name for o in profiled], [o.name for o in executed]):
         source = executed[other]
-        profiled[one].schema = source.schema
+        profiled[one].schema, profiled[one].compiled = source.schema, source.compiled
         profiled[one].inputs = _shifted(source.inputs, first_tensor)
         profiled[one].collective = _lent(profiled[one].collective, source.collective)
         profiled[one].outputs = [slot + first_tensor for slot in source.outputs] if source.outputs is not None else None
@@ -126,52 +122,6 @@ def _lent(profiled: RecordedCollective | None, executed: RecordedCollective | No
         return profiled
     sizes = {name: getattr(executed, name) for name in ("dtype", "elements_in", "elements_out", "splits_in", "splits_out")}
     return replace(profiled, **sizes)
-
-
-def pair(one: Sequence[str], other: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Positions of the same calls in two sequences of names, in order. Where the sequences differ, pairing continues at the nearest
-    place where AGREEMENT names in a row agree or, if that is too far, at the next ANCHOR names in a row that both contain."""
-    anchors: dict[tuple[str, ...], list[int]] = {}
-    i = j = 0
-    while i < len(one) and j < len(other):
-        if one[i] == other[j]:
-            yield i, j
-            i, j = i + 1, j + 1
-            continue
-        resumed = _agreement(one, other, i, j)
-        if resumed is None:
-            anchors = anchors or _anchors(one)
-            resumed = _next_anchor(anchors, other, i, j)
-            if resumed is None:
-                return
-        i, j = resumed
-
-
-def _anchors(names: Sequence[str]) -> dict[tuple[str, ...], list[int]]:
-    """The positions of every sequence of ANCHOR names."""
-    places: dict[tuple[str, ...], list[int]] = {}
-    for i in range(len(names) - ANCHOR + 1):
-        places.setdefault(tuple(names[i : i + ANCHOR]), []).append(i)
-    return places
-
-
-def _next_anchor(anchors: Mapping[tuple[str, ...], list[int]], other: Sequence[str], i: int, j: int) -> tuple[int, int] | None:
-    for at in range(j, len(other) - ANCHOR + 1):
-        places = anchors.get(tuple(other[at : at + ANCHOR]), [])
-        later = bisect_left(places, i)
-        if later < len(places):
-            return places[later], at
-    return None
-
-
-def _agreement(one: Sequence[str], other: Sequence[str], i: int, j: int) -> tuple[int, int] | None:
-    for distance in range(1, LOOK_AHEAD):
-        for skip in range(distance + 1):
-            a, b = i + skip, j + distance - skip
-            window = one[a : a + AGREEMENT]
-            if window and window == other[b : b + AGREEMENT]:
-                return a, b
-    return None
 
 
 def _shifted(value: Any, by: int) -> Any:
@@ -224,7 +174,7 @@ def _operator(trace: ExecutionTrace, node: int, tensors: _Tensors, groups: Mappi
     name = trace.strings[trace.name[node]]
     schema = attrs.get("op_schema")
     operator = RecordedOperator(name, schema=schema if isinstance(schema, str) else "", kernel=bool(attrs.get("kernel_backend")))
-    operator.inputs = _values(trace.inputs[node], trace.input_strides[node], tensors)
+    operator.compiled, operator.inputs = compiled_kernel(attrs, _values(trace.inputs[node], trace.input_strides[node], tensors))
     outputs = _values(trace.outputs[node], trace.output_strides[node], tensors)
     operator.outputs = list(_slots(outputs)) if outputs is not None else None
     if name == "record_param_comms" or name.startswith(("c10d::", "_c10d_functional::")):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.loop.spans import span_ends
 from lumos.analyze.loop.steps import members, step_times
@@ -19,6 +19,7 @@ from lumos.graph.build import build
 from lumos.graph.steps import steps
 from lumos.output_files import new_folder
 from lumos.proxy import choose
+from lumos.proxy.compiled import SOURCE_NAME, take_sources
 from lumos.proxy.compose import composed
 from lumos.proxy.executed import executed_rank, lend_arguments
 from lumos.proxy.joined import joined
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.loop.steps import StepTime
     from lumos.graph.table import Graph, Step
+    from lumos.proxy.program import KernelSource
     from lumos.trace.execution_trace import ExecutionTrace
     from lumos.trace.table import Job, Trace
 
@@ -52,6 +54,7 @@ def generate_program(
     only: Sequence[str] = (),
     blocks: Sequence[str] = (),
     obfuscate: bool = False,
+    kernel_sources: bool = False,
     max_memory_bytes: int = 0,
     repair: bool = False,
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
@@ -60,14 +63,18 @@ def generate_program(
     paths: profiler files or folders, or one execution trace alone (a folder that holds nothing else counts). execution_traces: one for
     each rank, in the order of ranks. step: as for `from_job`. steps: how many representative steps to take of each recording. then: other
     recordings, whose steps run after those of the first. only, blocks: globs of operators, and of ranges around operators.
-    obfuscate: hash names that are not PyTorch's own. max_memory_bytes: limit for the benchmark's tensors, 0 for none. repair: as for
+    obfuscate: hash names that are not PyTorch's own. kernel_sources: take the sources of compiled kernels along, which are code of the
+    job. max_memory_bytes: limit for the benchmark's tensors, 0 for none. repair: as for
     `read`. Raises TraceError where a file cannot be read or the step has no operators, UsageError where the options cannot be met.
     """
     if steps < 1 or (steps > 1 and step is not None):
         raise UsageError(f"--steps {steps}: at least 1, and not with --step, which names one")
-    parts, notes = _parts(paths, execution_traces, step, steps, blocks, repair)
+    if obfuscate and kernel_sources:
+        raise UsageError("--kernel-sources takes code of the job along, whose names --obfuscate hides: give one of the two")
+    asked = _Asked(step, steps, blocks, kernel_sources, repair)
+    parts, notes = _parts(paths, execution_traces, asked)
     for other in then:
-        more, found = _parts([other], (), step, steps, blocks, repair)
+        more, found = _parts([other], (), asked)
         parts, notes = [*parts, *more], (*notes, *found)
     program = composed(parts)
     notes = (*notes, *fill_splits(program))
@@ -82,21 +89,43 @@ def generate_program(
     return program, notes
 
 
-def _parts(
-    paths: Sequence[str], execution_traces: Sequence[str], step: str | None, steps: int, blocks: Sequence[str], repair: bool
-) -> tuple[list[Program], tuple[Diagnostic, ...]]:
+class _Asked(NamedTuple):
+    """What is taken of a recording: the words of `generate_program`."""
+
+    step: str | None
+    steps: int
+    blocks: Sequence[str]
+    kernel_sources: bool
+    repair: bool
+
+
+def _parts(paths: Sequence[str], execution_traces: Sequence[str], asked: _Asked) -> tuple[list[Program], tuple[Diagnostic, ...]]:
     """The program of each step that is taken of one recording, and diagnostics."""
     alone = only_execution_trace(paths[0]) if len(paths) == 1 and not execution_traces else None
     if alone is not None:
-        if blocks or steps > 1:
+        if asked.blocks or asked.steps > 1:
             raise UsageError("--blocks and --steps need a profiler's trace: an execution trace alone does not say when what ran")
-        program, notes = from_execution_trace(execution_trace.read(alone), step=step)
-        return [program], notes
-    job = read(*paths, repair=repair)
+        trace = execution_trace.read(alone)
+        program, notes = from_execution_trace(trace, step=asked.step)
+        return [program], (*notes, *_give_sources(program, {program.ranks[0].rank: trace}, asked.kernel_sources))
+    job = read(*paths, repair=asked.repair)
     executed = executed_by_rank(job, paths, execution_traces)
-    names = [step] if steps == 1 else representative_steps(build(job), steps)
-    found = [from_job(job, name, executed, blocks) for name in names]
-    return [program for program, _ in found], tuple(dict.fromkeys(note for _, notes in found for note in notes))
+    names = [asked.step] if asked.steps == 1 else representative_steps(build(job), asked.steps)
+    found = [from_job(job, name, executed, asked.blocks) for name in names]
+    given = [note for program, _ in found for note in _give_sources(program, executed, asked.kernel_sources)]
+    return [program for program, _ in found], tuple(dict.fromkeys([*(note for _, notes in found for note in notes), *given]))
+
+
+def _give_sources(program: Program, traces: Mapping[int, ExecutionTrace], take: bool) -> list[Diagnostic]:
+    """Give a program the sources of its compiled kernels where `take`, and say of which there is none. Changes the program in place."""
+    found: dict[str, KernelSource] = {}
+    notes: list[Diagnostic] = []
+    for rank in program.ranks:
+        if rank.rank in traces:
+            sources, said = take_sources(rank, traces[rank.rank].path, take)
+            found, notes = found | sources, [*notes, *said]
+    program.sources = found
+    return notes
 
 
 def representative_steps(graph: Graph, wanted: int) -> list[str]:
@@ -130,7 +159,9 @@ def is_execution_trace(path: str) -> bool:
 
 def only_execution_trace(path: str) -> Path | None:
     """The execution trace that a file is, or that a folder holds alone; None where there is another file."""
-    files = [path] if not Path(path).is_dir() else [str(file) for file in Path(path).iterdir() if not file.name.startswith(".")]
+    inside = sorted(Path(path).iterdir()) if Path(path).is_dir() else []
+    beside = {file.name for file in inside if file.is_dir() and file.name.endswith("_resources")}  # sources of compiled kernels
+    files = [str(file) for file in inside if not file.name.startswith(".") and file.name not in beside] or [path]
     return Path(files[0]) if len(files) == 1 and is_execution_trace(files[0]) else None
 
 
@@ -242,6 +273,8 @@ def write_program(program: Program, folder: str | os.PathLike[str]) -> Path:
         (draft / "benchmark.py").write_text(joined(), encoding="utf-8")
         (draft / "trace.json").write_bytes(msgspec.json.encode(program.json()))
         (draft / "README.md").write_text(_readme(program))
+        for file, source in program.sources.items():
+            (draft / SOURCE_NAME.format(file)).write_bytes(source.text)
     return Path(folder)
 
 
@@ -251,6 +284,14 @@ def _readme(program: Program) -> str:
     operators = sum(1 for _ in program.ranks[0].walk()) if program.ranks else 0
     launch = f"torchrun --nproc-per-node {len(ranks)} benchmark.py" if len(ranks) > 1 else "python benchmark.py"
     recorded = program.ranks[0].recorded_ns if program.ranks else -1
+    kernels = (
+        f"""no data of the job.
+
+`kernel-*.py` ({count(len(program.sources), "file")}) are kernels that torch.compile made for the job, and so code of the job. The benchmark
+runs them on a GPU, with triton installed, if their SHA-256 is the one in `trace.json`."""
+        if program.sources
+        else "no data and no code of the job."
+    )
     measured_line = f"The step took {recorded / 1e6:.3f} ms on the first of these ranks.\n" if recorded > 0 else ""
     return f"""# A proxy benchmark
 
@@ -259,5 +300,5 @@ One recorded training step as a benchmark: {len(ranks)} of {program.world_size} 
     {launch}
 
 `benchmark.py` needs torch and nothing else; `--help` lists its options. `trace.json` holds the operators, their shapes and
-types, streams, waits and collectives; no data and no code of the job.
+types, streams, waits and collectives; {kernels}
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 #: The modules in the order in which they are joined: each imports only those before it.
-PIECES = ("recording", "device", "schemas", "memory", "usage", "transfers", "program", "runner", "results", "command")
+PIECES = ("recording", "device", "schemas", "kernels", "memory", "usage", "transfers", "program", "runner", "results", "command")
 
 _FOLDER = Path(__file__).with_name("benchmark")
 _WIDTH = 120
@@ -36,9 +36,11 @@ def joined() -> str:
     """The text of benchmark.py."""
     modules = [_module((_FOLDER / f"{name}.py").read_text(encoding="utf-8")) for name in PIECES]
     docstring = _docstring((_FOLDER / "__init__.py").read_text(encoding="utf-8"))
-    run = "\n".join(_sorted(set[str]().union(*(module.run for module in modules))))
-    checked = "".join(f"\n    {line}" for line in _sorted(set[str]().union(*(module.checked for module in modules))))
-    head = f"{docstring}\n\nfrom __future__ import annotations\n\n{run}\n\nif TYPE_CHECKING:{checked}"
+    run = set[str]().union(*(module.run for module in modules))
+    checked = set[str]().union(*(module.checked for module in modules)) - run
+    run_lines = "\n".join(_sorted(run))
+    checked_lines = "".join(f"\n    {line}" for line in _sorted(checked))
+    head = f"{docstring}\n\nfrom __future__ import annotations\n\n{run_lines}\n\nif TYPE_CHECKING:{checked_lines}"
     return "\n\n\n".join((head, *(module.body for module in modules), _PROGRAM))
 
 

@@ -7,11 +7,12 @@ instead, is decided where the benchmark runs, because that depends on what the t
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from lumos.vocabulary import CollectiveKind
 
@@ -84,6 +85,29 @@ class RecordedCollective:
     end_ns: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """How a compiled kernel was launched. file: its source, a plain file name. grid: the function of torch's inductor that gives the
+    grid, and the sizes that it takes; None where the source knows them itself (torch 2.7 and later)."""
+
+    file: str
+    grid: tuple[str, tuple[int, ...]] | None = None
+
+    def json(self) -> dict[str, Any]:
+        return {"file": self.file, "grid": self.grid}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """The source of one compiled kernel, as a benchmark takes it along."""
+
+    text: bytes
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text).hexdigest()
+
+
 @dataclass(slots=True)
 class RecordedOperator:
     """One recorded operator, or a range that the framework put around operators.
@@ -93,7 +117,8 @@ class RecordedOperator:
     the step's start, -1 where there are no times. device_ns: duration of the device work that it launched itself. stream: the
     stream of that work. kernel: whether that work includes kernels. after: operators whose device work or transfer it waits for.
     backward: the operator of the backward pass that uses what this one saved. synchronize: whether it is a call that waits for
-    a device or stream. Operators are referred to by their number in pre-order.
+    a device or stream. compiled: how it was launched, where it is a kernel of torch.compile whose source was named.
+    Operators are referred to by their number in pre-order.
     """
 
     name: str
@@ -109,6 +134,7 @@ class RecordedOperator:
     backward: int = -1
     collective: RecordedCollective | None = None
     synchronize: bool = False
+    compiled: CompiledKernel | None = None
     children: list[RecordedOperator] = field(default_factory=list)
 
     def walk(self) -> Iterator[RecordedOperator]:
@@ -142,13 +168,14 @@ class RankProgram:
 
 @dataclass(slots=True)
 class Program:
-    """A whole benchmark. groups: the ranks of every process group, in order."""
+    """A whole benchmark. groups: the ranks of every process group, in order. sources: of compiled kernels, by the names of their files."""
 
     ranks: list[RankProgram]
     groups: list[tuple[int, ...]]
     world_size: int
     source: str  # where the arguments come from: "profiler" or "execution trace"
     max_memory_bytes: int = 0  # limit for tensors; 0: set by the device
+    sources: Mapping[str, KernelSource] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
         """The content of `trace.json`."""
@@ -159,6 +186,7 @@ class Program:
             "world_size": self.world_size,
             "max_memory_bytes": self.max_memory_bytes,
             "groups": [list(group) for group in self.groups],
+            "kernels": {file: source.sha256 for file, source in self.sources.items()},
             "ranks": [_rank_json(rank) for rank in self.ranks],
         }
 
@@ -197,6 +225,8 @@ def _operator_json(operator: RecordedOperator, names: dict[str, int]) -> dict[st
         out["after"] = operator.after
     if operator.collective is not None:
         out["collective"] = {name: getattr(operator.collective, name) for name in RecordedCollective.__slots__}
+    if operator.compiled is not None:
+        out["compiled"] = operator.compiled.json()
     if operator.children:
         out["children"] = [_operator_json(child, names) for child in operator.children]
     return out

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.characters import is_whole
 from lumos.trace.table import Category, Int32, Trace
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def _process(observed: ExecutionTrace, trace: Trace) -> Vote:
 def processes(trace: Trace) -> list[int]:
     """The ids of the processes whose operators a profiler recorded, ascending."""
     lanes = np.unique(trace.lane[trace.category == Category.OPERATOR])
-    return sorted({int(pid) for lane in lanes.tolist() if (pid := trace.lanes[lane].pid).isdigit()})
+    return sorted({int(pid) for lane in lanes.tolist() if is_whole(pid := trace.lanes[lane].pid)})
 
 
 def _sequence(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:

@@ -14,6 +14,7 @@ import numpy as np
 from lumos.chakra.synthesize.grid import AXES, DATA, PIPELINE, TENSOR, grid_of, with_axes
 from lumos.chakra.synthesize.layers import with_more_layers
 from lumos.chakra.synthesize.sample import Growth, generator, graph_of_structure
+from lumos.chakra.synthesize.transfers import REFERENCE, transfer_times
 from lumos.chakra.synthesize.trends import factor, middle, varied
 from lumos.errors import GraphError, UsageError
 from lumos.model.transformer import MOST_LAYERS
@@ -21,7 +22,7 @@ from lumos.model.transformer import MOST_LAYERS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumos.chakra.synthesize.model import SetModel, SetStructure
+    from lumos.chakra.synthesize.model import SetModel, SetStructure, Symbol
     from lumos.graph.table import Graph
 
 LAYERS = "layers"
@@ -48,15 +49,54 @@ def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | Non
     found = _drawn(model, _checked(model, facts or {}), rng)
     source = _nearest(model, found)
     structure = _arranged(model, source, found)
-    keys, to = varied(model.facts), middle(model.facts)
-    growth = Growth(
-        np.array([factor(s.time, keys, found, to) if s.time else 1.0 for s in model.symbols]),
-        np.array([factor(s.size, keys, found, model.facts[source]) if s.size else 1.0 for s in model.symbols]),
-    )
     try:
-        return FamilySample(graph_of_structure(model, structure, rng, growth=growth), found, source)
+        return FamilySample(graph_of_structure(model, structure, rng, growth=_growth(model, structure, found, source)), found, source)
     except GraphError as error:
         raise UsageError(f"{_words(found)}: the ranks repeat different parts, so their communication would not meet ({error})") from None
+
+
+class _Transfers(NamedTuple):
+    """The transfers of one symbol in a structure. size: their mean, bytes. ranks: how many take part."""
+
+    size: float
+    ranks: int
+
+
+def _growth(model: SetModel, structure: SetStructure, facts: Mapping[str, int], source: int) -> Growth:
+    """By how much durations differ from those of the model, and sizes from those of the structure, which are of the set `source`."""
+    keys, to = varied(model.facts), middle(model.facts)
+    of_symbol = _transfers(structure)
+    extremes: dict[tuple[int, bool, int], list[float]] = {}
+    for i, found in of_symbol.items():
+        extremes.setdefault(_operator(model.symbols[i]), []).append(np.log(found.size))
+    time, size = np.ones(len(model.symbols)), np.ones(len(model.symbols))
+    for i, symbol in enumerate(model.symbols):
+        if i not in of_symbol or not symbol.transfer:
+            time[i] = factor(symbol.time, keys, facts, to) if symbol.time else 1.0
+        if i in of_symbol and symbol.smallest:
+            low, high = (pick(extremes[_operator(symbol)]) for pick in (min, max))
+            part = (np.log(of_symbol[i].size) - low) / (high - low) if high > low else 0.0
+            between = tuple((1 - part) * a + part * b for a, b in zip(symbol.smallest, symbol.largest, strict=True))
+            size[i] = factor(between, keys, facts, model.facts[source])
+        if i in of_symbol and symbol.transfer:
+            bytes_moved, ranks = np.array([of_symbol[i].size * size[i]]), np.array([float(of_symbol[i].ranks)])
+            time[i] = transfer_times(symbol.transfer, bytes_moved, ranks)[0] / REFERENCE
+    return Growth(time, size)
+
+
+def _operator(symbol: Symbol) -> tuple[int, bool, int]:
+    return symbol.label, symbol.on_cpu, symbol.type
+
+
+def _transfers(structure: SetStructure) -> dict[int, _Transfers]:
+    """The transfers of every symbol that has any."""
+    sizes: dict[int, list[int]] = {}
+    ranks: dict[int, int] = {}
+    for program in structure.programs:
+        for node, _, size, group, *_ in program.comm:
+            sizes.setdefault(program.symbol[node], []).append(size)
+            ranks[program.symbol[node]] = len(structure.groups[group]) if group >= 0 else 2
+    return {symbol: _Transfers(float(np.mean(found)), ranks[symbol]) for symbol, found in sizes.items()}
 
 
 def _checked(model: SetModel, facts: Mapping[str, int]) -> Mapping[str, int]:

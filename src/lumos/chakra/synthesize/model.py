@@ -23,7 +23,8 @@ import msgspec
 import numpy as np
 
 from lumos.chakra.synthesize.program_order import in_program_order
-from lumos.chakra.synthesize.trends import Exponents, exponents, factor, mean_durations, mean_sizes, middle, node_operators, varied
+from lumos.chakra.synthesize.transfers import REFERENCE, Weights, fitted, ranks_of, transfer_times
+from lumos.chakra.synthesize.trends import Exponents, exponents, extreme_sizes, factor, mean_durations, middle, node_operators, varied
 from lumos.errors import LumosError, UsageError
 from lumos.graph.lists import grouped
 from lumos.output_files import new_file
@@ -45,12 +46,14 @@ POINTS = 33
 #: Durations below SHORT ns have one symbol per operator; those above the share LONG of the set's time the narrowest symbols.
 SHORT, LONG = 16_000, 0.01
 
-_FORMAT = "lumos-chakra-model-2"
+_FORMAT = "lumos-chakra-model-3"
 
 
 class Symbol(msgspec.Struct, frozen=True):
-    """An operator at one order of magnitude. quantiles: ns at equal steps of probability. time, size: the exponents with which its
-    durations and sizes follow the facts that vary in the family; () where the model is of no family."""
+    """An operator at one order of magnitude. quantiles: ns at equal steps of probability. time, smallest,
+    largest: the exponents with which its durations, and the smallest and the largest size of its operator, follow the facts that vary in
+    the family. transfer: the weights of its time; its durations are then those of a transfer of REFERENCE ns. Each is () where the model is
+    of no family."""
 
     type: int
     on_cpu: bool
@@ -58,7 +61,9 @@ class Symbol(msgspec.Struct, frozen=True):
     label: int
     quantiles: tuple[int, ...]
     time: Exponents = ()
-    size: Exponents = ()
+    smallest: Exponents = ()
+    largest: Exponents = ()
+    transfer: Weights = ()
 
 
 class SetProgram(msgspec.Struct, frozen=True):
@@ -106,29 +111,44 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
     pools: list[list[Int64]] = []
     kinds: dict[str, int] = {}
     structures = []
-    times, sizes = ({}, {}) if not facts else (exponents([means(w) for w in workloads], facts) for means in (mean_durations, mean_sizes))
+    times = exponents([mean_durations(w) for w in workloads], facts) if facts else {}
+    sizes = [exponents([extreme_sizes(w, pick) for w in workloads], facts) if facts else {} for pick in (min, max)]
+    transfers = fitted(workloads) if facts else {}
     for i, given in enumerate(workloads):
         if not len(given) or (given.duration == ABSENT).any():
             raise UsageError("a set without durations has nothing to learn from; export it from a measured or predicted job")
         workload = in_program_order(given)
-        symbol = _symbols(_at_the_middle(workload, times, facts, i) if facts else workload, symbols, labels, pools)
+        symbol = _symbols(_at_the_middle(workload, times, transfers, facts, i) if facts else workload, symbols, labels, pools)
         structures.append(_structure(workload, symbol, kinds))
     names = list(labels)
     table = []
     for (kind, cpu, task, label, *_), pool in zip(symbols, pools, strict=True):
         operator = names[label], bool(cpu), kind
         quantiles = _quantiles(np.concatenate(pool))
-        table.append(Symbol(kind, bool(cpu), task, label, quantiles, times.get(operator, ()), sizes.get(operator, ())))
+        of_family = (trends.get(operator, ()) for trends in (times, *sizes, transfers))
+        table.append(Symbol(kind, bool(cpu), task, label, quantiles, *of_family))
     short = np.unique(np.concatenate([run_hashes(w)[1] for w in workloads]))
     return SetModel(_FORMAT, tuple(table), tuple(structures), tuple(kinds), short.astype("<u4").tobytes(), tuple(map(dict, facts)))
 
 
-def _at_the_middle(workload: Workload, times: Mapping[OperatorKey, Exponents], facts: Sequence[Mapping[str, int]], number: int) -> Workload:
-    """The workload with the durations that it would have with the middle of all facts, instead of those of its own set."""
+def _at_the_middle(
+    workload: Workload,
+    times: Mapping[OperatorKey, Exponents],
+    transfers: Mapping[OperatorKey, Weights],
+    facts: Sequence[Mapping[str, int]],
+    number: int,
+) -> Workload:
+    """The workload with the durations that it would have with the middle of all facts, instead of those of its own set, and its transfers
+    with those that they would have if each took REFERENCE ns for its size and ranks."""
     keys, to = varied(facts), middle(facts)
     nodes = node_operators(workload, np.arange(len(workload)))
     by = {operator: factor(times[operator], keys, to, facts[number]) if operator in times else 1.0 for operator in set(nodes)}
-    return replace(workload, duration=np.rint(workload.duration * np.array([by[operator] for operator in nodes])).astype(np.int64))
+    change = np.array([by[operator] for operator in nodes])
+    facts_of = zip(workload.communication.node.tolist(), workload.communication.size, ranks_of(workload), strict=True)
+    for node, size, ranks in facts_of:
+        if nodes[node] in transfers:
+            change[node] = REFERENCE / transfer_times(transfers[nodes[node]], np.array([size]), np.array([ranks]))[0]
+    return replace(workload, duration=np.rint(workload.duration * change).astype(np.int64))
 
 
 def run_hashes(workload: Workload) -> tuple[Int64, NDArray[np.uint32]]:

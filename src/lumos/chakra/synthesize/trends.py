@@ -1,9 +1,10 @@
 """How durations and sizes follow the facts of a family of sets: its degrees of parallelism, its layers, its width.
 
-Within a family each operator's mean duration, and each communication's mean size, is taken as a product of powers of the facts. The
-exponents are those of least squares over the sets that run the operator, drawn to zero as far as that predicts each of these sets best
-from the others: few sets leave some exponents open. Products of powers are what costs follow between the sizes of a family; beyond the
-sizes that were learned from they are a guess, and what jumps, such as a transfer that leaves a node, they do not follow.
+Within a family each operator's mean duration, and each communication's smallest and largest size, is taken as a product of powers of
+the facts: of one operator's transfers some may hold a layer, which grows with the square of the width, and one the embedding, which does
+not. The exponents are those of least squares over the sets that run the operator, drawn to zero as far as that predicts each of these
+sets best from the others: few sets leave some exponents open. Products of powers are what costs follow between the sizes of a family;
+beyond the sizes that were learned from they are a guess, and what jumps, such as a transfer that leaves a node, they do not follow.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -73,9 +74,12 @@ def mean_durations(workload: Workload) -> dict[OperatorKey, float]:
     return _means(workload, np.arange(len(workload)), workload.duration)
 
 
-def mean_sizes(workload: Workload) -> dict[OperatorKey, float]:
-    """The mean size of every communication of a set, bytes."""
-    return _means(workload, workload.communication.node, workload.communication.size)
+def extreme_sizes(workload: Workload, pick: Callable[[float, float], float]) -> dict[OperatorKey, float]:
+    """The smallest or the largest size, as `pick` does, of every communication of a set, bytes."""
+    nodes, found = workload.communication.node, dict[OperatorKey, float]()
+    for operator, size in zip(node_operators(workload, nodes), workload.communication.size.tolist(), strict=True):
+        found[operator] = pick(found.get(operator, size), size)
+    return found
 
 
 def node_operators(workload: Workload, nodes: Int64) -> list[OperatorKey]:

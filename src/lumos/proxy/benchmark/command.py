@@ -40,6 +40,7 @@ def main() -> None:
     trace = json.loads(options.trace.read_text())
     if trace.get("format") != "lumos-proxy" or trace.get("version") != 1:
         sys.exit(f"benchmark: {options.trace} is not a trace.json of this benchmark's version: generate it again")
+    trace["folder"] = str(options.trace.parent)
     trace["own_ranks"] = options.rank is None  # whether each process runs its own rank
     allocate_as_recorded(trace["ranks"][0]["malloc"])
     local, processes = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from lumos.proxy.benchmark.kernels import Kernels
 from lumos.proxy.benchmark.memory import Memory, tensors
 from lumos.proxy.benchmark.recording import Node, Ref, slots
 from lumos.proxy.benchmark.schemas import NotRunnable, bind, is_composite
@@ -63,6 +65,7 @@ class Program:
             count = self.roots[-1].next
         self.memory = Memory(rank, device)
         self.transfers = Transfers(trace, device) if dist.is_initialized() else None
+        self.kernels = Kernels(trace["kernels"], Path(trace["folder"]), device)
         self.items: list[Item] = []
         self.choose()
 
@@ -113,7 +116,10 @@ class Program:
     def real(self, node: Node) -> Item | None:
         item = Item(node, "real")
         try:
-            item.function, item.positional, item.named = bind(node, self.device, self.memory.working_on(node), self.memory.scale)
+            if node.compiled is not None:
+                item.function, item.positional = self.kernels.bind(node, self.memory.scale)
+            else:
+                item.function, item.positional, item.named = bind(node, self.device, self.memory.working_on(node), self.memory.scale)
         except NotRunnable as problem:
             node.reason = str(problem)
             return None

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 #: Prefixes of names that look like those of operators, but are ranges around operators.
 RANGES = ("torch::autograd", "torch::distributed", "torch.distributed", "autograd::engine")
+
+#: What torch calls the ranges around code that torch.compile made.
+COMPILED = ("CompiledFunction", "## Call CompiledFxGraph")
 
 
 class Node:
@@ -29,6 +32,7 @@ class Node:
         self.backward: int = raw.get("backward", -1)
         self.collective: dict[str, Any] | None = raw.get("collective")
         self.synchronize: bool = raw.get("synchronize", False)
+        self.compiled: dict[str, Any] | None = raw.get("compiled")
         self.children: list[Node] = []
         self.next: int = number + 1  # the number of the operator after this one and those that it called
         for child in raw.get("children", ()):
@@ -45,6 +49,20 @@ class Node:
     def is_operator(self) -> bool:
         """Whether it is an operator of the dispatcher, and not a range that Python, autograd or DDP put around operators."""
         return "::" in self.name and " " not in self.name and not self.name.startswith(RANGES)
+
+    def outermost(self, wanted: Callable[[Node], bool]) -> Iterator[Node]:
+        """The wanted among this operator and those that it called, without what these called."""
+        if wanted(self):
+            yield self
+            return
+        for child in self.children:
+            yield from child.outermost(wanted)
+
+    @property
+    def compiled_ns(self) -> int:
+        """Of a range around compiled code, the time outside of the operators that it called."""
+        called = sum(node.duration for child in self.children for node in child.outermost(lambda node: node.is_operator))
+        return max(0, self.duration - called)
 
     @property
     def device_total(self) -> int:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from lumos.proxy.benchmark.device import cuda
+from lumos.proxy.benchmark.recording import COMPILED, Node
 from lumos.proxy.benchmark.usage import held, sent
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ def covered(program: Program) -> dict[str, Any]:
         if outcome != "real":
             entry = missing[outcome, item.node.name, item.node.reason]
             entry[0], entry[1] = entry[0] + 1, entry[1] + weight
+    for node in compiled_on_cpu(program):
+        outcome = "stand_in" if node.start >= 0 else "skipped"
+        count[outcome] += 1
+        spent[outcome] += node.compiled_ns
+        entry = missing[outcome, node.name, "compiled code, whose kernels no recording on a CPU describes"]
+        entry[0], entry[1] = entry[0] + 1, entry[1] + node.compiled_ns
     for root in program.roots:
         for node in root.walk():
             if node.collective is not None and node.number not in ran:
@@ -52,6 +59,13 @@ def covered(program: Program) -> dict[str, Any]:
             for (outcome, name, reason), (n, t) in sorted(missing.items(), key=lambda entry: -entry[1][1])
         ],
     }
+
+
+def compiled_on_cpu(program: Program) -> list[Node]:
+    """The ranges of code that torch.compile made for a CPU. Their kernels have no operators, so their time is spun between those."""
+    if program.rank["on_accelerator"] or program.mode == "communication":
+        return []
+    return [node for root in program.roots for node in root.outermost(lambda node: node.name.startswith(COMPILED))]
 
 
 def share(parts: dict[str, int], key: str) -> float | None:
