@@ -155,8 +155,21 @@ def _ranking(scored: Sequence[Scored], what: str) -> str:
         " (to reach: Spearman ≥ 0.8, regret median ≤ 1 %, worst ≤ 10 %). Best of three: the same where the three plans predicted fastest"
         " are measured and the fastest of them is taken.\n\n"
         + markdown_table(("source", "groups", "Spearman", "median regret", "worst regret", "above 10 %", "worst, best of three"), rows)
+        + "\n\n"
+        + "\n".join(_choice(max((g for g in alike if g[0].source == source), key=lambda g: _regret(g, 1))) for source, *_ in rows[:-1])
         + left_out
     )
+
+
+def _choice(members: Sequence[Scored]) -> str:
+    """What was predicted and measured for the first choice of a group, and for the plan that was measured fastest."""
+    first = min(members, key=lambda s: s.predicted.time_s if s.predicted is not None else np.inf)
+    best = min(members, key=lambda s: s.measured_s)
+    said = [
+        f"{s.row['id']} (predicted {s.predicted.time_s if s.predicted is not None else np.nan:.3g} s, measured {s.measured_s:.3g} s)"
+        for s in (first, best)
+    ]
+    return f"- Worst of {members[0].source}: {said[0]} was chosen, {said[1]} is the fastest of {len(members)}."
 
 
 def _pairs(scored: Sequence[Scored]) -> str:

@@ -18,6 +18,7 @@ from lumos.vocabulary import CollectiveKind
 
 LLAMA = load_model("llama3-8b")
 TITAN = framework_profile("fsdp2-compiled")
+MEGATRON = framework_profile("megatron-core")
 EIGHT = Plan(8192, 8, micro_batch=1, tp=8, dp=8, zero=3, sequence_parallel=True, precision="fp8")
 
 
@@ -56,6 +57,24 @@ def test_what_is_scattered_stays_in_16_bit():
     assert scattered == [8192 * 4096 * 2] * 2
     assert Share(LLAMA, EIGHT, TITAN, 8).parameter_bytes == 1
     assert Share(LLAMA, replace(EIGHT, precision="bf16"), TITAN, 8).parameter_bytes == 2
+
+
+def copies(block: Block) -> list[int]:
+    return [op.work.bytes for op in block.ops if op.name.startswith("copy of")]
+
+
+def test_dtensor_copies_what_it_gathers_and_scatters_and_gathers_nothing_again():
+    plan, whole = replace(EIGHT, precision="bf16"), 2 * 8192 * 4096  # bytes of the sequence in 16 bit: each copy reads and writes them
+    assert copies(forward(plan, TITAN)) == [2 * whole] * 4
+    assert copies(forward(EIGHT, TITAN)) == [whole, 2 * whole] * 2  # gathered in 8 bit
+    assert copies(backward(plan, framework_profile("fsdp2"))) == [2 * whole] * 4
+    compiled = backward(plan, TITAN)
+    assert copies(compiled) == [2 * whole] * 2  # the sums of the other two gradients are written in the order that is scattered
+    assert [op.work.bytes for op in compiled.ops if op.name == "gradient add"] == [3 * whole, 4 * whole]  # gate and up; q, k and v
+    gathers = [sum(w.kind is CollectiveKind.ALL_GATHER for w in works(backward(plan, f), Collective)) for f in (TITAN, MEGATRON)]
+    assert gathers == [2, 4]
+    assert not copies(forward(plan, MEGATRON)) + copies(forward(replace(plan, tp=1), TITAN))
+    assert not copies(forward(plan, replace(TITAN, tp_overlap=True)))  # multiplications with collectives inside
 
 
 def test_scales_by_row_cast_the_operands_of_weight_gradients_again():

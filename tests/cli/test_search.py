@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from importlib import import_module
 
 import pytest
 
@@ -104,6 +105,15 @@ def test_a_sweep_by_cost_shows_what_each_value_costs(lumos, tmp_path):
     assert found["best_value"] == min(dollars, key=lambda gpus: dollars[gpus])
     printed = lumos("search", *words, "energy").out
     assert all(word in printed for word in ("goodput", "dollars", "kWh", f"{dollars[8]:,.0f}"))
+    refused = lumos("search", *FEW, "--sweep", "gpus=8,16", "--objective", "cost")
+    assert refused.status == 2 and "needs price_per_hour" in " ".join(refused.err.split())
+
+
+def test_an_objective_without_a_price_is_refused_before_anything_is_timed(lumos, monkeypatch):
+    def timed(*_: object) -> None:
+        raise AssertionError("a plan was timed")
+
+    monkeypatch.setattr(import_module("lumos.search.facade"), "search_problem", timed)
     refused = lumos("search", *FEW, "--sweep", "gpus=8,16", "--objective", "cost")
     assert refused.status == 2 and "needs price_per_hour" in " ".join(refused.err.split())
 
@@ -236,6 +246,19 @@ def test_a_switch_holds_for_both_plans_or_for_the_one_that_names_it(lumos):
     assert in_the_plan["a"]["step_time_s"] == switched["a"]["step_time_s"]
     predicted = lumos("predict", *PIPELINE, *("--tp", 2, "--pp", 2, "--zero", 2), "--switch", "grad_reduce=step", "--blocks", "--json").json
     assert predicted["step_time_s"] == switched["a"]["step_time_s"]
+
+
+def test_explain_tells_what_other_times_of_reducing_gradients_would_give(lumos):
+    """Two virtual stages of two stages: after each microbatch, after each group of two, or once a step; ZeRO 1 has no choice."""
+    plans = "tp=2,pp=2,vpp=2,zero=2", "tp=2,pp=2,vpp=2,zero=1"
+    found = lumos("explain", *PIPELINE, *plans, "--json").json
+    other = found["a"]["grad_reduce_otherwise"]
+    assert list(other) == ["group", "step"] and found["b"]["grad_reduce_otherwise"] == {}
+    for often in other:
+        asked = lumos("explain", *PIPELINE, f"{plans[0]},grad_reduce={often}", plans[1], "--json").json["a"]
+        assert other[often]["time_s"] == pytest.approx(asked["step_time_s"])
+        assert other[often]["peak_bytes"] == asked["memory"]["peak_bytes"]
+    assert "A by other times of reducing gradients" in lumos("explain", *PIPELINE, *plans).out
 
 
 def test_a_switch_holds_for_every_plan_of_a_search(lumos):

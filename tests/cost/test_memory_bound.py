@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.cost.cluster import Accelerator, load_cluster
+from lumos.cost.coefficients import Coefficients
 from lumos.cost.memory_bound import WORK, bytes_per_element, fused, memory_bound, moved
 from lumos.errors import LumosError, UsageError
 
@@ -61,6 +62,19 @@ def test_fusion_saves_what_is_not_written() -> None:
     assert fused(["activation"], 2**28, device()).time == memory_bound("activation", 2**28, device()).time
     with pytest.raises(UsageError, match="no kinds"):
         fused([], 1, device())
+
+
+def test_a_class_that_was_not_fitted_on_a_device_starts_as_fast_as_its_contiguous_passes_do() -> None:
+    def launching(launch_us: float) -> Coefficients:
+        values: dict[str, float | list[float]] = {"launch_us": launch_us, "overhead": 0.1, "cache_speedup": 1.0, "cache_share": 0.5}
+        return Coefficients(values, (0.8, 1.25), {})
+
+    together = {"pointwise": launching(4.0), "normalisation": launching(6.0)}
+    book = {"memory_bound": {"generic": together, "h100": {"pointwise": launching(2.0)}}}
+    assert [int(moved(1, device(), kind, book=book).time) for kind in ("pointwise", "normalisation")] == [2000, 3000]
+    assert int(moved(1, device("a100-40gb"), "normalisation", book=book).time) == 6000
+    only = {"memory_bound": {"generic": {"normalisation": launching(6.0)}}}
+    assert int(moved(1, device(), "normalisation", book=only).time) == 6000
 
 
 def test_no_bytes_no_time() -> None:

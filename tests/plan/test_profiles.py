@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from lumos.errors import UsageError
-from lumos.plan.profiles import _DATA, choose, framework_profile, named, profile_questions, profiles
+from lumos.plan.configuration import Settings, job_from
+from lumos.plan.profiles import _DATA, Told, choose, framework_profile, named, profile_questions, profiles, release_of
+from lumos.vocabulary import Precision
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,9 @@ def test_remarks_tell_a_compiled_framework_from_an_eager_one():
 def test_a_profile_like_another_has_its_values_and_questions():
     nemo, bridge = framework_profile("nemo"), framework_profile("megatron-bridge")
     assert bridge == replace(nemo, name="megatron-bridge", deep_ep=True)
-    assert profile_questions("megatron-bridge") == profile_questions("nemo") != ()
+    *inherited, own = profile_questions("megatron-bridge")
+    assert tuple(inherited) == profile_questions("nemo") != ()
+    assert own.code == "unknown-release"
 
 
 def test_remarks_name_a_framework_that_the_column_does_not():
@@ -85,3 +89,67 @@ def test_every_value_has_a_source():
     table = tomllib.loads(_DATA.read_text(encoding="utf-8"))
     values = [table["defaults"], *(each["values"] for one in table["profile"] for each in (one, *one.get("version", ())))]
     assert all(value.keys() == {"value", "source"} and value["source"] for of in values for value in of.values())
+
+
+def test_a_release_has_values_of_its_own():
+    """The notes of a row, or the name that a user gives, tell the release; the profile's own values hold where neither does."""
+    base = framework_profile("megatron-bridge")
+    since = choose("Megatron Bridge", 2025, "26.06.01 NeMo Container").framework
+    assert since == replace(base, grouped_kernel=True, cuda_graphs=True, fp8_activations=True)
+    assert choose("Megatron Bridge", 2025, "26.08 NeMo Container").framework == since == named("megatron bridge 26.06").framework
+    assert choose("Megatron Bridge", 2025, "26.04.01 NeMo Container").framework == base == choose("Megatron Bridge", 2025).framework
+    assert release_of("25.11 NeMo Container") == "25.11"
+    assert release_of("128.06 tokens, torch 2.10, 26.13") is None
+
+
+def test_a_release_that_is_not_told_is_asked_for_where_it_matters():
+    def asked(framework: str, model: str) -> bool:
+        job = job_from(Settings(model=model, cluster="gb200", gpus=8, global_batch=64, seq=4096, framework=framework))
+        return "unknown-release" in {u.code for u in job.unknowns}
+
+    assert asked("megatron-bridge", "qwen3-30b-a3b")
+    assert not asked("megatron bridge 26.04", "qwen3-30b-a3b")  # told, and older
+    assert not asked("megatron bridge 26.06", "qwen3-30b-a3b")
+    assert not asked("megatron-bridge", "llama3-8b")  # no experts
+
+
+def test_a_plan_tells_something_of_a_framework_without_a_profile():
+    """torch FSDP and DeepSpeed shard parameters, and leave attention to FlashAttention 2; 8 bit without that is Transformer Engine's."""
+    generic = framework_profile("generic")
+    assert choose("HomeGrown", 2025, told=Told(3)).framework == replace(generic, attention="fa2")
+    assert choose("HomeGrown", 2025, told=Told(3, Precision.FP8)).framework == replace(generic, attention="fa2")
+    assert choose("HomeGrown", 2025, told=Told(1)).framework == choose("HomeGrown", 2025, told=Told(1, Precision.BF16)).framework == generic
+    assert choose("HomeGrown", 2025, told=Told(1, Precision.FP8)).framework == replace(generic, fp8_norms=True, fused_accumulation=True)
+    assert named("generic", Told(3)).framework.attention == "fa2"
+    assert named("generic", Told(1)) == named("generic")
+    assert choose("NeMo", 2025, told=Told(3)).framework == framework_profile("nemo")
+
+
+def test_what_selective_recomputation_computes_is_asked_where_it_is_selected():
+    def asked(**changes: object) -> bool:
+        settings = Settings(model="llama3-8b", cluster="h100", gpus=8, global_batch=8, seq=4096, framework="generic", **changes)
+        return "unknown-selective" in {u.code for u in job_from(settings).unknowns}
+
+    assert asked(recompute="selective")
+    assert not asked(recompute="none")
+    assert not asked(recompute="selective", switches={"selective": "alternate"})
+
+
+def test_a_round_of_mlperf_may_compute_in_4_bit_where_the_device_can():
+    def asked(**changes: object) -> bool:
+        settings = Settings(model="llama2-70b", gpus=8, global_batch=8, seq=8192, lora_rank=16, **{"framework": "mlperf-5.1", **changes})
+        return "unknown-fp4" in {u.code for u in job_from(settings).unknowns}
+
+    assert choose("MLPerf submission", 2025, "MLPerf Training v5.1; a note").framework.name == "mlperf-5.1"
+    assert choose("MLPerf submission", 2025, "MLPerf Training v5.0; a note").framework.name == "mlperf"
+    assert choose("NeMo (Megatron Core)", 2025, "MLPerf Training v5.1").framework.name == "mlperf-5.1"
+    assert asked(cluster="b200", precision="fp8")
+    assert not asked(cluster="b200", precision="bf16")
+    assert not asked(cluster="h200", precision="fp8")  # no 4-bit rate
+    assert not asked(cluster="b200", precision="fp8", framework="mlperf")
+
+
+def test_llama_3_reduces_sharded_gradients_by_group_and_asks():
+    llama = choose("Llama 3 (Meta)", 2024).framework
+    assert (llama.name, llama.zero, llama.grad_reduce) == ("llama3", 2, "group")
+    assert "unknown-reduction" in {q.code for q in profile_questions("llama3")}

@@ -75,6 +75,30 @@ def test_launch_bound_step_takes_the_hosts_time(flat):
     assert simulate(graph).end.max() == pytest.approx(host, rel=0.02)
 
 
+def host_work(layout) -> int:
+    """The longest time that the host of a stage takes to launch its step, ns."""
+    of_block = [block.before + sum(op.host for op in block.ops) for block in layout.blocks]
+    return max(sum(of_block[item.block] * item.repeat for item in stage) for stage in layout.stages)
+
+
+@pytest.mark.parametrize("coarse", [True, False])
+@pytest.mark.parametrize(("schedule", "vpp"), [("1f1b", 1), ("interleaved", 2), ("gpipe", 1), ("zero-bubble", 1), ("dualpipe", 1)])
+def test_a_launch_bound_pipeline_takes_at_least_its_hosts_time(flat, schedule, vpp, coarse):
+    """Kernels of 1 us on four stages: a host that does not wait launches all of its passes, one after the other, whatever the order."""
+    plan = Plan(512, 16, pp=4, vpp=vpp, schedule=schedule)
+    layout = arrange(GPT, plan, replace(QUIET, host_us=50.0, layer_us=400.0, transfer_us=100.0, transfer_blocks=False), 8)
+    taken = simulate(assemble(layout, flat(1000), coarse).graph).end.max()
+    assert host_work(layout) <= taken < 1.25 * host_work(layout)
+
+
+def test_a_host_that_waits_for_its_device_has_the_pipelines_bubble(flat):
+    """Each host launches a pass when the pass before it has arrived: (microbatches + stages - 1) passes of the host, as on the device."""
+    blocking = replace(QUIET, host_us=50.0, transfer_blocks=True)
+    few, many = (step(Plan(512, m, pp=4), blocking, flat(1000)) for m in (16, 32))
+    each = (many - few) / 16
+    assert many / each == pytest.approx(32 + 3, rel=0.06)
+
+
 def test_the_first_kernel_starts_a_launch_latency_after_its_launch(flat):
     pricer = flat(1000)
     accelerator = structs.replace(pricer.cluster.accelerator, launch_latency_s=3e-6)

@@ -55,7 +55,7 @@ def test_what_is_stated_is_no_longer_open():
 def test_rows_of_unknown_frameworks_get_the_profile_of_their_time():
     now, then = (job_of(row(framework="HomeGrown", year=year)) for year in ("2025", "2021"))
     assert (now.framework.name, now.framework.attention, then.framework.attention) == ("generic", "cudnn", "unfused")
-    assert choose("HomeGrown", 2023).framework.attention == "fa2"  # of that year
+    assert choose("HomeGrown", 2023).framework.attention == "fa1"  # version 2 is of July of that year
     assert {"unknown-fusion", "unknown-overlap", "unknown-virtual-stages"} <= {u.code for u in now.unknowns}
     assert not is_profiled(choose("HomeGrown", 2025).framework)
     assert {q.code for q in profile_questions("generic")} >= {"unknown-host", "unknown-attention"}

@@ -82,6 +82,17 @@ def test_passes_that_wait_for_reductions(small, batch, least, space):
     assert np.max(error) < 0.01
 
 
+def test_gradients_of_embedding_and_head_take_a_place_of_the_layers(mixture):
+    """Of the two places for gradients that are not reduced yet, the embedding's or the head's take one: a layer's pass then delays its
+    reduction once a microbatch, on the first and on the last stage. Without this, these steps are 4 to 14 % too short."""
+    sizes = Space(
+        zero=(2,), tp=(2,), pp=(4, 8), vpp=(1, 2), cp=(2,), ep=(1,), micro_batch=(1,), recompute=("full",), sequence_parallel=(False,)
+    )
+    coarse, full, _ = both(enumerate_plans(replace(mixture, gpus=64, global_batch=128), sizes))
+    assert len(full) == 4
+    assert np.max(np.abs(coarse / full - 1)) < 0.005
+
+
 @pytest.mark.parametrize("framework", ["megatron-core", "megatron-2021", "fsdp2", "generic"])
 def test_sharded_parameters_in_a_pipeline(small, framework):
     problem = replace(small, framework=framework_profile(framework), global_batch=64)

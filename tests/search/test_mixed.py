@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from lumos.cost.cluster import load_cluster
+from lumos.cost.cluster import Operation, load_cluster
 from lumos.errors import LumosError, UsageError
 from lumos.search.mixed import mixed_problem, slowest_of
 
@@ -39,6 +40,13 @@ def test_a_precision_that_one_kind_lacks_is_refused():
 def test_nodes_of_different_sizes_are_refused():
     with pytest.raises(LumosError, match="nodes of different sizes"):
         slowest_of((H100, load_cluster("gb200")), "bf16")
+
+
+def test_money_and_failures_count_at_their_worst_where_all_kinds_state_them():
+    cheap = msgspec.structs.replace(H100, operation=Operation(2.0, 1300.0, 50000.0, 30.0, 600.0))
+    dear = msgspec.structs.replace(H200, operation=Operation(3.0, None, 40000.0, 20.0, 900.0))
+    assert slowest_of((cheap, dear), "bf16").operation == Operation(3.0, None, 40000.0, 30.0, 900.0)
+    assert slowest_of((cheap, A100_40), "bf16").operation == Operation()
 
 
 def test_a_search_says_what_it_assumed(small):

@@ -55,9 +55,9 @@ class Builder:
         self._tail: tuple[int, ...] = ()
         self._until_end: list[int] = []
 
-    def add(self, name: str, work: Work, lane: RankStream = RankStream.COMPUTE) -> None:
-        """Append an op to the chain: it waits for the chain so far."""
-        self._ops.append(Op(name, lane, work, self._host * _launches(work), self._tail))
+    def add(self, name: str, work: Work, lane: RankStream = RankStream.COMPUTE, launches: int | None = None) -> None:
+        """Append an op to the chain: it waits for the chain so far. launches: of the host, where they are not one a kernel of the work."""
+        self._ops.append(Op(name, lane, work, self._host * (_launches(work) if launches is None else launches), self._tail))
         self._tail = (len(self._ops) - 1,)
 
     def fork(self, name: str, work: Work, lane: RankStream) -> int:

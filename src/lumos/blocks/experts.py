@@ -31,7 +31,7 @@ class ExpertWork:
         self.width = layer.width
 
     def forward(self, b: Builder) -> None:
-        """Router, permutation, dispatch, grouped multiplications, combination, then the shared experts."""
+        """Router, permutation, dispatch, sorting, grouped multiplications, combination, then the shared experts."""
         s, e = self.share, self.experts
         h, tokens = s.model.hidden, s.residual_tokens
         sent = tokens * e.per_token
@@ -40,10 +40,12 @@ class ExpertWork:
         b.add("permute", Traffic(2 * self.width * sent * h, 3))
         self._exchange(b, sent, True)
         rows = self._expert_rows()
+        self._sort(b, rows)
         wide = e.ffn * (2 if s.model.gated else 1)
-        b.add("experts up", self._grouped(rows, wide, h))
+        b.add("experts up", self._grouped(rows, wide, h), launches=self._launches)
         self.layer.activation(b, rows * s.experts * e.ffn)
-        b.add("experts down", self._grouped(rows, h, e.ffn))
+        b.add("experts down", self._grouped(rows, h, e.ffn), launches=self._launches)
+        self._sort(b, rows)
         self._exchange(b, sent, False)
         b.add("unpermute", Traffic(2 * self.width * sent * h, 3))
         if e.shared_ffn:
@@ -65,10 +67,12 @@ class ExpertWork:
         b.add("unpermute backward", Traffic(3 * self.width * sent * h, 3))
         self._exchange(b, sent, False)
         rows = self._expert_rows()
+        self._sort(b, rows)
         wide = e.ffn * (2 if s.model.gated else 1)
         self._grouped_backward(b, "experts down", rows, h, e.ffn)
         self.layer.activation_backward(b, rows * s.experts * e.ffn)
         self._grouped_backward(b, "experts up", rows, wide, h)
+        self._sort(b, rows)
         self._exchange(b, sent, False)
         b.add("permute backward", Traffic(2 * self.width * sent * h, 3))
         b.add("top-k backward", Traffic(6 * FP32 * tokens * e.count, 8))
@@ -94,6 +98,14 @@ class ExpertWork:
         else:
             b.add("ep all-to-all", work, RankStream.EXPERT)
 
+    def _sort(self, b: Builder, rows: int) -> None:
+        """Tokens arrive by rank, and in each rank's part by expert: with several experts here they are brought into the order of experts,
+        and back before they return (Megatron Core, moe/token_dispatcher.py: the second permutation of the all-to-all dispatcher). DeepEP's
+        dispatch leaves that as the only permutation, which is there already."""
+        s = self.share
+        if s.plan.ep > 1 and s.experts > 1 and not self.framework.deep_ep:
+            b.add("sort by expert", Traffic(2 * self.width * rows * s.experts * s.model.hidden))
+
     def _deep_ep_bytes(self, dispatch: bool) -> int:
         """Bytes that a rank sends if each token goes once to every node that it needs, and is distributed there over the node's links."""
         s, e = self.share, self.experts
@@ -104,15 +116,21 @@ class ExpertWork:
         width = 1 if dispatch and s.dtype.quantised else self.width
         return round(width * s.residual_tokens * s.model.hidden * copies)
 
+    @property
+    def _launches(self) -> int:
+        """Launches of one product for all experts of this rank."""
+        return 1 if self.framework.grouped_kernel else self.share.experts
+
     def _grouped(self, rows: int, n: int, k: int) -> GroupedGemm:
         return GroupedGemm(rows, self.share.experts, n, k, self.share.dtype, self.framework.expert_skew)
 
     def _grouped_backward(self, b: Builder, name: str, rows: int, n: int, k: int) -> None:
         fused = self.framework.fused_accumulation
-        b.add(f"{name} input gradient", self._grouped(rows, k, n))
+        b.add(f"{name} input gradient", self._grouped(rows, k, n), launches=self._launches)
         accumulate = fused and self.share.plan.microbatches > 1
         out = FP32 if fused else self.width
         b.add(
             f"{name} weight gradient",
             Gemm(k, n, rows, self.share.dtype, batch=self.share.experts, out_bytes=out, accumulate=accumulate, cast=False),
+            launches=self._launches,
         )

@@ -155,6 +155,8 @@ class LayerParts:
         if s.plan.tp > 1 and s.plan.sequence_parallel:
             self._cast_slice(b, in_fp8)
             b.add("tp all-gather", self._slice_gather(in_fp8), RankStream.TENSOR)
+            if self.framework.dtensor:
+                b.add("copy of what was gathered", Traffic(2 * self._residual_bytes() // (self.width if in_fp8 else 1)))
 
     def _slice_gather(self, in_fp8: bool) -> Collective:
         return self.share.tensor(CollectiveKind.ALL_GATHER, self._residual_bytes() // (self.width if in_fp8 else 1))
@@ -168,10 +170,13 @@ class LayerParts:
         s = self.share
         return self.framework.fp8_gather and self.dtype(name).quantised and s.plan.tp > 1 and s.plan.sequence_parallel
 
-    def reduce_output(self, b: Builder) -> None:
-        """After a row-parallel multiplication, reduce the partial sums; with sequence parallelism each rank keeps its slice."""
+    def reduce_output(self, b: Builder, copied: bool = False) -> None:
+        """After a row-parallel multiplication, reduce the partial sums; with sequence parallelism each rank keeps its slice.
+        copied: what is scattered lies in the order of the ranks already."""
         s = self.share
         if s.plan.tp > 1:
+            if self.framework.dtensor and s.plan.sequence_parallel and not copied:
+                b.add("copy of what is scattered", Traffic(2 * self._residual_bytes()))
             kind = CollectiveKind.REDUCE_SCATTER if s.plan.sequence_parallel else CollectiveKind.ALL_REDUCE
             b.add(f"tp {kind}", s.tensor(kind, self._residual_bytes()), RankStream.TENSOR)
 
@@ -226,20 +231,27 @@ class LayerParts:
     def column_backward(self, b: Builder, name: str, bias: bool, *widths: int) -> None:
         """The input gradient is reduced during the weight gradient's multiplication if the framework does so (`tp_async`)."""
         s = self.share
-        tp, sequence = s.plan.tp > 1, s.plan.sequence_parallel
-        input_again = [b.fork("tp all-gather", self._slice_gather(self._gathers_fp8(name)), RankStream.TENSOR)] if tp and sequence else []
+        tp, sequence, dtensor = s.plan.tp > 1, s.plan.sequence_parallel, self.framework.dtensor
+        input_again = []
+        if tp and sequence and not dtensor:
+            input_again = [b.fork("tp all-gather", self._slice_gather(self._gathers_fp8(name)), RankStream.TENSOR)]
+
+        *first, last = self._joined(widths)
+        added = bool(first) and self.compiled
 
         def reduce() -> list[int]:
             b.join(*input_again)
+            if added:  # one kernel adds all gradients, and writes the sum in the order in which it is scattered
+                b.add("gradient add", Traffic((len(first) + 2) * self._residual_bytes()))
             if not tp or not self.framework.tp_async:
                 return []
             kind = CollectiveKind.REDUCE_SCATTER if sequence else CollectiveKind.ALL_REDUCE
             return [b.fork(f"tp {kind}", s.tensor(kind, self._residual_bytes()), RankStream.TENSOR)]
 
-        *first, last = self._joined(widths)
         for n in first:
             self.linear_backward(b, name, s.tokens, n, s.model.hidden, None, bias)
-            b.add("gradient add", Traffic(3 * self.width * s.tokens * s.model.hidden))
+            if not added:
+                b.add("gradient add", Traffic(3 * self._residual_bytes()))
         self.linear_backward(b, name, s.tokens, last, s.model.hidden, reduce, bias)
         if tp and not self.framework.tp_async:
-            self.reduce_output(b)
+            self.reduce_output(b, copied=added)

@@ -66,11 +66,12 @@ def command(
     """List the plans of a model on a cluster, best first."""
     given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.choices import check_choice
+    from lumos.cost.cluster import load_cluster
     from lumos.errors import UsageError
     from lumos.plan.words import switches_of
     from lumos.search.facade import SearchWords, Swept, search
     from lumos.search.settings import sweep_of
-    from lumos.search.sweep import OBJECTIVES, best_value
+    from lumos.search.sweep import OBJECTIVES, best_value, check_objective
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
@@ -79,6 +80,8 @@ def command(
         raise UsageError("--sweep has many answers, and --perfetto, --chakra and --kineto write one job; leave out --sweep")
     keep_inputs(paths or (), parquet, plot, *files.values())
     check_choice(objective, OBJECTIVES, "an objective")
+    if sweep is not None and cluster is not None and not mixed_with:
+        check_objective(objective, load_cluster(cluster))
     words = {key: value for key, value in given.items() if key in SearchWords.__optional_keys__}
     if switch:
         words["switches"] = switches_of(switch)

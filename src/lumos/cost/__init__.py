@@ -23,7 +23,8 @@ reexport(
     __name__,
     {
         "lumos.cost.attention": ("attention",),
-        "lumos.cost.cluster": ("Accelerator", "Cluster", "cluster_names", "load_cluster"),
+        "lumos": ("load_cluster",),
+        "lumos.cost.cluster": ("Accelerator", "Cluster", "cluster_names"),
         "lumos.cost.collective": ("collective",),
         "lumos.cost.estimate": ("Estimate",),
         "lumos.cost.gemm": ("gemm",),

@@ -2,7 +2,8 @@
 
 In a flash kernel each core takes a block of 128 queries of one head and loops over blocks of 128 keys:
 
-    block   = 2 · 128² · (d_qk + d_v) · cores / peak · (1 + overhead) + 128² · softmax cycles / clock
+    inner   = the longer of 2 · 128² · (d_qk + d_v) · cores / peak, and bytes through shared memory / (bytes per clock · clock)
+    block   = inner · (1 + overhead) + 128² · softmax cycles / clock
     blocks  = batch · heads · Σ over query blocks of their key blocks (causal: only those up to the diagonal)
     compute = (blocks / cores + tail · key blocks of the longest query block) · block
     memory  = (Q + K + V + O bytes) / bandwidth · (1 + memory overhead)
@@ -10,9 +11,10 @@ In a flash kernel each core takes a block of 128 queries of one head and loops o
 
 The softmax term makes small heads slow, because a core has few units for exponentials (Shah et al., FlashAttention-3, 2024,
 section 3). Head sizes are padded to 32, 64, 96, 128, 192 or 256, as the kernels do. The backward pass does five multiplications
-where the forward pass does two (Dao, FlashAttention-2, 2023), and has an overhead of its own. Sequence lengths are rounded up to
-multiples of 128. Unfused attention (Megatron-LM before 2022) is two batched multiplications and a softmax that writes the score
-matrix: `unfused_attention`.
+where the forward pass does two (Dao, FlashAttention-2, 2023), and has an overhead of its own. Shared memory holds it back where
+multiplications became faster and shared memory did not (Zadouri et al., FlashAttention-4, arXiv:2603.05451: B200 multiplies twice as
+fast as H100, with the same 128 bytes a clock). Sequence lengths are rounded up to multiples of 128. Unfused attention (Megatron-LM
+before 2022) is two batched multiplications and a softmax that writes the score matrix: `unfused_attention`.
 
 Limits: no sliding windows, no paged keys, no dropout inside the kernel; sequences of one batch have equal length.
 """
@@ -60,7 +62,8 @@ class AttentionCoefficients(NamedTuple):
     backward_overhead: float
 
 
-ATTENTION_PRIOR = AttentionCoefficients(8.0, 0.2, 0.03, 0.5, 0.5, 0.3, 0.2)
+#: Launch as of the other kernels: measured sequences are too long to show it.
+ATTENTION_PRIOR = AttentionCoefficients(2.0, 0.2, 0.03, 0.5, 0.5, 0.3, 0.2)
 
 
 class AttentionShape(NamedTuple):
@@ -175,7 +178,8 @@ def _one_direction(
     slower = (1 + c.backward_overhead) if backward else 1.0
     block_flops = 2.0 * _BLOCK**2 * (_padded(s.head_dim) + _padded(s.value_dim))
     softmax = _BLOCK**2 * c.softmax_cycles / (hertz * (accelerator.exponential_rate or 1.0))
-    block = (work * block_flops * cores / peak * (1 + c.overhead) + softmax) * slower / clock
+    inner = np.maximum(work * block_flops * cores / peak, _shared_seconds(s, backward, accelerator, dtype))
+    block = (inner * (1 + c.overhead) + softmax) * slower / clock
     compute = (blocks / cores + c.tail * longest) * block
     rows = s.batch * s.heads * s.queries
     columns = s.batch * s.kv_heads * s.keys
@@ -188,6 +192,22 @@ def _one_direction(
     bound = np.array([Bound.LATENCY, Bound.COMPUTE, Bound.MEMORY], np.uint8)[np.stack([fixed, compute, memory]).argmax(0)]
     some = (pairs > 0) & (s.head_dim > 0)
     return ModelledTime(np.where(some, seconds, 0.0), bound, np.where(some, np.maximum(ideal, stream), 0.0))
+
+
+def _shared_seconds(s: AttentionShape, backward: bool, accelerator: Accelerator, dtype: DType) -> Float64:
+    """Seconds that one block's bytes take through a core's shared memory; 0 where its rate is not given.
+
+    As the kernels of Blackwell are built: a multiplication reads both operands from shared memory, but for the scores and their
+    gradient, which stay in tensor memory. Forward: Q, K; V. Backward: Q, K; dO, V; dO; Q; dS, K, where dS is also written, and the
+    gradient of Q is written and read in fp32. For heads of 128 in 16 bit: 768 and 3,328 clocks of 128 bytes.
+    """
+    if accelerator.shared_bytes_per_clock is None:
+        return np.zeros_like(s.head_dim)
+    query, value = _BLOCK * _padded(s.head_dim) * dtype.bytes, _BLOCK * _padded(s.value_dim) * dtype.bytes
+    moved = 2 * query + value
+    if backward:
+        moved = 4 * query + 3 * value + 2 * _BLOCK**2 * dtype.bytes + 2 * _BLOCK * _padded(s.head_dim) * DType.FP32.bytes
+    return np.asarray(moved / (accelerator.shared_bytes_per_clock * accelerator.require("clock_hz")))
 
 
 def _blocks(s: AttentionShape, causal: bool) -> tuple[Float64, Float64, Float64, Float64]:

@@ -12,12 +12,15 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from lumos.errors import LumosError, UsageError
 from lumos.vocabulary import AttentionKernel, DType
+
+if TYPE_CHECKING:
+    import os
 
 CLUSTER_FOLDER = Path(__file__).parent / "data"
 
@@ -68,6 +71,8 @@ class Accelerator(_Table, frozen=True):
     achievable_flops: dict[str, float] = {}
     #: exponentials of a core and clock / those of the accelerators in `fitted_as`
     exponential_rate: float | None = None
+    #: bytes that the shared memory of one core moves in a clock, where that can hold attention back; None: it does not
+    shared_bytes_per_clock: float | None = None
     #: launch_s: host time of one asynchronous launch call. launch_latency_s: from its end to the kernel's start.
     launch_s: float | None = None
     launch_latency_s: float | None = None
@@ -188,12 +193,12 @@ def _files() -> Mapping[str, Path]:
     return {p.stem: p for p in (CLUSTER_FOLDER / "clusters").rglob("*.toml")}
 
 
-def load_cluster(name: str) -> Cluster:
+def load_cluster(name: str | os.PathLike[str]) -> Cluster:
     """The cluster of a name, of a spelling in published tables ("H100-SXM5-80GB"), or of the path of a TOML file.
 
     Raises LumosError for an unknown name (with the valid names and the nearest of them), or for a bad file.
     """
-    if name.endswith(".toml") or "/" in name:
+    if not isinstance(name, str) or name.endswith(".toml") or "/" in name:
         return _read(Path(name))
     key = _plain(name)
     known = _spellings()

@@ -7,6 +7,9 @@ the kernel before, and are read `speedup` times faster than from memory. The wor
 tensors that it reads and writes in the dtype of the activations, and the bytes of other dtypes. `fused` joins neighbouring
 kernels as Apex, Transformer Engine and torch.compile do: what one kernel writes only for the next to read never leaves the chip.
 
+Where a class of kernels was not fitted on an accelerator, its launch takes as much longer or shorter than on all accelerators together
+as that of a contiguous pass does: how fast a device starts and ends a kernel does not depend on what the kernel computes.
+
 Sources of the counts: the kernels' own algorithms (Korthikanti et al., Reducing Activation Recomputation, 2022, table of
 activations; PyTorch ATen kernels). Limits: contiguous tensors; reductions in one pass; no contention with other streams.
 """
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.cost.cluster import Accelerator, dtype_of
-from lumos.cost.coefficients import Book, estimate, find, outside
+from lumos.cost.coefficients import GENERIC, Book, estimate, find, outside, shipped_coefficients
 from lumos.cost.estimate import Bound, Estimate, Float64, ModelledTime
 from lumos.errors import UsageError
 from lumos.vocabulary import DType
@@ -141,8 +144,19 @@ def moved(traffic: ArrayLike, accelerator: Accelerator, kernel_class: str = POIN
         raise UsageError("memory-bound kernel: sizes must be zero or more")
     fitted, notes = find("memory_bound", accelerator, (kernel_class,), book)
     c = MemoryCoefficients(**fitted.values)  # type: ignore[arg-type]
+    if any(note.code == "generic-coefficients" for note in notes):
+        c = c._replace(launch_us=c.launch_us * _launch_ratio(accelerator, book))
     seconds, bound, roof = moved_seconds(traffic, accelerator, c)
     return estimate(seconds, roof, bound, outside(fitted.seen, bytes=traffic), fitted, notes)
+
+
+def _launch_ratio(accelerator: Accelerator, book: Book | None) -> float:
+    """The launch of a contiguous pass on an accelerator / on all together; 1 where it was not fitted on both."""
+    together = (shipped_coefficients() if book is None else book).get("memory_bound", {}).get(GENERIC, {}).get(POINTWISE)
+    if together is None:
+        return 1.0
+    own, _ = find("memory_bound", accelerator, (POINTWISE,), book)
+    return MemoryCoefficients(**own.values).launch_us / MemoryCoefficients(**together.values).launch_us  # type: ignore[arg-type]
 
 
 def moved_seconds(traffic: Float64, accelerator: Accelerator, c: MemoryCoefficients) -> ModelledTime:

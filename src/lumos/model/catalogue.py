@@ -19,6 +19,7 @@ from lumos.errors import LumosError
 from lumos.model.transformer import Model
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
 #: The longest name of a file, in characters, that systems look up.
@@ -31,12 +32,12 @@ def model_names() -> tuple[str, ...]:
     return tuple(_tables())
 
 
-def load_model(name: str) -> Model:
+def load_model(name: str | os.PathLike[str]) -> Model:
     """The model of a name (in any spelling), or of a path to a Hugging Face `config.json` or the folder that holds one.
 
     Raises LumosError for an unknown name (with the valid names and the nearest of them), or for a bad file.
     """
-    if name.endswith(".json") or "/" in name or (len(name) <= _LONGEST_NAME and Path(name).is_dir()):
+    if not isinstance(name, str) or name.endswith(".json") or "/" in name or (len(name) <= _LONGEST_NAME and Path(name).is_dir()):
         from lumos.model.hugging_face import read_config
 
         return read_config(Path(name))

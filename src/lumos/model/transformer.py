@@ -23,6 +23,8 @@ NORMS = ("layer", "rms")
 #: what exceeds them is a mistake, and what does not can be computed in 64 bits and in memory.
 MOST_LAYERS = 1 << 14
 LARGEST_SIZE = 1 << 26
+#: The most tokens of a sequence: ten times the longest context of any published model (Llama 4 Scout's ten million).
+MOST_TOKENS = 1 << 27
 
 
 def _check_sizes(what: str, value: object, least: Mapping[str, int]) -> None:

@@ -22,9 +22,9 @@ from lumos.model import Model, load_model
 from lumos.plan.framework import Framework, with_switches
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, PlanError, check_plan, layer_count, layers_of_chunks
-from lumos.plan.profiles import named
+from lumos.plan.profiles import Told, named, release_of
 from lumos.plan.unknowns import with_unknowns
-from lumos.vocabulary import Precision, Recompute, Schedule
+from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,7 +124,17 @@ def job_from(settings: Settings) -> PlannedJob:
     check_plan(plan, model)
     _check_effects(s, plan, model)
     job = PlannedJob(model, plan, framework, cluster, (*notes, *_empty_stages(plan, model)))
-    return with_unknowns(job, {*s.switches, *(("sequence_parallel",) if s.sequence_parallel is not None else ())})
+    return with_unknowns(job, stated(s))
+
+
+def stated(s: Settings) -> set[str]:
+    """What settings state that a profile or a plan otherwise leaves open (`lumos.plan.unknowns.with_unknowns`)."""
+    given = set(s.switches)
+    if s.sequence_parallel is not None:
+        given.add("sequence_parallel")
+    if release_of(s.framework):
+        given.add("release")
+    return given
 
 
 def _empty_stages(plan: Plan, model: Model) -> list[Diagnostic]:
@@ -150,6 +160,6 @@ def _check_effects(s: Settings, plan: Plan, model: Model) -> None:
 
 
 def _framework(s: Settings) -> tuple[Framework, list[Diagnostic]]:
-    chosen = named(s.framework)
+    chosen = named(s.framework, Told(s.zero, one_of(Precision, s.precision, "precision")))
     notes = [Diagnostic("framework-profile", f"{chosen.framework.name}: {chosen.why}")] if chosen.why else []
     return with_switches(chosen.framework, s.switches), notes

@@ -5,7 +5,6 @@ The profiles of known frameworks are in `profiles`; `with_switches` changes sing
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
@@ -27,7 +26,11 @@ class Framework:
     Kernels. attention, fusion, loss: as those enums say. dropout: hidden and attention dropout are on. fused_projections:
     queries, keys and values come from one multiplication, as do gate and up. fused_accumulation: the multiplication that
     computes a weight gradient adds it to the accumulated fp32 gradient. metrics: how many losses are computed again for the
-    training log, in every microbatch. selective: what selective recomputation computes again.
+    training log, in every microbatch. grouped_kernel: one kernel multiplies for all experts of a rank; otherwise each expert's product is
+    a launch of its own. selective: what selective recomputation computes again. dtensor: tensor parallelism is torch's
+    DTensor. It gathers and scatters the second dimension, the sequence, by exchanging the first and copying the tensor
+    (torch/distributed/_functional_collectives.py: all_gather_tensor, reduce_scatter_tensor); and autograd keeps what a multiplication
+    was given, so that the backward pass does not gather it again as Megatron's does.
 
     Overlap. tp_async: the tensor-parallel reduction of input gradients runs during the computation of weight gradients. tp_overlap: gathers
     and scatters are pipelined with their multiplications. dp_overlap: gradients are reduced during the last backward pass.
@@ -73,6 +76,7 @@ class Framework:
     expert_skew: float
     fused_projections: bool
     fused_accumulation: bool
+    grouped_kernel: bool
     by_owner: bool
     fp8_gather: bool
     fp8_rows: bool
@@ -93,6 +97,7 @@ class Framework:
     transfer_scattered: bool
     cuda_graphs: bool
     metrics: int
+    dtensor: bool
     zero: int
     sequence_parallel: bool
     recompute: Recompute
@@ -100,8 +105,8 @@ class Framework:
     precision: Precision
 
     def __post_init__(self) -> None:
-        for key, kind in SWITCHES.items():
-            object.__setattr__(self, key, _checked(f"framework {self.name}: {key}", getattr(self, key), kind, _LEAST.get(key, 0)))
+        for key in SWITCHES:
+            object.__setattr__(self, key, _checked(f"framework {self.name}: {key}", key, getattr(self, key)))
         if self.zero > 3:
             raise UsageError(f"framework {self.name}: zero = {self.zero}; valid: 0, 1, 2, 3")
 
@@ -119,15 +124,22 @@ DEFAULTS = ("zero", "sequence_parallel", "recompute", "precision")
 _LEAST = {"expert_skew": 1, "gradient_bytes": 1, "reduce_bytes": 1, "bucket_bytes": 1}
 
 
-def _checked(what: str, value: Any, kind: type, least: int) -> Any:
-    """The value; a word becomes the member of its enum. Raises UsageError for a value of another type, or below `least`."""
+#: The largest value of a switch: a second of the host's time for one piece of work, and as many of anything, is beyond any framework.
+MOST_OF_A_SWITCH = 1e6
+#: The largest bucket: larger than any model's gradients.
+MOST_BYTES = 1e18
+
+
+def _checked(what: str, key: str, value: Any) -> Any:
+    """The value of a switch; a word becomes the member of its enum. Raises UsageError for a value of another type, or out of bounds."""
+    kind, least, most = SWITCHES[key], _LEAST.get(key, 0), MOST_BYTES if key == "bucket_bytes" else MOST_OF_A_SWITCH
     if issubclass(kind, StrEnum):
         return one_of(kind, value, what)
     if kind is bool:
         if not isinstance(value, bool):
             raise UsageError(f"{what} = {value!r} is not on or off")
-    elif not isinstance(value, Integral if kind is int else Real) or not math.isfinite(value) or value < least:
-        raise UsageError(f"{what} = {value!r} must be {'a whole' if kind is int else 'a finite'} number from {least}")
+    elif not isinstance(value, Integral if kind is int else Real) or value < least or not value <= most:
+        raise UsageError(f"{what} = {value!r} must be {'a whole' if kind is int else 'a finite'} number from {least} to {most:g}")
     return value
 
 

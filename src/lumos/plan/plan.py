@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.errors import UsageError
+from lumos.model.transformer import MOST_TOKENS
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 _SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "global_batch", "seq_len")
 #: The most passes (forward or backward, of one microbatch through one chunk) of a step that is simulated: it takes half a minute and 1 GB.
 MOST_PASSES = 500_000
-#: The most tokens of a sequence: ten times the longest context of any published model (Llama 4 Scout's ten million).
-MOST_TOKENS = 1 << 27
 #: Fields of `Plan` that are enums.
 _WORDS: dict[str, type[Schedule | Recompute | Precision]] = {"schedule": Schedule, "recompute": Recompute, "precision": Precision}
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from difflib import get_close_matches
 from functools import cache
@@ -15,7 +16,7 @@ import msgspec
 
 from lumos.errors import LumosError, UsageError
 from lumos.plan.framework import SWITCHES, Framework
-from lumos.vocabulary import Schedule
+from lumos.vocabulary import Precision, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +26,8 @@ _DATA = Path(__file__).parent / "data" / "frameworks.toml"
 _RECENT = 2024
 #: The first year that profiles tell from others.
 _FIRST = 2020
+#: A release as NVIDIA numbers containers and what is shipped in them: two digits of the year, two of the month.
+_RELEASE = re.compile(r"\b2\d\.(?:0[1-9]|1[0-2])\b")
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,12 +41,16 @@ _Values = dict[str, _Value]
 
 
 class _Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
-    """Values that differ from those of a profile in some years (`first` to `last`, inclusive; None is open)."""
+    """Values that differ from those of a profile in some years (`first` to `last`, inclusive; None is open), from a release on, or
+    for plans of a stage of sharding or of a precision."""
 
     why: str
     values: _Values
     first: int | None = None
     last: int | None = None
+    release: str | None = None
+    zero: int | None = None
+    precision: Precision | None = None
 
 
 class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -186,28 +193,40 @@ class Chosen(NamedTuple):
     why: str
 
 
-def named(name: str) -> Chosen:
-    """The profile of that name, or of the framework of that name. Raises UsageError, which lists the valid names and the nearest."""
+class Told(NamedTuple):
+    """What is stated of a plan and tells something of its framework. None: not stated."""
+
+    zero: int | None = None
+    precision: Precision | None = None
+
+
+def named(name: str, told: Told = Told()) -> Chosen:
+    """The profile of that name, or of the framework of that name. Raises UsageError, which lists the valid names and the nearest.
+
+    told: what is stated of the plan, which tells something of a framework without a profile.
+    """
     matching = None if name in profiles() else _matching(name, _RECENT, "")
-    return matching or Chosen(framework_profile(name), "")
+    chosen = matching or Chosen(framework_profile(name), "")
+    other = unprofiled(None, told)
+    return other if not is_profiled(chosen.framework) and other.framework != chosen.framework else chosen
 
 
-def choose(framework: str, year: int | None = None, notes: str = "") -> Chosen:
-    """The profile for a framework as a table names it, and why: chosen by the name, then by the year.
+def choose(framework: str, year: int | None = None, notes: str = "", told: Told = Told()) -> Chosen:
+    """The profile for a framework as a table names it, and why: chosen by the name, then by the year and the release.
 
-    notes: free text that may tell more, such as compilation. A framework that is not known gets the profile that the file names
-    for it.
+    notes: free text that may tell more, such as compilation or a release. A framework that is not known gets the profile that the
+    file names for it. told: what is stated of the plan, which tells something of such a framework.
     """
     matching = _matching(framework, year or _RECENT, notes)
     if matching is not None:
         return matching
-    chosen = unprofiled(year)
+    chosen = unprofiled(year, told)
     return Chosen(chosen.framework, f"framework {framework!r} is not known: taken as {chosen.why}")
 
 
-def unprofiled(year: int | None = None) -> Chosen:
-    """The profile of a framework of which nothing is known but perhaps its year."""
-    return _of_year(_profile(_file().unknown), year or _RECENT)
+def unprofiled(year: int | None = None, told: Told = Told()) -> Chosen:
+    """The profile of a framework of which nothing is known but perhaps its year, and what is stated of the plan."""
+    return _of_version(_profile(_file().unknown), year or _RECENT, None, told)
 
 
 def other_years(framework: str, notes: str = "") -> dict[str, Framework]:
@@ -229,13 +248,21 @@ def _matching(framework: str, year: int, notes: str) -> Chosen | None:
             and any(_matches(text, words) for words in choice.words)
             and _matches(hints, choice.notes)
         ):
-            return _of_year(_profile(choice.profile), year)
+            return _of_version(_profile(choice.profile), year, release_of(f"{framework} {notes}"))
     return None
 
 
-def _of_year(chosen: _Profile, year: int) -> Chosen:
+def release_of(text: str) -> str | None:
+    """The release that a text names, such as "26.06" in "26.06.01 NeMo Container"; None where it names none."""
+    found = _RELEASE.search(text)
+    return found.group() if found else None
+
+
+def _of_version(chosen: _Profile, year: int, release: str | None, told: Told = Told()) -> Chosen:
     for version in chosen.version:
-        if _within(year, version.first, version.last):
+        since = version.release is None or (release is not None and release >= version.release)
+        planned = version.zero in (None, told.zero) and version.precision in (None, told.precision)
+        if since and planned and _within(year, version.first, version.last):
             return Chosen(_framework(chosen, version.values), version.why)
     return Chosen(framework_profile(chosen.name), chosen.why)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from lumos.plan.job import PlannedJob, Unknown
 from lumos.plan.profiles import other_years, profile_questions
-from lumos.vocabulary import Precision, Recompute, Schedule
+from lumos.vocabulary import DType, Precision, Recompute, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -20,11 +20,11 @@ EVEN_SKEW, BAD_SKEW = 1.0, 1.5
 
 
 def with_unknowns(job: PlannedJob, stated: Collection[str] = ()) -> PlannedJob:
-    """The job with what it leaves open. stated: switches that were given, which are no longer open."""
+    """The job with what it leaves open. stated: switches that were given, which are no longer open; "release" where that is known."""
     found = [
         Unknown(q.code, q.ask, _jobs(job, q.answers, stated), of_framework=True)
         for q in profile_questions(job.framework.name)
-        if _asks(q.code, job)
+        if _asks(q.code, job) and not (q.code == "unknown-release" and "release" in stated)
     ]
     return replace(job, unknowns=(*job.unknowns, *(u for u in (*found, *_of_experts(job, stated)) if u.answers)))
 
@@ -60,8 +60,9 @@ def unknown_recomputation(job: PlannedJob) -> PlannedJob:
 
 
 def unknown_precision(job: PlannedJob) -> PlannedJob:
-    """The job whose source does not say its precision, with the others that the accelerator offers as open: 16 and 8 bit."""
-    others = [p for p in (Precision.BF16, Precision.FP8) if p is not job.plan.precision and p in job.cluster.accelerator.peak_flops]
+    """The job whose source does not say its precision, with the others that the accelerator offers as open: 16, 8 and 4 bit."""
+    offered = [p for p in (Precision.BF16, Precision.FP8, Precision.FP4) if p in job.cluster.accelerator.peak_flops]
+    others = [p for p in offered if p is not job.plan.precision]
     answers = {p.value: replace(job, plan=replace(job.plan, precision=p)) for p in others}
     question = "in which precision does the job compute? (--precision, column precision)"
     return replace(job, unknowns=(*job.unknowns, Unknown("unknown-precision", question, answers))) if answers else job
@@ -70,6 +71,12 @@ def unknown_precision(job: PlannedJob) -> PlannedJob:
 def _asks(code: str, job: PlannedJob) -> bool:
     if code == "unknown-reduction":
         return job.plan.shards_gradients and job.plan.pp > 1
+    if code == "unknown-release":
+        return job.model.experts is not None
+    if code == "unknown-selective":
+        return job.plan.recompute is Recompute.SELECTIVE
+    if code == "unknown-fp4":
+        return job.plan.precision is Precision.FP8 and DType.FP4 in job.cluster.accelerator.peak_flops
     return code != "unknown-casts" or job.plan.precision.multiplications.quantised
 
 
@@ -98,7 +105,7 @@ def _jobs(job: PlannedJob, answers: Mapping[str, Mapping[str, Any]], stated: Col
         changed = {key: value for key, value in switches.items() if key not in stated and getattr(job.framework, key) != value}
         if changed:
             other = replace(job, framework=replace(job.framework, **changed))
-            plan = {key: changed[key] for key in ("sequence_parallel", "recompute") if key in changed}
+            plan = {key: changed[key] for key in ("sequence_parallel", "recompute", "precision") if key in changed}
             if "sequence_parallel" in plan:
                 plan["sequence_parallel"] = plan["sequence_parallel"] and job.plan.tp > 1
             out[name] = replace(other, plan=replace(job.plan, **plan))

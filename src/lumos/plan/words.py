@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict, cast
 
 import msgspec
 
+from lumos.choices import as_mapping
 from lumos.errors import UsageError
 from lumos.plan.configuration import Settings
 
@@ -59,7 +60,7 @@ def with_words(settings: Settings, words: JobWords, where: str) -> Settings:
             hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(Settings.__struct_fields__)}"
             raise UsageError(f"{where}: {key!r} is not a setting; {hint}")
     if "switches" in given:
-        switches = cast("Mapping[str, object]", given["switches"])
+        switches = as_mapping(given["switches"], "switches", "{'dropout': True}")
         given["switches"] = {**settings.switches, **{key: switch_text(value) for key, value in switches.items()}}
     try:
         return msgspec.convert({**msgspec.to_builtins(settings), **given}, Settings)

@@ -30,7 +30,7 @@ from lumos.model import Model
 from lumos.model.catalogue import find_model, model_names, plain_name
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, check_plan
-from lumos.plan.profiles import choose, is_profiled, unprofiled
+from lumos.plan.profiles import Told, choose, is_profiled, release_of, unprofiled
 from lumos.plan.unknowns import unknown_precision, unknown_recomputation, unknown_virtual_stages, unknown_year, with_unknowns
 from lumos.plan.words import switch_text
 from lumos.predict.interconnect import row_cluster
@@ -74,7 +74,8 @@ def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
     """
     notes: list[Diagnostic] = []
     year, hints = _number(row, "year"), " ".join(row.get(key, "") for key in ("notes", "zero_or_fsdp", "model"))
-    framework, why = unprofiled(year) if unprofiled_framework else choose(row.get("framework", ""), year, hints)
+    told = _told(row)
+    framework, why = unprofiled(year, told) if unprofiled_framework else choose(row.get("framework", ""), year, hints, told)
     notes.append(Diagnostic("framework-profile", f"{framework.name}: {why}"))
     model = model_of(row, notes)
     framework = _noted_switches(row, framework, notes)
@@ -89,17 +90,29 @@ def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
     return _with_unknowns(PlannedJob(model, plan, framework, cluster, tuple(notes)), row)
 
 
+def _told(row: PublishedRun) -> Told:
+    """What the row states of its plan that tells something of its framework."""
+    anything, precision, sharding = unprofiled().framework, row.get("precision", ""), row.get("zero_or_fsdp", "")
+    return Told(
+        _sharding(sharding, anything, 1, [])[0] if sharding else None,
+        precision_of(precision, anything, []) if precision.strip() else None,
+    )
+
+
 def _with_unknowns(job: PlannedJob, row: PublishedRun) -> PlannedJob:
     """The job with what the row leaves open."""
-    job = with_unknowns(job, ("sequence_parallel",) if row.get("sequence_parallel", "").strip().lower() not in BLANK else ())
+    stated = {"sequence_parallel"} if row.get("sequence_parallel", "").strip().lower() not in BLANK else set()
+    if release_of(" ".join((row.get("framework", ""), row.get("notes", "")))):
+        stated.add("release")
+    job = with_unknowns(job, stated)
     if (row.get("vpp") or "").strip().lower() in BLANK:
         job = unknown_virtual_stages(job)
     if _number(row, "year") is None and is_profiled(job.framework):
         job = unknown_year(job, row.get("framework", ""), row.get("notes", ""))
     if not row.get("precision", "").strip():
         job = unknown_precision(job)
-    stated = row.get("recompute", "").strip().lower()
-    if stated in BLANK and stated != Recompute.NONE and not peak_memory(job).fits:
+    recompute = row.get("recompute", "").strip().lower()
+    if recompute in BLANK and recompute != Recompute.NONE and not peak_memory(job).fits:
         job = unknown_recomputation(job)
     return job
 

@@ -115,14 +115,14 @@ def _lines(plans: Plans, c: Columns, reduced: Reduced) -> _Lines:
     most = int(2 * model.mixture_layers > model.layers)  # the kind of most layers
     backward = np.maximum(c.backward, c.reduction)[:, most]
     first = model.layers * (c.forward[:, most] + (plans["pp"] - 1) / parts * backward)
-    one = reduced.share[:, 0] * c.outer_reduction[:, 0]
+    ends = reduced.ends(plans, c, most)
     held = model.layers / plans["pp"]  # layers of a stage
-    line = held * reductions[PassKind.BACKWARD][:, most] + one + first / plans.microbatches
+    line = held * reductions[PassKind.BACKWARD][:, most] + ends.max(axis=1) + first / plans.microbatches
     launches = held * (c.forward_host + c.backward_host)[:, most] + c.ends_host.max(axis=1) + transfers
     longer = reduced.plans[:, 0] & (line > launches)
     return _Lines(
         [np.where(longer[:, None], reduction, own) for reduction, own in zip(reductions, host, strict=True)],
-        np.where(longer[:, None], np.column_stack([one, np.zeros(len(plans))]), c.ends_host),
+        np.where(longer[:, None], ends, c.ends_host),
         np.where(longer, first / plans.microbatches, transfers),
     )
 

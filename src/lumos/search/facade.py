@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack,
 
 from lumos.analyze.trust import Trust, trust
 from lumos.blocks.price import Pricer
-from lumos.choices import check_choice
+from lumos.choices import as_mapping, as_number, check_choice
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
@@ -25,7 +25,7 @@ from lumos.predict.predict import Prediction, predict_job, result
 from lumos.result import Rows, Shown, plain
 from lumos.search.constraints import parse_constraint
 from lumos.search.engine import engines
-from lumos.search.explain import Explanation
+from lumos.search.explain import Explanation, Otherwise, reduced_otherwise
 from lumos.search.explain import explain_predictions as difference_of
 from lumos.search.measured import problem_of_traces
 from lumos.search.mixed import mixed_problem
@@ -122,8 +122,9 @@ def search(
     problem, pricer, grounds = _problem(job, words)
     if words.get("proved", False):
         space = proved_only(space, problem.schedules)
-    problem = switched(problem, {key: switch_text(value) for key, value in words.get("switches", {}).items()})
-    problem = replace(problem, reserved_bytes=1e9 * words.get("reserve_gb", 0.0))
+    switches = as_mapping(words.get("switches", {}), "switches", "{'dropout': True}")
+    problem = switched(problem, {key: switch_text(value) for key, value in switches.items()})
+    problem = replace(problem, reserved_bytes=1e9 * as_number(words.get("reserve_gb", 0.0), "reserve_gb"))
     key, values = ("gpus", (problem.gpus,)) if sweep is None else sweep_of(sweep if isinstance(sweep, str) else _sweep_text(sweep))
 
     with engines(words.get("engine", "local"), words.get("ray_address")) as engine_of:
@@ -182,16 +183,21 @@ def _sweep_text(sweep: Mapping[str, Sequence[int]]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Explained(Shown):
-    """Two plans, predicted in coarse form, and the parts of both steps in seconds."""
+    """Two plans, predicted in coarse form, and the parts of both steps in seconds. otherwise: each plan, in that order, by the other times
+    at which it could reduce sharded gradients."""
 
     first: Prediction
     second: Prediction
     parts: Explanation
+    otherwise: tuple[dict[str, Otherwise], dict[str, Otherwise]]
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos explain --json`."""
-        sides = zip("ab", (self.first, self.second), (self.parts.first, self.parts.second), strict=True)
-        plans = {name: {**plan_keys(p.job.plan), **result(p), "parts_s": parts} for name, p, parts in sides}
+        sides = zip("ab", (self.first, self.second), (self.parts.first, self.parts.second), self.otherwise, strict=True)
+        plans = {
+            name: {**plan_keys(p.job.plan), **result(p), "parts_s": parts, "grad_reduce_otherwise": plain(other)}
+            for name, p, parts, other in sides
+        }
         return {**plans, "difference_s": self.parts.difference, "against_faster": plain(self.parts.against)}
 
     def described(self) -> str:
@@ -215,11 +221,12 @@ def explain(first: PlanSource, second: PlanSource, **job: Unpack[JobWords]) -> E
         raise UsageError(f"the plans are of two clusters ({jobs[0].cluster.name}, {jobs[1].cluster.name}); explain compares plans on one")
     pricer = Pricer(jobs[0].cluster)
     a, b = (predict_job(job, pricer, coarse=True) for job in jobs)
-    return Explained(a, b, difference_of(a, b, pricer))
+    return Explained(a, b, difference_of(a, b, pricer), (reduced_otherwise(jobs[0], pricer), reduced_otherwise(jobs[1], pricer)))
 
 
 def _settings(plan: PlanSource) -> Settings:
     if isinstance(plan, (str, os.PathLike)):
         text = os.fspath(plan)
         return settings_of(text) if "=" in text else read_settings(text)
-    return with_words(Settings(), cast("JobWords", plan), "explain")
+    words = as_mapping(plan, "a plan of explain", "{'tp': 8}")
+    return with_words(Settings(), cast("JobWords", words), "explain")

@@ -30,7 +30,9 @@ def mixed_problem(problem: Problem, others: Sequence[Cluster]) -> Problem:
     kinds = (problem.cluster, *others)
     names = ", ".join(cluster.name for cluster in kinds)
     note = Diagnostic(
-        "mixed-nodes", f"nodes of several kinds ({names}): priced as if all had the lowest of each rate and the smallest memory among them"
+        "mixed-nodes",
+        f"nodes of several kinds ({names}): priced as if all had the lowest of each rate and the smallest memory among them, and the "
+        "highest price and power that their files state",
     )
     return replace(problem, cluster=slowest_of(kinds, problem.precision), assumed=(*problem.assumed, note))
 
@@ -68,7 +70,25 @@ def slowest_of(kinds: Sequence[Cluster], precision: str) -> Cluster:
         reduction=all(cluster.fabric.reduction for cluster in kinds),
     )
     name = "+".join(cluster.name for cluster in kinds)
-    return with_fields(base, name=name, accelerator=accelerator, node=node, fabric=fabric, operation=Operation(), aliases=())
+    return with_fields(base, name=name, accelerator=accelerator, node=node, fabric=fabric, operation=_dearest(kinds), aliases=())
+
+
+def _dearest(kinds: Sequence[Cluster]) -> Operation:
+    """What all kinds state of money, power and failures, each number at its worst: how many nodes of which kind there are is not known."""
+    stated = [cluster.operation for cluster in kinds]
+    return Operation(
+        price_per_hour=_most([o.price_per_hour for o in stated]),
+        power_w=_most([o.power_w for o in stated]),
+        mtbf_hours=_least([o.mtbf_hours for o in stated]),
+        checkpoint_s=_most([o.checkpoint_s for o in stated]),
+        restart_s=_most([o.restart_s for o in stated]),
+    )
+
+
+def _most(values: Sequence[float | None]) -> float | None:
+    """The largest value, None where one is not known."""
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
 
 
 def _least(values: Sequence[float | None]) -> Any:

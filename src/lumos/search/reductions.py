@@ -70,6 +70,23 @@ class Reduced:
         delayed = np.maximum(0.0, self.reduction - slower) * np.maximum(0.0, 1 - BUCKETS * self.buckets)
         return np.asarray(np.where(self.plans, slower + np.where(self.each, delayed, 0.0), alone))
 
+    def ends(self, plans: Plans, c: Columns, most: int) -> Floats:
+        """How long a microbatch's reductions of the embedding and of the head hold up those of the layers, ns: float64[n, 2].
+
+        Where every microbatch reduces, such a reduction takes one of the places of its stage. The first bucket of layers that is computed
+        after it finds the other place taken by the bucket before it. So its own reduction starts no earlier than a whole bucket's pass
+        after that of the bucket before. Without a pipeline, embedding and head follow each other, and only the head delays the layers.
+        most: the kind of most layers, 0 dense or 1 mixture.
+        """
+        split = np.isin(plans["schedule"], [SCHEDULES.index(name) for name in (Schedule.ZERO_BUBBLE, Schedule.DUALPIPE)])
+        alone = np.where(split[:, None], c.weights, c.backward) + self.slowed
+        bucket = np.where(self.each[:, 0], (self.buckets * self.layers * alone)[:, most], 0.0)
+        embedding, head = (self.share[:, 0] * c.outer_reduction[:, place] for place in (0, 1))
+        delayed = np.maximum(embedding, bucket)
+        if plans.problem.model.tied:  # the head's gradients are the embedding's
+            return np.column_stack([delayed, np.zeros(len(plans))])
+        return np.column_stack([np.where(plans["pp"] == 1, embedding, delayed), np.maximum(head, bucket)])
+
     def left(self, plans: Plans, c: Columns) -> Floats:
         """By how much reductions delay the end of a stage whose last passes follow each other, ns: by (first stage, middle ones, last).
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lumos.choices import check_count
 from lumos.errors import LumosError
 from lumos.predict.predict import UNPROVED_SCHEDULES
 from lumos.result import Shown, plain
@@ -159,6 +160,7 @@ def search_problem(
     that fits. The answer is deterministic: of equal plans the one listed first wins. A search that is interrupted answers with the best
     plan so far; LumosError where none was timed yet.
     """
+    check_count(refine, "refine")
     began = time.perf_counter()
     engine = engine or Local(problem)
     tell = report or _silent

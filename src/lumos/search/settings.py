@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from lumos.choices import check_count
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.model import load_model
@@ -39,7 +40,7 @@ def problem_of(
         raise UsageError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed; or give traces of a job")
     assert model is not None and cluster is not None and gpus is not None and global_batch is not None and seq is not None
     loaded = load_cluster(cluster)
-    loaded.check_size(gpus)
+    loaded.check_size(check_count(gpus, "gpus"))
     known = one_of(Precision, precision, "precision")
     return Problem(load_model(model), framework_profile(framework), loaded, gpus, global_batch, seq, known)
 

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from lumos.choices import check_count
 from lumos.errors import UsageError
+from lumos.model.transformer import LARGEST_SIZE, MOST_TOKENS
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import MOST_PASSES, Plan
 from lumos.plan.profiles import framework_schedules
@@ -47,7 +49,7 @@ Ints = NDArray[np.int64]
 class Problem:
     """What all plans of a search share. gpus: devices. global_batch: sequences of a step. seq_len: tokens of a sequence.
     reserved_bytes: memory of each device that a plan may not use (library buffers, fragments, other processes). stated: switches of the
-    framework's profile that were given, so that they are not open. Raises UsageError where no memory is left.
+    framework's profile that were given, so that they are not open. Raises UsageError where no memory is left, or a size is none.
     """
 
     model: Model
@@ -63,6 +65,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "precision", one_of(Precision, self.precision, "precision"))
+        for key, most in (("gpus", LARGEST_SIZE), ("global_batch", LARGEST_SIZE), ("seq_len", MOST_TOKENS)):
+            check_count(getattr(self, key), key, most)
         capacity = self.capacity
         if not self.reserved_bytes >= 0 or (capacity is not None and capacity <= 0):
             whole = f" of {(self.cluster.accelerator.memory_bytes or 0) / 1e9:g} GB" if capacity is not None else ""

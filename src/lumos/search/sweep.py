@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from lumos.predict.operating import Operating, operating
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lumos.cost.cluster import Cluster
     from lumos.search.search import Found
     from lumos.search.space import Problem
 
@@ -57,9 +59,15 @@ def _score(found: Found, objective: str) -> float:
         return best.time.time_s
     if objective == "tokens":
         return -best.tokens_per_s_per_gpu
+    check_objective(objective, found.problem.cluster)
     costs = operating_of(found)
     value = costs.dollars_per_trillion_tokens if objective == "cost" else costs.kwh_per_trillion_tokens
-    if value is None:
-        key, cluster = "price_per_hour" if objective == "cost" else "power_w", found.problem.cluster.name
-        raise UsageError(f"--objective {objective} needs {key} in the table `operation` of a cluster's file; {cluster} has none")
-    return value
+    return math.inf if value is None else value  # None: failures leave no progress
+
+
+def check_objective(objective: str, cluster: Cluster) -> None:
+    """Raise UsageError where the cluster's file does not say what the objective needs."""
+    key = {"cost": "price_per_hour", "energy": "power_w"}.get(objective)
+    if key is None or getattr(cluster.operation, key) is not None or (objective == "energy" and cluster.accelerator.power_w is not None):
+        return
+    raise UsageError(f"--objective {objective} needs {key} in the table `operation` of a cluster's file; {cluster.name} has none")
