@@ -31,6 +31,7 @@ BODY = """
         loss = mixed(wide).amax((2, 3)).sum() + (image > 0).sum() / 2 + (image > 0).cumsum(-1).sum()
         loss.backward()
         optimizer.step()
+        number, pair, lines = torch.tensor(3.0), torch.tensor([3.0, 4.0]), image.reshape(2, 768)
 """
 
 
@@ -91,6 +92,14 @@ def test_integers_are_added_in_64_bits_and_divided_as_floats(process):
 
 def test_a_fused_optimizer_reads_the_count_of_each_parameter(process):
     assert below(process, "aten::_fused_adamw_") == ["item", "_local_scalar_dense"] * 4
+
+
+def test_lists_of_numbers_are_kept_also_where_they_are_empty_and_of_operators_that_only_call_others(process):
+    def first_lists(name):
+        return [next(given for given in each.inputs if isinstance(given, list)) for each in process.operators if each.name == name]
+
+    assert [] in first_lists("aten::empty") and [2] in first_lists("aten::empty")
+    assert [2, 768] in first_lists("aten::reshape")
 
 
 def test_the_engine_adds_in_place_to_a_gradient_that_nothing_else_has():

@@ -233,6 +233,27 @@ def test_compiled_functions_and_modules_are_ranges(tmp_path):
     assert "fused-by-rule" in {note.code for note in process.notes}
 
 
+def test_a_range_of_the_script_holds_what_runs_in_it_on_every_thread(tmp_path):
+    body = """
+        weight = torch.ones(4, 4, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([weight])
+        for _ in range(2):
+            with torch.profiler.record_function("whole"):
+                loss = (weight @ weight).sum()
+                with torch.profiler.record_function("part"):
+                    torch.cuda.synchronize()
+                    loss.backward()
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, body)
+    ranges = {mark.name: (mark.begin, mark.end) for mark in process.marks}
+    (wait,) = (each.position for each in process.calls if each.kind is CallKind.SYNCHRONIZE_DEVICE)
+    backward = [(each.begin, each.end) for each in process.operators if each.thread > 0]
+    (forward,) = (each.begin for each in process.operators if each.name == "aten::matmul")
+    assert ranges["whole"][0] < forward < ranges["part"][0] < wait < min(backward)[0]
+    assert max(end for _, end in backward) < ranges["part"][1] < ranges["whole"][1]
+
+
 TENSOR_PARALLEL = """
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh

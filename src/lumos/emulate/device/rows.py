@@ -72,7 +72,7 @@ class Sheet:
         at = _Times(self.program, start, end)
         for number, fact in facts.items():
             task = self.program.tasks[number]
-            said = stated(fact)
+            said = exchange_arguments(fact)
             span = at.span(self.program.exchanges[task.exchange])
             identity = f'"Record function id":{record_ids(self.program.process)[2] + task.exchange}'
             yield complete("cpu_op", "record_param_comms", *span, f"{identity},{said}", thread=THREAD + fact.exchange.thread)
@@ -169,7 +169,7 @@ class _Times:
         return begin + ORIGIN, max(begin, end) + ORIGIN
 
 
-def stated(fact: Fact) -> str:
+def exchange_arguments(fact: Fact) -> str:
     """The arguments of a collective or message, as PyTorch 2.5 and later state them on its kernel and its `record_param_comms` row."""
     exchange, group = fact.exchange, fact.group
     name, peer = exchange.name, ""

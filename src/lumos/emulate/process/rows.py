@@ -26,7 +26,7 @@ from lumos.emulate.record import REGION_PREFIX
 from lumos.vocabulary import MODULE_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumos.emulate.process.operators.storages import Storages
 
@@ -62,16 +62,21 @@ class _Rows:
         self.noted: list[int] = []  # for each row the newest note when it ended
         self._newest = 0
         self.boundaries: dict[int, list[Boundary]] = {}
+        self._outliving: dict[int, list[Boundary]] = {}  # of each thread: the ends of rows that are still to come
 
-    def add(self, event: Any, aside: bool = False) -> None:
+    def add(self, event: Any, aside: bool = False, until: int | None = None) -> None:
         """Keep a row of the profiler's tree and what is below it, except torch's own work on tensors without data. aside: within a
-        row of ASIDE."""
+        row of ASIDE. until: the end of a row above it that is not kept.
+
+        A range of the script (record_function) begins by an operator, which the mode takes over: inside a row that ends at once. For torch
+        the range ends with it, and what follows stands beside it; here it goes on to its own end.
+        """
         name = event.name
         if name.startswith(CLOSED):
             self._span(event, _Row(name, event.start_tid, int(name.removeprefix(CLOSED))), _notes_below(event))
         elif name.startswith(OPEN) or name in _DISPATCH:
             for child in event.children:
-                self.add(child, aside)
+                self.add(child, aside, event.end_time_ns)
         elif name.startswith(ASIDE):
             for child in event.children:
                 self.add(child, True)
@@ -80,7 +85,8 @@ class _Rows:
         else:
             kept = [child for child in event.children if child.name in _DISPATCH]
             entry, closed = self._entry(kept)
-            self._span(event, _Row(name, event.start_tid, entry, event), _notes_below(event) if closed else event.children, aside)
+            below = _notes_below(event) if closed else event.children
+            self._span(event, _Row(name, event.start_tid, entry, event), below, aside, until is not None and event.end_time_ns > until)
 
     def _entry(self, dispatched: list[Any]) -> tuple[int, bool]:
         """The number of the note of a row, and whether what is below it is torch's own work: a row of ours below torch's for the mode."""
@@ -92,17 +98,34 @@ class _Rows:
                         return number, prefix == CLOSED
         return 0, False
 
-    def _span(self, event: Any, row: _Row, children: Iterable[Any], aside: bool = False) -> None:
-        place, mine = len(self.rows), self.boundaries.setdefault(event.start_tid, [])
+    def _span(self, event: Any, row: _Row, children: Iterable[Any], aside: bool = False, outlives: bool = False) -> None:
+        place = len(self.rows)
         self.rows.append(row)
         self.noted.append(0)
         self._newest = max(self._newest, row.entry)
-        begin = max(event.start_time_ns, mine[-1].time) if mine else event.start_time_ns
-        mine.append(Boundary(begin, place, False))
+        self._bound(event.start_tid, Boundary(event.start_time_ns, place, False))
         for child in children:
             self.add(child, aside)
-        mine.append(Boundary(max(event.end_time_ns, mine[-1].time), place, True))
-        self.noted[place] = self._newest
+        end = Boundary(event.end_time_ns, place, True)
+        if outlives:
+            self._outliving.setdefault(event.start_tid, []).append(end)
+        else:
+            self._bound(event.start_tid, end)
+
+    def _bound(self, thread: int, boundary: Boundary) -> None:
+        """Add a boundary to its thread, after the ends that come before it."""
+        late, mine = self._outliving.get(thread, []), self.boundaries.setdefault(thread, [])
+        while late and late[-1].time <= boundary.time:
+            self._bound(thread, late.pop())
+        mine.append(boundary._replace(time=max(boundary.time, mine[-1].time)) if mine else boundary)
+        if boundary.is_end:
+            self.noted[boundary.row] = self._newest
+
+    def close(self) -> None:
+        """End what is still open."""
+        for thread, late in self._outliving.items():
+            while late:
+                self._bound(thread, late.pop())
 
 
 def _again(event: Any) -> Any:
@@ -131,14 +154,16 @@ class _Recorded(NamedTuple):
     allocations: list[record.Allocation]
 
 
-def put_together(events: list[Any], journal: Journal, storages: Storages) -> _Recorded:
-    """The record's lists. events: the roots of the profiler's tree."""
+def put_together(profile: Any, journal: Journal, storages: Storages) -> _Recorded:
+    """The record's lists. profile: what torch's profiler gives when it is disabled."""
     rows = _Rows(journal)
-    for event in sorted(events, key=lambda each: each.start_time_ns):
+    for event in sorted(profile.experimental_event_tree(), key=lambda each: each.start_time_ns):
         rows.add(event)
+    rows.close()
     begins, ends = _positions(rows)
     numbers = {tid: place for place, tid in enumerate(dict.fromkeys(row.thread for row in rows.rows))}
-    return _lists(rows, begins, ends, numbers, journal, storages)
+    flat = {each.correlation_id(): each for each in profile.events()}
+    return _lists(rows, begins, ends, numbers, journal, storages, flat)
 
 
 def _positions(rows: _Rows) -> tuple[list[int], list[int]]:
@@ -149,7 +174,16 @@ def _positions(rows: _Rows) -> tuple[list[int], list[int]]:
     return begins, ends
 
 
-def _lists(rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, int], journal: Journal, storages: Storages) -> _Recorded:
+def _lists(
+    rows: _Rows,
+    begins: list[int],
+    ends: list[int],
+    numbers: dict[int, int],
+    journal: Journal,
+    storages: Storages,
+    flat: Mapping[int, Any],
+) -> _Recorded:
+    """flat: the profiler's rows outside of its tree, by their number there and here."""
     found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [])
     found.allocations.extend(record.Allocation(0, each.bytes, each.storage) for each in journal.before)
     forward: dict[int, int] = {}
@@ -163,7 +197,7 @@ def _lists(rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, i
             if row.event.typed[1].scope.name == _ANNOTATION or row.name.startswith((MODULE_PREFIX, REGION_PREFIX)):
                 found.marks.append(record.Mark(row.name, thread, begin, end))
             else:
-                inputs = note.inputs if isinstance(note, OperatorNote) else _Inputs(storages, rows.noted[place])(row.event.typed[1].inputs)
+                inputs = note.inputs if isinstance(note, OperatorNote) else _Inputs(storages, rows.noted[place])(row.event, flat)
                 found.operators.append(_operator(row, note, inputs, thread, begin, end, forward, place in parents))
             if isinstance(note, ExchangeNote):
                 exchange_of[row.entry] = len(found.exchanges)
@@ -237,14 +271,19 @@ def schemas(operators: Iterable[record.Operator]) -> dict[str, str]:
 
 
 class _Inputs:
-    """Reads inputs as torch's profiler describes them. It knows the address of a tensor, and so which one it is of those that were noted
-    until then. noted: the newest note."""
+    """Reads inputs as torch's profiler describes them. Its tree knows the address of a tensor, and so which one it is of those that were
+    noted until then; of a list of numbers it has nothing, which the rows outside of the tree have. noted: the newest note."""
 
     def __init__(self, storages: Storages, noted: int) -> None:
         self._storages, self._noted = storages, noted
 
-    def __call__(self, values: Iterable[Any]) -> list[record.Argument]:
-        return [self._argument(each) for each in values]
+    def __call__(self, event: Any, flat: Mapping[int, Any]) -> list[record.Argument]:
+        found = [self._argument(each) for each in event.typed[1].inputs]
+        if None in found and event.correlation_id in flat:
+            numbers: Sequence[Any] = flat[event.correlation_id].concrete_inputs()
+            if len(numbers) == len(found):
+                return [self._argument(each) if value is None else value for value, each in zip(found, numbers, strict=True)]
+        return found
 
     def _argument(self, value: Any) -> record.Argument:
         if isinstance(value, (list, tuple)):

@@ -108,9 +108,9 @@ class _Emulation:
     def _finish(self) -> None:
         self._journal.recording = False
         with _silent():
-            events = torch.autograd._disable_profiler().experimental_event_tree()
+            profile = torch.autograd._disable_profiler()
         self._cuts.give_back()
-        settings, lists = self._settings, put_together(events, self._journal, self._storages)
+        settings, lists = self._settings, put_together(profile, self._journal, self._storages)
         record.write_record(
             record.Process(
                 rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__),

@@ -31,7 +31,7 @@ def of(func: Any, device: str) -> Callable[..., Any] | None:
     return _ON_HOST.get(str(func)) or (_promote if _base(func) in _ITERATED else None)
 
 
-def beyond(func: Any, hidden: Hidden, args: Any, out: Any) -> None:
+def after_the_data(func: Any, hidden: Hidden, args: Any, out: Any) -> None:
     """Call what an operator of the host calls after the point where it needs data, so that it could not be followed further."""
     if str(func) == "aten._convolution.default" and args[6]:
         inside_images.transposed(hidden, out, args[3])

@@ -111,7 +111,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 out = self._result(func, types, args, kwargs)
             if self.journal.recording and _device_of(args, self.kind) == "cpu":
                 with self, torch._C._AutoDispatchBelowAutograd():
-                    inside.beyond(func, self.hidden, args, out)
+                    inside.after_the_data(func, self.hidden, args, out)
             return out
         values.pass_on(func, args, out)
         return out
