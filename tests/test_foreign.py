@@ -15,7 +15,7 @@ from validation.foreign.loop import Group, Place, Ways, rank_of
 from validation.foreign.nodes import Node, TensorList
 from validation.foreign.pairs import BASES, PAIRS, Pair, folder_of
 from validation.foreign.prices import Kind, Work, price
-from validation.foreign.score import score, section
+from validation.foreign.score import Score, score, section
 from validation.machine import run
 from validation.program import Program
 
@@ -168,6 +168,21 @@ def test_the_shipped_recordings_are_answered_and_shuffled_truths_are_not_met() -
     assert sorted(wrong)[len(wrong) // 2] > 5 * sorted(answered)[len(answered) // 2]
     assert "What-if, other people's scripts" in section(scores)
     assert not any(s.pair.held_out for s in scores)
+
+
+def test_of_the_pairs_held_out_only_sums_are_shown() -> None:
+    """Five changes of `seq` and one of `ffn` are held out. The middle error of 1, 2, 3, 4 and 5 % is 3 %; that of `ffn` is not answered."""
+    hidden = iter([pair for pair in (Pair("a job", f"seq={n}") for n in range(1000)) if pair.held_out][:5])
+    errors = [0.01, 0.02, 0.03, 0.04, 0.05]
+    scores = [Score(next(hidden), 9.0, 70.0, 70.0, 70.0 * (1 + error), 69.0, 71.0, "sound") for error in errors]
+    odd = next(pair for pair in (Pair("a job", f"ffn={n}") for n in range(1000)) if pair.held_out)
+    seen = next(pair for pair in (Pair("a job", f"seq={n}") for n in range(1000)) if not pair.held_out)
+    scores += [Score(odd, 9.0, 50.0, 50.0, why="a reason"), Score(seen, 9.0, 80.0, 80.0, 80.0, 79.0, 81.0, "sound")]
+    text = section(scores)
+    assert "| `seq` | 100% of 5 | 3.00% (missed) | 100% of 5 (missed) |" in text
+    assert "| others | 0% of 1 (missed) | – | – |" in text
+    assert "80.00" in text
+    assert not any(shown in text for shown in (odd.change, "70.00", "50.00", "a reason", *(s.pair.change + " " for s in scores[:5])))
 
 
 def test_what_is_in_a_dispatch_to_fake_tensors_is_left_out() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lumos.segment.batch import batch, batched, batched_product, convolution_work, shapes_of_weights
-from lumos.segment.dimensions import Resize, Sizes
+from lumos.segment.dimensions import Sizes
 from lumos.segment.products import ShapedOperator, product
+from lumos.segment.resized import Resize
 
 
 def op(name, *shapes):

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.segment.dimensions import Resize, Shapes, Sizes, sizes
+from lumos.segment.dimensions import Shapes, Sizes, sizes
 from lumos.segment.products import ShapedOperator, product
+from lumos.segment.resized import Resize
 from lumos.trace import read
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
 from lumos.whatif.layout.rescale import Core, operator_work, touched
@@ -34,6 +35,12 @@ def test_a_longer_sequence_does_not_widen_heads_of_its_length():
 
 def test_scores_grow_with_both_of_their_sequences():
     assert LONGER.operator(op("aten::_softmax", (4, 4, 64, 64)), True).shapes == ((4, 4, 128, 128),)
+
+
+@pytest.mark.parametrize("lead", [(3, 64, 4), (2, 4, 64), (4, 64, 2), (64, 4, 3)])
+def test_queries_keys_and_values_in_one_tensor_have_the_sequence_beside_the_batch(lead):
+    longer = tuple(128 if x == 64 else x for x in lead)
+    assert LONGER.operator(op("aten::clone", (*lead, 256)), True).shapes == ((*longer, 256),)
 
 
 @pytest.mark.parametrize(
@@ -122,3 +129,11 @@ def test_the_width_of_experts_is_read_from_their_matrices(tmp_path, gate):
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"traceEvents": events}))
     assert sizes(read(str(path)).traces[0]).ffn == 96
+
+
+def test_the_loss_of_every_token_but_the_first_is_a_token_shorter():
+    """Four sequences of 64 tokens become ones of 128: of each, the loss takes 63 and then 127. In layers nothing is a token short."""
+    assert LONGER((4, 63, 1000), in_layer=False) == (4, 127, 1000)
+    assert LONGER((4 * 63, 1000), in_layer=False) == (4 * 127, 1000)
+    assert LONGER((4 * 63,), in_layer=False) == (4 * 127,)
+    assert LONGER((4, 63, 256), in_layer=True) != (4, 127, 256)

@@ -49,6 +49,24 @@ def test_an_encoder_and_a_decoder_are_two_stacks():
     assert stacks[1].bounds == (27, 39, 51, 63)
 
 
+def test_two_layers_of_an_encoder_and_two_of_a_decoder_are_stacks_of_two():
+    """A decoder's layer begins with the self-attention that an encoder's layer begins with, 28 of its 35 symbols. A repetition of three
+    such beginnings covers more than the two layers of the encoder, which are made of the same."""
+    attention = [11, 12, 11, 12, 11, 12, 13, 13, 13, *range(14, 23)]
+    itself, across = [*range(3, 10), 10, 10, 10, *attention], [3, 3, *range(27, 36), 36, 36, *attention]
+    forward = [23, 24, 25, 26, 20, 21, 22]
+    encoder, decoder = itself + forward, itself + across + forward
+    stacks = find_stacks([0, 0, 1, 1, 2, 2, *encoder * 2, 22, *decoder * 2, 22, 37, 38, 38, 39, 40])
+    assert [run.layers for run in stacks] == [2, 2]
+    assert all(run.alike == 1.0 for run in stacks)
+
+
+def test_two_microbatches_of_three_layers_are_no_two_layers():
+    """Six layers between two heads and embeddings: either half is made of the same, and repeats itself inside."""
+    stacks = find_stacks(symbols(("xyz" + "nqadnfga" * 3 + "h") * 2))
+    assert [run.layers for run in stacks] == [6]
+
+
 def test_one_stack_is_what_the_run_is():
     text = symbols("xy" + "nqadnfga" * 6 + "nhl")
     assert find_stacks(text) == (find_run(text),)

@@ -7,8 +7,9 @@ import json
 import pytest
 
 from lumos.graph.build import build
-from lumos.segment.dimensions import Resize, sizes
+from lumos.segment.dimensions import sizes
 from lumos.segment.products import ShapedOperator
+from lumos.segment.resized import Resize
 from lumos.segment.segment import segment
 from lumos.segment.weights import Gradient, gradients, weight_shapes, weights
 from lumos.trace import read

@@ -315,7 +315,10 @@ def test_an_empty_graph_has_an_empty_timeline() -> None:
     [
         ({"duration": np.array([1.0, 2.0])}, r"duration is float64\[2\]"),
         ({"duration": np.array([1, -2])}, r"duration\[1\] is negative"),
-        ({"duration": np.array([2**62, 2**62])}, "more than 4e18 ns"),
+        (
+            {"duration": np.array([2**62, 2**62])},
+            "more than 4e18 ns.*: the job would take .* ask for smaller sizes",
+        ),
         ({"processor": np.array([0], np.int32)}, r"processor is int32\[1\], expected int32\[2\]"),
         ({"processor": np.array([0, 9], np.int32)}, r"processor\[1\] is 9, outside 0..3"),
         ({"pred": np.array([7], np.int32)}, r"pred\[0\] is 7, outside 0..1"),

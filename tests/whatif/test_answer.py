@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -37,6 +38,13 @@ def test_the_noise_is_that_between_the_steps(example):
     assert step_spread(times) == pytest.approx(expected)
     assert expected > 0
     assert noise_unknown(times) == ()
+
+
+def test_two_steps_show_their_noise_by_their_difference():
+    """Of 99 and 101 ms the standard deviation is √2 ms, and Student's t of 80 % with one degree of freedom 3.0777: 4.3525 % of 100 ms."""
+    two = SimpleNamespace(counted=[SimpleNamespace(length_ns=ms * 1_000_000) for ms in (99, 101)])
+    assert step_spread(two) == pytest.approx(0.043525, rel=1e-4)
+    assert noise_unknown(two) == ()
 
 
 def test_the_explorer_and_the_command_give_one_interval(example):

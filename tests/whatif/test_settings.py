@@ -54,7 +54,15 @@ def test_whole_numbers_are_parsed_and_words_are_not():
 
 @pytest.mark.parametrize(
     ("word", "plan"),
-    [("layers=8", False), ("recompute=full", False), ("recompute=selective", True), ("tp=2", False), ("pp=2", False), ("cp=2", True)],
+    [
+        ("layers=8", False),
+        ("recompute=full", False),
+        ("recompute=selective", True),
+        ("tp=2", False),
+        ("pp=2", False),
+        ("cp=2", False),
+        ("ep=2", False),
+    ],
 )
 def test_some_settings_need_the_plan(word, plan):
     assert needs_plan(parse_settings([word])) is plan
@@ -75,13 +83,13 @@ def test_kinds():
 def test_the_help_names_every_setting_where_it_is_valid():
     blocks, plan, passes = in_words().split("; ")
     assert blocks.endswith("recompute (full or none), cuda_graphs (on or off)")
-    assert plan.startswith("of jobs whose plan the traces show also cp, ep, ") and plan.endswith("recompute=selective")
+    assert plan.startswith("of jobs whose plan the traces show also schedule=zero-bubble, ") and plan.endswith("recompute=selective")
     assert passes == "of recordings of passes pp, vpp, microbatches, schedule (1f1b, gpipe or interleaved)"
 
 
 def _row(key: str) -> str:
     setting = SETTINGS[key]
-    numbers = f"{setting.least} to {setting.most}" if setting.most is not None else f"whole number from {setting.least}"
+    numbers = f"{setting.least} to {setting.most:,}"
 
     def where(way: Way) -> str:
         fewer = setting.values[way] != setting.words

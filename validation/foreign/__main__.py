@@ -2,8 +2,9 @@
 
 python -m validation.foreign --record DIR [WORD…]        record the jobs (needs torch and transformers; some 20 minutes)
 python -m validation.foreign DIR [WORD…]                 score the pairs that are not held out
-python -m validation.foreign DIR --held-out              score all of them
+python -m validation.foreign DIR --held-out              score all of them; of those held out only sums are shown
 python -m validation.foreign DIR --shuffle               give every pair the truth of another one, to see the score fall
+python -m validation.foreign DIR --calibrate             the part of an interval that was observed, and how it does for jobs left out
 python -m validation.foreign DIR [--held-out] --write    write the score into docs/accuracy.md
 """
 
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 
 from tools.document import write_section
+from validation.foreign.calibrate import calibration
 from validation.foreign.score import score, section
 
 
@@ -24,12 +26,16 @@ def main() -> int:
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--shuffle", action="store_true")
+    parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_intermixed_args()
     if args.record:
         from validation.foreign.record import record
 
         record(args.folder, args.words)
+        return 0
+    if args.calibrate:
+        print(calibration(score(args.folder, args.words)))
         return 0
     scores = score(args.folder, args.words, held_out=args.held_out, shuffle=args.shuffle)
     text = section(scores)

@@ -23,13 +23,15 @@ NAMES = {"Float": "f32", "BFloat16": "bf16", "Long": "i64"}
 @dataclass(frozen=True)
 class Kind:
     """A kind of collective. name: as the profiler says it. kernel: with the type where it has one. rings: passes of the data around the
-    ring. sent, received: elements of input and output, from those of the operator's first tensors and the number of ranks."""
+    ring. sent, received: elements of input and output, from those of the operator's first tensors and the number of ranks. pairs: whether
+    every rank sends each other one a part of its own, directly."""
 
     name: str
     kernel: str
     rings: int
     sent: Callable[[list[int], int], int]
     received: Callable[[list[int], int], int]
+    pairs: bool = False
 
 
 _REDUCE = Kind("allreduce", "ncclDevKernel_AllReduce_Sum_{}_RING_LL", 2, lambda n, _: n[0], lambda n, _: n[0])
@@ -46,6 +48,9 @@ KINDS = {
     "c10d::broadcast_": Kind("broadcast", "ncclDevKernel_Broadcast_RING_LL", 1, lambda n, _: n[0], lambda n, _: n[0]),
     "_c10d_functional::reduce_scatter_tensor": Kind(
         "_reduce_scatter_base", "ncclDevKernel_ReduceScatter_Sum_{}_RING_LL", 1, lambda n, _: n[0], lambda n, ranks: n[0] // ranks
+    ),
+    "_c10d_functional::all_to_all_single": Kind(
+        "all_to_allv", "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 1, lambda n, _: n[0], lambda n, _: n[0], pairs=True
     ),
 }
 WAIT = "_c10d_functional::wait_tensor"
@@ -71,7 +76,9 @@ def transfer(node: Node, ranks: int) -> Transfer:
     sent, received = kind.sent(counts, ranks), kind.received(counts, ranks)
     amount = max(sent, received) * SIZES[dtype]
     rate = next(rate for limit, rate in RATES if amount <= limit)
-    seconds = 3.5e-6 + (ranks - 1) * kind.rings * (HOP + amount / ranks / (LINK * rate))
+    to_one = kind.pairs and sum(map(bool, node.splits)) == 1  # all of it goes to one rank, as around a ring
+    others, parts = (1, amount) if to_one else (ranks - 1, amount / ranks)
+    seconds = 3.5e-6 + others * kind.rings * (HOP + parts / (LINK * rate))
     name = kind.kernel.format(NAMES[TYPES[dtype]])
     us = seconds * 1e6 * factor(f"{kind.name} {ranks}", BY_NAME) * factor(f"{kind.name} {ranks} {amount}", BY_BYTES)
     facts = {"Collective name": kind.name, "In msg nelems": sent, "Out msg nelems": received, "Group size": ranks, "dtype": TYPES[dtype]}

@@ -13,7 +13,9 @@ class Job:
     precision: "fp32", "tf32", "bf16" (the model's own type) or "amp" (autocast to bf16). dp: replicas; tp: ranks that share the layers'
     multiplications; zero: 3 where replicas share the parameters (FSDP2), 2 where they keep what a forward pass has gathered (FSDP2 without
     `reshard_after_forward`), 1 where each updates a part of them (`ZeroRedundancyOptimizer`), 0 where each has its own (DDP). pp: stages of
-    a pipeline of `torch.distributed.pipelining`, in the order `schedule`; vpp: chunks of each, of which several run interleaved.
+    a pipeline of `torch.distributed.pipelining`, in the order `schedule`; vpp: chunks of each, of which several run interleaved. chunked:
+    the script of a pipeline, which also with one stage has its model as a chunk. ep: of the replicas, those that have a part of the experts
+    each (`experts`). cp: ranks that share the sequences of a replica (`context`), whose keys and values go around as `rotation` says.
     """
 
     family: str
@@ -31,16 +33,26 @@ class Job:
     pp: int = 1
     vpp: int = 1
     schedule: str = "1f1b"
+    chunked: bool = False
+    ep: int = 1
+    cp: int = 1
+    rotation: str = "allgather"
 
     @property
     def mesh(self) -> dict[str, int]:
         """The sizes of the dimensions along which ranks differ, the outermost first; neighbours in the last one follow each other."""
-        return {key: size for key, size in (("pp", self.pp), ("dp", self.dp), ("tp", self.tp)) if size > 1}
+        sizes = ("pp", self.pp), ("dp", self.dp // self.ep), ("ep", self.ep), ("cp", self.cp), ("tp", self.tp)
+        return {key: size for key, size in sizes if size > 1}
+
+    @property
+    def own_sizes(self) -> dict[str, int]:
+        """The sizes of what one rank runs: of a sequence that ranks share it has its part."""
+        return {key: size // self.cp if key == "seq" else size for key, size in self.sizes.items()}
 
     @property
     def ranks_of_stage(self) -> int:
         """The ranks that run the same operators, one after the other."""
-        return 1 if self.zero == 1 else self.dp * self.tp
+        return 1 if self.zero == 1 or self.cp > 1 else self.dp * self.tp
 
     def changed(self, changes: dict[str, Any]) -> Job:
         """The job after changes: sizes of its model, or fields of its own."""

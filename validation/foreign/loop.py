@@ -116,6 +116,7 @@ class _Writer:
         self.stream = COMPUTE
         self.links: dict[str, int] = {}  # the stream of each group's asynchronous collectives
         self.pending: list[str] = []  # the events of collectives that nothing has waited for yet
+        self.functional: list[str] = []  # of functional ones, which scripts wait for one by one, in order
         self.posted: set[str] = set()  # the events of messages
         self.autograd: list[Action] = []  # what the autograd thread does
 
@@ -147,7 +148,8 @@ class _Writer:
             return
         if node.name == WAIT:
             yield Operator(self.row(node), self.host(node.name, PLAIN))
-            yield from self.awaited()
+            if self.functional:
+                yield WaitEvent(self.stream, self.functional.pop(0))
             return
         found = launched(node, self.ways.tf32)
         if found is not None:
@@ -214,7 +216,7 @@ class _Writer:
         if alone:
             event = f"{outer} is done"
             yield Record(event, stream)
-            self.pending.append(event)
+            (self.functional if node.name.startswith("_c10d_functional::") else self.pending).append(event)
         for number in (stated, outer):
             yield Operator(number, self.host(node.name, AFTER))
 
@@ -270,9 +272,9 @@ class _Writer:
 
     def awaited(self) -> Iterator[Action]:
         """The stream in use waits for the collectives that are under way."""
-        for event in self.pending:
+        for event in (*self.pending, *self.functional):
             yield WaitEvent(self.stream, event)
-        self.pending = []
+        self.pending, self.functional = [], []
 
     def copied(self, node: Node) -> Iterator[Action]:
         """The batch on its way to the device, from pinned memory: the script's copies, which fake tensors make as clones."""

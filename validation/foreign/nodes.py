@@ -33,6 +33,7 @@ class Node:
 
     lists: of an operator on lists of tensors, those lists; the profiler notes the shapes of short lists only. group: of a collective, what
     describes its process group. peer: of a message, the position of the other rank in it, -1 for none.
+    splits: of an exchange of all ranks with all, what goes to each.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Node:
     lists: list[TensorList] = field(default_factory=list)
     group: str = ""
     peer: int = -1
+    splits: list[int] = field(default_factory=list)
 
     @property
     def dims(self) -> list[Any]:

@@ -29,19 +29,21 @@ OPERATOR = re.compile(r"(aten|prims|c10d|_c10d_functional|_dtensor|fsdp|mkldnn):
 NOTED = (*LISTS, "c10d::", "_c10d_functional::", "fsdp::")
 #: The operators of a message.
 MESSAGE = ("c10d::send", "c10d::recv_")
+EXCHANGE = "_c10d_functional::all_to_all_single"
 TYPES = {torch.float32: "float", torch.bfloat16: "c10::BFloat16", torch.float16: "c10::Half", torch.int64: "long int"}
 #: The facts that the profiler notes of an operator.
 FACTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs", "Sequence number", "Fwd thread id")
 
 
 class Called(NamedTuple):
-    """What the profiler does not note of a call of an operator: its lists of tensors, the process group of a collective, and the other
-    rank of a message, by its position in the group."""
+    """What the profiler does not note of a call of an operator: its lists of tensors, the process group of a collective, the other rank of
+    a message, by its position in the group, and what goes to each rank in an exchange of all with all."""
 
     name: str
     lists: list[TensorList]
     group: str
     peer: int
+    splits: list[int]
 
 
 class Script(FakeTensorMode):
@@ -58,7 +60,8 @@ class Script(FakeTensorMode):
             found = [a for a in args if isinstance(a, (list, tuple)) and a and isinstance(a[0], torch.Tensor)]
             lists = [TensorList(TYPES.get(a[0].dtype, "float"), a[0].element_size(), [list(t.shape) for t in a]) for a in found]
             peer = int(args[2]) if name in MESSAGE else -1
-            self.calls.append(Called(name, lists, _group(args), peer))
+            splits = [int(n) for n in args[2]] if name == EXCHANGE else []
+            self.calls.append(Called(name, lists, _group(args), peer, splits))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
@@ -86,7 +89,7 @@ def _note_calls(nodes: list[Node], calls: Iterator[Called]) -> None:
     """Give operators what was noted of them. One on lists that fake tensors do not know is made of operators on each tensor."""
     for node in nodes:
         if node.name.startswith(NOTED) and node.reached:
-            name, node.lists, node.group, node.peer = next(calls)
+            name, node.lists, node.group, node.peer, node.splits = next(calls)
             assert name == node.name, f"{node.name} where {name} was called"
         elif node.name.startswith(LISTS) and not any(child.name == node.name for child in node.children):
             node.lists = [TensorList("float", 4, [child.dims[0] for child in node.children if child.reached])]

@@ -1,6 +1,7 @@
 """The pairs: a job, and the same script with other settings, with the words of `lumos whatif --set` for the change between them.
 
-Half of the pairs are held out: recorded with the others, and neither scored nor shown before that is asked for. A hash of its name decides.
+Half of the pairs are held out: recorded with the others, scored only when that is asked for, and shown only in sums. A hash of a pair's
+name decides.
 """
 
 from __future__ import annotations
@@ -157,6 +158,7 @@ BASES: dict[str, Job] = {
         4,
         precision="bf16",
         clip=False,
+        chunked=True,
         pp=2,
     ),
     "GPT-2, bf16, GPipe of 4": Job(
@@ -165,6 +167,7 @@ BASES: dict[str, Job] = {
         4,
         precision="bf16",
         clip=False,
+        chunked=True,
         pp=4,
         schedule="gpipe",
     ),
@@ -174,9 +177,57 @@ BASES: dict[str, Job] = {
         4,
         precision="bf16",
         clip=False,
+        chunked=True,
         pp=2,
         vpp=2,
         schedule="interleaved",
+    ),
+    "Llama, bf16, causal": Job(
+        "llama",
+        _sizes("layers 4 hidden 2048 heads 16 kv_heads 8 ffn 5632 micro_batch 2 seq 2048"),
+        precision="bf16",
+        clip=False,
+        chunked=True,
+    ),
+    "GPT-2, bf16, causal, DDP of 2": Job(
+        "gpt2",
+        _sizes("layers 6 hidden 1024 heads 16 ffn 4096 micro_batch 2 seq 2048"),
+        precision="bf16",
+        clip=False,
+        chunked=True,
+        dp=2,
+    ),
+    "Llama, bf16, context 2": Job(
+        "llama",
+        _sizes("layers 4 hidden 2048 heads 16 kv_heads 8 ffn 5632 micro_batch 2 seq 4096"),
+        precision="bf16",
+        clip=False,
+        chunked=True,
+        cp=2,
+    ),
+    "GPT-2, bf16, context 2 by a ring": Job(
+        "gpt2",
+        _sizes("layers 6 hidden 1024 heads 16 ffn 4096 micro_batch 2 seq 4096"),
+        precision="bf16",
+        clip=False,
+        chunked=True,
+        cp=2,
+        rotation="alltoall",
+    ),
+    "Mixtral, bf16, DDP of 4": Job(
+        "mixtral",
+        _sizes("layers 4 hidden 1024 heads 16 ffn 3584 experts 8 micro_batch 2 seq 1024"),
+        precision="bf16",
+        clip=False,
+        dp=4,
+    ),
+    "Mixtral, bf16, experts on 2 of 4": Job(
+        "mixtral",
+        _sizes("layers 4 hidden 1024 heads 16 ffn 3584 experts 8 micro_batch 2 seq 1024"),
+        precision="bf16",
+        clip=False,
+        dp=4,
+        ep=2,
     ),
     "LSTM, tf32": Job("lstm", _sizes("layers 2 hidden 1024 micro_batch 64 seq 35"), precision="tf32"),
     "DLRM, tf32": Job(
@@ -230,9 +281,27 @@ CHANGES: dict[str, tuple[str, ...]] = {
         "pp=3,microbatches=6",
         "pp=3,schedule=gpipe",
         "vpp=3,microbatches=8",
+        "pp=1",
+        "pp=1,microbatches=2",
+        "pp=1,layers=4",
     ),
-    "GPT-2, bf16, GPipe of 4": ("schedule=1f1b", "pp=2", "microbatches=6", "microbatches=8", "pp=2,schedule=1f1b", "seq=512"),
-    "Llama, bf16, interleaved of 2": ("microbatches=2", "vpp=1,schedule=1f1b", "vpp=1,schedule=gpipe", "vpp=4"),
+    "GPT-2, bf16, GPipe of 4": (
+        "schedule=1f1b",
+        "pp=2",
+        "microbatches=6",
+        "microbatches=8",
+        "pp=2,schedule=1f1b",
+        "seq=512",
+        "pp=1",
+        "pp=1,layers=12",
+    ),
+    "Llama, bf16, interleaved of 2": ("microbatches=2", "vpp=1,schedule=1f1b", "vpp=1,schedule=gpipe", "vpp=4", "pp=1,vpp=1"),
+    "Llama, bf16, causal": ("cp=2", "cp=4", "cp=2,layers=8", "cp=2,seq=4096", "cp=4,micro_batch=4"),
+    "GPT-2, bf16, causal, DDP of 2": ("cp=2", "cp=4", "cp=2,seq=4096"),
+    "Llama, bf16, context 2": ("cp=4", "cp=1", "layers=8", "micro_batch=4", "cp=4,seq=8192"),
+    "GPT-2, bf16, context 2 by a ring": ("cp=4", "cp=1", "layers=12"),
+    "Mixtral, bf16, DDP of 4": ("ep=2", "ep=4", "ep=2,micro_batch=4", "ep=4,layers=8"),
+    "Mixtral, bf16, experts on 2 of 4": ("ep=4", "ep=1", "layers=8", "micro_batch=4", "ep=4,seq=2048"),
     "Llama, bf16, DDP of 4": (
         "zero=1",
         "zero=1,layers=8",

@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from validation.foreign.experts import expert_parallel
 from validation.foreign.job import Job
 from validation.foreign.streams import note
 
@@ -51,7 +52,10 @@ def distributed(module: nn.Module, job: Job) -> nn.Module:
         mesh = {key: whole[key] for key in job.mesh}
     if job.tp > 1:
         tensor_parallel(module, mesh["tp"], job)
-    if job.dp == 1:
+    if job.ep > 1:
+        own = expert_parallel(module, mesh["ep"], mesh.get("dp"))
+        cast(Any, DistributedDataParallel)._set_params_and_buffers_to_ignore_for_model(module, own)
+    if job.dp * job.cp == 1:
         return module
     return sharded(module, mesh["dp"], reshard=job.zero == 3) if job.zero > 1 else replicated(module)
 

@@ -22,7 +22,7 @@ from torch.distributed.pipelining._utils import InferenceMode
 from torch.nn.functional import cross_entropy
 from torch.profiler import record_function
 from validation.foreign.job import Job
-from validation.foreign.models import MODELS
+from validation.foreign.models import MODELS, Model
 from validation.foreign.nodes import AWAIT, MESSAGES
 
 SCHEDULES: dict[str, Any] = {
@@ -74,6 +74,14 @@ def chunks_of(job: Job, stage: int, to_fake: Callable[[nn.Module], None]) -> lis
         to_fake(chunk)
         out.append(chunk.train())
     return out
+
+
+def chunk_model(job: Job) -> Model:
+    """All layers of a model as the only chunk of a pipeline's script, which then needs no schedule."""
+    sizes = job.own_sizes
+    chunk = _Chunk(MODELS[job.family](**sizes).module, job.family, 0, sizes["layers"])
+    rows, length = sizes["micro_batch"], sizes["seq"]
+    return Model(chunk, lambda: (torch.randint(0, 1000, (rows, length)),), lambda module, batch: _loss(module(batch[0]), batch[0]))
 
 
 def schedule_of(job: Job, stage: int, chunks: Sequence[nn.Module]) -> Any:

@@ -136,11 +136,11 @@ def record(folder: Path, wanted: Sequence[str] = ()) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     truth = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for pair in PAIRS:
-        job = json.dumps([asdict(BASES[pair.base]), asdict(pair.target)])
-        if (wanted and not any(word in pair.name for word in wanted)) or truth.get(pair.name, {}).get("job") == job:
+        jobs = [BASES[pair.base], pair.target]
+        if (wanted and not any(word in pair.name for word in wanted)) or _jobs(truth.get(pair.name, {}).get("job", "[]")) == jobs:
             continue
         try:
-            truth[pair.name] = {"job": job, **_pair(pair, folder)}
+            truth[pair.name] = {"job": json.dumps([asdict(job) for job in jobs]), **_pair(pair, folder)}
         except Exception as error:  # noqa: BLE001  whatever other people's code raises, the other pairs are recorded
             print(f"{pair.name}: {type(error).__name__}: {str(error)[:300]}", file=sys.stderr)
             continue
@@ -151,6 +151,11 @@ def record(folder: Path, wanted: Sequence[str] = ()) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _jobs(text: str) -> list[Job]:
+    """The jobs that were recorded. What could not be said of a job then is as it was for all jobs."""
+    return [Job(**each) for each in json.loads(text)]
 
 
 def _pair(pair: Pair, folder: Path) -> dict[str, float]:

@@ -25,6 +25,9 @@ from lumos.whatif.whatif import Changes, answer_changes
 #: Figures to reach: share answered; median, 90th percentile and largest error, as fractions; bounds of what the 80 % interval holds.
 ANSWERED, MEDIAN, NINETIETH, WORST, HOLDS = 0.9, 0.02, 0.06, 0.12, (0.7, 0.9)
 
+#: Pairs held out are summed by their setting where it has at least so many.
+FEWEST = 4
+
 
 @dataclass(frozen=True)
 class Score:
@@ -62,11 +65,17 @@ def score(folder: Path, words: Sequence[str] = (), *, held_out: bool = False, sh
         for pair in (p for p in pairs if p.base == base):
             known = truth[pair.name]
             out.append(answer(Score(pair, known["base_ms"], known["target_ms"], known["proportional_ms"])))
-            said = f"{out[-1].error:+.2%} of {out[-1].target:.2f} ms" if out[-1].error is not None else out[-1].why
-            print(f"{pair.name}: {said}", file=sys.stderr, flush=True)
+            print(f"{pair.name}: {_said(out[-1])}", file=sys.stderr, flush=True)
     if shuffle:
         out = [replace(a, target=b.target, proportional=b.proportional) for a, b in zip(out, [*out[1:], *out[:1]], strict=True)]
     return out
+
+
+def _said(s: Score) -> str:
+    """What is told of a pair while the others are scored: of one held out, nothing but that it is."""
+    if s.pair.held_out:
+        return "held out"
+    return s.why if s.error is None else f"{s.error:+.2%} of {s.target:.2f} ms"
 
 
 def _answers(recording: Path) -> Callable[[Score], Score]:
@@ -90,7 +99,7 @@ def _answers(recording: Path) -> Callable[[Score], Score]:
 
 
 def section(scores: Sequence[Score]) -> str:
-    """The section of docs/accuracy.md."""
+    """The section of docs/accuracy.md: the pairs looked at one by one, those held out only in sums."""
     open_ones, held = [s for s in scores if not s.pair.held_out], [s for s in scores if s.pair.held_out]
     shown = [("looked at", open_ones), ("held out", held), ("all", scores)] if held else [("looked at", open_ones)]
     heads = ("what", "to reach", *(name for name, _ in shown))
@@ -102,16 +111,17 @@ def section(scores: Sequence[Score]) -> str:
         "`examples/foreign`. Scripts with models of `transformers` and `torch.nn` run on fake tensors; their operators launch kernels with",
         "a pricing of their own (tiles, waves, and factors that no formula knows) on a simulated machine that shares no code with Lumos.",
         "Base and target are both run; Lumos gets the recording of the base. Half of the pairs, chosen by a hash of their names, are held",
-        "out: nobody who works on the what-if looks at them. In proportion: the error of an answer that knows every launch of the target",
-        "and scales the times of the base's kernels in proportion to their work.",
+        "out: of these only sums are shown, so that nobody who works on the what-if can work towards one of them. In proportion: the error",
+        "of an answer that knows every launch of the target and scales the times of the base's kernels in proportion to their work.",
         "",
         markdown_table(heads, rows),
         "",
+        *_by_key(held),
         markdown_table(
-            ("job", "change", "base, ms", "target, ms", "error", "80 % interval", "holds", "in proportion", "trust"), map(_row, scores)
+            ("job", "change", "base, ms", "target, ms", "error", "80 % interval", "holds", "in proportion", "trust"), map(_row, open_ones)
         ),
         "",
-        *_refused(scores),
+        *_refused(open_ones),
     ]
     return "\n".join(lines)
 
@@ -157,8 +167,25 @@ FIGURES: tuple[Figure, ...] = (
 )
 
 
+def _by_key(held: Sequence[Score]) -> list[str]:
+    """The pairs held out, summed by the setting that is changed. Settings with too few pairs to hide one are summed together."""
+    by_key: dict[str, list[Score]] = {}
+    for s in held:
+        by_key.setdefault(_key(s.pair), []).append(s)
+    few = [s for of in by_key.values() if len(of) < FEWEST for s in of]
+    sums = [*((f"`{key}`", by_key[key]) for key in sorted(by_key) if len(by_key[key]) >= FEWEST), ("others", few)]
+    figures = [FIGURES[at] for at in (1, 2, 5)]
+    heads = ("held out, by the setting that is changed", *(what for what, _, _ in figures))
+    return [markdown_table(heads, [(name, *(of(each) for _, _, of in figures)) for name, each in sums if each]), ""] if held else []
+
+
+def _key(pair: Pair) -> str:
+    """The setting that a pair changes, or all of them."""
+    return ", ".join(word.split("=")[0] for word in pair.change.split(","))
+
+
 def _row(s: Score) -> tuple[str, ...]:
-    change = s.pair.change.replace(",", ", ") + (" (held out)" if s.pair.held_out else "")
+    change = s.pair.change.replace(",", ", ")
     times = f"{s.base:.2f}", f"{s.target:.2f}"
     alike = f"{s.proportional / s.target - 1:+.2%}"
     if s.error is None:

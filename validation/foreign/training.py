@@ -9,11 +9,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.distributed import distributed_c10d
 from torch.profiler import record_function
+from validation.foreign.context import shared_sequence
 from validation.foreign.job import Job
 from validation.foreign.models import MODELS, Batch, Model
 from validation.foreign.parallel import distributed, optimizer_of, postponed
-from validation.foreign.pipeline import chunks_of, pipeline_step
+from validation.foreign.pipeline import chunk_model, chunks_of, pipeline_step
 
 
 def fake_step(job: Job, stage: int = 0) -> Callable[[], None]:
@@ -21,7 +23,7 @@ def fake_step(job: Job, stage: int = 0) -> Callable[[], None]:
     if job.pp > 1:
         return pipeline_step(job, stage, chunks_of(job, stage, to_fake))
     with unset_fake_temporarily(), torch.device("meta"):
-        model = MODELS[job.family](**job.sizes)
+        model = chunk_model(job) if job.chunked else MODELS[job.family](**job.own_sizes)
         model.module.to(torch.bfloat16 if job.precision == "bf16" else torch.float32)
     to_fake(model.module)
     return step_of(job, model)
@@ -49,7 +51,7 @@ def step_of(job: Job, model: Model) -> Callable[[], None]:
 
     def step() -> None:
         batches = [batch() for _ in range(job.microbatches)]
-        with record_function("recorded"):
+        with record_function("recorded"), shared_sequence_of(job):
             for i, each in enumerate(batches):
                 microbatch(each, i == len(batches) - 1)
             if job.clip:
@@ -58,6 +60,15 @@ def step_of(job: Job, model: Model) -> Callable[[], None]:
             optimizer.zero_grad()
 
     return step
+
+
+def shared_sequence_of(job: Job) -> contextlib.AbstractContextManager[None]:
+    """What lets the ranks of a job that share sequences attend to all of them."""
+    if job.cp == 1:
+        return contextlib.nullcontext()
+    groups = {group.group_desc: group for group in cast(Any, distributed_c10d)._world.pg_names}
+    group = groups.get("mesh_cp", groups["default_pg"])  # where ranks differ in nothing else, that of all of them
+    return shared_sequence(group, job.rotation)
 
 
 def to_fake(module: nn.Module) -> None:

@@ -111,7 +111,7 @@ def _queues(trace: Trace, rows: Int32) -> tuple[Int64, Int64]:
 
 def _number(text: str) -> int:
     """The number in a lane's name ("7", "stream 7"), 0 where it has none."""
-    digits = "".join(c for c in text if c.isdigit())
+    digits = "".join(c for c in text if c in "0123456789")
     return int(digits[:9]) if digits else 0
 
 

@@ -29,6 +29,8 @@ EQUALLY_COVERED = 0.97
 LEAST_AGREEING = 0.75
 #: What two layers that are alike count for, of a run of more.
 TWO_ALIKE = 0.5
+#: Two layers that share at least this part of their symbols are made of the same.
+_MADE_OF_THE_SAME = 0.95
 #: A further stack of layers covers at least this share of the sequence.
 _LEAST_STACK = 0.1
 
@@ -50,15 +52,23 @@ def find_stacks(symbols: Sequence[int]) -> tuple[Run, ...]:
     """All stacks of layers of a sequence, in its order: an encoder's and a decoder's are two, for their layers are not alike.
 
     What occurs three times or more is looked for first, and then what occurs twice, for two halves of a sequence may hold the same layers.
-    Where that leaves more unexplained than to take all at once, that is done.
+    Where that leaves more unexplained than to take all at once, that is done: two layers of an encoder, made of the same, are no three with
+    the half of a decoder's layer that is like them.
     """
     rather, other = (_stacks(symbols, 0, len(symbols), fewest) for fewest in ((FEWEST_LAYERS + 1, FEWEST_LAYERS), (FEWEST_LAYERS,)))
-    return tuple(sorted(rather if _explained(rather) >= _explained(other) else other, key=lambda run: run.bounds))
+    return tuple(sorted(rather if _explained(symbols, rather) >= _explained(symbols, other) else other, key=lambda run: run.bounds))
 
 
-def _explained(runs: Sequence[Run]) -> float:
-    """The share of a sequence that runs explain: what they cover, as far as their layers are alike; half as much where there are two."""
-    return sum(run.covered * run.alike * (TWO_ALIKE if run.layers == FEWEST_LAYERS else 1.0) for run in runs)
+def _explained(symbols: Sequence[int], runs: Sequence[Run]) -> float:
+    """The share of a sequence that runs explain: what they cover, as far as their layers are alike; half where two may be halves."""
+    return sum(run.covered * run.alike * (TWO_ALIKE if _may_be_halves(symbols, run) else 1.0) for run in runs)
+
+
+def _may_be_halves(symbols: Sequence[int], run: Run) -> bool:
+    """Whether the two layers of a run may be two halves that hold layers: they are not made of the same, or repeat inside."""
+    if run.layers > FEWEST_LAYERS:
+        return False
+    return run.alike < _MADE_OF_THE_SAME or find_run(symbols[run.bounds[0] : run.bounds[1]], FEWEST_LAYERS + 1) is not None
 
 
 def _stacks(symbols: Sequence[int], begin: int, total: int, fewest: tuple[int, ...]) -> list[Run]:

@@ -29,6 +29,7 @@ from lumos.vocabulary import Phase
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from lumos.analyze.loop.steps import Members
     from lumos.trace.table import Int32, Int64, Job, Trace
 
 #: How backward passes were found where autograd links each of their nodes to the forward operator that recorded it.
@@ -106,7 +107,7 @@ def segment(graph: Graph, job: Job) -> Segmentation:
     owners = members(graph)
     rank_units = [units(trace) for trace in job.traces]
     labelled = [
-        _labels(trace, u, _step_of(graph, position, u, trace))
+        _labels(trace, u, _step_of(owners, position, u, trace))
         for position, (trace, u) in enumerate(zip(job.traces, rank_units, strict=True))
     ]
     unit = np.full(len(graph), -1, np.int32)
@@ -127,12 +128,13 @@ def segment(graph: Graph, job: Job) -> Segmentation:
     return Segmentation(graph, tuple(pieces), piece, sum(stacks), stacks, confidence, evidence, tuple(rank_units), unit_labels, unit)
 
 
-def _step_of(graph: Graph, position: int, u: Units, trace: Trace) -> Int64:
+def _step_of(owners: Members, position: int, u: Units, trace: Trace) -> Int64:
     """Index of the step mark in whose span each unit began (`analyze.loop.spans`); -1 outside all spans."""
+    graph = owners.graph
     marks = [s for s in graph.steps if s.rank == graph.ranks[position]]
     if not marks or not len(u):
         return np.zeros(len(u), np.int64)
-    shift = _shift(graph, position, trace)
+    shift = _shift(owners, position, trace)
     start = trace.start[u.row] + shift
     begin, end = np.array([s.start for s in marks], np.int64), span_ends(marks)
     at = np.searchsorted(begin, start, "right") - 1
@@ -140,12 +142,13 @@ def _step_of(graph: Graph, position: int, u: Units, trace: Trace) -> Int64:
     return np.where(inside, at, -1)
 
 
-def _shift(graph: Graph, position: int, trace: Trace) -> int:
+def _shift(owners: Members, position: int, trace: Trace) -> int:
     """Graph time minus trace time of a rank: the offset of the graph's origin and the correction of the rank's clock."""
+    graph = owners.graph
     if graph.measured_start is None:
         return -graph.origin
-    rank_of = np.array([graph.ranks.index(p.rank) for p in graph.processors], np.int32)
-    tasks = np.flatnonzero((rank_of[graph.processor] == position) & (graph.event >= 0))
+    tasks = owners.of_rank(position)
+    tasks = tasks[graph.event[tasks] >= 0]
     if not len(tasks):
         return -graph.origin
     return int((graph.measured_start[tasks] - trace.start[graph.event[tasks]]).min())

@@ -8,6 +8,7 @@ much to be written. Elsewhere it is `OTHER`.
 
 from __future__ import annotations
 
+import re
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,6 +35,8 @@ OTHER: Signature = ("other",)
 
 #: The arithmetic in which a multiplication can compute.
 _PRECISIONS = (DType.BF16, DType.FP16, DType.FP32, DType.FP8)
+#: Kernels that multiply fp32 on tensor cores, as NVIDIA's libraries name them: by the type, or by the instruction (16 × 8 × 8 in fp32).
+_TF32 = re.compile(r"tf32|s1688", re.IGNORECASE)
 #: Assumed for transfers of which the trace has no element type: most of a training job's traffic has it.
 _ASSUMED = DType.BF16
 
@@ -100,8 +103,13 @@ def _precision(o: ShapedOperator, kernel: str) -> str:
     for name in o.dtypes:
         dtype = DType.parse(name)
         if dtype is not None and dtype.arithmetic in _PRECISIONS:
-            return DType.TF32 if dtype is DType.FP32 and "tf32" in kernel else dtype.arithmetic
+            return DType.TF32 if dtype is DType.FP32 and rounds_to_tf32(kernel) else dtype.arithmetic
     return ""
+
+
+def rounds_to_tf32(kernel: str) -> bool:
+    """Whether a kernel of tensors in fp32 multiplies in tf32, by its name."""
+    return bool(_TF32.search(kernel))
 
 
 def of_operator(o: ShapedOperator) -> Signature:

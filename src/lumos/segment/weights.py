@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.cost.operators import Shape, elements
-from lumos.segment.dimensions import Resize, Shapes
+from lumos.segment.dimensions import Shapes
 from lumos.segment.products import ShapedOperator, factors
 from lumos.vocabulary import DType, Phase
 
 if TYPE_CHECKING:
+    from lumos.segment.resized import Resize
     from lumos.segment.segment import Segmentation
     from lumos.trace.table import Trace
 

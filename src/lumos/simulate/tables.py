@@ -43,6 +43,10 @@ class _Occupancies(NamedTuple):
     hold: Int64
 
 
+#: How the native check begins what it says of a job that is longer than the times of the simulator: no fault of the graph's form.
+_TOO_LONG = "durations and lags sum to more than"
+
+
 def tables(graph: Graph) -> _engine.Tables:
     """The native view of `graph`. Raises GraphError that names the first column with a wrong type, length, index or value."""
     n, ranks = len(graph.duration), len(graph.ranks)
@@ -81,6 +85,8 @@ def tables(graph: Graph) -> _engine.Tables:
         ignored=sum(1 << kind for kind in graph.ignored),
     )
     if wrong := view.check():
+        if wrong.startswith(_TOO_LONG):
+            raise GraphError(f"{wrong}: the job would take more than a hundred years; ask for smaller sizes")
         raise GraphError(f"malformed graph: {wrong}; rebuild the graph")
     return view
 

@@ -20,11 +20,14 @@ from lumos.errors import UsageError
 from lumos.simulate import Frozen, Timeline, freeze
 from lumos.whatif.answer import Answer, Contribution, LoopFigures, Parts, contributions
 from lumos.whatif.certainty.noise import measured_step, noise_unknown, replay_error, spread, step_spread, step_times_of
-from lumos.whatif.certainty.trusted import widening
+from lumos.whatif.certainty.peak import LeastTimes, above_peak_rate, least_times
+from lumos.whatif.certainty.trusted import widening, with_evidence
 from lumos.whatif.certainty.unmeasured import gap_bounds
+from lumos.whatif.machine import Machine
 
 if TYPE_CHECKING:
-    from lumos.graph.table import Graph
+    from lumos.cost.cluster import Accelerator
+    from lumos.graph.table import Evidence, Graph
     from lumos.trace.table import Job
     from lumos.vocabulary import Basis
     from lumos.whatif.durations import Durations
@@ -108,7 +111,7 @@ class Bench:
         """The figures of one step of this job, or of it with changed durations. UsageError where it has no such step."""
         figures, error = self._figures(job, step), self.spread
         length = figures.loop.step_time_ns * 1e-9
-        by = widening(self.trust, self._figures(self.graph, step).loop.step_time_ns * 1e-9, length)
+        by = self._unknown_s(job, step, length)
         least, most = (1e-9 * bound for bound in gap_bounds(figures.loop))
         low, high = max(least * (1 - error) - by, 0.0), most * (1 + error) + by
         return StepOutcome(step, figures.loop.basis, length, low, high, figures.parts)
@@ -117,7 +120,7 @@ class Bench:
         """What the interval of `outcome` consists of. UsageError where the job has no such step."""
         changed = self._figures(job, step).loop
         length = changed.step_time_ns * 1e-9
-        by = widening(self.trust, self._figures(self.graph, step).loop.step_time_ns * 1e-9, length)
+        by = self._unknown_s(job, step, length)
         least, most = (1e-9 * bound for bound in gap_bounds(changed))
         error = replay_error(self._measured, step_times(self.base, self.owners))
         return IntervalCauses(error, step_spread(self._measured), bool(noise_unknown(self._measured)), by, most - least)
@@ -132,6 +135,16 @@ class Bench:
         error = replay_error(self._measured, step_times(self.base, self.owners))
         few = bool(noise_unknown(self._measured))
         return IntervalCauses(error, step_spread(self._measured), few, by, 0.0, max(most - least, 0.0))
+
+    def impossible(self, job: Graph, step: str) -> tuple[Evidence, ...]:
+        """The finding that the job, with changed durations, has work above the device's peak rate; () where none is."""
+        base_s = self._figures(self.graph, step).loop.step_time_ns * 1e-9
+        return above_peak_rate(self.graph, job, self.job, self._accelerator, base_s, self._least) if self._accelerator else ()
+
+    def _unknown_s(self, job: Graph, step: str, length_s: float) -> float:
+        """How much further each end of a step's interval lies by what is unknown, seconds."""
+        base_s = self._figures(self.graph, step).loop.step_time_ns * 1e-9
+        return widening(with_evidence(self.trust, () if job is self.graph else self.impossible(job, step)), base_s, length_s)
 
     def moved(self, job: Graph, step: str) -> tuple[Contribution, ...]:
         """What differs on the critical path of a step, the largest difference first; the differences sum to the step's."""
@@ -164,6 +177,15 @@ class Bench:
     def _changed(self) -> dict[int, tuple[Graph, LoopFigures]]:
         """By position of the step, the changed job that was asked for last, and its figures."""
         return {}
+
+    @cached_property
+    def _accelerator(self) -> Accelerator | None:
+        known = Machine(self.job, self.graph).known
+        return known.accelerator if known is not None else None
+
+    @cached_property
+    def _least(self) -> tuple[LeastTimes, ...]:
+        return least_times(self.graph, self.job, self._accelerator) if self._accelerator else ()
 
     @cached_property
     def _measured(self) -> StepTimes:

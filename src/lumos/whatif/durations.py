@@ -16,6 +16,7 @@ import numpy as np
 
 from lumos.analyze.loop.spans import launches
 from lumos.analyze.task_class import bound_by_arithmetic
+from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
@@ -93,7 +94,7 @@ def parse_scale(text: str) -> Scale:
 def parse_slowdown(text: str) -> tuple[int, float]:
     """Parse RANK=FACTOR into both. Raises UsageError where FACTOR is not a number above 0."""
     rank, equals, factor = text.partition("=")
-    if not equals or not rank.strip().isdigit():
+    if not equals or not is_whole(rank.strip()):
         raise UsageError(f"--rank-slowdown {text!r}: write RANK=FACTOR, for instance 3=1.2")
     slower = number(factor, f"--rank-slowdown {text!r}")
     if not slower:

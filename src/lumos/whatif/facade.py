@@ -9,8 +9,11 @@ The keywords are turned into the words of the command line and parsed as those a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 
+from lumos.choices import as_mapping, as_number
+from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.result import Rows
 from lumos.trace.source import Source, as_job
@@ -21,7 +24,7 @@ from lumos.whatif.whatif import Changes
 from lumos.whatif.whatif import answer_changes as answer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from lumos.graph.table import Graph
     from lumos.whatif.answer import Answer
@@ -113,7 +116,7 @@ def whatif(
     sound answer, TraceError as `lumos.read` does.
     """
     wanted = changes_of(changes)
-    cells = None if grid is None else parse_grid(f"{key}={','.join(map(_text, values))}" for key, values in grid.items())
+    cells = None if grid is None else parse_grid(map(_axis, as_mapping(grid, "grid", "{'dp': (2, 4)}").items()))
     job = as_job(job, repair=repair)
     graph = build(job) if graph is None else graph
     return answer_of(job, graph, wanted, force=force) if cells is None else Rows(evaluate(job, graph, wanted, cells, force=force))
@@ -125,20 +128,37 @@ def changes_of(words: ChangeWords) -> Changes:
     for word in ChangeWords.__optional_keys__ - SettingWords.__optional_keys__:
         rest.pop(word, None)
     durations = Durations.parse(
-        (f"{glob}={float(factor)}" for glob, factor in words.get("scale", {}).items()),
-        _several(words.get("drop", ())),
-        _several(words.get("fuse", ())),
-        (f"{rank}={float(factor)}" for rank, factor in words.get("rank_slowdown", {}).items()),
+        (f"{glob}={factor}" for glob, factor in _factors(words.get("scale", {}), "scale", "{'*nccl*': 0.5}")),
+        _several(words.get("drop", ()), "drop"),
+        _several(words.get("fuse", ()), "fuse"),
+        (f"{rank}={factor}" for rank, factor in _factors(words.get("rank_slowdown", {}), "rank_slowdown", "{3: 1.2}")),
     )
     settings = parse_settings(f"{key}={_text(value)}" for key, value in rest.items())
-    network = tuple(f"{key}=x{float(factor)}" for key, factor in words.get("network", {}).items())
+    network = tuple(f"{key}=x{factor}" for key, factor in _factors(words.get("network", {}), "network", "{'bandwidth': 2}"))
     return Changes(
         settings, durations, words.get("base_cluster"), words.get("cluster"), network, words.get("repeat", False), words.get("host_factor")
     )
 
 
-def _several(globs: str | Sequence[str]) -> Sequence[str]:
-    return (globs,) if isinstance(globs, str) else globs
+def _factors(given: object, what: str, example: str) -> list[tuple[object, float]]:
+    """What is multiplied, and by what. Raises UsageError where it is no mapping to numbers."""
+    return [(key, as_number(factor, f"{what}[{key!r}]")) for key, factor in as_mapping(given, what, example).items()]
+
+
+def _several(globs: object, what: str) -> Sequence[str]:
+    """One pattern or several. Raises UsageError where it is neither."""
+    several = (globs,) if isinstance(globs, str) else globs
+    if not isinstance(several, Sequence) or not all(isinstance(glob, str) for glob in several):
+        raise UsageError(f"{what} = {globs!r} is neither a pattern nor a sequence of patterns")
+    return several
+
+
+def _axis(of: tuple[str, object]) -> str:
+    """A setting and its values as the option `--grid` has them. Raises UsageError where the values are no sequence."""
+    key, values = of
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise UsageError(f"grid[{key!r}] = {values!r} is no sequence of values; give one, for instance {{'dp': (2, 4)}}")
+    return f"{key}={','.join(map(_text, values))}"
 
 
 def _text(value: object) -> str:

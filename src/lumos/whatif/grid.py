@@ -19,8 +19,12 @@ from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
 from lumos.errors import LumosError, UsageError
 from lumos.simulate import Frozen, freeze, sweep_scaled
+from lumos.simulate.durations import scale
 from lumos.vocabulary import Basis
+from lumos.whatif.certainty.noise import step_times_of
+from lumos.whatif.certainty.peak import ABOVE_PEAK_RATE, above_peak_rate, least_times
 from lumos.whatif.durations import Scale, matching, number
+from lumos.whatif.machine import Machine
 from lumos.whatif.plan.identify import Identification
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import Changes, unchecked_answer
@@ -41,11 +45,13 @@ MOST_GROUPS = 1 << 12
 
 
 class Cell(NamedTuple):
-    """One combination. step_time_s: None where it was refused. refused: why, "" otherwise."""
+    """One combination. step_time_s: None where it was refused. refused: why, "" otherwise. impossible: what in it no such device could do
+    in so little time, "" for nothing."""
 
     settings: dict[str, str]
     step_time_s: float | None
     refused: str = ""
+    impossible: str = ""
 
 
 def parse_grid(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -94,7 +100,8 @@ def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str], plan: I
         found = unchecked_answer(job, graph, replace(changes, settings=settings, durations=durations), plan)
     except LumosError as error:
         return Cell(cell, None, str(error))
-    return Cell(cell, found.outcome.step_time_s)
+    impossible = (reason.message for reason in found.trust.reasons if reason.code == ABOVE_PEAK_RATE)
+    return Cell(cell, found.outcome.step_time_s, impossible=next(impossible, ""))
 
 
 def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[str, ...]], cells: list[dict[str, str]]) -> tuple[Cell, ...]:
@@ -105,10 +112,31 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
         return _each(job, graph, changes, cells)
     ready = step_sweep(graph, changes.durations.apply(graph, job), repeat=changes.repeat)
     seconds = scaled_steps(ready, masks, [{key: number(v, key) for key, v in cell.items()} for cell in cells])
-    plan = Identification(job, graph)
+    plan, possible = Identification(job, graph), _Possible(job, graph, changes)
     return tuple(
-        _one(job, graph, changes, cell, plan) if step is None else Cell(cell, step) for cell, step in zip(cells, seconds, strict=True)
+        _one(job, graph, changes, cell, plan) if step is None else Cell(cell, step, impossible=possible.why_not(masks, cell))
+        for cell, step in zip(cells, seconds, strict=True)
     )
+
+
+class _Possible:
+    """What combinations of factors ask of the job's device; its least times are worked out once."""
+
+    def __init__(self, job: Job, graph: Graph, changes: Changes) -> None:
+        self.job, self.graph, self.base = job, graph, changes.durations.apply(graph, job)
+        known = Machine(job, graph, changes.base_cluster).known
+        self.accelerator = known.accelerator if known is not None else None
+        self.least = least_times(graph, job, self.accelerator) if self.accelerator is not None else ()
+        owners = members(graph)
+        self.step_s = 1e-9 * step_times_of(graph, owners).named(owners.job[typical_position(owners)].name).length_ns
+
+    def why_not(self, masks: Mapping[str, Mask], cell: Mapping[str, str]) -> str:
+        """What in a combination is impossible; "" for nothing."""
+        altered = self.base
+        for key, mask in masks.items():
+            altered = scale(altered, mask, number(cell[key], key))
+        found = above_peak_rate(self.graph, altered, self.job, self.accelerator, self.step_s, self.least)
+        return found[0].message if found else ""
 
 
 class StepSweep(NamedTuple):

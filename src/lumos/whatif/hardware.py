@@ -20,10 +20,10 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import Shapes
+from lumos.segment.signatures import rounds_to_tf32
 from lumos.trace.table import ABSENT, Job
 from lumos.vocabulary import CollectiveKind, DType
 from lumos.whatif.durations import number
-from lumos.whatif.layout.precision import rounds_to_tf32
 from lumos.whatif.layout.rescale import modelled, operator_rows
 
 if TYPE_CHECKING:

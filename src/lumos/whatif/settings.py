@@ -5,12 +5,14 @@ A setting is a whole number or a word of a closed set. Which settings of a job c
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumos.errors import UsageError
+from lumos.model.transformer import LARGEST_SIZE, MOST_LAYERS, MOST_TOKENS
 from lumos.vocabulary import Precision, Recompute, Schedule
 
 if TYPE_CHECKING:
@@ -35,19 +37,22 @@ class SettingKind(StrEnum):
 
 ON, OFF = "on", "off"
 
+#: A whole number as people write it. `int` takes more: digits of other scripts, underscores, and as many as fill the memory.
+_WHOLE = re.compile("[+-]?[0-9]{1,18}")
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """A key of `--set`. values: by the way in which it can be changed, the words that it takes there; () for a whole number.
 
-    least, most: bounds of a whole number; most is None where there is no upper bound.
+    least, most: bounds of a whole number. The upper one is what no model and no cluster reaches; a recording bounds it further.
     """
 
     key: str
     help: str
     values: Mapping[Way, tuple[str, ...]]
     least: int = 1
-    most: int | None = None
+    most: int = LARGEST_SIZE
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -69,8 +74,8 @@ class Setting:
         value = _whole(self.key, text)
         if value < self.least:
             raise UsageError(f"--set {self.key}={text}: must be at least {self.least}")
-        if self.most is not None and value > self.most:
-            raise UsageError(f"--set {self.key}={text}: must be at most {self.most}")
+        if value > self.most:
+            raise UsageError(f"--set {self.key}={text}: must be at most {self.most:,}")
 
     def check_for(self, way: Way, text: str) -> None:
         """Raise UsageError where a job that is changed in this way does not take the word."""
@@ -85,13 +90,12 @@ def _nearest(text: str, words: Iterable[str]) -> str:
 
 
 def _whole(key: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"--set {key}={text}: not a whole number") from None
+    if not _WHOLE.fullmatch(text):
+        raise UsageError(f"--set {key}={text}: not a whole number of at most 18 digits")
+    return int(text)
 
 
-def _count(key: str, says: str, *ways: Way, least: int = 1, most: int | None = None) -> Setting:
+def _count(key: str, says: str, *ways: Way, least: int = 1, most: int = LARGEST_SIZE) -> Setting:
     return Setting(key, says, dict.fromkeys(ways, ()), least, most)
 
 
@@ -99,20 +103,20 @@ def _count(key: str, says: str, *ways: Way, least: int = 1, most: int | None = N
 SETTINGS: Mapping[str, Setting] = {
     setting.key: setting
     for setting in (
-        _count("seq", "tokens of a sequence", Way.BLOCKS, Way.PLAN),
+        _count("seq", "tokens of a sequence", Way.BLOCKS, Way.PLAN, most=MOST_TOKENS),
         _count("micro_batch", "sequences of a microbatch", Way.BLOCKS, Way.PLAN),
         _count("hidden", "width of the model", Way.BLOCKS, Way.PLAN),
         _count("heads", "attention heads", Way.BLOCKS, Way.PLAN),
         _count("ffn", "width of the feed-forward part", Way.BLOCKS, Way.PLAN),
         _count("vocab", "tokens of the vocabulary", Way.BLOCKS, Way.PLAN),
-        _count("layers", "layers of the model", Way.BLOCKS, Way.PLAN),
+        _count("layers", "layers of the model", Way.BLOCKS, Way.PLAN, most=MOST_LAYERS),
         _count("pp", "pipeline stages", Way.BLOCKS, Way.PLAN, Way.PASSES),
         _count("vpp", "virtual stages of a device", Way.BLOCKS, Way.PLAN, Way.PASSES),
         _count("microbatches", "microbatches of a step and replica", Way.BLOCKS, Way.PLAN, Way.PASSES),
         _count("dp", "replicas (data parallel)", Way.BLOCKS, Way.PLAN),
         _count("tp", "tensor-parallel ranks", Way.BLOCKS, Way.PLAN),
-        _count("cp", "context-parallel ranks", Way.PLAN),
-        _count("ep", "expert-parallel ranks", Way.PLAN),
+        _count("cp", "context-parallel ranks", Way.BLOCKS, Way.PLAN),
+        _count("ep", "expert-parallel ranks", Way.BLOCKS, Way.PLAN),
         _count("zero", "1 optimizer states sharded, 2 gradients too, 3 parameters too", Way.BLOCKS, Way.PLAN, least=0, most=3),
         Setting(
             "schedule",

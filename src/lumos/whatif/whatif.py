@@ -6,7 +6,7 @@ durations then apply to the result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,95 +15,52 @@ from lumos.analyze.loop.steady import steady, typical_position
 from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
-from lumos.cost.cluster import load_cluster
 from lumos.diagnostics import Diagnostic
-from lumos.errors import LumosError, UsageError
-from lumos.graph.one_off import recurring
-from lumos.segment.dimensions import Resize, Sizes, sizes
-from lumos.segment.segment import Segmentation, segment
+from lumos.errors import LumosError
+from lumos.segment.dimensions import Sizes, sizes
+from lumos.segment.resized import Resize
 from lumos.segment.weights import weights
 from lumos.simulate import simulate
 from lumos.simulate.durations import scale
 from lumos.stages import stage
 from lumos.trace.operations import is_operations
 from lumos.units import count
-from lumos.vocabulary import DType, Phase, Recompute
+from lumos.vocabulary import DType, Phase
 from lumos.whatif.answer import Answer, Changed, StepWork, answer, planned_answer, unchanged_tasks
 from lumos.whatif.certainty.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.whatif.certainty.peak import above_peak_rate
 from lumos.whatif.certainty.possible import check_microbatches, check_size
+from lumos.whatif.certainty.rebuilt import as_far_as_rebuilt
 from lumos.whatif.certainty.reproduced import as_far_as_reproduced
 from lumos.whatif.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, together, up_to_base, widened, with_evidence
 from lumos.whatif.certainty.unmeasured import loader_evidence
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations, check_altered, meant_operators
-from lumos.whatif.hardware import HOST_INTERVAL, HOST_UNKNOWN, check_links_matter, host_work, on_cluster, on_host
+from lumos.whatif.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work
 from lumos.whatif.layout.accumulate import accumulation_ns, operator_ns
-from lumos.whatif.layout.activations import exchanged, stream_ratio
 from lumos.whatif.layout.capture import capture, wants_graphs
-from lumos.whatif.layout.change import layers, microbatches, pipeline_stages, recompute
-from lumos.whatif.layout.exchange import replicas
 from lumos.whatif.layout.measured_layout import MeasuredLayout, measured_layout
-from lumos.whatif.layout.number_format import in_precision
-from lumos.whatif.layout.pipeline.recut import as_recorded_cut, recut_as
-from lumos.whatif.layout.pipeline.stages import pipelined, wanted_pipeline
+from lumos.whatif.layout.pipeline.recut import as_recorded_cut
 from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.layout.placed import add_work
 from lumos.whatif.layout.replicated import replicate
-from lumos.whatif.layout.resize import SIZE_KEYS, resize, sizes_of_rank
-from lumos.whatif.layout.sharding.exchanged import gathers_once
-from lumos.whatif.layout.sharding.sharded import sharded
-from lumos.whatif.layout.tensor import tensor_parallel
-from lumos.whatif.machine import Machine, has_device
+from lumos.whatif.layout.resize import SIZE_KEYS, sizes_of_rank
+from lumos.whatif.machine import has_device
 from lumos.whatif.plan.identify import ENOUGH_AGREEMENT, Identification, Identified
 from lumos.whatif.plan.needs import refusal
 from lumos.whatif.plan.passes import rearranged
 from lumos.whatif.plan.planned import Planned, between, planned
-from lumos.whatif.settings import check_settings, counts, needs_plan
+from lumos.whatif.settings import counts, needs_plan
+from lumos.whatif.structure import changed_layout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumos.cost.cluster import Cluster
     from lumos.graph.table import Graph
+    from lumos.segment.segment import Segmentation
     from lumos.trace.table import Job
 
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What to change. settings: of --set. base_cluster: where the trace was recorded, for traces that do not say. cluster:
-    where the job is to run. network: factors on its links (`hardware.network`). repeat: compare what a loop of the step takes, also
-    where the recording has one step only. host_factor: how much longer the CPU's work takes on `cluster`; None where nobody said.
-
-    Raises UsageError for a setting that does not exist, a value that no job could take, or a host factor without a cluster.
-    """
-
-    settings: Mapping[str, str] = field(default_factory=dict)
-    durations: Durations = field(default_factory=Durations)
-    base_cluster: str | None = None
-    cluster: str | None = None
-    network: tuple[str, ...] = ()
-    repeat: bool = False
-    host_factor: float | None = None
-
-    def __post_init__(self) -> None:
-        check_settings(self.settings)
-        if self.host_factor is not None and self.cluster is None:
-            raise UsageError("--host-factor is of the host of --cluster; name one, or slow the measured host with --scale 'cpu:*=F'")
-        if self.host_factor is not None and not 0 < self.host_factor < float("inf"):
-            raise UsageError(f"--host-factor {self.host_factor:g}: a factor must be above 0")
-
-    def moves_from(self, measured: Cluster) -> bool:
-        """Whether the job is to run on another machine than it was measured on: on another cluster, or beside a host that is described."""
-        return self.cluster is not None and (self.host_factor is not None or load_cluster(self.cluster) != measured)
-
-    def machine(self, job: Job, graph: Graph) -> Machine:
-        """Where the job was recorded and where it is to run."""
-        return Machine(job, graph, self.base_cluster, self.cluster, self.network)
-
-    @property
-    def structural(self) -> bool:
-        """Whether more than durations of named tasks change."""
-        return bool(self.settings or self.cluster or self.network)
+__all__ = ["Changes", "answer_changes", "changed_layout", "unchecked_answer"]
 
 
 @stage("answering the what-if")
@@ -121,7 +78,7 @@ def answer_changes(
     if not changes.structural and not changes.repeat:
         grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: unchecked_answer(job, graph, replace(changes, repeat=True), plan)))
     unseen = loader_evidence(job, graph, found.base.step_time_s, found.outcome.step_time_s)
-    same_shapes = not set(changes.settings) & {*SIZE_KEYS, "tp", "precision"}
+    same_shapes = not set(changes.settings) & {*SIZE_KEYS, "tp", "cp", "ep", "precision"}
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
     found = replace(found, diagnostics=notes, recorded=(found.recorded or job) if same_shapes else None)
     return widened(up_to_base(found) if unseen else found, with_evidence(together(grounds, found.trust), unseen))
@@ -139,13 +96,14 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
     graphs, machine = wants_graphs(changes.settings, graph), changes.machine(job, graph)
-    identified = _identified(job, graph, changes, plan or Identification(job, graph))
+    plan = plan or Identification(job, graph)
+    identified = _identified(job, graph, changes, plan)
     if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH_AGREEMENT):
         counted = {"layers": identified.job.model.layers, "microbatches": identified.job.plan.microbatches}
         check_size(len(graph), counts(changes.settings), counted)
         return _planned(identified, job, graph, changes)
     _whole_pipeline(job, graph, changes.settings)
-    segmentation = segment(recurring(graph), job)
+    segmentation = plan.segmentation
     counted = {"layers": segmentation.layers, "microbatches": 1 + max(p.label.microbatch for p in segmentation.pieces)}
     check_size(len(graph), counts(changes.settings), counted)
     check_size(len(graph), counts(changes.settings), {"pp": 1})
@@ -160,16 +118,17 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         placed, launches = capture(placed, layout.segmentation)
         modelled |= launches
         layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
-    if machine.alone and counts(changes.settings).get("dp", 1) > 1:
-        link = machine.link("dp")
-        replicated = replicate(placed, layout, job.traces[0], counts(changes.settings)["dp"], link, machine.accelerator)
+    copies = counts(changes.settings).get("dp", 1), counts(changes.settings).get("cp", 1)
+    if machine.alone and max(copies) > 1:
+        replicated = replicate(placed, layout, job.traces[0], copies, machine.link("dp"), machine.accelerator)
         placed, layout = replicated.placed, replicated.layout
     launching = _launching(measured, job, layout) if has_device(graph) and same is None else ()
     for assumed in layout.assumed:
         placed = add_work(placed, tuple(assumed(placed)), launching)
     modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
     altered = changes.durations.apply(placed.graph, new, (layout.segmentation.graph, placed.source))
-    factor = altered.duration / np.maximum(placed.graph.duration, 1)
+    before = placed.graph.duration
+    factor = np.divide(altered.duration, before, out=np.ones(len(before)), where=before > 0)  # what is left out may remain at the high end
     changed = Changed(
         graph=altered,
         owners=placed.owners,
@@ -188,7 +147,7 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
     if {"layers", "recompute"} & set(changes.settings):
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
         found = less_sure(found, "layers-uncertain", how, segmentation.confidence)
-    found = replace(found, recorded=new)
+    found = replace(as_far_as_rebuilt(found) if changes.settings else found, recorded=new)
     if same is not None:
         found = as_far_as_reproduced(found, graph, same, repeat=changes.repeat)
     added_s = 1e-9 * accumulation_ns(layout)
@@ -296,7 +255,7 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
         prediction,
         step,
         loop.basis,
-        (*(f"{k} = {v}" for k, v in changes.settings.items()), *_hardware_words(changes), *changes.durations.described()),
+        (*(f"{k} = {v}" for k, v in changes.settings.items()), *changes.hardware_words, *changes.durations.described()),
         spread(times, step_times(simulate(graph), owners)),
         measured_step(graph, times, step),
         (*graph.diagnostics, *noise_unknown(times), *loop.findings("the job"), *((HOST_UNKNOWN,) if unknown else ())),
@@ -312,56 +271,6 @@ def _possible(found: Answer, changes: Changes, microbatches: int, added_s: float
         steps = found.base.step_time_s, found.outcome.step_time_s
         check_microbatches(*steps, microbatches, counts(changes.settings)["microbatches"], added_s)
     return found
-
-
-def _hardware_words(changes: Changes) -> tuple[str, ...]:
-    cluster = (f"cluster = {changes.cluster}",) if changes.cluster else ()
-    return (*cluster, *(f"network {word}" for word in changes.network))
-
-
-def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
-    """The layout with the settings applied: sizes first, then how often blocks run."""
-    settings = changes.settings
-    wanted, machine = counts(settings), changes.machine(job, layout.segmentation.graph)
-    resized = {key: wanted[key] for key in SIZE_KEYS if key in wanted}
-    stages = pipeline_stages(layout.segmentation.graph, job)
-    needs_costs = bool(resized) or bool({"tp", "zero", "precision"} & set(settings)) or ("microbatches" in settings and stages == 1)
-    accelerator = machine.accelerator if needs_costs else None
-    if resized:
-        layout = resize(layout, job, accelerator, **resized)
-        layout = exchanged(layout, job, machine.known, stream_ratio(job, resized), {})
-    if "tp" in wanted:
-        layout = tensor_parallel(layout, job, accelerator, wanted["tp"], machine.known, stream_ratio(job, resized))
-    if "dp" in wanted and not machine.alone:
-        layout = replicas(layout, job, wanted["dp"], machine.fabric)
-    if "zero" in wanted:
-        layout = sharded(layout, job, accelerator, wanted["zero"], machine.known)
-    if changes.cluster and not has_device(layout.segmentation.graph):
-        raise LumosError(
-            "--cluster: the job ran on CPUs, which does not show how long its operators take on accelerators; use lumos predict"
-        )
-    if changes.cluster or changes.network:
-        old = machine.recorded
-        before, new = layout, machine.target(old) or old
-        layout = on_cluster(before, job, old, new, ", ".join(_hardware_words(changes)))
-        if new != old and not (changes.cluster or settings):
-            check_links_matter(before, layout)
-        if changes.moves_from(old):
-            layout = on_host(layout, changes.host_factor)
-    if "precision" in settings:
-        layout = in_precision(layout, job, accelerator, settings["precision"])
-    if "recompute" in settings:
-        layout = recompute(layout, Recompute(settings["recompute"]), gathers_once(layout, job))
-    if "layers" in wanted:
-        layout = layers(layout, job, wanted["layers"])
-    if stages > 1:
-        return recut_as(layout, job, settings, stages)
-    if "microbatches" in wanted:
-        layout = microbatches(layout, job, accelerator, wanted["microbatches"])
-    pipeline = wanted_pipeline(settings)
-    if pipeline is not None:
-        layout = pipelined(layout, job, pipeline, machine.link("pp"), stream_ratio(job, resized))
-    return layout
 
 
 def _work(segmentation: Segmentation, job: Job, changes: Changes, resized: Mapping[str, int], shared: float) -> tuple[StepWork, StepWork]:

@@ -9,11 +9,13 @@ import pytest
 from tests.whatif.layout.test_replicated import LARGE, SMALL, job_of
 
 import lumos
+from lumos.graph.table import Kind
 from lumos.report.export.kineto_nested import NestedRow, Nesting, OpenOperators
 from lumos.trace import read
 from lumos.trace.table import Category
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+EXAMPLE = EXAMPLES / "gpt-2rank-cpu"
 
 
 @pytest.fixture
@@ -76,3 +78,16 @@ def test_exchanges_that_a_change_adds_are_launched_on_their_own(tmp_path):
     assert {graph.collectives.kinds[k] for k in graph.collectives.kind} == {"all-reduce"}
     assert not [e for e in graph.evidence if "correlation" in e.message]
     assert lumos.replay(graph).step_time_ns * 1e-9 == pytest.approx(answer.outcome.step_time_s, rel=0.001)
+
+
+@pytest.mark.parametrize("change", [{"dp": 8}, {"tp": 2}, {"cp": 2}])
+def test_replaying_the_files_of_a_job_with_added_exchanges_takes_what_was_answered(tmp_path, change):
+    """What is replayed, not the times that were written: threads are handed work, and wait, and streams wait for the same exchanges."""
+    answer = lumos.whatif(EXAMPLES / "foreign" / "nn_Transformer__tf32", **change, force=True)
+    lumos.export(answer, kineto=tmp_path)
+    graph = lumos.build(lumos.read(tmp_path))
+    replayed = lumos.replay(graph)
+    steps = [step.replayed_ns for step in replayed.steps if step.basis == "period"]
+    assert steps and steps == pytest.approx([1e9 * answer.outcome.step_time_s] * len(steps), rel=0.001)
+    assert (graph.kind == Kind.RETURN).sum() == (answer.graph.kind == Kind.RETURN).sum()
+    assert graph.duration[graph.kind == Kind.OPERATOR].sum() == answer.graph.duration[answer.graph.kind == Kind.OPERATOR].sum()

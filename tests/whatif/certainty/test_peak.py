@@ -8,22 +8,35 @@ import pytest
 
 from lumos.cost.cluster import load_cluster
 from lumos.graph.build import build
+from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.vocabulary import Grade
+from lumos.whatif.bench import Bench
 from lumos.whatif.certainty.peak import above_peak_rate
 from lumos.whatif.durations import Durations
+from lumos.whatif.grid import evaluate
 from lumos.whatif.whatif import Changes, answer_changes
 
 
 @pytest.fixture
 def product(tmp_path):
     """One multiplication of 4,096 x 4,096 x 4,096 in bf16, 137.4 GFLOP, which takes 200 us on an H100."""
-    size, queue = [4096, 4096], {"pid": 0, "tid": 7, "args": {"stream": 7, "device": 0, "correlation": 1}}
+    return recorded(tmp_path, "aten::mm", [4096, 4096], 200)
+
+
+@pytest.fixture
+def sum_of_two(tmp_path):
+    """Two tensors of 65,536 x 4,096 values in bf16 are added: 1.61 GB are read and written, in 600 us on an H100."""
+    return recorded(tmp_path, "aten::add", [65536, 4096], 600)
+
+
+def recorded(tmp_path, operator, size, us):
+    queue = {"pid": 0, "tid": 7, "args": {"stream": 7, "device": 0, "correlation": 1}}
     shapes = {"Input Dims": [size, size], "Input type": ["c10::BFloat16", "c10::BFloat16"], "Concrete Inputs": ["", ""]}
     rows = [
-        {"cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 20, "args": shapes},
+        {"cat": "cpu_op", "name": operator, "ts": 0, "dur": 20, "args": shapes},
         {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 5, "dur": 5, "args": {"correlation": 1}},
-        {"cat": "kernel", "name": "gemm", "ts": 12, "dur": 200, **queue},
+        {"cat": "kernel", "name": "gemm", "ts": 12, "dur": us, **queue},
     ]
     events = [{"ph": "X", "pid": 1, "tid": 1, **row} for row in rows]
     device = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "numSms": 132, "totalGlobalMem": 85_000_000_000}]
@@ -45,3 +58,27 @@ def test_an_impossible_kernel_makes_the_answer_limited(product):
     found = answer_changes(product, build(product), Changes(durations=Durations.parse(["gemm=0.5"], (), (), ())), force=True)
     assert found.trust.grade is not Grade.SOUND and "above-peak-rate" in [reason.code for reason in found.trust.reasons]
     assert found.outcome.step_time_high_s > found.outcome.step_time_s + 38e-6
+
+
+@pytest.mark.parametrize(("factor", "short"), [("0.5", True), ("0.9", False), ("2", False)])
+def test_what_is_missing_to_the_rate_of_the_memory(sum_of_two, factor, short):
+    """All but what the cache holds must pass the memory: (1.61 GB − 50 MB) at 3.35 TB/s take 465.9 us, so 300 us are 165.9 too few."""
+    accelerator = load_cluster("h100").accelerator
+    assert (accelerator.cache_bytes, accelerator.memory_bytes_per_s) == (50e6, 3.35e12)
+    graph = build(sum_of_two)
+    altered = Durations.parse([f"gemm={factor}"], (), (), ()).apply(graph, sum_of_two)
+    found = above_peak_rate(graph, altered, sum_of_two, accelerator, 612e-6)
+    assert [reason.share * 612 for reason in found] == ([pytest.approx(465.9 - 300, abs=0.1)] if short else [])
+
+
+def test_the_explorer_and_the_grid_know_it_too(sum_of_two):
+    graph = build(sum_of_two)
+    halved = Durations.parse(["gemm=0.5"], (), (), ())
+    bench, answer = Bench(sum_of_two, graph, simulate(graph)), answer_changes(sum_of_two, graph, Changes(durations=halved), force=True)
+    shown = bench.outcome(bench.changed(halved), bench.typical)
+    assert shown.step_time_high_s - shown.step_time_s > 165e-6
+    assert shown.step_time_high_s - shown.step_time_s <= answer.outcome.step_time_high_s - answer.outcome.step_time_s
+    cells = evaluate(sum_of_two, graph, Changes(), {"scale:gemm": ("0.5", "0.9")}, force=True)
+    assert ["above the peak rate" in cell.impossible for cell in cells] == [True, False]
+    alone = evaluate(sum_of_two, graph, Changes(cluster=None, repeat=True), {"scale:gemm": ("0.5",)}, force=True)
+    assert "above the peak rate" in alone[0].impossible

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import step_times
 from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
+from lumos.graph.table import Kind
 from lumos.segment.segment import segment
+from lumos.segment.weights import gradients
 from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
@@ -133,6 +137,18 @@ def test_unequal_forward_and_backward_passes_are_refused():
         microbatches(replace(layout, segmentation=replace(found, pieces=tuple(ahead))), job, None, 3)
 
 
+def test_the_python_of_an_update_follows_the_number_of_weights():
+    """With twice the layers, those of the layers are twice as many: 4 layers of 12 each and 5 outside, 53, become 101."""
+    job, graph, layout = base()
+    found = replace(layout.segmentation, evidence={"forward": "repetition"})  # as if its update were not told apart by layers
+    per_layer = Counter(gradient.layer for gradient in gradients(found, 0, job.traces[0]))
+    assert per_layer == {-1: 5, 0: 12, 1: 12, 2: 12, 3: 12}
+    more = layers(replace(layout, segmentation=found), job, 8)
+    update = np.array([p.rank == 0 and p.label.phase == Phase.OPTIMIZER for p in found.pieces])[found.piece]
+    between = update & (graph.kind == Kind.HOST) & np.isin(found.piece, found.piece[update & (graph.kind == Kind.OPERATOR)])
+    assert between.any() and more.factor[between] == pytest.approx(101 / 53)
+
+
 def test_recomputation_runs_every_forward_layer_again():
     _, _, layout = base()
     again = recompute(layout, "full")
@@ -141,6 +157,14 @@ def test_recomputation_runs_every_forward_layer_again():
     assert {layout.pieces[i.piece].label.phase for i in extra} == {Phase.FORWARD}
     assert step(again) > 1.15 * step(layout)
     assert step(recompute(again, "none")) == step(layout)
+
+
+def test_a_job_without_recomputation_has_none_to_leave_out():
+    _, _, layout = base()
+    assert recompute(layout, "none").changes == ("recompute = none (as measured)",)
+    again = recompute(layout, "full")
+    assert recompute(again, "full").changes == ("recompute = full", "recompute = full (as measured)")
+    assert recompute(again, "none").changes == ("recompute = full", "recompute = none")
 
 
 def test_changes_of_different_things_commute():

@@ -6,12 +6,14 @@ import json
 
 import pytest
 
+from lumos.analyze.loop.steps import members
 from lumos.cost.cluster import load_cluster
 from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import moved
 from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.segment.segment import segment
+from lumos.segment.signatures import measured_work
 from lumos.trace import read
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.number_format import in_precision
@@ -66,6 +68,9 @@ def test_only_multiplications_change_between_fp32_and_tf32(tmp_path):
 def test_kernels_that_say_so_multiply_in_tf32(tmp_path):
     layout, job = layout_of(tmp_path, (*FORWARD[:-1], "cutlass_80_tensorop_s1688gemm_128x128_tn"))
     assert factors(in_precision(layout, job, A100, "fp32")) == [pytest.approx(ratio("tf32", "fp32"))]
+    graph = layout.segmentation.graph
+    (found,) = measured_work(graph, members(graph), 0, job.traces[0])  # the plan that is read back says the same
+    assert found.precision == "tf32"
 
 
 def test_under_autocast_inputs_are_cast_and_activations_shrink(tmp_path):

@@ -12,8 +12,9 @@ from lumos.cost.gemm import gemm
 from lumos.graph.build import build
 from lumos.graph.table import Dependency, Kind
 from lumos.segment.batch import shapes_of_weights
-from lumos.segment.dimensions import Resize, Sizes
+from lumos.segment.dimensions import Sizes
 from lumos.segment.products import ShapedOperator
+from lumos.segment.resized import Resize
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.whatif.layout.measured_layout import measured_layout

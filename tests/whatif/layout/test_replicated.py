@@ -96,7 +96,7 @@ def test_only_the_last_microbatch_exchanges(tmp_path):
 def test_the_graph_with_exchanges_is_one(tmp_path):
     job, graph = job_of(tmp_path, SMALL, LARGE)
     layout = measured_layout(segment(graph, job))
-    placed = replicate(assemble_pieces(layout), layout, job.traces[0], 4, load_cluster("h100"), None).placed
+    placed = replicate(assemble_pieces(layout), layout, job.traces[0], (4, 1), load_cluster("h100"), None).placed
     check_graph(placed.graph)
     assert len(placed.graph) == len(graph) + 2
     assert (placed.source[-2:] == -1).all()

@@ -37,8 +37,18 @@ LAYERS = 3
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 
 
-def work():
-    """The operators of a step: name, input shapes, sequence number, whether on the thread of the backward pass."""
+def work(vocabulary=0, tables=0):
+    """The operators of a step: name, input shapes, sequence number, whether on the thread of the backward pass. vocabulary: of an embedding
+    and a head, with a table for both or one each."""
+    if vocabulary:
+        head = [TOKENS, 512], [vocabulary, 512]
+        yield "aten::embedding", [[vocabulary, 512], [2, 8]], 1, False
+        yield from work()
+        yield "aten::linear", list(head), 99, False
+        yield "aten::mm", [[TOKENS, vocabulary], [vocabulary, 512]], 99, True
+        for _ in range(tables):
+            yield "torch::autograd::AccumulateGrad", [[vocabulary, 512]], 1, True
+        return
     forward = [(each, i) for i, each in enumerate(LAYER * LAYERS, 10)]
     for each, number in forward:
         if each is None:
@@ -53,10 +63,10 @@ def work():
     yield "aten::add_", [[512, 512]], -1, False
 
 
-def recorded(tmp_path):
+def recorded(tmp_path, **outside):
     """The step, each kernel of which takes 100 µs on one stream."""
     events, at = [], 1000
-    for i, (name, dims, number, behind) in enumerate(work(), 1):
+    for i, (name, dims, number, behind) in enumerate(work(**outside), 1):
         at, ids, thread = 1000 + 20 * i, {"External id": i}, 2 if behind else 1
         shown = {"Input Dims": dims, "Input type": ["c10::BFloat16"] * len(dims)}
         numbered = {"Sequence number": number} if number >= 0 and not behind else {}
@@ -99,6 +109,19 @@ def test_what_some_plans_leave_whole_widens_the_interval(tmp_path):
     narrow = 4 * LAYERS * 100e-6  # two narrow projections of a layer, forward and backward
     assert outcome.step_time_s < answer.base.step_time_s
     assert outcome.step_time_high_s - outcome.step_time_s > 0.1 * narrow
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "tables", "shared"),
+    [(1000, 2, True), (1000, 1, False), (1280, 1, True), (1001, 2, False)],  # 1280 is padded to 128 for each of two ranks
+)
+def test_a_table_that_embedding_and_head_have_in_common_stays_whole(tmp_path, vocabulary, tables, shared):
+    job, graph = recorded(tmp_path, vocabulary=vocabulary, tables=tables)
+    layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"])))
+    names = [graph.names[i] for i in graph.name.tolist()]
+    head = [i for i, name in enumerate(names) if name == "kernel of aten::linear"][-1]
+    assert bool(layout.factor[head] < 1) is shared
+    assert bool(layout.low[head] < 1) is (vocabulary != 1001)  # odd ones cannot be shared at all
 
 
 def test_heads_that_ranks_cannot_share_are_refused(tmp_path):

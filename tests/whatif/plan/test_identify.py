@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +12,15 @@ from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from
 from lumos.predict.predict import predict_job
 from lumos.report.export.kineto import write_kineto
+from lumos.segment.segment import segment
 from lumos.trace import read
+from lumos.whatif.plan import identify
 from lumos.whatif.plan.identify import Identification, _alike
 from lumos.whatif.plan.planned import with_settings
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import Changes, answer_changes, unchecked_answer
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "gpt-2rank-cpu"
 
 
 def _job(sizes=None, **settings):
@@ -117,3 +122,13 @@ def test_ranks_that_launched_the_same_work_are_compared_once():
     short, long = Counter({("gemm", 8): 2}), Counter({("gemm", 8): 3})
     groups = _alike([short, short, Counter(short), long], [0, 1, 0, 1])
     assert [(each.stage, each.ranks, each.work["gemm", 8]) for each in groups] == [(0, 2, 2), (1, 1, 2), (1, 1, 3)]
+
+
+def test_many_whatifs_of_a_job_cut_it_once(monkeypatch):
+    job = read(str(EXAMPLE))
+    graph = build(job)
+    known, cuts = Identification(job, graph), []
+    monkeypatch.setattr(identify, "segment", lambda *given: cuts.append(given) or segment(*given))
+    for layers in ("3", "4"):
+        unchecked_answer(job, graph, Changes({"layers": layers}), known)
+    assert len(cuts) == 1

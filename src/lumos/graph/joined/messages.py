@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.characters import is_whole
 from lumos.graph.enclosing import Ranges
 from lumos.graph.joined.arguments import integer, shape_bytes, text
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
@@ -94,7 +95,7 @@ def issued_message(trace: Trace, row: int, issuer: int, members: Mapping[str, st
     arguments = text(trace, issuer, "Concrete Inputs") if issuer != ABSENT and kind in SIDES and len(members) <= 1 else None
     values = json.loads(arguments) if arguments else []
     peer = str(values[_PEER_ARGUMENT]) if len(values) > _PEER_ARGUMENT else ""
-    return Message(kind is CollectiveKind.SEND, int(peer), None, shape_bytes(trace, row)) if peer.isdecimal() else None
+    return Message(kind is CollectiveKind.SEND, int(peer), None, shape_bytes(trace, row)) if is_whole(peer) else None
 
 
 def group_name(trace: Trace, row: int, members: Mapping[str, str]) -> str | None:

@@ -27,10 +27,15 @@ from lumos.whatif.answer import Answer
 
 #: An answer of `whatif`, a prediction, or a search, of which the best plan is meant.
 Result: TypeAlias = Answer | Prediction | Found
-_Path: TypeAlias = str | os.PathLike[str] | None
 
 
-def export(result: Result, *, perfetto: _Path = None, chakra: _Path = None, kineto: _Path = None) -> None:
+def export(
+    result: Answer | Prediction | Found,
+    *,
+    perfetto: str | os.PathLike[str] | None = None,
+    chakra: str | os.PathLike[str] | None = None,
+    kineto: str | os.PathLike[str] | None = None,
+) -> None:
     """Write the changed, the predicted or the best job.
 
     perfetto: a file (.json or .json.gz) for ui.perfetto.dev; of a predicted job, a rank of each pipeline stage. chakra: a folder for one

@@ -185,9 +185,14 @@ class _Sheet:
         kinds = (Kind.OPERATOR, Kind.LAUNCH, Kind.RUNTIME, Kind.SYNC)
         return self.nesting is not None and row >= 0 and self.graph.kind[task] in kinds and self.nesting.name(row) == name
 
+    def _begins(self, task: int) -> bool:
+        """Whether a thread that was idle begins again at a return, after work of another thread. Others end a call."""
+        kinds = self.graph.pred_kind[self.graph.pred_offset[task] : self.graph.pred_offset[task + 1]]
+        return bool((kinds == Dependency.HAND_OFF).any())
+
     def _operators(self, around: OpenOperators, task: int, thread: int) -> Iterator[str]:
         """The operators that end before a task of a thread."""
-        if self.graph.kind[task] == Kind.RETURN:
+        if self.graph.kind[task] == Kind.RETURN and not self._begins(task):
             around.longer(self.end[task])
         elif self._nests(task):
             yield from self._written(around.piece(int(self.graph.event[task]), self.start[task], self.end[task]), thread)
@@ -220,23 +225,25 @@ class _Sheet:
         early = [d for d in self.work[task] if d in self.added and any(d in self.awaits[w] for w in own)]
         late = [d for d in self.work[task] if d in self.added and d not in early]
         groups = [*([d] for d in early), own, *([d] for d in late)]
-        rest = max(end - begin - CALL * sum(len(self.awaits[d]) + (d in self.record) for group in groups for d in group), 0)
+        others = len(early) + len(late) + sum(len(self.awaits[d]) + (d in self.record) for group in groups for d in group)
+        each = min(CALL, (end - begin) // (others + 1))  # a call of its own time each: by their begins it is known what a record follows
+        rest = end - begin - each * others
         at = begin
         for work in groups:
             for device, before in ((d, b) for d in work for b in self.awaits[d]):
-                number, stop = next(self.fresh), min(at + CALL, end)
+                number, stop = next(self.fresh), at + each
                 yield complete("cuda_runtime", "cudaStreamWaitEvent", at, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
                 yield stream_wait(self._stream(device), self._stream(before), self.record[before], at, number, self._device(device))
                 at = stop
             number = task + 1 if work is own else self.added[work[0]]
-            stop = min(at + rest, end) if work is own else at
+            stop = at + (rest if work is own else each)
             shown = name if work is own else "cudaLaunchKernelExC"
             yield complete("cuda_runtime", shown, at, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
             if work:
                 yield flow("s", number, PROCESS, thread, at)
             at = stop
             for number in (self.record[d] for d in work if d in self.record):
-                stop = min(at + CALL, end)
+                stop = at + each
                 yield complete("cuda_runtime", "cudaEventRecord", at, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
                 at = stop
 

@@ -91,7 +91,7 @@ def _print_moved(console: Console, found: Answer) -> None:
 
 
 def print_grid(console: Console, cells: Sequence[Cell], trust: Trust) -> None:
-    """Print how far the job can be trusted and every combination, the fastest first; then those that were refused."""
+    """Print how far the job can be trusted and every combination, the fastest first; then why some were refused or cannot be."""
     print_trust(console, trust)
     done = sorted((c for c in cells if c.step_time_s is not None), key=lambda c: c.step_time_s or 0.0)
     if done:
@@ -99,6 +99,6 @@ def print_grid(console: Console, cells: Sequence[Cell], trust: Trust) -> None:
         rows = [(*c.settings.values(), seconds(c.step_time_s or 0.0)) for c in done]
         table(console, (*keys, "step"), rows, left=range(len(keys)))
     for cell in cells:
-        if cell.step_time_s is None:
+        if cell.refused or cell.impossible:
             words = ", ".join(f"{k}={v}" for k, v in cell.settings.items())
-            paragraph(console, (words, "yellow"), f": {cell.refused}")
+            paragraph(console, (words, "yellow"), f": {cell.refused or cell.impossible}")

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 Z80 = 1.2816
 #: Standard deviation of a normal distribution, divided by the median distance from its median.
 NORMAL = 1.4826
-#: The fewest steps from which the spread of the steps is estimated.
+#: The fewest steps from which the spread of the steps is estimated by the distance from their median.
 _FEWEST = 3
-#: Half-width of the interval of a step, as a fraction, where there are fewer: no replay of a public trace is that far off in a scored
+#: The 90th percentile of Student's t with one degree of freedom, tan(0.4 π): two steps have one.
+T80_OF_TWO = 3.0777
+#: Half-width of the interval of a step, as a fraction, where there is one: no replay of a public trace is that far off in a scored
 #: step (docs/accuracy.md).
 FEW_STEPS = 0.02
 
@@ -47,19 +49,23 @@ def replay_error(truth: StepTimes, replayed: StepTimes) -> float:
 
 def step_spread(times: StepTimes) -> float:
     """Half-width of the 80 % interval in which the steps of a job lie, as a fraction, from the median distance from the median step;
-    FEW_STEPS with fewer than _FEWEST steps that count."""
+    of two steps, from their difference; FEW_STEPS of one."""
     lengths = np.array([step.length_ns for step in times.counted], float)
-    middle = np.median(lengths) if len(lengths) >= _FEWEST else 0.0
-    return float(Z80 * NORMAL * np.median(np.abs(lengths - middle)) / middle) if middle else FEW_STEPS
+    middle = np.median(lengths) if len(lengths) > 1 else 0.0
+    if not middle:
+        return FEW_STEPS
+    if len(lengths) < _FEWEST:
+        return float(T80_OF_TWO * lengths.std(ddof=1) / middle)
+    return float(Z80 * NORMAL * np.median(np.abs(lengths - middle)) / middle)
 
 
 def noise_unknown(times: StepTimes) -> tuple[Diagnostic, ...]:
-    """The diagnostic for a trace with too few steps to estimate how much they differ; () where it has enough."""
+    """The diagnostic for a trace with too few steps to estimate how much they differ; () where it has more than one."""
     found = len(times.counted)
-    if found >= _FEWEST:
+    if found > 1:
         return ()
     message = (
-        f"the trace has {count(found, times.basis)} of its step, which do not show how much steps differ: the interval takes"
+        f"the trace has {count(found, times.basis)} of its step, which does not show how much steps differ: the interval takes"
         f" {FEW_STEPS:.0%} for that; record {_FEWEST + 1} steps or more that follow one another"
     )
     return (Diagnostic("step-noise-unknown", message),)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lumos.whatif.layout.placed import Placed
 
 #: Share of the step by which it may differ at most. More says that the recording ran otherwise than the rules assume.
-MOST = 0.1
+MOST_OFF = 0.1
 #: Share from which an answer is limited: half of what the replay of a step may be off at worst.
 EXACT = 0.01
 
@@ -41,7 +41,7 @@ def as_far_as_reproduced(found: Answer, graph: Graph, same: Placed, *, repeat: b
         f"the recorded pipeline, cut by the same rules as the changed one, takes {1e3 * again.outcome.step_time_s:,.2f} ms a step and not"
         f" {1e3 * base:,.2f} ms"
     )
-    if off > MOST:
+    if off > MOST_OFF:
         raise LumosError(f"--set: {message}, so they do not describe how this job runs; ask lumos predict")
     if off <= NEGLIGIBLE:
         return found

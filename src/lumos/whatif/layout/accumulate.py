@@ -17,7 +17,8 @@ from lumos.analyze.loop.steps import members
 from lumos.cost.memory_bound import moved
 from lumos.cost.operators import elements
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Resize, Shapes, sizes
+from lumos.segment.dimensions import Shapes, sizes
+from lumos.segment.resized import Resize
 from lumos.segment.weights import Gradient, gradients, weights
 from lumos.whatif.layout.measured_layout import Extra
 from lumos.whatif.layout.rescale import operator_rows

@@ -8,6 +8,7 @@ operators cost, and `exchange` what changed collectives and more replicas cost.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
@@ -16,8 +17,9 @@ import numpy as np
 
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Resize, sizes
-from lumos.segment.weights import weights
+from lumos.segment.dimensions import sizes
+from lumos.segment.resized import Resize
+from lumos.segment.weights import gradients, weights
 from lumos.vocabulary import Phase, Recompute
 from lumos.whatif.layout.accumulate import accumulation
 from lumos.whatif.layout.measured_layout import NOTHING, Extra
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator
     from lumos.graph.table import Graph
     from lumos.segment.segment import Label
-    from lumos.trace.table import Job
-    from lumos.whatif.layout.measured_layout import Instance, MeasuredLayout
+    from lumos.trace.table import Job, Trace
+    from lumos.whatif.layout.measured_layout import Factors, Instance, MeasuredLayout
 
+#: What operators and kernels are called that update lists of weights.
+_LISTS = re.compile(r"_foreach_|_fused_|multi_tensor")
 #: What DistributedDataParallel calls its copies of gradients into buckets and back, which it makes where it exchanges them.
 _BUCKETS = re.compile(r"torch(\.|::)distributed(\.ddp\.|::)reducer::")
 
@@ -70,17 +74,28 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
     ranks = tuple(_relayered(layout, items, new) for items in layout.ranks)
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
     for position, trace in enumerate(job.traces):
-        same = Resize(sizes(trace), sizes(trace))
-        by_layer = weights(segmentation, position, trace, same)
-        outer = by_layer.get(-1, 0)
-        inner = sum(v for layer, v in by_layer.items() if layer >= 0)
-        if inner:
-            ratio = (outer + sum(by_layer.get(layer, 0) for layer in new)) / (outer + inner)
-            multiply(columns, whole_updates(layout, position), segmentation.graph.duration, (ratio,) * 3, 0.0)
+        _more_updates(columns, layout, position, trace, new)
     change = f"layers = {count // each * stages} (measured: {measured // each * stages})"
     if each > 1:
         change += f" in each of {each} stacks"
     return replace(layout, ranks=ranks, factor=columns[0], low=columns[1], high=columns[2], changes=(*layout.changes, change))
+
+
+def _more_updates(columns: Sequence[Factors], layout: MeasuredLayout, position: int, trace: Trace, layers_of: Sequence[int]) -> None:
+    """Let an update of all weights at once be that of the weights of other layers, in place: what works on their values takes time in
+    proportion to these; what prepares that on the CPU, with the Python between, in proportion to how many weights there are, where the
+    trace shows it. layers_of: the new layers, by their measured numbers."""
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    updates = whole_updates(layout, position)
+    values = weights(segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
+    tensors = Counter(gradient.layer for gradient in gradients(segmentation, position, trace)) or values
+    works = graph.on_device if graph.on_device.any() else graph.kind == Kind.OPERATOR
+    between = np.flatnonzero((graph.kind == Kind.HOST) & np.isin(segmentation.piece, segmentation.piece[updates]))
+    for tasks, by_layer in ((updates[works[updates]], values), (np.append(updates[~works[updates]], between), tensors)):
+        before = sum(by_layer.values())
+        if any(layer >= 0 for layer in by_layer):
+            after = by_layer.get(-1, 0) + sum(by_layer.get(layer, 0) for layer in layers_of)
+            multiply(columns, tasks, graph.duration, (after / before,) * 3, 0.0)
 
 
 def pipeline_stages(graph: Graph, job: Job) -> int:
@@ -145,14 +160,20 @@ def _pass(layout: MeasuredLayout, item: Instance) -> tuple[int, ...] | None:
 
 
 def whole_updates(layout: MeasuredLayout, position: int) -> np.ndarray:
-    """Tasks of a rank's optimizer if it updates all layers at once. One that updates layer by layer is repeated instead."""
+    """Tasks of a rank's optimizer if it updates all layers at once. One that updates layer by layer is repeated instead. Where something
+    else is done to every layer before (a pipeline's schedule divides the gradients), the tasks are those outside the layers, if they update
+    lists of weights and nothing in the layers does."""
     segmentation, graph = layout.segmentation, layout.segmentation.graph
-    by_layer = segmentation.evidence.get("optimizer") == "repetition"
-    if by_layer:
-        return np.empty(0, np.int64)
     of_optimizer = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[
         segmentation.piece
     ]
+    if segmentation.evidence.get("optimizer") == "repetition":
+        in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
+        of_lists = np.array([_LISTS.search(name) is not None for name in graph.names], bool)[graph.name]
+        if (of_optimizer & in_layer & of_lists).any():
+            return np.empty(0, np.int64)
+        works = of_lists | ~graph.on_device if (of_optimizer & of_lists & graph.on_device).any() else np.zeros(len(graph), bool)
+        of_optimizer &= works & ~in_layer
     return np.flatnonzero(of_optimizer & (graph.kind != Kind.HOST))
 
 
@@ -257,14 +278,14 @@ def recompute(layout: MeasuredLayout, wanted: str, once: frozenset[int] = frozen
     segmentation = layout.segmentation
     if not segmentation.layers or not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
         raise LumosError("--set recompute: needs layers and a backward pass in the trace (see lumos inspect --blocks)")
-    recomputes = any(p.label.phase == Phase.RECOMPUTE for p in segmentation.pieces)
+    recomputes = any(layout.pieces[i.piece].label.phase == Phase.RECOMPUTE or i.thread_of >= 0 for items in layout.ranks for i in items)
+    if recomputes is (wanted == Recompute.FULL):
+        return replace(layout, changes=(*layout.changes, f"recompute = {wanted} (as measured)"))
     if wanted == Recompute.NONE:
         ranks = tuple(
             tuple(i for i in items if layout.pieces[i.piece].label.phase != Phase.RECOMPUTE and i.thread_of < 0) for items in layout.ranks
         )
         return replace(layout, ranks=ranks, changes=(*layout.changes, "recompute = none"))
-    if recomputes:
-        return replace(layout, changes=(*layout.changes, "recompute = full (as measured)"))
     ranks = tuple(_recomputed(layout, items) for items in layout.ranks)
     if ranks == layout.ranks:
         raise LumosError("--set recompute: no layer's backward pass has its forward pass in the same step (lumos inspect --blocks)")

@@ -35,8 +35,12 @@ NO_LINK = (
 )
 
 
-def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | None) -> MeasuredLayout:
-    """The layout with `count` data-parallel replicas; new replicas do the same work as the measured ones.
+def replicas(
+    layout: MeasuredLayout, job: Job, count: int | None, cluster: Cluster | None, sharing: tuple[int, int] = (1, 1)
+) -> MeasuredLayout:
+    """The layout with `count` data-parallel replicas, or as many as there are for None; new replicas do the same work as the measured ones.
+
+    sharing: how many ranks of a replica share its sequences, as measured and as they are to (`context`): they exchange gradients too.
 
     Collectives over the whole job are taken for the data-parallel ones; where tensor-parallel ranks share the layers, those of other groups
     of as many ranks as the job has replicas then. Where replicas share their parameters, each updates a part, as large as there are few.
@@ -45,7 +49,7 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
     where a link is needed and `cluster` is None, and where the trace does not show which collectives exchange gradients.
     """
     graph = layout.segmentation.graph
-    if count < 1:
+    if count is not None and count < 1:
         raise UsageError(f"--set dp={count}: must be at least 1")
     worlds = {t.world_size for t in job.traces if t.world_size}
     world = worlds.pop() if len(worlds) == 1 else len(job.traces)
@@ -64,8 +68,11 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
         chosen = _exchanges(layout, facts, world)
     if not len(chosen):
         raise LumosError(f"--set dp: no collective of the {world} replicas with a known size in the trace")
+    wanted = count or world // sharing[0]
+    described = (f"dp = {wanted} (measured: {world // sharing[0]})",) if count is not None else ()
+    count = wanted * sharing[1]
     if count == world:
-        return replace(layout, changes=(*layout.changes, f"dp = {count} (as measured)"))
+        return replace(layout, changes=(*layout.changes, *(f"dp = {wanted} (as measured)" for _ in described)))
     if cluster is None:
         raise LumosError(NO_LINK)
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
@@ -95,7 +102,6 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
     updates = updates_of_parts(layout, job)
     for column in columns:
         column[updates] *= world / count
-    change = f"dp = {count} (measured: {world})"
     return replace(
         layout,
         factor=columns[0],
@@ -103,7 +109,7 @@ def replicas(layout: MeasuredLayout, job: Job, count: int, cluster: Cluster | No
         high=columns[2],
         modelled=frozenset(modelled),
         awaited=(*layout.awaited, *_waits(layout, facts.task[chosen])),
-        changes=(*layout.changes, change),
+        changes=(*layout.changes, *described),
         diagnostics=(*layout.diagnostics, *notes.values()),
     )
 

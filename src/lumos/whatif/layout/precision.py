@@ -28,6 +28,7 @@ from lumos.graph.table import Kind
 from lumos.segment.batch import convolution_work, is_recurrent
 from lumos.segment.dimensions import Shapes, is_attention
 from lumos.segment.products import product
+from lumos.segment.signatures import rounds_to_tf32
 from lumos.segment.weights import gradients
 from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
 
 #: Types of 16 bits, and those of 32.
 HALF, SINGLE = (DType.BF16, DType.FP16), (DType.FP32, DType.TF32)
-#: Kernels that multiply fp32 on tensor cores, as NVIDIA's libraries name them.
-_TF32 = re.compile(r"tf32|s1688", re.IGNORECASE)
 #: Operators that change the type of a tensor, and the nodes of autograd around them.
 _CASTS = re.compile(r"aten::(to|_to_copy|copy_)$|(autograd::engine::evaluate_function: )?ToCopyBackward\d*$")
 #: How a cast says to which type, among its arguments: PyTorch's numbers of types.
@@ -75,11 +74,6 @@ def computing(layout: MeasuredLayout, job: Job) -> DType | None:
                 rounded = dtype is DType.FP32 and rounds_to_tf32(graph.names[graph.name[task]])
                 spent[DType.TF32 if rounded else dtype] += int(graph.duration[task])
     return spent.most_common(1)[0][0] if spent else None
-
-
-def rounds_to_tf32(kernel: str) -> bool:
-    """Whether a kernel of tensors in fp32 multiplies in tf32, by its name."""
-    return bool(_TF32.search(kernel))
 
 
 def type_of(o: ShapedOperator) -> DType | None:

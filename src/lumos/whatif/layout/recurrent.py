@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from lumos.cost.estimate import Estimate
     from lumos.cost.operators import Shape
     from lumos.graph.table import Graph
-    from lumos.segment.dimensions import Resize, Shapes
+    from lumos.segment.dimensions import Shapes
     from lumos.segment.products import ShapedOperator
+    from lumos.segment.resized import Resize
     from lumos.simulate.durations import Mask
     from lumos.trace.table import Int64
     from lumos.whatif.layout.measured_layout import Factors

@@ -23,7 +23,8 @@ from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Resize, Shapes, sizes
+from lumos.segment.dimensions import Shapes, sizes
+from lumos.segment.resized import Resize
 from lumos.segment.weights import gradients, weights
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, DType, Phase
@@ -63,9 +64,10 @@ class Replicated(NamedTuple):
 
 
 def replicate(
-    placed: Placed, layout: MeasuredLayout, trace: Trace, replicas: int, cluster: Cluster, accelerator: Accelerator | None
+    placed: Placed, layout: MeasuredLayout, trace: Trace, copies: tuple[int, int], cluster: Cluster, accelerator: Accelerator | None
 ) -> Replicated:
-    """The placed job of one process as one of `replicas`. accelerator: on which it ran; None for a CPU.
+    """The placed job of one process as one of several. copies: the replicas, and the ranks of each that share its sequences; all of them
+    exchange gradients. accelerator: on which it ran; None for a CPU.
 
     Raises LumosError where the recording does not show the weights or the backward pass.
     """
@@ -75,19 +77,21 @@ def replicate(
             f"--set dp: {trace.path} shows no backward pass with the shapes of its weights, so it is not known how many gradients its"
             " replicas would exchange; record a training step with record_shapes=True"
         )
-    times = [collective(CollectiveKind.ALL_REDUCE, replicas, b.nbytes, cluster) for b in buckets]
+    replicas, sharing = copies
+    times = [collective(CollectiveKind.ALL_REDUCE, replicas * sharing, b.nbytes, cluster) for b in buckets]
     each = operator_ns(layout, 0, trace) if accelerator is not None else 0.0
     copied = longer(placed, _copies(placed, layout, trace, accelerator))
     added = add_work(copied, list(_exchanges(placed, buckets, [times_of(t) for t in times])), [each])
     steps = sum(b.last for b in buckets)
     megabytes = sum(b.nbytes for b in buckets) / steps / 1e6
     text = (
-        f"dp = {replicas}: the recording is of one process and shows no exchange of gradients; assumed are {megabytes:,.0f} MB a step in"
-        f" {counted(len(buckets) // steps, 'bucket')}, exchanged beside the backward pass over the links of {cluster.name}, and replicas"
-        " that work alike"
+        f"{f'dp = {replicas}' if replicas > 1 else f'cp = {sharing}'}: the recording is of one process and shows no exchange of gradients;"
+        f" assumed are {megabytes:,.0f} MB a step in {counted(len(buckets) // steps, 'bucket')}, exchanged beside the backward pass over"
+        f" the links of {cluster.name}, and all work alike"
     )
     notes = (*layout.diagnostics, Diagnostic("exchange-assumed", text))
-    return Replicated(added, replace(layout, changes=(*layout.changes, f"dp = {replicas} (measured: 1)"), diagnostics=notes))
+    changes = (*layout.changes, *((f"dp = {replicas} (measured: 1)",) if replicas > 1 else ()))
+    return Replicated(added, replace(layout, changes=changes, diagnostics=notes))
 
 
 def _weight_bytes(trace: Trace) -> int:
@@ -128,7 +132,7 @@ def _copies(placed: Placed, layout: MeasuredLayout, trace: Trace, accelerator: A
     of_layer = accumulation(layout, 0, trace, accelerator, passes=2)
     of_instance, kind = placed.instance, placed.graph.kind
     more: Counter[int] = Counter()
-    for step in _steps(layout):
+    for step in backward_ends(layout):
         back = Extra()
         for instance, layers in step.ready.items():
             extra = sum((of_layer.get(layer, NOTHING) for layer in layers.elements()), NOTHING)
@@ -147,7 +151,7 @@ def _lengthen(more: Counter[int], tasks: Int64, kind: Int8, extra: Extra) -> Non
             more[task] += ns
 
 
-class _Step(NamedTuple):
+class BackwardEnd(NamedTuple):
     """The end of a step's backward pass. ready: the instances after which gradients are ready, and the layers whose they are (-1: outside
     the layers, HEAD: before them), each as often as it is repeated there. end: the last instance."""
 
@@ -155,7 +159,7 @@ class _Step(NamedTuple):
     end: int
 
 
-def _steps(layout: MeasuredLayout, position: int = 0) -> Iterator[_Step]:
+def backward_ends(layout: MeasuredLayout, position: int = 0) -> Iterator[BackwardEnd]:
     """The ends of the backward passes of the rank at a position. The gradients of a layer are ready after the last of its pieces, those
     outside the layers where the layers begin or at the end of the backward pass."""
     first = sum(map(len, layout.ranks[:position]))
@@ -174,12 +178,12 @@ def _steps(layout: MeasuredLayout, position: int = 0) -> Iterator[_Step]:
             ready[runs[0][-1][0]][HEAD] += 1
         end = last_pass[-1][0]
         ready[end][-1] += 1
-        yield _Step(ready, end)
+        yield BackwardEnd(ready, end)
 
 
 def buckets_of(layout: MeasuredLayout, gradients: dict[int, int], position: int = 0) -> Iterator[Bucket]:
     """The exchanges of every step of the rank at a position, in order. gradients: their bytes by layer."""
-    for step in _steps(layout, position):
+    for step in backward_ends(layout, position):
         nbytes = {
             instance: sum(times * gradients.get(layer, 0) for layer, times in layers.items()) for instance, layers in step.ready.items()
         }

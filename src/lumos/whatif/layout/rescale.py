@@ -30,7 +30,7 @@ from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.segment.batch import convolution_work, is_recurrent
-from lumos.segment.dimensions import Resize, Shapes, Sizes, is_attention, positions_first
+from lumos.segment.dimensions import Shapes, Sizes, is_attention, positions_first
 from lumos.segment.products import ShapedOperator, product
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members
     from lumos.cost.estimate import Estimate
     from lumos.cost.operators import Shape
+    from lumos.segment.resized import Resize
     from lumos.segment.segment import Segmentation
     from lumos.whatif.layout.measured_layout import Factors
 

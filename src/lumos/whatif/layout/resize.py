@@ -17,13 +17,16 @@ from lumos.cost.operators import elements
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.segment.batch import shapes_of_weights
-from lumos.segment.dimensions import Resize, Shapes, Sizes, sizes
+from lumos.segment.dimensions import Shapes, Sizes, sizes
+from lumos.segment.resized import Resize
 from lumos.segment.weights import weights
 from lumos.vocabulary import Phase
 from lumos.whatif.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
+from lumos.whatif.layout.averaged import average
 from lumos.whatif.layout.reach import not_reached, unchanged_work, widen
 from lumos.whatif.layout.recurrent import resize_recurrent
 from lumos.whatif.layout.rescale import VIEWS, Factor, Rescale, core_of, largest_inside, multiply, operator_rows
+from lumos.whatif.layout.sharding.exchanged import Exchanged
 from lumos.whatif.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -100,23 +103,22 @@ def to_sizes(
         if accelerator is not None:
             apart = resize_recurrent(columns, graph, owners, tasks, shapes, rows, change, accelerator)
         _rescaled(columns, graph, tasks[shaped & ~apart], shapes, rows[shaped & ~apart], rescale, in_layer, update)
-        if accelerator is None:
+        if accelerator is not None:
+            alike = np.where(apart, 0, shapes.of_row[rows] + 1)
+            average(columns, (layout.factor, layout.low, layout.high), tasks, alike, graph.duration)
+        else:
             inner = largest_inside(trace, rows[~shaped], shapes)
             _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update)
         flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
         by_layer = weights(segmentation, position, trace, Resize(old, old))
         before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
+        copies = Exchanged(layout, job, position).copies
         if before and after != before:
-            multiply(
-                columns,
-                np.union1d(
-                    _of_weights(layout, position, tasks[shaped][~flat[shapes.of_row[rows[shaped]]]]), gathered(layout, position, by_layer)
-                ),
-                graph.duration,
-                (after / before,) * 3,
-                0.0,
-            )
-        same = tasks[shaped][_rightly_unchanged(shapes, of_weights, sure)[shapes.of_row[rows[shaped]]]]
+            unshaped = _of_weights(layout, position, tasks[shaped][~flat[shapes.of_row[rows[shaped]]]])
+            copied = copies[columns[0][copies] == layout.factor[copies]]
+            moved = np.concatenate((unshaped, copied, gathered(layout, position, by_layer)))
+            multiply(columns, np.unique(moved), graph.duration, (after / before,) * 3, 0.0)
+        same = np.append(copies, tasks[shaped][_rightly_unchanged(shapes, of_weights, sure)[shapes.of_row[rows[shaped]]]])
         left = unchanged_work(layout, position, columns[0], same)
         widen(columns, left, prod(getattr(new, key) / getattr(old, key) for key in keys))
         unreached.append(left)

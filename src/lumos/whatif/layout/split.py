@@ -4,7 +4,8 @@ The multiplications that read the residual stream are cut by columns, those that
 heads and of the feed-forward width. The ranks then sum the residual stream four times in a layer: in the forward pass after the attention's
 output projection and after the feed-forward part, in the backward pass after the gradients of the input of each. The table of the
 embedding and the multiplication of the head are cut by the vocabulary if the ranks can have equal parts of it, and the head's result is
-gathered. Exchanges take the time of the model of a collective over the stated or usual link, and the work around them waits.
+gathered; a table that the two have in common stays whole unless its vocabulary is padded. Exchanges take the time of the model of a
+collective over the stated or usual link, and the work around them waits.
 
 Frameworks differ. PyTorch's DTensor, by modules, sums the gradient of every multiplication that reads the stream, and Megatron the sum of
 them; some plans leave embedding and head whole. The interval reaches from one to the other.
@@ -26,9 +27,10 @@ from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Resize, Shapes, Sizes, sizes
+from lumos.segment.dimensions import Shapes, Sizes, sizes
 from lumos.segment.products import factors, product
-from lumos.segment.weights import weights
+from lumos.segment.resized import Resize
+from lumos.segment.weights import gradients, weights
 from lumos.vocabulary import CollectiveKind, DType, Phase
 from lumos.whatif.layout.placed import AddedTimes, Addition, next_on_processor, times_of
 from lumos.whatif.layout.rescale import CPU_INTERVAL, operator_rows
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
     from lumos.whatif.layout.measured_layout import Factors, MeasuredLayout
     from lumos.whatif.layout.placed import Placed
 
+#: Megatron-LM shares a table that embedding and head have in common, and pads its vocabulary to a multiple of this for each rank
+#: (its option make-vocab-size-divisible-by).
+PADDED_TO = 128
 _NAME, _LANE = "exchange of activations (assumed)", "assumed exchange of activations"
 
 
@@ -73,10 +78,10 @@ def split_over_ranks(
     for position, trace in enumerate(job.traces):
         places = _multiplications(before, position, trace)
         shown = sizes(trace)
-        if shown.vocab % ranks:
-            shown = shown._replace(vocab=0)  # embedding and head stay whole
+        could = shown.vocab if shown.vocab % ranks == 0 else 0
+        shown = shown._replace(vocab=could if _has_two_tables(before, position, trace, shown) or not could % (PADDED_TO * ranks) else 0)
         sites += _sites(places, shown)
-        _share(columns, before, places, shown, accelerator, ranks)
+        _share(columns, before, places, shown, could, accelerator, ranks)
         _share_updates(columns, before, position, trace, ranks, outside=shown.vocab > 0)
     if not any(site.inside for site in sites):
         raise LumosError(
@@ -87,10 +92,11 @@ def split_over_ranks(
     tokens = shown.micro_batch * shown.seq * ratio * width
     stream = times_of(collective(CollectiveKind.ALL_REDUCE, ranks, round(tokens * shown.hidden), cluster))
     logits = times_of(collective(CollectiveKind.ALL_GATHER, ranks, round(tokens * max(shown.vocab, 1)), cluster))
+    outside = ", and around the shared embedding and head," if any(not site.inside for site in sites) else ","
     text = (
         f"tp = {ranks}: the recording is of one rank a layer and shows no exchange inside it; assumed are sums of the residual stream"
-        f" ({tokens * shown.hidden / 1e6:,.1f} MB) twice in a layer's forward pass and twice in its backward pass, and around the shared"
-        f" embedding and head, over the links of {cluster.name}"
+        f" ({tokens * shown.hidden / 1e6:,.1f} MB) twice in a layer's forward pass and twice in its backward pass{outside}"
+        f" over the links of {cluster.name}"
     )
     times = {site.task: _time(site, stream, logits) for site in sites}
     return replace(
@@ -101,6 +107,13 @@ def split_over_ranks(
         assumed=(*after.assumed, partial(_exchanges, times, len(after.segmentation.graph))),
         diagnostics=(*after.diagnostics, Diagnostic("split-assumed", text)),
     )
+
+
+def _has_two_tables(layout: MeasuredLayout, position: int, trace: Trace, shown: Sizes) -> bool:
+    """Whether embedding and head have a table each, as far as the gradients show. Of a single one for both (tied), PyTorch's
+    `parallelize_module` would give each of the two modules a parameter of its own, so its plans leave it whole."""
+    table = (shown.vocab, shown.hidden)
+    return [gradient.shape for gradient in gradients(layout.segmentation, position, trace)].count(table) != 1
 
 
 class _Site(NamedTuple):
@@ -119,23 +132,32 @@ def _time(site: _Site, stream: AddedTimes, logits: AddedTimes) -> AddedTimes:
 
 
 def _share(
-    columns: Sequence[Factors], before: MeasuredLayout, places: Sequence[_Place], shown: Sizes, accelerator: Accelerator | None, ranks: int
+    columns: Sequence[Factors],
+    before: MeasuredLayout,
+    places: Sequence[_Place],
+    shown: Sizes,
+    could: int,
+    accelerator: Accelerator | None,
+    ranks: int,
 ) -> None:
     """Multiply the factors of the multiplications that sizes did not tell to be a part, in place: those of square weights, and those of
-    embedding and head and of no width that ranks share (the narrow projections of latent attention), which some plans leave whole."""
+    embedding and head and of no width that ranks share (the narrow projections of latent attention), which some plans leave whole. could:
+    the vocabulary that ranks could share; where `shown` has none, embedding and head stay whole, and only their low ends are of a part."""
     shared = {n * shown.head_dim for n in (shown.heads, shown.kv_heads, shown.heads + 2 * shown.kv_heads)} | {shown.ffn, 2 * shown.ffn}
     for place in places:
         m, n, k, batch = place.sizes
-        task, of_vocabulary = place.task, shown.vocab > 0 and shown.vocab in (m, n, k) and not place.inside
+        task, of_vocabulary = place.task, could > 0 and could in (m, n, k) and not place.inside
         if batch > 1 or not (place.inside or of_vocabulary) or columns[0][task] != before.factor[task]:
             continue
-        part = (m, n, k // ranks) if of_vocabulary and k == shown.vocab else (m // ranks, n, k) if m == shown.vocab else (m, n // ranks, k)
+        part = (m, n, k // ranks) if of_vocabulary and k == could else (m // ranks, n, k) if m == could else (m, n // ranks, k)
         factor = 1 / ranks
         if accelerator is not None:
             old, new = (gemm(*each, accelerator, place.dtype, cast=False) for each in ((m, n, k), part))
             factor = int(new.time) / max(int(old.time), 1)
-        columns[0][task] *= factor
         columns[1][task] *= factor / (1 + CPU_INTERVAL)
+        if of_vocabulary and not shown.vocab:
+            continue
+        columns[0][task] *= factor
         sure = not of_vocabulary and not shared.isdisjoint(place.sizes)
         columns[2][task] *= min(factor * (1 + CPU_INTERVAL), 1.0) if sure else 1.0
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product as combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.loop.steps import Members, members
 from lumos.errors import LumosError
+from lumos.graph.one_off import recurring
 from lumos.model import Model, load_model, model_names
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, PlanError, check_plan
@@ -22,6 +24,7 @@ from lumos.plan.profiles import known_profiles
 from lumos.predict.step_time import layout_of
 from lumos.predict.tally import Tallies
 from lumos.segment.counts import Counts, counts_of
+from lumos.segment.segment import Segmentation, segment
 from lumos.segment.signatures import Measured, Signature, amount, is_heavy, measured_work, of_work
 from lumos.vocabulary import Recompute, Schedule
 
@@ -69,11 +72,16 @@ def identify(traces: Traces, graph: Graph, owners: Members, cluster: Cluster) ->
 
 
 class Identification:
-    """The plan of one job, identified on first use and then remembered, so that many what-ifs of the job identify it once."""
+    """The plan of one job, identified on first use and then remembered, so that many what-ifs of the job identify it, and cut it, once."""
 
     def __init__(self, traces: Traces, graph: Graph) -> None:
         self._traces, self._graph = traces, graph
         self._known: list[tuple[Cluster, Identified | LumosError]] = []
+
+    @cached_property
+    def segmentation(self) -> Segmentation:
+        """The job cut into layers and passes, without work that happened only once."""
+        return segment(recurring(self._graph), self._traces)
 
     def on(self, cluster: Cluster) -> Identified:
         """The job as it ran on `cluster`. Raises LumosError where it cannot be identified, on every call."""

@@ -12,14 +12,6 @@ if TYPE_CHECKING:
 
 #: Why the measured blocks do not show what a setting changes.
 _WHY = {
-    "cp": (
-        "ranks that share a sequence pass keys and values round a ring or exchange heads, which frameworks do differently, and the"
-        " recording does not show which"
-    ),
-    "ep": (
-        "how many tokens every expert gets, and what its ranks exchange for that, follows from the router, which the recording of another"
-        " number of ranks does not show"
-    ),
     "schedule": "it runs the two halves of a backward pass apart, which the recording shows as one",
     "precision": "kernels for this type are not those of the recorded one",
     "recompute": "which parts of a layer the framework would compute again is not in the recording",

@@ -3,7 +3,10 @@
 multiplied    copies of recorded ranks, from which stages are made
 stages        a job without a pipeline, spread over stages
 recorded      the pipeline of a recording, read back from its passes and messages
+parts         what the passes of that pipeline consist of
 recut         that pipeline with other stages, chunks, microbatches or another order
+joined        several recorded ranks as one
+unstaged      that pipeline without stages: all of it on one rank
 """
 
 from __future__ import annotations

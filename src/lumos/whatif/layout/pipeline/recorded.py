@@ -30,11 +30,13 @@ STAGE_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED)
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A pipeline: stages, chunks of each, and the order of their passes. Raises UsageError where the three do not fit together."""
+    """A pipeline: stages, chunks of each, and the order of their passes. forward_first: whether an interleaved one with as many
+    microbatches as stages runs all forward passes first. Raises UsageError where order and chunks do not fit together."""
 
     stages: int
     chunks: int
     order: Schedule
+    forward_first: bool = False
 
     def __post_init__(self) -> None:
         if (self.chunks > 1) != (self.order is Schedule.INTERLEAVED):
@@ -51,7 +53,24 @@ class Pipeline:
 
     def actions(self, stage: int, microbatches: int) -> list[Action]:
         """The passes of a stage in their order."""
-        return schedule(self.order, stage, self.stages, microbatches, self.chunks)
+        found = schedule(self.order, stage, self.stages, microbatches, self.chunks)
+        if self.order is Schedule.INTERLEAVED and microbatches == self.stages and not self.forward_first:
+            return _alternating(found, (self.chunks - 1) * self.stages + 2 * (self.stages - 1 - stage))
+        return found
+
+
+def _alternating(actions: Sequence[Action], ahead: int) -> list[Action]:
+    """The passes of a stage with a backward pass after each forward pass beyond the first `ahead`.
+
+    Megatron-LM used to run all forward passes of an interleaved pipeline first where it has as many microbatches as stages, and
+    `plan.schedules` does. Its current versions (core/pipeline_parallel/schedules.py) and PyTorch's
+    `ScheduleInterleaved1F1B` do not: they run ahead by as much as with more microbatches.
+    """
+    forward = [a for a in actions if a.step is Pass.FORWARD]
+    backward = [a for a in actions if a.step is not Pass.FORWARD]
+    late = forward[ahead:]
+    pairs = [action for both in zip(late, backward, strict=False) for action in both]
+    return [*forward[:ahead], *pairs, *backward[len(late) :]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +174,8 @@ def _candidates(stages: int, passes: int) -> Iterator[Pipeline]:
     for chunks in range(2, passes + 1):
         if passes % chunks == 0 and passes // chunks % stages == 0:
             yield Pipeline(stages, chunks, Schedule.INTERLEAVED)
+            if passes // chunks == stages:
+                yield Pipeline(stages, chunks, Schedule.INTERLEAVED, forward_first=True)
 
 
 def _fits(candidate: Pipeline, stage: int, seen: Sequence[tuple[bool, int]], *, linked: bool) -> bool:

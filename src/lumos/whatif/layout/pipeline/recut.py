@@ -23,7 +23,8 @@ import numpy as np
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.plan.schedules import Pass
-from lumos.segment.dimensions import Resize, sizes
+from lumos.segment.dimensions import sizes
+from lumos.segment.resized import Resize
 from lumos.segment.weights import weights
 from lumos.units import count as counted
 from lumos.vocabulary import Schedule
@@ -31,7 +32,9 @@ from lumos.whatif.layout.change import copied, pipeline_stages, whole_updates
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.pipeline.messages import PassRun, messages
 from lumos.whatif.layout.pipeline.multiplied import of_ranks
-from lumos.whatif.layout.pipeline.recorded import OnePass, Pipeline, RecordedStages, StepOfRank, recorded_pipeline, steps_of
+from lumos.whatif.layout.pipeline.parts import PassParts, carried, like, passes_of_step
+from lumos.whatif.layout.pipeline.recorded import Pipeline, RecordedStages, recorded_pipeline, steps_of
+from lumos.whatif.layout.pipeline.unstaged import on_one_rank
 from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.layout.placed import AddedTimes, add_work
 from lumos.whatif.settings import counts
@@ -49,17 +52,13 @@ if TYPE_CHECKING:
 class Wanted:
     """A pipeline that a recorded one is to become, and its microbatches.
 
-    Raises UsageError where these do not fit together, LumosError where no recorded stage could be one of it.
+    Raises UsageError where these do not fit together.
     """
 
     pipeline: Pipeline
     microbatches: int
 
     def __post_init__(self) -> None:
-        if self.pipeline.stages == 1:
-            raise LumosError(
-                "--set pp=1: no recorded stage has both the embedding and the head, so none shows what a rank without a pipeline does"
-            )
         if self.pipeline.chunks > 1 and self.microbatches % self.pipeline.stages:
             raise UsageError(
                 f"--set microbatches={self.microbatches}: an interleaved pipeline of {self.pipeline.stages} stages needs a multiple of them"
@@ -78,6 +77,8 @@ def recut_as(layout: MeasuredLayout, job: Job, settings: Mapping[str, str], stag
     if not any(key in settings for key in KEYS):
         return layout
     recorded = recorded_pipeline(layout, job, stages)
+    if counts(settings).get("pp") == 1:
+        return on_one_rank(layout, job, recorded, settings)
     return recut(layout, job, recorded, wanted_of(settings, recorded))
 
 
@@ -106,7 +107,7 @@ def wanted_of(settings: Mapping[str, str], recorded: RecordedStages) -> Wanted:
     if order is None:
         kept = old.order if old.order is not Schedule.INTERLEAVED else Schedule.ONE_F_ONE_B
         order = Schedule.INTERLEAVED if chunks > 1 else kept
-    pipeline = Pipeline(numbers.get("pp", old.stages), chunks, order)
+    pipeline = Pipeline(numbers.get("pp", old.stages), chunks, order, old.forward_first)
     return Wanted(pipeline, numbers.get("microbatches", recorded.microbatches))
 
 
@@ -133,7 +134,7 @@ def recut(layout: MeasuredLayout, job: Job, recorded: RecordedStages, wanted: Wa
         runs += [run._replace(rank=position, replica=replica, first=run.first + first, last=run.last + first) for run in found.runs]
         ranks.append(tuple(found.items))
     new, old = wanted.pipeline, recorded.pipeline
-    out = _shared_updates(replace(whole, ranks=tuple(ranks), dropped=whole.dropped | _messages(whole)), job, cut)
+    out = _shared_updates(replace(whole, ranks=tuple(ranks), dropped=whole.dropped | carried(whole)), job, cut)
     return replace(
         out,
         assumed=(*out.assumed, partial(messages, tuple(runs), new.places, time)),
@@ -169,19 +170,10 @@ def _said(recorded: RecordedStages, wanted: Wanted, cut: _Cut, time: AddedTimes)
     return (Diagnostic("stages-assumed", text),)
 
 
-def _messages(layout: MeasuredLayout) -> frozenset[int]:
-    """The tasks that carry messages between stages."""
-    facts = layout.segmentation.graph.collectives
-    if facts is None:
-        return frozenset()
-    transfers = np.array([kind.is_transfer for kind in facts.kinds], bool)
-    return frozenset(facts.task[transfers[facts.kind]].tolist())
-
-
 def _message_time(layout: MeasuredLayout) -> AddedTimes:
     """What a message takes: the median of those whose other end is known, with the changes of sizes so far."""
     graph = layout.segmentation.graph
-    tasks = np.array(sorted(_messages(layout)), np.int64)
+    tasks = np.array(sorted(carried(layout)), np.int64)
     met = tasks[np.isin(tasks, graph.rendezvous_task)]
     if not len(met):
         raise LumosError("--set: no message between the stages of the recording shows both of its ends, so none says how long one takes")
@@ -220,23 +212,15 @@ class _Cut:
         for stage in range(old.stages):
             position = self.recorded.ranks[stage][0]
             step = next(s for s in steps_of(layout, layout.ranks[position]) if s.passes)
-            for (_, chunk, backward), one in self._numbered(stage, step).items():
+            for (_, chunk, backward), one in passes_of_step(self.recorded, stage, step).items():
                 place = chunk * old.stages + stage
-                layers = len(_Parts(layout, one.items, backward=backward).layers)
+                layers = len(PassParts(layout, one.items, backward=backward).layers)
                 if not layers:
                     raise LumosError(
                         f"--set pp: a pass of stage {stage} shows no layers that repeat, so it cannot be cut anew (lumos inspect --blocks)"
                     )
                 out[place] = max(out[place], layers)
         return out
-
-    def _numbered(self, stage: int, step: StepOfRank) -> dict[tuple[int, int, bool], OnePass]:
-        """The passes of a recorded step by microbatch, chunk and direction."""
-        actions = self.recorded.pipeline.actions(stage, self.recorded.microbatches)
-        return {
-            (a.microbatch, a.chunk, a.step is not Pass.FORWARD): one
-            for a, one in zip(actions, step.passes, strict=len(step.passes) == len(actions))
-        }
 
     def arranged(self, layout: MeasuredLayout, stage: int, items: Sequence[Instance]) -> _Arranged:
         """What a rank of a new stage runs."""
@@ -245,7 +229,7 @@ class _Cut:
             if len(step.passes) != 2 * self.recorded.microbatches * self.recorded.pipeline.chunks:  # what is outside of steps
                 out.items += [*step.before, *(i for one in step.passes for i in one.items), *step.after]
                 continue
-            passes = self._numbered(self.sources[stage], step)
+            passes = passes_of_step(self.recorded, self.sources[stage], step)
             last = {key[1:]: key[0] for key in passes}  # the microbatch that ran last, by chunk and direction
             actions = self.wanted.pipeline.actions(stage, self.wanted.microbatches)
             ends = {(a.chunk, a.step): a.microbatch for a in actions}
@@ -254,9 +238,9 @@ class _Cut:
                 backward = action.step is not Pass.FORWARD
                 place = action.chunk * self.wanted.pipeline.stages + stage
                 source = self._source(place, stage)
-                microbatch = self._microbatch(action.microbatch)
+                microbatch = like(action.microbatch, self.wanted.microbatches, self.recorded.microbatches)
                 one = passes[microbatch, source // self.recorded.pipeline.stages, backward]
-                parts = _Parts(layout, one.items, backward=backward)
+                parts = PassParts(layout, one.items, backward=backward)
                 mine = parts.of(
                     self.layers[place],
                     lead=source > 0 or place == 0,
@@ -279,13 +263,6 @@ class _Cut:
             return own[0] if place == 0 else own[-1]
         plain = [p for p in own if 0 < p < old.places - 1] or own
         return plain[place // new.stages % len(plain)]
-
-    def _microbatch(self, number: int) -> int:
-        """The recorded microbatch of which a new one is a copy."""
-        last = self.recorded.microbatches - 1
-        if number == 0:
-            return 0
-        return last if number == self.wanted.microbatches - 1 or last < 2 else 1 + (number - 1) % (last - 1)
 
     def _after(self, layout: MeasuredLayout, stage: int, items: Sequence[Instance]) -> list[Instance]:
         """What follows the passes, where it repeats by layers for as many as the stage has."""
@@ -316,32 +293,6 @@ def _sources(old: int, new: int) -> list[int]:
         else [int(2 * i >= new) for i in range(1, new - 1)]
     )
     return [0, *middle, old - 1]
-
-
-class _Parts:
-    """The instances of a pass: before its layers, in each of them, and after them, in the order in which they ran. What lies between layers
-    belongs to the one before it."""
-
-    def __init__(self, layout: MeasuredLayout, items: Sequence[Instance], *, backward: bool) -> None:
-        self.backward = backward
-        numbers = [layout.pieces[item.piece].label.layer for item in items]
-        inside = [i for i, number in enumerate(numbers) if number >= 0]
-        low, high = (inside[0], inside[-1] + 1) if inside else (len(items), len(items))
-        self.start, self.end = list(items[:low]), list(items[high:])
-        self.layers: list[list[Instance]] = []
-        previous, ran = -1, set[int]()
-        for item, number in zip(items[low:high], numbers[low:high], strict=True):
-            if number >= 0 and (number != previous or item.piece in ran):  # another layer, or the same one again
-                self.layers.append([])
-                previous, ran = number, set()
-            ran.add(item.piece)
-            self.layers[-1].append(item)
-
-    def of(self, layers: int, *, lead: bool, tail: bool) -> list[Instance]:
-        """The pass over that many layers. lead, tail: whether with what the forward pass does before and after them."""
-        first, last = (tail, lead) if self.backward else (lead, tail)
-        inner = self.layers if layers == len(self.layers) else [self.layers[nth] for nth in copied(len(self.layers), layers)]
-        return [*(self.start if first else ()), *(i for layer in inner for i in layer), *(self.end if last else ())]
 
 
 def _shared_updates(layout: MeasuredLayout, job: Job, cut: _Cut) -> MeasuredLayout:

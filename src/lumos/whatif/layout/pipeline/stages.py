@@ -21,7 +21,8 @@ from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.plan.schedules import Pass
-from lumos.segment.dimensions import Resize, sizes
+from lumos.segment.dimensions import sizes
+from lumos.segment.resized import Resize
 from lumos.segment.weights import weights
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, Phase, Schedule

@@ -10,7 +10,8 @@ import numpy as np
 from lumos.analyze.attribution import innermost
 from lumos.analyze.loop.steps import members
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Resize, sizes
+from lumos.segment.dimensions import sizes
+from lumos.segment.resized import Resize
 from lumos.segment.weights import weights
 from lumos.trace.table import Category
 from lumos.vocabulary import CollectiveKind, Phase
